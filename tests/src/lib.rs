@@ -1,0 +1,13 @@
+//! The harness of the end-to-end suites and of the benchmark.
+//!
+//! It starts the built `lunet` (or Debian's `tgtd`, to compare with) on a free port with a directory of its own, drives it with
+//! the clients that users have, and cleans up whatever happens. Everything has a time limit.
+//!
+//! The suites are the `*.rs` files beside `src/`.
+
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+pub mod process;
+pub mod server;
+pub mod tgt;

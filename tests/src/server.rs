@@ -1,0 +1,226 @@
+//! `lunet serve` as a child process.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+
+use crate::process::{Running, leashed};
+
+/// The target that the embedded default configuration serves.
+pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
+
+/// From start to the ready line. Generous: the machine may be busy with other tests.
+const READY: Duration = Duration::from_secs(20);
+
+/// From SIGTERM to the end.
+pub const GRACE: Duration = Duration::from_secs(15);
+
+/// The built program: `$LUNET_BIN`, or the release build beside the running test or tool.
+pub fn lunet_binary() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("LUNET_BIN") {
+        return Ok(path.into());
+    }
+    let me = env::current_exe()?;
+    // target/<profile>/[deps/]<me>
+    let candidate = me.ancestors().skip(2).take(2).map(|dir| dir.join("release/lunet"));
+    let found = candidate.into_iter().find(|path| path.is_file());
+    found.context(
+        "no release build of lunet: run `cargo build --release -p lunet`, or set LUNET_BIN",
+    )
+}
+
+/// A logical unit's address in the form that libiscsi and QEMU read.
+pub fn url(portal: &str, target: &str, lun: u16) -> String {
+    format!("iscsi://{portal}/{target}/{lun}")
+}
+
+/// How to start a server.
+#[derive(Default)]
+pub struct Serve {
+    arguments: Vec<String>,
+    config: Option<String>,
+    data: Option<PathBuf>,
+    core: Option<usize>,
+}
+
+impl Serve {
+    /// The embedded default on a free port of 127.0.0.1, in a directory of its own, with a volume of `size` ("1G").
+    pub fn demo(size: &str) -> Serve {
+        let arguments = ["--listen", "127.0.0.1:0", "--size", size].map(str::to_owned).to_vec();
+        Serve { arguments, ..Serve::default() }
+    }
+
+    /// A configuration file with this text. `{dir}` in it becomes the server's directory.
+    pub fn config(text: impl Into<String>) -> Serve {
+        Serve { config: Some(text.into()), ..Serve::default() }
+    }
+
+    /// Keeps the data in `dir`, which outlives the server, instead of in a temporary directory.
+    pub fn data(mut self, dir: &Path) -> Serve {
+        self.data = Some(dir.to_owned());
+        self
+    }
+
+    /// More command line arguments.
+    pub fn arguments(mut self, arguments: &[&str]) -> Serve {
+        self.arguments.extend(arguments.iter().map(|&a| a.to_owned()));
+        self
+    }
+
+    /// Pins the server to one core.
+    pub fn core(mut self, core: Option<usize>) -> Serve {
+        self.core = core;
+        self
+    }
+
+    /// Starts the server and waits until it serves.
+    pub fn start(self) -> Result<Server> {
+        let (mut process, directory) = self.spawn()?;
+        let deadline = Instant::now() + READY;
+        let urls = process.stdout.find(deadline, |text| {
+            // Only whole lines: the last one may still grow.
+            let whole = &text[..text.rfind('\n')? + 1];
+            let urls: Vec<String> = urls(whole).collect();
+            (!urls.is_empty()).then_some(urls)
+        });
+        let Some(urls) = urls else {
+            let end = process.wait(Duration::ZERO)?;
+            let (out, err) = (process.stdout.text(), process.stderr.text());
+            bail!("`{}` got not ready ({end:?})\n{out}{err}", process.command());
+        };
+        Ok(Server { process, urls, directory })
+    }
+
+    /// Starts the server without waiting for anything: for starts that must fail.
+    pub fn spawn(self) -> Result<(Running, Option<TempDir>)> {
+        let owned =
+            if self.data.is_none() { Some(TempDir::with_prefix("lunet-e2e-")?) } else { None };
+        let dir = match (&self.data, &owned) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(dir)) => dir.path().to_owned(),
+            (None, None) => bail!("no directory"),
+        };
+        let mut command = leashed(self.core);
+        command.arg(lunet_binary()?).arg("serve").arg("--data").arg(&dir);
+        if let Some(text) = self.config {
+            let path = dir.join("lunet.toml");
+            let dir = dir.to_str().context("the directory's name is not UTF-8")?;
+            fs::write(&path, text.replace("{dir}", dir))?;
+            command.arg("--config").arg(path);
+        }
+        command.args(self.arguments);
+        Ok((Running::spawn(&mut command)?, owned))
+    }
+}
+
+fn urls(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split_whitespace()
+        .filter_map(|word| word.find("iscsi://").map(|at| &word[at..]))
+        .map(|url| url.trim_end_matches(['.', ',', ')', '"', '\'', '`']).to_owned())
+}
+
+/// A serving `lunet`. Killed when dropped.
+pub struct Server {
+    process: Running,
+    urls: Vec<String>,
+    directory: Option<TempDir>,
+}
+
+impl Server {
+    /// The URL of the first logical unit.
+    pub fn url(&self) -> &str {
+        &self.urls[0]
+    }
+
+    /// All URLs of the ready message.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// `address:port` of the first portal.
+    pub fn portal(&self) -> &str {
+        portal_of(self.url())
+    }
+
+    /// The child process.
+    pub fn process(&mut self) -> &mut Running {
+        &mut self.process
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The temporary directory, when the server has one.
+    pub fn directory(&self) -> Option<&Path> {
+        self.directory.as_ref().map(TempDir::path)
+    }
+
+    /// SIGTERM; demands exit status 0 within [`GRACE`]. Gives back the directory, so that the data can be looked at.
+    pub fn stop(mut self) -> Result<Option<TempDir>> {
+        let status = self.process.terminate(GRACE)?;
+        ensure!(status.success(), "after SIGTERM: {status}\n{}", self.process.stderr.text());
+        Ok(self.directory.take())
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) -> Result<ExitStatus> {
+        self.process.kill()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The test framework shows this only for a test that fails.
+        if !thread::panicking() && env::var_os("LUNET_E2E_QUIET").is_some() {
+            return;
+        }
+        eprintln!("--- stderr of `{}`\n{}", self.process.command(), self.process.stderr.text());
+    }
+}
+
+/// `address:port` of an `iscsi://` URL.
+pub fn portal_of(url: &str) -> &str {
+    let rest = url.strip_prefix("iscsi://").unwrap_or(url);
+    rest.split('/').next().unwrap_or(rest)
+}
+
+/// The target name of an `iscsi://` URL.
+pub fn target_of(url: &str) -> &str {
+    let rest = url.strip_prefix("iscsi://").unwrap_or(url);
+    rest.split('/').nth(1).unwrap_or_default()
+}
+
+/// The LUN of an `iscsi://` URL.
+pub fn lun_of(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or_default()
+}
+
+/// The program's version line, for reports.
+pub fn version() -> Result<String> {
+    let mut command = Command::new(lunet_binary()?);
+    let text = crate::process::output(command.arg("--version"), READY)?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_found_and_taken_apart() {
+        let text = "ready: iscsi://127.0.0.1:3260/iqn.2026-11.local.lunet:demo/0\n and (iscsi://[::1]:1/iqn.x:y/7).\n";
+        let found: Vec<String> = urls(text).collect();
+        assert_eq!(found, [url("127.0.0.1:3260", DEMO_TARGET, 0), url("[::1]:1", "iqn.x:y", 7)]);
+        assert_eq!(portal_of(&found[1]), "[::1]:1");
+        assert_eq!(target_of(&found[1]), "iqn.x:y");
+        assert_eq!(lun_of(&found[1]), "7");
+    }
+}

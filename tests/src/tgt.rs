@@ -1,0 +1,122 @@
+//! Debian's `tgtd`: the peer of the benchmark, and a target to develop this harness with.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::process::{self, Running, leashed};
+use crate::server::url;
+
+/// The name of the one target.
+pub const TARGET: &str = "iqn.2026-11.local.lunet:peer";
+
+/// LUN 0 is tgt's controller, so the volume is the next one.
+pub const LUN: u16 = 1;
+
+/// tgtd names its control socket by a number of its own, 0 to 32767. Free TCP ports lie in 32768 to 60999 by default.
+const CONTROL_MASK: u16 = 0x7fff;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// tgt's settings, `None` = as it comes.
+pub const TUNED: [(&str, &str); 5] = [
+    ("MaxRecvDataSegmentLength", "262144"),
+    ("MaxXmitDataSegmentLength", "262144"),
+    ("MaxBurstLength", "1048576"),
+    ("FirstBurstLength", "262144"),
+    ("InitialR2T", "No"),
+];
+
+/// A running `tgtd` with one target. Killed when dropped.
+pub struct Tgt {
+    process: Running,
+    port: u16,
+    control: String,
+}
+
+impl Tgt {
+    /// Serves `file` as [`LUN`] of [`TARGET`] on a free port, with these negotiation settings. Needs root.
+    pub fn start(file: &Path, settings: &[(&str, &str)], core: Option<usize>) -> Result<Tgt> {
+        // tgtd cannot pick a port itself. Another process may take this one in between; then tgtd fails to start.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = leashed(core);
+        let control = (port & CONTROL_MASK).to_string();
+        command.args(["tgtd", "-f", "-C", &control]);
+        command.args(["--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        let mut tgt = Tgt { process: Running::spawn(&mut command)?, port, control };
+        tgt.wait_until_it_answers()?;
+        tgt.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET])?;
+        let file = file.to_string_lossy();
+        let lun = LUN.to_string();
+        tgt.admin(&[
+            "--op",
+            "new",
+            "--mode",
+            "logicalunit",
+            "--tid",
+            "1",
+            "--lun",
+            &lun,
+            "-b",
+            &file,
+        ])?;
+        for (name, value) in settings {
+            tgt.admin(&[
+                "--op", "update", "--mode", "target", "--tid", "1", "--name", name, "--value",
+                value,
+            ])?;
+        }
+        tgt.admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
+        Ok(tgt)
+    }
+
+    /// The URL of the volume.
+    pub fn url(&self) -> String {
+        url(&format!("127.0.0.1:{}", self.port), TARGET, LUN)
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What `tgtd --version` says.
+    pub fn version() -> Result<String> {
+        Ok(process::output(Command::new("tgtd").arg("--version"), LIMIT)?.trim().to_owned())
+    }
+
+    fn admin(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new("tgtadm");
+        command.args(["-C", &self.control, "--lld", "iscsi"]).args(arguments);
+        process::output(&mut command, LIMIT).map(drop)
+    }
+
+    /// tgtd tells nobody when its control socket is there, so this has to ask again and again.
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let Err(last) = self.admin(&["--op", "show", "--mode", "target"]) else {
+                return Ok(());
+            };
+            if Instant::now() > deadline || self.process.wait(Duration::ZERO)?.is_some() {
+                bail!("tgtd does not come up: {last}\n{}", self.process.stderr.text());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Tgt {
+    fn drop(&mut self) {
+        // A killed tgtd leaves its socket behind. Both names may be missing, which is as good.
+        let _ = self.process.kill();
+        for suffix in ["", ".lock"] {
+            let _ = fs::remove_file(format!("/var/run/tgtd/socket.{}{suffix}", self.control));
+        }
+    }
+}
