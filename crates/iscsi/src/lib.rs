@@ -1,1 +1,20 @@
-//! x
+//! iSCSI after RFC 7143, both ends, at error recovery level 0 with one connection per session.
+//!
+//! The crate is pure: received bytes and the time go in, bytes to send and events come out. It
+//! does no I/O, reads no clock and starts no thread, so every path can be driven from a test.
+//!
+//! * [`pdu`]: the 48-byte header of every opcode, additional header segments, codes.
+//! * [`text`]: `key=value` data, collected over several PDUs.
+//! * [`keys`]: the negotiated keys, their value types and result functions.
+//! * [`digest`]: CRC32C header and data digests.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod digest;
+pub mod keys;
+pub mod pdu;
+pub mod text;
