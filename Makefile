@@ -1,0 +1,40 @@
+# `make help` explains the targets.
+
+SECONDS ?= 20
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench conformance fuzz lint clean prepare
+
+help: ## show this list
+	@echo "make <target>:"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 16
+
+run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
+	$(CARGO) run --locked --release -p lunet -- serve
+
+test: lint ## everything: install what is missing, lint, unit tests, real clients, short fuzzing
+	$(CARGO) test --locked --workspace --exclude lunet-e2e
+	@if [ -d fuzz ]; then $(MAKE) fuzz; fi
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) test --locked -p lunet-e2e
+
+bench: prepare ## compare with tgt on this machine (root, two cores, < 15 min); writes docs/benchmarks/
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) run --locked --release -p xtask -- bench
+
+conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.md
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) run --locked --release -p xtask -- conformance
+
+fuzz: ## fuzz each parser for SECONDS (default 20)
+	$(MAKE) -C fuzz fuzz SECONDS=$(SECONDS)
+
+lint: prepare ## format check, clippy, licences and advisories of the dependencies
+	scripts/lint
+
+clean: ## remove what was built
+	$(CARGO) clean
+
+prepare:
+	@scripts/install-missing
