@@ -1,1 +1,36 @@
-//! x
+//! The event loop of lunet: sockets and files of one thread, and the memory for their data.
+//!
+//! [`Ring`] hides which driver does the work: io_uring, or epoll with a few disk threads where
+//! io_uring is denied. Both batch: operations are queued without a system call, and one call
+//! submits all of them and waits. Nothing is allocated and nothing is locked per operation.
+//!
+//! This is the only crate with unsafe code. Its rules:
+//! - An operation owns its buffers from the moment it is queued until the kernel reports its end.
+//!   They live in a slot that only that report frees.
+//! - What the kernel gets a pointer to is on the heap, in the arena or in a region, and is not
+//!   touched while the operation runs.
+//! - Dropping a driver waits until the kernel holds no pointer any more.
+
+mod arena;
+mod buddy;
+mod chain;
+mod config;
+mod disk;
+mod epoll;
+mod event;
+mod mapping;
+mod payload;
+mod region;
+mod ring;
+mod slots;
+mod uring;
+mod waker;
+
+pub use arena::{Arena, Buf, MAX_BUF};
+pub use chain::TxChain;
+pub use config::{Config, Counters, Driver, DriverChoice};
+pub use event::{Event, FileId, RxBufs, SocketId, Token};
+pub use payload::Payload;
+pub use region::{Mapped, Region, RegionRef};
+pub use ring::Ring;
+pub use waker::Waker;

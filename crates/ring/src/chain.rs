@@ -1,0 +1,206 @@
+//! What is to be sent on a socket: headers and payloads in wire order.
+
+use std::ops::Range;
+
+use crate::Payload;
+
+/// Memory for plain bytes that [`TxChain::clear`] keeps, so that a rare long text answer does not
+/// stay with its connection for ever.
+const KEEP_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug)]
+enum Segment {
+    /// A range of the chain's plain bytes.
+    Bytes { start: usize, len: usize },
+    /// A range of a payload.
+    Slice { id: usize, start: usize, len: usize },
+}
+
+/// Bytes and slices of payloads, in wire order. Bytes are copied in, payloads are not. Reused
+/// after [`clear`](Self::clear), it allocates nothing in steady state.
+#[derive(Debug, Default)]
+pub struct TxChain {
+    bytes: Vec<u8>,
+    payloads: Vec<Payload>,
+    segments: Vec<Segment>,
+    len: usize,
+    vectors: Vec<libc::iovec>,
+    sent: usize,
+}
+
+impl TxChain {
+    /// An empty chain.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a copy of `bytes` at the end.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        match self.segments.last_mut() {
+            Some(Segment::Bytes { len, .. }) => *len += bytes.len(),
+            _ => self.segments.push(Segment::Bytes { start: self.bytes.len(), len: bytes.len() }),
+        }
+        self.bytes.extend_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Hands over a payload, of which [`slice`](Self::slice) then sends parts. Returns its number
+    /// in this chain. It is dropped by [`clear`](Self::clear).
+    pub fn payload(&mut self, payload: Payload) -> usize {
+        self.payloads.push(payload);
+        self.payloads.len() - 1
+    }
+
+    /// Adds a part of payload `id` at the end.
+    ///
+    /// # Panics
+    /// If there is no such payload or the range does not lie in it.
+    pub fn slice(&mut self, id: usize, range: Range<usize>) {
+        let available = self.payloads[id].len();
+        assert!(range.start <= range.end && range.end <= available, "beyond the payload");
+        let (start, len) = (range.start, range.end - range.start);
+        if len == 0 {
+            return;
+        }
+        self.segments.push(Segment::Slice { id, start, len });
+        self.len += len;
+    }
+
+    /// Bytes in the chain.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is nothing to send.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Number of payloads handed over so far: the number that the next one gets.
+    pub fn payloads(&self) -> usize {
+        self.payloads.len()
+    }
+
+    /// Empties the chain and drops its payloads; its own memory is kept for reuse.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEEP_BYTES);
+        self.payloads.clear();
+        self.segments.clear();
+        self.vectors.clear();
+        self.len = 0;
+        self.sent = 0;
+    }
+
+    /// Builds the list of memory ranges to send. The pointers stay valid until the chain is
+    /// changed or dropped, wherever it is moved: all of them lead to the heap, the arena or a
+    /// region that a payload keeps alive.
+    pub(crate) fn prepare(&mut self) {
+        self.vectors.clear();
+        self.sent = 0;
+        for segment in &self.segments {
+            let (base, len) = match *segment {
+                Segment::Bytes { start, len } => (self.bytes[start..].as_ptr(), len),
+                Segment::Slice { id, start, len } => {
+                    (self.payloads[id].start().wrapping_add(start), len)
+                }
+            };
+            self.vectors.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len });
+        }
+    }
+
+    /// The ranges that are still to be sent.
+    pub(crate) fn unsent(&self) -> &[libc::iovec] {
+        &self.vectors[self.sent..]
+    }
+
+    /// Notes that `n` further bytes were sent.
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        while let Some(vector) = self.vectors.get_mut(self.sent) {
+            if n < vector.iov_len {
+                vector.iov_base = vector.iov_base.wrapping_byte_add(n);
+                vector.iov_len -= n;
+                return;
+            }
+            n -= vector.iov_len;
+            self.sent += 1;
+        }
+        debug_assert_eq!(n, 0, "more was sent than the chain holds");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(vectors: &[libc::iovec]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for v in vectors {
+            // SAFETY: the chain that the vectors were made from is alive and unchanged.
+            all.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(v.iov_base.cast::<u8>(), v.iov_len)
+            });
+        }
+        all
+    }
+
+    fn sample() -> (TxChain, Vec<u8>) {
+        let mut chain = TxChain::new();
+        chain.bytes(b"header ");
+        chain.bytes(b"one ");
+        let id = chain.payload(Payload::Bytes(b"0123456789".to_vec()));
+        chain.slice(id, 2..5);
+        chain.slice(id, 7..7);
+        chain.bytes(b" header two ");
+        chain.slice(id, 5..10);
+        (chain, b"header one 234 header two 56789".to_vec())
+    }
+
+    #[test]
+    fn the_chain_keeps_wire_order_and_joins_neighbouring_bytes() {
+        let (mut chain, expected) = sample();
+        chain.prepare();
+        assert_eq!((gather(chain.unsent()), chain.unsent().len()), (expected.clone(), 4));
+        assert_eq!(chain.len(), expected.len());
+    }
+
+    #[test]
+    fn partial_sends_of_any_size_lose_nothing() {
+        for step in 1..40 {
+            let (mut chain, expected) = sample();
+            chain.prepare();
+            let mut sent = 0;
+            while sent < expected.len() {
+                assert_eq!(gather(chain.unsent()), expected[sent..]);
+                let n = step.min(expected.len() - sent);
+                chain.advance(n);
+                sent += n;
+            }
+            assert!(chain.unsent().is_empty());
+        }
+    }
+
+    #[test]
+    fn clear_drops_the_payloads_and_starts_afresh() {
+        let arena = crate::Arena::new(1 << 20).expect("a small mapping");
+        let (mut chain, _) = sample();
+        chain.payload(arena.alloc(4096).expect("room").into());
+        chain.clear();
+        assert_eq!(arena.free_bytes(), arena.total_bytes());
+        assert!(chain.is_empty());
+        chain.bytes(b"next");
+        chain.prepare();
+        assert_eq!(gather(chain.unsent()), b"next");
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the payload")]
+    fn a_slice_beyond_the_payload_is_a_bug_of_the_caller() {
+        let mut chain = TxChain::new();
+        let id = chain.payload(Payload::Bytes(vec![0; 10]));
+        chain.slice(id, 5..11);
+    }
+}

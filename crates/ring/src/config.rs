@@ -1,0 +1,67 @@
+//! What an event loop is made with.
+
+use std::time::Duration;
+
+/// Which driver to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DriverChoice {
+    /// io_uring where the kernel allows it, else epoll with disk threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// epoll for sockets, a few threads for disks.
+    Epoll,
+}
+
+/// Which driver is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// io_uring for sockets and disks.
+    IoUring,
+    /// epoll for sockets, a few threads for disks.
+    Epoll,
+}
+
+/// The measures of one event loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Entries of the submission queue. More operations than that may be in flight; a full queue
+    /// costs one more system call.
+    pub entries: u32,
+    /// Size of the arena in bytes, rounded up to whole MiB.
+    pub arena_bytes: usize,
+    /// Threads for disk operations, at least 1; io_uring needs none.
+    pub disk_threads: usize,
+    /// Which driver to use.
+    pub driver: DriverChoice,
+    /// How long to look for events without sleeping, after there was work; 0 is not at all.
+    pub busy_poll: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            entries: 1024,
+            arena_bytes: 64 << 20,
+            disk_threads: 4,
+            driver: DriverChoice::Auto,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
+/// What an event loop has done, to see how well it batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls of `io_uring_enter` or `epoll_wait`.
+    pub waits: u64,
+    /// Operations given to the kernel: submission queue entries, or system calls on sockets and
+    /// jobs for disk threads. A receive tried in vain counts too.
+    pub operations: u64,
+    /// Receives that asked the kernel to wait for data before the first attempt, because the
+    /// socket was known to be drained.
+    pub polled_receives: u64,
+    /// Sends that the socket took only a part of, and that were continued.
+    pub partial_sends: u64,
+}

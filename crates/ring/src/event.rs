@@ -1,0 +1,127 @@
+//! What is queued on the event loop, and what comes back.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use crate::{Buf, TxChain};
+
+/// Names an operation. Chosen by the caller, handed back in the [`Event`] that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// Names a socket of one event loop. A number that was closed is never valid again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketId(pub(crate) crate::slots::Key);
+
+/// Names a file of one event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId(pub(crate) u32);
+
+/// Where received bytes go: first into the range of the payload buffer, then into the scratch
+/// bytes. Both together must have room for at least one byte.
+#[derive(Debug)]
+pub struct RxBufs {
+    /// A buffer of the arena and the part of it to fill.
+    pub payload: Option<(Buf, Range<usize>)>,
+    /// Room for what follows the payload: headers, mostly.
+    pub scratch: Box<[u8]>,
+    /// How much of `scratch` may be filled, in bytes.
+    pub scratch_limit: usize,
+}
+
+impl RxBufs {
+    /// Bytes that the payload range takes before the scratch bytes are used.
+    pub fn payload_len(&self) -> usize {
+        self.payload.as_ref().map_or(0, |(_, range)| range.len())
+    }
+
+    /// Bytes that fit in all.
+    pub fn room(&self) -> usize {
+        self.payload_len() + self.scratch_limit
+    }
+
+    /// True if the ranges lie within their buffers and at least one byte fits.
+    pub(crate) fn is_valid(&self) -> bool {
+        let in_payload = match &self.payload {
+            Some((buf, range)) => range.start <= range.end && range.end <= buf.len(),
+            None => true,
+        };
+        in_payload && self.scratch_limit <= self.scratch.len() && self.room() > 0
+    }
+
+    /// The one or two memory ranges to fill, in order. Valid while `self` stays where its buffers
+    /// are not touched by anyone else; moving `self` is fine.
+    pub(crate) fn vectors(&mut self) -> ([libc::iovec; 2], usize) {
+        let scratch =
+            libc::iovec { iov_base: self.scratch.as_mut_ptr().cast(), iov_len: self.scratch_limit };
+        match &self.payload {
+            Some((buf, range)) if !range.is_empty() => {
+                // SAFETY: `is_valid` was checked: the range lies in the buffer.
+                let base = unsafe { buf.start().add(range.start) };
+                let first = libc::iovec { iov_base: base.as_ptr().cast(), iov_len: range.len() };
+                ([first, scratch], 1 + usize::from(self.scratch_limit > 0))
+            }
+            _ => ([scratch, scratch], 1),
+        }
+    }
+}
+
+/// What the event loop reports. Errors are the operating system's error numbers.
+///
+/// Events of different operations come in no particular order. Every operation that was queued
+/// ends in exactly one event, which hands its buffers back.
+#[derive(Debug)]
+pub enum Event {
+    /// A connection came in. The listener goes on accepting.
+    Accepted {
+        /// The listener's token.
+        token: Token,
+        /// The connection.
+        socket: OwnedFd,
+        /// The other end.
+        peer: SocketAddr,
+    },
+    /// Accepting failed. The listener goes on: at once, or after a pause if the process or the
+    /// system has no file descriptor or no memory left (EMFILE, ENFILE, ENOBUFS, ENOMEM).
+    AcceptFailed {
+        /// The listener's token.
+        token: Token,
+        /// Why.
+        errno: i32,
+    },
+    /// A receive ended. `Ok(0)` means that the peer has closed its side.
+    Received {
+        /// The receive's token.
+        token: Token,
+        /// Its buffers.
+        bufs: RxBufs,
+        /// Bytes received: the payload range first, then the scratch bytes. ECANCELED if the
+        /// socket was closed by [`Ring::close_socket`](crate::Ring::close_socket), EINVAL if the
+        /// buffers have no room, EBUSY if a receive was queued already, EBADF if the socket is
+        /// not known (any more).
+        result: Result<usize, i32>,
+    },
+    /// A send ended.
+    Sent {
+        /// The send's token.
+        token: Token,
+        /// Its chain, to be cleared and reused.
+        chain: TxChain,
+        /// Everything was taken by the socket, or why not (EPIPE, ECONNRESET, ... and the errors
+        /// of [`Event::Received`]).
+        result: Result<(), i32>,
+    },
+    /// A disk operation ended.
+    Disk {
+        /// The operation's token.
+        token: Token,
+        /// The buffer of a read or a write.
+        buf: Option<Buf>,
+        /// Bytes moved (0 for the operations without data), or why not. ECANCELED after
+        /// [`Ring::cancel`](crate::Ring::cancel), if that came in time.
+        result: Result<usize, i32>,
+    },
+    /// A [`Waker`](crate::Waker) was used, once or many times since the last such event.
+    Woken,
+}

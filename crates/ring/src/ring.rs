@@ -1,0 +1,230 @@
+//! The event loop's face: one type for both drivers.
+
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::disk::{DiskOp, Refused};
+use crate::epoll::Epoll;
+use crate::uring::Uring;
+use crate::{
+    Arena, Buf, Config, Counters, Driver, DriverChoice, Event, FileId, RxBufs, SocketId, Token,
+    TxChain, Waker,
+};
+
+enum Inner {
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
+}
+
+/// Calls the same method of whichever driver is in use.
+macro_rules! driver {
+    ($self:ident, $driver:ident => $call:expr) => {
+        match &mut $self.inner {
+            Inner::Uring($driver) => $call,
+            Inner::Epoll($driver) => $call,
+        }
+    };
+}
+
+/// One thread's event loop: sockets, files, and the memory for their data.
+///
+/// Operations are queued without a system call, and submitted together by [`wait`](Self::wait).
+/// Each owns its buffers and ends in exactly one [`Event`], which hands them back. Dropping the
+/// event loop cancels what is in flight and waits for the kernel to let go of the memory.
+pub struct Ring {
+    inner: Inner,
+    arena: Arena,
+    waker: Waker,
+    notes: Vec<String>,
+    /// Ends of operations that were refused on the spot.
+    ready: Vec<Event>,
+}
+
+impl Ring {
+    /// Makes an event loop for the calling thread.
+    ///
+    /// # Errors
+    /// No memory for the arena, no file descriptors, no threads; or [`DriverChoice::IoUring`] on
+    /// a system that denies io_uring.
+    pub fn new(config: &Config) -> io::Result<Self> {
+        let arena = Arena::new(config.arena_bytes)?;
+        let waker = Waker::new()?;
+        let mut notes = Vec::new();
+        let epoll = || Epoll::new(config, waker.clone()).map(|e| Inner::Epoll(Box::new(e)));
+        let inner = match config.driver {
+            DriverChoice::Epoll => epoll()?,
+            choice => match Uring::new(config, &arena, waker.clone(), &mut notes) {
+                Ok(uring) => Inner::Uring(Box::new(uring)),
+                Err(error) if choice == DriverChoice::Auto => {
+                    notes.push(format!(
+                        "io_uring cannot be used here ({error}); sockets go through epoll and \
+                         disk operations through {} threads",
+                        config.disk_threads.max(1)
+                    ));
+                    epoll()?
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Self { inner, arena, waker, notes, ready: Vec::new() })
+    }
+
+    /// The driver in use.
+    pub const fn driver(&self) -> Driver {
+        match self.inner {
+            Inner::Uring(_) => Driver::IoUring,
+            Inner::Epoll(_) => Driver::Epoll,
+        }
+    }
+
+    /// What the operator should know about the choices made at start, in plain sentences.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The memory for payloads.
+    pub const fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// A way to wake this event loop from another thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// What the event loop has done so far.
+    pub const fn counters(&self) -> Counters {
+        match &self.inner {
+            Inner::Uring(driver) => driver.counters(),
+            Inner::Epoll(driver) => driver.counters(),
+        }
+    }
+
+    /// Starts accepting connections, until [`stop_accepting`](Self::stop_accepting).
+    pub fn add_listener(&mut self, listener: TcpListener, token: Token) {
+        if let Err(error) = driver!(self, d => d.add_listener(listener, token)) {
+            self.ready.push(Event::AcceptFailed { token, errno: errno_of(&error) });
+        }
+    }
+
+    /// Closes all listeners. Connections that were not reported yet are closed.
+    pub fn stop_accepting(&mut self) {
+        driver!(self, d => d.stop_accepting());
+    }
+
+    /// Takes over a connected stream socket.
+    pub fn add_socket(&mut self, socket: OwnedFd) -> SocketId {
+        driver!(self, d => d.add_socket(socket))
+    }
+
+    /// Shuts a socket down in both directions and cancels its operations. They still end, with
+    /// errors; then the descriptor is closed.
+    pub fn close_socket(&mut self, id: SocketId) {
+        driver!(self, d => d.close_socket(id));
+    }
+
+    /// Makes a file or a block device known. It stays open as long as the event loop lives.
+    pub fn add_file(&mut self, file: Arc<File>) -> FileId {
+        driver!(self, d => d.add_file(file))
+    }
+
+    /// Receives at least one byte. At most one receive per socket is in flight.
+    pub fn recv(&mut self, id: SocketId, bufs: RxBufs, token: Token) {
+        let refused = if bufs.is_valid() {
+            driver!(self, d => d.recv(id, bufs, token))
+        } else {
+            Err((bufs, libc::EINVAL))
+        };
+        if let Err((bufs, errno)) = refused {
+            self.ready.push(Event::Received { token, bufs, result: Err(errno) });
+        }
+    }
+
+    /// Sends a whole chain. At most one send per socket is in flight.
+    pub fn send(&mut self, id: SocketId, mut chain: TxChain, token: Token) {
+        if chain.is_empty() {
+            self.ready.push(Event::Sent { token, chain, result: Ok(()) });
+            return;
+        }
+        chain.prepare();
+        if let Err((chain, errno)) = driver!(self, d => d.send(id, chain, token)) {
+            self.ready.push(Event::Sent { token, chain, result: Err(errno) });
+        }
+    }
+
+    /// Reads `len` bytes at `offset` into the start of the buffer. May end short: at the end of
+    /// the file, or where the kernel had only a part at hand.
+    pub fn read(&mut self, file: FileId, offset: u64, buf: Buf, len: usize, token: Token) {
+        self.disk(file, DiskOp::Read { offset, len }, Some(buf), token);
+    }
+
+    /// Writes a range of the buffer at `offset`. May end short.
+    pub fn write(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        buf: Buf,
+        range: Range<usize>,
+        token: Token,
+    ) {
+        self.disk(file, DiskOp::Write { offset, range }, Some(buf), token);
+    }
+
+    /// Makes all completed writes of the file durable: `fdatasync`.
+    pub fn sync_data(&mut self, file: FileId, token: Token) {
+        self.disk(file, DiskOp::SyncData, None, token);
+    }
+
+    /// Gives the space of a range back; it reads as zeroes afterwards, and the file keeps its
+    /// size. EOPNOTSUPP where the file system cannot.
+    pub fn punch_hole(&mut self, file: FileId, offset: u64, len: u64, token: Token) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        self.disk(file, DiskOp::Allocate { mode, offset, len }, None, token);
+    }
+
+    /// Makes a range read as zeroes; its space may stay reserved, and the file keeps its size.
+    /// EOPNOTSUPP where the file system cannot.
+    pub fn zero_range(&mut self, file: FileId, offset: u64, len: u64, token: Token) {
+        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        self.disk(file, DiskOp::Allocate { mode, offset, len }, None, token);
+    }
+
+    fn disk(&mut self, file: FileId, op: DiskOp, buf: Option<Buf>, token: Token) {
+        let refused = if op.is_valid(buf.as_ref()) {
+            driver!(self, d => d.disk(file, op, buf, token))
+        } else {
+            Err(Refused { buf, errno: libc::EINVAL })
+        };
+        if let Err(Refused { buf, errno }) = refused {
+            self.ready.push(Event::Disk { token, buf, result: Err(errno) });
+        }
+    }
+
+    /// Asks that the disk operations with this token be given up. Each ends in its event either
+    /// way: with ECANCELED if it took no effect, else as if nothing had been asked.
+    pub fn cancel(&mut self, token: Token) {
+        driver!(self, d => d.cancel(token));
+    }
+
+    /// Submits everything queued, waits until there is an event or `timeout` has passed (`None`:
+    /// for ever), and appends all events that there are. A signal ends the wait early. In the
+    /// undisturbed case one system call does it all.
+    ///
+    /// # Errors
+    /// The kernel refused to wait, for a reason that will not pass.
+    pub fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
+        events.append(&mut self.ready);
+        driver!(self, d => d.wait(timeout, events))
+    }
+}
+
+/// The error number of an error that came from a system call.
+fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
