@@ -1,6 +1,6 @@
 //! The event loop's buffers: one mapping, cut into page-aligned pieces.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -52,7 +52,16 @@ impl Arena {
         }
         let order = order_of(len);
         let page = self.0.buddy.borrow_mut().alloc(order)?;
-        Some(Buf { shared: Rc::clone(&self.0), page, order, len: len as u32 })
+        Some(Buf { shared: Rc::clone(&self.0), page, order, len: len as u32, account: None })
+    }
+
+    /// Like [`alloc`](Self::alloc), and the account is charged with what the buffer
+    /// [occupies](Buf::occupies) until it is dropped, wherever it has gone by then.
+    pub fn alloc_for(&self, len: usize, account: &Account) -> Option<Buf> {
+        let mut buf = self.alloc(len)?;
+        account.0.set(account.0.get() + buf.occupies());
+        buf.account = Some(account.clone());
+        Some(buf)
     }
 
     /// Bytes that are free, perhaps in pieces.
@@ -87,12 +96,24 @@ fn order_of(len: usize) -> u8 {
     len.div_ceil(PAGE).max(1).next_power_of_two().trailing_zeros() as u8
 }
 
+/// Counts the arena memory that one user of the event loop holds.
+#[derive(Clone, Debug, Default)]
+pub struct Account(Rc<Cell<usize>>);
+
+impl Account {
+    /// Bytes held now.
+    pub fn held(&self) -> usize {
+        self.0.get()
+    }
+}
+
 /// A piece of an [`Arena`], given back on drop. It stays on its thread.
 pub struct Buf {
     shared: Rc<Shared>,
     page: u32,
     order: u8,
     len: u32,
+    account: Option<Account>,
 }
 
 impl Buf {
@@ -157,6 +178,9 @@ impl AsMut<[u8]> for Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         self.shared.buddy.borrow_mut().free(self.page, self.order);
+        if let Some(account) = &self.account {
+            account.0.set(account.0.get() - self.occupies());
+        }
     }
 }
 
@@ -199,6 +223,20 @@ mod tests {
         assert!(arena.alloc(1).is_none());
         drop(all);
         assert!(arena.alloc(1).is_some());
+    }
+
+    #[test]
+    fn an_account_shows_what_its_owner_holds() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let account = Account::default();
+        let small = arena.alloc_for(1, &account).expect("room");
+        let large = arena.alloc_for(5000, &account).expect("room");
+        assert_eq!(account.held(), 4096 + 8192);
+        assert!(arena.alloc_for(MAX_BUF, &account).is_none());
+        drop(small);
+        assert_eq!(account.held(), 8192);
+        drop(large);
+        assert_eq!(account.held(), 0);
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod slots;
 mod uring;
 mod waker;
 
-pub use arena::{Arena, Buf, MAX_BUF};
+pub use arena::{Account, Arena, Buf, MAX_BUF};
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
 pub use event::{Event, FileId, RxBufs, SocketId, Token};
