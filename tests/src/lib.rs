@@ -7,7 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod clients;
 pub mod conformance;
+pub mod data;
+pub mod fuse;
 pub mod process;
 pub mod server;
 pub mod tgt;
