@@ -1,0 +1,298 @@
+//! `lunet.toml`: what it says, and what is wrong with it. Pure: text in, settings or mistakes out.
+
+mod files;
+mod mistake;
+mod reader;
+pub mod schema;
+mod sections;
+mod targets;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+pub use mistake::Mistake;
+
+pub use sections::parse_portal;
+
+use mistake::Mistakes;
+use reader::Section;
+
+/// Where lunet keeps its data if nobody says otherwise.
+pub const DEFAULT_DATA: &str = "./lunet-data";
+
+/// The TCP port of iSCSI (IANA).
+pub const DEFAULT_PORT: u16 = 3260;
+
+/// The portal that is opened if nobody says otherwise: this machine only, since anyone who can
+/// reach a portal can read and write its volumes.
+pub const DEFAULT_PORTAL: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT);
+
+/// The largest configuration that is read, in bytes.
+pub const MAX_BYTES: u64 = 4 << 20;
+
+/// All that `lunet serve` does is said here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `[server]`
+    pub server: Server,
+    /// `[iscsi]`
+    pub iscsi: Iscsi,
+    /// `[[portal]]`; empty if the file has none.
+    pub portals: Vec<Portal>,
+    /// `[volumes.NAME]`, in the order of their names.
+    pub volumes: Vec<Volume>,
+    /// `[[target]]`
+    pub targets: Vec<Target>,
+}
+
+/// `[server]`: the process itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Directory of file volumes, the machine's identity and the control socket.
+    pub data: Option<PathBuf>,
+    /// The control socket; `lunet.sock` in the data directory if left out.
+    pub control_socket: Option<PathBuf>,
+    /// Number of shards (event loops, one thread each); one per core if left out.
+    pub shards: Option<usize>,
+    /// What the event loop is built on.
+    pub driver: Driver,
+    /// How long a shard looks for work before it sleeps; zero: not at all.
+    pub busy_poll: Duration,
+    /// Memory for data buffers, in bytes per shard.
+    pub buffer_memory: u64,
+    /// The most sessions at one time.
+    pub max_sessions: usize,
+    /// The time that a connection has to log in.
+    pub login_timeout: Duration,
+    /// The time that running commands and clients get when the server stops.
+    pub shutdown_grace: Duration,
+    /// What is logged to standard error.
+    pub log_level: LogLevel,
+}
+
+/// What the event loop is built on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// io_uring where the kernel allows it, else epoll.
+    Auto,
+    /// io_uring or no start.
+    IoUring,
+    /// epoll and disk threads.
+    Epoll,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Failures of the server.
+    Error,
+    /// What an administrator should look at.
+    Warn,
+    /// Logins, logouts, start and stop.
+    Info,
+    /// Protocol decisions, for finding faults.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// `[iscsi]`: what we offer in login negotiation (RFC 7143 13), and the pings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Iscsi {
+    /// MaxRecvDataSegmentLength, in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// FirstBurstLength, in bytes.
+    pub first_burst_length: u32,
+    /// MaxBurstLength, in bytes.
+    pub max_burst_length: u32,
+    /// MaxOutstandingR2T.
+    pub max_outstanding_r2t: u16,
+    /// InitialR2T: no data before it is asked for.
+    pub initial_r2t: bool,
+    /// ImmediateData: data may travel with its command.
+    pub immediate_data: bool,
+    /// HeaderDigest.
+    pub header_digest: Digest,
+    /// DataDigest.
+    pub data_digest: Digest,
+    /// Commands that a session may have outstanding.
+    pub queue_depth: u32,
+    /// Silence after which the initiator is pinged; zero: never.
+    pub ping_interval: Duration,
+    /// Time for the answer to a ping.
+    pub ping_timeout: Duration,
+}
+
+/// How digests are negotiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digest {
+    /// As the initiator likes it.
+    Allow,
+    /// CRC32C, or the login is refused.
+    Require,
+    /// Never.
+    Forbid,
+}
+
+/// `[[portal]]`: an address that is listened on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Portal {
+    /// The address.
+    pub address: SocketAddr,
+    /// The portal group tag.
+    pub tag: u16,
+}
+
+/// `[volumes.NAME]`: a place for blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Volume {
+    /// The name.
+    pub name: String,
+    /// Where its blocks are kept.
+    pub backend: Backend,
+    /// Logical block size in bytes, 512 or 4096; the backend's own if left out.
+    pub block_size: Option<u32>,
+    /// Physical block size in bytes; the backend's own if left out.
+    pub physical_block_size: Option<u32>,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// T10 vendor identification.
+    pub vendor: Option<String>,
+    /// Product identification.
+    pub product: Option<String>,
+    /// Unit serial number.
+    pub serial: Option<String>,
+}
+
+/// Where the blocks of a volume are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Backend {
+    /// A file.
+    File {
+        /// Relative to the data directory; `NAME.img` if left out.
+        path: Option<PathBuf>,
+        /// In bytes. If left out the file must exist, and its size is taken.
+        size: Option<u64>,
+        /// How the operating system's cache is used.
+        cache: Cache,
+        /// When space is taken.
+        provisioning: Provisioning,
+    },
+    /// A block device.
+    Block {
+        /// The device.
+        path: PathBuf,
+        /// How the operating system's cache is used.
+        cache: Cache,
+    },
+    /// Memory; gone when the server stops.
+    Memory {
+        /// In bytes.
+        size: u64,
+    },
+    /// Reads zeroes, forgets writes: for measuring.
+    Null {
+        /// In bytes.
+        size: u64,
+    },
+}
+
+/// How the operating system's page cache is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Through it.
+    Buffered,
+    /// Around it (O_DIRECT).
+    Direct,
+}
+
+/// When a file takes its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provisioning {
+    /// When it is written.
+    Thin,
+    /// At once.
+    Full,
+}
+
+/// `[[target]]`: an iSCSI target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The iSCSI name.
+    pub name: String,
+    /// TargetAlias.
+    pub alias: Option<String>,
+    /// Indices of its portals in [`Config::portals`]; empty: all.
+    pub portals: Vec<usize>,
+    /// LUN numbers and the indices of their volumes in [`Config::volumes`], by number.
+    pub luns: Vec<(u16, usize)>,
+}
+
+impl Volume {
+    /// The file or device behind the volume, for a data directory `data`.
+    pub fn path(&self, data: &Path) -> Option<PathBuf> {
+        match &self.backend {
+            Backend::File { path: Some(path), .. } => Some(data.join(path)),
+            Backend::File { path: None, .. } => Some(data.join(format!("{}.img", self.name))),
+            Backend::Block { path, .. } => Some(path.clone()),
+            Backend::Memory { .. } | Backend::Null { .. } => None,
+        }
+    }
+
+    /// The size that the configuration gives, in bytes.
+    pub fn size(&self) -> Option<u64> {
+        match self.backend {
+            Backend::File { size, .. } => size,
+            Backend::Block { .. } => None,
+            Backend::Memory { size } | Backend::Null { size } => Some(size),
+        }
+    }
+}
+
+/// Reads a configuration.
+///
+/// # Errors
+/// Every mistake that was found, in the order of lines, at most a hundred.
+pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
+    let mut mistakes = Mistakes::new(text);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut last = 0;
+    for error in &errors {
+        let offset = error.span().map_or(0, |span| span.start);
+        // One slip makes the parser stumble several times over the same line.
+        let line = mistakes.line(offset);
+        if line != last {
+            mistakes.add(offset, "", error.message().trim_end_matches(", expected nothing"));
+        }
+        last = line;
+    }
+    // What the parser makes of broken text would only lead to mistakes that are none.
+    if !mistakes.none() {
+        return Err(mistakes.into_sorted());
+    }
+    let top = Section::new(root.get_ref(), 0, String::new(), &schema::ROOT, &mut mistakes);
+    let server = sections::server(&top, &mut mistakes);
+    let iscsi = sections::iscsi(&top, &mut mistakes);
+    let portals = sections::portals(&top, &mut mistakes);
+    let volumes = volumes::volumes(&top, &mut mistakes);
+    files::check(&volumes, &mut mistakes);
+    let targets = targets::targets(&top, &portals, &volumes, &mut mistakes);
+    if !mistakes.none() {
+        return Err(mistakes.into_sorted());
+    }
+    Ok(Config {
+        server,
+        iscsi,
+        portals: portals.into_iter().map(|portal| portal.value).collect(),
+        volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
+        targets,
+    })
+}

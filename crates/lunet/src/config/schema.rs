@@ -1,0 +1,144 @@
+//! The keys of `lunet.toml`: their tables, types and defaults. The reader refuses every other
+//! key, and a test holds docs/configuration.md to this list.
+
+/// One key of a table.
+#[derive(Debug)]
+pub struct Key {
+    /// The name, as written in the file.
+    pub name: &'static str,
+    /// The type, in the words of docs/configuration.md.
+    pub kind: &'static str,
+    /// The value that is used if the key is left out, as it would be written in the file, or
+    /// words in parentheses where no value can be written down.
+    pub default: &'static str,
+}
+
+/// One kind of table.
+#[derive(Debug)]
+pub struct Table {
+    /// The heading, as written in the file; `NAME` stands for a name that is the user's own.
+    pub heading: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+impl Table {
+    /// True if the table has a key with this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.keys.iter().any(|key| key.name == name)
+    }
+
+    /// The names of all keys.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.keys.iter().map(|key| key.name)
+    }
+}
+
+const fn key(name: &'static str, kind: &'static str, default: &'static str) -> Key {
+    Key { name, kind, default }
+}
+
+/// The tables at the top of the file.
+pub const ROOT: Table = Table {
+    heading: "",
+    keys: &[
+        key("server", "table", "(all defaults)"),
+        key("iscsi", "table", "(all defaults)"),
+        key("portal", "array of tables", "(127.0.0.1:3260)"),
+        key("volumes", "table of tables", "(none)"),
+        key("target", "array of tables", "(required)"),
+    ],
+};
+
+/// `[server]`
+pub const SERVER: Table = Table {
+    heading: "[server]",
+    keys: &[
+        key("data", "path", "\"./lunet-data\""),
+        key("control-socket", "path", "(lunet.sock in data)"),
+        key("shards", "integer", "(one per core)"),
+        key("driver", "string", "\"auto\""),
+        key("busy-poll", "duration", "\"0s\""),
+        key("buffer-memory", "size", "\"64MiB\""),
+        key("max-sessions", "integer", "1024"),
+        key("login-timeout", "duration", "\"15s\""),
+        key("shutdown-grace", "duration", "\"10s\""),
+        key("log-level", "string", "\"info\""),
+    ],
+};
+
+/// `[iscsi]`
+pub const ISCSI: Table = Table {
+    heading: "[iscsi]",
+    keys: &[
+        key("max-recv-data-segment-length", "size", "\"256KiB\""),
+        key("first-burst-length", "size", "\"256KiB\""),
+        key("max-burst-length", "size", "\"16MiB\""),
+        key("max-outstanding-r2t", "integer", "8"),
+        key("initial-r2t", "boolean", "false"),
+        key("immediate-data", "boolean", "true"),
+        key("header-digest", "string", "\"allow\""),
+        key("data-digest", "string", "\"allow\""),
+        key("queue-depth", "integer", "128"),
+        key("ping-interval", "duration", "\"30s\""),
+        key("ping-timeout", "duration", "\"30s\""),
+    ],
+};
+
+/// `[[portal]]`
+pub const PORTAL: Table = Table {
+    heading: "[[portal]]",
+    keys: &[key("address", "string", "(required)"), key("tag", "integer", "1")],
+};
+
+/// `[volumes.NAME]`
+pub const VOLUME: Table = Table {
+    heading: "[volumes.NAME]",
+    keys: &[
+        key("backend", "string", "(required)"),
+        key("path", "path", "(NAME.img in data)"),
+        key("size", "size", "(required)"),
+        key("block-size", "integer", "512"),
+        key("physical-block-size", "integer", "4096"),
+        key("read-only", "boolean", "false"),
+        key("cache", "string", "\"buffered\""),
+        key("provisioning", "string", "\"thin\""),
+        key("vendor", "string", "\"LUNET\""),
+        key("product", "string", "(from the volume's name)"),
+        key("serial", "string", "(from the volume's identity)"),
+    ],
+};
+
+/// `[[target]]`
+pub const TARGET: Table = Table {
+    heading: "[[target]]",
+    keys: &[
+        key("name", "string", "(required)"),
+        key("alias", "string", "(none)"),
+        key("portals", "array of strings", "(all)"),
+        key("luns", "table or array", "(none)"),
+    ],
+};
+
+/// Every kind of table below the top.
+pub const TABLES: &[&Table] = &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &TARGET];
+
+/// The candidate that looks most like `name`, if one looks enough like it.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // An absurdly long key is not a slip of the finger, and comparing is quadratic.
+    if name.len() > 64 {
+        return None;
+    }
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    let reach = (name.chars().count() / 3).max(1);
+    let distance = |candidate: &str| {
+        let candidate = candidate.to_ascii_lowercase().replace('_', "-");
+        let part = name.len() > 3 && candidate.contains(&name);
+        if part { reach } else { strsim::damerau_levenshtein(&name, &candidate) }
+    };
+    candidates
+        .map(|candidate| (distance(candidate), candidate))
+        .filter(|(distance, _)| *distance <= reach)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}

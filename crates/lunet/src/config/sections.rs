@@ -1,0 +1,215 @@
+//! `[server]`, `[iscsi]` and `[[portal]]`.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::mistake::Mistakes;
+use super::reader::{At, Convert, Section, boolean, choice, duration, integer, size, string};
+use super::schema::{self, Table};
+use super::{DEFAULT_PORT, Digest, Driver, Iscsi, LogLevel, Portal, Server};
+
+/// The most that a length in login negotiation can express, in bytes (RFC 7143 13.12 to 13.14).
+const MAX_LENGTH: u64 = (1 << 24) - 1;
+
+const DIGESTS: &[(&str, Digest)] =
+    &[("allow", Digest::Allow), ("require", Digest::Require), ("forbid", Digest::Forbid)];
+
+const DRIVERS: &[(&str, Driver)] =
+    &[("auto", Driver::Auto), ("io_uring", Driver::IoUring), ("epoll", Driver::Epoll)];
+
+const LEVELS: &[(&str, LogLevel)] = &[
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            data: None,
+            control_socket: None,
+            shards: None,
+            driver: Driver::Auto,
+            busy_poll: Duration::ZERO,
+            buffer_memory: 64 << 20,
+            max_sessions: 1024,
+            login_timeout: Duration::from_secs(15),
+            shutdown_grace: Duration::from_secs(10),
+            log_level: LogLevel::Info,
+        }
+    }
+}
+
+impl Default for Iscsi {
+    fn default() -> Self {
+        Self {
+            max_recv_data_segment_length: 256 << 10,
+            first_burst_length: 256 << 10,
+            max_burst_length: MAX_LENGTH as u32,
+            max_outstanding_r2t: 8,
+            initial_r2t: false,
+            immediate_data: true,
+            header_digest: Digest::Allow,
+            data_digest: Digest::Allow,
+            queue_depth: 128,
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Opens a table at the top of the file, if it is there.
+fn top_table<'a>(
+    top: &Section<'a>,
+    name: &str,
+    schema: &'static Table,
+    mistakes: &mut Mistakes,
+) -> Option<Section<'a>> {
+    Section::open(top.raw(name)?, name.to_owned(), schema, mistakes)
+}
+
+/// The tables of an array of tables at the top of the file.
+pub(super) fn top_array<'a>(
+    top: &Section<'a>,
+    name: &str,
+    schema: &'static Table,
+    mistakes: &mut Mistakes,
+) -> Vec<Section<'a>> {
+    let Some(value) = top.raw(name) else { return Vec::new() };
+    let tables = |item: &'a Spanned<DeValue<'a>>| -> Option<(usize, &'a DeTable<'a>)> {
+        Some((item.span().start, item.get_ref().as_table()?))
+    };
+    let all: Option<Vec<_>> =
+        value.get_ref().as_array().and_then(|items| items.iter().map(tables).collect());
+    let Some(all) = all else {
+        let text = format!("must be written as {}, once for each", schema.heading);
+        mistakes.add(value.span().start, name, text);
+        return Vec::new();
+    };
+    let open = |(offset, table)| Section::new(table, offset, name.to_owned(), schema, mistakes);
+    all.into_iter().map(open).collect()
+}
+
+/// A path that is not empty.
+pub(super) fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    let text = string(value)?;
+    if text.is_empty() || text.contains('\0') {
+        return Err("must be a path, and no path is like that".to_owned());
+    }
+    Ok(PathBuf::from(text))
+}
+
+pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
+    let mut out = Server::default();
+    let Some(table) = top_table(top, "server", &schema::SERVER, mistakes) else { return out };
+    let millis = Duration::from_millis;
+    table.set("data", &mut out.data, &|v| path(v).map(Some), mistakes);
+    table.set("control-socket", &mut out.control_socket, &|v| path(v).map(Some), mistakes);
+    let shards: Convert<'_, Option<usize>> = &|v| integer(v, 1..=1024).map(|n| Some(n as usize));
+    table.set("shards", &mut out.shards, shards, mistakes);
+    table.set("driver", &mut out.driver, &|v| choice(v, DRIVERS), mistakes);
+    let poll: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(10));
+    table.set("busy-poll", &mut out.busy_poll, poll, mistakes);
+    let memory: Convert<'_, u64> = &|v| size(v, 8 << 20..=64 << 30);
+    table.set("buffer-memory", &mut out.buffer_memory, memory, mistakes);
+    let sessions: Convert<'_, usize> = &|v| integer(v, 1..=65_535).map(|n| n as usize);
+    table.set("max-sessions", &mut out.max_sessions, sessions, mistakes);
+    let login: Convert<'_, Duration> = &|v| duration(v, millis(1_000)..=millis(300_000));
+    table.set("login-timeout", &mut out.login_timeout, login, mistakes);
+    let grace: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(3_600_000));
+    table.set("shutdown-grace", &mut out.shutdown_grace, grace, mistakes);
+    table.set("log-level", &mut out.log_level, &|v| choice(v, LEVELS), mistakes);
+    out
+}
+
+pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
+    let mut out = Iscsi::default();
+    let Some(table) = top_table(top, "iscsi", &schema::ISCSI, mistakes) else { return out };
+    // People write 16 MiB; the protocol's largest length is one byte less.
+    let length: Convert<'_, u32> =
+        &|v| size(v, 512..=MAX_LENGTH + 1).map(|n| n.min(MAX_LENGTH) as u32);
+    let segment = "max-recv-data-segment-length";
+    table.set(segment, &mut out.max_recv_data_segment_length, length, mistakes);
+    table.set("max-burst-length", &mut out.max_burst_length, length, mistakes);
+    // The default must not contradict a small max-burst-length.
+    out.first_burst_length = out.first_burst_length.min(out.max_burst_length);
+    let first = table.get("first-burst-length", length, mistakes);
+    if let Some(first) = first {
+        out.first_burst_length = first.value;
+        if first.value > out.max_burst_length {
+            let key = table.key("first-burst-length");
+            mistakes.add(first.offset, key, "must not be larger than max-burst-length");
+        }
+    }
+    let r2ts: Convert<'_, u16> = &|v| integer(v, 1..=256).map(|n| n as u16);
+    table.set("max-outstanding-r2t", &mut out.max_outstanding_r2t, r2ts, mistakes);
+    table.set("initial-r2t", &mut out.initial_r2t, &boolean, mistakes);
+    table.set("immediate-data", &mut out.immediate_data, &boolean, mistakes);
+    table.set("header-digest", &mut out.header_digest, &|v| choice(v, DIGESTS), mistakes);
+    table.set("data-digest", &mut out.data_digest, &|v| choice(v, DIGESTS), mistakes);
+    let depth: Convert<'_, u32> = &|v| integer(v, 1..=1024).map(|n| n as u32);
+    table.set("queue-depth", &mut out.queue_depth, depth, mistakes);
+    let hour = Duration::from_secs(3_600);
+    let interval: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=hour);
+    table.set("ping-interval", &mut out.ping_interval, interval, mistakes);
+    let timeout: Convert<'_, Duration> = &|v| duration(v, Duration::from_secs(1)..=hour);
+    table.set("ping-timeout", &mut out.ping_timeout, timeout, mistakes);
+    out
+}
+
+/// Reads the address of a portal: `192.0.2.1`, `192.0.2.1:3260`, `[2001:db8::1]:3260`,
+/// `2001:db8::1`. The port is 3260 if left out.
+///
+/// # Errors
+/// A sentence that says what an address looks like.
+pub fn parse_portal(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let ip = match bare {
+        Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6),
+        None => text.parse::<IpAddr>(),
+    };
+    ip.map(|ip| SocketAddr::new(ip, DEFAULT_PORT)).map_err(|_| {
+        format!(
+            "\"{text}\" is not an address: write an IP address and a port, as in \
+             \"192.0.2.1:3260\" or \"[2001:db8::1]:3260\""
+        )
+    })
+}
+
+pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Portal>> {
+    let mut out: Vec<At<Portal>> = Vec::new();
+    for table in top_array(top, "portal", &schema::PORTAL, mistakes) {
+        let address: Convert<'_, SocketAddr> = &|v| parse_portal(&string(v)?);
+        let Some(address) = table.get("address", address, mistakes) else {
+            table.missing("address", mistakes);
+            continue;
+        };
+        let mut tag = 1;
+        let number: Convert<'_, u16> = &|v| integer(v, 0..=65_535).map(|n| n as u16);
+        table.set("tag", &mut tag, number, mistakes);
+        if let Some(other) = out.iter().find(|other| overlap(other.value.address, address.value)) {
+            let line = mistakes.line(other.offset);
+            let text = format!("is already listened on by the portal of line {line}");
+            mistakes.add(address.offset, table.key("address"), text);
+        }
+        let portal = Portal { address: address.value, tag };
+        out.push(At { offset: address.offset, value: portal });
+    }
+    out
+}
+
+/// True if a machine cannot listen on both.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    // Port 0 takes any free port, a different one each time.
+    a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4() && same_ip
+}

@@ -1,0 +1,349 @@
+//! Each mistake: its line, its key, its words. And the documentation against the schema.
+
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A file that is right, for mistakes to be put into.
+const GOOD: &str = r#"
+[server]
+data = "/srv/lunet"
+busy-poll = "50us"
+
+[iscsi]
+max-burst-length = "1MiB"
+data-digest = "require"
+
+[[portal]]
+address = "192.0.2.1:3260"
+
+[[portal]]
+address = "[2001:db8::1]"
+tag = 2
+
+[volumes.vm1]
+backend = "file"
+size = "100GiB"
+
+[volumes.fast]
+backend = "block"
+path = "/dev/zvol/tank/fast"
+block-size = 4096
+
+[volumes.scratch]
+backend = "memory"
+size = "1GiB"
+
+[[target]]
+name = "iqn.2026-11.local.lunet:one"
+alias = "the first"
+portals = ["[2001:db8::1]:3260"]
+luns = { 0 = "vm1", 7 = "fast" }
+
+[[target]]
+name = "iqn.2026-11.local.lunet:two"
+luns = ["scratch", "vm1"]
+"#;
+
+/// The smallest file that is right, with `more` behind it.
+fn with(more: &str) -> String {
+    format!("target = [{{ name = \"iqn.2026-11.local.lunet:t\" }}]\n{more}")
+}
+
+/// Asserts that `text` has exactly one mistake: on this line, of this key, with these words.
+#[track_caller]
+fn one(text: &str, line: usize, key: &str, words: &str) {
+    let mistakes = check(text).expect_err("the file must be refused");
+    let [mistake] = &mistakes[..] else { panic!("one mistake expected, not {mistakes:#?}") };
+    assert_eq!((mistake.line, mistake.key.as_str()), (line, key), "{mistake}");
+    assert!(mistake.text.contains(words), "{mistake}");
+}
+
+#[test]
+fn a_file_that_is_right_is_read_as_written() {
+    let config = check(GOOD).expect("right");
+    assert_eq!(config.server.data.as_deref(), Some(Path::new("/srv/lunet")));
+    assert_eq!(config.server.busy_poll, Duration::from_micros(50));
+    assert_eq!(config.server.max_sessions, Server::default().max_sessions);
+    assert_eq!(config.iscsi.max_burst_length, 1 << 20);
+    assert_eq!(config.iscsi.data_digest, Digest::Require);
+    let portals: Vec<_> = config.portals.iter().map(|p| (p.address.to_string(), p.tag)).collect();
+    assert_eq!(portals, [("192.0.2.1:3260".into(), 1), ("[2001:db8::1]:3260".into(), 2)]);
+    let names: Vec<_> = config.volumes.iter().map(|v| v.name.as_str()).collect();
+    assert_eq!(names, ["fast", "scratch", "vm1"]);
+    assert_eq!(config.volumes[0].block_size, Some(4096));
+    assert_eq!(config.volumes[1].size(), Some(1 << 30));
+    let data = Path::new("/srv/lunet");
+    assert_eq!(config.volumes[2].path(data).as_deref(), Some(Path::new("/srv/lunet/vm1.img")));
+    assert_eq!(config.volumes[2].size(), Some(100 << 30));
+    assert_eq!(config.targets[0].portals, [1]);
+    assert_eq!(config.targets[0].luns, [(0, 2), (7, 0)]);
+    assert_eq!(config.targets[0].alias.as_deref(), Some("the first"));
+    assert_eq!(config.targets[1].portals, []);
+    assert_eq!(config.targets[1].luns, [(0, 1), (1, 2)]);
+}
+
+#[test]
+fn broken_toml_names_its_line_and_nothing_else() {
+    one("[server]\nshards = = 3\n[iscsi]\nnonsense = 1\n", 2, "", "");
+    one("[server]\nshards = 1\nshards = 2\n", 3, "", "duplicate key");
+}
+
+#[test]
+fn unknown_keys_come_with_the_key_that_was_meant() {
+    one(&with("[server]\nshard = 2"), 3, "server.shard", "did you mean \"shards\"?");
+    let text = with("[volumes.a]\nbackend = \"null\"\nsize = 512\nblock_size = 512");
+    one(&text, 5, "volumes.a.block_size", "did you mean \"block-size\"?");
+    one(&with("[server]\nqueue-depth = 2"), 3, "server.queue-depth", "belongs into [iscsi]");
+    one(&with("[server]\nxyzzy = 2"), 3, "server.xyzzy", "is not a key");
+    one(&with("[volume.a]"), 2, "volume", "did you mean \"volumes\"?");
+    one(&with("[[portal]]\naddress = \"::\"\nport = 1"), 4, "portal.port", "is not a key");
+}
+
+#[test]
+fn values_of_the_wrong_type_or_range_are_named() {
+    for (line, key, words) in [
+        ("shards = 0", "server.shards", "from 1 to 1024"),
+        ("shards = -1", "server.shards", "from 1 to 1024"),
+        ("shards = \"2\"", "server.shards", "not a string"),
+        ("data = 7", "server.data", "not an integer"),
+        ("data = \"\"", "server.data", "no path"),
+        ("driver = \"uring\"", "server.driver", "did you mean \"io_uring\"?"),
+        ("busy-poll = \"1h\"", "server.busy-poll", "from 0 ns to 10 ms"),
+        ("busy-poll = 50", "server.busy-poll", "as in \"15s\""),
+        ("login-timeout = \"0s\"", "server.login-timeout", "from 1 s to 5 min 0 s"),
+        ("buffer-memory = \"1KiB\"", "server.buffer-memory", "from 8 MiB to 64 GiB"),
+        ("buffer-memory = true", "server.buffer-memory", "not a boolean"),
+        ("log-level = \"loud\"", "server.log-level", "\"error\", \"warn\""),
+        ("max-sessions = 0x10000", "server.max-sessions", "from 1 to 65535"),
+    ] {
+        one(&with(&format!("[server]\n\n{line}")), 4, key, words);
+    }
+    for (line, key, words) in [
+        ("initial-r2t = \"No\"", "iscsi.initial-r2t", "true or false"),
+        ("header-digest = \"crc32c\"", "iscsi.header-digest", "\"require\""),
+        ("max-burst-length = 17000000", "iscsi.max-burst-length", "512 B to 16 MiB"),
+        ("first-burst-length = \"1e3\"", "iscsi.first-burst-length", "not a size"),
+        ("queue-depth = 1.5", "iscsi.queue-depth", "not a float"),
+    ] {
+        one(&with(&format!("[iscsi]\n{line}")), 3, key, words);
+    }
+    one("server = 1\ntarget = []", 1, "server", "must be a table: [server]");
+    one("[target]\nname = 1", 1, "target", "[[target]]");
+    one(&with("[[volumes]]"), 2, "volumes", "[volumes.NAME]");
+    one(&with("[volumes]\na = 1"), 3, "volumes.a", "must be a table");
+}
+
+#[test]
+fn lengths_of_16_mib_are_the_largest_that_the_protocol_has() {
+    let config = check(&with("[iscsi]\nmax-burst-length = \"16MiB\"")).expect("right");
+    assert_eq!(config.iscsi.max_burst_length, 0x00ff_ffff);
+}
+
+#[test]
+fn the_first_burst_fits_into_a_burst() {
+    let small = check(&with("[iscsi]\nmax-burst-length = \"64KiB\"")).expect("right");
+    assert_eq!(small.iscsi.first_burst_length, 64 << 10);
+    let text = with("[iscsi]\nmax-burst-length = 1024\nfirst-burst-length = 2048");
+    one(&text, 4, "iscsi.first-burst-length", "larger than max-burst-length");
+}
+
+#[test]
+fn portals_are_addresses_and_differ() {
+    for (address, words) in [
+        ("192.0.2.256:1", "is not an address"),
+        ("2001:db8::1:3260:x", "is not an address"),
+        ("localhost:3260", "is not an address"),
+        ("[192.0.2.1]", "is not an address"),
+        ("192.0.2.1:65536", "is not an address"),
+    ] {
+        one(&with(&format!("[[portal]]\naddress = \"{address}\"")), 3, "portal.address", words);
+    }
+    for (a, b) in [("192.0.2.1", "192.0.2.1:3260"), ("0.0.0.0", "10.0.0.1"), ("::1", "[::]")] {
+        let text = with(&format!("[[portal]]\naddress = '{a}'\n[[portal]]\naddress = '{b}'"));
+        one(&text, 5, "portal.address", "by the portal of line 3");
+    }
+    let text = with("[[portal]]\naddress = '0.0.0.0'\n[[portal]]\naddress = '::'");
+    assert_eq!(check(&text).expect("right").portals.len(), 2);
+    one(&with("[[portal]]\ntag = 1"), 2, "portal.address", "is missing");
+    one(&with("[[portal]]\naddress = '::'\ntag = 65536"), 4, "portal.tag", "0 to 65535");
+}
+
+#[test]
+fn volumes_have_what_their_backend_needs_and_nothing_else() {
+    for (lines, line, key, words) in [
+        ("size = 512", 2, "backend", "is missing"),
+        ("backend = \"ram\"", 3, "backend", "must be one of \"file\", \"block\""),
+        ("backend = \"nul\"", 3, "backend", "did you mean \"null\"?"),
+        ("backend = \"memory\"", 2, "size", "is missing"),
+        ("backend = \"block\"", 2, "path", "is missing"),
+        ("backend = \"null\"\nsize = 512\npath = \"x\"", 5, "path", "no meaning"),
+        ("backend = \"block\"\npath = \"/dev/x\"\nsize = 512", 5, "size", "no meaning"),
+        ("backend = \"memory\"\nsize = 512\ncache = \"direct\"", 5, "cache", "no meaning"),
+        ("backend = \"file\"\nsize = 1000", 4, "size", "a multiple of the block size, 512"),
+        ("backend = \"file\"\nsize = 0", 4, "size", "from 512 B"),
+        ("backend = \"file\"\nblock-size = 520", 4, "block-size", "must be 512 or 4096"),
+        ("backend = \"file\"\nphysical-block-size = 3", 4, "physical-block-size", "power of two"),
+        ("backend = \"file\"\nproduct = \"seventeen letters\"", 4, "product", "1 to 16 printable"),
+        ("backend = \"file\"\nserial = \"\"", 4, "serial", "1 to 32 printable"),
+        ("backend = \"file\"\nvendor = \"ÄÖ\"", 4, "vendor", "1 to 8 printable"),
+    ] {
+        one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
+    }
+    let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
+    one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
+    one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
+}
+
+#[test]
+fn no_two_volumes_share_a_file() {
+    let text =
+        with("[volumes.b]\nbackend = 'file'\npath = './x/../a.img'\n[volumes.a]\nbackend = 'file'");
+    one(&text, 5, "volumes.a.path", "is the file of volume \"b\" already");
+    let text = with(
+        "[volumes.b]\nbackend='block'\npath = '/dev/sda'\n[volumes.c]\nbackend='file'\npath='/dev//sda'",
+    );
+    one(&text, 7, "volumes.c.path", "is the file of volume \"b\" already");
+}
+
+#[test]
+fn targets_name_what_is_there() {
+    const NULL: &str = "[volumes.vm1]\nbackend = 'null'\nsize = 512\n[[target]]\n";
+    let name = "name = 'iqn.2026-11.local.lunet:x'\n";
+    for (lines, line, key, words) in [
+        ("name = 'x'", 5, "target.name", "must start with iqn."),
+        ("alias = 'x'", 4, "target.name", "is missing"),
+        ("NAME\nluns = 1", 7, "target.luns", "{ 0 = \"vm1\" }"),
+        ("NAME\nluns = { 0 = 'vm2' }", 7, "target.luns.0", "did you mean \"vm1\"?"),
+        ("NAME\nluns = ['nothing']", 7, "target.luns.0", "there is no volume \"nothing\""),
+        ("NAME\nluns = [1]", 7, "target.luns.0", "a string in quotes"),
+        ("NAME\nluns = { 16384 = 'vm1' }", 7, "target.luns.16384", "0 to 16383"),
+        ("NAME\nluns = { 00 = 'vm1' }", 7, "target.luns.00", "leading zeroes"),
+        ("NAME\nluns = ['vm1', 'vm1']", 7, "target.luns.1", "is LUN 0 of this target already"),
+        ("NAME\nportals = []", 7, "target.portals", "leave it out"),
+        ("NAME\nportals = ['10.0.0.1']", 7, "target.portals", "has the address \"10.0.0.1:3260\""),
+        ("NAME\nportals = '::1'", 7, "target.portals", "an array"),
+    ] {
+        one(&format!("{NULL}{}", lines.replace("NAME", name)), line, key, words);
+    }
+    let text = format!("[[target]]\n{name}[[target]]\n{name}");
+    one(&text, 4, "target.name", "target of line 2 already");
+    let text = format!("[[portal]]\naddress='::1'\n[[target]]\n{name}portals=['::1','[::1]:3260']");
+    one(&text, 5, "target.portals", "the same portal twice");
+    one("", 1, "target", "at least one [[target]]");
+}
+
+#[test]
+fn a_volume_with_a_mistake_is_still_there_for_its_target() {
+    let text = "[volumes.a]\nbackend = 'memory'\n[[target]]\nname = 'iqn.2026-11.l:x'\nluns=['a']";
+    one(text, 1, "volumes.a.size", "is missing");
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_order_of_lines() {
+    let text = "[[target]]\nname = 'x'\n[volumes.a]\nbackend = 'file'\nsize = '1X'\n\
+                [server]\nshards = 0\nfoo = 1\n";
+    let lines: Vec<_> = check(text).expect_err("wrong").iter().map(|m| m.line).collect();
+    assert_eq!(lines, [2, 5, 7, 8]);
+    let many =
+        with(&format!("[server]\n{}", (0..500).map(|i| format!("k{i} = 0\n")).collect::<String>()));
+    assert_eq!(check(&many).expect_err("wrong").len(), 100);
+}
+
+#[test]
+fn a_mistake_reads_as_line_key_and_sentence() {
+    let mistakes = check(&with("[volumes.fast]\nbackend = 'file'\nblock-size = 1")).unwrap_err();
+    assert_eq!(mistakes[0].to_string(), "4: volumes.fast.block-size: must be 512 or 4096 (bytes)");
+}
+
+/// The defaults that the schema states are those that the code has.
+#[test]
+fn stated_defaults_are_real() {
+    let mut text = with("");
+    for table in [&schema::SERVER, &schema::ISCSI] {
+        text.push_str(&format!("{}\n", table.heading));
+        for key in table.keys.iter().filter(|key| !key.default.starts_with('(')) {
+            text.push_str(&format!("{} = {}\n", key.name, key.default));
+        }
+    }
+    let stated = check(&text).expect("defaults are right");
+    let silent = check(&with("")).expect("right");
+    assert_eq!(stated.iscsi, silent.iscsi);
+    let server = Server { data: Some(DEFAULT_DATA.into()), ..silent.server };
+    assert_eq!(stated.server, server);
+}
+
+const PAGE: &str = include_str!("../../../../docs/configuration.md");
+
+/// The part of the page under `## \`HEADING\``.
+fn chapter(heading: &str) -> &'static str {
+    let start = format!("\n## `{heading}`\n");
+    let at = PAGE.find(&start).unwrap_or_else(|| panic!("no chapter for {heading}"));
+    let rest = &PAGE[at + start.len()..];
+    &rest[..rest.find("\n## ").unwrap_or(rest.len())]
+}
+
+#[test]
+fn the_page_has_every_key_with_its_type_and_default_and_no_other() {
+    for table in schema::TABLES {
+        let chapter = chapter(table.heading);
+        let rows: Vec<&str> = chapter.lines().filter(|line| line.starts_with("| `")).collect();
+        for key in table.keys {
+            let default = match key.default.strip_prefix('(') {
+                Some(words) => words.trim_end_matches(')').to_owned(),
+                None => format!("`{}`", key.default),
+            };
+            let row = format!("| `{}` | {} | {default} |", key.name, key.kind);
+            let found = rows.iter().find(|line| line.starts_with(&row));
+            assert!(found.is_some(), "{}: no row {row:?} ...", table.heading);
+        }
+        assert_eq!(rows.len(), table.keys.len(), "{}: rows that are no keys", table.heading);
+        // An example of each key, in the chapter's own snippet.
+        let snippet = chapter.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+        let snippet = snippet.unwrap_or_else(|| panic!("{}: no example", table.heading));
+        for key in table.keys {
+            let start = format!("\n{} = ", key.name);
+            assert!(snippet.contains(&start), "{}: no example of {}", table.heading, key.name);
+        }
+    }
+}
+
+#[test]
+fn every_example_of_the_page_passes_the_check() {
+    let mut whole_files = 0;
+    let mut pieces = String::new();
+    for snippet in PAGE.split("```toml\n").skip(1) {
+        let snippet = snippet.split("```").next().unwrap_or("");
+        if snippet.contains("# lunet.toml") {
+            whole_files += 1;
+            check(snippet).unwrap_or_else(|mistakes| panic!("{snippet}\n{mistakes:#?}"));
+        } else {
+            pieces.push_str(snippet);
+        }
+    }
+    assert!(whole_files >= 1);
+    check(&pieces).unwrap_or_else(|mistakes| panic!("{pieces}\n{mistakes:#?}"));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+        let _ = check(&text);
+    }
+
+    /// A byte of a right file changed: still read or refused, and each mistake is on a line.
+    #[test]
+    fn a_damaged_file_is_read_or_refused(at in 0..GOOD.len(), byte in 0x09u8..0x7f) {
+        let mut bytes = GOOD.as_bytes().to_vec();
+        bytes[at] = byte;
+        let text = String::from_utf8(bytes).unwrap();
+        if let Err(mistakes) = check(&text) {
+            let lines = text.lines().count() + 1;
+            prop_assert!(!mistakes.is_empty());
+            prop_assert!(mistakes.iter().all(|m| (1..=lines).contains(&m.line)));
+        }
+    }
+}

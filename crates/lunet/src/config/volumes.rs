@@ -1,0 +1,151 @@
+//! `[volumes.NAME]`
+
+use super::mistake::Mistakes;
+use super::reader::{At, Convert, Section, boolean, choice, integer, label, size};
+use super::schema;
+use super::sections::path;
+use super::{Backend, Cache, Provisioning, Volume};
+use crate::names;
+
+/// The largest volume: what a file offset can express, in bytes.
+const MAX_SIZE: u64 = 1 << 62;
+
+const CACHES: &[(&str, Cache)] = &[("buffered", Cache::Buffered), ("direct", Cache::Direct)];
+
+const PROVISIONINGS: &[(&str, Provisioning)] =
+    &[("thin", Provisioning::Thin), ("full", Provisioning::Full)];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    File,
+    Block,
+    Memory,
+    Null,
+}
+
+const KINDS: &[(&str, Kind)] =
+    &[("file", Kind::File), ("block", Kind::Block), ("memory", Kind::Memory), ("null", Kind::Null)];
+
+/// Keys that only some backends have.
+const ONLY: &[(&str, &[Kind])] = &[
+    ("path", &[Kind::File, Kind::Block]),
+    ("size", &[Kind::File, Kind::Memory, Kind::Null]),
+    ("cache", &[Kind::File, Kind::Block]),
+    ("provisioning", &[Kind::File]),
+];
+
+/// A volume of the file; `value` is None if something is wrong with it (noted).
+pub(super) struct Found {
+    pub(super) name: String,
+    /// Where its path stands, or the table if it has none.
+    pub(super) offset: usize,
+    pub(super) value: Option<Volume>,
+}
+
+pub(super) fn volumes(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<Found> {
+    let Some(value) = top.raw("volumes") else { return Vec::new() };
+    let Some(tables) = value.get_ref().as_table() else {
+        let text = format!("must be written as {}, once for each", schema::VOLUME.heading);
+        mistakes.add(value.span().start, "volumes", text);
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for (name, value) in tables {
+        let key = format!("volumes.{}", name.get_ref());
+        if let Err(text) = names::check_volume_name(name.get_ref()) {
+            mistakes.add(name.span().start, key.clone(), text);
+        }
+        let table = Section::open(value, key, &schema::VOLUME, mistakes);
+        let offset = table.as_ref().and_then(|table| table.raw("path")).unwrap_or(value);
+        let name = name.get_ref().to_string();
+        let value = table.and_then(|table| volume(&name, &table, mistakes));
+        out.push(Found { name, offset: offset.span().start, value });
+    }
+    out
+}
+
+fn volume(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Volume> {
+    let kind = table.get("backend", &|v| choice(v, KINDS), mistakes);
+    table.missing("backend", mistakes);
+    let power: Convert<'_, Option<u32>> = &|v| {
+        integer(v, 512..=1 << 20)
+            .ok()
+            .filter(|n| n.is_power_of_two())
+            .map(|n| Some(n as u32))
+            .ok_or_else(|| "must be a power of two from 512 to 1048576 (bytes)".to_owned())
+    };
+    let block: Convert<'_, Option<u32>> = &|v| match integer(v, 512..=4096) {
+        Ok(n @ (512 | 4096)) => Ok(Some(n as u32)),
+        _ => Err("must be 512 or 4096 (bytes)".to_owned()),
+    };
+    let (mut block_size, mut physical_block_size) = (None, None);
+    table.set("block-size", &mut block_size, block, mistakes);
+    table.set("physical-block-size", &mut physical_block_size, power, mistakes);
+    if block_size.zip(physical_block_size).is_some_and(|(logical, physical)| physical < logical) {
+        let offset = table.raw("physical-block-size").map_or(table.offset, |v| v.span().start);
+        let key = table.key("physical-block-size");
+        mistakes.add(offset, key, "must not be smaller than block-size");
+    }
+    let mut read_only = false;
+    table.set("read-only", &mut read_only, &boolean, mistakes);
+    let text = |key, most, mistakes: &mut Mistakes| {
+        table.get(key, &|v| label(v, most), mistakes).map(|found: At<String>| found.value)
+    };
+    let vendor = text("vendor", 8, mistakes);
+    let product = text("product", 16, mistakes);
+    let serial = text("serial", 32, mistakes);
+    let backend = backend(table, kind?.value, block_size, mistakes)?;
+    Some(Volume {
+        name: name.to_owned(),
+        backend,
+        block_size,
+        physical_block_size,
+        read_only,
+        vendor,
+        product,
+        serial,
+    })
+}
+
+fn backend(
+    table: &Section<'_>,
+    kind: Kind,
+    block_size: Option<u32>,
+    mistakes: &mut Mistakes,
+) -> Option<Backend> {
+    for (name, _) in ONLY.iter().filter(|(_, kinds)| !kinds.contains(&kind)) {
+        if let Some(value) = table.raw(name) {
+            let text = format!("has no meaning for a volume with backend = \"{}\"", word(kind));
+            mistakes.add(value.span().start, table.key(name), text);
+        }
+    }
+    let bytes = table.get("size", &|v| size(v, 512..=MAX_SIZE), mistakes);
+    let unit = u64::from(block_size.unwrap_or(512));
+    if let Some(bytes) = bytes.as_ref().filter(|bytes| bytes.value % unit != 0) {
+        let text = format!("must be a multiple of the block size, {unit} bytes");
+        mistakes.add(bytes.offset, table.key("size"), text);
+    }
+    let bytes = bytes.map(|bytes| bytes.value);
+    let place = table.get("path", &path, mistakes).map(|found| found.value);
+    // A device has a cache of its own that flushes reach; a file is usually read by its owner too.
+    let mut cache = if kind == Kind::Block { Cache::Direct } else { Cache::Buffered };
+    table.set("cache", &mut cache, &|v| choice(v, CACHES), mistakes);
+    let mut provisioning = Provisioning::Thin;
+    table.set("provisioning", &mut provisioning, &|v| choice(v, PROVISIONINGS), mistakes);
+    match kind {
+        Kind::File => Some(Backend::File { path: place, size: bytes, cache, provisioning }),
+        Kind::Block => {
+            table.missing("path", mistakes);
+            Some(Backend::Block { path: place?, cache })
+        }
+        Kind::Memory | Kind::Null => {
+            table.missing("size", mistakes);
+            let size = bytes?;
+            Some(if kind == Kind::Null { Backend::Null { size } } else { Backend::Memory { size } })
+        }
+    }
+}
+
+fn word(kind: Kind) -> &'static str {
+    KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(word, _)| word)
+}

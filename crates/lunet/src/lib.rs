@@ -1,0 +1,7 @@
+//! What the `lunet` program is made of: configuration, wiring, the control socket, the words on
+//! the screen. The program itself only reads the command line.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod names;
+pub mod units;

@@ -1,0 +1,259 @@
+//! Sizes and durations, as people write and read them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Units of size and their bytes. One letter alone is binary, as in qemu-img and truncate.
+const SIZES: &[(&str, u64)] = &[
+    ("B", 1),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
+    ("P", 1 << 50),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("PB", 1_000_000_000_000_000),
+];
+
+/// Units of time and their nanoseconds.
+const TIMES: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// Reads a size in bytes: `4096`, `8GiB`, `1.5 TiB`, `500GB`.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text);
+    let factor = if unit.is_empty() { Some(1) } else { lookup(SIZES, unit) };
+    let Some(factor) = factor else {
+        return Err(format!(
+            "\"{text}\" is not a size: write a number and one of B, KiB, MiB, GiB, TiB, PiB \
+             (powers of 1024) or KB, MB, GB, TB, PB (powers of 1000)"
+        ));
+    };
+    scaled(number, factor).map_err(|why| match why {
+        Scale::NotANumber => format!("\"{text}\" is not a size: it must start with a number"),
+        Scale::Fraction => format!("\"{text}\" is not a whole number of bytes"),
+        Scale::TooLarge => format!("\"{text}\" is larger than any volume can be"),
+    })
+}
+
+/// Reads a duration: `15s`, `50us`, `1.5ms`, `0s`. A unit is needed.
+///
+/// # Errors
+/// A sentence that says what is wrong with the text.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let Some(factor) = lookup(TIMES, unit) else {
+        return Err(format!(
+            "\"{text}\" is not a duration: write a number and one of us, ms, s, min, h"
+        ));
+    };
+    scaled(number, factor).map(Duration::from_nanos).map_err(|why| match why {
+        Scale::NotANumber => format!("\"{text}\" is not a duration: it must start with a number"),
+        Scale::Fraction => format!("\"{text}\" is finer than a nanosecond"),
+        Scale::TooLarge => format!("\"{text}\" is too long"),
+    })
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    (&text[..end], text[end..].trim_start())
+}
+
+fn lookup(units: &[(&str, u64)], unit: &str) -> Option<u64> {
+    units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor)
+}
+
+enum Scale {
+    NotANumber,
+    Fraction,
+    TooLarge,
+}
+
+/// `number`, with at most nine decimals, times `factor`: exact or an error.
+fn scaled(number: &str, factor: u64) -> Result<u64, Scale> {
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) || decimals.len() > 9 {
+        return Err(Scale::NotANumber);
+    }
+    let whole: u64 = whole.parse().map_err(|_| Scale::TooLarge)?;
+    let divisor = 10u128.pow(decimals.len() as u32);
+    let decimals: u64 = decimals.parse().map_err(|_| Scale::TooLarge)?;
+    let scaled = (u128::from(whole) * divisor + u128::from(decimals)) * u128::from(factor);
+    if scaled % divisor != 0 {
+        return Err(Scale::Fraction);
+    }
+    u64::try_from(scaled / divisor).map_err(|_| Scale::TooLarge)
+}
+
+/// Writes a number of bytes for people: `8 GiB`, `1.5 TiB`, `512 B`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) != 0 {
+        unit += 1;
+    }
+    // A value that would round up to 1024 of its unit is 1 of the next.
+    let mut value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    if value >= 1023.95 && unit + 1 < UNITS.len() {
+        unit += 1;
+        value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    }
+    format!("{} {}", short(value), UNITS[unit])
+}
+
+/// Writes a duration for people: `850 ns`, `12.3 us`, `1.5 ms`, `15 s`, `3 min 20 s`, `2 h 5 min`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds >= 86_400 {
+        return format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24);
+    }
+    if seconds >= 3_600 {
+        return format!("{} h {} min", seconds / 3_600, seconds / 60 % 60);
+    }
+    if seconds >= 60 {
+        return format!("{} min {} s", seconds / 60, seconds % 60);
+    }
+    let nanos = time.as_nanos() as f64;
+    let (value, unit) = match nanos {
+        n if n < 999.5 => (n, "ns"),
+        n if n < 999_950.0 => (n / 1e3, "us"),
+        n if n < 999_950_000.0 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    format!("{} {unit}", short(value))
+}
+
+/// Writes a count with its thousands apart: `12 345 678`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A number with at most one decimal, and none where it is zero.
+fn short(value: f64) -> String {
+    let mut out = String::new();
+    // Writing to a String does not fail.
+    let _ = write!(out, "{value:.1}");
+    if out.ends_with(".0") {
+        out.truncate(out.len() - 2);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_are_read_in_binary_and_decimal_units() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("0", 0),
+            ("512B", 512),
+            ("8GiB", 8 << 30),
+            ("8 GiB", 8 << 30),
+            ("500G", 500 << 30),
+            ("500GB", 500_000_000_000),
+            ("1.5TiB", 3 << 39),
+            ("0.5KiB", 512),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("", "start with a number"),
+            ("GiB", "start with a number"),
+            ("8gib", "KiB, MiB"),
+            ("8 Gi B", "KiB, MiB"),
+            ("-1", "KiB, MiB"),
+            ("1.3B", "whole number of bytes"),
+            ("1.2.3K", "start with a number"),
+            ("1.K", "start with a number"),
+            ("20000PiB", "larger"),
+            ("99999999999999999999", "larger"),
+        ] {
+            let error = parse_size(text).expect_err(text);
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(parse_duration("15s"), Ok(Duration::from_secs(15)));
+        assert_eq!(parse_duration("50us"), Ok(Duration::from_micros(50)));
+        assert_eq!(parse_duration("1.5 ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        for text in ["15", "0", "s", "15 sec", "-1s", "1.5ns", "9999999999h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_written_short() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(8 << 30), "8 GiB");
+        assert_eq!(size(3 << 39), "1.5 TiB");
+        assert_eq!(size((1 << 20) - 1), "1 MiB");
+        assert_eq!(size(u64::MAX), "16 EiB");
+        assert_eq!(duration(Duration::from_nanos(850)), "850 ns");
+        assert_eq!(duration(Duration::from_nanos(12_340)), "12.3 us");
+        assert_eq!(duration(Duration::from_nanos(999_960)), "1 ms");
+        assert_eq!(duration(Duration::from_secs(200)), "3 min 20 s");
+        assert_eq!(duration(Duration::from_secs(7_500)), "2 h 5 min");
+        assert_eq!(duration(Duration::from_secs(90_000)), "1 d 1 h");
+        assert_eq!(count(0), "0");
+        assert_eq!(count(123), "123");
+        assert_eq!(count(12_345_678), "12 345 678");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,24}") {
+            let _ = (parse_size(&text), parse_duration(&text));
+        }
+
+        #[test]
+        fn whole_units_are_exact(n in 0u64..4096) {
+            prop_assert_eq!(parse_size(&format!("{n}TiB")), Ok(n << 40));
+            prop_assert_eq!(parse_duration(&format!("{n}ms")), Ok(Duration::from_millis(n)));
+        }
+
+        #[test]
+        fn sizes_never_show_more_than_1023_of_a_unit(bytes: u64) {
+            let text = size(bytes);
+            let number: f64 = text.split(' ').next().unwrap().parse().unwrap();
+            prop_assert!(number < 1024.0, "{}", text);
+        }
+    }
+}
