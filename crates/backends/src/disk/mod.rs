@@ -1,0 +1,193 @@
+//! Volumes whose blocks go through the kernel: files and block devices.
+
+mod machine;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use lunet_block::{Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Submit, Support};
+use lunet_ring::{FileId, Payload, Ring};
+use rustix::io::Errno;
+
+pub(crate) use machine::Abilities;
+use machine::{DiskQueue, Machine, ZEROES};
+
+use crate::disk_token;
+use crate::geometry::Geometry;
+
+/// How the channels get at the storage.
+pub(crate) enum Handle {
+    /// All use the same open file. For a block device: it is claimed by this open file alone, and
+    /// the kernel lets no other one zero ranges.
+    Shared(Arc<File>),
+    /// Each opens the file anew. The kernel reports a failed write-back once for each open file,
+    /// so every shard learns of it at its next flush; with a shared one, only the first would.
+    /// This file itself keeps the lock.
+    Reopened {
+        /// Open, and locked.
+        file: File,
+        /// With O_DIRECT.
+        direct: bool,
+    },
+}
+
+/// An open file or block device.
+pub(crate) struct Disk {
+    caps: Caps,
+    able: Abilities,
+    handle: Handle,
+}
+
+impl Disk {
+    /// `alignment` and `unmap_granularity` are in bytes; unmap is offered if a granularity is
+    /// given.
+    pub fn new(
+        geometry: &Geometry,
+        able: Abilities,
+        unmap_granularity: Option<u32>,
+        alignment: u32,
+        handle: Handle,
+    ) -> Self {
+        let unmap = if unmap_granularity.is_some() { Support::Native } else { Support::None };
+        let caps = Caps {
+            block_size: geometry.block_size,
+            physical_block_size: geometry.physical_block_size,
+            blocks: geometry.blocks,
+            read_only: able.read_only,
+            write_cache: able.write_cache,
+            fua: Support::Native,
+            write_zeroes: Support::Native,
+            unmap,
+            unmap_granularity: unmap_granularity.unwrap_or(geometry.block_size),
+            mapped_reads: false,
+            alignment,
+        };
+        Self { caps, able, handle }
+    }
+
+    fn channel_file(&self) -> io::Result<Arc<File>> {
+        match &self.handle {
+            Handle::Shared(file) => Ok(Arc::clone(file)),
+            Handle::Reopened { file, direct } => {
+                reopen(file, self.able.read_only, *direct).map(Arc::new)
+            }
+        }
+    }
+}
+
+/// Opens the file behind an open one once more. Works for a file that was renamed or removed too.
+pub(crate) fn reopen(file: &File, read_only: bool, direct: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(if direct { libc::O_DIRECT } else { 0 })
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+impl Backend<Payload, Ring> for Disk {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn open_channel(
+        &self,
+        number: u16,
+        io: &mut Ring,
+    ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+        let file = io.add_file(self.channel_file().map_err(errno)?);
+        let mut channel = DiskChannel { number, file, machine: Machine::new(self.able) };
+        if !self.able.read_only && !self.able.zero_range {
+            // Now, while there is room: later a request would have to wait for it.
+            let zeroes = channel.on(io).1.zeroes().ok_or(Errno::NOMEM.raw_os_error())?;
+            channel.machine.keep_zeroes(zeroes);
+        }
+        Ok(Box::new(channel))
+    }
+}
+
+struct DiskChannel {
+    number: u16,
+    file: FileId,
+    machine: Machine<Payload>,
+}
+
+impl DiskChannel {
+    fn on<'a>(&'a mut self, ring: &'a mut Ring) -> (&'a mut Machine<Payload>, OnRing<'a>) {
+        (&mut self.machine, OnRing { ring, file: self.file, channel: self.number })
+    }
+}
+
+impl Channel<Payload, Ring> for DiskChannel {
+    fn submit(&mut self, request: Request<Payload>, io: &mut Ring) -> Submit<Payload> {
+        let (machine, mut io) = self.on(io);
+        machine.submit(request, &mut io)
+    }
+
+    fn advance(&mut self, done: IoDone<Payload>, io: &mut Ring) -> Option<Completion<Payload>> {
+        let (machine, mut io) = self.on(io);
+        machine.advance(done, &mut io)
+    }
+
+    fn cancel(&mut self, tag: u64, io: &mut Ring) {
+        let (machine, mut io) = self.on(io);
+        machine.cancel(tag, &mut io);
+    }
+}
+
+/// The event loop, with the file and the channel that the operations belong to.
+struct OnRing<'a> {
+    ring: &'a mut Ring,
+    file: FileId,
+    channel: u16,
+}
+
+impl OnRing<'_> {
+    fn token(&self, slot: u32) -> lunet_ring::Token {
+        disk_token(IoToken { channel: self.channel, slot })
+    }
+}
+
+impl DiskQueue<Payload> for OnRing<'_> {
+    fn takes(&self, buf: &Payload, len: u64) -> bool {
+        matches!(buf, Payload::Buf(buf) if buf.len() as u64 >= len)
+    }
+
+    fn read(&mut self, slot: u32, at: u64, buf: Payload, len: usize) {
+        if let Payload::Buf(buf) = buf {
+            self.ring.read(self.file, at, buf, len, self.token(slot));
+        }
+    }
+
+    fn write(&mut self, slot: u32, at: u64, buf: Payload, range: Range<usize>) {
+        if let Payload::Buf(buf) = buf {
+            self.ring.write(self.file, at, buf, range, self.token(slot));
+        }
+    }
+
+    fn sync_data(&mut self, slot: u32) {
+        self.ring.sync_data(self.file, self.token(slot));
+    }
+
+    fn punch_hole(&mut self, slot: u32, at: u64, len: u64) {
+        self.ring.punch_hole(self.file, at, len, self.token(slot));
+    }
+
+    fn zero_range(&mut self, slot: u32, at: u64, len: u64) {
+        self.ring.zero_range(self.file, at, len, self.token(slot));
+    }
+
+    fn cancel(&mut self, slot: u32) {
+        self.ring.cancel(self.token(slot));
+    }
+
+    fn zeroes(&mut self) -> Option<Payload> {
+        let mut buf = self.ring.arena().alloc(ZEROES)?;
+        buf.fill(0);
+        Some(Payload::Buf(buf))
+    }
+}

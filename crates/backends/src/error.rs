@@ -1,0 +1,92 @@
+//! Why a volume could not be opened, each in one plain sentence that says what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why [`open`](crate::open) failed. Sizes are in bytes.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the variants' messages say what they and their fields mean")]
+pub enum OpenError {
+    #[error("{volume}: the block size must be 512 or 4096 bytes, not {block_size}")]
+    BlockSize { volume: String, block_size: u32 },
+    #[error(
+        "{volume}: the physical block size {physical} must be {block_size} times a power of two, \
+         at most 65536 bytes"
+    )]
+    PhysicalBlockSize { volume: String, physical: u32, block_size: u32 },
+    #[error(
+        "{volume}: its size of {size} bytes is not a multiple of the block size {block_size}: \
+         choose another size or block size"
+    )]
+    NotMultiple { volume: String, size: u64, block_size: u32 },
+    #[error("{volume}: it has no blocks: give it a size of at least one block")]
+    Empty { volume: String },
+    #[error("{path}: no such file: create it, or configure a size and let lunet create it")]
+    Missing { path: PathBuf },
+    #[error("{path}: no such device: check the path and that the device is attached")]
+    MissingDevice { path: PathBuf },
+    #[error("{path}: the directory {directory} does not exist: create it first")]
+    NoDirectory { path: PathBuf, directory: PathBuf },
+    #[error(
+        "{path}: the file holds {size} bytes, but {configured} are configured: correct the size, \
+         or resize the file yourself"
+    )]
+    SizeMismatch { path: PathBuf, size: u64, configured: u64 },
+    #[error("{path}: the file system cannot hold a file of {size} bytes: choose a smaller size")]
+    TooLarge { path: PathBuf, size: u64 },
+    #[error(
+        "{path}: too little space for {size} bytes, only {available} are free: make room, choose \
+         a smaller size, or use thin provisioning"
+    )]
+    NoSpace { path: PathBuf, size: u64, available: u64 },
+    #[error("{path}: no space left on the file system: make room first")]
+    FileSystemFull { path: PathBuf },
+    #[error("{path}: the file system cannot reserve space: use thin provisioning")]
+    NoReserve { path: PathBuf },
+    #[error("{path}: the volume is already open in another lunet: stop that one first")]
+    Locked { path: PathBuf },
+    #[error(
+        "{path}: the device is in use (mounted, part of another volume, or open in another \
+         lunet): release it first"
+    )]
+    InUse { path: PathBuf },
+    #[error("{path}: it is {kind}, not a regular file: {advice}")]
+    NotAFile { path: PathBuf, kind: &'static str, advice: &'static str },
+    #[error("{path}: it is {kind}, not a block device: {advice}")]
+    NotABlockDevice { path: PathBuf, kind: &'static str, advice: &'static str },
+    #[error("{path}: the file system has no direct access (O_DIRECT): use buffered access")]
+    NoDirectAccess { path: PathBuf },
+    #[error(
+        "{path}: direct access needs larger blocks than {block_size} bytes here: use a block size \
+         of 4096, or buffered access"
+    )]
+    DirectAlignment { path: PathBuf, block_size: u32 },
+    #[error(
+        "{path}: the device has blocks of {device} bytes and cannot be served with blocks of \
+         {block_size}: configure a block size that is a multiple of {device}"
+    )]
+    DeviceBlockSize { path: PathBuf, device: u32, block_size: u32 },
+    #[error("{path}: permission denied: give the user that runs lunet access to it")]
+    Permission { path: PathBuf },
+    #[error("{path}: the storage is read-only: make it writable, or the volume read-only")]
+    ReadOnlyStorage { path: PathBuf },
+    #[error("memory volume: no room for {size} bytes ({error}): choose a smaller size")]
+    Memory { size: u64, error: io::Error },
+    #[error("{path}: cannot {action}: {error}")]
+    Io { path: PathBuf, action: &'static str, error: io::Error },
+}
+
+impl OpenError {
+    /// The error for a failed system call on `path`; `action` completes "cannot ...".
+    pub(crate) fn from_io(path: &Path, action: &'static str, error: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match Errno::from_io_error(&error) {
+            Some(Errno::ACCESS | Errno::PERM) => Self::Permission { path },
+            Some(Errno::ROFS) => Self::ReadOnlyStorage { path },
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::FileSystemFull { path },
+            _ => Self::Io { path, action, error },
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Opens a volume in a regular file.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use crate::disk::{Abilities, Disk, Handle, reopen};
+use crate::geometry::Geometry;
+use crate::{Access, FileSpec, OpenError, Provisioning, Volume, VolumeSpec};
+
+/// The unit of the page cache, and of nearly all file systems.
+const PAGE: u32 = 4096;
+
+pub(crate) fn open(spec: &VolumeSpec, file: &FileSpec) -> Result<Volume, OpenError> {
+    let path = file.path.as_path();
+    if let (Some(size), true) = (file.size, file.create) {
+        // Before anything is made on disk.
+        Geometry::new(spec, &path.display().to_string(), size, 512, PAGE)?;
+    }
+    let (handle, created) = open_or_create(spec, file)?;
+    let made = settle(spec, file, &handle);
+    if made.is_err() && created {
+        // It was made a moment ago and holds nothing. If this fails too, an empty file stays,
+        // which the next attempt takes as missing.
+        drop(std::fs::remove_file(path));
+    }
+    made?;
+    volume(spec, file, handle)
+}
+
+/// Opens the file, or makes an empty one. True if it was made.
+fn open_or_create(spec: &VolumeSpec, file: &FileSpec) -> Result<(File, bool), OpenError> {
+    let path = file.path.as_path();
+    // Opening a pipe or a tape has effects, so look first.
+    match path.metadata() {
+        Ok(found) => check_kind(path, found.file_type())?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return create(spec, file).map(|made| (made, true));
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            return Err(no_directory(path));
+        }
+        Err(e) => return Err(OpenError::from_io(path, "look at the file", e)),
+    }
+    let opened = OpenOptions::new().read(true).write(!spec.read_only).open(path);
+    let opened = opened.map_err(|e| OpenError::from_io(path, "open the file", e))?;
+    let kind = opened.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
+    check_kind(path, kind.file_type())?;
+    lock(path, &opened, spec.read_only)?;
+    Ok((opened, false))
+}
+
+fn create(spec: &VolumeSpec, file: &FileSpec) -> Result<File, OpenError> {
+    let path = file.path.as_path();
+    if !parent(path).is_dir() {
+        return Err(no_directory(path));
+    }
+    if spec.read_only || !file.create || file.size.is_none() {
+        return Err(OpenError::Missing { path: path.to_path_buf() });
+    }
+    let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let made = made.map_err(|e| match e.kind() {
+        // Another lunet was faster.
+        io::ErrorKind::AlreadyExists => OpenError::Locked { path: path.to_path_buf() },
+        _ => OpenError::from_io(path, "create the file", e),
+    })?;
+    lock(path, &made, false)?;
+    Ok(made)
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn no_directory(path: &Path) -> OpenError {
+    OpenError::NoDirectory { path: path.to_path_buf(), directory: parent(path).to_path_buf() }
+}
+
+fn check_kind(path: &Path, kind: FileType) -> Result<(), OpenError> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    let advice =
+        if kind.is_block_device() { "configure a block volume" } else { "name another path" };
+    Err(OpenError::NotAFile { path: path.to_path_buf(), kind: describe(kind), advice })
+}
+
+pub(crate) fn describe(kind: FileType) -> &'static str {
+    match kind {
+        k if k.is_file() => "a regular file",
+        k if k.is_dir() => "a directory",
+        k if k.is_block_device() => "a block device",
+        k if k.is_char_device() => "a character device",
+        k if k.is_fifo() => "a named pipe",
+        _ => "something else",
+    }
+}
+
+/// One lunet at a time writes to a file; many may read it. The lock ends with the open file.
+fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    rustix::fs::flock(file, operation).map_err(|e| match e {
+        Errno::WOULDBLOCK => OpenError::Locked { path: path.to_path_buf() },
+        _ => OpenError::from_io(path, "lock the file", e.into()),
+    })
+}
+
+/// Gives the file its size and its space, or checks those that it has.
+fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenError> {
+    let path = file.path.as_path();
+    let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
+    let found = handle.metadata().map_err(|e| fail("look at the file", e))?;
+    let full = file.provisioning == Provisioning::Full && !spec.read_only;
+    match file.size {
+        // An empty file is one whose creation was interrupted: there is nothing in it to lose.
+        Some(size) if found.len() == 0 && file.create && !spec.read_only => {
+            if full {
+                reserve(path, handle, size)?;
+            }
+            handle.set_len(size).map_err(|e| too_large(path, size, e))?;
+            handle.sync_all().map_err(|e| fail("store the new file", e))?;
+            let directory = File::open(parent(path));
+            directory.and_then(|d| d.sync_all()).map_err(|e| fail("store the new file's name", e))
+        }
+        Some(configured) if configured != found.len() => {
+            Err(OpenError::SizeMismatch { path: path.to_path_buf(), size: found.len(), configured })
+        }
+        _ if full && found.len() > 0 => reserve(path, handle, found.len()),
+        _ => Ok(()),
+    }
+}
+
+fn too_large(path: &Path, size: u64, e: io::Error) -> OpenError {
+    // EINVAL: not even an offset of this size exists.
+    match Errno::from_io_error(&e) {
+        Some(Errno::FBIG | Errno::INVAL) | None => {
+            OpenError::TooLarge { path: path.to_path_buf(), size }
+        }
+        _ => OpenError::from_io(path, "set the size of the file", e),
+    }
+}
+
+/// Reserves the space of the whole file. The size stays as it is, so that an interruption leaves
+/// an empty file and not a half one.
+fn reserve(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
+    let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
+    let found = file.metadata().map_err(|e| fail("look at the file", e))?;
+    let system = rustix::fs::fstatvfs(file).map_err(|e| fail("ask for free space", e.into()))?;
+    let available = system.f_bavail.saturating_mul(system.f_frsize);
+    // Do not fill the file system to the brim only to find out that it is too small.
+    let missing = size.saturating_sub(found.blocks().saturating_mul(512));
+    let no_space = || OpenError::NoSpace { path: path.to_path_buf(), size, available };
+    if missing > available {
+        return Err(no_space());
+    }
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_space()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                return Err(OpenError::NoReserve { path: path.to_path_buf() });
+            }
+            Err(e @ (Errno::FBIG | Errno::INVAL)) => return Err(too_large(path, size, e.into())),
+            Err(e) => return Err(fail("reserve space", e.into())),
+        }
+    }
+}
+
+fn volume(spec: &VolumeSpec, file: &FileSpec, handle: File) -> Result<Volume, OpenError> {
+    let path = file.path.as_path();
+    let found = handle.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
+    let size = found.len();
+    let geometry = Geometry::new(spec, &path.display().to_string(), size, 512, PAGE)?;
+    let direct = file.access == Access::Direct;
+    let channel =
+        reopen(&handle, spec.read_only, direct).map_err(|e| match Errno::from_io_error(&e) {
+            Some(Errno::INVAL) if direct => OpenError::NoDirectAccess { path: path.to_path_buf() },
+            _ => OpenError::from_io(path, "open the file once more", e),
+        })?;
+    if direct {
+        check_alignment(path, &channel, &geometry)?;
+    }
+    let writable = !spec.read_only;
+    let able = Abilities {
+        size,
+        read_only: spec.read_only,
+        write_cache: writable,
+        punch_hole: writable
+            && file.provisioning == Provisioning::Thin
+            && probe(&handle, size, FallocateFlags::PUNCH_HOLE),
+        zero_range: writable && probe_zero_range(&handle, size),
+    };
+    let granularity = u32::try_from(found.blksize()).unwrap_or(PAGE).max(geometry.block_size);
+    let alignment = if direct { geometry.block_size } else { 1 };
+    let handle = Handle::Reopened { file: handle, direct };
+    let unmap = able.punch_hole.then_some(granularity);
+    Ok(Arc::new(Disk::new(&geometry, able, unmap, alignment, handle)))
+}
+
+/// Whether single blocks can be read directly: a file system on a drive with 4096-byte blocks
+/// refuses smaller ones.
+fn check_alignment(path: &Path, file: &File, geometry: &Geometry) -> Result<(), OpenError> {
+    let block = geometry.block_size as usize;
+    let memory = vec![0u8; block + PAGE as usize];
+    let start = memory.as_ptr().align_offset(PAGE as usize);
+    let mut memory = memory;
+    // The second block, if there is one: offset 0 is always aligned.
+    let offset = if geometry.blocks > 1 { block as u64 } else { 0 };
+    match file.read_at(&mut memory[start..start + block], offset) {
+        Ok(_) => Ok(()),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => {
+            Err(OpenError::DirectAlignment {
+                path: path.to_path_buf(),
+                block_size: geometry.block_size,
+            })
+        }
+        Err(e) => Err(OpenError::from_io(path, "read the file directly", e)),
+    }
+}
+
+/// Whether the file system knows an operation, tried behind the end of the file, where it changes
+/// nothing that can be read.
+fn probe(file: &File, size: u64, operation: FallocateFlags) -> bool {
+    let flags = operation | FallocateFlags::KEEP_SIZE;
+    let answer = rustix::fs::fallocate(file, flags, size, u64::from(PAGE));
+    !matches!(answer, Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL))
+}
+
+fn probe_zero_range(file: &File, size: u64) -> bool {
+    let known = probe(file, size, FallocateFlags::ZERO_RANGE);
+    if known {
+        // The probe has reserved a page behind the end; this lets it go. Failing that, the page
+        // stays reserved, which harms nobody.
+        drop(file.set_len(size));
+    }
+    known
+}

@@ -1,0 +1,129 @@
+//! A volume in memory. It starts as zeroes and nothing survives a restart. Memory is taken as
+//! blocks are written and given back by unmap; a volume that is larger than the machine's memory
+//! can be opened, but not filled.
+
+use std::sync::Arc;
+
+use lunet_block::{
+    Backend, Caps, Channel, Completion, Error, IoDone, Op, Request, Submit, Support,
+};
+use lunet_ring::{Payload, Region, RegionRef, Ring};
+
+use crate::geometry::Geometry;
+use crate::{OpenError, Volume, VolumeSpec};
+
+/// The unit in which memory is given back.
+const PAGE: u32 = 4096;
+
+pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
+    let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
+    let region = Region::new(size).map_err(|error| OpenError::Memory { size, error })?;
+    Ok(Arc::new(Memory { caps: caps(&geometry, spec.read_only), region: Arc::new(region) }))
+}
+
+/// What a volume can do whose data is nowhere but in memory.
+pub(crate) const fn caps(geometry: &Geometry, read_only: bool) -> Caps {
+    Caps {
+        block_size: geometry.block_size,
+        physical_block_size: geometry.physical_block_size,
+        blocks: geometry.blocks,
+        read_only,
+        write_cache: false,
+        fua: Support::Native,
+        write_zeroes: Support::Native,
+        unmap: Support::Native,
+        unmap_granularity: PAGE,
+        mapped_reads: true,
+        alignment: 1,
+    }
+}
+
+/// The answer to a request that never reaches the memory: one that changes a read-only volume or
+/// lies beyond its end.
+pub(crate) fn refuse<B>(caps: &Caps, request: &Request<B>) -> Result<(), Error> {
+    match request.op {
+        Op::Flush => return Ok(()),
+        Op::Write { .. } | Op::Unmap | Op::WriteZeroes { .. } if caps.read_only => {
+            return Err(Error::ReadOnly);
+        }
+        _ => {}
+    }
+    match request.range.offset.checked_add(request.range.len) {
+        Some(end) if end <= caps.bytes() => Ok(()),
+        _ => Err(Error::OutOfRange),
+    }
+}
+
+/// The first `len` bytes of a request's buffer.
+pub(crate) fn room(buf: &mut Option<Payload>, len: u64) -> Option<&mut [u8]> {
+    match buf {
+        Some(Payload::Buf(buf)) => buf.get_mut(..len as usize),
+        Some(Payload::Bytes(bytes)) => bytes.get_mut(..len as usize),
+        Some(Payload::Mapped(_)) | None => None,
+    }
+}
+
+struct Memory {
+    caps: Caps,
+    region: Arc<Region>,
+}
+
+impl Backend<Payload, Ring> for Memory {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn open_channel(
+        &self,
+        _number: u16,
+        _io: &mut Ring,
+    ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
+        let region = RegionRef::new(Arc::clone(&self.region));
+        Ok(Box::new(MemoryChannel { caps: self.caps.clone(), region }))
+    }
+}
+
+struct MemoryChannel {
+    caps: Caps,
+    region: RegionRef,
+}
+
+impl MemoryChannel {
+    fn run(&self, request: &mut Request<Payload>) -> Result<(), Error> {
+        refuse(&self.caps, request)?;
+        let (offset, len) = (request.range.offset, request.range.len);
+        match request.op {
+            Op::Read => {
+                let to = room(&mut request.buf, len).ok_or(Error::Unsupported)?;
+                self.region.region().read(offset, to);
+            }
+            Op::ReadMapped => {
+                request.buf = Some(self.region.map(offset..offset + len).into());
+            }
+            Op::Write { .. } => {
+                let from = request.buf.as_ref().filter(|b| b.len() as u64 >= len);
+                let mut at = offset;
+                from.ok_or(Error::Unsupported)?.for_each_chunk(0..len as usize, |chunk| {
+                    self.region.region().write(at, chunk);
+                    at += chunk.len() as u64;
+                });
+            }
+            Op::Flush => {}
+            Op::Unmap | Op::WriteZeroes { .. } => self.region.region().zero(offset, len),
+        }
+        Ok(())
+    }
+}
+
+impl Channel<Payload, Ring> for MemoryChannel {
+    fn submit(&mut self, mut request: Request<Payload>, _io: &mut Ring) -> Submit<Payload> {
+        let result = self.run(&mut request);
+        Submit::Done(request.complete(result))
+    }
+
+    fn advance(&mut self, _done: IoDone<Payload>, _io: &mut Ring) -> Option<Completion<Payload>> {
+        None
+    }
+
+    fn cancel(&mut self, _tag: u64, _io: &mut Ring) {}
+}

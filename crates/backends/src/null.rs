@@ -1,0 +1,75 @@
+//! A volume that keeps nothing: it reads as zeroes and swallows what is written. It measures all
+//! that is not storage.
+
+use std::sync::Arc;
+
+use lunet_block::{Backend, Caps, Channel, Completion, Error, IoDone, Op, Request, Submit};
+use lunet_ring::{Payload, Region, RegionRef, Ring};
+
+use crate::geometry::Geometry;
+use crate::memory::{caps, refuse, room};
+use crate::{OpenError, Volume, VolumeSpec};
+
+/// The longest read that is answered by reference; as much address space, and no memory until it
+/// is read.
+const MAX_MAPPED: u64 = 64 << 20;
+
+pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
+    let geometry = Geometry::new(spec, "null volume", size, 512, 4096)?;
+    let zeroes = Region::new(size.min(MAX_MAPPED))
+        .map_err(|error| OpenError::Memory { size: MAX_MAPPED, error })?;
+    Ok(Arc::new(Null { caps: caps(&geometry, spec.read_only), zeroes: Arc::new(zeroes) }))
+}
+
+struct Null {
+    caps: Caps,
+    zeroes: Arc<Region>,
+}
+
+impl Backend<Payload, Ring> for Null {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn open_channel(
+        &self,
+        _number: u16,
+        _io: &mut Ring,
+    ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
+        let zeroes = RegionRef::new(Arc::clone(&self.zeroes));
+        Ok(Box::new(NullChannel { caps: self.caps.clone(), zeroes }))
+    }
+}
+
+struct NullChannel {
+    caps: Caps,
+    /// Never written.
+    zeroes: RegionRef,
+}
+
+impl NullChannel {
+    fn run(&self, request: &mut Request<Payload>) -> Result<(), Error> {
+        refuse(&self.caps, request)?;
+        let len = request.range.len;
+        match request.op {
+            Op::Read => room(&mut request.buf, len).ok_or(Error::Unsupported)?.fill(0),
+            Op::ReadMapped if len > MAX_MAPPED => return Err(Error::Unsupported),
+            Op::ReadMapped => request.buf = Some(self.zeroes.map(0..len).into()),
+            Op::Write { .. } | Op::Flush | Op::Unmap | Op::WriteZeroes { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+impl Channel<Payload, Ring> for NullChannel {
+    fn submit(&mut self, mut request: Request<Payload>, _io: &mut Ring) -> Submit<Payload> {
+        let result = self.run(&mut request);
+        Submit::Done(request.complete(result))
+    }
+
+    fn advance(&mut self, _done: IoDone<Payload>, _io: &mut Ring) -> Option<Completion<Payload>> {
+        None
+    }
+
+    fn cancel(&mut self, _tag: u64, _io: &mut Ring) {}
+}

@@ -1,0 +1,95 @@
+//! What a volume should be: plain data, filled in by the program's configuration.
+
+use std::path::PathBuf;
+
+/// A volume to open with [`open`](crate::open).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// Where the blocks are kept.
+    pub storage: Storage,
+    /// Logical block size in bytes, 512 or 4096. `None`: 512, or that of the block device.
+    pub block_size: Option<u32>,
+    /// Physical block size in bytes, a power-of-two multiple of the logical one of at most
+    /// 64 KiB. `None`: 4096, or that of the block device.
+    pub physical_block_size: Option<u32>,
+    /// Refuse all that changes the volume, and open its storage for reading only.
+    pub read_only: bool,
+}
+
+impl VolumeSpec {
+    /// A writable volume with the default block sizes.
+    pub const fn new(storage: Storage) -> Self {
+        Self { storage, block_size: None, physical_block_size: None, read_only: false }
+    }
+}
+
+/// Where the blocks of a volume are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In a regular file.
+    File(FileSpec),
+    /// On a block device: a drive, a partition, a logical volume, a ZFS zvol. Opened with
+    /// O_DIRECT and for lunet alone (O_EXCL).
+    Block {
+        /// The device's path.
+        path: PathBuf,
+    },
+    /// In memory. Nothing survives a restart.
+    Memory {
+        /// Capacity in bytes.
+        size: u64,
+    },
+    /// Nowhere: reads as zeroes, forgets what is written. To measure all that is not storage.
+    Null {
+        /// Capacity in bytes.
+        size: u64,
+    },
+}
+
+/// A volume in a regular file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSpec {
+    /// The file's path.
+    pub path: PathBuf,
+    /// Capacity in bytes. `None`: that of the existing file. If both are given they must agree.
+    pub size: Option<u64>,
+    /// Make the file if it is missing (or empty). This needs `size`.
+    pub create: bool,
+    /// Whether the file's space is reserved.
+    pub provisioning: Provisioning,
+    /// How the file is read and written.
+    pub access: Access,
+}
+
+impl FileSpec {
+    /// An existing thin file, read and written through the page cache.
+    pub const fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            size: None,
+            create: false,
+            provisioning: Provisioning::Thin,
+            access: Access::Buffered,
+        }
+    }
+}
+
+/// Whether the space of a file is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provisioning {
+    /// The file is sparse: it takes space as it is written, and unmap gives it back.
+    #[default]
+    Thin,
+    /// All space is reserved when the volume is opened, and kept: unmap is not offered.
+    Full,
+}
+
+/// How a file is read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Through the page cache, which is a volatile write cache until a flush.
+    #[default]
+    Buffered,
+    /// Past the page cache (O_DIRECT).
+    Direct,
+}
