@@ -1,1 +1,49 @@
-//! x
+//! The SCSI device server for direct access block devices (SPC-5, SBC-4, SAM-5), without I/O.
+//!
+//! A command block goes into [`execute`], a [`Task`] comes out: an answer at once, an operation on
+//! blocks for the caller to carry out, or a parameter list to fetch first. The crate has no clock,
+//! does no I/O, and allocates nothing for reads and writes.
+//!
+//! | module | what |
+//! |---|---|
+//! | `cdb` | reading command descriptor blocks |
+//! | `opcodes` | the table of commands: dispatch, and what REPORT SUPPORTED OPERATION CODES says |
+//! | [`sense`] | sense data |
+//! | [`lun`] | logical unit numbers, REPORT LUNS |
+//! | [`unit`] | what is known of one logical unit |
+//! | [`nexus`] | what is known of one initiator at one logical unit |
+//! | [`action`] | what a command asks for |
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod action;
+mod basic;
+mod capacity;
+mod cdb;
+mod execute;
+mod inquiry;
+pub mod lun;
+mod mode;
+pub mod nexus;
+mod opcodes;
+mod report_luns;
+mod rw;
+pub mod sense;
+mod supported;
+pub mod unit;
+mod unmap;
+mod vpd;
+
+pub use action::{
+    Action, Check, CommandIn, ParameterKind, Parameters, Power, Reply, Task, Transfer,
+    WriteSameSource, status,
+};
+pub use execute::{execute, parameters};
+pub use lun::Lun;
+pub use nexus::{Attention, Nexus};
+pub use sense::{Code, FieldPointer, Key, Sense, SenseData, SenseFormat};
+pub use unit::{Identity, Limits, Target, Unit};

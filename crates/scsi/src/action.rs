@@ -1,0 +1,211 @@
+//! What a command asks for.
+
+use alloc::vec::Vec;
+
+use lunet_block::BlockRange;
+
+use crate::sense::Sense;
+
+/// Status codes (SAM-5 5.3).
+pub mod status {
+    /// The command succeeded.
+    pub const GOOD: u8 = 0x00;
+    /// The command failed, or has something to say: sense data goes with it.
+    pub const CHECK_CONDITION: u8 = 0x02;
+    /// PRE-FETCH: all blocks fit into the cache.
+    pub const CONDITION_MET: u8 = 0x04;
+    /// The logical unit cannot take the command now.
+    pub const BUSY: u8 = 0x08;
+    /// A reservation of another initiator is in the way.
+    pub const RESERVATION_CONFLICT: u8 = 0x18;
+    /// No room for another command.
+    pub const TASK_SET_FULL: u8 = 0x28;
+    /// The command was aborted by another initiator.
+    pub const TASK_ABORTED: u8 = 0x40;
+}
+
+/// A command as the transport delivers it.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandIn<'a> {
+    /// The command descriptor block; iSCSI always hands over 16 bytes or more.
+    pub cdb: &'a [u8],
+    /// Bytes of Data-In that the initiator has room for.
+    pub expects_read: u32,
+    /// Bytes of Data-Out that the initiator has to send.
+    pub expects_write: u32,
+}
+
+/// The answer of [`execute`](crate::execute).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// What to do.
+    pub action: Action,
+    /// How many bytes the command block asks to move, whatever the initiator expects: the
+    /// difference to what it expects is the residual count (RFC 7143 11.4.5).
+    pub transfer: Transfer,
+}
+
+/// Bytes to move in each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// To the initiator.
+    pub data_in: u64,
+    /// From the initiator.
+    pub data_out: u64,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// One of [`status`].
+    pub status: u8,
+    /// Data-In, already cut to the allocation length.
+    pub data: Vec<u8>,
+    /// With CHECK CONDITION.
+    pub sense: Option<Sense>,
+}
+
+impl Reply {
+    /// GOOD without data.
+    pub const GOOD: Self = Self { status: status::GOOD, data: Vec::new(), sense: None };
+
+    /// GOOD with Data-In.
+    pub const fn data(data: Vec<u8>) -> Self {
+        Self { status: status::GOOD, data, sense: None }
+    }
+
+    /// CHECK CONDITION.
+    pub const fn check(sense: Sense) -> Self {
+        Self { status: status::CHECK_CONDITION, data: Vec::new(), sense: Some(sense) }
+    }
+}
+
+/// How data is checked against the medium (BYTCHK, SBC-4 5.32).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The blocks must be readable; no data is compared.
+    Medium,
+    /// The blocks must equal the Data-Out, byte for byte.
+    Compare,
+    /// Each block must equal the one block of Data-Out.
+    CompareOneBlock,
+}
+
+/// What WRITE SAME writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteSameSource {
+    /// The one block that comes as Data-Out.
+    DataOut,
+    /// Zeroes, and no Data-Out (NDOB).
+    Zeroes,
+}
+
+/// What START STOP UNIT asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Power {
+    /// True: make the unit ready. False: flush first unless `no_flush`, then stop it.
+    pub start: bool,
+    /// Stop without flushing.
+    pub no_flush: bool,
+    /// Answer before it is done.
+    pub immediate: bool,
+}
+
+/// Parameter lists that come as Data-Out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterKind {
+    /// UNMAP (SBC-4 5.30).
+    Unmap,
+}
+
+/// A parameter list to fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// What it is for.
+    pub kind: ParameterKind,
+    /// How many bytes to fetch, never 0; at most [`MAX_PARAMETER_LIST`](crate::unit::MAX_PARAMETER_LIST).
+    pub len: u32,
+}
+
+/// What a command asks for. Ranges are never empty and lie on the volume. Where the initiator
+/// expects to move less than the command block says, they are already cut to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing is left to do but to answer.
+    Complete(Reply),
+    /// Read and send. If the initiator expects fewer bytes than the range holds (only when that is
+    /// not a multiple of the block size), send as many as it expects.
+    Read {
+        /// Where.
+        range: BlockRange,
+        /// Do not keep the blocks in a cache.
+        dpo: bool,
+        /// Read from the medium, past any volatile cache.
+        fua: bool,
+    },
+    /// Fetch Data-Out (`range` in bytes) and write it.
+    Write {
+        /// Where.
+        range: BlockRange,
+        /// Do not keep the blocks in a cache.
+        dpo: bool,
+        /// The data is on stable storage before the answer.
+        fua: bool,
+        /// WRITE AND VERIFY: then check the blocks. Never `CompareOneBlock`.
+        then_verify: Option<Check>,
+    },
+    /// Read and check. Data-Out is `range` in bytes, one block, or none, as `check` says.
+    Verify {
+        /// Where.
+        range: BlockRange,
+        /// How.
+        check: Check,
+    },
+    /// Read ahead. GOOD is the right answer where there is no cache to fill.
+    Prefetch {
+        /// Where.
+        range: BlockRange,
+        /// Answer before it is done.
+        immediate: bool,
+    },
+    /// Make all acknowledged writes to the range stable; a backend flushes the whole volume.
+    Flush {
+        /// Where.
+        range: BlockRange,
+        /// Answer before it is done.
+        immediate: bool,
+    },
+    /// Write one block over and over.
+    WriteSame {
+        /// Where.
+        range: BlockRange,
+        /// What.
+        source: WriteSameSource,
+        /// Give the space back if the block is all zeroes; else write it (SBC-4 5.50, LBPRZ = 1).
+        unmap: bool,
+    },
+    /// Fetch a parameter list, then call [`parameters`](crate::parameters).
+    Parameters(Parameters),
+    /// Give the space of these ranges back; they read as zeroes afterwards. Not empty.
+    Unmap(Vec<BlockRange>),
+    /// Start or stop the unit; tell it with [`Unit::set_stopped`](crate::Unit::set_stopped).
+    Power(Power),
+}
+
+impl Task {
+    /// An answer without Data-In or Data-Out beyond the reply's own.
+    pub fn reply(reply: Reply) -> Self {
+        let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
+        Self { action: Action::Complete(reply), transfer }
+    }
+
+    /// CHECK CONDITION.
+    pub fn check(sense: Sense) -> Self {
+        Self::reply(Reply::check(sense))
+    }
+
+    /// An action that moves nothing.
+    pub fn still(action: Action) -> Self {
+        Self { action, transfer: Transfer::default() }
+    }
+}

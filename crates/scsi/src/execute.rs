@@ -1,0 +1,98 @@
+//! From a command block to a task: the checks that all commands share, in SAM-5's order.
+
+use alloc::vec::Vec;
+
+use crate::action::{Action, CommandIn, ParameterKind, Parameters, Reply, Task};
+use crate::cdb::Cdb;
+use crate::nexus::Nexus;
+use crate::opcodes::{self, Handler, Needs, Opcode};
+use crate::sense::{Code, Key, Sense};
+use crate::unit::{Target, Unit};
+
+/// What a command sees while it is decoded.
+pub(crate) struct Cx<'a> {
+    pub target: &'a Target,
+    pub unit: Option<&'a Unit>,
+    pub nexus: Option<&'a mut Nexus>,
+    pub command: &'a CommandIn<'a>,
+    pub cdb: Cdb,
+}
+
+impl Cx<'_> {
+    /// GOOD with Data-In, cut to the allocation length.
+    pub fn data_in(&self, mut data: Vec<u8>, allocation: u32) -> Task {
+        data.truncate(allocation as usize);
+        Task::reply(Reply::data(data))
+    }
+}
+
+/// What becomes of a command: a task, or CHECK CONDITION.
+pub(crate) type Outcome = Result<Task, Sense>;
+
+/// Decodes and checks a command. `unit` is `None` if the LUN names no logical unit, `nexus` is the
+/// state of this initiator at this unit. Reads and writes allocate nothing.
+pub fn execute(
+    target: &Target,
+    unit: Option<&Unit>,
+    nexus: Option<&mut Nexus>,
+    command: &CommandIn<'_>,
+) -> Task {
+    let mut cx = Cx { target, unit, nexus, command, cdb: Cdb::new(command.cdb) };
+    run(&mut cx).unwrap_or_else(Task::check)
+}
+
+fn run(cx: &mut Cx<'_>) -> Outcome {
+    let opcode = opcodes::find(&cx.cdb, cx.unit);
+    // A unit attention comes before everything but the three commands that must always work
+    // (SAM-5 5.14.4).
+    let exempt = matches!(opcode, Ok(o) if o.needs.contains(Needs::NOTHING));
+    if !exempt {
+        if let Some(nexus) = cx.nexus.as_deref_mut().filter(|n| n.attention_pending()) {
+            if let Some(sense) = nexus.take_sense() {
+                return Err(sense);
+            }
+        }
+    }
+    let unit = match (opcode, cx.unit) {
+        (Ok(Opcode { handler: Handler::Any(handler), .. }), _) => {
+            check_control(cx, opcode?)?;
+            return handler(cx);
+        }
+        (_, None) => return Err(Sense::illegal(Code::LUN_NOT_SUPPORTED)),
+        (_, Some(unit)) => unit,
+    };
+    let opcode = opcode?;
+    check_control(cx, opcode)?;
+    if opcode.needs.contains(Needs::READY) && unit.stopped() {
+        return Err(Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED));
+    }
+    if opcode.needs.contains(Needs::WRITABLE) && unit.caps.read_only {
+        return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
+    }
+    match opcode.handler {
+        Handler::Unit(handler) => handler(unit, cx),
+        Handler::Any(handler) => handler(cx),
+    }
+}
+
+/// The command block must be whole, and NACA zero: lunet has no ACA (NORMACA is 0, SAM-5 5.2).
+fn check_control(cx: &Cx<'_>, opcode: &Opcode) -> Result<(), Sense> {
+    let len = opcode.len();
+    if cx.command.cdb.len() < len {
+        return Err(Sense::invalid_cdb(cx.command.cdb.len() as u16, 7));
+    }
+    cx.cdb.must_be_zero(len - 1, 0x04)
+}
+
+/// Decodes the parameter list that [`Action::Parameters`] asked for. `data` holds what the
+/// initiator sent of it, perhaps less than was asked for.
+pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
+    let asked = parameters.len as usize;
+    if data.len() < asked {
+        return Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)));
+    }
+    let result = match parameters.kind {
+        ParameterKind::Unmap => crate::unmap::parse(unit, &data[..asked]),
+    };
+    result.unwrap_or_else(|sense| Action::Complete(Reply::check(sense)))
+}

@@ -1,0 +1,157 @@
+//! The table of commands: dispatch, and what REPORT SUPPORTED OPERATION CODES says of each
+//! (SPC-5 6.34). A new command is one line here and one handler.
+
+use bitflags::bitflags;
+
+use crate::cdb::Cdb;
+use crate::execute::{Cx, Outcome};
+use crate::sense::{Code, Sense};
+use crate::unit::Unit;
+use crate::{basic, capacity, inquiry, mode, report_luns, rw, supported, unmap};
+
+bitflags! {
+    /// What must hold before a command is decoded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Needs: u8 {
+        /// Works whatever unit attention pends.
+        const NOTHING = 1;
+        /// The unit is not stopped.
+        const READY = 1 << 1;
+        /// The unit takes writes.
+        const WRITABLE = 1 << 2;
+        /// The command exists only where space can be given back.
+        const THIN = 1 << 3;
+    }
+}
+
+/// How a command is carried out.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// By a logical unit.
+    Unit(fn(&Unit, &mut Cx<'_>) -> Outcome),
+    /// Also for a LUN that names no logical unit.
+    Any(fn(&mut Cx<'_>) -> Outcome),
+}
+
+/// One command.
+pub(crate) struct Opcode {
+    /// OPERATION CODE.
+    pub code: u8,
+    /// SERVICE ACTION, where the operation code has them.
+    pub service_action: Option<u16>,
+    /// CDB USAGE DATA, as long as the command block: the operation code, then a one for every bit
+    /// that is looked at.
+    pub usage: &'static [u8],
+    pub needs: Needs,
+    pub handler: Handler,
+    /// RECOMMENDED COMMAND TIMEOUT in seconds.
+    pub timeout: u32,
+}
+
+impl Opcode {
+    /// The length of the command block in bytes.
+    pub const fn len(&self) -> usize {
+        self.usage.len()
+    }
+
+    /// True if the unit has the command.
+    pub fn available(&self, unit: Option<&Unit>) -> bool {
+        !self.needs.contains(Needs::THIN) || unit.is_some_and(Unit::is_thin)
+    }
+}
+
+const fn op(usage: &'static [u8], needs: Needs, timeout: u32, handler: Handler) -> Opcode {
+    Opcode { code: usage[0], service_action: None, usage, needs, handler, timeout }
+}
+
+/// Service actions stand in byte 1.
+const fn sa(usage: &'static [u8], sa: u16, needs: Needs, timeout: u32, handler: Handler) -> Opcode {
+    Opcode { code: usage[0], service_action: Some(sa), usage, needs, handler, timeout }
+}
+
+const NONE: Needs = Needs::empty();
+const ALWAYS: Needs = Needs::NOTHING;
+const READ: Needs = Needs::READY;
+const WRITE: Needs = Needs::READY.union(Needs::WRITABLE);
+const THIN: Needs = WRITE.union(Needs::THIN);
+
+/// Seconds: commands answered from memory, transfers, and those that work through large ranges.
+const QUICK: u32 = 10;
+const MOVE: u32 = 30;
+const LONG: u32 = 120;
+
+/// All commands, by operation code, then service action.
+#[rustfmt::skip]
+pub(crate) static TABLE: &[Opcode] = &[
+    op(&[0x00, 0, 0, 0, 0, 0x04], READ, QUICK, Handler::Unit(basic::test_unit_ready)),
+    op(&[0x03, 0x01, 0, 0, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(basic::request_sense)),
+    op(&[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read6)),
+    op(&[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write6)),
+    op(&[0x12, 0x03, 0xFF, 0xFF, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(inquiry::inquiry)),
+    op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], NONE, QUICK, Handler::Unit(mode::sense6)),
+    op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], NONE, LONG, Handler::Unit(basic::start_stop)),
+    op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], NONE, QUICK, Handler::Unit(capacity::read10)),
+    op(&[0x28, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read10)),
+    op(&[0x2A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write10)),
+    op(&[0x2E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify10)),
+    op(&[0x2F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, LONG, Handler::Unit(rw::verify10)),
+    op(&[0x34, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::prefetch10)),
+    op(&[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, LONG, Handler::Unit(rw::sync10)),
+    op(&[0x41, 0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, LONG, Handler::Unit(rw::write_same10)),
+    op(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], THIN, LONG, Handler::Unit(unmap::unmap)),
+    op(&[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0x04], NONE, QUICK, Handler::Unit(mode::sense10)),
+    op(&[0x88, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read16)),
+    op(&[0x8A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write16)),
+    op(&[0x8E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify16)),
+    op(&[0x8F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::verify16)),
+    op(&[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::prefetch16)),
+    op(&[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::sync16)),
+    op(&[0x93, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, LONG, Handler::Unit(rw::write_same16)),
+    sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, NONE, QUICK, Handler::Unit(capacity::read16)),
+    op(&[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ALWAYS, QUICK, Handler::Any(report_luns::report_luns)),
+    sa(&[0xA3, 0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0C, NONE, QUICK, Handler::Unit(supported::operation_codes)),
+    sa(&[0xA3, 0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0D, NONE, QUICK, Handler::Unit(supported::task_management)),
+    op(&[0xA8, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read12)),
+    op(&[0xAA, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write12)),
+    op(&[0xAE, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify12)),
+    op(&[0xAF, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::verify12)),
+];
+
+/// The place of each operation code's first entry in [`TABLE`], or `NOWHERE`.
+static FIRST: [u8; 256] = first();
+const NOWHERE: u8 = 0xFF;
+
+const fn first() -> [u8; 256] {
+    let mut map = [NOWHERE; 256];
+    let mut i = TABLE.len();
+    while i > 0 {
+        i -= 1;
+        map[TABLE[i].code as usize] = i as u8;
+    }
+    map
+}
+
+/// All entries with this operation code that the unit has.
+pub(crate) fn with_code(code: u8, unit: Option<&Unit>) -> impl Iterator<Item = &'static Opcode> {
+    let first = usize::from(FIRST[usize::from(code)]);
+    let rest = TABLE.get(first..).unwrap_or_default();
+    rest.iter().take_while(move |o| o.code == code).filter(move |o| o.available(unit))
+}
+
+/// Finds the entry of a command.
+///
+/// # Errors
+/// INVALID COMMAND OPERATION CODE, or INVALID FIELD IN CDB for an unknown service action.
+pub(crate) fn find(cdb: &Cdb, unit: Option<&Unit>) -> Result<&'static Opcode, Sense> {
+    let mut candidates = with_code(cdb.opcode(), unit);
+    let Some(first) = candidates.next() else {
+        return Err(Sense::illegal(Code::INVALID_OPCODE));
+    };
+    let Some(sa) = first.service_action else { return Ok(first) };
+    if sa == cdb.service_action() {
+        return Ok(first);
+    }
+    candidates
+        .find(|o| o.service_action == Some(cdb.service_action()))
+        .ok_or(Sense::invalid_cdb(1, 4))
+}

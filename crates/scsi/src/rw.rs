@@ -1,0 +1,272 @@
+//! The commands that move, check or flush logical blocks (SBC-4 clause 5). No allocation here.
+
+use lunet_block::BlockRange;
+
+use crate::action::{Action, Check, Reply, Task, Transfer, WriteSameSource};
+use crate::cdb::{Cdb, Extent};
+use crate::execute::{Cx, Outcome};
+use crate::sense::{Code, Sense};
+use crate::unit::Unit;
+
+/// RDPROTECT, WRPROTECT and VRPROTECT: there is no protection information.
+const PROTECT: u8 = 0xE0;
+const DPO: u8 = 0x10;
+const FUA: u8 = 0x08;
+
+pub(crate) fn read6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    read(unit, cx, Extent::six(&cx.cdb), false, false)
+}
+
+pub(crate) fn read10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    read_flags(unit, cx, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn read12(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    read_flags(unit, cx, Extent::twelve(&cx.cdb))
+}
+
+pub(crate) fn read16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    read_flags(unit, cx, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn write6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write(unit, cx, Extent::six(&cx.cdb), false, false, None)
+}
+
+pub(crate) fn write10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_flags(unit, cx, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn write12(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_flags(unit, cx, Extent::twelve(&cx.cdb))
+}
+
+pub(crate) fn write16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_flags(unit, cx, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn write_verify10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_verify(unit, cx, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn write_verify12(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_verify(unit, cx, Extent::twelve(&cx.cdb))
+}
+
+pub(crate) fn write_verify16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_verify(unit, cx, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn verify10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    verify(unit, cx, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn verify12(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    verify(unit, cx, Extent::twelve(&cx.cdb))
+}
+
+pub(crate) fn verify16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    verify(unit, cx, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn prefetch10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    prefetch(unit, &cx.cdb, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn prefetch16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    prefetch(unit, &cx.cdb, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn sync10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    synchronize(unit, &cx.cdb, Extent::ten(&cx.cdb))
+}
+
+pub(crate) fn sync16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    synchronize(unit, &cx.cdb, Extent::sixteen(&cx.cdb))
+}
+
+pub(crate) fn write_same10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    write_same(unit, cx, Extent::ten(&cx.cdb), WriteSameSource::DataOut)
+}
+
+pub(crate) fn write_same16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    // NDOB.
+    let source =
+        if cx.cdb.flag(1, 0x01) { WriteSameSource::Zeroes } else { WriteSameSource::DataOut };
+    write_same(unit, cx, Extent::sixteen(&cx.cdb), source)
+}
+
+/// The range on the volume.
+fn on_volume(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
+    let range = BlockRange::new(extent.lba, u64::from(extent.blocks));
+    if !range.fits(unit.caps.blocks) {
+        // The first address that is not on the volume.
+        return Err(Sense::lba_out_of_range(extent.lba.max(unit.caps.blocks)));
+    }
+    Ok(range)
+}
+
+/// The range of a transfer: on the volume, and no longer than a transfer may be.
+fn transfer_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
+    let range = on_volume(unit, extent)?;
+    if extent.blocks > unit.limits.max_transfer_blocks {
+        return Err(Sense::invalid_cdb(extent.length_at, 7));
+    }
+    Ok(range)
+}
+
+/// The range from an address on, where a length of 0 means up to the last block.
+fn open_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
+    let mut range = on_volume(unit, extent)?;
+    if range.blocks == 0 {
+        range.blocks = unit.caps.blocks - range.start.0;
+    }
+    Ok(range)
+}
+
+fn read_flags(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    read(unit, cx, extent, cx.cdb.flag(1, DPO), cx.cdb.flag(1, FUA))
+}
+
+fn read(unit: &Unit, cx: &Cx<'_>, extent: Extent, dpo: bool, fua: bool) -> Outcome {
+    let mut range = transfer_range(unit, extent)?;
+    let bs = unit.caps.block_size;
+    let transfer = Transfer { data_in: range.bytes(bs).len, data_out: 0 };
+    range.blocks = range.blocks.min(u64::from(cx.command.expects_read.div_ceil(bs)));
+    let action = if range.blocks == 0 {
+        Action::Complete(Reply::GOOD)
+    } else {
+        Action::Read { range, dpo, fua }
+    };
+    Ok(Task { action, transfer })
+}
+
+fn write_flags(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    write(unit, cx, extent, cx.cdb.flag(1, DPO), cx.cdb.flag(1, FUA), None)
+}
+
+/// WRITE AND VERIFY (SBC-4 5.45). BYTCHK here knows only `00b` and `01b`.
+fn write_verify(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    cx.cdb.must_be_zero(1, 0x04)?;
+    let check = if cx.cdb.flag(1, 0x02) { Check::Compare } else { Check::Medium };
+    write(unit, cx, extent, cx.cdb.flag(1, DPO), false, Some(check))
+}
+
+fn write(
+    unit: &Unit,
+    cx: &Cx<'_>,
+    extent: Extent,
+    dpo: bool,
+    fua: bool,
+    then_verify: Option<Check>,
+) -> Outcome {
+    let range = transfer_range(unit, extent)?;
+    data_out(unit, cx, range, |range| Action::Write { range, dpo, fua, then_verify })
+}
+
+/// A range whose Data-Out has its length, cut to what the initiator sends: whole blocks only.
+fn data_out(
+    unit: &Unit,
+    cx: &Cx<'_>,
+    mut range: BlockRange,
+    action: impl FnOnce(BlockRange) -> Action,
+) -> Outcome {
+    let bs = unit.caps.block_size;
+    let data_out = range.bytes(bs).len;
+    let expected = cx.command.expects_write;
+    let mut done = None;
+    if u64::from(expected) < data_out {
+        range.blocks = u64::from(expected / bs);
+        if expected % bs != 0 {
+            done = Some(Reply::check(Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT)));
+        }
+    }
+    if range.blocks == 0 && done.is_none() {
+        done = Some(Reply::GOOD);
+    }
+    let action = match done {
+        Some(reply) => Action::Complete(reply),
+        None => action(range),
+    };
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
+}
+
+/// The Data-Out of one block that some commands take; anything else is refused.
+fn one_block(unit: &Unit, cx: &Cx<'_>, action: Action) -> Outcome {
+    let bs = unit.caps.block_size;
+    let action = if cx.command.expects_write == bs {
+        action
+    } else {
+        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+        Action::Complete(Reply::check(sense))
+    };
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out: u64::from(bs) } })
+}
+
+/// VERIFY (SBC-4 5.32).
+fn verify(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    let check = match (cx.cdb.byte(1) >> 1) & 3 {
+        0b00 => Check::Medium,
+        0b01 => Check::Compare,
+        0b11 => Check::CompareOneBlock,
+        _ => return Err(Sense::invalid_cdb(1, 2)),
+    };
+    // Only what is transferred is bounded by the transfer length.
+    let range = match check {
+        Check::Compare => transfer_range(unit, extent)?,
+        Check::Medium | Check::CompareOneBlock => on_volume(unit, extent)?,
+    };
+    let action = Action::Verify { range, check };
+    match check {
+        _ if range.blocks == 0 => Ok(Task::reply(Reply::GOOD)),
+        Check::Medium => Ok(Task::still(action)),
+        Check::Compare => data_out(unit, cx, range, |range| Action::Verify { range, check }),
+        Check::CompareOneBlock => one_block(unit, cx, action),
+    }
+}
+
+/// PRE-FETCH (SBC-4 5.13).
+fn prefetch(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
+    let range = open_range(unit, extent)?;
+    Ok(if range.blocks == 0 {
+        Task::reply(Reply::GOOD)
+    } else {
+        Task::still(Action::Prefetch { range, immediate: cdb.flag(1, 0x02) })
+    })
+}
+
+/// SYNCHRONIZE CACHE (SBC-4 5.33).
+fn synchronize(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
+    let range = open_range(unit, extent)?;
+    Ok(if range.blocks == 0 {
+        Task::reply(Reply::GOOD)
+    } else {
+        Task::still(Action::Flush { range, immediate: cdb.flag(1, 0x02) })
+    })
+}
+
+/// WRITE SAME (SBC-4 5.50). A length of 0 is refused (WSNZ). PBDATA and LBDATA are obsolete; to
+/// ignore them would write other data than an old initiator asks for, so they are refused.
+fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    // ANCHOR (ANC_SUP is 0), PBDATA, LBDATA.
+    cx.cdb.must_be_zero(1, 0x10)?;
+    cx.cdb.must_be_zero(1, 0x06)?;
+    if !unit.is_thin() {
+        cx.cdb.must_be_zero(1, 0x08)?;
+    }
+    let unmap = cx.cdb.flag(1, 0x08);
+    let range = on_volume(unit, extent)?;
+    if range.blocks == 0 || range.blocks > unit.limits.max_write_same_blocks {
+        return Err(Sense::invalid_cdb(extent.length_at, 7));
+    }
+    let action = Action::WriteSame { range, source, unmap };
+    match source {
+        WriteSameSource::Zeroes => Ok(Task::still(action)),
+        WriteSameSource::DataOut => one_block(unit, cx, action),
+    }
+}

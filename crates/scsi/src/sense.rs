@@ -1,0 +1,267 @@
+//! Sense data (SPC-5 4.4): why a command did not end with GOOD.
+
+use core::fmt;
+use core::ops::Deref;
+
+use lunet_block::{Error, Op};
+
+/// Sense keys (SPC-5 4.4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Key {
+    /// Nothing to report.
+    NoSense = 0x0,
+    /// The logical unit cannot be accessed now.
+    NotReady = 0x2,
+    /// The medium failed.
+    MediumError = 0x3,
+    /// The device server failed.
+    HardwareError = 0x4,
+    /// The command or its parameters are wrong.
+    IllegalRequest = 0x5,
+    /// Something changed that the initiator must know of.
+    UnitAttention = 0x6,
+    /// The blocks are protected from the access.
+    DataProtect = 0x7,
+    /// The device server gave the command up.
+    AbortedCommand = 0xB,
+    /// Data did not compare equal.
+    Miscompare = 0xE,
+}
+
+/// An additional sense code and its qualifier (SPC-5 annex F).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// ADDITIONAL SENSE CODE.
+    pub asc: u8,
+    /// ADDITIONAL SENSE CODE QUALIFIER.
+    pub ascq: u8,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $asc:literal, $ascq:literal, $text:literal;)*) => {
+        impl Code {
+            $($(#[$doc])* #[doc = $text] pub const $name: Self = Self { asc: $asc, ascq: $ascq };)*
+
+            /// The code's name in SPC-5, or an empty string for a code that lunet does not use.
+            pub const fn name(self) -> &'static str {
+                match (self.asc, self.ascq) {
+                    $(($asc, $ascq) => $text,)*
+                    _ => "",
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    NO_ADDITIONAL_SENSE = 0x00, 0x00, "NO ADDITIONAL SENSE INFORMATION";
+    INITIALIZING_COMMAND_REQUIRED = 0x04, 0x02,
+        "LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED";
+    WRITE_ERROR = 0x0C, 0x00, "WRITE ERROR";
+    INVALID_FIELD_IN_INFORMATION_UNIT = 0x0E, 0x03, "INVALID FIELD IN COMMAND INFORMATION UNIT";
+    UNRECOVERED_READ_ERROR = 0x11, 0x00, "UNRECOVERED READ ERROR";
+    PARAMETER_LIST_LENGTH_ERROR = 0x1A, 0x00, "PARAMETER LIST LENGTH ERROR";
+    MISCOMPARE = 0x1D, 0x00, "MISCOMPARE DURING VERIFY OPERATION";
+    INVALID_OPCODE = 0x20, 0x00, "INVALID COMMAND OPERATION CODE";
+    LBA_OUT_OF_RANGE = 0x21, 0x00, "LOGICAL BLOCK ADDRESS OUT OF RANGE";
+    INVALID_FIELD_IN_CDB = 0x24, 0x00, "INVALID FIELD IN CDB";
+    LUN_NOT_SUPPORTED = 0x25, 0x00, "LOGICAL UNIT NOT SUPPORTED";
+    INVALID_FIELD_IN_PARAMETER_LIST = 0x26, 0x00, "INVALID FIELD IN PARAMETER LIST";
+    WRITE_PROTECTED = 0x27, 0x00, "WRITE PROTECTED";
+    SPACE_ALLOCATION_FAILED = 0x27, 0x07, "SPACE ALLOCATION FAILED WRITE PROTECT";
+    POWER_ON = 0x29, 0x00, "POWER ON, RESET, OR BUS DEVICE RESET OCCURRED";
+    BUS_DEVICE_RESET = 0x29, 0x03, "BUS DEVICE RESET FUNCTION OCCURRED";
+    NEXUS_LOSS = 0x29, 0x07, "I_T NEXUS LOSS OCCURRED";
+    MODE_PARAMETERS_CHANGED = 0x2A, 0x01, "MODE PARAMETERS CHANGED";
+    CAPACITY_CHANGED = 0x2A, 0x09, "CAPACITY DATA HAS CHANGED";
+    COMMANDS_CLEARED = 0x2F, 0x00, "COMMANDS CLEARED BY ANOTHER INITIATOR";
+    SAVING_NOT_SUPPORTED = 0x39, 0x00, "SAVING PARAMETERS NOT SUPPORTED";
+    REPORTED_LUNS_CHANGED = 0x3F, 0x0E, "REPORTED LUNS DATA HAS CHANGED";
+    INTERNAL_TARGET_FAILURE = 0x44, 0x00, "INTERNAL TARGET FAILURE";
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02X}h/{:02X}h {}", self.asc, self.ascq, self.name())
+    }
+}
+
+/// Where the field is that a command was refused for (SPC-5 4.4.2.4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldPointer {
+    /// In the command block; else in the parameter list.
+    pub in_cdb: bool,
+    /// The byte, counted from 0.
+    pub byte: u16,
+    /// The most significant bit of the field (0 to 7), if it is smaller than a byte.
+    pub bit: Option<u8>,
+}
+
+/// Sense data before it is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sense {
+    /// The kind of trouble.
+    pub key: Key,
+    /// The trouble itself.
+    pub code: Code,
+    /// INFORMATION: the LBA (out of range, medium error) or the offset (miscompare).
+    pub information: Option<u64>,
+    /// The field at fault, with ILLEGAL REQUEST.
+    pub field: Option<FieldPointer>,
+}
+
+/// The two encodings of sense data. The Control mode page's D_SENSE bit chooses between them for
+/// sense data that goes with CHECK CONDITION, the DESC bit of REQUEST SENSE for its own answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SenseFormat {
+    /// 18 bytes (SPC-5 4.4.3).
+    #[default]
+    Fixed,
+    /// A header and descriptors (SPC-5 4.4.2).
+    Descriptor,
+}
+
+impl Sense {
+    /// Sense data with no further information.
+    pub const fn new(key: Key, code: Code) -> Self {
+        Self { key, code, information: None, field: None }
+    }
+
+    /// ILLEGAL REQUEST.
+    pub const fn illegal(code: Code) -> Self {
+        Self::new(Key::IllegalRequest, code)
+    }
+
+    /// ILLEGAL REQUEST, INVALID FIELD IN CDB, for a field that starts at `byte` and whose most
+    /// significant bit there is `bit` (7 for whole bytes).
+    pub const fn invalid_cdb(byte: u16, bit: u8) -> Self {
+        let bit = if bit < 7 { Some(bit) } else { None };
+        Self {
+            field: Some(FieldPointer { in_cdb: true, byte, bit }),
+            ..Self::illegal(Code::INVALID_FIELD_IN_CDB)
+        }
+    }
+
+    /// ILLEGAL REQUEST, INVALID FIELD IN PARAMETER LIST, for a field that starts at `byte`.
+    pub const fn invalid_parameter(byte: u16) -> Self {
+        Self {
+            field: Some(FieldPointer { in_cdb: false, byte, bit: None }),
+            ..Self::illegal(Code::INVALID_FIELD_IN_PARAMETER_LIST)
+        }
+    }
+
+    /// ILLEGAL REQUEST, LOGICAL BLOCK ADDRESS OUT OF RANGE, with the first address at fault.
+    pub const fn lba_out_of_range(lba: u64) -> Self {
+        Self::illegal(Code::LBA_OUT_OF_RANGE).with_information(lba)
+    }
+
+    /// MISCOMPARE: `offset` is that of the first byte that differs, from the start of the data
+    /// (SBC-4 5.32).
+    pub const fn miscompare(offset: u64) -> Self {
+        Self::new(Key::Miscompare, Code::MISCOMPARE).with_information(offset)
+    }
+
+    /// The same with INFORMATION.
+    #[must_use]
+    pub const fn with_information(mut self, information: u64) -> Self {
+        self.information = Some(information);
+        self
+    }
+
+    /// What a failed block operation is to a SCSI initiator. The caller adds the LBA with
+    /// [`with_information`](Self::with_information) where it knows it.
+    pub const fn from_block(error: Error, op: Op) -> Self {
+        let (key, code) = match error {
+            Error::OutOfSpace => (Key::DataProtect, Code::SPACE_ALLOCATION_FAILED),
+            Error::ReadOnly => (Key::DataProtect, Code::WRITE_PROTECTED),
+            Error::OutOfRange => (Key::IllegalRequest, Code::LBA_OUT_OF_RANGE),
+            Error::Io(_) => match op {
+                Op::Read | Op::ReadMapped => (Key::MediumError, Code::UNRECOVERED_READ_ERROR),
+                Op::Write { .. } | Op::Flush | Op::Unmap | Op::WriteZeroes { .. } => {
+                    (Key::MediumError, Code::WRITE_ERROR)
+                }
+            },
+            // An operation that the backend does not have is never offered, so this is a fault.
+            Error::Unsupported => (Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
+            Error::Cancelled => (Key::AbortedCommand, Code::NO_ADDITIONAL_SENSE),
+        };
+        Self::new(key, code)
+    }
+
+    /// The bytes of the sense data, current error.
+    pub fn encode(&self, format: SenseFormat) -> SenseData {
+        match format {
+            SenseFormat::Fixed => self.encode_fixed(),
+            SenseFormat::Descriptor => self.encode_descriptor(),
+        }
+    }
+
+    fn encode_fixed(&self) -> SenseData {
+        let mut b = [0; SenseData::MAX];
+        b[0] = 0x70;
+        b[2] = self.key as u8;
+        // INFORMATION has 4 bytes here: a larger value is left out, not cut (VALID = 0).
+        if let Some(Ok(information)) = self.information.map(u32::try_from) {
+            b[0] |= 0x80;
+            b[3..7].copy_from_slice(&information.to_be_bytes());
+        }
+        b[7] = 18 - 8;
+        b[12] = self.code.asc;
+        b[13] = self.code.ascq;
+        if let Some(field) = self.field {
+            b[15..18].copy_from_slice(&field.encode());
+        }
+        SenseData { bytes: b, len: 18 }
+    }
+
+    fn encode_descriptor(&self) -> SenseData {
+        let mut b = [0; SenseData::MAX];
+        b[0] = 0x72;
+        b[1] = self.key as u8;
+        b[2] = self.code.asc;
+        b[3] = self.code.ascq;
+        let mut at = 8;
+        if let Some(information) = self.information {
+            b[at..at + 4].copy_from_slice(&[0x00, 0x0A, 0x80, 0]);
+            b[at + 4..at + 12].copy_from_slice(&information.to_be_bytes());
+            at += 12;
+        }
+        if let Some(field) = self.field {
+            b[at..at + 4].copy_from_slice(&[0x02, 0x06, 0, 0]);
+            b[at + 4..at + 7].copy_from_slice(&field.encode());
+            at += 8;
+        }
+        b[7] = at as u8 - 8;
+        SenseData { bytes: b, len: at as u8 }
+    }
+}
+
+impl FieldPointer {
+    /// The sense key specific data (SPC-5 table 50): SKSV, C/D, BPV, bit pointer, field pointer.
+    fn encode(self) -> [u8; 3] {
+        let [high, low] = self.byte.to_be_bytes();
+        let bit = self.bit.map_or(0, |bit| 0x08 | (bit & 7));
+        [0x80 | (u8::from(self.in_cdb) << 6) | bit, high, low]
+    }
+}
+
+/// Encoded sense data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenseData {
+    bytes: [u8; Self::MAX],
+    len: u8,
+}
+
+impl SenseData {
+    /// The longest that lunet sends, in bytes.
+    pub const MAX: usize = 28;
+}
+
+impl Deref for SenseData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}

@@ -1,0 +1,154 @@
+//! What is known of a logical unit and of the target that it is seen through.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use lunet_block::{Caps, Support};
+
+use crate::sense::SenseFormat;
+
+/// The longest parameter list that is fetched, in bytes.
+pub const MAX_PARAMETER_LIST: u32 = 0xFFFF;
+
+/// The names of a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// T10 VENDOR IDENTIFICATION, padded with spaces.
+    pub vendor: [u8; 8],
+    /// PRODUCT IDENTIFICATION, padded with spaces.
+    pub product: [u8; 16],
+    /// PRODUCT REVISION LEVEL, padded with spaces.
+    pub revision: [u8; 4],
+    /// Unit serial number, printable ASCII, at most [`Identity::MAX_SERIAL`] bytes are reported.
+    pub serial: String,
+    /// NAA designator: the locally assigned form (first digit 3, SPC-5 7.7.6.6.4).
+    pub naa: [u8; 8],
+}
+
+impl Identity {
+    /// How much of the serial number is reported, in bytes.
+    pub const MAX_SERIAL: usize = 64;
+
+    /// The identity of a volume from something that no other volume anywhere has, such as a UUID
+    /// made once and stored with the volume. The same seed always gives the same identity.
+    pub fn from_seed(seed: &str) -> Self {
+        use core::fmt::Write as _;
+        let hash = hash(seed.as_bytes());
+        let mut serial = String::with_capacity(16);
+        // Writing to a String does not fail.
+        let _ = write!(serial, "{hash:016x}");
+        let naa = (0x3 << 60) | (hash & 0x0FFF_FFFF_FFFF_FFFF);
+        Self {
+            vendor: *b"LUNET   ",
+            product: *b"VIRTUAL DISK    ",
+            revision: *b"0001",
+            serial,
+            naa: naa.to_be_bytes(),
+        }
+    }
+}
+
+/// FNV-1a with a final mix, so that seeds that differ in one digit share no prefix: ESXi and
+/// Hyper-V tell volumes apart by the first 8 characters of the T10 designator.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut h = 0xCBF2_9CE4_8422_2325_u64;
+    for &b in bytes {
+        h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3);
+    }
+    h = (h ^ (h >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    h = (h ^ (h >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    h ^ (h >> 33)
+}
+
+/// The largest commands that a unit takes; reported in VPD page B0h. Counts are logical blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// MAXIMUM TRANSFER LENGTH.
+    pub max_transfer_blocks: u32,
+    /// OPTIMAL TRANSFER LENGTH.
+    pub optimal_transfer_blocks: u32,
+    /// OPTIMAL TRANSFER LENGTH GRANULARITY.
+    pub optimal_granularity_blocks: u16,
+    /// MAXIMUM UNMAP LBA COUNT, over all descriptors of a command; 0 without UNMAP.
+    pub max_unmap_blocks: u32,
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT; 0 without UNMAP.
+    pub max_unmap_descriptors: u32,
+    /// OPTIMAL UNMAP GRANULARITY; 0 without UNMAP.
+    pub unmap_granularity_blocks: u32,
+    /// MAXIMUM WRITE SAME LENGTH.
+    pub max_write_same_blocks: u64,
+}
+
+impl Limits {
+    /// 16 MiB a transfer, 512 MiB an UNMAP, 4 GiB a WRITE SAME: each ends within seconds on any storage.
+    pub fn new(caps: &Caps) -> Self {
+        let bs = caps.block_size;
+        let unmap = caps.unmap != Support::None;
+        Self {
+            max_transfer_blocks: (16 << 20) / bs,
+            optimal_transfer_blocks: (1 << 20) / bs,
+            optimal_granularity_blocks: (caps.physical_block_size.max(4096) / bs) as u16,
+            max_unmap_blocks: if unmap { (512 << 20) / bs } else { 0 },
+            max_unmap_descriptors: if unmap { 256 } else { 0 },
+            unmap_granularity_blocks: if unmap { (caps.unmap_granularity / bs).max(1) } else { 0 },
+            max_write_same_blocks: (4 << 30) / u64::from(bs),
+        }
+    }
+}
+
+/// One logical unit: shared by all shards, read-only but for the power state.
+#[derive(Debug)]
+pub struct Unit {
+    /// Its names.
+    pub identity: Identity,
+    /// What its volume is and can do.
+    pub caps: Caps,
+    /// The largest commands that it takes.
+    pub limits: Limits,
+    stopped: AtomicBool,
+}
+
+impl Unit {
+    /// A unit that is ready, with the limits that fit its volume.
+    pub fn new(identity: Identity, caps: Caps) -> Self {
+        let limits = Limits::new(&caps);
+        Self { identity, caps, limits, stopped: AtomicBool::new(false) }
+    }
+
+    /// True after START STOP UNIT stopped the unit. The hot path reads this (relaxed); it changes
+    /// so rarely that every core keeps its own copy of the cache line.
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Carries [`Action::Power`](crate::Action::Power) out, after the flush.
+    pub fn set_stopped(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::Relaxed);
+    }
+
+    /// The format of sense data that goes with CHECK CONDITION (D_SENSE of the Control mode page).
+    pub fn sense_format(&self) -> SenseFormat {
+        SenseFormat::Fixed
+    }
+
+    /// True if space can be given back: UNMAP, and the UNMAP bit of WRITE SAME.
+    pub fn is_thin(&self) -> bool {
+        self.caps.unmap != Support::None
+    }
+}
+
+/// The target (port) that commands come through, and the LUNs seen there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The SCSI target device's name: the iSCSI name.
+    pub name: String,
+    /// The target portal group tag: part of the target port's name (RFC 7143 4.4.1).
+    pub portal_group_tag: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER, 1 or more.
+    pub relative_port: u16,
+    /// TARGET PORT GROUP.
+    pub port_group: u16,
+    /// The LUNs, ascending.
+    pub luns: Vec<u16>,
+}
