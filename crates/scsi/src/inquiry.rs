@@ -13,8 +13,11 @@ pub(crate) const DISK: u8 = 0x00;
 /// PERIPHERAL QUALIFIER 011b and type 1Fh: no logical unit here.
 pub(crate) const NO_UNIT: u8 = 0x7F;
 
-/// VERSION DESCRIPTORs: SAM-5, iSCSI, SPC-5, SBC-4, no version claimed.
-const VERSIONS: [u16; 4] = [0x00A0, 0x0960, 0x05C0, 0x0600];
+/// VERSION: SPC-4. What lunet does is in SPC-5 too, but initiators that know no later version than
+/// this one treat a higher number as an error.
+const VERSION: u8 = 0x06;
+/// VERSION DESCRIPTORs: SAM-5, iSCSI, SPC-4, SBC-3, no version claimed.
+const VERSIONS: [u16; 4] = [0x00A0, 0x0960, 0x0460, 0x04C0];
 
 /// Also answers for a LUN that names no logical unit.
 pub(crate) fn inquiry(cx: &mut Cx<'_>) -> Outcome {
@@ -33,7 +36,7 @@ pub(crate) fn inquiry(cx: &mut Cx<'_>) -> Outcome {
 fn standard(unit: Option<&Unit>) -> Vec<u8> {
     let mut data = vec![0; 96];
     data[0] = if unit.is_some() { DISK } else { NO_UNIT };
-    data[2] = 0x07; // VERSION: SPC-5
+    data[2] = VERSION;
     data[3] = 0x10 | 0x02; // HISUP, RESPONSE DATA FORMAT
     data[4] = 96 - 5;
     data[7] = 0x02; // CMDQUE

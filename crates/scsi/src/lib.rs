@@ -10,7 +10,7 @@
 //! | `opcodes` | the table of commands: dispatch, and what REPORT SUPPORTED OPERATION CODES says |
 //! | [`sense`] | sense data |
 //! | [`lun`] | logical unit numbers, REPORT LUNS |
-//! | [`unit`] | what is known of one logical unit |
+//! | [`mod@unit`] | what is known of one logical unit |
 //! | [`nexus`] | what is known of one initiator at one logical unit |
 //! | [`action`] | what a command asks for |
 #![no_std]

@@ -167,7 +167,8 @@ fn write(
     data_out(unit, cx, range, |range| Action::Write { range, dpo, fua, then_verify })
 }
 
-/// A range whose Data-Out has its length, cut to what the initiator sends: whole blocks only.
+/// A range whose Data-Out has its length, cut to the whole blocks that the initiator sends: the
+/// residual overflow tells it that the rest was not taken (RFC 7143 11.4.5.1).
 fn data_out(
     unit: &Unit,
     cx: &Cx<'_>,
@@ -175,23 +176,10 @@ fn data_out(
     action: impl FnOnce(BlockRange) -> Action,
 ) -> Outcome {
     let bs = unit.caps.block_size;
-    let data_out = range.bytes(bs).len;
-    let expected = cx.command.expects_write;
-    let mut done = None;
-    if u64::from(expected) < data_out {
-        range.blocks = u64::from(expected / bs);
-        if expected % bs != 0 {
-            done = Some(Reply::check(Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT)));
-        }
-    }
-    if range.blocks == 0 && done.is_none() {
-        done = Some(Reply::GOOD);
-    }
-    let action = match done {
-        Some(reply) => Action::Complete(reply),
-        None => action(range),
-    };
-    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
+    let transfer = Transfer { data_in: 0, data_out: range.bytes(bs).len };
+    range.blocks = range.blocks.min(u64::from(cx.command.expects_write / bs));
+    let action = if range.blocks == 0 { Action::Complete(Reply::GOOD) } else { action(range) };
+    Ok(Task { action, transfer })
 }
 
 /// The Data-Out of one block that some commands take; anything else is refused.
