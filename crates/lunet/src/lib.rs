@@ -3,5 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod control;
 pub mod names;
+pub mod tables;
 pub mod units;

@@ -1,1 +1,3 @@
+//! The `lunet` program.
+
 fn main() {}

@@ -186,12 +186,10 @@ pub enum Backend {
         /// When space is taken.
         provisioning: Provisioning,
     },
-    /// A block device.
+    /// A block device, past the operating system's cache (O_DIRECT).
     Block {
         /// The device.
         path: PathBuf,
-        /// How the operating system's cache is used.
-        cache: Cache,
     },
     /// Memory; gone when the server stops.
     Memory {

@@ -104,7 +104,7 @@ pub const VOLUME: Table = Table {
         key("cache", "string", "\"buffered\""),
         key("provisioning", "string", "\"thin\""),
         key("vendor", "string", "\"LUNET\""),
-        key("product", "string", "(from the volume's name)"),
+        key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),
     ],
 };

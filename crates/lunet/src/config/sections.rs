@@ -194,7 +194,7 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
             continue;
         };
         let mut tag = 1;
-        let number: Convert<'_, u16> = &|v| integer(v, 0..=65_535).map(|n| n as u16);
+        let number: Convert<'_, u16> = &|v| integer(v, 1..=65_535).map(|n| n as u16);
         table.set("tag", &mut tag, number, mistakes);
         if let Some(other) = out.iter().find(|other| overlap(other.value.address, address.value)) {
             let line = mistakes.line(other.offset);

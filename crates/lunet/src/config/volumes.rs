@@ -30,7 +30,7 @@ const KINDS: &[(&str, Kind)] =
 const ONLY: &[(&str, &[Kind])] = &[
     ("path", &[Kind::File, Kind::Block]),
     ("size", &[Kind::File, Kind::Memory, Kind::Null]),
-    ("cache", &[Kind::File, Kind::Block]),
+    ("cache", &[Kind::File]),
     ("provisioning", &[Kind::File]),
 ];
 
@@ -68,11 +68,11 @@ fn volume(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vo
     let kind = table.get("backend", &|v| choice(v, KINDS), mistakes);
     table.missing("backend", mistakes);
     let power: Convert<'_, Option<u32>> = &|v| {
-        integer(v, 512..=1 << 20)
+        integer(v, 512..=65_536)
             .ok()
             .filter(|n| n.is_power_of_two())
             .map(|n| Some(n as u32))
-            .ok_or_else(|| "must be a power of two from 512 to 1048576 (bytes)".to_owned())
+            .ok_or_else(|| "must be a power of two from 512 to 65536 (bytes)".to_owned())
     };
     let block: Convert<'_, Option<u32>> = &|v| match integer(v, 512..=4096) {
         Ok(n @ (512 | 4096)) => Ok(Some(n as u32)),
@@ -127,8 +127,7 @@ fn backend(
     }
     let bytes = bytes.map(|bytes| bytes.value);
     let place = table.get("path", &path, mistakes).map(|found| found.value);
-    // A device has a cache of its own that flushes reach; a file is usually read by its owner too.
-    let mut cache = if kind == Kind::Block { Cache::Direct } else { Cache::Buffered };
+    let mut cache = Cache::Buffered;
     table.set("cache", &mut cache, &|v| choice(v, CACHES), mistakes);
     let mut provisioning = Provisioning::Thin;
     table.set("provisioning", &mut provisioning, &|v| choice(v, PROVISIONINGS), mistakes);
@@ -136,7 +135,7 @@ fn backend(
         Kind::File => Some(Backend::File { path: place, size: bytes, cache, provisioning }),
         Kind::Block => {
             table.missing("path", mistakes);
-            Some(Backend::Block { path: place?, cache })
+            Some(Backend::Block { path: place? })
         }
         Kind::Memory | Kind::Null => {
             table.missing("size", mistakes);

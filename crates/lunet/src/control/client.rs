@@ -1,0 +1,48 @@
+//! The asking end.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::protocol::{Answer, Request};
+use super::{Error, check_length, line};
+
+/// How long the server has to answer.
+const TIME: Duration = Duration::from_secs(10);
+
+/// The longest answer that is read, in bytes: 65,535 sessions at a KiB each.
+const MOST: usize = 64 << 20;
+
+/// Asks the server behind the socket at `path`.
+///
+/// # Errors
+/// There is no server, it may not be asked, or it gives no sensible answer.
+pub fn ask(path: &Path, request: Request) -> Result<Value, Error> {
+    check_length(path)?;
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        // A refused connection: the socket was left behind by a server that is gone.
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            Error::NotRunning { path: path.to_owned() }
+        }
+        ErrorKind::PermissionDenied => Error::Denied { path: path.to_owned() },
+        _ => Error::NoAnswer { path: path.to_owned(), error },
+    })?;
+    match exchange(&mut stream, request) {
+        Ok(Answer::Ok(value)) => Ok(value),
+        Ok(Answer::Error(text)) => Err(Error::Refused(text)),
+        Err(error) => Err(Error::NoAnswer { path: path.to_owned(), error }),
+    }
+}
+
+fn exchange(stream: &mut UnixStream, request: Request) -> io::Result<Answer> {
+    let deadline = Instant::now() + TIME;
+    // A server that turns us away has closed its end, and its answer is there to be read.
+    match line::send(stream, serde_json::to_vec(&request)?, deadline) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        sent => sent?,
+    }
+    Ok(serde_json::from_slice(&line::receive(stream, MOST, deadline)?)?)
+}

@@ -1,0 +1,73 @@
+//! The control socket: how `lunet sessions` and `lunet stats` ask a running server.
+//!
+//! A Unix socket that only its owner may use. A client sends one request, a line of JSON; the
+//! server sends one answer, a line of JSON, and closes the connection.
+//!
+//! ```text
+//! {"request":"sessions"}
+//! {"ok":[...]}            or   {"error":"a sentence"}
+//! ```
+
+mod client;
+mod line;
+mod protocol;
+mod server;
+
+use std::path::{Path, PathBuf};
+
+pub use client::ask;
+pub use protocol::{Answer, Request};
+pub use server::{ControlServer, Source};
+
+/// The name of the socket in the data directory.
+const SOCKET: &str = "lunet.sock";
+
+/// The longest path of a Unix socket, in bytes: `sun_path` has 108 with the zero behind it.
+const MAX_PATH: usize = 107;
+
+/// Why the control socket cannot be used, each in one plain sentence.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the variants' messages say what they and their fields mean")]
+pub enum Error {
+    #[error(
+        "the control socket's path {path} is {length} bytes long, and {MAX_PATH} are allowed: \
+         give a shorter one with --socket"
+    )]
+    PathTooLong { path: PathBuf, length: usize },
+    #[error(
+        "{path}: another lunet is running with this control socket: stop it, or give this one \
+         another --data or --socket"
+    )]
+    Live { path: PathBuf },
+    #[error("{path}: there is something that is not a socket: remove it, or give another --socket")]
+    NotASocket { path: PathBuf },
+    #[error("{path}: cannot listen on the control socket: {error}")]
+    Listen { path: PathBuf, error: std::io::Error },
+    #[error(
+        "no lunet is running with the control socket {path}: start one with `lunet serve`, or \
+         name the right one with --data or --socket"
+    )]
+    NotRunning { path: PathBuf },
+    #[error("{path}: permission denied: only the user that runs lunet may use its control socket")]
+    Denied { path: PathBuf },
+    #[error("{path}: lunet does not answer: {error}")]
+    NoAnswer { path: PathBuf, error: std::io::Error },
+    #[error("lunet answers: {0}")]
+    Refused(String),
+}
+
+/// The control socket of a server with this data directory, if it is given no other.
+pub fn default_path(data: &Path) -> PathBuf {
+    data.join(SOCKET)
+}
+
+fn check_length(path: &Path) -> Result<(), Error> {
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(Error::PathTooLong { path: path.to_owned(), length });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

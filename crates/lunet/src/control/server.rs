@@ -1,0 +1,211 @@
+//! The answering end: one thread that accepts, one short-lived thread for each client.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use serde_json::Value;
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use super::protocol::{Answer, Request};
+use super::{Error, check_length, line};
+
+/// How long a client may take for all that it does.
+const TIME: Duration = Duration::from_secs(5);
+
+/// The longest request, in bytes.
+const MOST: usize = 4096;
+
+/// The most clients at one time; the others are told to come back.
+const CLIENTS: usize = 8;
+
+/// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whoever knows the answers.
+pub trait Source: Send + Sync + 'static {
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// The answer cannot be put into JSON.
+    fn answer(&self, request: Request) -> serde_json::Result<Value>;
+}
+
+/// The control socket of a running server. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+    listener: Arc<UnixListener>,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ControlServer {
+    /// Listens at `path`, for this user alone. A socket that a dead server left there is
+    /// replaced. Clients wait until [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// The path is too long, belongs to a live server or to something else, or cannot be used.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        check_length(path)?;
+        let listener = listen(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener: Arc::new(listener),
+            stopping: Arc::default(),
+            thread: None,
+        })
+    }
+
+    /// Starts to answer.
+    ///
+    /// # Errors
+    /// The operating system grants no thread.
+    pub fn serve(&mut self, source: impl Source) -> io::Result<()> {
+        let listener = Arc::clone(&self.listener);
+        let stopping = Arc::clone(&self.stopping);
+        let source: Arc<dyn Source> = Arc::new(source);
+        let accept = move || accept(&listener, &stopping, &source);
+        self.thread = Some(thread::Builder::new().name("control".into()).spawn(accept)?);
+        Ok(())
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // The file goes first: as long as we listen, no other server takes the path.
+        let _ = std::fs::remove_file(&self.path);
+        self.stopping.store(true, Ordering::Release);
+        // Ends a waiting accept on Linux. If that fails the thread must not be waited for.
+        let ended = SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
+        if let (Some(thread), Ok(())) = (self.thread.take(), ended) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(path: &Path) -> Result<UnixListener, Error> {
+    let failed = |error| Error::Listen { path: path.to_owned(), error };
+    // Two servers that start at once must not both take a dead server's socket for theirs.
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let directory = std::fs::File::open(directory).map_err(failed)?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|error| failed(error.into()))?;
+    match bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            clear(path)?;
+            bind(path).map_err(failed)
+        }
+        other => other.map_err(failed),
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // On Linux the file gets the mode of the unbound socket, less the umask: at no moment can
+    // another user connect.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(CLIENTS as i32)?;
+    Ok(UnixListener::from(OwnedFd::from(socket)))
+}
+
+/// Removes a socket that nobody listens on.
+fn clear(path: &Path) -> Result<(), Error> {
+    let failed = |error| Error::Listen { path: path.to_owned(), error };
+    let kind = std::fs::symlink_metadata(path).map_err(failed)?.file_type();
+    if !kind.is_socket() {
+        return Err(Error::NotASocket { path: path.to_owned() });
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(Error::Denied { path: path.to_owned() })
+        }
+        _ => Err(Error::Live { path: path.to_owned() }),
+    }
+}
+
+fn accept(listener: &UnixListener, stopping: &AtomicBool, source: &Arc<dyn Source>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    while !stopping.load(Ordering::Acquire) {
+        let Ok((stream, _)) = listener.accept() else {
+            if !stopping.load(Ordering::Acquire) {
+                thread::sleep(PAUSE);
+            }
+            continue;
+        };
+        let place = Place::new(&clients);
+        if clients.load(Ordering::Relaxed) > CLIENTS {
+            refuse(stream, "too many clients at once; try again");
+            continue;
+        }
+        let source = Arc::clone(source);
+        let client = move || {
+            serve(stream, &*source);
+            drop(place);
+        };
+        // Without a thread the stream is dropped, and the client sees the end of it.
+        let _ = thread::Builder::new().name("control-client".into()).spawn(client);
+    }
+}
+
+/// One client's place among [`CLIENTS`]; given back when dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn new(clients: &Arc<AtomicUsize>) -> Self {
+        clients.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(clients))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn serve(mut stream: UnixStream, source: &dyn Source) {
+    let deadline = Instant::now() + TIME;
+    let answer = match line::receive(&mut stream, MOST, deadline) {
+        Ok(line) => match serde_json::from_slice(&line) {
+            Ok(request) => match source.answer(request) {
+                Ok(value) => Answer::Ok(value),
+                Err(error) => Answer::Error(format!("the answer cannot be written: {error}")),
+            },
+            Err(error) => Answer::Error(format!("this is no request: {error}")),
+        },
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            Answer::Error(format!("a request has at most {MOST} bytes"))
+        }
+        // The client has gone, or has said nothing in time: nobody to answer.
+        Err(_) => return,
+    };
+    send(&mut stream, &answer, deadline);
+}
+
+fn refuse(mut stream: UnixStream, why: &str) {
+    // A new socket takes these few bytes at once; the limit is for the case that it does not.
+    send(&mut stream, &Answer::Error(why.to_owned()), Instant::now() + PAUSE);
+}
+
+fn send(stream: &mut UnixStream, answer: &Answer, deadline: Instant) {
+    if let Ok(line) = serde_json::to_vec(answer) {
+        // A client that does not take its answer has only itself to blame.
+        let _ = line::send(stream, line, deadline);
+    }
+}

@@ -1,0 +1,85 @@
+//! Columns and wrapped lines.
+
+/// Rows of cells; the first cell of a row is set to the left, the others to the right.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    rows: Vec<Vec<String>>,
+}
+
+impl Columns {
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// Appends the rows to `out`, each indented by two spaces.
+    pub(super) fn write(&self, out: &mut String) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let wide = |column: usize| {
+            let width = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
+            self.rows.iter().map(width).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(wide).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                let width = *width;
+                match column {
+                    0 => line.push_str(&format!("  {cell:<width$}")),
+                    _ => line.push_str(&format!("  {cell:>width$}")),
+                }
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+    }
+}
+
+/// Appends words, indented by two spaces, in lines of at most `width` characters if they fit.
+pub(super) fn wrap(out: &mut String, words: impl IntoIterator<Item = String>, width: usize) {
+    let mut used = 0;
+    for word in words {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > width {
+            out.push('\n');
+            used = 0;
+        }
+        out.push_str(if used == 0 { "  " } else { " " });
+        used += length + if used == 0 { 2 } else { 1 };
+        out.push_str(&word);
+    }
+    if used > 0 {
+        out.push('\n');
+    }
+}
+
+/// `text` without what could steer a terminal: names come from the network.
+pub(super) fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut columns = Columns::default();
+        columns.row(["", "operations", "data"]);
+        columns.row(["read", "1 234", "8 GiB"]);
+        let mut out = String::new();
+        columns.write(&mut out);
+        assert_eq!(out, "        operations   data\n  read       1 234  8 GiB\n");
+    }
+
+    #[test]
+    fn words_wrap_before_the_width() {
+        let mut out = String::new();
+        wrap(&mut out, ["aaaa", "bbbb", "cccc"].map(String::from), 11);
+        assert_eq!(out, "  aaaa bbbb\n  cccc\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(harmless("iqn.\u{1b}[2Jx\n"), "iqn.?[2Jx?");
+    }
+}

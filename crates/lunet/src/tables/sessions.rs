@@ -1,0 +1,91 @@
+//! `lunet sessions`
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::layout::{harmless, wrap};
+use crate::units;
+
+/// The width of wrapped lines, in characters.
+const WIDTH: usize = 100;
+
+/// A session as the server describes it.
+#[derive(Deserialize)]
+struct Session {
+    initiator: String,
+    target: Option<String>,
+    peer: String,
+    portal: String,
+    transport: String,
+    isid: String,
+    tsih: u16,
+    shard: usize,
+    connected_seconds: u64,
+    commands_in_flight: usize,
+    keys: Vec<(String, String)>,
+}
+
+/// Describes the sessions, one paragraph each.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn sessions(answer: &Value) -> serde_json::Result<String> {
+    let sessions = Vec::<Session>::deserialize(answer)?;
+    let mut out = match sessions.len() {
+        0 => "no sessions\n".to_owned(),
+        1 => "1 session\n".to_owned(),
+        n => format!("{n} sessions\n"),
+    };
+    for session in &sessions {
+        out.push('\n');
+        paragraph(&mut out, session);
+    }
+    Ok(out)
+}
+
+fn paragraph(out: &mut String, session: &Session) {
+    let target = session.target.as_deref().unwrap_or("(discovery)");
+    out.push_str(&format!("{} -> {}\n", harmless(&session.initiator), harmless(target)));
+    out.push_str(&format!(
+        "  from {} to {} over {}, shard {}, ISID {}, TSIH {}\n",
+        session.peer, session.portal, session.transport, session.shard, session.isid, session.tsih
+    ));
+    let commands = match session.commands_in_flight {
+        1 => "1 command".to_owned(),
+        n => format!("{n} commands"),
+    };
+    let time = units::duration(Duration::from_secs(session.connected_seconds));
+    out.push_str(&format!("  connected for {time}, {commands} at work\n"));
+    let keys = session.keys.iter().map(|(key, value)| harmless(&format!("{key}={value}")));
+    wrap(out, keys, WIDTH);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_session_is_a_paragraph() {
+        let answer = json!([{
+            "initiator": "iqn.2008-11.org.linux-kvm:vm1", "target": "iqn.2026-11.local.lunet:demo",
+            "peer": "127.0.0.1:51234", "portal": "127.0.0.1:3260", "transport": "tcp",
+            "isid": "0x800000000001", "tsih": 3, "shard": 1, "connected_seconds": 200,
+            "commands_in_flight": 1, "keys": [["HeaderDigest", "None"], ["DataDigest", "CRC32C"]],
+            "added_later": true,
+        }]);
+        assert_eq!(
+            sessions(&answer).unwrap(),
+            "1 session\n\
+             \n\
+             iqn.2008-11.org.linux-kvm:vm1 -> iqn.2026-11.local.lunet:demo\n  \
+               from 127.0.0.1:51234 to 127.0.0.1:3260 over tcp, shard 1, ISID 0x800000000001, TSIH 3\n  \
+               connected for 3 min 20 s, 1 command at work\n  \
+               HeaderDigest=None DataDigest=CRC32C\n"
+        );
+        assert_eq!(sessions(&json!([])).unwrap(), "no sessions\n");
+        assert!(sessions(&json!({"x": 1})).is_err());
+    }
+}

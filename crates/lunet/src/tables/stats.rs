@@ -1,0 +1,206 @@
+//! `lunet stats`
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::layout::Columns;
+use crate::units;
+
+/// The width of the longest bar, in characters.
+const BAR: u64 = 40;
+
+/// What the server counts. Fields that are not shown are left out.
+#[derive(Deserialize)]
+struct Stats {
+    uptime_seconds: u64,
+    driver: String,
+    shards: usize,
+    protocol: BTreeMap<String, u64>,
+    volumes: Vec<Volume>,
+}
+
+#[derive(Deserialize)]
+struct Volume {
+    name: String,
+    size_bytes: u64,
+    read: Operations,
+    write: Operations,
+    flushes: u64,
+    unmaps: u64,
+    others: u64,
+    errors: u64,
+}
+
+#[derive(Deserialize)]
+struct Operations {
+    ops: u64,
+    bytes: u64,
+    mean_us: f64,
+    percentiles: Vec<Percentile>,
+    histogram: Vec<Bucket>,
+}
+
+#[derive(Deserialize)]
+struct Percentile {
+    percentile: f64,
+    us: u64,
+}
+
+#[derive(Deserialize)]
+struct Bucket {
+    up_to_us: u64,
+    count: u64,
+}
+
+/// Describes what the server has done.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn stats(answer: &Value) -> serde_json::Result<String> {
+    let stats = Stats::deserialize(answer)?;
+    let shards = match stats.shards {
+        1 => "1 shard".to_owned(),
+        n => format!("{n} shards"),
+    };
+    let time = units::duration(Duration::from_secs(stats.uptime_seconds));
+    let mut out = format!("up for {time}, {shards} on {}\n", stats.driver);
+    for one in &stats.volumes {
+        out.push('\n');
+        volume(&mut out, one);
+    }
+    out.push_str("\nprotocol\n");
+    let mut columns = Columns::default();
+    for (name, value) in &stats.protocol {
+        columns.row([name.replace('_', " "), units::count(*value)]);
+    }
+    columns.write(&mut out);
+    Ok(out)
+}
+
+fn volume(out: &mut String, volume: &Volume) {
+    out.push_str(&format!("volume {}, {}\n", volume.name, units::size(volume.size_bytes)));
+    let mut columns = Columns::default();
+    let kinds = [("read", &volume.read), ("write", &volume.write)];
+    let mut head: Vec<String> = ["", "operations", "data", "mean"].map(String::from).to_vec();
+    let widest = kinds.iter().max_by_key(|(_, kind)| kind.percentiles.len());
+    for point in widest.iter().flat_map(|(_, kind)| &kind.percentiles) {
+        head.push(match point.percentile {
+            p if p >= 100.0 => "slowest".to_owned(),
+            p => format!("{p} %"),
+        });
+    }
+    columns.row(head);
+    for (name, kind) in kinds {
+        columns.row(operations(name, kind));
+    }
+    for (name, count) in
+        [("flush", volume.flushes), ("unmap", volume.unmaps), ("other", volume.others)]
+    {
+        columns.row([name.to_owned(), units::count(count)]);
+    }
+    columns.row(["failed".to_owned(), units::count(volume.errors)]);
+    columns.write(out);
+    for (name, kind) in kinds.iter().filter(|(_, kind)| !kind.histogram.is_empty()) {
+        out.push_str(&format!("  latency of {name}s\n"));
+        bars(out, &kind.histogram);
+    }
+}
+
+fn operations(name: &str, kind: &Operations) -> Vec<String> {
+    let mut row = vec![name.to_owned(), units::count(kind.ops), units::size(kind.bytes)];
+    if kind.ops > 0 {
+        // Anything that is not a time (JSON has no NaN, but the answer may be wrong) shows as 0.
+        let mean = Duration::try_from_secs_f64(kind.mean_us / 1e6).unwrap_or_default();
+        row.push(units::duration(mean));
+        row.extend(kind.percentiles.iter().map(|p| micros(p.us)));
+    }
+    row
+}
+
+/// The histogram: upper bound, count, a bar as long as its part of the fullest bucket.
+fn bars(out: &mut String, histogram: &[Bucket]) {
+    let most = histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
+    let bounds: Vec<String> = histogram.iter().map(|bucket| micros(bucket.up_to_us)).collect();
+    let counts: Vec<String> = histogram.iter().map(|bucket| units::count(bucket.count)).collect();
+    let width = |cells: &[String]| cells.iter().map(String::len).max().unwrap_or(0);
+    let (wide, far) = (width(&bounds), width(&counts));
+    for ((bucket, bound), count) in histogram.iter().zip(&bounds).zip(&counts) {
+        let length = (u128::from(bucket.count) * u128::from(BAR)).div_ceil(u128::from(most));
+        let bar = "#".repeat(length as usize);
+        let line = format!("    up to {bound:>wide$}  {count:>far$}  {bar}");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+fn micros(us: u64) -> String {
+    units::duration(Duration::from_micros(us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn volumes_have_a_table_and_bars() {
+        let idle =
+            json!({"ops": 0, "bytes": 0, "mean_us": 0.0, "percentiles": [], "histogram": []});
+        let answer = json!({
+            "uptime_seconds": 61, "driver": "io_uring", "shards": 2,
+            "protocol": {"logins": 3, "digest_errors": 0},
+            "volumes": [{
+                "name": "demo", "size_bytes": 8u64 << 30, "flushes": 12, "unmaps": 0, "others": 7,
+                "errors": 1, "write": idle,
+                "read": {
+                    "ops": 12345, "bytes": 12345 * 4096, "mean_us": 85.5,
+                    "percentiles": [{"percentile": 50.0, "us": 80}, {"percentile": 99.9, "us": 1500},
+                                    {"percentile": 100.0, "us": 2000000}],
+                    "histogram": [{"up_to_us": 127, "count": 12000}, {"up_to_us": 2097151, "count": 345}],
+                },
+            }],
+        });
+        let text = stats(&answer).unwrap();
+        assert_eq!(
+            text,
+            "up for 1 min 1 s, 2 shards on io_uring\n\
+             \n\
+             volume demo, 8 GiB\n          \
+                       operations      data     mean   50 %  99.9 %  slowest\n  \
+               read        12 345  48.2 MiB  85.5 us  80 us  1.5 ms      2 s\n  \
+               write            0       0 B\n  \
+               flush           12\n  \
+               unmap            0\n  \
+               other            7\n  \
+               failed           1\n  \
+               latency of reads\n    \
+                 up to 127 us  12 000  ########################################\n    \
+                 up to  2.1 s     345  ##\n\
+             \n\
+             protocol\n  \
+               digest errors  0\n  \
+               logins         3\n"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_an_error_or_shown_and_never_a_panic() {
+        assert!(stats(&json!([])).is_err());
+        let operations = json!({
+            "ops": u64::MAX, "bytes": u64::MAX, "mean_us": -1.0,
+            "percentiles": [{"percentile": 1e300, "us": u64::MAX}],
+            "histogram": [{"up_to_us": u64::MAX, "count": u64::MAX}],
+        });
+        let answer = json!({
+            "uptime_seconds": u64::MAX, "driver": "", "shards": 1, "protocol": {},
+            "volumes": [{
+                "name": "", "size_bytes": u64::MAX, "flushes": 0, "unmaps": 0, "others": 0,
+                "errors": 0, "read": operations, "write": operations,
+            }],
+        });
+        assert!(stats(&answer).unwrap().contains("slowest"));
+    }
+}
