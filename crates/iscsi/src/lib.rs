@@ -7,6 +7,8 @@
 //! * [`text`]: `key=value` data, collected over several PDUs.
 //! * [`keys`]: the negotiated keys, their value types and result functions.
 //! * [`digest`]: CRC32C header and data digests.
+//! * [`negotiation`]: what both ends agreed on.
+//! * [`target`]: the target's end of a connection.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -16,5 +18,7 @@ extern crate std;
 
 pub mod digest;
 pub mod keys;
+pub mod negotiation;
 pub mod pdu;
+pub mod target;
 pub mod text;

@@ -1,0 +1,26 @@
+//! The target's end of a connection.
+//!
+//! [`Connection`] takes received bytes and gives [`Event`]s; what it is told to send goes into a
+//! [`Transmit`]. It keeps the sequence numbers, the command window, segmenting, digests, R2T,
+//! residuals, NOP, text and logout to itself, so the layer above sees commands and data only.
+//!
+//! The order of calls for one receive: [`Connection::take_rx_target`], receive into the target
+//! first and into a scratch buffer behind it, [`Connection::rx_payload`] with what went into the
+//! target, [`Connection::rx_bytes`] with what went into the scratch buffer.
+
+mod connection;
+mod counters;
+mod event;
+pub mod options;
+mod site;
+mod tag;
+
+pub use connection::Connection;
+pub use counters::Counters;
+pub use event::{CloseReason, Command, Event, Response, TransferError, Wanted};
+pub use options::{DigestPolicy, Options};
+pub use site::{
+    Cx, LoginIdentity, LoginRefusal, Payload, RxTarget, SendTargets, SessionType, Site, TargetInfo,
+    Transmit,
+};
+pub use tag::Tag;
