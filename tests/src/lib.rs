@@ -12,5 +12,7 @@ pub mod conformance;
 pub mod data;
 pub mod fuse;
 pub mod process;
+pub mod random;
 pub mod server;
 pub mod tgt;
+pub mod wire;

@@ -2,9 +2,9 @@
 
 use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -35,6 +35,11 @@ pub fn lunet_binary() -> Result<PathBuf> {
     )
 }
 
+/// A TCP port of 127.0.0.1 that nobody listens on. Another process may take it before the caller does.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
 /// A logical unit's address in the form that libiscsi and QEMU read.
 pub fn url(portal: &str, target: &str, lun: u16) -> String {
     format!("iscsi://{portal}/{target}/{lun}")
@@ -47,12 +52,18 @@ pub struct Serve {
     config: Option<String>,
     data: Option<PathBuf>,
     core: Option<usize>,
+    quiet: bool,
 }
 
 impl Serve {
     /// The embedded default on a free port of 127.0.0.1, in a directory of its own, with a volume of `size` ("1G").
     pub fn demo(size: &str) -> Serve {
-        let arguments = ["--listen", "127.0.0.1:0", "--size", size].map(str::to_owned).to_vec();
+        Serve::at("127.0.0.1:0", size)
+    }
+
+    /// The embedded default at this address, with a volume of `size`.
+    pub fn at(listen: &str, size: &str) -> Serve {
+        let arguments = ["--listen", listen, "--size", size].map(str::to_owned).to_vec();
         Serve { arguments, ..Serve::default() }
     }
 
@@ -79,8 +90,15 @@ impl Serve {
         self
     }
 
+    /// Does not repeat the server's messages when it is dropped.
+    pub fn quiet(mut self) -> Serve {
+        self.quiet = true;
+        self
+    }
+
     /// Starts the server and waits until it serves.
     pub fn start(self) -> Result<Server> {
+        let quiet = self.quiet;
         let (mut process, directory) = self.spawn()?;
         let deadline = Instant::now() + READY;
         let urls = process.stdout.find(deadline, |text| {
@@ -94,7 +112,7 @@ impl Serve {
             let (out, err) = (process.stdout.text(), process.stderr.text());
             bail!("`{}` got not ready ({end:?})\n{out}{err}", process.command());
         };
-        Ok(Server { process, urls, directory })
+        Ok(Server { process, urls, directory, quiet })
     }
 
     /// Starts the server without waiting for anything: for starts that must fail.
@@ -130,6 +148,7 @@ pub struct Server {
     process: Running,
     urls: Vec<String>,
     directory: Option<TempDir>,
+    quiet: bool,
 }
 
 impl Server {
@@ -179,10 +198,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // The test framework shows this only for a test that fails.
-        if !thread::panicking() && env::var_os("LUNET_E2E_QUIET").is_some() {
-            return;
+        let text = self.process.stderr.text();
+        if !self.quiet && !text.is_empty() {
+            eprintln!("--- stderr of `{}`\n{text}", self.process.command());
         }
-        eprintln!("--- stderr of `{}`\n{}", self.process.command(), self.process.stderr.text());
     }
 }
 

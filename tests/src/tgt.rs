@@ -1,7 +1,6 @@
 //! Debian's `tgtd`: the peer of the benchmark, and a target to develop this harness with.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::process::{self, Running, leashed};
-use crate::server::url;
+use crate::server::{free_port, url};
 
 /// The name of the one target.
 pub const TARGET: &str = "iqn.2026-11.local.lunet:peer";
@@ -43,7 +42,7 @@ impl Tgt {
     /// Serves `file` as [`LUN`] of [`TARGET`] on a free port, with these negotiation settings. Needs root.
     pub fn start(file: &Path, settings: &[(&str, &str)], core: Option<usize>) -> Result<Tgt> {
         // tgtd cannot pick a port itself. Another process may take this one in between; then tgtd fails to start.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let mut command = leashed(core);
         let control = (port & CONTROL_MASK).to_string();
         command.args(["tgtd", "-f", "-C", &control]);

@@ -46,7 +46,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let (report, about) = match (&arguments.url, arguments.peer) {
         (Some(url), _) => (conformance::run(url, &names, progress)?, url.clone()),
         (None, Peer::Lunet) => {
-            let server = Serve::demo("1G").start()?;
+            let server = Serve::demo("1G").quiet().start()?;
             (conformance::run(server.url(), &names, progress)?, server::version()?)
         }
         (None, Peer::Tgt) => {

@@ -1,0 +1,41 @@
+//! A small blocking iSCSI initiator (RFC 7143), written without lunet's own protocol code.
+//!
+//! It does what the stock clients cannot: data digests, an exact record of which write and which flush was answered, and
+//! deliberately broken PDUs.
+
+mod pdu;
+pub mod scsi;
+mod session;
+
+pub use pdu::{Pdu, crc32c};
+pub use session::{Answer, Login, Session};
+
+/// PDU opcodes (RFC 7143 11.2.1.2).
+pub mod opcode {
+    /// NOP-Out.
+    pub const NOP_OUT: u8 = 0x00;
+    /// SCSI Command.
+    pub const SCSI_COMMAND: u8 = 0x01;
+    /// Login Request.
+    pub const LOGIN_REQUEST: u8 = 0x03;
+    /// SCSI Data-Out.
+    pub const DATA_OUT: u8 = 0x05;
+    /// Logout Request.
+    pub const LOGOUT_REQUEST: u8 = 0x06;
+    /// NOP-In.
+    pub const NOP_IN: u8 = 0x20;
+    /// SCSI Response.
+    pub const SCSI_RESPONSE: u8 = 0x21;
+    /// Login Response.
+    pub const LOGIN_RESPONSE: u8 = 0x23;
+    /// SCSI Data-In.
+    pub const DATA_IN: u8 = 0x25;
+    /// Logout Response.
+    pub const LOGOUT_RESPONSE: u8 = 0x26;
+    /// Ready To Transfer.
+    pub const R2T: u8 = 0x31;
+    /// Asynchronous Message.
+    pub const ASYNC: u8 = 0x32;
+    /// Reject.
+    pub const REJECT: u8 = 0x3f;
+}

@@ -1,0 +1,89 @@
+//! The few SCSI commands (SBC-4, SPC-5) that the suites send themselves.
+
+use anyhow::{Result, ensure};
+
+use super::session::{Answer, Session};
+
+/// Status GOOD.
+pub const GOOD: u8 = 0x00;
+/// Status CHECK CONDITION.
+pub const CHECK_CONDITION: u8 = 0x02;
+
+/// READ(16).
+pub fn read16(lba: u64, blocks: u32) -> [u8; 16] {
+    transfer(0x88, lba, blocks)
+}
+
+/// WRITE(16).
+pub fn write16(lba: u64, blocks: u32) -> [u8; 16] {
+    transfer(0x8a, lba, blocks)
+}
+
+/// SYNCHRONIZE CACHE(10) of the whole logical unit.
+pub const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// TEST UNIT READY.
+pub const TEST_UNIT_READY: [u8; 6] = [0; 6];
+
+fn transfer(opcode: u8, lba: u64, blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// The sense key of an answer, fixed or descriptor format.
+pub fn sense_key(answer: &Answer) -> Option<u8> {
+    let format = answer.sense.first()? & 0x7f;
+    let at = if format >= 0x72 { 1 } else { 2 };
+    Some(answer.sense.get(at)? & 0x0f)
+}
+
+impl Session {
+    /// Takes the unit attention that a new session has, so that the next command counts.
+    pub fn settle(&mut self, lun: u8) -> Result<()> {
+        for _ in 0..8 {
+            let answer = self.execute(lun, &TEST_UNIT_READY, 0, &[])?;
+            if answer.status == GOOD {
+                return Ok(());
+            }
+            ensure!(sense_key(&answer) == Some(6), "{answer:02x?}");
+        }
+        anyhow::bail!("unit attentions without end")
+    }
+
+    /// Reads; demands GOOD and the whole length.
+    pub fn read(&mut self, lun: u8, lba: u64, blocks: u32, block: usize) -> Result<Vec<u8>> {
+        let expected = blocks as usize * block;
+        let answer = self.execute(lun, &read16(lba, blocks), expected, &[])?;
+        ensure!(
+            answer.status == GOOD,
+            "READ at {lba}: {:02x} {:02x?}",
+            answer.status,
+            answer.sense
+        );
+        ensure!(answer.data.len() == expected, "{} of {expected} bytes", answer.data.len());
+        Ok(answer.data)
+    }
+
+    /// Writes whole blocks; demands GOOD.
+    pub fn write(&mut self, lun: u8, lba: u64, data: &[u8], block: usize) -> Result<()> {
+        let blocks = u32::try_from(data.len() / block)?;
+        let answer = self.execute(lun, &write16(lba, blocks), 0, data)?;
+        ensure!(
+            answer.status == GOOD,
+            "WRITE at {lba}: {:02x} {:02x?}",
+            answer.status,
+            answer.sense
+        );
+        Ok(())
+    }
+
+    /// SYNCHRONIZE CACHE; demands GOOD.
+    pub fn flush(&mut self, lun: u8) -> Result<()> {
+        let answer = self.execute(lun, &SYNCHRONIZE_CACHE, 0, &[])?;
+        ensure!(answer.status == GOOD, "flush: {:02x} {:02x?}", answer.status, answer.sense);
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! Login and commands.
+
+use std::collections::HashMap;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::opcode;
+use super::pdu::Pdu;
+
+/// A target that says nothing for so long has failed the test.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What one Data-In or Data-Out of ours may carry; the target may ask for less.
+const SEGMENT: usize = 64 << 10;
+
+const FINAL: u8 = 0x80;
+const READ: u8 = 0x40;
+const WRITE: u8 = 0x20;
+const SIMPLE: u8 = 0x01;
+/// Data-In with status (RFC 7143 11.7.1).
+const STATUS: u8 = 0x01;
+/// Login: transit from operational negotiation to full feature phase.
+const TO_FULL_FEATURE: u8 = 0x87;
+
+/// How to log in.
+#[derive(Clone, Debug)]
+pub struct Login<'a> {
+    /// `address:port`.
+    pub portal: &'a str,
+    /// `None`: a discovery session.
+    pub target: Option<&'a str>,
+    /// The initiator's name.
+    pub initiator: &'a str,
+    /// The initiator session ID's qualifier: sessions of one initiator differ in it.
+    pub qualifier: u16,
+    /// Ask for CRC32C.
+    pub header_digest: bool,
+    /// Ask for CRC32C.
+    pub data_digest: bool,
+}
+
+impl<'a> Login<'a> {
+    /// A normal session without digests.
+    pub fn new(portal: &'a str, target: &'a str) -> Login<'a> {
+        Login {
+            portal,
+            target: Some(target),
+            initiator: "iqn.2026-11.local.lunet:e2e",
+            qualifier: 0,
+            header_digest: false,
+            data_digest: false,
+        }
+    }
+
+    /// The Login Request that goes straight to operational negotiation.
+    pub fn request(&self) -> Pdu {
+        let mut pdu = Pdu::new(opcode::LOGIN_REQUEST | 0x40);
+        pdu.header[1] = TO_FULL_FEATURE;
+        // ISID of the random format (type 2), with a qualifier.
+        pdu.header[8..14].copy_from_slice(&[0x80, 0x4c, 0x55, 0x4e, 0, 0]);
+        pdu.header[12..14].copy_from_slice(&self.qualifier.to_be_bytes());
+        pdu.set_word(16, 1);
+        pdu.set_word(24, 1);
+        let digest = |wanted| if wanted { "CRC32C" } else { "None" };
+        let mut keys = vec![format!("InitiatorName={}", self.initiator)];
+        match self.target {
+            Some(name) => keys.extend([format!("TargetName={name}"), "SessionType=Normal".into()]),
+            None => keys.push("SessionType=Discovery".into()),
+        }
+        keys.push(format!("HeaderDigest={}", digest(self.header_digest)));
+        keys.push(format!("DataDigest={}", digest(self.data_digest)));
+        keys.push(format!("MaxRecvDataSegmentLength={SEGMENT}"));
+        keys.extend(
+            ["InitialR2T=No", "ImmediateData=Yes", "ErrorRecoveryLevel=0"].map(str::to_owned),
+        );
+        for key in keys {
+            pdu.data.extend_from_slice(key.as_bytes());
+            pdu.data.push(0);
+        }
+        pdu
+    }
+}
+
+/// The end of a command.
+#[derive(Debug)]
+pub struct Answer {
+    /// The initiator task tag of the command.
+    pub tag: u32,
+    /// The SCSI status.
+    pub status: u8,
+    /// What was read.
+    pub data: Vec<u8>,
+    /// The sense data.
+    pub sense: Vec<u8>,
+}
+
+/// A session in full feature phase.
+pub struct Session {
+    stream: TcpStream,
+    header_digest: bool,
+    data_digest: bool,
+    /// The keys that the target answered or declared.
+    pub keys: HashMap<String, String>,
+    segment: usize,
+    first_burst: usize,
+    immediate: bool,
+    cmd_sn: u32,
+    exp_stat_sn: u32,
+    max_cmd_sn: u32,
+    next_tag: u32,
+    /// By task tag: the data that R2Ts will ask for, or that has come in.
+    tasks: HashMap<u32, Vec<u8>>,
+}
+
+impl Session {
+    /// Connects and logs in.
+    pub fn open(login: &Login<'_>) -> Result<Session> {
+        let address = login.portal.to_socket_addrs()?.next().context("no address")?;
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        login.request().send(&mut stream, false, false)?;
+        let mut text = Vec::new();
+        let answer = loop {
+            let answer = Pdu::receive(&mut stream, false, false)?;
+            ensure!(answer.opcode() == opcode::LOGIN_RESPONSE, "opcode {:02x}", answer.opcode());
+            let status = (answer.header[36], answer.header[37]);
+            ensure!(status == (0, 0), "login refused: status {status:02x?}");
+            text.extend_from_slice(&answer.data);
+            if answer.flags() & 0x83 == 0x83 {
+                break answer;
+            }
+            // The target wants another round before the transition.
+            let mut again = Pdu::new(opcode::LOGIN_REQUEST | 0x40);
+            again.header[1..16].copy_from_slice(&login.request().header[1..16]);
+            again.header[5..8].fill(0);
+            again.set_word(16, 1);
+            again.set_word(24, 1);
+            again.set_word(28, answer.word(24).wrapping_add(1));
+            again.send(&mut stream, false, false)?;
+        };
+        let keys: HashMap<String, String> = String::from_utf8_lossy(&text)
+            .split('\0')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        let number = |key: &str, default: usize| {
+            keys.get(key).and_then(|v| v.parse().ok()).unwrap_or(default)
+        };
+        let is = |key: &str, value: &str| keys.get(key).is_some_and(|v| v == value);
+        Ok(Session {
+            stream,
+            header_digest: is("HeaderDigest", "CRC32C"),
+            data_digest: is("DataDigest", "CRC32C"),
+            segment: number("MaxRecvDataSegmentLength", 8192).min(SEGMENT),
+            first_burst: number("FirstBurstLength", 65536),
+            immediate: !is("ImmediateData", "No"),
+            cmd_sn: 1,
+            exp_stat_sn: answer.word(24).wrapping_add(1),
+            max_cmd_sn: answer.word(32),
+            next_tag: 1,
+            tasks: HashMap::new(),
+            keys,
+        })
+    }
+
+    /// Are both digests on?
+    pub fn digests(&self) -> (bool, bool) {
+        (self.header_digest, self.data_digest)
+    }
+
+    /// The connection, for sending what no initiator should.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// May another command be sent (RFC 7143 4.2.2.1)?
+    pub fn has_window(&self) -> bool {
+        (self.max_cmd_sn.wrapping_sub(self.cmd_sn) as i32) >= 0
+    }
+
+    /// Sends a command. `expected`: the bytes to read; `data`: the bytes to write. Only one of them.
+    pub fn start(&mut self, lun: u8, cdb: &[u8], expected: usize, data: &[u8]) -> Result<u32> {
+        let mut pdu = Pdu::new(opcode::SCSI_COMMAND);
+        let tag = self.next_tag;
+        self.next_tag = self.next_tag.wrapping_add(1);
+        let direction = match (expected, data.len()) {
+            (0, 0) => 0,
+            (_, 0) => READ,
+            _ => WRITE,
+        };
+        pdu.header[1] = FINAL | SIMPLE | direction;
+        pdu.header[9] = lun;
+        pdu.set_word(16, tag);
+        pdu.set_word(20, u32::try_from(expected.max(data.len()))?);
+        pdu.set_word(24, self.cmd_sn);
+        pdu.set_word(28, self.exp_stat_sn);
+        pdu.header[32..32 + cdb.len()].copy_from_slice(cdb);
+        if self.immediate {
+            let first = data.len().min(self.segment).min(self.first_burst);
+            pdu.data = data[..first].to_vec();
+        }
+        let task = if data.is_empty() { Vec::with_capacity(expected) } else { data.to_vec() };
+        self.tasks.insert(tag, task);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.send(&pdu)?;
+        Ok(tag)
+    }
+
+    /// Waits for the end of any command.
+    pub fn finish(&mut self) -> Result<Answer> {
+        loop {
+            let pdu = self.receive()?;
+            let tag = pdu.word(16);
+            match pdu.opcode() {
+                opcode::SCSI_RESPONSE => {
+                    ensure!(pdu.header[2] == 0, "response {:02x}", pdu.header[2]);
+                    let data = self.tasks.remove(&tag).context("an answer to no command")?;
+                    let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
+                    return Ok(Answer { tag, status: pdu.header[3], data, sense });
+                }
+                opcode::DATA_IN => {
+                    let data = self.tasks.get_mut(&tag).context("data for no command")?;
+                    ensure!(pdu.word(40) as usize == data.len(), "Data-In out of order");
+                    data.extend_from_slice(&pdu.data);
+                    if pdu.flags() & STATUS != 0 {
+                        let data = self.tasks.remove(&tag).unwrap_or_default();
+                        return Ok(Answer { tag, status: pdu.header[3], data, sense: Vec::new() });
+                    }
+                }
+                opcode::R2T => self.answer_r2t(&pdu)?,
+                opcode::NOP_IN if pdu.word(20) != u32::MAX => self.answer_ping(&pdu)?,
+                opcode::NOP_IN | opcode::ASYNC => {}
+                other => bail!("unexpected PDU {other:02x}: {:02x?}", pdu.header),
+            }
+        }
+    }
+
+    /// Sends a command and waits for its end. Other commands must not be outstanding.
+    pub fn execute(&mut self, lun: u8, cdb: &[u8], expected: usize, data: &[u8]) -> Result<Answer> {
+        let tag = self.start(lun, cdb, expected, data)?;
+        let answer = self.finish()?;
+        ensure!(answer.tag == tag, "the answer to another command");
+        Ok(answer)
+    }
+
+    /// Waits until the target has read and answered all that was sent before: NOP-Out and its answer.
+    pub fn ping(&mut self) -> Result<()> {
+        let mut pdu = Pdu::new(opcode::NOP_OUT | 0x40);
+        pdu.header[1] = FINAL;
+        pdu.set_word(16, 0x7fff_0000);
+        pdu.set_word(20, u32::MAX);
+        pdu.set_word(24, self.cmd_sn);
+        pdu.set_word(28, self.exp_stat_sn);
+        pdu.data = b"still there?".to_vec();
+        self.send(&pdu)?;
+        let answer = self.receive()?;
+        ensure!(answer.opcode() == opcode::NOP_IN, "opcode {:02x}", answer.opcode());
+        ensure!(answer.data == pdu.data, "the ping came back with other data");
+        Ok(())
+    }
+
+    /// Logs out.
+    pub fn logout(mut self) -> Result<()> {
+        let mut pdu = Pdu::new(opcode::LOGOUT_REQUEST | 0x40);
+        pdu.header[1] = FINAL;
+        pdu.set_word(16, 0x7fff_0001);
+        pdu.set_word(24, self.cmd_sn);
+        pdu.set_word(28, self.exp_stat_sn);
+        self.send(&pdu)?;
+        let answer = self.receive()?;
+        ensure!(answer.opcode() == opcode::LOGOUT_RESPONSE, "opcode {:02x}", answer.opcode());
+        Ok(())
+    }
+
+    /// Sends a PDU of the caller's own making, with the session's digests.
+    pub fn send(&mut self, pdu: &Pdu) -> Result<()> {
+        pdu.send(&mut self.stream, self.header_digest, self.data_digest)
+    }
+
+    /// Receives the next PDU and keeps the sequence numbers.
+    pub fn receive(&mut self) -> Result<Pdu> {
+        let pdu = Pdu::receive(&mut self.stream, self.header_digest, self.data_digest)?;
+        let has_status = match pdu.opcode() {
+            opcode::R2T => false,
+            opcode::DATA_IN => pdu.flags() & STATUS != 0,
+            // A ping of the target's own does not advance StatSN.
+            opcode::NOP_IN => pdu.word(16) != u32::MAX,
+            _ => true,
+        };
+        if has_status {
+            ensure!(pdu.word(24) == self.exp_stat_sn, "StatSN {}", pdu.word(24));
+            self.exp_stat_sn = self.exp_stat_sn.wrapping_add(1);
+        }
+        self.max_cmd_sn = pdu.word(32);
+        Ok(pdu)
+    }
+
+    fn answer_r2t(&mut self, r2t: &Pdu) -> Result<()> {
+        let (tag, offset, length) = (r2t.word(16), r2t.word(40) as usize, r2t.word(44) as usize);
+        let data = self.tasks.get(&tag).context("an R2T for no command")?;
+        let wanted = data.get(offset..offset + length).context("an R2T beyond the data")?.to_vec();
+        let count = wanted.len().div_ceil(self.segment);
+        for (n, piece) in wanted.chunks(self.segment).enumerate() {
+            let mut pdu = Pdu::new(opcode::DATA_OUT);
+            pdu.header[1] = if n + 1 == count { FINAL } else { 0 };
+            pdu.header[8..24].copy_from_slice(&r2t.header[8..24]);
+            pdu.set_word(28, self.exp_stat_sn);
+            pdu.set_word(36, u32::try_from(n)?);
+            pdu.set_word(40, u32::try_from(offset + n * self.segment)?);
+            pdu.data = piece.to_vec();
+            self.send(&pdu)?;
+        }
+        Ok(())
+    }
+
+    fn answer_ping(&mut self, ping: &Pdu) -> Result<()> {
+        let mut pdu = Pdu::new(opcode::NOP_OUT | 0x40);
+        pdu.header[1] = FINAL;
+        pdu.header[8..16].copy_from_slice(&ping.header[8..16]);
+        pdu.set_word(16, u32::MAX);
+        pdu.set_word(20, ping.word(20));
+        pdu.set_word(24, self.cmd_sn);
+        pdu.set_word(28, self.exp_stat_sn);
+        self.send(&pdu)
+    }
+}
