@@ -172,6 +172,11 @@ impl Session {
         (self.header_digest, self.data_digest)
     }
 
+    /// The sequence number of the next command.
+    pub fn cmd_sn(&self) -> u32 {
+        self.cmd_sn
+    }
+
     /// The connection, for sending what no initiator should.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream

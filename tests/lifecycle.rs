@@ -1,0 +1,150 @@
+//! Starting, stopping, and starts that must fail with one plain sentence and exit code 1.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lunet_e2e::clients::SHORT;
+use lunet_e2e::process::{Running, run};
+use lunet_e2e::server::{DEMO_TARGET, Serve, lunet_binary};
+use lunet_e2e::wire::{Login, Session};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// Demands exit code 1 and one line that contains `words`.
+fn refused(mut process: Running, words: &str) -> Result<()> {
+    let status = process.wait(SHORT)?;
+    let text = process.stderr.text();
+    ensure!(status.and_then(|s| s.code()) == Some(1), "{status:?}: {text}");
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    ensure!(lines.len() == 1, "one sentence, not: {text}");
+    ensure!(text.contains(words), "`{words}` is missing: {text}");
+    ensure!(!text.contains("panicked"), "{text}");
+    Ok(())
+}
+
+fn stops_with_open_sessions(signal: Signal) -> Result<()> {
+    const GRACE: Duration = Duration::from_secs(3);
+    const TARGET: &str = "iqn.2026-11.local.lunet:t";
+    let config = format!(
+        "[server]\nshutdown-grace = \"3s\"\n\
+         [[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.a]\nbackend = \"file\"\nsize = \"64MiB\"\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n"
+    );
+    let dir = TempDir::with_prefix("lunet-stop-")?;
+    let mut server = Serve::config(config.clone()).data(dir.path()).start()?;
+    let mut sessions = Vec::new();
+    for qualifier in 0..8 {
+        let portal = server.portal().to_owned();
+        let mut session = Session::open(&Login { qualifier, ..Login::new(&portal, TARGET) })?;
+        session.settle(0)?;
+        let data = [qualifier as u8 + 1; 4096];
+        session.write(0, u64::from(qualifier) * 8, &data, 512)?;
+        sessions.push(session);
+    }
+    // A discovery session and a connection that has said nothing are open too.
+    let portal = server.portal().to_owned();
+    let _discovery = Session::open(&Login { target: None, ..Login::new(&portal, TARGET) })?;
+    let _silent = std::net::TcpStream::connect(&portal)?;
+
+    let start = Instant::now();
+    server.process().signal(signal)?;
+    let status = server.process().wait(GRACE + Duration::from_secs(10))?;
+    let took = start.elapsed();
+    ensure!(status.is_some_and(|s| s.success()), "{status:?} after {took:?}");
+    // Nobody logs out here, so the grace is used up, but not much more.
+    ensure!(took < GRACE + Duration::from_secs(5), "{took:?}");
+    drop(server);
+
+    let server = Serve::config(config).data(dir.path()).start()?;
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    for n in 0..8_u8 {
+        let found = session.read(0, u64::from(n) * 8, 8, 512)?;
+        ensure!(found == [n + 1; 4096], "block {n} is not there after the restart");
+    }
+    session.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn sigterm_ends_it_within_the_grace() -> Result<()> {
+    stops_with_open_sessions(Signal::TERM)
+}
+
+#[test]
+fn sigint_ends_it_within_the_grace() -> Result<()> {
+    stops_with_open_sessions(Signal::INT)
+}
+
+#[test]
+fn an_idle_server_stops_at_once() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let mut session = Session::open(&Login::new(server.portal(), DEMO_TARGET))?;
+    session.settle(0)?;
+    session.logout()?;
+    let start = Instant::now();
+    server.stop()?;
+    ensure!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    Ok(())
+}
+
+#[test]
+fn a_port_in_use_is_refused() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let (second, _dir) = Serve::at(server.portal(), "64M").spawn()?;
+    refused(second, server.portal())
+}
+
+#[test]
+fn a_volume_open_in_another_lunet_is_refused() -> Result<()> {
+    let dir = TempDir::with_prefix("lunet-twice-")?;
+    let server = Serve::demo("64M").data(dir.path()).start()?;
+    let (second, _) = Serve::demo("64M").data(dir.path()).spawn()?;
+    refused(second, "lunet")?;
+    // The first one does not mind.
+    Session::open(&Login::new(server.portal(), DEMO_TARGET))?.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_missing_configuration_file_is_refused() -> Result<()> {
+    let arguments = ["--config", "/nonexistent/lunet.toml"];
+    let (process, _dir) = Serve::default().arguments(&arguments).spawn()?;
+    refused(process, "/nonexistent/lunet.toml")
+}
+
+#[test]
+fn a_missing_block_device_is_refused() -> Result<()> {
+    let config = "[volumes.a]\nbackend = \"block\"\npath = \"/dev/nonexistent\"\n\
+                  [[portal]]\naddress = \"127.0.0.1:0\"\n\
+                  [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\n";
+    let (process, _dir) = Serve::config(config).spawn()?;
+    refused(process, "/dev/nonexistent")
+}
+
+#[test]
+fn too_little_space_is_refused() -> Result<()> {
+    let config = "[volumes.a]\nbackend = \"file\"\nsize = \"4000TiB\"\nprovisioning = \"full\"\n\
+                  [[portal]]\naddress = \"127.0.0.1:0\"\n\
+                  [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\n";
+    let (process, _dir) = Serve::config(config).spawn()?;
+    refused(process, "a.img")
+}
+
+#[test]
+fn a_mistake_in_the_configuration_is_named_with_line_and_key() -> Result<()> {
+    let dir = TempDir::with_prefix("lunet-config-")?;
+    let path = dir.path().join("lunet.toml");
+    fs::write(&path, "[[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nlunz = [\"a\"]\n")?;
+    let mut command = Command::new(lunet_binary()?);
+    let finished = run(command.args(["config", "check"]).arg(&path), SHORT)?;
+    let text = format!("{}{}", finished.stdout, finished.stderr);
+    ensure!(finished.status.and_then(|s| s.code()) == Some(1), "{}", finished.describe());
+    ensure!(text.contains(":3: target.lunz"), "{text}");
+    Ok(())
+}
