@@ -10,6 +10,8 @@ extern crate alloc;
 
 mod backend;
 mod caps;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod range;
 mod request;
 
