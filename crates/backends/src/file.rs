@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
 use rustix::io::Errno;
 
 use crate::disk::{Abilities, Disk, Handle, reopen};
@@ -210,24 +210,42 @@ fn volume(spec: &VolumeSpec, file: &FileSpec, handle: File) -> Result<Volume, Op
     Ok(Arc::new(Disk::new(&geometry, able, unmap, alignment, handle)))
 }
 
-/// Whether single blocks can be read directly: a file system on a drive with 4096-byte blocks
-/// refuses smaller ones.
+/// Whether single blocks can be read and written directly: a file system on a drive with
+/// 4096-byte blocks refuses smaller ones, or goes through the page cache after all.
 fn check_alignment(path: &Path, file: &File, geometry: &Geometry) -> Result<(), OpenError> {
+    let fits = match direct_alignment(file) {
+        Some(0) => return Err(OpenError::NoDirectAccess { path: path.to_path_buf() }),
+        Some(alignment) => geometry.block_size % alignment == 0,
+        None => can_read_a_block(file, geometry)
+            .map_err(|e| OpenError::from_io(path, "read the file directly", e))?,
+    };
+    if fits {
+        return Ok(());
+    }
+    let block_size = geometry.block_size;
+    Err(OpenError::DirectAlignment { path: path.to_path_buf(), block_size })
+}
+
+/// What the kernel says about direct access to this file, in bytes, 0 if there is none; `None` if
+/// it does not say (before Linux 6.1, and on some file systems).
+fn direct_alignment(file: &File) -> Option<u32> {
+    // STATX_DIOALIGN, statx(2).
+    let wanted = StatxFlags::from_bits_retain(0x2000);
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted).ok()?;
+    (found.stx_mask & wanted.bits() != 0).then_some(found.stx_dio_offset_align)
+}
+
+/// Tries it. A hole in the file can be read in any case, so this finds out less.
+fn can_read_a_block(file: &File, geometry: &Geometry) -> io::Result<bool> {
     let block = geometry.block_size as usize;
-    let memory = vec![0u8; block + PAGE as usize];
+    let mut memory = vec![0u8; block + PAGE as usize];
     let start = memory.as_ptr().align_offset(PAGE as usize);
-    let mut memory = memory;
     // The second block, if there is one: offset 0 is always aligned.
     let offset = if geometry.blocks > 1 { block as u64 } else { 0 };
     match file.read_at(&mut memory[start..start + block], offset) {
-        Ok(_) => Ok(()),
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => {
-            Err(OpenError::DirectAlignment {
-                path: path.to_path_buf(),
-                block_size: geometry.block_size,
-            })
-        }
-        Err(e) => Err(OpenError::from_io(path, "read the file directly", e)),
+        Ok(_) => Ok(true),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(false),
+        Err(e) => Err(e),
     }
 }
 

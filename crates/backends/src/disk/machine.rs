@@ -293,3 +293,6 @@ impl<P> Flight<P> {
         if changed { Error::Io(Errno::CANCELED.raw_os_error()) } else { Error::Cancelled }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! What the tests of the backends share: volumes on an event loop, and loop devices.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lunet_backends::{Access, Channel, FileSpec, Storage, Volume, VolumeSpec, parse_disk_token};
+use lunet_block::conformance::Driver;
+use lunet_block::{Caps, IoDone};
+use lunet_ring::{Config, DriverChoice, Event, Payload, Ring};
+
+/// No operation of a test takes this long on a working machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A volume with one channel on an event loop of its own.
+pub struct OnLoop {
+    volume: Volume,
+    // In front of the event loop, which must outlive it.
+    channel: Box<Channel>,
+    ring: Ring,
+    events: Vec<Event>,
+}
+
+impl OnLoop {
+    pub fn new(volume: Volume, driver: DriverChoice) -> Self {
+        let config = Config { driver, ..Config::default() };
+        let mut ring = Ring::new(&config).expect("an event loop");
+        let channel = volume.open_channel(7, &mut ring).expect("a channel");
+        Self { volume, channel, ring, events: Vec::new() }
+    }
+}
+
+impl Driver for OnLoop {
+    type Buf = Payload;
+    type Queue = Ring;
+
+    fn caps(&self) -> Caps {
+        self.volume.caps().clone()
+    }
+
+    fn channel(&mut self) -> (&mut dyn lunet_block::Channel<Payload, Ring>, &mut Ring) {
+        (&mut *self.channel, &mut self.ring)
+    }
+
+    fn buf(&mut self, data: &[u8]) -> Payload {
+        // At least a byte, so that there is a buffer for an empty range too.
+        let mut buf = self.ring.arena().alloc(data.len().max(1)).expect("room in the arena");
+        buf[..data.len()].copy_from_slice(data);
+        Payload::Buf(buf)
+    }
+
+    fn bytes(&self, buf: &Payload, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        buf.for_each_chunk(0..len, |chunk| bytes.extend_from_slice(chunk));
+        bytes
+    }
+
+    fn wait(&mut self, ended: &mut Vec<IoDone<Payload>>) {
+        let start = Instant::now();
+        while ended.is_empty() {
+            assert!(start.elapsed() < PATIENCE, "a disk operation has not ended");
+            self.ring.wait(Some(PATIENCE), &mut self.events).expect("the event loop runs");
+            for event in self.events.drain(..) {
+                let Event::Disk { token, buf, result } = event else { continue };
+                let io = parse_disk_token(token).expect("a disk operation's token");
+                assert_eq!(io.channel, 7);
+                ended.push(IoDone { slot: io.slot, buf: buf.map(Payload::Buf), result });
+            }
+        }
+    }
+}
+
+/// A volume in a file that is made if it is missing.
+pub fn file(path: &Path, size: u64, access: Access) -> VolumeSpec {
+    let path = path.to_path_buf();
+    let file = FileSpec { size: Some(size), create: true, access, ..FileSpec::new(path) };
+    VolumeSpec::new(Storage::File(file))
+}
+
+/// A block device whose blocks lie in a file. Both go when the process ends, however it ends.
+pub struct LoopDevice {
+    path: PathBuf,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// `None`, and a word on standard error, where the machine has no loop devices for us.
+    pub fn new(size: u64, block_size: u32) -> Option<Self> {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(size).expect("a sparse file");
+        let made = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &block_size.to_string()])
+            .arg(file.path())
+            .output();
+        let path: PathBuf = match made {
+            Ok(made) if made.status.success() => {
+                String::from_utf8_lossy(&made.stdout).trim().into()
+            }
+            refused => {
+                eprintln!("SKIPPED: tests on a block device, no loop device here: {refused:?}");
+                return None;
+            }
+        };
+        let open = File::open(&path).expect("the loop device");
+        // While it is open this means: as soon as nobody has it open any more.
+        let detached = Command::new("losetup").arg("--detach").arg(&path).status();
+        assert!(detached.is_ok_and(|status| status.success()), "detach {}", path.display());
+        Some(Self { path, _open: open })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// An ext4 file system on a device, mounted.
+pub struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// `None`, and a word on standard error, where we may not mount.
+    pub fn new(device: &Path) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let made = Command::new("mkfs.ext4").arg("-q").arg(device).output();
+        let mounted = Command::new("mount").arg(device).arg(directory.path()).output();
+        match &mounted {
+            Ok(done) if done.status.success() => Some(Self(directory)),
+            _ => {
+                eprintln!("SKIPPED: tests on a mounted device: {made:?} {mounted:?}");
+                None
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let gone = Command::new("umount").arg(self.path()).status();
+        if !gone.is_ok_and(|status| status.success()) {
+            eprintln!("{} stays mounted", self.path().display());
+        }
+    }
+}

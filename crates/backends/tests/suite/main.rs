@@ -1,0 +1,5 @@
+//! The backends as their users see them, on real files, devices and event loops.
+
+mod common;
+mod conformance;
+mod opening;
