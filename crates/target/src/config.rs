@@ -1,0 +1,78 @@
+//! What a server is made of: portals, volumes, targets and limits.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lunet_backends::Volume;
+use lunet_iscsi::target::Options;
+use lunet_ring::DriverChoice;
+use lunet_scsi::Unit;
+
+/// An address that initiators connect to.
+#[derive(Clone, Debug)]
+pub struct Portal {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
+    pub tag: u16,
+}
+
+/// A volume and the logical unit that shows it.
+pub struct VolumeEntry {
+    /// The volume's name in configuration and statistics.
+    pub name: String,
+    /// The open volume.
+    pub volume: Volume,
+    /// The logical unit: identity and limits.
+    pub unit: Unit,
+}
+
+/// A target: a name, and the volumes behind it.
+#[derive(Clone, Debug)]
+pub struct TargetEntry {
+    /// The iSCSI name.
+    pub name: String,
+    /// The alias that initiators show to people.
+    pub alias: Option<String>,
+    /// Logical unit numbers, each with an index into [`Config::volumes`].
+    pub luns: Vec<(u16, usize)>,
+    /// Indexes into [`Config::portals`]; empty means all.
+    pub portals: Vec<usize>,
+}
+
+/// The bounds that keep one client's demands from harming the others.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sessions on the whole server; a login beyond is answered 'out of resources'.
+    pub max_sessions: usize,
+    /// Connections on the whole server that have not finished their login.
+    pub max_logins: usize,
+    /// Memory for data in flight on each shard, in bytes.
+    pub buffer_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_sessions: 1024, max_logins: 256, buffer_bytes: 64 << 20 }
+    }
+}
+
+/// Everything that a [`Server`](crate::Server) is started with.
+pub struct Config {
+    /// Where to listen.
+    pub portals: Vec<Portal>,
+    /// What to serve.
+    pub volumes: Vec<VolumeEntry>,
+    /// Under which names.
+    pub targets: Vec<TargetEntry>,
+    /// What is offered in iSCSI negotiation, and its time limits.
+    pub iscsi: Options,
+    /// Bounds.
+    pub limits: Limits,
+    /// How many shards; `None` is one for each processor that the process may run on.
+    pub shards: Option<usize>,
+    /// The event loop's driver.
+    pub driver: DriverChoice,
+    /// How long a shard looks for new work before it sleeps; zero (the default) never burns a core.
+    pub busy_poll: Duration,
+}

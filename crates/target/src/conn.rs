@@ -1,0 +1,197 @@
+//! One connection on its shard: socket, protocol state, and what is on its way in and out.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use lunet_iscsi::target::{Connection, Event, LoginIdentity, Tag};
+use lunet_ring::{Account, Buf, RxBufs, SocketId, TxChain};
+
+use crate::registry::Nexus;
+use crate::transmit::Outgoing;
+
+/// Room for headers and small data in one receive. One fill holds 340 command headers.
+const SCRATCH: usize = 16 << 10;
+
+/// With this much waiting to be sent, a connection starts no further reads and receives nothing:
+/// a client that does not read its answers stops itself and nobody else.
+pub const BACKLOG_HIGH: usize = 4 << 20;
+
+/// A session in full feature phase.
+pub struct Session {
+    /// Its key in the registry.
+    pub nexus: Nexus,
+    /// Target session identifying handle.
+    pub tsih: u16,
+    /// For each logical unit of the target, in the target's order: pending unit attentions.
+    pub units: Vec<lunet_scsi::Nexus>,
+    /// When it was admitted.
+    pub since: Duration,
+}
+
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Serving.
+    Open,
+    /// Close the socket when all that is queued has been sent.
+    Draining,
+    /// The socket is closed; the slot is free when the last operation on it has completed.
+    Closed,
+}
+
+/// A task management function that waits for other shards.
+pub struct PendingClear {
+    /// Names the function in letters.
+    pub ticket: u32,
+    /// The function's tag, for the response.
+    pub tag: Tag,
+    /// Shards that have not answered.
+    pub waiting: usize,
+    /// What it does.
+    pub cause: crate::mail::Cause,
+}
+
+/// A connection.
+pub struct Conn {
+    /// Unique in the server's life.
+    pub serial: u64,
+    /// The initiator's address.
+    pub peer: SocketAddr,
+    /// The server's address on this connection.
+    pub local: SocketAddr,
+    /// Index of the portal.
+    pub portal: usize,
+    /// The socket, in the event loop.
+    pub socket: SocketId,
+    /// Protocol state.
+    pub proto: Connection<Buf>,
+    /// Events that the protocol raised and the shard has not handled; kept for its memory.
+    pub events: Vec<Event<Buf>>,
+    /// What is to be sent next.
+    pub out: Outgoing,
+    /// An empty chain for the next turn; `None` while a chain is on its way.
+    pub spare: Option<TxChain>,
+    /// Bytes in the chain that is on its way.
+    pub sending: usize,
+    /// The arena memory that this connection holds.
+    pub account: Account,
+    /// The scratch buffer, while no receive has it.
+    pub scratch: Option<Box<[u8]>>,
+    /// The session, once admitted.
+    pub session: Option<Session>,
+    /// The identity that waits for admission: an older session of the nexus is being ended.
+    pub waiting: Option<Box<LoginIdentity>>,
+    /// Where the connection is in its end.
+    pub phase: Phase,
+    /// Queued for a flush at the end of this turn of the loop.
+    pub dirty: bool,
+    /// Tasks at work, indexed by the protocol's slot number.
+    pub tasks: Vec<Option<u32>>,
+    /// Tasks that wait until the backlog shrinks.
+    pub blocked: Vec<u32>,
+    /// Functions that wait for other shards.
+    pub clears: Vec<PendingClear>,
+    /// The ticket of the next such function.
+    pub next_ticket: u32,
+    /// Who is to be told when the connection has ended.
+    pub mourners: Vec<crate::registry::Place>,
+}
+
+impl Conn {
+    /// A connection that has just been accepted.
+    pub fn new(
+        serial: u64,
+        (peer, local, portal): (SocketAddr, SocketAddr, usize),
+        socket: SocketId,
+        proto: Connection<Buf>,
+    ) -> Self {
+        Self {
+            serial,
+            peer,
+            local,
+            portal,
+            socket,
+            proto,
+            events: Vec::new(),
+            out: Outgoing::default(),
+            spare: Some(TxChain::new()),
+            sending: 0,
+            account: Account::default(),
+            scratch: Some(vec![0; SCRATCH].into_boxed_slice()),
+            session: None,
+            waiting: None,
+            phase: Phase::Open,
+            dirty: false,
+            tasks: Vec::new(),
+            blocked: Vec::new(),
+            clears: Vec::new(),
+            next_ticket: 0,
+            mourners: Vec::new(),
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn backlog(&self) -> usize {
+        self.sending + self.out.0.len()
+    }
+
+    /// True if a receive is under way.
+    pub fn receiving(&self) -> bool {
+        self.scratch.is_none()
+    }
+
+    /// True if a chain is under way.
+    pub fn transmitting(&self) -> bool {
+        self.spare.is_none()
+    }
+
+    /// The buffers for the next receive, unless one is under way or the connection should not
+    /// receive now.
+    pub fn receive_buffers(&mut self) -> Option<RxBufs> {
+        if self.phase != Phase::Open || self.backlog() >= BACKLOG_HIGH {
+            return None;
+        }
+        let scratch = self.scratch.take()?;
+        let payload: Option<(Buf, Range<usize>)> =
+            self.proto.take_rx_target().map(|target| (target.buf, target.range));
+        Some(RxBufs { payload, scratch_limit: scratch.len(), scratch })
+    }
+
+    /// The chain to send now, if there is one and none is under way.
+    pub fn next_chain(&mut self) -> Option<TxChain> {
+        if self.phase == Phase::Closed || self.out.0.is_empty() {
+            return None;
+        }
+        let spare = self.spare.take()?;
+        let full = std::mem::replace(&mut self.out.0, spare);
+        self.sending = full.len();
+        Some(full)
+    }
+
+    /// Takes a sent chain back for reuse.
+    pub fn chain_sent(&mut self, mut chain: TxChain) {
+        chain.clear();
+        self.sending = 0;
+        self.spare = Some(chain);
+    }
+
+    /// The task behind a tag.
+    pub fn task(&self, tag: Tag) -> Option<u32> {
+        self.tasks.get(tag.slot()).copied().flatten()
+    }
+
+    /// Remembers the task behind a tag; `None` forgets it.
+    pub fn set_task(&mut self, tag: Tag, task: Option<u32>) {
+        let slot = tag.slot();
+        if self.tasks.len() <= slot {
+            self.tasks.resize(slot + 1, None);
+        }
+        self.tasks[slot] = task;
+    }
+
+    /// True if the index of a data digest is in use, so data must not change while it is sent.
+    pub fn needs_stable_data(&self) -> bool {
+        self.proto.negotiated().data_digest
+    }
+}

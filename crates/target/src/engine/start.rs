@@ -1,0 +1,312 @@
+//! A command arrives: it is decoded, checked against fences, and set to work.
+
+use lunet_block::{ByteRange, Op, Support};
+use lunet_iscsi::target::{Command, Tag};
+use lunet_ring::{Buf, Payload};
+use lunet_scsi::{Action, Check, CommandIn, Lun, Power, Reply, Transfer, WriteSameSource, status};
+
+use super::intake::{Intake, Piece};
+use super::task::{
+    Bare, CHUNK, Collect, Compare, DEPTH, Data, Fill, Job, Owner, Read, Task, Then, Write,
+};
+use super::{Engine, respond, respond_sense, wanted};
+use crate::conn::Conn;
+use crate::stats::Kind;
+use crate::transmit;
+
+/// A decoded command on its way to a task.
+struct Arrival {
+    /// Its connection's slot.
+    slot: u32,
+    /// Position of the unit in the session's list, and its volume.
+    unit: usize,
+    volume: usize,
+    tag: Tag,
+    /// What the initiator has room for, in bytes.
+    expects_read: u32,
+    /// Unsolicited data.
+    first: Option<(Buf, usize)>,
+    transfer: Transfer,
+}
+
+/// What an action amounts to.
+struct Plan {
+    kind: Kind,
+    /// What it reads or writes, as far as that is known.
+    touches: Option<ByteRange>,
+    /// True if it changes `touches`.
+    writes: bool,
+    job: Job,
+    /// Unsolicited data in whole blocks.
+    piece: Option<Piece>,
+    /// The answer does not wait for the job.
+    immediate: bool,
+    /// The unit is stopped when the job is done.
+    stops: bool,
+}
+
+impl Engine {
+    /// A command and its unsolicited data have arrived on the connection in `slot`.
+    pub fn command(&mut self, conn: &mut Conn, slot: u32, command: Command<Buf>) {
+        let Some(session) = conn.session.as_mut() else { return };
+        let Some(target) = session.nexus.target else { return };
+        let target = &self.core.targets[target];
+        let position =
+            Lun::decode(command.lun.to_be_bytes()).and_then(|lun| target.position(lun.0));
+        let volume = position.map(|position| target.volumes[position]);
+        let unit = volume.map(|volume| &self.core.volumes[volume].unit);
+        let nexus = position.map(|position| &mut session.units[position]);
+        let request = CommandIn {
+            cdb: command.cdb(),
+            expects_read: command.expects_read,
+            expects_write: command.expects_write,
+        };
+        let decoded = lunet_scsi::execute(&target.scsi[conn.portal], unit, nexus, &request);
+        let transfer = decoded.transfer;
+        let (Some(unit), Some(volume)) = (position, volume) else {
+            if let Action::Complete(reply) = decoded.action {
+                send_reply(conn, command.tag, reply, transfer);
+            }
+            return;
+        };
+        let arrival = Arrival {
+            slot,
+            unit,
+            volume,
+            tag: command.tag,
+            expects_read: command.expects_read,
+            first: command.data,
+            transfer,
+        };
+        match decoded.action {
+            Action::Complete(reply) => {
+                let failed = reply.sense.is_some();
+                self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
+                send_reply(conn, arrival.tag, reply, transfer);
+            }
+            Action::Power(Power { start: true, .. }) => {
+                self.core.volumes[volume].unit.set_stopped(false);
+                self.volumes[volume].count.record(Kind::Other, 0, 0, false);
+                respond(conn, arrival.tag, status::GOOD, &[], transfer);
+            }
+            action => self.begin(conn, arrival, action),
+        }
+    }
+
+    fn begin(&mut self, conn: &mut Conn, mut arrival: Arrival, action: Action) {
+        let Some(plan) = self.plan(conn, &mut arrival, action) else {
+            // Not even a block of buffer memory.
+            return respond(conn, arrival.tag, status::TASK_SET_FULL, &[], arrival.transfer);
+        };
+        let core = &self.core.volumes[arrival.volume];
+        if plan.touches.is_some_and(|range| core.fence.blocks(range)) {
+            self.protocol.busy += 1;
+            return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
+        }
+        let mut task = Task::new(arrival.volume, plan.kind, self.now, plan.job);
+        task.unit = arrival.unit;
+        task.transfer = arrival.transfer;
+        task.writes = plan.touches.filter(|_| plan.writes);
+        task.stops = plan.stops;
+        task.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
+        let index = self.tasks.insert(task) as u32;
+        if plan.immediate {
+            // Answered now; the work goes on without a connection.
+            self.tasks[index as usize].owner = None;
+            self.set_off(index);
+            return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
+        }
+        conn.set_task(arrival.tag, Some(index));
+        if let Some(piece) = plan.piece {
+            self.take_piece(conn, index, piece);
+        }
+        self.pump(conn, index);
+    }
+
+    /// Starts a job whose command has been answered: a flush.
+    fn set_off(&mut self, index: u32) {
+        if self.pump_bare(index) {
+            let task = self.tasks.remove(index as usize);
+            self.stop_unit(&task);
+        }
+    }
+
+    fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
+        let caps = &self.core.volumes[arrival.volume].unit.caps;
+        let block = caps.block_size;
+        let mapped = caps.mapped_reads && !conn.needs_stable_data();
+        let read = |range: ByteRange, wire: u64, discard: bool| {
+            let chunk = if mapped { range.len } else { CHUNK as u64 };
+            Plan::reads(range, Job::Read(Read::new(range, chunk, wire, mapped, discard)))
+        };
+        Some(match action {
+            Action::Read { range, .. } => {
+                let range = range.bytes(block);
+                read(range, range.len.min(u64::from(arrival.expects_read)), false)
+            }
+            Action::Verify { range, check: Check::Medium, .. } => read(range.bytes(block), 0, true),
+            Action::Prefetch { range, .. } => {
+                let mut range = range.bytes(block);
+                // More would push out of the cache what others use.
+                range.len = range.len.min((DEPTH * CHUNK) as u64);
+                read(range, 0, true)
+            }
+            Action::Write { range, fua, then_verify: None, .. } => {
+                let range = range.bytes(block);
+                let (intake, piece) = Intake::new(range.len, block as usize, arrival.first.take());
+                let job = Job::Write(Write { base: range.offset, intake, written: 0, fua });
+                Plan { piece, ..Plan::writes(range, job) }
+            }
+            Action::Write { range, then_verify: Some(check), .. } => {
+                let range = range.bytes(block);
+                let compares = check != Check::Medium;
+                let plan = compare(range, block, true, compares, arrival.first.take());
+                Plan { kind: Kind::Write, writes: true, ..plan }
+            }
+            Action::Verify { range, check: Check::Compare, .. } => {
+                compare(range.bytes(block), block, false, true, arrival.first.take())
+            }
+            Action::Verify { range, check: Check::CompareOneBlock, .. } => {
+                let range = range.bytes(block);
+                Plan::collect(Some(range), block, Then::Pattern(range), arrival.first.take())
+            }
+            Action::WriteSame { range, source: WriteSameSource::DataOut, unmap } => {
+                let range = range.bytes(block);
+                let then = Then::Fill { range, unmap };
+                let plan = Plan::collect(Some(range), block, then, arrival.first.take());
+                Plan { kind: Kind::Write, writes: true, ..plan }
+            }
+            Action::WriteSame { range, source: WriteSameSource::Zeroes, unmap } => {
+                let range = range.bytes(block);
+                Plan::writes(range, self.zeroes(conn, arrival.volume, range, unmap)?)
+            }
+            Action::Parameters(parameters) => {
+                let then = Then::Parameters(parameters);
+                let plan = Plan::collect(None, parameters.len, then, arrival.first.take());
+                Plan { kind: Kind::Unmap, ..plan }
+            }
+            Action::Unmap(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
+                let touches = super::write::hull(&ranges);
+                let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
+                Plan { kind: Kind::Unmap, touches, writes: true, ..Plan::still(job) }
+            }
+            Action::Flush { immediate, .. } => {
+                let kind = Kind::Flush;
+                Plan { kind, immediate, ..Plan::still(Job::Bare(self.flush(arrival.volume))) }
+            }
+            Action::Power(power) => {
+                let bare =
+                    if power.no_flush { Bare::nothing() } else { self.flush(arrival.volume) };
+                Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
+            }
+            Action::Complete(_) => Plan::still(Job::Bare(Bare::nothing())),
+        })
+    }
+
+    /// A flush, or nothing where the volume has no volatile cache.
+    fn flush(&self, volume: usize) -> Bare {
+        let cached = self.core.volumes[volume].unit.caps.write_cache;
+        if cached { Bare::flush() } else { Bare::nothing() }
+    }
+
+    /// The job that makes a range read as zeroes: the backend's own operation, or zeroes written
+    /// where it has none. `None` if there is no buffer memory at all.
+    pub(super) fn zeroes(
+        &self,
+        conn: &Conn,
+        volume: usize,
+        range: ByteRange,
+        unmap: bool,
+    ) -> Option<Job> {
+        let caps = &self.core.volumes[volume].unit.caps;
+        if caps.write_zeroes == Support::Native {
+            let op = Op::WriteZeroes { may_unmap: unmap };
+            return Some(Job::Bare(Bare { op, ranges: vec![range], next: 0 }));
+        }
+        let wanted = CHUNK.min(range.len as usize);
+        let mut pattern = self
+            .take_buffer(conn, wanted)
+            .or_else(|| self.ring.arena().alloc_for(caps.block_size as usize, &conn.account))?;
+        pattern.fill(0);
+        Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
+    }
+
+    /// Carries START STOP UNIT out, once the flush is done.
+    pub(super) fn stop_unit(&self, task: &Task) {
+        if task.stops && task.sense.is_none() {
+            self.core.volumes[task.volume].unit.set_stopped(true);
+        }
+    }
+}
+
+impl Plan {
+    fn still(job: Job) -> Self {
+        Self {
+            kind: Kind::Other,
+            touches: None,
+            writes: false,
+            job,
+            piece: None,
+            immediate: false,
+            stops: false,
+        }
+    }
+
+    fn reads(range: ByteRange, job: Job) -> Self {
+        Self { kind: Kind::Read, touches: Some(range), ..Self::still(job) }
+    }
+
+    fn writes(range: ByteRange, job: Job) -> Self {
+        Self { kind: Kind::Write, touches: Some(range), writes: true, ..Self::still(job) }
+    }
+
+    /// A plan that needs all of `len` bytes first.
+    fn collect(
+        touches: Option<ByteRange>,
+        len: u32,
+        then: Then,
+        first: Option<(Buf, usize)>,
+    ) -> Self {
+        // One 'block' as long as the whole, so that it arrives in one piece.
+        let (intake, piece) = Intake::new(u64::from(len), len as usize, first);
+        let job = Job::Collect(Collect { intake, then });
+        Self { kind: Kind::Read, touches, piece, ..Self::still(job) }
+    }
+}
+
+fn compare(
+    range: ByteRange,
+    block: u32,
+    write_first: bool,
+    compares: bool,
+    first: Option<(Buf, usize)>,
+) -> Plan {
+    let (intake, piece) = Intake::new(range.len, block as usize, first);
+    let job = Job::Compare(Compare {
+        base: range.offset,
+        intake,
+        compared: 0,
+        write_first,
+        compares,
+        data: Data::None,
+        total: range.len,
+    });
+    Plan { piece, ..Plan::reads(range, job) }
+}
+
+/// Sends an answer that needed no volume. GOOD travels with the last data.
+fn send_reply(conn: &mut Conn, tag: Tag, reply: Reply, transfer: Transfer) {
+    match &reply.sense {
+        Some(sense) => respond_sense(conn, tag, sense, transfer),
+        None if reply.data.is_empty() || reply.status != status::GOOD => {
+            respond(conn, tag, reply.status, &[], transfer);
+        }
+        None => {
+            let len = reply.data.len();
+            let data = transmit::Data(Payload::Bytes(reply.data));
+            let status = Some(wanted(transfer));
+            conn.proto.send_data(tag, data, 0..len, status, &mut conn.out);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A SCSI command at work: what it is doing, and how far it has come.
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use lunet_block::ByteRange;
+use lunet_iscsi::target::Tag;
+use lunet_ring::{Buf, Payload};
+use lunet_scsi::{Sense, Transfer};
+
+use super::intake::Intake;
+use crate::stats::Kind;
+
+/// The most data that one block request moves through an arena buffer, in bytes.
+pub const CHUNK: usize = 256 << 10;
+
+/// Block requests that one command keeps in flight.
+pub const DEPTH: usize = 4;
+
+/// A command between its arrival and its answer, or, after an abort, until the storage below has
+/// let go of it.
+pub struct Task {
+    /// Who waits for the answer; `None` once it was aborted, or answered before it was done.
+    pub owner: Option<Owner>,
+    /// Position of its logical unit in the session's list.
+    pub unit: usize,
+    /// Index of its volume.
+    pub volume: usize,
+    /// What it counts as.
+    pub kind: Kind,
+    /// When it arrived.
+    pub started: Duration,
+    /// What the command block asks for, in bytes.
+    pub transfer: Transfer,
+    /// Sequence numbers of its block requests at work.
+    pub inflight: ArrayVec<u32, DEPTH>,
+    /// Ready-to-transfers that have not been filled.
+    pub soliciting: u32,
+    /// The next block request's sequence number.
+    pub next_seq: u32,
+    /// The first failure.
+    pub sense: Option<Sense>,
+    /// What it may write, so that an abort knows what to fence off.
+    pub writes: Option<ByteRange>,
+    /// The fence that stands because of it.
+    pub fenced: Option<ByteRange>,
+    /// It came too early: an abandoned write still holds its blocks.
+    pub busy: bool,
+    /// Its unit is stopped when it is done.
+    pub stops: bool,
+    /// What it does.
+    pub job: Job,
+}
+
+/// The command that a task belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The connection's slot.
+    pub slot: u32,
+    /// The command's name there.
+    pub tag: Tag,
+}
+
+/// The work of a command.
+pub enum Job {
+    /// Volume to initiator (READ), or to nowhere (VERIFY without data, PRE-FETCH).
+    Read(Read),
+    /// Initiator to volume.
+    Write(Write),
+    /// Initiator's data or one block of it against the volume (VERIFY, WRITE AND VERIFY).
+    Compare(Compare),
+    /// A small Data-Out that is needed in full before the work is known.
+    Collect(Collect),
+    /// One block, again and again (WRITE SAME).
+    Fill(Fill),
+    /// Requests without data, one after the other (UNMAP, WRITE SAME of zeroes, a flush).
+    Bare(Bare),
+}
+
+/// State of [`Job::Read`].
+pub struct Read {
+    /// Where on the volume.
+    pub range: ByteRange,
+    /// Bytes of one request.
+    pub chunk: u64,
+    /// How much of the range has been requested.
+    pub requested: u64,
+    /// How much has been handed to the connection.
+    pub sent: u64,
+    /// Bytes that go over the wire; the volume's blocks may reach beyond.
+    pub wire: u64,
+    /// The sequence number that is sent next.
+    pub send_seq: u32,
+    /// Chunks that came back, by sequence number modulo [`DEPTH`], with their lengths.
+    pub ready: [Option<(Payload, u64)>; DEPTH],
+    /// Read by reference.
+    pub mapped: bool,
+    /// The data is not sent.
+    pub discard: bool,
+}
+
+/// State of [`Job::Write`].
+pub struct Write {
+    /// Offset on the volume.
+    pub base: u64,
+    /// The data on its way in.
+    pub intake: Intake,
+    /// Bytes written.
+    pub written: u64,
+    /// Each request is stable when it completes.
+    pub fua: bool,
+}
+
+/// State of [`Job::Compare`].
+pub struct Compare {
+    /// Offset on the volume.
+    pub base: u64,
+    /// The data on its way in, unless there is a pattern.
+    pub intake: Intake,
+    /// Bytes compared.
+    pub compared: u64,
+    /// Write each piece before it is read back.
+    pub write_first: bool,
+    /// Compare what was read; else it is enough that it could be read.
+    pub compares: bool,
+    /// What to compare with.
+    pub data: Data,
+    /// Bytes to compare altogether.
+    pub total: u64,
+}
+
+/// What [`Compare`] compares with.
+pub enum Data {
+    /// Nothing has come yet, or it is being written.
+    None,
+    /// The initiator's bytes for the piece at `compared`.
+    Piece(Buf, usize),
+    /// One block that every block must equal.
+    Pattern(Buf),
+}
+
+/// State of [`Job::Collect`].
+pub struct Collect {
+    /// The data on its way in.
+    pub intake: Intake,
+    /// What to do with it.
+    pub then: Then,
+}
+
+/// What follows a [`Collect`].
+pub enum Then {
+    /// The device server looks at the parameter list.
+    Parameters(lunet_scsi::Parameters),
+    /// Fill the range with the block.
+    Fill {
+        /// Where.
+        range: ByteRange,
+        /// A block of zeroes may be unmapped instead of written.
+        unmap: bool,
+    },
+    /// Compare every block of the range with the block.
+    Pattern(ByteRange),
+}
+
+/// State of [`Job::Fill`].
+pub struct Fill {
+    /// Where.
+    pub range: ByteRange,
+    /// How much has been written.
+    pub written: u64,
+    /// The block repeated; `None` while a request has it.
+    pub pattern: Option<Buf>,
+}
+
+/// State of [`Job::Bare`].
+pub struct Bare {
+    /// What to do with each range.
+    pub op: lunet_block::Op,
+    /// Where; for a flush one empty range.
+    pub ranges: Vec<ByteRange>,
+    /// The range that comes next.
+    pub next: usize,
+}
+
+impl Read {
+    /// A read of `range` in requests of `chunk` bytes, of which `wire` bytes are sent.
+    pub fn new(range: ByteRange, chunk: u64, wire: u64, mapped: bool, discard: bool) -> Self {
+        Self {
+            range,
+            chunk,
+            requested: 0,
+            sent: 0,
+            wire,
+            send_seq: 0,
+            ready: [const { None }; DEPTH],
+            mapped,
+            discard,
+        }
+    }
+}
+
+impl Task {
+    /// A task that has not started, of no connection.
+    pub fn new(volume: usize, kind: Kind, started: Duration, job: Job) -> Self {
+        Self {
+            owner: None,
+            unit: 0,
+            volume,
+            kind,
+            started,
+            transfer: Transfer::default(),
+            inflight: ArrayVec::new(),
+            soliciting: 0,
+            next_seq: 0,
+            sense: None,
+            writes: None,
+            fenced: None,
+            busy: false,
+            stops: false,
+            job,
+        }
+    }
+
+    /// Gives back the memory that it holds itself, not what is in flight.
+    pub fn drop_buffers(&mut self) {
+        match &mut self.job {
+            Job::Read(job) => job.ready = [const { None }; DEPTH],
+            Job::Compare(job) => job.data = Data::None,
+            Job::Fill(job) => job.pattern = None,
+            Job::Write(_) | Job::Collect(_) | Job::Bare(_) => {}
+        }
+    }
+
+    /// Remembers the first failure; the command stops after what is at work.
+    pub fn fail(&mut self, sense: Sense) {
+        self.sense.get_or_insert(sense);
+    }
+
+    /// True if it belongs to a command of the connection in `slot`.
+    pub fn owned_by(&self, slot: u32) -> bool {
+        self.owner.is_some_and(|owner| owner.slot == slot)
+    }
+
+    /// True if nothing is at work for it, below or on the wire.
+    pub fn idle(&self) -> bool {
+        self.inflight.is_empty() && self.soliciting == 0
+    }
+
+    /// A number for its next block request, which is in flight from now on.
+    pub fn take_seq(&mut self) -> u32 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.inflight.push(seq);
+        seq
+    }
+}

@@ -1,0 +1,265 @@
+//! Initiator to volume, and operations on the volume without a stream of data.
+
+use lunet_block::{BlockRange, ByteRange, Completion, Op};
+use lunet_iscsi::target::{Tag, TransferError};
+use lunet_ring::{Buf, Payload};
+use lunet_scsi::{Action, Code, Key, Sense};
+
+use super::Engine;
+use super::intake::Piece;
+use super::task::{Bare, CHUNK, Compare, Data, Fill, Job, Owner, Then};
+use crate::conn::Conn;
+
+/// Ready-to-transfers of one command that wait to be filled.
+const SOLICITED: u32 = 4;
+
+impl Engine {
+    /// A ready-to-transfer was filled.
+    pub fn data_arrived(&mut self, conn: &mut Conn, index: u32, offset: u32, len: u32, buf: Buf) {
+        let Some(task) = self.tasks.get_mut(index as usize) else { return };
+        task.soliciting -= 1;
+        let piece = match &mut task.job {
+            Job::Write(job) => job.intake.arrived(offset, len, buf),
+            Job::Compare(job) => job.intake.arrived(offset, len, buf),
+            Job::Collect(job) => job.intake.arrived(offset, len, buf),
+            _ => return,
+        };
+        self.take_piece(conn, index, piece);
+        self.pump(conn, index);
+    }
+
+    /// The data transfer of a command broke: nothing more will come.
+    pub fn transfer_failed(&mut self, conn: &mut Conn, index: u32, error: TransferError) {
+        let Some(task) = self.tasks.get_mut(index as usize) else { return };
+        task.soliciting = 0;
+        let sense = error.sense();
+        let (asc, ascq) = (sense[12], sense[13]);
+        task.fail(Sense::new(Key::AbortedCommand, Code { asc, ascq }));
+        self.pump(conn, index);
+    }
+
+    /// The tag of a task, if it works at this unit of its session.
+    pub fn tag_at(&self, index: u32, unit: usize) -> Option<Tag> {
+        let task = self.tasks.get(index as usize).filter(|task| task.unit == unit)?;
+        task.owner.map(|owner| owner.tag)
+    }
+
+    /// Whole blocks have come: they go where the command wants them.
+    pub(super) fn take_piece(&mut self, conn: &mut Conn, index: u32, piece: Piece) {
+        let task = &mut self.tasks[index as usize];
+        if task.sense.is_some() {
+            return;
+        }
+        match &mut task.job {
+            Job::Write(job) => {
+                let range = ByteRange::new(job.base + piece.offset, piece.len as u64);
+                let op = Op::Write { fua: job.fua };
+                let seq = task.take_seq();
+                self.submit(index, seq, op, range, Some(Payload::Buf(piece.buf)));
+            }
+            Job::Compare(_) => self.compare_piece(index, piece),
+            Job::Collect(_) => self.collected(conn, index, piece.buf, piece.len),
+            Job::Read(_) | Job::Fill(_) | Job::Bare(_) => {}
+        }
+    }
+
+    /// Asks for more data while there is some to come. True if the command can be answered.
+    pub(super) fn pump_write(&mut self, conn: &mut Conn, index: u32) -> bool {
+        self.solicit(conn, index, SOLICITED);
+        let task = &self.tasks[index as usize];
+        let Job::Write(job) = &task.job else { return false };
+        task.idle() && (task.sense.is_some() || job.written == job.intake.total)
+    }
+
+    /// A piece is on the volume.
+    pub(super) fn write_done(&mut self, index: u32, done: Completion<Payload>) {
+        let task = &mut self.tasks[index as usize];
+        let Job::Write(job) = &mut task.job else { return };
+        match done.result {
+            Ok(()) => job.written += done.range.len,
+            Err(error) => task.fail(Sense::from_block(error, done.op)),
+        }
+    }
+
+    /// Sends ready-to-transfers, at most `most` at a time and as memory allows.
+    pub(super) fn solicit(&mut self, conn: &mut Conn, index: u32, most: u32) {
+        loop {
+            let limit = self.allowance(conn);
+            let task = &mut self.tasks[index as usize];
+            let Some(Owner { tag, .. }) = task.owner else { return };
+            let room = task.soliciting < most
+                && task.soliciting as usize + task.inflight.len() < task.inflight.capacity();
+            let (intake, least) = match &mut task.job {
+                Job::Write(job) => (&mut job.intake, CHUNK / 16),
+                Job::Compare(job) => (&mut job.intake, CHUNK / 16),
+                Job::Collect(job) => {
+                    let total = job.intake.total as usize;
+                    (&mut job.intake, total)
+                }
+                _ => return,
+            };
+            if !room || task.sense.is_some() || intake.all_requested() {
+                return;
+            }
+            if limit < least || !intake.solicit(conn, tag, self.ring.arena(), limit) {
+                return self.starved.push_back(index);
+            }
+            task.soliciting += 1;
+        }
+    }
+
+    /// Fetches the rest of a parameter list or block.
+    pub(super) fn pump_collect(&mut self, conn: &mut Conn, index: u32) -> bool {
+        self.solicit(conn, index, 1);
+        let task = &self.tasks[index as usize];
+        task.idle() && task.sense.is_some()
+    }
+
+    /// A parameter list, or a block to repeat or compare, is complete.
+    fn collected(&mut self, conn: &mut Conn, index: u32, buf: Buf, len: usize) {
+        let task = &self.tasks[index as usize];
+        let Job::Collect(job) = &task.job else { return };
+        let job = match job.then {
+            Then::Parameters(parameters) => {
+                let unit = &self.core.volumes[task.volume].unit;
+                return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
+                    Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
+                    Action::Complete(reply) => self.end(index, reply.sense),
+                    _ => {}
+                };
+            }
+            Then::Pattern(range) => Job::Compare(Compare::with_pattern(range, buf)),
+            Then::Fill { range, unmap } if buf[..len].iter().all(|byte| *byte == 0) => {
+                let volume = task.volume;
+                // A block of zeroes is at hand if there is no memory for more.
+                let fill = Fill { range, written: 0, pattern: Some(buf) };
+                self.zeroes(conn, volume, range, unmap).unwrap_or(Job::Fill(fill))
+            }
+            Then::Fill { range, .. } => {
+                let wanted = CHUNK.min(range.len as usize);
+                // Short of memory: slower, block by block.
+                let pattern = match self.take_buffer(conn, wanted) {
+                    None => buf,
+                    Some(mut pattern) => {
+                        for block in pattern.chunks_mut(len) {
+                            block.copy_from_slice(&buf[..block.len()]);
+                        }
+                        pattern
+                    }
+                };
+                Job::Fill(Fill { range, written: 0, pattern: Some(pattern) })
+            }
+        };
+        self.tasks[index as usize].job = job;
+    }
+
+    /// The list of UNMAP has been read.
+    fn unmap_collected(&mut self, index: u32, ranges: &[BlockRange]) {
+        let volume = self.tasks[index as usize].volume;
+        let core = &self.core.volumes[volume];
+        let block = core.unit.caps.block_size;
+        let ranges: Vec<ByteRange> = ranges.iter().map(|range| range.bytes(block)).collect();
+        let task = &mut self.tasks[index as usize];
+        if ranges.iter().any(|range| core.fence.blocks(*range)) {
+            task.busy = true;
+            task.job = Job::Bare(Bare::nothing());
+            return;
+        }
+        task.writes = hull(&ranges);
+        task.job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
+    }
+
+    /// Nothing is left to do but to answer.
+    fn end(&mut self, index: u32, sense: Option<Sense>) {
+        let task = &mut self.tasks[index as usize];
+        task.sense = sense;
+        task.job = Job::Bare(Bare::nothing());
+    }
+
+    /// Writes the pattern once more. True if the command can be answered.
+    pub(super) fn pump_fill(&mut self, index: u32) -> bool {
+        let task = &mut self.tasks[index as usize];
+        let Job::Fill(job) = &mut task.job else { return false };
+        if task.sense.is_some() || job.written == job.range.len {
+            return task.inflight.is_empty();
+        }
+        let Some(pattern) = job.pattern.take() else { return false };
+        let len = (pattern.len() as u64).min(job.range.len - job.written);
+        let range = ByteRange::new(job.range.offset + job.written, len);
+        let seq = task.take_seq();
+        self.submit(index, seq, Op::Write { fua: false }, range, Some(Payload::Buf(pattern)));
+        false
+    }
+
+    /// The pattern is on the volume once more.
+    pub(super) fn fill_done(&mut self, index: u32, done: Completion<Payload>) {
+        let task = &mut self.tasks[index as usize];
+        let Job::Fill(job) = &mut task.job else { return };
+        if let Some(Payload::Buf(buf)) = done.buf {
+            job.pattern = Some(buf);
+        }
+        match done.result {
+            Ok(()) => job.written += done.range.len,
+            Err(error) => task.fail(Sense::from_block(error, done.op)),
+        }
+    }
+
+    /// Starts the next requests without data. True if the command can be answered.
+    pub(super) fn pump_bare(&mut self, index: u32) -> bool {
+        loop {
+            let task = &mut self.tasks[index as usize];
+            let Job::Bare(job) = &mut task.job else { return false };
+            if task.sense.is_some() || job.next == job.ranges.len() {
+                return task.inflight.is_empty();
+            }
+            if task.inflight.is_full() {
+                return false;
+            }
+            let (op, range) = (job.op, job.ranges[job.next]);
+            job.next += 1;
+            let seq = task.take_seq();
+            self.submit(index, seq, op, range, None);
+        }
+    }
+
+    /// A request without data is done.
+    pub(super) fn bare_done(&mut self, index: u32, done: Completion<Payload>) {
+        if let Err(error) = done.result {
+            self.tasks[index as usize].fail(Sense::from_block(error, done.op));
+        }
+    }
+}
+
+impl Bare {
+    /// Nothing: the command is over.
+    pub fn nothing() -> Self {
+        Self { op: Op::Flush, ranges: Vec::new(), next: 0 }
+    }
+
+    /// A flush.
+    pub fn flush() -> Self {
+        Self { op: Op::Flush, ranges: vec![ByteRange::new(0, 0)], next: 0 }
+    }
+}
+
+impl Compare {
+    /// Every block of a range against one.
+    pub fn with_pattern(range: ByteRange, block: Buf) -> Self {
+        Self {
+            base: range.offset,
+            intake: super::intake::Intake::nothing(),
+            compared: 0,
+            write_first: false,
+            compares: true,
+            data: Data::Pattern(block),
+            total: range.len,
+        }
+    }
+}
+
+/// The smallest range that holds all of these.
+pub fn hull(ranges: &[ByteRange]) -> Option<ByteRange> {
+    let start = ranges.iter().map(|range| range.offset).min()?;
+    let end = ranges.iter().map(|range| range.end()).max()?;
+    Some(ByteRange::new(start, end - start))
+}

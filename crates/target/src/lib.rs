@@ -1,0 +1,22 @@
+//! The iSCSI target: shards that join sockets, protocol, device server and volumes.
+//!
+//! Start at [`Server::start`]; the way of a command is `shard` (bytes in), `lunet_iscsi` (a
+//! command), `engine` (decoded by `lunet_scsi`, carried out by `lunet_backends`), and back.
+#![forbid(unsafe_code)]
+
+mod config;
+mod conn;
+mod core;
+mod engine;
+mod fence;
+mod mail;
+mod registry;
+mod server;
+mod shard;
+mod site;
+mod stats;
+mod transmit;
+
+pub use config::{Config, Limits, Portal, TargetEntry, VolumeEntry};
+pub use server::{Handle, Server, StartError, StopReport};
+pub use stats::{Bucket, OpStats, Percentile, Protocol, SessionInfo, Stats, VolumeStats};

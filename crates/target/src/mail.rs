@@ -1,0 +1,111 @@
+//! What shards say to each other, and the server to them. Control only: nothing of a read or a
+//! write ever comes this way. Every queue is bounded, and every sender has an answer for 'full'.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use lunet_ring::Waker;
+
+use crate::registry::Place;
+use crate::stats::{SessionInfo, ShardStats};
+
+/// How many letters may wait for a shard.
+const MAILBOX: usize = 4096;
+
+/// A message to a shard.
+pub enum Mail {
+    /// A new connection is yours.
+    Connection {
+        /// Its socket.
+        socket: OwnedFd,
+        /// The initiator's address.
+        peer: SocketAddr,
+        /// Index of the portal that it came in by.
+        portal: usize,
+    },
+    /// End this connection: its nexus logged in anew. Answer with `Ended` to `reply`.
+    End {
+        /// The connection to end.
+        connection: u64,
+        /// Who waits for it.
+        reply: Place,
+    },
+    /// The connection that stood in the way of this one has ended.
+    Ended {
+        /// The connection that waited.
+        waiter: u64,
+    },
+    /// Abort every command on a volume, whoever sent it; answer with `Cleared` to `reply`.
+    Clear(Clear),
+    /// A shard has done what `Clear` asked for.
+    Cleared {
+        /// The connection that waits.
+        waiter: u64,
+        /// The task management function's ticket.
+        ticket: u32,
+    },
+    /// Report the shard's sessions.
+    Sessions(SyncSender<Vec<SessionInfo>>),
+    /// Report the shard's statistics.
+    Stats(SyncSender<ShardStats>),
+    /// Stop: ask sessions to log out, end what is left after the grace time, flush, return.
+    Stop {
+        /// How long sessions have for it.
+        grace: Duration,
+    },
+}
+
+/// A task management function that reaches beyond its own session.
+#[derive(Clone, Debug)]
+pub struct Clear {
+    /// Indexes of the volumes concerned.
+    pub volumes: std::sync::Arc<[usize]>,
+    /// What the other sessions are told.
+    pub cause: Cause,
+    /// Who asked; that connection's own commands are aborted too.
+    pub reply: Place,
+    /// Names the function at its connection.
+    pub ticket: u32,
+}
+
+/// Why commands of another initiator were aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// CLEAR TASK SET.
+    ClearTaskSet,
+    /// LOGICAL UNIT RESET, TARGET WARM RESET.
+    Reset,
+    /// TARGET COLD RESET: the sessions end as well.
+    ColdReset,
+}
+
+/// The way to one shard. Cheap to clone.
+#[derive(Clone)]
+pub struct Mailbox {
+    letters: SyncSender<Mail>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    /// A mailbox whose letters wake the event loop behind `waker`.
+    pub fn new(waker: Waker) -> (Self, Receiver<Mail>) {
+        let (letters, receiver) = sync_channel(MAILBOX);
+        (Self { letters, waker }, receiver)
+    }
+
+    /// Delivers a letter, or hands it back if the mailbox is full or its shard is gone.
+    ///
+    /// # Errors
+    /// The letter.
+    pub fn send(&self, mail: Mail) -> Result<(), Mail> {
+        match self.letters.try_send(mail) {
+            Ok(()) => {
+                self.waker.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(mail) | TrySendError::Disconnected(mail)) => Err(mail),
+        }
+    }
+}

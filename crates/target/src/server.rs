@@ -1,0 +1,259 @@
+//! The server: starts the shards, speaks to them, stops them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lunet_ring::{Config as RingConfig, Ring};
+
+use crate::config::{Config, Portal};
+use crate::core::Core;
+use crate::mail::{Mail, Mailbox};
+use crate::shard::Shard;
+use crate::stats::{self, SessionInfo, ShardStats, Stats};
+
+/// How long a report waits for the shards before it is given without the slow ones.
+const REPORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Why a server did not start. Each is one plain sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The port is taken.
+    #[error("cannot listen on {address}: another program uses this port")]
+    InUse {
+        /// The portal's address.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened on for another reason.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The portal's address.
+        address: SocketAddr,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A shard could not be set up.
+    #[error("cannot start the event loop: {0}")]
+    Shard(io::Error),
+}
+
+/// A running server.
+pub struct Server {
+    core: Arc<Core>,
+    threads: Vec<JoinHandle<io::Result<bool>>>,
+    notes: Vec<String>,
+    driver: &'static str,
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopReport {
+    /// Every acknowledged write is on stable storage.
+    pub flushed: bool,
+}
+
+/// What a shard's thread reports when it stands.
+struct Standing {
+    mailbox: Mailbox,
+    notes: Vec<String>,
+    driver: lunet_ring::Driver,
+}
+
+impl Server {
+    /// Listens on every portal and starts the shards. When it returns, logins are accepted.
+    ///
+    /// # Errors
+    /// The first thing that failed; nothing is left running.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let mut listeners = Vec::new();
+        let mut portals = Vec::new();
+        for portal in &config.portals {
+            let (listener, address) = listen(portal.address)?;
+            portals.push(Portal { address, tag: portal.tag });
+            listeners.push(listener);
+        }
+        let count = config.shards.unwrap_or_else(processors).max(1);
+        let ring = RingConfig {
+            arena_bytes: config.limits.buffer_bytes,
+            driver: config.driver,
+            busy_poll: config.busy_poll,
+            ..RingConfig::default()
+        };
+        let core = Arc::new(Core::new(config, portals, count));
+        let mut threads = Vec::new();
+        let mut standing = Vec::new();
+        let mut go = Vec::new();
+        for number in 0..count {
+            let (ready, stands) = sync_channel(1);
+            let (start, begin) = sync_channel::<()>(1);
+            // The first shard accepts; it hands connections to the one with the fewest.
+            let listeners = std::mem::take(&mut listeners);
+            let (core, ring) = (core.clone(), ring.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("lunet-shard-{number}"))
+                .spawn(move || shard_thread(number, core, &ring, listeners, &ready, &begin))
+                .map_err(StartError::Shard)?;
+            threads.push(thread);
+            go.push(start);
+            let stands = stands.recv().unwrap_or_else(|_| Err(io::Error::other("a shard died")));
+            standing.push(stands.map_err(StartError::Shard)?);
+        }
+        let notes = standing[0].notes.clone();
+        let driver = match standing[0].driver {
+            lunet_ring::Driver::IoUring => "io_uring",
+            lunet_ring::Driver::Epoll => "epoll",
+        };
+        core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
+        for start in go {
+            // A shard that died meanwhile is found when the server stops.
+            let _ = start.send(());
+        }
+        Ok(Self { core, threads, notes, driver })
+    }
+
+    /// Where the server listens, with the real port numbers, in the configuration's order.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        self.core.portals.iter().map(|portal| portal.address).collect()
+    }
+
+    /// What the operator should know, in plain sentences.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// A way to ask the server from any thread.
+    pub fn handle(&self) -> Handle {
+        Handle { core: self.core.clone(), driver: self.driver }
+    }
+
+    /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes.
+    pub fn stop(self, grace: Duration) -> StopReport {
+        for mailbox in self.core.mailboxes() {
+            let mut mail = Mail::Stop { grace };
+            // A full mailbox drains: its shard is alive and reads it in its next turn.
+            while let Err(back) = mailbox.send(mail) {
+                mail = back;
+                std::thread::yield_now();
+            }
+        }
+        let mut flushed = true;
+        for thread in self.threads {
+            flushed &= matches!(thread.join(), Ok(Ok(true)));
+        }
+        StopReport { flushed }
+    }
+
+    /// True if a shard has ended by itself: the event loop failed.
+    pub fn failed(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+}
+
+/// Asks a running server. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    core: Arc<Core>,
+    driver: &'static str,
+}
+
+impl Handle {
+    /// Every session, shard by shard.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.ask(Mail::Sessions).into_iter().flatten().collect()
+    }
+
+    /// The counts of all shards, added up.
+    pub fn stats(&self) -> Stats {
+        let shards: Vec<ShardStats> = self.ask(Mail::Stats);
+        let core = &self.core;
+        let names: Vec<(String, u64)> =
+            core.volumes.iter().map(|v| (v.name.clone(), v.unit.caps.bytes())).collect();
+        let (protocol, volumes) = stats::merge(&shards, &names);
+        Stats {
+            uptime_seconds: core.started.elapsed().as_secs(),
+            driver: self.driver,
+            shards: core.mailboxes().len(),
+            sessions: core.registry.len(),
+            protocol,
+            volumes,
+        }
+    }
+
+    /// One answer of each shard that answers in time.
+    fn ask<T>(&self, mail: impl Fn(std::sync::mpsc::SyncSender<T>) -> Mail) -> Vec<T> {
+        let deadline = Instant::now() + REPORT_LIMIT;
+        let mailboxes = self.core.mailboxes();
+        let (sender, answers): (_, Receiver<T>) = sync_channel(mailboxes.len());
+        let asked = mailboxes.iter().filter(|m| m.send(mail(sender.clone())).is_ok()).count();
+        drop(sender);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        (0..asked).map_while(|_| answers.recv_timeout(left()).ok()).collect()
+    }
+}
+
+fn shard_thread(
+    number: usize,
+    core: Arc<Core>,
+    config: &RingConfig,
+    listeners: Vec<TcpListener>,
+    ready: &std::sync::mpsc::SyncSender<io::Result<Standing>>,
+    begin: &Receiver<()>,
+) -> io::Result<bool> {
+    let ring = match Ring::new(config) {
+        Ok(ring) => ring,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(false);
+        }
+    };
+    let (mailbox, mail) = Mailbox::new(ring.waker());
+    let (notes, driver) = (ring.notes().to_vec(), ring.driver());
+    let mut shard = match Shard::new(number, core, ring, mail) {
+        Ok(shard) => shard,
+        Err(errno) => {
+            let _ = ready.send(Err(io::Error::from_raw_os_error(errno)));
+            return Ok(false);
+        }
+    };
+    for (portal, listener) in listeners.into_iter().enumerate() {
+        shard.listen(portal, listener);
+    }
+    let _ = ready.send(Ok(Standing { mailbox, notes, driver }));
+    if begin.recv().is_err() {
+        // Another shard did not start.
+        return Ok(false);
+    }
+    let result = shard.run();
+    if let Err(error) = &result {
+        tracing::error!(shard = number, %error, "the event loop failed");
+    }
+    result
+}
+
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::InUse { address },
+        _ => StartError::Listen { address, source },
+    };
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).map_err(failed)?;
+    // So that a restart does not wait for connections of the last run to time out.
+    socket.set_reuse_address(true).map_err(failed)?;
+    if address.is_ipv6() {
+        // An IPv4 portal on the same port is a portal of its own.
+        socket.set_only_v6(true).map_err(failed)?;
+    }
+    socket.bind(&address.into()).map_err(failed)?;
+    socket.listen(1024).map_err(failed)?;
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// The processors that this process may run on.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,102 @@
+//! The end of a connection.
+//!
+//! A slot is freed by the last completion on it only: the kernel may still hold its buffers.
+
+use std::sync::atomic::Ordering;
+
+use lunet_iscsi::target::CloseReason;
+
+use super::Shard;
+use crate::conn::Phase;
+use crate::mail::Mail;
+use crate::registry::Place;
+
+impl Shard {
+    /// The protocol asks to close: what is queued is sent first.
+    pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        match reason {
+            CloseReason::LoggedOut | CloseReason::LogoutTimeout => {}
+            CloseReason::LoginRefused(_) => self.engine.protocol.login_failures += 1,
+            _ => self.engine.protocol.dropped += 1,
+        }
+        tracing::info!(peer = %conn.peer, %reason, "connection closes");
+        self.drain(slot);
+    }
+
+    /// Sends what is queued, then closes.
+    pub(super) fn drain(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if conn.phase == Phase::Open {
+            conn.phase = Phase::Draining;
+            self.end_tasks(slot);
+            self.touch(slot);
+        }
+    }
+
+    /// Closes the socket, or, if that has been done, frees the slot once nothing is in flight.
+    pub(super) fn disconnect(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if conn.phase != Phase::Closed {
+            conn.phase = Phase::Closed;
+            self.engine.ring.close_socket(conn.socket);
+            self.end_tasks(slot);
+            self.end_session(slot);
+        }
+        let conn = &self.conns[slot as usize];
+        if !conn.receiving() && !conn.transmitting() {
+            self.conns.remove(slot as usize);
+        }
+    }
+
+    fn end_tasks(&mut self, slot: u32) {
+        let conn = &mut self.conns[slot as usize];
+        for at in 0..conn.tasks.len() {
+            if let Some(task) = conn.tasks[at].take() {
+                self.engine.abandon(task);
+            }
+        }
+    }
+
+    /// Takes the connection off every list. It has no tasks any more, so a new session of the same
+    /// nexus may begin: what it had in flight is fenced off.
+    fn end_session(&mut self, slot: u32) {
+        let number = self.number;
+        let conn = &mut self.conns[slot as usize];
+        let place = Place { shard: number, connection: conn.serial };
+        match conn.session.take() {
+            Some(session) => {
+                self.core.registry.remove(&session.nexus, place);
+                tracing::info!(initiator = %session.nexus.initiator, peer = %conn.peer, "session ended");
+            }
+            None => {
+                self.core.logins.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.engine.protocol.add_counters(conn.proto.counters());
+        self.engine.connections -= 1;
+        self.core.loads[number].fetch_sub(1, Ordering::Relaxed);
+        for mourner in std::mem::take(&mut conn.mourners) {
+            self.tell_ended(mourner);
+        }
+    }
+
+    /// Another connection of the same nexus has logged in: this one ends.
+    pub(super) fn end_for(&mut self, serial: u64, reply: Place) {
+        match self.find(serial) {
+            Some(slot) if self.conns[slot as usize].phase != Phase::Closed => {
+                self.conns[slot as usize].mourners.push(reply);
+                self.disconnect(slot);
+            }
+            // It has ended by itself meanwhile.
+            _ => self.tell_ended(reply),
+        }
+    }
+
+    fn tell_ended(&mut self, waiter: Place) {
+        let mail = Mail::Ended { waiter: waiter.connection };
+        // A full mailbox is that of a shard that is overwhelmed by logins: the one that waits
+        // meets its login time limit.
+        let _ = self.core.mailboxes()[waiter.shard].send(mail);
+    }
+}

@@ -1,0 +1,98 @@
+//! Letters to the shard: from other shards, from the control socket, from the signal handler.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use super::Shard;
+use crate::conn::Phase;
+use crate::mail::Mail;
+use crate::stats::{SessionInfo, ShardStats};
+
+/// How long the last flush may take before the shard gives it up.
+const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+
+impl Shard {
+    pub(super) fn read_mail(&mut self) {
+        while let Ok(mail) = self.mail.try_recv() {
+            match mail {
+                Mail::Connection { socket, peer, portal } => self.adopt(portal, socket, peer),
+                Mail::End { connection, reply } => self.end_for(connection, reply),
+                Mail::Ended { waiter } => self.login_again(waiter),
+                Mail::Clear(clear) => self.clear(&clear),
+                Mail::Cleared { waiter, ticket } => self.cleared(waiter, ticket),
+                // Who asked may have stopped waiting.
+                Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
+                Mail::Stats(reply) => self.report(&reply),
+                Mail::Stop { grace } => self.stop(grace),
+            }
+        }
+    }
+
+    fn report(&self, reply: &SyncSender<ShardStats>) {
+        let mut protocol = self.engine.protocol;
+        for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.phase != Phase::Closed) {
+            protocol.add_counters(conn.proto.counters());
+        }
+        let _ = reply.try_send(ShardStats { volumes: self.engine.volume_counts(), protocol });
+    }
+
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let open = self.conns.iter().filter_map(|(_, conn)| Some((conn, conn.session.as_ref()?)));
+        open.map(|(conn, session)| SessionInfo {
+            initiator: session.nexus.initiator.clone(),
+            target: session.nexus.target.map(|target| self.core.targets[target].name.clone()),
+            peer: conn.peer.to_string(),
+            portal: conn.local.to_string(),
+            transport: "tcp",
+            isid: session.nexus.isid.map(|byte| format!("{byte:02x}")).concat(),
+            tsih: session.tsih,
+            shard: self.number,
+            connected_seconds: self.engine.now.saturating_sub(session.since).as_secs(),
+            commands_in_flight: conn.tasks.iter().flatten().count(),
+            keys: conn.proto.negotiated().pairs(),
+        })
+        .collect()
+    }
+
+    /// Stops accepting and asks every session to log out.
+    fn stop(&mut self, grace: Duration) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(self.engine.now + grace);
+        self.engine.ring.stop_accepting();
+        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            let conn = &mut self.conns[slot as usize];
+            let serves = conn.session.as_ref().is_some_and(|s| s.nexus.target.is_some());
+            if serves {
+                conn.proto.request_logout(self.engine.now, grace, &mut conn.out);
+                self.touch(slot);
+            } else {
+                self.disconnect(slot);
+            }
+        }
+        self.flush();
+    }
+
+    /// True once everything is closed and flushed.
+    pub(super) fn stopped(&mut self) -> bool {
+        let now = self.engine.now;
+        if self.stopping.is_some_and(|deadline| now >= deadline) {
+            let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+            for slot in slots {
+                self.disconnect(slot);
+            }
+        }
+        if !self.conns.is_empty() {
+            return false;
+        }
+        // What was acknowledged is completed, so one flush covers it. Abandoned writes may go on.
+        let limit = *self.flushing.get_or_insert_with(|| {
+            self.engine.flush_written();
+            self.engine.settle(&mut self.conns);
+            now + FLUSH_LIMIT
+        });
+        self.engine.tasks_at_work() == 0 || now >= limit
+    }
+}

@@ -1,0 +1,181 @@
+//! Task management (RFC 7143 section 11.5, SAM-5 chapter 7).
+//!
+//! A function that concerns this session's own commands is done on the spot. One that reaches into
+//! other sessions goes to every shard, and is answered when the last of them has done its part.
+//! None waits for storage: an aborted command is forgotten, and its blocks fenced off.
+
+use std::sync::Arc;
+
+use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
+use lunet_iscsi::target::Tag;
+use lunet_scsi::{Attention, Lun};
+
+use super::Shard;
+use crate::conn::PendingClear;
+use crate::mail::{Cause, Clear, Mail};
+use crate::registry::Place;
+
+/// A task management function as it arrived.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    /// Its name at the connection, for the response.
+    pub tag: Tag,
+    /// What to do.
+    pub function: TmfFunction,
+    /// To which logical unit.
+    pub lun: u64,
+    /// To which command.
+    pub referenced: Option<Tag>,
+}
+
+/// Functions of one connection that may wait for other shards at a time.
+const MAX_CLEARS: usize = 8;
+
+impl Shard {
+    /// A task management function has arrived.
+    pub(super) fn manage(&mut self, slot: u32, function: Function) {
+        let unit = self.unit_of(slot, function.lun);
+        let response = match function.function {
+            TmfFunction::AbortTask => {
+                if let Some(tag) = function.referenced {
+                    self.abort(slot, tag);
+                }
+                TmfResponse::Complete
+            }
+            TmfFunction::AbortTaskSet => match unit {
+                Some((unit, _)) => {
+                    self.abort_unit(slot, unit);
+                    TmfResponse::Complete
+                }
+                None => TmfResponse::LunDoesNotExist,
+            },
+            TmfFunction::ClearTaskSet | TmfFunction::LogicalUnitReset => match unit {
+                Some((_, volume)) => {
+                    let cause = match function.function {
+                        TmfFunction::ClearTaskSet => Cause::ClearTaskSet,
+                        _ => Cause::Reset,
+                    };
+                    return self.clear_everywhere(slot, &function, [volume].into(), cause);
+                }
+                None => TmfResponse::LunDoesNotExist,
+            },
+            TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => {
+                let volumes = self.volumes_of(slot);
+                let cold = function.function == TmfFunction::TargetColdReset;
+                let cause = if cold { Cause::ColdReset } else { Cause::Reset };
+                return self.clear_everywhere(slot, &function, volumes, cause);
+            }
+            _ => TmfResponse::NotSupported,
+        };
+        let conn = &mut self.conns[slot as usize];
+        conn.proto.respond_tmf(function.tag, response, &mut conn.out);
+    }
+
+    /// Forgets one command of a connection.
+    fn abort(&mut self, slot: u32, tag: Tag) {
+        let conn = &mut self.conns[slot as usize];
+        conn.proto.abort(tag);
+        if let Some(task) = conn.task(tag) {
+            conn.set_task(tag, None);
+            self.engine.abandon(task);
+        }
+    }
+
+    /// Forgets every command of a connection at one logical unit. Returns how many there were.
+    fn abort_unit(&mut self, slot: u32, unit: usize) -> usize {
+        let conn = &self.conns[slot as usize];
+        let tasks = conn.tasks.iter().flatten();
+        let tags: Vec<Tag> = tasks.filter_map(|task| self.engine.tag_at(*task, unit)).collect();
+        for tag in &tags {
+            self.abort(slot, *tag);
+        }
+        tags.len()
+    }
+
+    /// Position and volume of a LUN of a connection.
+    fn unit_of(&self, slot: u32, lun: u64) -> Option<(usize, usize)> {
+        let target = self.conns[slot as usize].session.as_ref()?.nexus.target?;
+        let target = &self.core.targets[target];
+        let position = target.position(Lun::decode(lun.to_be_bytes())?.0)?;
+        Some((position, target.volumes[position]))
+    }
+
+    fn volumes_of(&self, slot: u32) -> Arc<[usize]> {
+        let target = self.conns[slot as usize].session.as_ref().and_then(|s| s.nexus.target);
+        target.map_or_else(|| [].into(), |target| self.core.targets[target].volumes.clone().into())
+    }
+
+    fn clear_everywhere(
+        &mut self,
+        slot: u32,
+        function: &Function,
+        volumes: Arc<[usize]>,
+        cause: Cause,
+    ) {
+        let conn = &mut self.conns[slot as usize];
+        if conn.clears.len() >= MAX_CLEARS {
+            return conn.proto.respond_tmf(function.tag, TmfResponse::Rejected, &mut conn.out);
+        }
+        let reply = Place { shard: self.number, connection: conn.serial };
+        let ticket = conn.next_ticket;
+        conn.next_ticket = ticket.wrapping_add(1);
+        let clear = Clear { volumes, cause, reply, ticket };
+        let mailboxes = self.core.mailboxes();
+        let sent = mailboxes.iter().filter(|m| m.send(Mail::Clear(clear.clone())).is_ok()).count();
+        if sent < mailboxes.len() {
+            // Answers of those that got the letter find no function that waits for them.
+            return conn.proto.respond_tmf(function.tag, TmfResponse::Rejected, &mut conn.out);
+        }
+        conn.clears.push(PendingClear { ticket, tag: function.tag, waiting: sent, cause });
+    }
+
+    /// Another shard's session, or one of this shard's, has cleared these volumes.
+    pub(super) fn clear(&mut self, clear: &Clear) {
+        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            let Some(session) = &self.conns[slot as usize].session else { continue };
+            let Some(target) = session.nexus.target else { continue };
+            let core = self.core.clone();
+            let target = &core.targets[target];
+            let own = self.conns[slot as usize].serial == clear.reply.connection;
+            for (position, volume) in target.volumes.iter().enumerate() {
+                if !clear.volumes.contains(volume) {
+                    continue;
+                }
+                let aborted = self.abort_unit(slot, position);
+                let attention = match clear.cause {
+                    Cause::ClearTaskSet if own || aborted == 0 => continue,
+                    Cause::ClearTaskSet => Attention::CommandsCleared,
+                    Cause::Reset | Cause::ColdReset => Attention::BusDeviceReset,
+                };
+                if let Some(session) = &mut self.conns[slot as usize].session {
+                    session.units[position].establish(attention);
+                }
+            }
+            if clear.cause == Cause::ColdReset && !own {
+                self.drain(slot);
+            }
+        }
+        let mail = Mail::Cleared { waiter: clear.reply.connection, ticket: clear.ticket };
+        if self.core.mailboxes()[clear.reply.shard].send(mail).is_err() {
+            tracing::warn!("a task management function stays unanswered: mailbox full");
+        }
+    }
+
+    /// One more shard has done its part of a function.
+    pub(super) fn cleared(&mut self, serial: u64, ticket: u32) {
+        let Some(slot) = self.find(serial) else { return };
+        let conn = &mut self.conns[slot as usize];
+        let Some(at) = conn.clears.iter().position(|c| c.ticket == ticket) else { return };
+        conn.clears[at].waiting -= 1;
+        if conn.clears[at].waiting > 0 {
+            return;
+        }
+        let pending = conn.clears.swap_remove(at);
+        conn.proto.respond_tmf(pending.tag, TmfResponse::Complete, &mut conn.out);
+        if pending.cause == Cause::ColdReset {
+            self.drain(slot);
+        }
+        self.touch(slot);
+    }
+}

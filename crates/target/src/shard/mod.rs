@@ -1,0 +1,345 @@
+//! The shard: one thread, one event loop, and the connections that live on it.
+//!
+//! A turn of the loop takes everything that has happened, lets every state machine concerned run,
+//! and then submits all that came of it in one system call.
+
+mod admission;
+mod close;
+mod control;
+mod management;
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use lunet_iscsi::target::{Connection, Cx, Event, RxTarget};
+use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
+use slab::Slab;
+
+use self::management::Function;
+use crate::conn::{Conn, Phase};
+use crate::core::Core;
+use crate::engine::Engine;
+use crate::mail::Mail;
+use crate::site::Surroundings;
+
+/// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
+const RECEIVE: u64 = 1 << 56;
+const SEND: u64 = 2 << 56;
+const LISTEN: u64 = 3 << 56;
+const KIND: u64 = 0xFF << 56;
+
+/// How often time limits are looked at, at the most.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One shard.
+pub struct Shard {
+    number: usize,
+    core: Arc<Core>,
+    engine: Engine,
+    conns: Slab<Conn>,
+    mail: Receiver<Mail>,
+    /// Connections that have something to send or may receive again.
+    dirty: Vec<u32>,
+    /// When time limits are looked at next.
+    timer: Option<Duration>,
+    /// Set once the server stops: when sessions that are left are ended.
+    stopping: Option<Duration>,
+    /// Set once the last flush is under way: when it is given up.
+    flushing: Option<Duration>,
+}
+
+impl Shard {
+    /// A shard over its event loop.
+    ///
+    /// # Errors
+    /// The operating system's error number, if a volume cannot be opened on this loop.
+    pub fn new(
+        number: usize,
+        core: Arc<Core>,
+        ring: Ring,
+        mail: Receiver<Mail>,
+    ) -> Result<Self, i32> {
+        Ok(Self {
+            number,
+            engine: Engine::new(ring, core.clone())?,
+            core,
+            conns: Slab::new(),
+            mail,
+            dirty: Vec::new(),
+            timer: None,
+            stopping: None,
+            flushing: None,
+        })
+    }
+
+    /// Starts accepting at a portal.
+    pub fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
+        self.engine.ring.add_listener(listener, Token(LISTEN | portal as u64));
+    }
+
+    /// Serves until the server stops. False if the last flush failed or did not end in time.
+    ///
+    /// # Errors
+    /// The event loop has failed; every session of the shard is lost.
+    pub fn run(mut self) -> std::io::Result<bool> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            self.engine.ring.wait(self.patience(), &mut events)?;
+            self.engine.now = self.core.started.elapsed();
+            for event in events.drain(..) {
+                self.handle(event);
+            }
+            self.engine.feed_starved(&mut self.conns);
+            self.look_at_the_clock();
+            self.flush();
+            if self.stopping.is_some() && self.stopped() {
+                return Ok(self.engine.tasks_at_work() == 0 && self.engine.failed_flushes == 0);
+            }
+        }
+    }
+
+    /// How long the loop may sleep.
+    fn patience(&self) -> Option<Duration> {
+        let now = self.core.started.elapsed();
+        let next = [self.timer, self.stopping, self.flushing].into_iter().flatten().min()?;
+        // Rounded up to the tick, so that a shard never spins on a time limit.
+        Some(next.saturating_sub(now).max(Duration::from_millis(1)))
+    }
+
+    fn handle(&mut self, event: RingEvent) {
+        match event {
+            RingEvent::Received { token, bufs, result } => {
+                self.received((token.0 & !KIND) as u32, bufs, result);
+            }
+            RingEvent::Sent { token, chain, result } => {
+                self.sent((token.0 & !KIND) as u32, chain, result.is_ok());
+            }
+            RingEvent::Disk { token, buf, result } => {
+                if let Some(io) = lunet_backends::parse_disk_token(token) {
+                    self.engine.disk_done(&mut self.conns, io, buf.map(Payload::Buf), result);
+                }
+            }
+            RingEvent::Accepted { token, socket, peer } => {
+                self.accepted((token.0 & !KIND) as usize, socket, peer);
+            }
+            RingEvent::AcceptFailed { errno, .. } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                tracing::warn!(%error, "a connection could not be accepted");
+            }
+            RingEvent::Woken => self.read_mail(),
+        }
+    }
+
+    /// A connection came in: it goes to the shard with the fewest.
+    fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        self.engine.protocol.connections += 1;
+        if self.core.logins.fetch_add(1, Ordering::Relaxed) >= self.core.limits.max_logins {
+            self.core.logins.fetch_sub(1, Ordering::Relaxed);
+            self.engine.protocol.turned_away += 1;
+            return;
+        }
+        let shard = self.core.least_loaded();
+        if shard == self.number {
+            return self.adopt(portal, socket, peer);
+        }
+        let mail = Mail::Connection { socket, peer, portal };
+        if self.core.mailboxes()[shard].send(mail).is_err() {
+            self.core.logins.fetch_sub(1, Ordering::Relaxed);
+            self.core.loads[shard].fetch_sub(1, Ordering::Relaxed);
+            self.engine.protocol.turned_away += 1;
+        }
+    }
+
+    /// Takes a connection in.
+    fn adopt(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        let stream = TcpStream::from(socket);
+        let local = stream.local_addr().unwrap_or(self.core.portals[portal].address);
+        // Without it, answers wait for acknowledgements of those before (Nagle's algorithm).
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY could not be set");
+        }
+        let proto = Connection::new(self.core.options.clone(), self.engine.now);
+        let socket = self.engine.ring.add_socket(stream.into());
+        let serial = self.core.next_serial();
+        let conn = Conn::new(serial, (peer, local, portal), socket, proto);
+        self.engine.connections += 1;
+        let slot = self.conns.insert(conn) as u32;
+        self.touch(slot);
+    }
+
+    /// Bytes have come, or the other side is gone.
+    fn received(&mut self, slot: u32, bufs: RxBufs, result: Result<usize, i32>) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let (RxBufs { payload, scratch, .. }, taken) = (bufs, result.unwrap_or(0));
+        if taken == 0 || conn.phase == Phase::Closed {
+            conn.scratch = Some(scratch);
+            return self.disconnect(slot);
+        }
+        if conn.phase == Phase::Draining {
+            // Too late to be heard; what was said before still goes out.
+            conn.scratch = Some(scratch);
+            return;
+        }
+        let mut site = Surroundings {
+            core: &self.core,
+            arena: self.engine.ring.arena(),
+            account: &conn.account,
+            allowance: self.engine.allowance(conn),
+            portal: conn.portal,
+            local: conn.local,
+        };
+        let mut cx = Cx {
+            now: self.engine.now,
+            site: &mut site,
+            tx: &mut conn.out,
+            events: &mut conn.events,
+        };
+        let mut used = 0;
+        if let Some((buf, range)) = payload {
+            used = range.len().min(taken);
+            conn.proto.rx_payload(RxTarget { buf, range }, used, &mut cx);
+        }
+        if taken > used {
+            conn.proto.rx_bytes(&scratch[..taken - used], &mut cx);
+        }
+        conn.scratch = Some(scratch);
+        self.handle_events(slot);
+    }
+
+    /// A chain is out.
+    fn sent(&mut self, slot: u32, chain: TxChain, ok: bool) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        conn.chain_sent(chain);
+        if !ok || conn.phase == Phase::Closed {
+            return self.disconnect(slot);
+        }
+        self.engine.unblock(&mut self.conns, slot);
+        self.touch(slot);
+    }
+
+    /// Does what the protocol asks for.
+    fn handle_events(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let mut events = std::mem::take(&mut conn.events);
+        for event in events.drain(..) {
+            let Some(conn) = self.conns.get_mut(slot as usize) else { break };
+            if conn.phase == Phase::Closed {
+                break;
+            }
+            match event {
+                Event::Command(command) => self.engine.command(conn, slot, command),
+                Event::Data { tag, offset, len, buf } => {
+                    if let Some(task) = conn.task(tag) {
+                        self.engine.data_arrived(conn, task, offset, len, buf);
+                    }
+                }
+                Event::LoginFinished(identity) => self.login(slot, identity),
+                Event::TransferFailed { tag, error } => {
+                    if let Some(task) = conn.task(tag) {
+                        self.engine.transfer_failed(conn, task, error);
+                    }
+                }
+                Event::TaskManagement { tag, function, lun, referenced } => {
+                    self.manage(slot, Function { tag, function, lun, referenced });
+                }
+                Event::Close(reason) => self.close(slot, reason),
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(slot as usize) {
+            conn.events = events;
+        }
+        self.engine.settle(&mut self.conns);
+        self.touch(slot);
+    }
+
+    /// Queues a connection for the flush at the end of this turn.
+    fn touch(&mut self, slot: u32) {
+        if let Some(conn) = self.conns.get_mut(slot as usize)
+            && !conn.dirty
+        {
+            conn.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Queues the connections that tasks have answered on.
+    fn collect_dirty(&mut self) {
+        while let Some(slot) = self.engine.touched.pop() {
+            self.touch(slot);
+        }
+    }
+
+    /// Sends and receives on every connection that was touched in this turn.
+    fn flush(&mut self) {
+        self.collect_dirty();
+        for at in 0..self.dirty.len() {
+            let slot = self.dirty[at];
+            let Some(conn) = self.conns.get_mut(slot as usize) else { continue };
+            conn.dirty = false;
+            if let Some(chain) = conn.next_chain() {
+                let token = Token(SEND | u64::from(slot));
+                self.engine.ring.send(conn.socket, chain, token);
+            }
+            if let Some(bufs) = conn.receive_buffers() {
+                let token = Token(RECEIVE | u64::from(slot));
+                self.engine.ring.recv(conn.socket, bufs, token);
+            }
+            if let Some(due) = conn.proto.poll_timeout() {
+                self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
+            }
+            if conn.phase == Phase::Draining && !conn.transmitting() && conn.backlog() == 0 {
+                self.disconnect(slot);
+            }
+        }
+        self.dirty.clear();
+    }
+
+    /// Lets the connections whose time has come act on it.
+    fn look_at_the_clock(&mut self) {
+        let now = self.engine.now;
+        if self.timer.is_none_or(|timer| now < timer) {
+            return;
+        }
+        self.timer = None;
+        let mut next: Option<Duration> = None;
+        let mut due = Vec::new();
+        for (slot, conn) in &self.conns {
+            match conn.proto.poll_timeout() {
+                Some(time) if time <= now => due.push(slot as u32),
+                Some(time) => next = Some(next.map_or(time, |next| next.min(time))),
+                None => {}
+            }
+        }
+        for slot in due {
+            self.tick(slot);
+        }
+        // Time limits are seconds: a look ten times a second is close enough, and keeps a busy
+        // shard from walking over all its connections in every turn.
+        self.timer = next.map(|next| next.max(now + TICK));
+    }
+
+    /// A time limit of a connection has passed.
+    fn tick(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let mut site = Surroundings {
+            core: &self.core,
+            arena: self.engine.ring.arena(),
+            account: &conn.account,
+            allowance: 0,
+            portal: conn.portal,
+            local: conn.local,
+        };
+        let mut cx = Cx {
+            now: self.engine.now,
+            site: &mut site,
+            tx: &mut conn.out,
+            events: &mut conn.events,
+        };
+        conn.proto.handle_timeout(&mut cx);
+        self.handle_events(slot);
+    }
+}

@@ -1,0 +1,300 @@
+//! What is counted, and how it is reported.
+//!
+//! Each shard counts for itself in plain integers; a report adds the shards up.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Kinds of command that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// READ, VERIFY, PRE-FETCH: data comes from the volume.
+    Read,
+    /// WRITE, WRITE AND VERIFY, WRITE SAME: data goes to the volume.
+    Write,
+    /// SYNCHRONIZE CACHE.
+    Flush,
+    /// UNMAP.
+    Unmap,
+    /// All else: the volume's data is not touched.
+    Other,
+}
+
+const KINDS: usize = 5;
+
+/// One shard's count of one volume.
+#[derive(Clone)]
+pub struct VolumeCount {
+    ops: [u64; KINDS],
+    bytes: [u64; KINDS],
+    errors: u64,
+    latency: [Histogram<u64>; 2],
+}
+
+impl Default for VolumeCount {
+    fn default() -> Self {
+        // 1 us to a minute with two digits: about 20 KiB each.
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
+        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, latency: [histogram(), histogram()] }
+    }
+}
+
+impl VolumeCount {
+    /// Counts a finished command: bytes moved, and the time from its arrival to its answer.
+    pub fn record(&mut self, kind: Kind, bytes: u64, micros: u64, failed: bool) {
+        self.ops[kind as usize] += 1;
+        self.bytes[kind as usize] += bytes;
+        self.errors += u64::from(failed);
+        if let Kind::Read | Kind::Write = kind {
+            self.latency[kind as usize].saturating_record(micros.max(1));
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for kind in 0..KINDS {
+            self.ops[kind] += other.ops[kind];
+            self.bytes[kind] += other.bytes[kind];
+        }
+        self.errors += other.errors;
+        for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
+            // Same bounds on both sides: adding cannot fail.
+            let _ = sum.add(part);
+        }
+    }
+}
+
+/// What one shard reports.
+#[derive(Clone, Default)]
+pub struct ShardStats {
+    /// Per volume, in the order of the configuration.
+    pub volumes: Vec<VolumeCount>,
+    /// The shard's own figures.
+    pub protocol: Protocol,
+}
+
+/// Counts of the protocol: what went wrong, and how often.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Protocol {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections turned away because a limit was reached.
+    pub turned_away: u64,
+    /// Logins that came to full feature phase.
+    pub logins: u64,
+    /// Logins refused.
+    pub login_failures: u64,
+    /// Connections that were closed for a protocol error, a wrong digest or a missed time limit.
+    pub dropped: u64,
+    /// Protocol data units received.
+    pub pdus: u64,
+    /// Reject PDUs sent.
+    pub rejects: u64,
+    /// Header and data digests that did not match.
+    pub digest_errors: u64,
+    /// Commands answered TASK SET FULL for want of buffer memory.
+    pub task_set_full: u64,
+    /// Commands answered BUSY because an abandoned write still held their blocks.
+    pub busy: u64,
+    /// Commands aborted by task management or by the end of their session.
+    pub aborted: u64,
+}
+
+impl Protocol {
+    /// Adds what a connection has counted.
+    pub fn add_counters(&mut self, counters: &lunet_iscsi::target::Counters) {
+        self.pdus += counters.pdus_in;
+        self.rejects += counters.rejects();
+        self.digest_errors += counters.header_digest_errors + counters.data_digest_errors;
+        self.task_set_full += counters.task_set_full;
+    }
+
+    /// Adds another shard's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.turned_away += other.turned_away;
+        self.logins += other.logins;
+        self.login_failures += other.login_failures;
+        self.dropped += other.dropped;
+        self.pdus += other.pdus;
+        self.rejects += other.rejects;
+        self.digest_errors += other.digest_errors;
+        self.task_set_full += other.task_set_full;
+        self.busy += other.busy;
+        self.aborted += other.aborted;
+    }
+}
+
+/// The statistics of a running server.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stats {
+    /// Seconds since the server started.
+    pub uptime_seconds: u64,
+    /// The event loop's driver.
+    pub driver: &'static str,
+    /// How many shards run.
+    pub shards: usize,
+    /// How many sessions there are, discovery sessions included.
+    pub sessions: usize,
+    /// Protocol counts of all shards.
+    pub protocol: Protocol,
+    /// Each volume.
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// The statistics of one volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeStats {
+    /// Its name.
+    pub name: String,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Reads, with data moved and latency.
+    pub read: OpStats,
+    /// Writes, with data moved and latency.
+    pub write: OpStats,
+    /// Flushes.
+    pub flushes: u64,
+    /// UNMAP commands.
+    pub unmaps: u64,
+    /// Other commands.
+    pub others: u64,
+    /// Commands that ended with CHECK CONDITION.
+    pub errors: u64,
+}
+
+/// Operations of one kind. Latency runs from a command's arrival in full to its answer being
+/// queued for the network, measured by the server.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpStats {
+    /// How many.
+    pub ops: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Mean latency in microseconds; 0 if there were none.
+    pub mean_us: f64,
+    /// Latency at each percentile.
+    pub percentiles: Vec<Percentile>,
+    /// The histogram: how many operations took at most this long and longer than the one before.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One point of the latency distribution.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Percentile {
+    /// 50 means the median.
+    pub percentile: f64,
+    /// Microseconds.
+    pub us: u64,
+}
+
+/// One bar of the latency histogram.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Bucket {
+    /// Upper bound in microseconds, a power of two minus one.
+    pub up_to_us: u64,
+    /// Operations.
+    pub count: u64,
+}
+
+/// Adds the shards' counts of every volume up. `names` gives name and size in bytes.
+pub fn merge(shards: &[ShardStats], names: &[(String, u64)]) -> (Protocol, Vec<VolumeStats>) {
+    let mut protocol = Protocol::default();
+    let mut sums = vec![VolumeCount::default(); names.len()];
+    for shard in shards {
+        protocol.add(&shard.protocol);
+        for (sum, part) in sums.iter_mut().zip(&shard.volumes) {
+            sum.add(part);
+        }
+    }
+    let volumes = sums.iter().zip(names).map(|(sum, name)| volume_stats(sum, name)).collect();
+    (protocol, volumes)
+}
+
+fn volume_stats(sum: &VolumeCount, (name, size): &(String, u64)) -> VolumeStats {
+    VolumeStats {
+        name: name.clone(),
+        size_bytes: *size,
+        read: op_stats(sum, Kind::Read),
+        write: op_stats(sum, Kind::Write),
+        flushes: sum.ops[Kind::Flush as usize],
+        unmaps: sum.ops[Kind::Unmap as usize],
+        others: sum.ops[Kind::Other as usize],
+        errors: sum.errors,
+    }
+}
+
+fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
+    let latency = &sum.latency[kind as usize];
+    let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0]
+        .map(|p| Percentile { percentile: p, us: latency.value_at_percentile(p) })
+        .to_vec();
+    let mut histogram = Vec::new();
+    let (mut low, mut high) = (0, 1);
+    while low <= latency.max() && !latency.is_empty() {
+        let count = latency.count_between(low, high);
+        if count > 0 {
+            histogram.push(Bucket { up_to_us: high, count });
+        }
+        (low, high) = (high + 1, high * 2 + 1);
+    }
+    OpStats {
+        ops: sum.ops[kind as usize],
+        bytes: sum.bytes[kind as usize],
+        mean_us: if latency.is_empty() { 0.0 } else { latency.mean() },
+        percentiles: if latency.is_empty() { Vec::new() } else { percentiles },
+        histogram,
+    }
+}
+
+/// One session, as `lunet sessions` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionInfo {
+    /// The initiator's iSCSI name.
+    pub initiator: String,
+    /// The target's name; `None` is a discovery session.
+    pub target: Option<String>,
+    /// The initiator's address.
+    pub peer: String,
+    /// The portal that it came in by.
+    pub portal: String,
+    /// `tcp`.
+    pub transport: &'static str,
+    /// The initiator's session identifier, in hexadecimal.
+    pub isid: String,
+    /// The target session identifying handle.
+    pub tsih: u16,
+    /// The shard that serves it.
+    pub shard: usize,
+    /// Seconds since the login.
+    pub connected_seconds: u64,
+    /// Commands at work right now.
+    pub commands_in_flight: usize,
+    /// Every negotiated key with its value, digests among them.
+    pub keys: Vec<(&'static str, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_add_up_and_every_operation_is_in_one_bar() {
+        let mut shards = vec![ShardStats::default(), ShardStats::default()];
+        for (n, shard) in shards.iter_mut().enumerate() {
+            shard.volumes = vec![VolumeCount::default()];
+            for micros in [0, 1, 2, 3, 100, 5_000] {
+                shard.volumes[0].record(Kind::Read, 4096, micros + n as u64, false);
+            }
+            shard.volumes[0].record(Kind::Flush, 0, 9, true);
+            shard.protocol.logins = 2;
+        }
+        let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20)]);
+        assert_eq!(protocol.logins, 4);
+        let volume = &volumes[0];
+        assert_eq!((volume.read.ops, volume.read.bytes), (12, 12 * 4096));
+        assert_eq!((volume.flushes, volume.errors, volume.write.ops), (2, 2, 0));
+        assert_eq!(volume.read.histogram.iter().map(|b| b.count).sum::<u64>(), 12);
+        assert!(volume.read.percentiles.iter().any(|p| p.percentile == 50.0 && p.us <= 4));
+        assert!(volume.write.percentiles.is_empty());
+    }
+}
