@@ -17,6 +17,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod digest;
+pub mod initiator;
 pub mod keys;
 pub mod negotiation;
 pub mod pdu;

@@ -1,0 +1,167 @@
+//! Sending SCSI commands.
+
+use super::task::{CommandTask, Task};
+use super::tx::{Body, Burst};
+use super::{Command, Connection, Data, Refused, SubmitError, Tag, Transmit, Unsolicited};
+use crate::pdu::{
+    FINAL, IMMEDIATE, Opcode, READ, RESERVED_TAG, ScsiCommand, U24, WRITE, Wire, write_extended_cdb,
+};
+use alloc::vec::Vec;
+
+/// How the data of a write starts out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Opening {
+    /// Bytes in the command itself.
+    immediate: usize,
+    /// Where the unsolicited Data-Out ends; equals `immediate` when there is none.
+    unsolicited: usize,
+}
+
+impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
+    /// Sends a command. It ends with one [`Event::Finished`](super::Event::Finished).
+    pub fn submit<T: Transmit<W>>(
+        &mut self,
+        mut command: Command<'_, R, W>,
+        tx: &mut T,
+    ) -> Result<Tag, Refused<R, W>> {
+        match self.check(&mut command) {
+            Ok((expected, ahs)) => Ok(self.send_command(command, expected, &ahs, tx)),
+            Err(error) => Err(Refused { error, data: command.data }),
+        }
+    }
+
+    /// The Expected Data Transfer Length and the additional header segments, if the command can be
+    /// sent now.
+    fn check(&self, command: &mut Command<'_, R, W>) -> Result<(u32, Vec<u8>), SubmitError> {
+        self.check_ready()?;
+        if self.options.target_name.is_none() {
+            return Err(SubmitError::DiscoverySession);
+        }
+        if !command.immediate && self.sequence.window() == 0 {
+            return Err(SubmitError::WindowClosed);
+        }
+        let mut ahs = Vec::new();
+        let fits = match command.cdb.get(16..) {
+            Some(rest) if !rest.is_empty() => write_extended_cdb(&mut ahs, rest),
+            _ => !command.cdb.is_empty(),
+        };
+        let expected = match &mut command.data {
+            Data::None => 0,
+            Data::Read(buf) => buf.as_mut().len(),
+            Data::Write(data) => data.as_ref().len(),
+        };
+        match u32::try_from(expected) {
+            Ok(expected) if fits => Ok((expected, ahs)),
+            _ => Err(SubmitError::TooLong),
+        }
+    }
+
+    fn send_command<T: Transmit<W>>(
+        &mut self,
+        command: Command<'_, R, W>,
+        expected: u32,
+        ahs: &[u8],
+        tx: &mut T,
+    ) -> Tag {
+        let current = self.sequence.cmd_sn();
+        let cmd_sn = match command.immediate {
+            true => current,
+            false => self.sequence.take_cmd_sn().unwrap_or(current),
+        };
+        let opening = match &command.data {
+            Data::Write(_) => self.opening(expected as usize),
+            Data::None | Data::Read(_) => Opening::default(),
+        };
+        let mut pdu = command_pdu(&command, expected, opening);
+        pdu.ahs_words = (ahs.len() / 4) as u8;
+        pdu.cmd_sn = cmd_sn.into();
+        pdu.exp_stat_sn = self.sequence.exp_stat_sn().into();
+        let task = CommandTask {
+            token: command.token,
+            lun: command.lun,
+            cmd_sn,
+            reads: matches!(command.data, Data::Read(_)),
+            expected,
+            data: command.data,
+            moved: opening.unsolicited as u32,
+            sequence: 0,
+            next_sn: 0,
+        };
+        let tag = self.tasks.insert(Task::Command(task));
+        pdu.itt = tag.itt();
+        self.transmit_command(tag, &pdu, ahs, opening, tx);
+        tag
+    }
+
+    fn transmit_command<T: Transmit<W>>(
+        &self,
+        tag: Tag,
+        pdu: &ScsiCommand,
+        ahs: &[u8],
+        opening: Opening,
+        tx: &mut T,
+    ) {
+        let Some(Task::Command(CommandTask { data: Data::Write(data), lun, .. })) =
+            self.tasks.get(tag)
+        else {
+            self.framing.pdu(pdu.as_bhs(), ahs, Body::Bytes(&[]), tx);
+            return;
+        };
+        self.framing.pdu(pdu.as_bhs(), ahs, Body::Slice(data, 0..opening.immediate), tx);
+        let burst = Burst {
+            lun: *lun,
+            itt: tag.number(),
+            ttt: RESERVED_TAG,
+            exp_stat_sn: self.sequence.exp_stat_sn(),
+            segment: self.target_segment(),
+        };
+        burst.send(self.framing, data, opening.immediate..opening.unsolicited, tx);
+    }
+
+    /// How much of a write goes without an R2T (RFC 7143 sections 13.10, 13.11 and 13.14).
+    fn opening(&self, len: usize) -> Opening {
+        let (separate, immediate) = match self.options.unsolicited {
+            Unsolicited::Full => (true, true),
+            Unsolicited::ImmediateOnly => (false, true),
+            Unsolicited::SeparateOnly => (true, false),
+            Unsolicited::Nothing => (false, false),
+        };
+        let first_burst = len.min(self.negotiated.first_burst_length as usize);
+        let immediate = match immediate && self.negotiated.immediate_data {
+            true => first_burst.min(self.target_segment()),
+            false => 0,
+        };
+        let unsolicited = match separate && !self.negotiated.initial_r2t {
+            true => first_burst,
+            false => immediate,
+        };
+        Opening { immediate, unsolicited }
+    }
+
+    /// Longest data segment that the target takes, in bytes.
+    pub(super) fn target_segment(&self) -> usize {
+        self.negotiated.target_max_recv_data_segment_length as usize
+    }
+}
+
+/// The header of a command, without its numbers.
+fn command_pdu<R, W>(command: &Command<'_, R, W>, expected: u32, opening: Opening) -> ScsiCommand {
+    let direction = match command.data {
+        Data::None => 0,
+        Data::Read(_) => READ,
+        Data::Write(_) => WRITE,
+    };
+    let complete = if opening.unsolicited == opening.immediate { FINAL } else { 0 };
+    let mut cdb = [0; 16];
+    let head = command.cdb.len().min(16);
+    cdb[..head].copy_from_slice(&command.cdb[..head]);
+    ScsiCommand {
+        opcode: Opcode::ScsiCommand.code() | if command.immediate { IMMEDIATE } else { 0 },
+        flags: complete | direction | command.attribute.code(),
+        data_len: U24::new(opening.immediate as u32),
+        lun: command.lun.into(),
+        expected_len: expected.into(),
+        cdb,
+        ..Default::default()
+    }
+}

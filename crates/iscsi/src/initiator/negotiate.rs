@@ -1,0 +1,261 @@
+//! The initiator's offers and the check of the target's answers (RFC 7143 sections 6.2 and 13).
+
+use super::{Error, LoginInfo, Negotiated, Options};
+use crate::keys::{Key, MAX_LENGTH, MIN_LENGTH, Rule, parse_bool, parse_number, yes_no};
+use crate::text::{IRRELEVANT, NOT_UNDERSTOOD, REJECT, Writer};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// The negotiation of one login.
+#[derive(Debug)]
+pub(super) struct Negotiation {
+    negotiated: Negotiated,
+    offered: Vec<Key>,
+    answered: Vec<Key>,
+    /// Answers to what the target offers on its own account.
+    reply: Writer,
+    pub portal_group_tag: Option<u16>,
+    pub target_alias: Option<String>,
+    pub target_address: Option<String>,
+    answers: Vec<(String, String)>,
+}
+
+impl Negotiation {
+    pub fn new(options: &Options) -> Self {
+        Self {
+            negotiated: Negotiated::fallback(options),
+            offered: Vec::new(),
+            answered: Vec::new(),
+            reply: Writer::new(),
+            portal_group_tag: None,
+            target_alias: None,
+            target_address: None,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Who calls, and for whom: the keys of the first request.
+    pub fn identity(&mut self, options: &Options) -> Writer {
+        let mut text = Writer::new();
+        text.pair(Key::InitiatorName.name(), &options.initiator_name);
+        if let Some(alias) = &options.initiator_alias {
+            text.pair(Key::InitiatorAlias.name(), alias);
+        }
+        match &options.target_name {
+            Some(name) => {
+                text.pair(Key::SessionType.name(), "Normal");
+                text.pair(Key::TargetName.name(), name);
+            }
+            None => text.pair(Key::SessionType.name(), "Discovery"),
+        }
+        if !options.skip_security {
+            self.offered.push(Key::AuthMethod);
+            text.pair(Key::AuthMethod.name(), "None");
+        }
+        text
+    }
+
+    /// Appends the operational keys.
+    pub fn offer(&mut self, options: &Options, text: &mut Writer) {
+        let mut add = |key: Key, value: &dyn core::fmt::Display| {
+            // MaxRecvDataSegmentLength is declared by each side: the target's is not an answer.
+            if key != Key::MaxRecvDataSegmentLength {
+                self.offered.push(key);
+            }
+            text.pair(key.name(), value);
+        };
+        add(Key::HeaderDigest, &options.header_digest.value());
+        add(Key::DataDigest, &options.data_digest.value());
+        add(Key::MaxRecvDataSegmentLength, &options.data_segment());
+        add(Key::DefaultTime2Wait, &options.time2wait);
+        add(Key::DefaultTime2Retain, &options.time2retain);
+        add(Key::ErrorRecoveryLevel, &0);
+        if options.target_name.is_some() {
+            add(Key::MaxConnections, &1);
+            add(Key::InitialR2T, &yes_no(options.initial_r2t));
+            add(Key::ImmediateData, &yes_no(options.immediate_data));
+            add(Key::MaxBurstLength, &options.max_burst_length);
+            add(Key::FirstBurstLength, &options.first_burst_length);
+            add(Key::MaxOutstandingR2T, &options.max_outstanding_r2t);
+            add(Key::DataPDUInOrder, &"Yes");
+            add(Key::DataSequenceInOrder, &"Yes");
+        }
+        for (key, value) in &options.extra_keys {
+            text.pair(key, value);
+        }
+    }
+
+    /// Takes one pair of the target's.
+    pub fn take(&mut self, options: &Options, name: &str, value: &str) -> Result<(), Error> {
+        self.answers.push((name.into(), value.into()));
+        let extra = options.extra_keys.iter().any(|(key, _)| key == name);
+        let Some(key) = Key::from_name(name) else {
+            if !extra && value != NOT_UNDERSTOOD {
+                self.reply.pair(name, NOT_UNDERSTOOD);
+            }
+            return Ok(());
+        };
+        if key != Key::TargetAddress {
+            if self.answered.contains(&key) {
+                return Err(Error::Answer(key));
+            }
+            self.answered.push(key);
+        }
+        match key.rule() {
+            Rule::DeclareNumber(low, high) => self.take_number(key, value, low, high),
+            Rule::DeclareText => self.take_text(key, value),
+            Rule::Query => Err(Error::Answer(key)),
+            _ if self.offered.contains(&key) => self.take_answer(options, key, value),
+            _ if extra => Ok(()),
+            rule => self.answer_offer(key, rule, value),
+        }
+    }
+
+    fn take_number(&mut self, key: Key, value: &str, low: u32, high: u32) -> Result<(), Error> {
+        let number = number(key, value, low, high)?;
+        match key {
+            Key::MaxRecvDataSegmentLength => {
+                self.negotiated.target_max_recv_data_segment_length = number;
+            }
+            Key::TargetPortalGroupTag => self.portal_group_tag = u16::try_from(number).ok(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_text(&mut self, key: Key, value: &str) -> Result<(), Error> {
+        match key {
+            Key::TargetAlias => self.target_alias = Some(value.into()),
+            Key::TargetAddress => self.target_address = Some(value.into()),
+            // Some targets echo the name. The rest is the initiator's to declare.
+            Key::TargetName => {}
+            _ => return Err(Error::Answer(key)),
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to an offer: it must be what the result function can give.
+    fn take_answer(&mut self, options: &Options, key: Key, value: &str) -> Result<(), Error> {
+        if key == Key::AuthMethod {
+            return match value {
+                "None" => Ok(()),
+                other => Err(Error::Authentication(other.into())),
+            };
+        }
+        if [IRRELEVANT, REJECT, NOT_UNDERSTOOD].contains(&value) {
+            // The default holds; `finish` refuses it where it will not do.
+            return Ok(());
+        }
+        let agreed = &mut self.negotiated;
+        let two_bytes = |number: u32| number.min(65535) as u16;
+        match key {
+            Key::HeaderDigest => agreed.header_digest = digest(key, value)?,
+            Key::DataDigest => agreed.data_digest = digest(key, value)?,
+            Key::InitialR2T => agreed.initial_r2t = either(key, value, options.initial_r2t)?,
+            Key::ImmediateData => {
+                agreed.immediate_data = both(key, value, options.immediate_data)?;
+            }
+            Key::DataPDUInOrder | Key::DataSequenceInOrder => {
+                either(key, value, true)?;
+            }
+            Key::MaxBurstLength => {
+                agreed.max_burst_length = length(key, value, options.max_burst_length)?;
+            }
+            Key::FirstBurstLength => {
+                agreed.first_burst_length = length(key, value, options.first_burst_length)?;
+            }
+            Key::MaxOutstandingR2T => {
+                let highest = u32::from(options.max_outstanding_r2t);
+                agreed.max_outstanding_r2t = two_bytes(number(key, value, 1, highest)?);
+            }
+            Key::DefaultTime2Wait => {
+                let lowest = u32::from(options.time2wait);
+                agreed.time2wait = two_bytes(number(key, value, lowest, 3600)?);
+            }
+            Key::DefaultTime2Retain => {
+                let highest = u32::from(options.time2retain);
+                agreed.time2retain = two_bytes(number(key, value, 0, highest)?);
+            }
+            Key::MaxConnections => {
+                number(key, value, 1, 1)?;
+            }
+            Key::ErrorRecoveryLevel => {
+                number(key, value, 0, 0)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Answers an offer that the target makes on its own account.
+    fn answer_offer(&mut self, key: Key, rule: Rule, value: &str) -> Result<(), Error> {
+        let name = key.name();
+        match rule {
+            Rule::Obsolete(answer) => self.reply.pair(name, answer),
+            // What was left out of the offer, this side does not want to change.
+            Rule::List(_) => {
+                let answer =
+                    crate::keys::choose(value, |value| ["None", "RFC3720"].contains(&value));
+                self.reply.pair(name, answer.unwrap_or(REJECT));
+            }
+            Rule::Minimum(low, high) => {
+                number(key, value, low, high)?;
+                self.reply.pair(name, low);
+            }
+            Rule::Maximum(..) | Rule::Or | Rule::And => self.reply.pair(name, value),
+            Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query => {}
+        }
+        Ok(())
+    }
+
+    /// The answers that are due to the target, once.
+    pub fn take_reply(&mut self) -> Writer {
+        core::mem::take(&mut self.reply)
+    }
+
+    /// The result, when the login is over.
+    pub fn finish(&mut self, options: &Options, tsih: u16) -> Result<LoginInfo, Error> {
+        let agreed = &mut self.negotiated;
+        if !options.header_digest.allows(agreed.header_digest) {
+            return Err(Error::Answer(Key::HeaderDigest));
+        }
+        if !options.data_digest.allows(agreed.data_digest) {
+            return Err(Error::Answer(Key::DataDigest));
+        }
+        agreed.first_burst_length = agreed.first_burst_length.min(agreed.max_burst_length);
+        Ok(LoginInfo {
+            tsih,
+            portal_group_tag: self.portal_group_tag,
+            target_alias: self.target_alias.take(),
+            negotiated: agreed.clone(),
+            answers: core::mem::take(&mut self.answers),
+        })
+    }
+}
+
+fn number(key: Key, value: &str, low: u32, high: u32) -> Result<u32, Error> {
+    parse_number(value).filter(|number| (low..=high).contains(number)).ok_or(Error::Answer(key))
+}
+
+/// A length that may only come out smaller than it was offered.
+fn length(key: Key, value: &str, offer: u32) -> Result<u32, Error> {
+    number(key, value, MIN_LENGTH, offer.min(MAX_LENGTH))
+}
+
+/// The result of OR with what this side offered.
+fn either(key: Key, value: &str, offer: bool) -> Result<bool, Error> {
+    parse_bool(value).filter(|result| *result || !offer).ok_or(Error::Answer(key))
+}
+
+/// The result of AND with what this side offered.
+fn both(key: Key, value: &str, offer: bool) -> Result<bool, Error> {
+    parse_bool(value).filter(|result| !*result || offer).ok_or(Error::Answer(key))
+}
+
+fn digest(key: Key, value: &str) -> Result<bool, Error> {
+    match value {
+        "CRC32C" => Ok(true),
+        "None" => Ok(false),
+        _ => Err(Error::Answer(key)),
+    }
+}
