@@ -194,7 +194,7 @@ fn one_block(unit: &Unit, cx: &Cx<'_>, action: Action) -> Outcome {
     Ok(Task { action, transfer: Transfer { data_in: 0, data_out: u64::from(bs) } })
 }
 
-/// VERIFY (SBC-4 5.32).
+/// VERIFY (SBC-4 5.32). DPO is taken, but what is only checked goes into no cache of lunet's.
 fn verify(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
     let check = match (cx.cdb.byte(1) >> 1) & 3 {

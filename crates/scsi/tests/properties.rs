@@ -1,0 +1,186 @@
+//! What must hold for every command block.
+
+mod common;
+
+use common::*;
+use lunet_scsi::{
+    Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, Reply, Task, Unit,
+    execute, parameters, status,
+};
+use proptest::prelude::*;
+
+/// What the executor relies on.
+fn check(unit: &Unit, task: &Task) {
+    let ranges = match &task.action {
+        Action::Complete(Reply { status, data, sense }) => {
+            assert_eq!(*status == status::CHECK_CONDITION, sense.is_some());
+            assert!(sense.is_none() || data.is_empty());
+            vec![]
+        }
+        Action::Read { range, .. }
+        | Action::Write { range, .. }
+        | Action::Verify { range, .. }
+        | Action::Prefetch { range, .. }
+        | Action::Flush { range, .. }
+        | Action::WriteSame { range, .. } => vec![*range],
+        Action::Parameters(asked) => {
+            assert!(asked.len > 0 && asked.len <= lunet_scsi::unit::MAX_PARAMETER_LIST);
+            vec![]
+        }
+        Action::Unmap(ranges) => {
+            assert!(!ranges.is_empty());
+            ranges.clone()
+        }
+        Action::Power(_) => vec![],
+    };
+    for range in ranges {
+        assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");
+    }
+}
+
+/// Command blocks that get past the first checks: a listed operation code, mostly small fields.
+fn cdbs() -> impl Strategy<Value = Vec<u8>> {
+    let codes: Vec<(u8, u8)> = listed(&unit())
+        .into_iter()
+        .map(|(code, action, _)| (code, action.unwrap_or(0) as u8))
+        .collect();
+    let field = prop_oneof![4 => Just(0), 2 => 0..4_u8, 1 => any::<u8>()];
+    let likely = (prop::sample::select(codes), prop::collection::vec(field, 16)).prop_map(
+        |((code, action), mut cdb)| {
+            cdb[0] = code;
+            cdb[1] |= action;
+            cdb
+        },
+    );
+    prop_oneof![3 => likely, 1 => prop::collection::vec(any::<u8>(), 0..40)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn no_command_block_breaks_anything(
+        cdb in cdbs(),
+        expects_read in prop_oneof![Just(0), 0..2000_u32, Just(u32::MAX)],
+        expects_write in prop_oneof![Just(0), Just(512), Just(4096), 0..2000_u32, Just(u32::MAX)],
+        which in 0..5_usize,
+        attention in any::<bool>(),
+        stopped in any::<bool>(),
+        nowhere in any::<bool>(),
+    ) {
+        let unit = &units()[which];
+        unit.set_stopped(stopped);
+        let mut nexus = Nexus::new();
+        if attention {
+            nexus.establish(Attention::PowerOn);
+        }
+        let command = CommandIn { cdb: &cdb, expects_read, expects_write };
+        check(unit, &execute(&target(), Some(unit), Some(&mut nexus), &command));
+        if nowhere {
+            let task = execute(&target(), None, None, &command);
+            prop_assert!(matches!(task.action, Action::Complete(_)));
+        }
+    }
+
+    #[test]
+    fn no_parameter_list_breaks_anything(
+        mut list in prop::collection::vec(prop_oneof![2 => Just(0), 1 => any::<u8>()], 0..200),
+        honest in any::<bool>(),
+        len in 0..300_u32,
+    ) {
+        let unit = unit();
+        if honest && list.len() >= 8 {
+            let len = (list.len() - 8) as u16;
+            list[2..4].copy_from_slice(&len.to_be_bytes());
+        }
+        let action = parameters(&unit, Parameters { kind: ParameterKind::Unmap, len }, &list);
+        check(&unit, &Task::still(action));
+    }
+}
+
+#[test]
+fn what_is_listed_is_known_and_nothing_else() {
+    for unit in &units() {
+        let listed = listed(unit);
+        for opcode in 0..=255 {
+            let known = listed.iter().any(|(code, _, _)| *code == opcode);
+            let task = run(unit, &cdb(16, &[(0, &[opcode])]));
+            let refused = matches!(&task.action, Action::Complete(r)
+                if r.sense.is_some_and(|s| s.code == Code::INVALID_OPCODE));
+            assert_eq!(refused, !known, "{opcode:02X}h");
+        }
+        for opcode in [0x9E, 0xA3] {
+            for action in 0..32 {
+                let known = listed.contains(&(opcode, Some(action.into()), 16))
+                    || listed.contains(&(opcode, Some(action.into()), 12));
+                let task = run(unit, &cdb(16, &[(0, &[opcode, action]), (9, &[255])]));
+                let refused = matches!(&task.action, Action::Complete(r)
+                    if r.sense.and_then(|s| s.field).is_some_and(|f| f.in_cdb && f.byte == 1));
+                assert_eq!(refused, !known, "{opcode:02X}h/{action:02X}h");
+            }
+        }
+    }
+}
+
+/// A small generator, so that the next test is the same every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Mostly zero: fields that are all random fail the first check.
+    fn byte(&mut self) -> u8 {
+        match self.next() % 8 {
+            0 => self.next() as u8,
+            1 => (self.next() % 4) as u8,
+            2 => 1 << (self.next() % 8),
+            _ => 0,
+        }
+    }
+}
+
+const VERIFYS: [u8; 3] = [0x2F, 0xAF, 0x8F];
+
+#[test]
+fn the_usage_data_says_which_bits_are_looked_at() {
+    let (unit, mut random) = (unit(), Random(0x9E37_79B9_7F4A_7C15));
+    for (code, action, len) in listed(&unit) {
+        let [high, low] = action.unwrap_or(0).to_be_bytes();
+        let option = if action.is_some() { 2 } else { 1 };
+        let ask = cdb(12, &[(0, &[0xA3, 0x0C, option, code, high, low]), (9, &[0xFF])]);
+        let mut usage = data(run(&unit, &ask))[4..].to_vec();
+        if action.is_some() {
+            // The service action stands there itself instead of a mask.
+            usage[1] = 0x1F;
+        }
+        let mut seen = vec![0; len];
+        seen[0] = code;
+        if VERIFYS.contains(&code) {
+            // DPO is taken, and nothing follows from it.
+            seen[1] = 0x10;
+        }
+        for round in 0..2_000_000 {
+            if round > 50_000 && seen == usage {
+                break;
+            }
+            let mut cdb: Vec<u8> = (0..len).map(|_| random.byte()).collect();
+            cdb[0] = code;
+            cdb[1] |= low;
+            // Each bit in turn, so that all get the same share.
+            let bit = 8 + round % (8 * (len - 1));
+            let mut other = cdb.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            let expects = [0, 512, 512, u32::MAX][random.next() as usize % 4];
+            let tasks = [&cdb, &other].map(|cdb| run_expecting(&unit, cdb, u32::MAX, expects));
+            if tasks[0] != tasks[1] {
+                seen[bit / 8] |= 1 << (bit % 8);
+            }
+        }
+        assert_eq!(seen, usage, "{code:02X}h: bits that matter, bits that are said to");
+    }
+}
