@@ -23,6 +23,7 @@ mod payload;
 mod region;
 mod ring;
 mod slots;
+mod sys;
 mod uring;
 mod waker;
 

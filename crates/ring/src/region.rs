@@ -124,19 +124,23 @@ unsafe fn fill_zero(at: *mut u8, len: usize) {
     unsafe { libc::memset(at.cast(), 0, len) };
 }
 
+/// What the handles of one thread share: one atomic count for all of them.
+#[derive(Debug)]
+struct Local(Arc<Region>);
+
 /// One thread's handle of a [`Region`]: a clone costs no atomic operation.
 #[derive(Clone, Debug)]
-pub struct RegionRef(Rc<Arc<Region>>);
+pub struct RegionRef(Rc<Local>);
 
 impl RegionRef {
     /// A handle for this thread.
     pub fn new(region: Arc<Region>) -> Self {
-        Self(Rc::new(region))
+        Self(Rc::new(Local(region)))
     }
 
     /// The region itself.
     pub fn region(&self) -> &Region {
-        &self.0
+        &self.0.0
     }
 
     /// A reference to a part of the region, which keeps all of it alive.
@@ -146,7 +150,7 @@ impl RegionRef {
     pub fn map(&self, range: Range<u64>) -> Mapped {
         assert!(range.start <= range.end, "the range ends before it starts");
         let len = range.end - range.start;
-        let _ = self.0.at(range.start, len);
+        let _ = self.region().at(range.start, len);
         Mapped { region: Rc::clone(&self.0), offset: range.start, len: len as usize }
     }
 }
@@ -155,7 +159,7 @@ impl RegionRef {
 /// a write that comes in between shows, and a digest computed before would not fit any more.
 #[derive(Clone)]
 pub struct Mapped {
-    region: Rc<Arc<Region>>,
+    region: Rc<Local>,
     offset: u64,
     len: usize,
 }
@@ -177,13 +181,13 @@ impl Mapped {
     /// If the range does not lie in the part.
     pub fn read(&self, off: usize, to: &mut [u8]) {
         assert!(off <= self.len && to.len() <= self.len - off, "beyond the mapped part");
-        self.region.read(self.offset + off as u64, to);
+        self.region.0.read(self.offset + off as u64, to);
     }
 
     /// The first byte, valid while this value or a clone of it lives. Only for the kernel and for
     /// raw copies: other threads may write there.
     pub(crate) fn start(&self) -> *const u8 {
-        self.region.at(self.offset, self.len as u64)
+        self.region.0.at(self.offset, self.len as u64)
     }
 }
 

@@ -105,6 +105,15 @@ impl Ring {
         }
     }
 
+    /// Switches a measure of the io_uring driver (on by default, from Linux 6.1 on): a receive on a
+    /// socket that the last receive has drained waits for data before its first attempt. For
+    /// measurements; see [`Counters::polled_receives`].
+    pub fn set_poll_first(&mut self, on: bool) {
+        if let Inner::Uring(driver) = &mut self.inner {
+            driver.set_poll_first(on);
+        }
+    }
+
     /// Starts accepting connections, until [`stop_accepting`](Self::stop_accepting).
     pub fn add_listener(&mut self, listener: TcpListener, token: Token) {
         if let Err(error) = driver!(self, d => d.add_listener(listener, token)) {

@@ -1,48 +1,230 @@
-//! The uring driver.
-use crate::disk::{DiskOp, Refused};
-use crate::*;
-use std::{fs::File, io, net::TcpListener, os::fd::OwnedFd, sync::Arc, time::Duration};
-pub(crate) struct Uring {}
+//! The io_uring driver: one ring for sockets and files of a thread.
+
+mod accept;
+mod disk;
+mod queue;
+mod setup;
+mod socket;
+
+use std::io;
+use std::mem;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::opcode;
+use slab::Slab;
+
+use self::accept::Listener;
+use self::disk::{Disk, Volume};
+use self::queue::{Done, Entered, Handle, Kind, Queue};
+use self::socket::Socket;
+use crate::slots::Slots;
+use crate::{Arena, Config, Counters, Event, Waker};
+
+pub(crate) struct Uring {
+    queue: Queue,
+    sockets: Slots<Socket>,
+    listeners: Slots<Listener>,
+    files: Vec<Volume>,
+    disks: Slab<Disk>,
+    /// Free places in the table of registered files.
+    free_places: Vec<u32>,
+    fixed_buffers: bool,
+    poll_first: bool,
+    busy_poll: Duration,
+    /// The last wait brought events: worth looking again before sleeping.
+    worked: bool,
+    /// When the next paused listener is due.
+    retry_accept: Option<Instant>,
+    waker: Waker,
+    /// Where the kernel writes the waker's counter.
+    wake_count: Box<u64>,
+    ending: bool,
+    /// Reused for each batch of completions.
+    batch: Vec<Done>,
+}
+
 impl Uring {
     pub(crate) fn new(
-        _config: &Config,
-        _arena: &crate::Arena,
-        _waker: Waker,
-        _notes: &mut Vec<String>,
+        config: &Config,
+        arena: &Arena,
+        waker: Waker,
+        notes: &mut Vec<String>,
     ) -> io::Result<Self> {
-        Err(io::Error::from_raw_os_error(libc::ENOSYS))
+        let setup = setup::setup(config, arena, notes)?;
+        let mut uring = Self {
+            queue: Queue::new(setup.ring, setup.taskrun_flag),
+            sockets: Slots::new(),
+            listeners: Slots::new(),
+            files: Vec::new(),
+            disks: Slab::with_capacity(config.entries as usize),
+            free_places: (0..setup.fixed_files).rev().collect(),
+            fixed_buffers: setup.fixed_buffers,
+            poll_first: setup.deferred,
+            busy_poll: config.busy_poll,
+            worked: false,
+            retry_accept: None,
+            waker,
+            wake_count: Box::new(0),
+            ending: false,
+            batch: Vec::with_capacity(config.entries as usize),
+        };
+        uring.start_wake();
+        Ok(uring)
     }
+
     pub(crate) const fn counters(&self) -> Counters {
-        Counters { waits: 0, operations: 0, polled_receives: 0, partial_sends: 0 }
+        self.queue.counters
     }
-    pub(crate) fn add_listener(&mut self, _: TcpListener, _: Token) -> io::Result<()> {
-        unimplemented!()
+
+    /// Whether to skip the first attempt of a receive on a drained socket.
+    pub(crate) fn set_poll_first(&mut self, on: bool) {
+        self.poll_first = on;
     }
-    pub(crate) fn stop_accepting(&mut self) {}
-    pub(crate) fn add_socket(&mut self, _: OwnedFd) -> SocketId {
-        unimplemented!()
+
+    /// Puts a descriptor into the table of registered files, if there is a place.
+    fn register(&mut self, fd: RawFd) -> Handle {
+        let Some(place) = self.free_places.pop() else { return Handle::Fd(fd) };
+        match self.queue.ring().submitter().register_files_update(place, &[fd]) {
+            Ok(1) => Handle::Fixed(place),
+            _ => {
+                self.free_places.push(place);
+                Handle::Fd(fd)
+            }
+        }
     }
-    pub(crate) fn close_socket(&mut self, _: SocketId) {}
-    pub(crate) fn add_file(&mut self, _: Arc<File>) -> FileId {
-        unimplemented!()
+
+    /// Takes a descriptor out of the table. If the kernel refuses, the place stays lost and the
+    /// file open, which is bad but safe: nothing refers to it any more.
+    fn unregister(&mut self, handle: Handle) {
+        if let Handle::Fixed(place) = handle {
+            if self.queue.ring().submitter().register_files_update(place, &[-1]).is_ok() {
+                self.free_places.push(place);
+            }
+        }
     }
-    pub(crate) fn recv(&mut self, _: SocketId, b: RxBufs, _: Token) -> Result<(), (RxBufs, i32)> {
-        Err((b, libc::ENOSYS))
+
+    fn start_wake(&mut self) {
+        let handle = Handle::Fd(self.waker.event().raw());
+        let to = (&raw mut *self.wake_count).cast();
+        let entry = opcode::Read::new(handle.number(), to, 8).build();
+        // SAFETY: the box is not touched but here, after the read before has ended.
+        unsafe { self.queue.push(handle.finish(entry, Kind::Wake.user_data(0))) };
     }
-    pub(crate) fn send(&mut self, _: SocketId, c: TxChain, _: Token) -> Result<(), (TxChain, i32)> {
-        Err((c, libc::ENOSYS))
-    }
-    pub(crate) fn disk(
+
+    pub(crate) fn wait(
         &mut self,
-        _: FileId,
-        _: DiskOp,
-        buf: Option<Buf>,
-        _: Token,
-    ) -> Result<(), Refused> {
-        Err(Refused { buf, errno: libc::ENOSYS })
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> io::Result<()> {
+        let before = events.len();
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let spin = self.worked && !self.busy_poll.is_zero() && timeout != Some(Duration::ZERO);
+        self.worked = true;
+        self.resume_accept();
+        if spin && self.spin(deadline, events)? {
+            return Ok(());
+        }
+        loop {
+            self.queue.flush();
+            let due = match (deadline, self.retry_accept) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            let left = match timeout {
+                Some(Duration::ZERO) => timeout,
+                _ => due.map(|at| at.saturating_duration_since(Instant::now())),
+            };
+            let entered = self.queue.enter(left)?;
+            self.work_off(events);
+            if events.len() > before {
+                return Ok(());
+            }
+            let over = left == Some(Duration::ZERO) && timeout == left
+                || deadline.is_some_and(|at| at <= Instant::now());
+            if over || entered == Entered::Early {
+                self.worked = false;
+                return Ok(());
+            }
+            self.resume_accept();
+        }
     }
-    pub(crate) fn cancel(&mut self, _: Token) {}
-    pub(crate) fn wait(&mut self, _: Option<Duration>, _: &mut Vec<Event>) -> io::Result<()> {
-        Err(io::Error::from_raw_os_error(libc::ENOSYS))
+
+    /// Looks for events without sleeping. True if there were some.
+    fn spin(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<bool> {
+        let before = events.len();
+        let end = Instant::now() + self.busy_poll;
+        let end = deadline.map_or(end, |at| at.min(end));
+        self.queue.flush();
+        self.queue.enter(Some(Duration::ZERO))?;
+        loop {
+            self.work_off(events);
+            if events.len() > before {
+                return Ok(true);
+            }
+            while !self.queue.looks_ready() {
+                if Instant::now() >= end {
+                    return Ok(false);
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            self.queue.flush();
+            self.queue.enter(Some(Duration::ZERO))?;
+        }
+    }
+
+    /// Turns all completions that there are into events.
+    fn work_off(&mut self, events: &mut Vec<Event>) {
+        let mut batch = mem::take(&mut self.batch);
+        self.queue.fetch(&mut batch);
+        for done in batch.drain(..) {
+            let result = done.result;
+            match Kind::parse(done.user_data) {
+                Some((Kind::Recv, index)) => self.recv_done(index, result, events),
+                Some((Kind::Send, index)) => self.send_done(index, result, events),
+                Some((Kind::Disk, index)) => self.disk_done(index, result, events),
+                Some((Kind::Accept, index)) => self.accept_done(index, result, done.flags, events),
+                Some((Kind::Wake, _)) => self.woken(events),
+                Some((Kind::Cancel, _)) | None => {}
+            }
+        }
+        self.batch = batch;
+    }
+
+    fn woken(&mut self, events: &mut Vec<Event>) {
+        if self.ending {
+            return;
+        }
+        self.waker.rearm();
+        self.start_wake();
+        events.push(Event::Woken);
+    }
+}
+
+impl Drop for Uring {
+    /// Cancels everything and waits until the kernel holds no pointer to our memory any more. A
+    /// disk operation that a device has begun cannot be cancelled: its end is waited for.
+    fn drop(&mut self) {
+        self.ending = true;
+        self.stop_accepting();
+        self.close_all_sockets();
+        self.cancel_all_disks();
+        self.queue.push_cancel(Kind::Wake.user_data(0));
+        let mut events = Vec::new();
+        while self.queue.in_flight() > 0 {
+            self.queue.flush();
+            if self.queue.enter(None).is_err() {
+                // The kernel may still write: better to lose the memory than to reuse it.
+                mem::forget(mem::replace(&mut self.sockets, Slots::new()));
+                mem::forget(mem::take(&mut self.disks));
+                mem::forget(mem::take(&mut self.wake_count));
+                return;
+            }
+            self.work_off(&mut events);
+            events.clear();
+        }
     }
 }

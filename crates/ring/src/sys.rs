@@ -1,0 +1,69 @@
+//! Small system calls that both drivers use.
+
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::Duration;
+
+use crate::{Event, Token};
+
+/// How long a listener rests after accepting failed for want of descriptors or memory: long
+/// enough not to spin, short enough that nobody's connection attempt times out.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// True for errors of `accept` that repeat at once until something is freed.
+pub(crate) const fn is_shortage(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+}
+
+/// A message header that points to nothing.
+pub(crate) const fn empty_message() -> libc::msghdr {
+    // SAFETY: `msghdr` is plain data; all zeroes are null pointers and lengths of zero.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Shuts a socket down. One that is not connected refuses, which is as good.
+pub(crate) fn shutdown(fd: RawFd, how: Shutdown) {
+    let how = match how {
+        Shutdown::Read => libc::SHUT_RD,
+        Shutdown::Write => libc::SHUT_WR,
+        Shutdown::Both => libc::SHUT_RDWR,
+    };
+    // SAFETY: touches no memory; the caller owns the descriptor.
+    unsafe { libc::shutdown(fd, how) };
+}
+
+/// Makes a descriptor blocking. A failure shows on its first operation.
+pub(crate) fn set_blocking(fd: RawFd) {
+    let mut off: libc::c_int = 0;
+    // SAFETY: FIONBIO reads one `int`; the caller owns the descriptor.
+    unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut off) };
+}
+
+/// The event for a new connection. One whose peer is gone already has no address any more.
+pub(crate) fn accepted(socket: OwnedFd, token: Token) -> Event {
+    let stream = TcpStream::from(socket);
+    match stream.peer_addr() {
+        Ok(peer) => Event::Accepted { token, socket: stream.into(), peer },
+        Err(error) => {
+            Event::AcceptFailed { token, errno: error.raw_os_error().unwrap_or(libc::ENOTCONN) }
+        }
+    }
+}
+
+/// The error number of the system call that just failed.
+pub(crate) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Makes a system call that returns a length, again if a signal interrupts it.
+pub(crate) fn retry(mut call: impl FnMut() -> isize) -> Result<usize, i32> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(n) => return Ok(n),
+            Err(_) => match last_errno() {
+                libc::EINTR => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Sockets on io_uring.
+
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use io_uring::opcode;
+
+use super::Uring;
+use super::queue::{Handle, Kind};
+use crate::sys;
+use crate::{Event, RxBufs, SocketId, Token, TxChain};
+
+/// The kernel's `IORING_RECVSEND_POLL_FIRST` (Linux 5.19): wait for data before the first attempt.
+const POLL_FIRST: u16 = 1;
+
+/// The most memory ranges in one message: the kernel's `UIO_MAXIOV`.
+const MAX_VECTORS: usize = 1024;
+
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+/// A message header and its vectors, at an address that does not change.
+struct RecvMessage {
+    header: libc::msghdr,
+    vectors: [libc::iovec; 2],
+}
+
+struct Recv {
+    bufs: RxBufs,
+    token: Token,
+}
+
+struct Send {
+    chain: TxChain,
+    token: Token,
+}
+
+pub(super) struct Socket {
+    fd: OwnedFd,
+    handle: Handle,
+    recv: Option<Recv>,
+    send: Option<Send>,
+    recv_message: Box<RecvMessage>,
+    send_message: Box<libc::msghdr>,
+    /// The last receive did not fill its buffers, so there was nothing left to receive.
+    drained: bool,
+    closing: bool,
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd, handle: Handle) -> Self {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self {
+            fd,
+            handle,
+            recv: None,
+            send: None,
+            recv_message: Box::new(RecvMessage {
+                header: sys::empty_message(),
+                vectors: [empty; 2],
+            }),
+            send_message: Box::new(sys::empty_message()),
+            drained: false,
+            closing: false,
+        }
+    }
+
+    const fn is_idle(&self) -> bool {
+        self.recv.is_none() && self.send.is_none()
+    }
+}
+
+impl Uring {
+    pub(crate) fn add_socket(&mut self, fd: OwnedFd) -> SocketId {
+        // io_uring answers EAGAIN on a non-blocking descriptor instead of waiting.
+        sys::set_blocking(fd.as_raw_fd());
+        let handle = self.register(fd.as_raw_fd());
+        SocketId(self.sockets.insert(Socket::new(fd, handle)))
+    }
+
+    pub(crate) fn close_socket(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(id.0) else { return };
+        if socket.closing {
+            return;
+        }
+        socket.closing = true;
+        sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
+        // The shutdown ends most operations; cancelling ends those of unconnected sockets.
+        if socket.recv.is_some() {
+            self.queue.push_cancel(Kind::Recv.user_data(id.0.index));
+        }
+        if socket.send.is_some() {
+            self.queue.push_cancel(Kind::Send.user_data(id.0.index));
+        }
+        self.release_if_closed(id.0.index);
+    }
+
+    /// Ends a closed socket whose last operation has ended.
+    fn release_if_closed(&mut self, index: u32) {
+        let Some(socket) = self.sockets.at(index) else { return };
+        if socket.closing && socket.is_idle() {
+            let handle = socket.handle;
+            self.unregister(handle);
+            self.sockets.remove(index);
+        }
+    }
+
+    pub(crate) fn recv(
+        &mut self,
+        id: SocketId,
+        bufs: RxBufs,
+        token: Token,
+    ) -> Result<(), (RxBufs, i32)> {
+        match self.sockets.get_mut(id.0) {
+            None => return Err((bufs, libc::EBADF)),
+            Some(socket) if socket.closing => return Err((bufs, libc::ECANCELED)),
+            Some(socket) if socket.recv.is_some() => return Err((bufs, libc::EBUSY)),
+            Some(socket) => socket.recv = Some(Recv { bufs, token }),
+        }
+        self.start_recv(id.0.index);
+        Ok(())
+    }
+
+    fn start_recv(&mut self, index: u32) {
+        let Some(socket) = self.sockets.at(index) else { return };
+        let Some(recv) = &mut socket.recv else { return };
+        let (vectors, count) = recv.bufs.vectors();
+        let poll_first = self.poll_first && socket.drained;
+        let ioprio = if poll_first { POLL_FIRST } else { 0 };
+        let fd = socket.handle.number();
+        let entry = if count == 1 {
+            let len = u32::try_from(vectors[0].iov_len).unwrap_or(i32::MAX as u32);
+            opcode::Recv::new(fd, vectors[0].iov_base.cast(), len).ioprio(ioprio).build()
+        } else {
+            let message = &mut *socket.recv_message;
+            message.vectors = vectors;
+            message.header.msg_iov = message.vectors.as_mut_ptr();
+            message.header.msg_iovlen = count as _;
+            opcode::RecvMsg::new(fd, &raw mut message.header).ioprio(ioprio).build()
+        };
+        let entry = socket.handle.finish(entry, Kind::Recv.user_data(index));
+        self.queue.counters.polled_receives += u64::from(poll_first);
+        // SAFETY: the buffers lie in `socket.recv` and the header in a box of the socket. Both
+        // stay there untouched until `recv_done`: a second receive is refused, and the socket
+        // is not removed while it has one.
+        unsafe { self.queue.push(entry) };
+    }
+
+    pub(super) fn recv_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
+        let Some(socket) = self.sockets.at(index) else { return };
+        let again = matches!(-result, libc::EAGAIN | libc::EINTR) && !socket.closing;
+        if again {
+            socket.drained = true;
+            self.start_recv(index);
+            return;
+        }
+        let closing = socket.closing;
+        let Some(Recv { bufs, token }) = socket.recv.take() else { return };
+        let result = match usize::try_from(result) {
+            _ if closing => Err(libc::ECANCELED),
+            Ok(n) => Ok(n),
+            Err(_) => Err(-result),
+        };
+        socket.drained = result.is_ok_and(|n| n < bufs.room());
+        events.push(Event::Received { token, bufs, result });
+        self.release_if_closed(index);
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        id: SocketId,
+        chain: TxChain,
+        token: Token,
+    ) -> Result<(), (TxChain, i32)> {
+        match self.sockets.get_mut(id.0) {
+            None => return Err((chain, libc::EBADF)),
+            Some(socket) if socket.closing => return Err((chain, libc::ECANCELED)),
+            Some(socket) if socket.send.is_some() => return Err((chain, libc::EBUSY)),
+            Some(socket) => socket.send = Some(Send { chain, token }),
+        }
+        self.start_send(id.0.index);
+        Ok(())
+    }
+
+    fn start_send(&mut self, index: u32) {
+        let Some(socket) = self.sockets.at(index) else { return };
+        let Some(send) = &mut socket.send else { return };
+        let fd = socket.handle.number();
+        let vectors = send.chain.unsent();
+        let entry = if let [one] = vectors {
+            let len = u32::try_from(one.iov_len).unwrap_or(i32::MAX as u32);
+            opcode::Send::new(fd, one.iov_base.cast(), len).flags(SEND_FLAGS).build()
+        } else {
+            let header = &mut *socket.send_message;
+            header.msg_iov = vectors.as_ptr().cast_mut();
+            header.msg_iovlen = vectors.len().min(MAX_VECTORS) as _;
+            opcode::SendMsg::new(fd, &raw const *header).flags(SEND_FLAGS as u32).build()
+        };
+        let entry = socket.handle.finish(entry, Kind::Send.user_data(index));
+        // SAFETY: the chain with its bytes, payloads and vectors stays untouched in
+        // `socket.send`, and the header in its box, until `send_done`; see `start_recv`.
+        unsafe { self.queue.push(entry) };
+    }
+
+    pub(super) fn send_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
+        let Some(socket) = self.sockets.at(index) else { return };
+        let Some(send) = &mut socket.send else { return };
+        if result > 0 {
+            send.chain.advance(result as usize);
+        }
+        let finished = send.chain.unsent().is_empty();
+        let go_on = result > 0 || matches!(-result, libc::EAGAIN | libc::EINTR);
+        if !finished && go_on && !socket.closing {
+            self.queue.counters.partial_sends += 1;
+            self.start_send(index);
+            return;
+        }
+        let result = match result {
+            _ if finished => Ok(()),
+            _ if socket.closing => Err(libc::ECANCELED),
+            0 => Err(libc::EPIPE),
+            error => Err(-error),
+        };
+        if let Some(Send { chain, token }) = socket.send.take() {
+            events.push(Event::Sent { token, chain, result });
+        }
+        self.release_if_closed(index);
+    }
+
+    /// Closes all sockets, for the end of the event loop.
+    pub(super) fn close_all_sockets(&mut self) {
+        let mut busy = Vec::new();
+        for (index, socket) in self.sockets.iter_mut() {
+            sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
+            socket.closing = true;
+            busy.push((index, socket.recv.is_some(), socket.send.is_some()));
+        }
+        for (index, recv, send) in busy {
+            if recv {
+                self.queue.push_cancel(Kind::Recv.user_data(index));
+            }
+            if send {
+                self.queue.push_cancel(Kind::Send.user_data(index));
+            }
+            self.release_if_closed(index);
+        }
+    }
+}
