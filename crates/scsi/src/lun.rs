@@ -30,3 +30,37 @@ impl Lun {
         [method | (high & 0x3F), low, 0, 0, 0, 0, 0, 0]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_survives_the_wire() {
+        for lun in (0..=Lun::MAX.0).map(Lun) {
+            assert_eq!(Lun::decode(lun.encode()), Some(lun));
+        }
+        assert_eq!(Lun(255).encode(), [0, 255, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Lun(256).encode(), [0x41, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn small_numbers_are_taken_in_either_form() {
+        assert_eq!(Lun::decode([0x40, 7, 0, 0, 0, 0, 0, 0]), Some(Lun(7)));
+        assert_eq!(Lun::decode([0x00, 7, 0, 0, 0, 0, 0, 0]), Some(Lun(7)));
+    }
+
+    #[test]
+    fn other_forms_name_no_unit() {
+        // Another bus, logical unit addressing, the REPORT LUNS well known unit, a second level.
+        for bytes in [
+            [0x01, 0, 0, 0, 0, 0, 0, 0],
+            [0x80, 0, 0, 0, 0, 0, 0, 0],
+            [0xC1, 0x01, 0, 0, 0, 0, 0, 0],
+            [0x00, 0, 0, 1, 0, 0, 0, 0],
+            [0x00, 0, 0, 0, 0, 0, 0, 1],
+        ] {
+            assert_eq!(Lun::decode(bytes), None, "{bytes:02X?}");
+        }
+    }
+}

@@ -265,3 +265,65 @@ impl Deref for SenseData {
         &self.bytes[..usize::from(self.len)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_format() {
+        let sense = Sense::lba_out_of_range(0x0102_0304);
+        let expected = [0xF0, 0, 5, 1, 2, 3, 4, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
+        assert_eq!(*sense.encode(SenseFormat::Fixed), expected);
+        // INFORMATION that does not fit is left out.
+        let sense = Sense::lba_out_of_range(1 << 32);
+        let expected = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
+        assert_eq!(*sense.encode(SenseFormat::Fixed), expected);
+        let sense = Sense::invalid_cdb(0x0102, 4);
+        assert_eq!(sense.encode(SenseFormat::Fixed)[12..], [0x24, 0, 0, 0xCC, 1, 2]);
+        let sense = Sense::invalid_parameter(8);
+        assert_eq!(sense.encode(SenseFormat::Fixed)[12..], [0x26, 0, 0, 0x80, 0, 8]);
+    }
+
+    #[test]
+    fn descriptor_format() {
+        let mut sense = Sense::invalid_cdb(2, 7);
+        let field = [0x02, 0x06, 0, 0, 0xC0, 0, 2, 0];
+        let expected = [&[0x72, 5, 0x24, 0, 0, 0, 0, 8][..], &field].concat();
+        assert_eq!(*sense.encode(SenseFormat::Descriptor), expected);
+        sense.information = Some(0x0102_0304_0506_0708);
+        let information = [0x00, 0x0A, 0x80, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let expected = [&[0x72, 5, 0x24, 0, 0, 0, 0, 20][..], &information, &field].concat();
+        assert_eq!(*sense.encode(SenseFormat::Descriptor), expected);
+        assert_eq!(expected.len(), SenseData::MAX);
+    }
+
+    #[test]
+    fn block_errors_have_their_sense() {
+        let sense = |error, op| {
+            let sense = Sense::from_block(error, op);
+            (sense.key, sense.code)
+        };
+        let write = Op::Write { fua: false };
+        assert_eq!(
+            sense(Error::OutOfSpace, write),
+            (Key::DataProtect, Code { asc: 0x27, ascq: 0x07 })
+        );
+        assert_eq!(sense(Error::ReadOnly, write), (Key::DataProtect, Code { asc: 0x27, ascq: 0 }));
+        let io = Error::Io(5);
+        assert_eq!(sense(io, Op::Read), (Key::MediumError, Code { asc: 0x11, ascq: 0 }));
+        assert_eq!(sense(io, Op::ReadMapped), (Key::MediumError, Code { asc: 0x11, ascq: 0 }));
+        for op in [write, Op::Flush, Op::Unmap] {
+            assert_eq!(sense(io, op), (Key::MediumError, Code { asc: 0x0C, ascq: 0 }));
+        }
+        let range = Error::OutOfRange;
+        assert_eq!(sense(range, Op::Read), (Key::IllegalRequest, Code { asc: 0x21, ascq: 0 }));
+    }
+
+    #[test]
+    fn codes_print_their_numbers_and_names() {
+        let text = std::format!("{:?}", Code::NEXUS_LOSS);
+        assert_eq!(text, "29h/07h I_T NEXUS LOSS OCCURRED");
+        assert_eq!(Code { asc: 0xFF, ascq: 0xFF }.name(), "");
+    }
+}

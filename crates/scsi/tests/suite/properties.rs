@@ -1,8 +1,6 @@
 //! What must hold for every command block.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lunet_scsi::{
     Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, Reply, Task, Unit,
     execute, parameters, status,

@@ -1,8 +1,6 @@
 //! The commands that move, check, flush and unmap blocks.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lunet_block::BlockRange;
 use lunet_scsi::{
     Action, Check, Code, Key, ParameterKind, Parameters, Transfer, Unit, WriteSameSource,

@@ -1,5 +1,4 @@
 //! Units and commands that the tests share.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use lunet_block::{Caps, Support};
 use lunet_scsi::{

@@ -1,8 +1,6 @@
 //! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lunet_scsi::{Code, Unit};
 
 fn ask(options: u8, opcode: u8, action: u16) -> Vec<u8> {

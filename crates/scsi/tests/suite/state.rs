@@ -1,8 +1,6 @@
 //! What a command's answer depends on besides its command block: unit attentions and power.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lunet_scsi::{Action, Attention, Code, CommandIn, Key, Nexus, Power, Unit, execute};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -104,4 +102,17 @@ fn a_stopped_unit_is_not_ready_until_it_is_started() {
     assert_eq!((sense[2], sense[12], sense[13]), (2, 0x04, 0x02));
     unit.set_stopped(false);
     good(&run(&unit, &TEST_UNIT_READY));
+}
+
+#[test]
+fn a_command_block_must_be_whole_and_without_naca() {
+    for (opcode, action, len) in listed(&unit()) {
+        let low = action.unwrap_or(0) as u8;
+        let mut cdb = cdb(len, &[(0, &[opcode])]);
+        cdb[1] |= low;
+        illegal(&run(&unit(), &cdb[..len - 1]), Code::INVALID_FIELD_IN_CDB);
+        cdb[len - 1] = 0x04;
+        illegal(&run(&unit(), &cdb), Code::INVALID_FIELD_IN_CDB);
+    }
+    illegal(&run(&unit(), &[]), Code::INVALID_FIELD_IN_CDB);
 }

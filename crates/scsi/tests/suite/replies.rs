@@ -1,8 +1,6 @@
 //! The bytes of the answers that come from memory.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use lunet_scsi::Code;
 
 /// `start` and then zeroes up to `len`.
