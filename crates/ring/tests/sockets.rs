@@ -186,7 +186,7 @@ fn closing_before_the_first_wait_loses_no_operation(config: Config) {
     l.ring.recv(id, scratch(10), Token(1));
     l.ring.close_socket(id);
     l.ring.recv(id, scratch(10), Token(2));
-    let mut ends = vec![l.received(), l.received()];
+    let mut ends = [l.received(), l.received()];
     ends.sort_by_key(|(token, ..)| token.0);
     assert_eq!((ends[0].0, ends[0].2), (Token(1), Err(libc::ECANCELED)));
     assert!(ends[1].2.is_err());
