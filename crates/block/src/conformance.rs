@@ -61,7 +61,7 @@ pub fn run<D: Driver>(driver: &mut D, contents: Contents) {
     takes_more_than_it_can_run(driver, keeps);
     answers_what_is_cancelled(driver, keeps);
     if keeps {
-        for seed in 1..=4 {
+        for seed in 1..=2 {
             model::behaves_like_memory(driver, seed);
         }
     }
