@@ -5,6 +5,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
@@ -14,6 +16,11 @@ use crate::file::describe;
 use crate::geometry::Geometry;
 use crate::sysfs::Queue;
 use crate::{OpenError, Volume, VolumeSpec};
+
+/// The kernel lets go of an io_uring's files a moment after their process has ended. A device that
+/// is busy is tried again for this long, so that lunet can be restarted at once.
+const RELEASE_ATTEMPTS: u32 = 20;
+const RELEASE_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> {
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
@@ -59,11 +66,17 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
         let (path, kind) = (path.to_path_buf(), describe(kind));
         return Err(OpenError::NotABlockDevice { path, kind, advice });
     }
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(!spec.read_only)
-        .custom_flags(libc::O_DIRECT | libc::O_EXCL)
-        .open(path);
+    let mut how = OpenOptions::new();
+    how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
+    let mut opened = how.open(path);
+    for _ in 0..RELEASE_ATTEMPTS {
+        let Err(e) = &opened else { break };
+        if Errno::from_io_error(e) != Some(Errno::BUSY) {
+            break;
+        }
+        thread::sleep(RELEASE_PAUSE);
+        opened = how.open(path);
+    }
     let device = opened.map_err(|e| match Errno::from_io_error(&e) {
         Some(Errno::BUSY) => OpenError::InUse { path: path.to_path_buf() },
         Some(Errno::NXIO | Errno::NODEV) => OpenError::MissingDevice { path: path.to_path_buf() },

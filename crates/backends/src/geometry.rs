@@ -2,8 +2,8 @@
 
 use crate::{OpenError, VolumeSpec};
 
-/// READ CAPACITY (16) tells the physical block size as an exponent of 4 bits (SBC-4, LOGICAL
-/// BLOCKS PER PHYSICAL BLOCK EXPONENT); no drive goes beyond this.
+/// Initiators align to the physical block size, and no drive has larger ones. (A ZFS zvol may: its
+/// record size. READ CAPACITY (16) has 4 bits for the exponent.)
 const MAX_PHYSICAL: u32 = 64 * 1024;
 
 /// The block sizes and the capacity of a volume, checked.
@@ -29,7 +29,7 @@ impl Geometry {
         if block_size != 512 && block_size != 4096 {
             return Err(OpenError::BlockSize { volume: volume(), block_size });
         }
-        let physical = spec.physical_block_size.unwrap_or(physical.max(block_size));
+        let physical = spec.physical_block_size.unwrap_or(plausible(physical, block_size));
         if !physical.is_power_of_two() || physical < block_size || physical > MAX_PHYSICAL {
             return Err(OpenError::PhysicalBlockSize { volume: volume(), physical, block_size });
         }
@@ -42,6 +42,11 @@ impl Geometry {
         let blocks = size / u64::from(block_size);
         Ok(Self { block_size, physical_block_size: physical, blocks })
     }
+}
+
+/// The physical block size to report for storage that has this one.
+fn plausible(physical: u32, block_size: u32) -> u32 {
+    if physical.is_power_of_two() { physical.clamp(block_size, MAX_PHYSICAL) } else { block_size }
 }
 
 #[cfg(test)]
@@ -65,6 +70,10 @@ mod tests {
         assert_eq!((told.block_size, told.physical_block_size, told.blocks), (4096, 4096, 256));
         let told = Geometry::new(&spec(None, Some(512)), "v", 1 << 20, 512, 4096).unwrap();
         assert_eq!(told.physical_block_size, 512);
+        for (physical, reported) in [(1 << 20, 65536), (3072, 512), (0, 512)] {
+            let odd = Geometry::new(&spec(None, None), "v", 1 << 20, 512, physical).unwrap();
+            assert_eq!(odd.physical_block_size, reported);
+        }
     }
 
     #[test]

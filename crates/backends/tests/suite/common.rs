@@ -139,7 +139,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let gone = Command::new("umount").arg(self.path()).status();
+        // The kernel closes the files of an event loop a moment after it is gone.
+        let gone = Command::new("umount").arg("--lazy").arg(self.path()).status();
         if !gone.is_ok_and(|status| status.success()) {
             eprintln!("{} stays mounted", self.path().display());
         }
