@@ -4,6 +4,11 @@
 
 pub mod config;
 pub mod control;
+pub mod identity;
 pub mod names;
+pub mod plan;
+pub mod ready;
+pub mod serve;
+pub mod signals;
 pub mod tables;
 pub mod units;

@@ -135,6 +135,7 @@ pub fn duration(time: Duration) -> String {
     }
     let nanos = time.as_nanos() as f64;
     let (value, unit) = match nanos {
+        0.0 => (0.0, "s"),
         n if n < 999.5 => (n, "ns"),
         n if n < 999_950.0 => (n / 1e3, "us"),
         n if n < 999_950_000.0 => (n / 1e6, "ms"),
@@ -226,6 +227,7 @@ mod tests {
         assert_eq!(size(3 << 39), "1.5 TiB");
         assert_eq!(size((1 << 20) - 1), "1 MiB");
         assert_eq!(size(u64::MAX), "16 EiB");
+        assert_eq!(duration(Duration::ZERO), "0 s");
         assert_eq!(duration(Duration::from_nanos(850)), "850 ns");
         assert_eq!(duration(Duration::from_nanos(12_340)), "12.3 us");
         assert_eq!(duration(Duration::from_nanos(999_960)), "1 ms");

@@ -5,6 +5,7 @@ mod mistake;
 mod reader;
 pub mod schema;
 mod sections;
+mod summary;
 mod targets;
 mod volumes;
 
@@ -20,6 +21,7 @@ use toml::de::DeTable;
 pub use mistake::Mistake;
 
 pub use sections::parse_portal;
+pub use summary::summary;
 
 use mistake::Mistakes;
 use reader::Section;

@@ -12,8 +12,9 @@ use super::reader::{At, Convert, Section, boolean, choice, duration, integer, si
 use super::schema::{self, Table};
 use super::{DEFAULT_PORT, Digest, Driver, Iscsi, LogLevel, Portal, Server};
 
-/// The most that a length in login negotiation can express, in bytes (RFC 7143 13.12 to 13.14).
-const MAX_LENGTH: u64 = (1 << 24) - 1;
+/// The largest length in login negotiation that is used, in bytes. The protocol ends at
+/// 2^24 - 1 (RFC 7143 13.12 to 13.14), but bursts should end with a block.
+const MAX_LENGTH: u64 = (1 << 24) - 1024;
 
 const DIGESTS: &[(&str, Digest)] =
     &[("allow", Digest::Allow), ("require", Digest::Require), ("forbid", Digest::Forbid)];
@@ -131,9 +132,8 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
 pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
     let mut out = Iscsi::default();
     let Some(table) = top_table(top, "iscsi", &schema::ISCSI, mistakes) else { return out };
-    // People write 16 MiB; the protocol's largest length is one byte less.
-    let length: Convert<'_, u32> =
-        &|v| size(v, 512..=MAX_LENGTH + 1).map(|n| n.min(MAX_LENGTH) as u32);
+    // People write 16 MiB, which is just beyond what the protocol can express.
+    let length: Convert<'_, u32> = &|v| size(v, 512..=16 << 20).map(|n| n.min(MAX_LENGTH) as u32);
     let segment = "max-recv-data-segment-length";
     table.set(segment, &mut out.max_recv_data_segment_length, length, mistakes);
     table.set("max-burst-length", &mut out.max_burst_length, length, mistakes);

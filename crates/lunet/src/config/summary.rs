@@ -1,0 +1,52 @@
+//! A configuration in a few lines, for `lunet config check`.
+
+use super::Config;
+use crate::units;
+
+/// Says what a configuration would serve, and what of it is of no use.
+pub fn summary(config: &Config) -> String {
+    let luns = config.targets.iter().map(|target| target.luns.len()).sum();
+    let sizes: u64 =
+        config.volumes.iter().filter_map(|volume| volume.size()).fold(0, u64::saturating_add);
+    let mut out = format!(
+        "{}, {} ({} configured), {}, {}\n",
+        number(config.portals.len().max(1), "portal"),
+        number(config.volumes.len(), "volume"),
+        units::size(sizes),
+        number(config.targets.len(), "target"),
+        number(luns, "LUN"),
+    );
+    for (index, volume) in config.volumes.iter().enumerate() {
+        let mut luns = config.targets.iter().flat_map(|target| &target.luns);
+        if !luns.any(|(_, volume)| *volume == index) {
+            out.push_str(&format!("note: volume \"{}\" is no LUN of any target\n", volume.name));
+        }
+    }
+    for target in config.targets.iter().filter(|target| target.luns.is_empty()) {
+        out.push_str(&format!("note: target {} has no LUNs\n", target.name));
+    }
+    out
+}
+
+fn number(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    #[test]
+    fn what_is_of_no_use_is_said() {
+        let text = "[volumes.a]\nbackend = 'null'\nsize = '1TiB'\n[volumes.b]\nbackend = 'memory'\n\
+                    size = '1GiB'\n[[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n\
+                    [[target]]\nname = 'iqn.2026-11.l:y'\n";
+        assert_eq!(
+            summary(&check(text).unwrap()),
+            "1 portal, 2 volumes (1 TiB configured), 2 targets, 1 LUN\n\
+             note: volume \"b\" is no LUN of any target\n\
+             note: target iqn.2026-11.l:y has no LUNs\n"
+        );
+    }
+}

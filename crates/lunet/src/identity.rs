@@ -1,0 +1,150 @@
+//! Who the volumes of this machine are.
+//!
+//! Initiators tell volumes apart by NAA name and serial number, over restarts and over paths. Both
+//! come from the volume's name and from a UUID that is made once and kept in the data directory:
+//! the same volume stays the same, and two machines never have the same.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use lunet_scsi::Identity;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::config::Volume;
+
+/// The file in the data directory.
+const FILE: &str = "identity";
+
+/// The UUID of this data directory; made if there is none.
+///
+/// # Errors
+/// The file cannot be read or made, or holds something else.
+pub fn machine(data: &Path) -> Result<String> {
+    let path = data.join(FILE);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make(data, &path).and_then(|()| fs::read_to_string(&path))
+        }
+        read => read,
+    };
+    let text = text.with_context(|| format!("cannot keep the identity in {}", path.display()))?;
+    let uuid = text.trim();
+    if !is_uuid(uuid) {
+        bail!(
+            "{}: this is not an identity that lunet has written: restore it from a backup, or \
+             remove it, and initiators will see other volumes",
+            path.display()
+        );
+    }
+    Ok(uuid.to_owned())
+}
+
+/// Writes a new UUID. Whole or not at all, also if the machine fails.
+fn make(data: &Path, path: &Path) -> io::Result<()> {
+    let new = data.join(format!(".{FILE}.{}", std::process::id()));
+    let written = File::create(&new).and_then(|mut file| {
+        writeln!(file, "{}", uuid()?)?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, path)).and_then(|()| File::open(data)?.sync_all())
+}
+
+/// A random UUID (RFC 9562, version 4).
+fn uuid() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    // Up to 256 bytes come at once, or not at all.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let bits = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    let hex = format!("{bits:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    Ok(parts.join("-"))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let hyphens = [8, 13, 18, 23];
+    text.len() == 36
+        && text.bytes().enumerate().all(|(i, b)| match hyphens.contains(&i) {
+            true => b == b'-',
+            false => b.is_ascii_hexdigit(),
+        })
+}
+
+/// The names of a volume's logical unit.
+pub fn of_volume(machine: &str, volume: &Volume) -> Identity {
+    let mut identity = Identity::from_seed(&format!("{machine}/{}", volume.name));
+    if let Some(vendor) = &volume.vendor {
+        identity.vendor = padded(vendor);
+    }
+    if let Some(product) = &volume.product {
+        identity.product = padded(product);
+    }
+    if let Some(serial) = &volume.serial {
+        identity.serial = serial.clone();
+    }
+    identity
+}
+
+/// The text in a field of fixed length, with spaces behind it.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut out = [b' '; N];
+    for (place, byte) in out.iter_mut().zip(text.bytes()) {
+        *place = byte;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+    use tempfile::TempDir;
+
+    fn volume(name: &str, more: &str) -> Volume {
+        let text = format!(
+            "[[target]]\nname = 'iqn.2026-11.l:x'\n[volumes.{name}]\nbackend = 'null'\nsize = 512\n{more}"
+        );
+        check(&text).unwrap().volumes.remove(0)
+    }
+
+    #[test]
+    fn an_identity_is_made_once() {
+        let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let first = machine(one.path()).unwrap();
+        assert_eq!(machine(one.path()).unwrap(), first);
+        assert_ne!(machine(two.path()).unwrap(), first);
+        assert_eq!(first.as_bytes()[14], b'4', "{first}");
+        assert!(b"89ab".contains(&first.as_bytes()[19]), "{first}");
+        assert_eq!(fs::read_dir(one.path()).unwrap().count(), 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn a_damaged_identity_is_not_replaced() {
+        let dir = TempDir::new().unwrap();
+        for text in ["", "hello", "0123456789012345678901234567890123456"] {
+            fs::write(dir.path().join(FILE), text).unwrap();
+            assert!(machine(dir.path()).unwrap_err().to_string().contains("not an identity"));
+            assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn volumes_differ_by_name_and_machine_and_stay_the_same() {
+        let [a, b] = ["a", "b"].map(|name| volume(name, ""));
+        assert_eq!(of_volume("m", &a), of_volume("m", &a));
+        assert_ne!(of_volume("m", &a).naa, of_volume("m", &b).naa);
+        assert_ne!(of_volume("m", &a).naa, of_volume("n", &a).naa);
+        assert_ne!(of_volume("m", &a).serial, of_volume("n", &a).serial);
+        assert_eq!(of_volume("m", &a).naa[0] >> 4, 3, "locally assigned");
+    }
+
+    #[test]
+    fn the_configuration_can_set_the_words() {
+        let own = volume("a", "vendor = 'ACME'\nproduct = 'Disk 1'\nserial = '42'\n");
+        let identity = of_volume("m", &own);
+        assert_eq!(&identity.vendor, b"ACME    ");
+        assert_eq!(&identity.product, b"Disk 1          ");
+        assert_eq!(identity.serial, "42");
+    }
+}

@@ -1,0 +1,255 @@
+//! From the command line and the configuration file to what will be served.
+//!
+//! An option of the command line says what the configuration file leaves out. If both say it,
+//! that is a contradiction, and refused.
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+
+use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
+use crate::control;
+
+/// The target of the embedded default.
+pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
+
+/// The volume of the embedded default.
+pub const DEMO_VOLUME: &str = "demo";
+
+/// The size of the embedded default's volume, in bytes, if a new one is made.
+pub const DEMO_SIZE: u64 = 8 << 30;
+
+/// The options of `lunet serve`.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    /// The data directory.
+    pub data: Option<PathBuf>,
+    /// The portal.
+    pub listen: Option<SocketAddr>,
+    /// The size of the demo volume, in bytes.
+    pub size: Option<u64>,
+    /// The control socket.
+    pub socket: Option<PathBuf>,
+}
+
+/// What will be served, and from where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The configuration; it has at least one portal.
+    pub config: Config,
+    /// The data directory.
+    pub data: PathBuf,
+    /// The control socket.
+    pub socket: PathBuf,
+}
+
+/// The mistakes of a configuration file, one line for each: `FILE:LINE: KEY: what is wrong`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Wrong(pub String);
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// The file cannot be read, or has mistakes ([`Wrong`]).
+pub fn read_config(path: &Path) -> Result<Config> {
+    let name = path.display();
+    let mut text = String::new();
+    let read = fs::File::open(path)
+        .and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            bail!("{name}: the configuration is not UTF-8 text")
+        }
+        Err(error) => bail!("cannot read the configuration {name}: {error}"),
+        Ok(length) if length as u64 > config::MAX_BYTES => {
+            bail!("{name}: the configuration is larger than 4 MiB")
+        }
+        Ok(_) => {}
+    }
+    config::check(&text).map_err(|mistakes| {
+        let lines: Vec<String> = mistakes.iter().map(|m| format!("{name}:{m}")).collect();
+        Wrong(lines.join("\n")).into()
+    })
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// The configuration file cannot be read or is wrong, or contradicts the options.
+pub fn plan(options: &Options) -> Result<Plan> {
+    let mut config = match &options.config {
+        Some(path) => {
+            let config = read_config(path)?;
+            agree(options, &config)?;
+            config
+        }
+        None => demo(options),
+    };
+    let data = options.data.clone().or(config.server.data.take());
+    let data = data.unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let socket = options.socket.clone().or(config.server.control_socket.take());
+    let socket = socket.unwrap_or_else(|| control::default_path(&data));
+    if config.portals.is_empty() {
+        let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);
+        config.portals.push(Portal { address, tag: 1 });
+    }
+    Ok(Plan { config, data, socket })
+}
+
+/// Refuses options that contradict the configuration file.
+fn agree(options: &Options, config: &Config) -> Result<()> {
+    let both = |option: &str, key: &str| {
+        anyhow!(
+            "{option} contradicts the configuration file, which has {key}: leave one of them out"
+        )
+    };
+    if options.size.is_some() {
+        bail!("--size is for the demo volume: with --config, volumes have their size in the file");
+    }
+    if options.data.is_some() && config.server.data.is_some() {
+        return Err(both("--data", "server.data"));
+    }
+    if options.socket.is_some() && config.server.control_socket.is_some() {
+        return Err(both("--socket", "server.control-socket"));
+    }
+    if options.listen.is_some() && !config.portals.is_empty() {
+        return Err(both("--listen", "[[portal]]"));
+    }
+    Ok(())
+}
+
+/// The embedded default: a sparse volume, as LUN 0 of a target.
+fn demo(options: &Options) -> Config {
+    let data = options.data.clone().unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let mut volume = Volume {
+        name: DEMO_VOLUME.to_owned(),
+        backend: Backend::File {
+            path: None,
+            size: options.size,
+            cache: Cache::Buffered,
+            provisioning: Provisioning::Thin,
+        },
+        block_size: None,
+        physical_block_size: None,
+        read_only: false,
+        vendor: None,
+        product: None,
+        serial: None,
+    };
+    // A volume that is there already keeps the size that it was made with.
+    let there = volume.path(&data).and_then(|path| fs::metadata(path).ok());
+    if let Backend::File { size: size @ None, .. } = &mut volume.backend {
+        *size = there.is_none_or(|file| file.len() == 0).then_some(DEMO_SIZE);
+    }
+    let target = Target {
+        name: DEMO_TARGET.to_owned(),
+        alias: None,
+        portals: Vec::new(),
+        luns: vec![(0, 0)],
+    };
+    Config {
+        server: config::Server::default(),
+        iscsi: config::Iscsi::default(),
+        portals: Vec::new(),
+        volumes: vec![volume],
+        targets: vec![target],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    const RIGHT: &str = "[[target]]\nname = 'iqn.2026-11.l:x'\n";
+
+    fn with_file(text: &str, options: Options) -> Result<Plan> {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("lunet.toml");
+        fs::write(&path, text).unwrap();
+        plan(&Options { config: Some(path), ..options })
+    }
+
+    #[test]
+    fn without_options_the_demo_is_served() {
+        let plan = plan(&Options::default()).unwrap();
+        assert_eq!(plan.data, Path::new("./lunet-data"));
+        assert_eq!(plan.socket, Path::new("./lunet-data/lunet.sock"));
+        assert_eq!(plan.config.portals[0].address.to_string(), "127.0.0.1:3260");
+        assert_eq!(plan.config.volumes[0].size(), Some(8 << 30));
+        assert_eq!(plan.config.targets[0].luns, [(0, 0)]);
+        assert_eq!(plan.config.targets[0].name, "iqn.2026-11.local.lunet:demo");
+    }
+
+    #[test]
+    fn a_demo_volume_that_exists_keeps_its_size() {
+        let dir = TempDir::new().unwrap();
+        let options = Options { data: Some(dir.path().into()), ..Options::default() };
+        let file = fs::File::create(dir.path().join("demo.img")).unwrap();
+        assert_eq!(plan(&options).unwrap().config.volumes[0].size(), Some(8 << 30));
+        file.set_len(1 << 20).unwrap();
+        assert_eq!(plan(&options).unwrap().config.volumes[0].size(), None);
+    }
+
+    #[test]
+    fn options_say_what_the_file_leaves_out() {
+        let options = Options {
+            data: Some("/d".into()),
+            listen: "[::1]:7".parse().ok(),
+            socket: Some("/s".into()),
+            ..Options::default()
+        };
+        let plan = with_file(RIGHT, options).unwrap();
+        assert_eq!(plan.data, Path::new("/d"));
+        assert_eq!(plan.socket, Path::new("/s"));
+        assert_eq!(plan.config.portals[0].address.to_string(), "[::1]:7");
+    }
+
+    #[test]
+    fn options_that_contradict_the_file_are_refused() {
+        for (text, options, words) in [
+            ("", Options { size: Some(512), ..Options::default() }, "--size is for the demo"),
+            (
+                "[server]\ndata = '/x'",
+                Options { data: Some("/d".into()), ..Options::default() },
+                "--data contradicts the configuration file, which has server.data",
+            ),
+            (
+                "[server]\ncontrol-socket = '/x'",
+                Options { socket: Some("/s".into()), ..Options::default() },
+                "--socket contradicts",
+            ),
+            (
+                "[[portal]]\naddress = '::1'",
+                Options { listen: "[::1]:7".parse().ok(), ..Options::default() },
+                "--listen contradicts",
+            ),
+        ] {
+            let error = with_file(&format!("{RIGHT}{text}"), options).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let missing = read_config(Path::new("/nowhere/lunet.toml")).unwrap_err().to_string();
+        let words = "cannot read the configuration /nowhere/lunet.toml: No such file or directory";
+        assert!(missing.starts_with(words), "{missing}");
+        let error = with_file("[server]\nshards = 0", Options::default()).unwrap_err().to_string();
+        assert!(
+            error
+                .lines()
+                .next()
+                .unwrap()
+                .ends_with("at least one [[target]] must be there to be served")
+        );
+        assert!(error.contains("lunet.toml:2: server.shards: must be"), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What `lunet serve` says when it serves: where, and how to attach it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::config::Config;
+
+/// One way to a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Way<'c> {
+    portal: SocketAddr,
+    target: &'c str,
+    lun: u16,
+}
+
+impl Way<'_> {
+    /// The URL that libiscsi, QEMU and libvirt understand.
+    fn url(&self) -> String {
+        format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
+    }
+}
+
+/// The text for standard output: first a line with the first logical unit's URL, then the others,
+/// then how to attach. `portals` are the addresses in use, in the order of the configuration.
+pub fn text(config: &Config, portals: &[SocketAddr]) -> String {
+    let ways = ways(config, portals);
+    let version = env!("CARGO_PKG_VERSION");
+    let Some((first, others)) = ways.split_first() else {
+        let listening: Vec<String> = portals.iter().map(SocketAddr::to_string).collect();
+        return format!("lunet {version} is ready on {}, with no LUN\n", listening.join(", "));
+    };
+    let mut out = format!("lunet {version} is ready: {}\n", first.url());
+    for way in others {
+        out.push_str(&format!("  and {}\n", way.url()));
+    }
+    out.push_str(&attach(first));
+    out
+}
+
+/// Every logical unit, over the first portal of its target.
+fn ways<'c>(config: &'c Config, portals: &[SocketAddr]) -> Vec<Way<'c>> {
+    let mut out = Vec::new();
+    for target in &config.targets {
+        let portal = portals.get(target.portals.first().copied().unwrap_or(0));
+        let Some(portal) = portal.copied().map(reachable) else { continue };
+        let way = |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun };
+        out.extend(target.luns.iter().map(way));
+    }
+    out
+}
+
+/// An address that this machine can connect to: nobody can connect to 'all addresses'.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn attach(way: &Way<'_>) -> String {
+    let Way { portal, target, lun } = way;
+    let (url, host, port) = (way.url(), portal.ip(), portal.port());
+    // A hypervisor of its own cannot come to this machine's loopback address.
+    let (from_afar, elsewhere) = match host.is_loopback() {
+        true => (
+            "ADDRESS:3260".to_owned(),
+            "\nOther machines need a portal that they can reach: --listen ADDRESS:3260, or \
+             [[portal]]\nin lunet.toml. Anyone who can reach it can read and write the volumes.\n",
+        ),
+        false => (portal.to_string(), ""),
+    };
+    format!(
+        "
+Attach it from
+  QEMU        -drive file={url},format=raw,if=virtio
+  libvirt     <disk type='network' device='disk'>
+                <source protocol='iscsi' name='{target}/{lun}'>
+                  <host name='{host}' port='{port}'/>
+                </source>
+                <target dev='vda' bus='virtio'/>
+              </disk>
+  open-iscsi  iscsiadm -m discovery -t sendtargets -p {portal}
+              iscsiadm -m node -T {target} -p {portal} --login
+  ESXi        esxcli iscsi adapter discovery sendtarget add --adapter=vmhba64 --address={from_afar}
+              esxcli storage core adapter rescan --adapter=vmhba64
+{elsewhere}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    #[test]
+    fn each_lun_has_a_url_and_the_first_is_in_the_first_line() {
+        let config = check(
+            "[[portal]]\naddress = '0.0.0.0:0'\n[[portal]]\naddress = '[2001:db8::1]:7'\n\
+             [volumes.a]\nbackend = 'null'\nsize = 512\n[volumes.b]\nbackend = 'null'\nsize = 512\n\
+             [[target]]\nname = 'iqn.2026-11.l:x'\nluns = { 3 = 'a', 9 = 'b' }\n\
+             [[target]]\nname = 'iqn.2026-11.l:y'\nluns = ['a']\nportals = ['[2001:db8::1]:7']\n",
+        )
+        .unwrap();
+        let portals = ["0.0.0.0:40000", "[2001:db8::1]:7"].map(|text| text.parse().unwrap());
+        let text = text(&config, &portals);
+        let mut lines = text.lines();
+        let first = lines.next().unwrap();
+        assert!(first.ends_with(" is ready: iscsi://127.0.0.1:40000/iqn.2026-11.l:x/3"), "{first}");
+        assert_eq!(lines.next(), Some("  and iscsi://127.0.0.1:40000/iqn.2026-11.l:x/9"));
+        assert_eq!(lines.next(), Some("  and iscsi://[2001:db8::1]:7/iqn.2026-11.l:y/0"));
+        assert!(text.contains("-p 127.0.0.1:40000 --login"), "{text}");
+        assert!(text.contains("Other machines"), "{text}");
+    }
+
+    #[test]
+    fn targets_without_luns_are_served_too() {
+        let config = check("[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
+        let text = text(&config, &["192.0.2.1:3260".parse().unwrap()]);
+        assert!(text.contains("ready on 192.0.2.1:3260, with no LUN"), "{text}");
+    }
+}

@@ -1,0 +1,263 @@
+//! The built program: exit codes, sentences, and a server's life as far as no initiator is needed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+fn lunet(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lunet"));
+    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    lunet(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Asserts exit code 1, nothing on standard output, and one plain sentence on standard error.
+#[track_caller]
+fn refused(output: &Output, words: &str) {
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(text(&output.stdout), "");
+    let lines: Vec<&str> = error.lines().collect();
+    let [line] = lines[..] else { panic!("one line expected:\n{error}") };
+    assert!(line.starts_with("lunet: ") && line.contains(words), "{line}");
+    assert!(!line.contains("os error"), "{line}");
+}
+
+/// A running server; killed if the test fails.
+struct Server {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+    first: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = lunet(&["serve"]);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        Self { child, lines, first }
+    }
+
+    fn demo(data: &Path) -> Self {
+        Self::start(&["--data", path(data), "--listen", "127.0.0.1:0", "--size", "1MiB"])
+    }
+
+    /// `ADDRESS:PORT` from the ready line.
+    fn portal(&self) -> &str {
+        let (_, url) = self.first.split_once("iscsi://").expect(&self.first);
+        url.split('/').next().unwrap()
+    }
+
+    /// Sends the signal and waits: exit code, standard error.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let mut error = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        (code, error)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn version_and_help() {
+    let output = run(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stdout), format!("lunet {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_wrong_command_line_is_exit_code_2() {
+    for arguments in [
+        &[][..],
+        &["frobnicate"],
+        &["serve", "--size", "8XB"],
+        &["serve", "--size", "1000"],
+        &["serve", "--listen", "localhost"],
+        &["serve", "--size", "8GiB", "--config", "x"],
+        &["sessions", "--data", "x", "--socket", "y"],
+        &["config", "check"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn config_check_names_every_mistake_with_line_and_key() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("lunet.toml");
+    let file = path(&file);
+    fs::write(file, "[server]\nshards = 0\n[volumes.fast]\nbackend = 'file'\nblock-size = 1\n")
+        .unwrap();
+    let output = run(&["config", "check", file]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 3, "{error}");
+    assert!(lines[0].starts_with(&format!("{file}:1: target: is missing")), "{error}");
+    assert!(lines[1].starts_with(&format!("{file}:2: server.shards: must be")), "{error}");
+    let last = format!("{file}:5: volumes.fast.block-size: must be 512 or 4096 (bytes)");
+    assert_eq!(lines[2], last);
+
+    let serve = run(&["serve", "--config", file]);
+    assert_eq!(serve.status.code(), Some(1));
+    assert!(text(&serve.stderr).lines().all(|line| line.starts_with("lunet: ")));
+
+    fs::write(file, "[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
+    let output = run(&["config", "check", file]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("1 target"), "{}", text(&output.stdout));
+
+    refused(&run(&["config", "check", "/nowhere/x.toml"]), "cannot read the configuration");
+}
+
+#[test]
+fn a_server_is_asked_and_stopped() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = TempDir::new().unwrap();
+        let data = dir.path().join("data");
+        let mut server = Server::demo(&data);
+        let portal = server.portal().to_owned();
+        assert!(!portal.ends_with(":0"), "{}", server.first);
+        let url = format!("iscsi://{portal}/iqn.2026-11.local.lunet:demo/0");
+        assert!(server.first.trim_end().ends_with(&url), "{}", server.first);
+        let mode = |file: &str| fs::metadata(data.join(file)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode("lunet.sock"), 0o600);
+        assert_eq!(mode("."), 0o700);
+        assert_eq!(fs::metadata(data.join("demo.img")).unwrap().len(), 1 << 20);
+
+        let stats = run(&["stats", "--data", path(&data), "--json"]);
+        assert_eq!(stats.status.code(), Some(0), "{}", text(&stats.stderr));
+        let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
+        assert_eq!(stats["volumes"][0]["name"], "demo");
+        assert_eq!(stats["volumes"][0]["size_bytes"], 1 << 20);
+        let stats = run(&["stats", "--data", path(&data)]);
+        assert!(text(&stats.stdout).contains("volume demo, 1 MiB"), "{}", text(&stats.stdout));
+        let socket = data.join("lunet.sock");
+        let sessions = run(&["sessions", "--socket", path(&socket)]);
+        assert_eq!(text(&sessions.stdout), "no sessions\n");
+
+        let mut rest = String::new();
+        kill_process(Pid::from_child(&server.child), signal).unwrap();
+        server.lines.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("iscsiadm") && rest.contains("esxcli"), "{rest}");
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        assert!(!socket.exists());
+        refused(&run(&["sessions", "--data", path(&data)]), "no lunet is running");
+    }
+}
+
+#[test]
+fn a_restart_keeps_the_volume_and_who_it_is() {
+    let dir = TempDir::new().unwrap();
+    assert_eq!(Server::demo(dir.path()).end(Signal::TERM).0, Some(0));
+    let identity = fs::read(dir.path().join("identity")).unwrap();
+    // Without --size: the volume has one.
+    let server = Server::start(&["--data", path(dir.path()), "--listen", "127.0.0.1:0"]);
+    assert!(server.first.contains("iscsi://"), "{}", server.first);
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    assert_eq!(fs::metadata(dir.path().join("demo.img")).unwrap().len(), 1 << 20);
+    assert_eq!(fs::read(dir.path().join("identity")).unwrap(), identity);
+}
+
+#[test]
+fn a_port_in_use_is_a_sentence() {
+    let dir = TempDir::new().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output =
+        run(&["serve", "--data", path(dir.path()), "--listen", &address, "--size", "1MiB"]);
+    refused(&output, &format!("cannot listen on {address}"));
+    assert!(!dir.path().join("lunet.sock").exists());
+}
+
+#[test]
+fn a_volume_is_open_in_one_lunet_at_a_time() {
+    let dir = TempDir::new().unwrap();
+    let first = Server::demo(dir.path());
+    let second = ["serve", "--data", path(dir.path()), "--listen", "127.0.0.1:0"];
+    refused(&run(&second), "already open in another lunet");
+    assert!(run(&["stats", "--data", path(dir.path())]).status.success(), "the first goes on");
+    assert_eq!(first.end(Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn what_cannot_be_opened_is_a_sentence() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("lunet.toml");
+    let serve = |volume: &str| {
+        let target = "[[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n";
+        fs::write(&file, format!("{target}[volumes.a]\n{volume}")).unwrap();
+        run(&[
+            "serve",
+            "--config",
+            path(&file),
+            "--data",
+            path(dir.path()),
+            "--listen",
+            "127.0.0.1:0",
+        ])
+    };
+    refused(&serve("backend = 'file'"), "a.img: no such file");
+    refused(&serve("backend = 'block'\npath = '/dev/nowhere'"), "no such device");
+    refused(&serve("backend = 'file'\nsize = '1PiB'\nprovisioning = 'full'"), "volume a: ");
+    fs::write(dir.path().join("identity"), "damaged").unwrap();
+    refused(&serve("backend = 'null'\nsize = 512"), "not an identity");
+    let under_a_file = path(&file).to_owned() + "/data";
+    refused(&run(&["serve", "--data", &under_a_file]), "cannot make the data directory");
+}
+
+#[test]
+fn a_configuration_is_served_on_all_its_portals() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("lunet.toml");
+    fs::write(
+        &file,
+        "[server]\ndriver = 'epoll'\nshards = 1\nlog-level = 'error'\n\
+         [[portal]]\naddress = '127.0.0.1:0'\n[[portal]]\naddress = '127.0.0.2:0'\ntag = 2\n\
+         [volumes.a]\nbackend = 'null'\nsize = '1TiB'\n[volumes.b]\nbackend = 'memory'\nsize = '1MiB'\n\
+         [[target]]\nname = 'iqn.2026-11.l:x'\nluns = { 5 = 'a' }\nportals = ['127.0.0.2:0']\n\
+         [[target]]\nname = 'iqn.2026-11.l:y'\nluns = ['b']\n",
+    )
+    .unwrap();
+    let data = path(dir.path());
+    let mut server = Server::start(&["--config", path(&file), "--data", data]);
+    assert!(server.first.contains("iscsi://127.0.0.2:"), "{}", server.first);
+    assert!(server.first.trim_end().ends_with("/iqn.2026-11.l:x/5"), "{}", server.first);
+    let mut second = String::new();
+    server.lines.read_line(&mut second).unwrap();
+    assert!(second.trim_end().ends_with("/iqn.2026-11.l:y/0"), "{second}");
+    let stats = run(&["stats", "--data", data, "--json"]);
+    let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
+    assert_eq!((&stats["shards"], &stats["driver"]), (&1.into(), &"epoll".into()));
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+}
