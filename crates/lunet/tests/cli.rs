@@ -261,3 +261,21 @@ fn a_configuration_is_served_on_all_its_portals() {
     assert_eq!((&stats["shards"], &stats["driver"]), (&1.into(), &"epoll".into()));
     assert_eq!(server.end(Signal::TERM).0, Some(0));
 }
+
+/// docs/cli.md has every option that the program has, and the program every option of the page.
+#[test]
+fn the_page_and_the_program_have_the_same_options() {
+    let page = include_str!("../../../docs/cli.md");
+    let options = |text: &str| -> std::collections::BTreeSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '-'));
+        let long = |word: &&str| word.starts_with("--") && !word.ends_with('-');
+        words.filter(long).map(String::from).collect()
+    };
+    let mut real = options("--version");
+    for command in [&["serve"][..], &["sessions"], &["stats"], &["config", "check"]] {
+        let help = run(&[command, &["--help"]].concat());
+        real.extend(options(&text(&help.stdout)));
+        assert!(page.contains(&format!("lunet {}", command.join(" "))), "{command:?}");
+    }
+    assert_eq!(options(page), real);
+}
