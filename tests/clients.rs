@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, list, size};
-use lunet_e2e::data::{random_file, same_bytes};
+use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::server::{DEMO_TARGET, Serve};
-use tempfile::TempDir;
 
 const GIB: u64 = 1 << 30;
 
@@ -69,7 +68,7 @@ fn there_and_back(digests: fn(QemuLun) -> QemuLun) -> Result<()> {
     let server = Serve::demo("1G").start()?;
     let lun = digests(QemuLun::new(server.url()));
     assert_eq!(size(&lun)?, GIB);
-    let dir = TempDir::with_prefix("lunet-copy-")?;
+    let dir = scratch("lunet-copy-")?;
     let (there, back) = (dir.path().join("there"), dir.path().join("back"));
     random_file(&there, GIB)?;
     copy_in(&there, &lun)?;

@@ -8,13 +8,13 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::QemuLun;
+use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::Export;
 use lunet_e2e::process::was_killed;
 use lunet_e2e::random::{Random, mix};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, free_port};
 use lunet_e2e::wire::scsi::{GOOD, SYNCHRONIZE_CACHE, write16};
 use lunet_e2e::wire::{Login, Session};
-use tempfile::TempDir;
 
 const ROUNDS: u64 = 50;
 
@@ -179,7 +179,7 @@ fn open(server: &Server) -> Result<Session> {
 #[test]
 fn flushed_writes_survive_fifty_kills() -> Result<()> {
     let mut random = Random::from_environment();
-    let dir = TempDir::with_prefix("lunet-crash-")?;
+    let dir = scratch("lunet-crash-")?;
     let mut model = Model { slots: vec![Slot::default(); BLOCKS], next_version: 1 };
     let mut flushes = 0;
     for round in 0..ROUNDS {
@@ -204,7 +204,7 @@ fn flushed_writes_survive_fifty_kills() -> Result<()> {
 #[test]
 fn a_client_goes_on_after_the_server_was_killed_and_started_again() -> Result<()> {
     const COUNT: u64 = 400;
-    let dir = TempDir::with_prefix("lunet-crash-")?;
+    let dir = scratch("lunet-crash-")?;
     let listen = format!("127.0.0.1:{}", free_port()?);
     let start = || Serve::at(&listen, "64M").data(dir.path()).start();
     let server = start()?;

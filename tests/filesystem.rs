@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 use lunet_e2e::clients::{LONG, QemuLun};
-use lunet_e2e::data::random_file;
+use lunet_e2e::data::{random_file, scratch};
 use lunet_e2e::fuse::{Export, Mounted, is_root};
 use lunet_e2e::process::output;
 use lunet_e2e::server::Serve;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// About 70 MB in files of many sizes, whole blocks and not, in nested directories.
 fn tree() -> Result<TempDir> {
-    let dir = TempDir::with_prefix("lunet-tree-")?;
+    let dir = scratch("lunet-tree-")?;
     for i in 0..120_u64 {
         let parent = dir.path().join(format!("d{}/e{}", i % 7, i % 3));
         fs::create_dir_all(&parent)?;
@@ -47,7 +47,7 @@ fn ext4_made_from_a_tree_is_clean_and_reads_back_equal() -> Result<()> {
     // A new session: nothing of the first one's caches is left.
     let export = Export::start(&lun)?;
     check(export.file())?;
-    let copy = TempDir::with_prefix("lunet-tree-")?;
+    let copy = scratch("lunet-tree-")?;
     let mut dump = Command::new("/sbin/debugfs");
     dump.args(["-R", &format!("rdump / {}", copy.path().display())]).arg(export.file());
     output(&mut dump, LONG)?;
@@ -103,7 +103,7 @@ fn fio_verifies_mixed_sizes_from_several_threads() -> Result<()> {
 fn fio(name: &str, arguments: &[&str]) -> Result<()> {
     let server = Serve::demo("1G").start()?;
     let export = Export::start(&QemuLun::new(server.url()))?;
-    let dir = TempDir::with_prefix("lunet-fio-")?;
+    let dir = scratch("lunet-fio-")?;
     let mut command = Command::new("fio");
     command.current_dir(dir.path()).args(["--thread", "--verify=crc32c", "--verify_fatal=1"]);
     command.arg(format!("--name={name}")).arg(format!("--filename={}", export.file().display()));

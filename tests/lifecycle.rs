@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lunet_e2e::clients::SHORT;
+use lunet_e2e::data::scratch;
 use lunet_e2e::process::{Running, run};
 use lunet_e2e::server::{DEMO_TARGET, Serve, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::Signal;
-use tempfile::TempDir;
 
 /// Demands exit code 1 and one line that contains `words`.
 fn refused(mut process: Running, words: &str) -> Result<()> {
@@ -33,7 +33,7 @@ fn stops_with_open_sessions(signal: Signal) -> Result<()> {
          [volumes.a]\nbackend = \"file\"\nsize = \"64MiB\"\n\
          [[target]]\nname = \"{TARGET}\"\nluns = [\"a\"]\n"
     );
-    let dir = TempDir::with_prefix("lunet-stop-")?;
+    let dir = scratch("lunet-stop-")?;
     let mut server = Serve::config(config.clone()).data(dir.path()).start()?;
     let mut sessions = Vec::new();
     for qualifier in 0..8 {
@@ -101,7 +101,7 @@ fn a_port_in_use_is_refused() -> Result<()> {
 
 #[test]
 fn a_volume_open_in_another_lunet_is_refused() -> Result<()> {
-    let dir = TempDir::with_prefix("lunet-twice-")?;
+    let dir = scratch("lunet-twice-")?;
     let server = Serve::demo("64M").data(dir.path()).start()?;
     let (second, _) = Serve::demo("64M").data(dir.path()).spawn()?;
     refused(second, "lunet")?;
@@ -138,7 +138,7 @@ fn too_little_space_is_refused() -> Result<()> {
 
 #[test]
 fn a_mistake_in_the_configuration_is_named_with_line_and_key() -> Result<()> {
-    let dir = TempDir::with_prefix("lunet-config-")?;
+    let dir = scratch("lunet-config-")?;
     let path = dir.path().join("lunet.toml");
     fs::write(&path, "[[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nlunz = [\"a\"]\n")?;
     let mut command = Command::new(lunet_binary()?);

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, qemu_io};
-use lunet_e2e::data::{random_file, same_bytes};
+use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
-use tempfile::TempDir;
 
 const SESSIONS: u64 = 64;
 
@@ -160,7 +159,7 @@ fn bad_clients_harm_nobody_else() -> Result<()> {
     let server = Serve::demo("256M").start()?;
     let portal = server.portal();
     let lun = QemuLun::new(server.url());
-    let dir = TempDir::with_prefix("lunet-copy-")?;
+    let dir = scratch("lunet-copy-")?;
     let (there, back) = (dir.path().join("there"), dir.path().join("back"));
     random_file(&there, SIZE)?;
     let done = AtomicBool::new(false);

@@ -6,12 +6,11 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, list, qemu_io, size};
-use lunet_e2e::data::{random_file, same_bytes};
+use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::fuse::{LoopDevice, is_root};
 use lunet_e2e::server::{Serve, free_port, url};
 use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, sense_key, write16};
 use lunet_e2e::wire::{Login, Session};
-use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 64 * MIB;
@@ -28,7 +27,7 @@ fn one(server: &str, volume: &str) -> Serve {
 fn there_and_back(url: &str) -> Result<()> {
     let lun = QemuLun::new(url);
     ensure!(size(&lun)? == SIZE, "{} bytes", size(&lun)?);
-    let dir = TempDir::with_prefix("lunet-copy-")?;
+    let dir = scratch("lunet-copy-")?;
     let (there, back) = (dir.path().join("there"), dir.path().join("back"));
     random_file(&there, SIZE)?;
     copy_in(&there, &lun)?;
@@ -107,7 +106,7 @@ fn the_epoll_driver_with_a_volume_in_memory_and_busy_polling() -> Result<()> {
 
 #[test]
 fn a_read_only_volume_is_read_but_not_written() -> Result<()> {
-    let dir = TempDir::with_prefix("lunet-ro-")?;
+    let dir = scratch("lunet-ro-")?;
     let path = dir.path().join("a.img");
     random_file(&path, SIZE)?;
     let volume = format!("backend = \"file\"\npath = \"{}\"\nread-only = true", path.display());
@@ -129,7 +128,7 @@ fn a_block_device() -> Result<()> {
         println!("left out: only root may make a loop device");
         return Ok(());
     }
-    let dir = TempDir::with_prefix("lunet-loop-")?;
+    let dir = scratch("lunet-loop-")?;
     for (sector, exponent) in [(512, None), (4096, Some(0))] {
         let path = dir.path().join(format!("disk-{sector}"));
         File::create(&path)?.set_len(SIZE)?;

@@ -1,10 +1,20 @@
-//! Files of random bytes, and their comparison.
+//! Scratch directories, files of random bytes, and their comparison.
 
+use std::env;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+/// A new directory on a disk, taken away when dropped.
+///
+/// It lies in $TMPDIR, or in /var/tmp: Debian 13 keeps /tmp in memory, where O_DIRECT means nothing.
+pub fn scratch(prefix: &str) -> Result<TempDir> {
+    let parent = env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    TempDir::with_prefix_in(prefix, &parent).with_context(|| parent.display().to_string())
+}
 
 /// Makes a file of random bytes.
 pub fn random_file(path: &Path, len: u64) -> Result<()> {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::clients::{QemuLun, SHORT};
+use crate::data::scratch;
 use crate::process::{Running, leashed, output, run};
 
 /// Until the storage daemon has exported, or ended.
@@ -25,7 +26,7 @@ pub struct Export {
 impl Export {
     /// Logs in and exports the logical unit. Needs /dev/fuse, and fusermount3 where the caller is not root.
     pub fn start(lun: &QemuLun) -> Result<Export> {
-        let directory = TempDir::with_prefix("lunet-fuse-")?;
+        let directory = scratch("lunet-fuse-")?;
         let file = directory.path().join("lun");
         File::create(&file)?;
         let mut command = leashed(None);
@@ -80,7 +81,7 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts the file system in `image`.
     pub fn new(image: &Path) -> Result<Mounted> {
-        let directory = TempDir::with_prefix("lunet-mount-")?;
+        let directory = scratch("lunet-mount-")?;
         let mut command = Command::new("mount");
         command.args(["-o", "loop"]).arg(image).arg(directory.path());
         output(&mut command, LIMIT)?;

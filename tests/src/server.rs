@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::data::scratch;
 use crate::process::{Running, leashed};
 
 /// The target that the embedded default configuration serves.
@@ -117,8 +118,7 @@ impl Serve {
 
     /// Starts the server without waiting for anything: for starts that must fail.
     pub fn spawn(self) -> Result<(Running, Option<TempDir>)> {
-        let owned =
-            if self.data.is_none() { Some(TempDir::with_prefix("lunet-e2e-")?) } else { None };
+        let owned = if self.data.is_none() { Some(scratch("lunet-e2e-")?) } else { None };
         let dir = match (&self.data, &owned) {
             (Some(dir), _) => dir.clone(),
             (None, Some(dir)) => dir.path().to_owned(),
@@ -137,10 +137,9 @@ impl Serve {
     }
 }
 
+/// The URLs that stand alone as words: the ready message has others within examples.
 fn urls(text: &str) -> impl Iterator<Item = String> + '_ {
-    text.split_whitespace()
-        .filter_map(|word| word.find("iscsi://").map(|at| &word[at..]))
-        .map(|url| url.trim_end_matches(['.', ',', ')', '"', '\'', '`']).to_owned())
+    text.split_whitespace().filter(|word| word.starts_with("iscsi://")).map(str::to_owned)
 }
 
 /// A serving `lunet`. Killed when dropped.
@@ -235,7 +234,8 @@ mod tests {
 
     #[test]
     fn urls_are_found_and_taken_apart() {
-        let text = "ready: iscsi://127.0.0.1:3260/iqn.2026-11.local.lunet:demo/0\n and (iscsi://[::1]:1/iqn.x:y/7).\n";
+        let text = "ready: iscsi://127.0.0.1:3260/iqn.2026-11.local.lunet:demo/0\n\
+                    \x20 and iscsi://[::1]:1/iqn.x:y/7\n -drive file=iscsi://h/t/1,format=raw\n";
         let found: Vec<String> = urls(text).collect();
         assert_eq!(found, [url("127.0.0.1:3260", DEMO_TARGET, 0), url("[::1]:1", "iqn.x:y", 7)]);
         assert_eq!(portal_of(&found[1]), "[::1]:1");

@@ -14,8 +14,8 @@ use crate::server::{free_port, url};
 /// The name of the one target.
 pub const TARGET: &str = "iqn.2026-11.local.lunet:peer";
 
-/// LUN 0 is tgt's controller, so the volume is the next one.
-pub const LUN: u16 = 1;
+/// LUN 0 is tgt's controller, so the volumes begin here.
+pub const FIRST_LUN: u16 = 1;
 
 /// tgtd names its control socket by a number of its own, 0 to 32767. Free TCP ports lie in 32768 to 60999 by default.
 const CONTROL_MASK: u16 = 0x7fff;
@@ -39,8 +39,8 @@ pub struct Tgt {
 }
 
 impl Tgt {
-    /// Serves `file` as [`LUN`] of [`TARGET`] on a free port, with these negotiation settings. Needs root.
-    pub fn start(file: &Path, settings: &[(&str, &str)], core: Option<usize>) -> Result<Tgt> {
+    /// Serves `files` as LUN 1, 2 .. of [`TARGET`] on a free port, with these negotiation settings. Needs root.
+    pub fn start(files: &[&Path], settings: &[(&str, &str)], core: Option<usize>) -> Result<Tgt> {
         // tgtd cannot pick a port itself. Another process may take this one in between; then tgtd fails to start.
         let port = free_port()?;
         let mut command = leashed(core);
@@ -50,20 +50,9 @@ impl Tgt {
         let mut tgt = Tgt { process: Running::spawn(&mut command)?, port, control };
         tgt.wait_until_it_answers()?;
         tgt.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET])?;
-        let file = file.to_string_lossy();
-        let lun = LUN.to_string();
-        tgt.admin(&[
-            "--op",
-            "new",
-            "--mode",
-            "logicalunit",
-            "--tid",
-            "1",
-            "--lun",
-            &lun,
-            "-b",
-            &file,
-        ])?;
+        for (lun, file) in (FIRST_LUN..).zip(files) {
+            tgt.add(lun, file)?;
+        }
         for (name, value) in settings {
             tgt.admin(&[
                 "--op", "update", "--mode", "target", "--tid", "1", "--name", name, "--value",
@@ -74,9 +63,15 @@ impl Tgt {
         Ok(tgt)
     }
 
-    /// The URL of the volume.
-    pub fn url(&self) -> String {
-        url(&format!("127.0.0.1:{}", self.port), TARGET, LUN)
+    /// The URL of a volume.
+    pub fn url(&self, lun: u16) -> String {
+        url(&format!("127.0.0.1:{}", self.port), TARGET, lun)
+    }
+
+    fn add(&self, lun: u16, file: &Path) -> Result<()> {
+        let (lun, file) = (lun.to_string(), file.to_string_lossy());
+        let arguments = ["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", &lun];
+        self.admin(&[&arguments[..], &["-b", &file]].concat())
     }
 
     /// The process id.

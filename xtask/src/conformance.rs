@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use lunet_e2e::conformance::{self, Verdict};
+use lunet_e2e::data::scratch;
 use lunet_e2e::server::{self, Serve};
-use lunet_e2e::tgt::Tgt;
-use tempfile::TempDir;
+use lunet_e2e::tgt::{FIRST_LUN, Tgt};
 
 /// The volume is large enough for every test, and sparse.
 const SIZE: u64 = 1 << 30;
@@ -50,11 +50,14 @@ pub fn run(arguments: Arguments) -> Result<()> {
             (conformance::run(server.url(), &names, progress)?, server::version()?)
         }
         (None, Peer::Tgt) => {
-            let dir = TempDir::with_prefix("lunet-conformance-")?;
+            let dir = scratch("lunet-conformance-")?;
             let path = dir.path().join("volume");
             File::create(&path)?.set_len(SIZE)?;
-            let tgt = Tgt::start(&path, &[], None)?;
-            (conformance::run(&tgt.url(), &names, progress)?, format!("tgt {}", Tgt::version()?))
+            let tgt = Tgt::start(&[&path], &[], None)?;
+            (
+                conformance::run(&tgt.url(FIRST_LUN), &names, progress)?,
+                format!("tgt {}", Tgt::version()?),
+            )
         }
     };
     let default_page = || {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod conformance;
 
 use anyhow::Result;
@@ -11,12 +12,15 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "xtask")]
 enum Tool {
+    /// Compares lunet with tgt on this machine and writes docs/benchmarks/. Needs root and two cores.
+    Bench(bench::Arguments),
     /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
     Conformance(conformance::Arguments),
 }
 
 fn main() -> Result<()> {
     match Tool::parse() {
+        Tool::Bench(arguments) => bench::run(arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -1,0 +1,133 @@
+//! The targets that are compared: each serves one volume in memory and one file.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use lunet_e2e::server::{Serve, Server, portal_of, url};
+use lunet_e2e::tgt::{FIRST_LUN, TUNED, Tgt};
+use tempfile::TempDir;
+
+/// The name of the target that lunet serves here.
+const TARGET: &str = "iqn.2026-11.local.lunet:bench";
+
+/// What lunet may wait for work with open eyes, in the variant that does.
+pub const BUSY_POLL: &str = "50us";
+
+/// Where the blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// lunet's memory backend; for tgt a file in /dev/shm.
+    Memory,
+    /// A file on a disk, through the page cache for both.
+    File,
+}
+
+impl Medium {
+    /// Both.
+    pub const ALL: [Medium; 2] = [Medium::Memory, Medium::File];
+
+    /// For the tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Medium::Memory => "memory",
+            Medium::File => "file",
+        }
+    }
+
+    fn lun(self) -> u16 {
+        match self {
+            Medium::Memory => FIRST_LUN,
+            Medium::File => FIRST_LUN + 1,
+        }
+    }
+}
+
+/// The names, in the order of the tables.
+pub const NAMES: [&str; 3] = ["lunet", "tgt", "tgt tuned"];
+
+/// The name of the variant with bounded busy polling. It takes part in the latency load only.
+pub const BUSY: &str = "lunet busy-poll";
+
+enum Process {
+    Lunet(Server),
+    Tgt(Tgt),
+}
+
+/// A running target.
+pub struct Peer {
+    /// Its name in the tables.
+    pub name: &'static str,
+    process: Process,
+    // The files go after the process.
+    _files: Vec<TempDir>,
+}
+
+impl Peer {
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        match &self.process {
+            Process::Lunet(server) => server.pid(),
+            Process::Tgt(tgt) => tgt.pid(),
+        }
+    }
+
+    /// The URL of one of its volumes.
+    pub fn url(&self, medium: Medium) -> String {
+        match &self.process {
+            Process::Lunet(server) => url(server.portal(), TARGET, medium.lun()),
+            Process::Tgt(tgt) => tgt.url(medium.lun()),
+        }
+    }
+
+    /// `address:port`.
+    pub fn portal(&self) -> String {
+        portal_of(&self.url(Medium::Memory)).to_owned()
+    }
+}
+
+/// Starts all of them on core `core`, with volumes of `size` bytes and the files below `dir`.
+pub fn start(dir: &Path, size: u64, core: usize) -> Result<Vec<Peer>> {
+    Ok(vec![
+        lunet(NAMES[0], "", dir, size, core)?,
+        tgt(NAMES[1], &[], dir, size, core)?,
+        tgt(NAMES[2], &TUNED, dir, size, core)?,
+        lunet(BUSY, &format!("busy-poll = \"{BUSY_POLL}\""), dir, size, core)?,
+    ])
+}
+
+/// One lunet with the default settings, for the measurement of idle sessions.
+pub fn lunet(name: &'static str, more: &str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
+    let files = TempDir::with_prefix_in("lunet-bench-", dir)?;
+    let lun = |medium: Medium| medium.lun();
+    let config = format!(
+        "[server]\nlog-level = \"warn\"\n{more}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.memory]\nbackend = \"memory\"\nsize = {size}\n\
+         [volumes.file]\nbackend = \"file\"\nsize = {size}\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = {{ {} = \"memory\", {} = \"file\" }}\n",
+        lun(Medium::Memory),
+        lun(Medium::File),
+    );
+    let server = Serve::config(config).data(files.path()).core(Some(core)).quiet().start()?;
+    Ok(Peer { name, process: Process::Lunet(server), _files: vec![files] })
+}
+
+fn tgt(
+    name: &'static str,
+    settings: &[(&str, &str)],
+    dir: &Path,
+    size: u64,
+    core: usize,
+) -> Result<Peer> {
+    let files = [
+        TempDir::with_prefix_in("lunet-bench-", "/dev/shm")?,
+        TempDir::with_prefix_in("lunet-bench-", dir)?,
+    ];
+    let paths: Vec<PathBuf> = files.iter().map(|dir| dir.path().join("volume")).collect();
+    for path in &paths {
+        File::create(path)?.set_len(size)?;
+    }
+    let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let tgt = Tgt::start(&paths, settings, Some(core))?;
+    Ok(Peer { name, process: Process::Tgt(tgt), _files: files.into() })
+}

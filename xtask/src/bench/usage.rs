@@ -1,0 +1,55 @@
+//! What a process has used, from /proc.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Linux shows process times in units of 1/100 s, whatever the kernel's own tick is.
+const TICK: Duration = Duration::from_millis(10);
+
+/// CPU time of all threads of a process, ended ones too, user and system.
+pub fn cpu(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_cpu(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))
+}
+
+fn parse_cpu(stat: &str) -> Option<Duration> {
+    // The second field is the name in parentheses, and may hold anything. utime and stime are fields 14 and 15.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: u32 = fields.next()?.parse().ok()?;
+    let system: u32 = fields.next()?.parse().ok()?;
+    Some(TICK * (user + system))
+}
+
+/// Memory of a process, in KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Resident.
+    pub rss: u64,
+    /// Resident, shared pages divided by their users.
+    pub pss: u64,
+}
+
+/// The memory that a process has now.
+pub fn memory(pid: u32) -> Result<Memory> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let field = |name: &str| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+            .with_context(|| format!("no {name} in /proc/{pid}/smaps_rollup"))
+    };
+    Ok(Memory { rss: field("Rss:")?, pss: field("Pss:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_spaces_and_parentheses_do_not_confuse() {
+        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 250 0 0 20 0";
+        assert_eq!(parse_cpu(stat), Some(Duration::from_secs(4)));
+    }
+}
