@@ -1,0 +1,86 @@
+//! `lunet sessions` and `lunet stats` tell what really happens.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::SHORT;
+use lunet_e2e::process::output;
+use lunet_e2e::server::{DEMO_TARGET, Serve, Server, lunet_binary};
+use lunet_e2e::wire::{Login, Session};
+use serde_json::Value;
+
+fn ask(server: &Server, what: &str, json: bool) -> Result<String> {
+    let data = server.directory().context("the server has no directory of its own")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.arg(what).arg("--data").arg(data);
+    if json {
+        command.arg("--json");
+    }
+    output(&mut command, SHORT)
+}
+
+#[test]
+fn sessions_shows_who_is_connected_and_what_was_negotiated() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let login = Login { header_digest: true, ..Login::new(server.portal(), DEMO_TARGET) };
+    let mut first = Session::open(&login)?;
+    first.settle(0)?;
+    let second = Session::open(&Login { qualifier: 1, header_digest: false, ..login.clone() })?;
+
+    let answer: Value = serde_json::from_str(&ask(&server, "sessions", true)?)?;
+    let sessions = answer.as_array().context("not an array")?;
+    ensure!(sessions.len() == 2, "{answer:#}");
+    for session in sessions {
+        ensure!(session["initiator"] == login.initiator, "{session:#}");
+        ensure!(session["target"] == DEMO_TARGET, "{session:#}");
+        ensure!(session["transport"] == "tcp", "{session:#}");
+        ensure!(session["portal"] == server.portal(), "{session:#}");
+    }
+    let with_digest = answer.to_string().matches("[\"HeaderDigest\",\"CRC32C\"]").count();
+    ensure!(with_digest == 1, "{answer:#}");
+    let table = ask(&server, "sessions", false)?;
+    ensure!(table.contains(login.initiator) && table.contains("CRC32C"), "{table}");
+
+    second.logout()?;
+    first.logout()?;
+    let answer: Value = serde_json::from_str(&ask(&server, "sessions", true)?)?;
+    ensure!(answer.as_array().is_some_and(Vec::is_empty), "{answer:#}");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn stats_counts_operations_and_bytes() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let mut session = Session::open(&Login::new(server.portal(), DEMO_TARGET))?;
+    session.settle(0)?;
+    for n in 0..10 {
+        session.write(0, n * 8, &[1; 4096], 512)?;
+    }
+    for _ in 0..7 {
+        session.read(0, 0, 16, 512)?;
+    }
+    session.flush(0)?;
+
+    let answer: Value = serde_json::from_str(&ask(&server, "stats", true)?)?;
+    let volume = &answer["volumes"][0];
+    ensure!(volume["name"] == "demo" && volume["size_bytes"] == 64 << 20, "{answer:#}");
+    ensure!(volume["write"]["ops"] == 10 && volume["write"]["bytes"] == 10 * 4096, "{answer:#}");
+    ensure!(volume["read"]["ops"] == 7 && volume["read"]["bytes"] == 7 * 8192, "{answer:#}");
+    ensure!(volume["flushes"] == 1 && answer["sessions"] == 1, "{answer:#}");
+    ensure!(ask(&server, "stats", false)?.contains("demo"));
+    session.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn without_a_server_there_is_one_plain_sentence() -> Result<()> {
+    let dir = lunet_e2e::data::scratch("lunet-nobody-")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.arg("stats").arg("--data").arg(dir.path());
+    let finished = lunet_e2e::process::run(&mut command, SHORT)?;
+    ensure!(finished.status.and_then(|s| s.code()) == Some(1), "{}", finished.describe());
+    ensure!(finished.stderr.lines().count() == 1, "{}", finished.describe());
+    Ok(())
+}
