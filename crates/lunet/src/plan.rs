@@ -68,7 +68,7 @@ pub fn read_config(path: &Path) -> Result<Config> {
         }
         Err(error) => bail!("cannot read the configuration {name}: {error}"),
         Ok(length) if length as u64 > config::MAX_BYTES => {
-            bail!("{name}: the configuration is larger than 4 MiB")
+            bail!("{name}: the configuration is larger than 1 MiB")
         }
         Ok(_) => {}
     }

@@ -50,7 +50,9 @@ impl Stop {
         let exit = move || {
             while let Ok(signalled) = self.wait(None) {
                 if signalled {
-                    eprintln!("lunet: a second signal: ending at once, volumes may not be flushed");
+                    eprintln!(
+                        "lunet: a signal while stopping: ending at once, volumes may not be flushed"
+                    );
                     std::process::exit(1);
                 }
             }

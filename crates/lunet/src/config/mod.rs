@@ -38,7 +38,7 @@ pub const DEFAULT_PORTAL: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT);
 
 /// The largest configuration that is read, in bytes.
-pub const MAX_BYTES: u64 = 4 << 20;
+pub const MAX_BYTES: u64 = 1 << 20;
 
 /// All that `lunet serve` does is said here.
 #[derive(Clone, Debug, PartialEq)]

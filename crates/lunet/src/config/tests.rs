@@ -328,6 +328,15 @@ fn every_example_of_the_page_passes_the_check() {
     check(&pieces).unwrap_or_else(|mistakes| panic!("{pieces}\n{mistakes:#?}"));
 }
 
+#[test]
+fn deep_nesting_is_a_mistake_and_does_not_exhaust_the_stack() {
+    for open in ["[", "{ a = ", "{ a = [ "] {
+        let mistakes = check(&with(&format!("x = {}", open.repeat(100_000)))).unwrap_err();
+        assert_eq!(mistakes[0].line, 2, "{}", mistakes[0]);
+    }
+    assert!(check(&with(&format!("[{}a]", "a.".repeat(100_000)))).is_err());
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
