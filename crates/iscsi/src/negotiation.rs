@@ -1,8 +1,17 @@
 //! Negotiation of operational parameters (RFC 7143 sections 6.2 and 13).
 
-use crate::keys::yes_no;
+use crate::keys::{self, Key, Rule, choose, parse_bool, parse_number_in, yes_no};
+use crate::target::{DigestPolicy, Options};
+use crate::text::{IRRELEVANT, REJECT};
+use alloc::borrow::Cow;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+
+/// Seconds that this target keeps the tasks of a lost connection: recovery of connections needs
+/// error recovery level 2.
+const TIME2RETAIN: u32 = 0;
+/// iSCSIProtocolLevel of RFC 7143.
+const PROTOCOL_LEVEL: u32 = 1;
 
 /// What both ends agreed on; begins with the defaults of RFC 7143.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,3 +84,118 @@ impl Negotiated {
         ]
     }
 }
+
+/// Answers an operational key that the initiator offers, and remembers the result. None: the key
+/// needs no answer. Keys that are not operational parameters are answered with Reject.
+pub fn answer(
+    negotiated: &mut Negotiated,
+    options: &Options,
+    discovery: bool,
+    key: Key,
+    value: &str,
+) -> Option<Cow<'static, str>> {
+    if discovery && key.normal_sessions_only() {
+        return Some(IRRELEVANT.into());
+    }
+    match key.rule() {
+        Rule::List(_) => Some(list(negotiated, options, key, value).into()),
+        Rule::Or | Rule::And => Some(boolean(negotiated, options, key, value).into()),
+        Rule::Minimum(low, high) | Rule::Maximum(low, high) => {
+            let Some(offered) = parse_number_in(value, low, high) else {
+                return Some(REJECT.into());
+            };
+            Some(number(negotiated, options, key, offered).to_string().into())
+        }
+        Rule::DeclareNumber(low, high) if key == Key::MaxRecvDataSegmentLength => {
+            match parse_number_in(value, low, high) {
+                Some(len) => {
+                    negotiated.initiator_max_recv = len;
+                    None
+                }
+                None => Some(REJECT.into()),
+            }
+        }
+        Rule::Obsolete(answer) => Some(answer.into()),
+        Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query => Some(REJECT.into()),
+    }
+}
+
+/// The result of a list.
+fn list(n: &mut Negotiated, options: &Options, key: Key, value: &str) -> &'static str {
+    let digest = |policy: DigestPolicy| {
+        let takes = |offer: &str| match policy {
+            DigestPolicy::Allow => keys::DIGESTS.contains(&offer),
+            DigestPolicy::Require => offer == "CRC32C",
+            DigestPolicy::Forbid => offer == "None",
+        };
+        choose(value, takes).map(|chosen| chosen == "CRC32C")
+    };
+    let (result, field) = match key {
+        Key::HeaderDigest => (digest(options.header_digest), &mut n.header_digest),
+        Key::DataDigest => (digest(options.data_digest), &mut n.data_digest),
+        Key::TaskReporting => {
+            let plain = choose(value, |offer| offer == keys::TASK_REPORTING[0]);
+            return plain.map_or(REJECT, |_| keys::TASK_REPORTING[0]);
+        }
+        _ => return REJECT,
+    };
+    let Some(on) = result else { return REJECT };
+    *field = on;
+    keys::DIGESTS[usize::from(on)]
+}
+
+/// The result of a boolean.
+fn boolean(n: &mut Negotiated, options: &Options, key: Key, value: &str) -> &'static str {
+    let Some(offered) = parse_bool(value) else { return REJECT };
+    yes_no(match key {
+        Key::InitialR2T => {
+            n.initial_r2t = offered || options.initial_r2t;
+            n.initial_r2t
+        }
+        Key::ImmediateData => {
+            n.immediate_data = offered && options.immediate_data;
+            n.immediate_data
+        }
+        // DataPDUInOrder and DataSequenceInOrder: this target wants order, and Yes wins.
+        _ => true,
+    })
+}
+
+/// The result of a number.
+fn number(n: &mut Negotiated, options: &Options, key: Key, offered: u32) -> u32 {
+    match key {
+        Key::MaxBurstLength => {
+            n.max_burst_length = offered.min(options.max_burst_length);
+            n.max_burst_length
+        }
+        Key::FirstBurstLength => {
+            n.first_burst_length = offered.min(options.first_burst_length);
+            n.first_burst_length
+        }
+        Key::MaxOutstandingR2T => {
+            let least = offered.min(u32::from(options.max_outstanding_r2t));
+            n.max_outstanding_r2t = least as u16;
+            least
+        }
+        Key::DefaultTime2Wait => {
+            let most = offered.max(u32::from(options.time2wait));
+            n.time2wait = most as u16;
+            most
+        }
+        Key::DefaultTime2Retain => {
+            n.time2retain = TIME2RETAIN as u16;
+            TIME2RETAIN
+        }
+        Key::ISCSIProtocolLevel => {
+            let least = offered.min(PROTOCOL_LEVEL);
+            n.protocol_level = least as u8;
+            least
+        }
+        Key::MaxConnections => 1,
+        // ErrorRecoveryLevel: the smaller of any offer and 0.
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

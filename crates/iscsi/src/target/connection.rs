@@ -1,136 +1,286 @@
-//! The connection.
+//! The connection: its state, the end of the login, its clocks.
 
-use super::{Counters, Cx, LoginRefusal, Options, Response, RxTarget, Site, Tag, Transmit, Wanted};
+use super::event::{CloseReason, Event};
+use super::held::Held;
+use super::login::Login;
+use super::out::Digests;
+use super::rx::Rx;
+use super::task::Tasks;
+use super::text_phase::Exchange;
+use super::transfer::Transfers;
+use super::window::Window;
+use super::{Counters, Cx, LoginRefusal, Options, SessionType, Site, Transmit};
+use crate::digest::DIGEST_LEN;
 use crate::negotiation::Negotiated;
-use crate::pdu::TmfResponse;
-use core::marker::PhantomData;
-use core::ops::Range;
+use crate::pdu::{self, AsyncEvent, U16, U32};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
+
+/// How many answered commands are remembered until the initiator acknowledges them.
+const RECENT: usize = 64;
+
+/// The life of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The initiator logs in.
+    Login,
+    /// The layer above is asked whether the login may succeed.
+    Admission,
+    /// Commands are taken.
+    FullFeature,
+    /// Over.
+    Closed,
+}
 
 /// One iSCSI connection, seen from the target.
 pub struct Connection<B> {
-    negotiated: Negotiated,
-    counters: Counters,
-    marker: PhantomData<B>,
+    pub(super) options: Options,
+    pub(super) phase: Phase,
+    pub(super) negotiated: Negotiated,
+    pub(super) counters: Counters,
+    pub(super) login: Option<Box<Login>>,
+    /// The last Login Response while its admission is pending.
+    pub(super) last_answer: Option<Box<(pdu::LoginResponse, Vec<u8>)>>,
+    pub(super) discovery: bool,
+    /// The target of a normal session.
+    pub(super) target_name: Option<Box<str>>,
+    pub(super) cid: u16,
+    pub(super) digests: Digests,
+    pub(super) stat_sn: u32,
+    pub(super) window: Window,
+    pub(super) rx: Rx<B>,
+    pub(super) tasks: Tasks<B>,
+    pub(super) transfers: Transfers<B>,
+    pub(super) held: Held,
+    pub(super) text: Option<Box<Exchange>>,
+    pub(super) next_ttt: u32,
+    /// Data digests of the Data-In PDUs that are being made.
+    pub(super) crcs: Vec<[u8; DIGEST_LEN]>,
+    /// ITT and StatSN of commands answered last.
+    recent: [(u32, u32); RECENT],
+    last_heard: Duration,
+    pinged: Option<Duration>,
+    login_by: Duration,
+    logout_by: Option<Duration>,
 }
 
-#[expect(unused_variables, reason = "first the signatures")]
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// A connection on which nothing was received yet.
     #[must_use]
     pub fn new(options: Options, now: Duration) -> Self {
-        unimplemented!()
+        Self {
+            phase: Phase::Login,
+            negotiated: Negotiated::default(),
+            counters: Counters::default(),
+            login: None,
+            last_answer: None,
+            discovery: false,
+            target_name: None,
+            cid: 0,
+            digests: Digests::default(),
+            stat_sn: 0,
+            window: Window::new(0, options.queue_depth.max(1)),
+            rx: Rx::new(),
+            tasks: Tasks::new(),
+            transfers: Transfers::new(),
+            held: Held::new(),
+            text: None,
+            next_ttt: 0,
+            crcs: Vec::new(),
+            recent: [(pdu::RESERVED_TAG, 0); RECENT],
+            last_heard: now,
+            pinged: None,
+            login_by: now + options.login_timeout,
+            logout_by: None,
+            options,
+        }
     }
 
-    /// The place of the next bytes of the stream, when they are write data: the caller receives
-    /// into it and gives it back with `rx_payload`. None: all bytes go to `rx_bytes`.
-    pub fn take_rx_target(&mut self) -> Option<RxTarget<B>> {
-        unimplemented!()
-    }
-
-    /// Gives a target back, with its first `n` bytes filled (0 is fine).
-    pub fn rx_payload<S: Site<Buf = B>, T: Transmit>(
-        &mut self,
-        target: RxTarget<B>,
-        n: usize,
-        cx: &mut Cx<'_, S, T>,
-    ) {
-        unimplemented!()
-    }
-
-    /// The next bytes of the stream; all of them are consumed.
-    pub fn rx_bytes<S: Site<Buf = B>, T: Transmit>(&mut self, bytes: &[u8], cx: &mut Cx<'_, S, T>) {
-        unimplemented!()
-    }
-
-    /// Answers `Event::LoginFinished`: the full feature phase begins.
+    /// Answers [`Event::LoginFinished`]: the full feature phase begins, with the session's handle
+    /// `tsih` (not 0).
     pub fn admit<T: Transmit>(&mut self, tsih: u16, tx: &mut T) {
-        unimplemented!()
+        if self.phase != Phase::Admission {
+            return;
+        }
+        if let (Some(answer), Some(login)) = (self.last_answer.take(), self.login.take()) {
+            let identity = login.identity();
+            self.discovery = identity.session_type == SessionType::Discovery;
+            self.target_name = identity.target_name.as_deref().map(Box::from);
+            self.cid = identity.cid;
+            self.phase = Phase::FullFeature;
+            let (mut response, text) = *answer;
+            response.tsih = U16::new(tsih);
+            self.send_login(response, &text, tx);
+            // What was agreed on counts from the next PDU on.
+            self.digests = Digests {
+                header: self.negotiated.header_digest,
+                data: self.negotiated.data_digest,
+            };
+        }
     }
 
-    /// Answers `Event::LoginFinished`: no. The caller flushes and closes.
+    /// Answers [`Event::LoginFinished`]: no. The connection is over; the caller flushes and closes.
     pub fn refuse<T: Transmit>(&mut self, refusal: impl Into<LoginRefusal>, tx: &mut T) {
-        unimplemented!()
+        if self.phase != Phase::Admission {
+            return;
+        }
+        if let Some(answer) = self.last_answer.take() {
+            let (mut response, _) = *answer;
+            response.flags &= !pdu::TRANSIT;
+            self.send_refusal(response, &refusal.into(), tx);
+        }
+        self.phase = Phase::Closed;
     }
 
-    /// Asks the initiator for `len` bytes of write data from `offset` of the command's transfer, to
-    /// be put at the start of `buf`, which has at least `len` bytes. Completes as `Event::Data`.
-    pub fn solicit<T: Transmit>(&mut self, tag: Tag, offset: u32, len: u32, buf: B, tx: &mut T) {
-        unimplemented!()
-    }
-
-    /// Sends the next part of the command's data: `range` of `payload`. What goes beyond the
-    /// expected length is cut off. `last`: this is the end, with status GOOD.
-    pub fn send_data<T: Transmit>(
-        &mut self,
-        tag: Tag,
-        payload: T::Payload,
-        range: Range<usize>,
-        last: Option<Wanted>,
-        tx: &mut T,
-    ) {
-        unimplemented!()
-    }
-
-    /// Ends a command with a SCSI Response.
-    pub fn respond<T: Transmit>(&mut self, tag: Tag, response: Response<'_>, tx: &mut T) {
-        unimplemented!()
-    }
-
-    /// Forgets a task: nothing is sent for it any more, its late data is swallowed.
-    pub fn abort(&mut self, tag: Tag) {
-        unimplemented!()
-    }
-
-    /// Answers a task management function.
-    pub fn respond_tmf<T: Transmit>(&mut self, tag: Tag, response: TmfResponse, tx: &mut T) {
-        unimplemented!()
-    }
-
-    /// Asks the initiator to log out within this time (whole seconds, at most 65535), counted
-    /// from `now`; the connection closes when it does not.
+    /// Asks the initiator to log out within this time (whole seconds, at most 65535), counted from
+    /// `now`; the connection closes when it does not. Does nothing outside the full feature phase.
     pub fn request_logout<T: Transmit>(&mut self, now: Duration, within: Duration, tx: &mut T) {
-        unimplemented!()
+        if self.phase != Phase::FullFeature || self.logout_by.is_some() {
+            return;
+        }
+        let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX);
+        self.logout_by = Some(now + within);
+        let n = self.numbers(true);
+        let message = pdu::AsyncMessage {
+            flags: pdu::FINAL,
+            itt: U32::new(pdu::RESERVED_TAG),
+            stat_sn: n.stat_sn,
+            exp_cmd_sn: n.exp_cmd_sn,
+            max_cmd_sn: n.max_cmd_sn,
+            event: AsyncEvent::LogoutRequest.code(),
+            parameter3: U16::new(seconds),
+            ..Default::default()
+        };
+        self.send(&message, &[], tx);
     }
 
     /// When `handle_timeout` is to be called, on the clock of [`Cx::now`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        unimplemented!()
+        match self.phase {
+            Phase::Login | Phase::Admission => Some(self.login_by),
+            Phase::FullFeature => match (self.ping_at(), self.logout_by) {
+                (Some(ping), Some(logout)) => Some(ping.min(logout)),
+                (ping, logout) => ping.or(logout),
+            },
+            Phase::Closed => None,
+        }
     }
 
     /// Does what is due.
     pub fn handle_timeout<S: Site<Buf = B>, T: Transmit>(&mut self, cx: &mut Cx<'_, S, T>) {
-        unimplemented!()
+        match self.phase {
+            Phase::Login | Phase::Admission if cx.now >= self.login_by => {
+                self.close(CloseReason::LoginTimeout, cx.events);
+            }
+            Phase::FullFeature => {
+                if self.logout_by.is_some_and(|by| cx.now >= by) {
+                    self.close(CloseReason::LogoutTimeout, cx.events);
+                } else if self.ping_at().is_some_and(|at| cx.now >= at) {
+                    self.ping(cx);
+                }
+            }
+            _ => {}
+        }
     }
 
-    /// What was agreed on.
+    /// What was agreed on; what the target said counts from the end of the login on.
     #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
+    pub const fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
 
     /// What was counted.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Tasks that are not answered yet.
+    /// Tasks and task management functions that are not answered yet.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        unimplemented!()
+        self.tasks.len()
     }
 
     /// True in the full feature phase.
     #[must_use]
     pub fn is_full_feature(&self) -> bool {
-        unimplemented!()
+        self.phase == Phase::FullFeature
     }
 
     /// True when the connection is over.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        unimplemented!()
+        self.phase == Phase::Closed
+    }
+
+    /// When the next ping, or the end of the patience with the last one, is due.
+    fn ping_at(&self) -> Option<Duration> {
+        if self.options.ping_interval.is_zero() {
+            return None;
+        }
+        Some(match self.pinged {
+            Some(at) => at + self.options.ping_timeout,
+            None => self.last_heard + self.options.ping_interval,
+        })
+    }
+
+    /// Asks whether the initiator is there, or gives up when it was asked already.
+    fn ping<S: Site<Buf = B>, T: Transmit>(&mut self, cx: &mut Cx<'_, S, T>) {
+        if self.pinged.is_some() {
+            return self.close(CloseReason::PingTimeout, cx.events);
+        }
+        self.pinged = Some(cx.now);
+        self.counters.pings_out += 1;
+        let ttt = self.new_ttt();
+        let n = self.numbers(false);
+        let nop = pdu::NopIn {
+            flags: pdu::FINAL,
+            itt: U32::new(pdu::RESERVED_TAG),
+            ttt: U32::new(ttt),
+            stat_sn: n.stat_sn,
+            exp_cmd_sn: n.exp_cmd_sn,
+            max_cmd_sn: n.max_cmd_sn,
+            ..Default::default()
+        };
+        self.send(&nop, &[], cx.tx);
+    }
+
+    /// The initiator gave a sign of life.
+    pub(super) fn heard(&mut self, now: Duration) {
+        self.last_heard = now;
+        self.pinged = None;
+    }
+
+    /// A Target Transfer Tag for NOP and text; never the reserved one.
+    pub(super) fn new_ttt(&mut self) -> u32 {
+        self.next_ttt = self.next_ttt.wrapping_add(1) & 0x7fff_ffff;
+        self.next_ttt
+    }
+
+    /// Remembers that a command was answered.
+    pub(super) fn remember(&mut self, itt: u32, stat_sn: u32) {
+        self.recent[stat_sn as usize % RECENT] = (itt, stat_sn);
+    }
+
+    /// True when a command with this ITT was answered and the answer is not acknowledged.
+    pub(super) fn answered_lately(&self, itt: u32, exp_stat_sn: u32) -> bool {
+        self.recent.iter().any(|(recent, stat_sn)| {
+            *recent == itt && !super::window::before(*stat_sn, exp_stat_sn)
+        })
+    }
+
+    /// True until the first Login Request came.
+    pub(super) const fn login_is_new(&self) -> bool {
+        self.login.is_none()
+    }
+
+    /// Ends the connection.
+    pub(super) fn close(&mut self, reason: CloseReason, events: &mut Vec<Event<B>>) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            events.push(Event::Close(reason));
+        }
     }
 }

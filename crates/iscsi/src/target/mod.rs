@@ -8,12 +8,25 @@
 //! first and into a scratch buffer behind it, [`Connection::rx_payload`] with what went into the
 //! target, [`Connection::rx_bytes`] with what went into the scratch buffer.
 
+mod command;
 mod connection;
+mod control;
 mod counters;
+mod data_in;
+mod data_out;
 mod event;
+mod held;
+mod login;
 pub mod options;
+mod out;
+mod rx;
 mod site;
 mod tag;
+mod task;
+mod text_phase;
+mod tmf;
+mod transfer;
+mod window;
 
 pub use connection::Connection;
 pub use counters::Counters;

@@ -1,0 +1,265 @@
+//! The target's side of the login phase (RFC 7143 sections 6.3 and 11.12).
+
+use super::options::{DigestPolicy, Options};
+use super::site::{LoginIdentity, LoginRefusal, SessionType, Site};
+use crate::keys::{Key, choose, valid_name};
+use crate::negotiation::{self, Negotiated};
+use crate::pdu::{CONTINUE, LoginRequest, LoginStatus, Stage, TRANSIT};
+use crate::text::{Collector, NOT_UNDERSTOOD, REJECT, Writer, pairs};
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+/// Longest data segment of login PDUs in both directions, in bytes: declared lengths count from the
+/// full feature phase on.
+pub(super) const MAX_LOGIN_SEGMENT: usize = 8192;
+
+/// What to do after a Login Request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Answer with these flags and this key data.
+    Answer { flags: u8, text: Vec<u8> },
+    /// The same, and it would be the last answer: ask for admission first.
+    Finished { flags: u8, text: Vec<u8> },
+}
+
+/// A login that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Login {
+    stage: Option<Stage>,
+    itt: u32,
+    collector: Collector,
+    /// Key data that is not sent yet, and how much of it is.
+    out: Vec<u8>,
+    out_at: usize,
+    /// One bit per key that was negotiated.
+    seen: u64,
+    identity: LoginIdentity,
+    /// The names were checked and the target was found.
+    identified: bool,
+    declared: bool,
+}
+
+impl Login {
+    /// Who logs in.
+    pub(super) fn identity(&self) -> &LoginIdentity {
+        &self.identity
+    }
+
+    /// Takes a Login Request.
+    pub(super) fn step(
+        &mut self,
+        pdu: &LoginRequest,
+        data: &[u8],
+        options: &Options,
+        negotiated: &mut Negotiated,
+        site: &impl Site,
+    ) -> Result<Step, LoginRefusal> {
+        let stage = self.check(pdu)?;
+        if self.out_at < self.out.len() {
+            // The initiator asks for the rest of an answer.
+            if !data.is_empty() {
+                return Err(LoginStatus::InitiatorError.into());
+            }
+            return self.answer(pdu.flags, stage, options, negotiated);
+        }
+        let text = self.collector.push(data, pdu.flags);
+        let Some(text) = text.map_err(|_| LoginStatus::InitiatorError)? else {
+            return Ok(Step::Answer { flags: (stage.code() << 2), text: Vec::new() });
+        };
+        let mut writer = Writer::new();
+        self.identify(&text)?;
+        if !self.identified {
+            self.find_target(site, &mut writer)?;
+        }
+        self.negotiate(&text, stage, options, negotiated, &mut writer)?;
+        if stage == Stage::Operational && !self.declared {
+            self.declared = true;
+            negotiated.target_max_recv = options.max_recv_data_segment_length;
+            writer.pair(Key::MaxRecvDataSegmentLength.name(), negotiated.target_max_recv);
+        }
+        self.out = writer.into_bytes();
+        self.out_at = 0;
+        self.answer(pdu.flags, stage, options, negotiated)
+    }
+
+    /// Checks what must be right in every Login Request; gives the current stage.
+    fn check(&mut self, pdu: &LoginRequest) -> Result<Stage, LoginStatus> {
+        if pdu.version_min > 0 {
+            return Err(LoginStatus::UnsupportedVersion);
+        }
+        let stage = Stage::current(pdu.flags).filter(|stage| *stage != Stage::FullFeature);
+        let stage = stage.ok_or(LoginStatus::InitiatorError)?;
+        let id = &mut self.identity;
+        match self.stage {
+            None => {
+                (id.isid, id.tsih, id.cid) = (pdu.isid, pdu.tsih.get(), pdu.cid.get());
+                self.itt = pdu.itt.get();
+                self.stage = Some(stage);
+            }
+            Some(current) => {
+                let same = (id.isid, id.tsih, id.cid, self.itt)
+                    == (pdu.isid, pdu.tsih.get(), pdu.cid.get(), pdu.itt.get());
+                if !same || current != stage {
+                    return Err(LoginStatus::InitiatorError);
+                }
+            }
+        }
+        if pdu.flags & TRANSIT != 0 {
+            let next = Stage::next(pdu.flags).filter(|next| next.code() > stage.code());
+            if next.is_none() || pdu.flags & CONTINUE != 0 {
+                return Err(LoginStatus::InitiatorError);
+            }
+        }
+        Ok(stage)
+    }
+
+    /// Reads who logs in, from wherever in the text it stands.
+    fn identify(&mut self, text: &[u8]) -> Result<(), LoginStatus> {
+        let id = &mut self.identity;
+        for pair in pairs(text) {
+            let (key, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
+            let field = match Key::from_name(key) {
+                Some(Key::InitiatorAlias) => {
+                    id.initiator_alias = Some(value.to_string());
+                    continue;
+                }
+                Some(Key::SessionType) => {
+                    let kind = match value {
+                        "Discovery" => SessionType::Discovery,
+                        "Normal" => SessionType::Normal,
+                        _ => return Err(LoginStatus::SessionTypeNotSupported),
+                    };
+                    if self.identified && kind != id.session_type {
+                        return Err(LoginStatus::InitiatorError);
+                    }
+                    id.session_type = kind;
+                    continue;
+                }
+                Some(Key::InitiatorName) => (id.initiator_name.clone(), valid_name(value)),
+                Some(Key::TargetName) => (id.target_name.clone().unwrap_or_default(), true),
+                _ => continue,
+            };
+            let (before, valid) = field;
+            // A name may be said again, but not changed.
+            if !valid || (!before.is_empty() && before != value) {
+                return Err(LoginStatus::InitiatorError);
+            }
+            match Key::from_name(key) {
+                Some(Key::InitiatorName) => id.initiator_name = value.to_string(),
+                _ => id.target_name = Some(value.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks the target up, once the first text is complete.
+    fn find_target(&mut self, site: &impl Site, out: &mut Writer) -> Result<(), LoginRefusal> {
+        let id = &mut self.identity;
+        if id.initiator_name.is_empty() {
+            return Err(LoginStatus::MissingParameter.into());
+        }
+        self.identified = true;
+        if id.session_type == SessionType::Discovery {
+            id.target_name = None;
+            return Ok(());
+        }
+        match &id.target_name {
+            None => return Err(LoginStatus::MissingParameter.into()),
+            Some(name) if !valid_name(name) => return Err(LoginStatus::NotFound.into()),
+            Some(_) => {}
+        }
+        let info = site.find_target(id)?;
+        out.pair(Key::TargetPortalGroupTag.name(), info.portal_group_tag);
+        if let Some(alias) = info.alias {
+            out.pair(Key::TargetAlias.name(), alias);
+        }
+        Ok(())
+    }
+
+    /// Answers the keys of a text.
+    fn negotiate(
+        &mut self,
+        text: &[u8],
+        stage: Stage,
+        options: &Options,
+        negotiated: &mut Negotiated,
+        out: &mut Writer,
+    ) -> Result<(), LoginStatus> {
+        let discovery = self.identity.session_type == SessionType::Discovery;
+        for pair in pairs(text) {
+            let (name, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
+            let Some(key) = Key::from_name(name) else {
+                if value != NOT_UNDERSTOOD {
+                    out.pair(name, NOT_UNDERSTOOD);
+                }
+                continue;
+            };
+            if matches!(
+                key,
+                Key::InitiatorName | Key::TargetName | Key::InitiatorAlias | Key::SessionType
+            ) {
+                continue;
+            }
+            let bit = 1u64 << key as u32;
+            if self.seen & bit != 0 {
+                // A key is negotiated once in a login.
+                return Err(LoginStatus::InitiatorError);
+            }
+            self.seen |= bit;
+            if key == Key::AuthMethod {
+                out.pair(name, authenticate(stage, value)?);
+            } else if stage == Stage::Security {
+                out.pair(name, REJECT);
+            } else if let Some(answer) =
+                negotiation::answer(negotiated, options, discovery, key, value)
+            {
+                out.pair(name, answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the next part of the answer; with the last part the stage may change.
+    fn answer(
+        &mut self,
+        request: u8,
+        stage: Stage,
+        options: &Options,
+        negotiated: &mut Negotiated,
+    ) -> Result<Step, LoginRefusal> {
+        let flags = stage.code() << 2;
+        let rest = self.out.len() - self.out_at;
+        let len = rest.min(MAX_LOGIN_SEGMENT);
+        let text = self.out[self.out_at..self.out_at + len].to_vec();
+        self.out_at += len;
+        if len < rest {
+            return Ok(Step::Answer { flags: flags | CONTINUE, text });
+        }
+        let next = Stage::next(request).filter(|_| request & TRANSIT != 0);
+        let Some(next) = next else { return Ok(Step::Answer { flags, text }) };
+        self.stage = Some(next);
+        let flags = flags | TRANSIT | next.code();
+        if next != Stage::FullFeature {
+            return Ok(Step::Answer { flags, text });
+        }
+        let missing = |policy, on: bool| policy == DigestPolicy::Require && !on;
+        if missing(options.header_digest, negotiated.header_digest)
+            || missing(options.data_digest, negotiated.data_digest)
+        {
+            return Err(LoginStatus::InitiatorError.into());
+        }
+        negotiated.first_burst_length =
+            negotiated.first_burst_length.min(negotiated.max_burst_length);
+        Ok(Step::Finished { flags, text })
+    }
+}
+
+/// Chooses an authentication method from the offered list. This is the place where CHAP joins: it
+/// would keep the login in the security stage until its exchange is done.
+fn authenticate(stage: Stage, offered: &str) -> Result<&'static str, LoginStatus> {
+    if stage != Stage::Security {
+        return Ok(REJECT);
+    }
+    choose(offered, |method| method == "None").ok_or(LoginStatus::AuthenticationFailure)?;
+    Ok("None")
+}

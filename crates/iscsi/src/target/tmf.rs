@@ -1,0 +1,147 @@
+//! Task management (RFC 7143 sections 11.5 and 11.6).
+
+use super::connection::{Connection, Phase};
+use super::event::Event;
+use super::held::Waiting;
+use super::options::MAX_IMMEDIATE;
+use super::task::{Kind, Task};
+use super::window::{Place, before};
+use super::{Cx, Site, Tag, Transmit};
+use crate::pdu::{
+    self, BasicHeader, Bhs, RejectReason, TmfFunction, TmfRequest, TmfResponse, U32, Wire,
+};
+
+/// What becomes of an ABORT TASK.
+enum Abort {
+    /// The layer above has the task.
+    Running(Tag),
+    /// The answer is known.
+    Known(TmfResponse),
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
+    /// A task management function request.
+    pub(super) fn task_management<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        bhs: &Bhs,
+        cx: &mut Cx<'_, S, T>,
+    ) {
+        self.counters.task_management += 1;
+        let pdu = TmfRequest::from_bhs(bhs);
+        let immediate = BasicHeader::from_bhs(bhs).immediate();
+        let itt = pdu.itt.get();
+        let reason = if self.discovery {
+            Some(RejectReason::ProtocolError)
+        } else if itt == pdu::RESERVED_TAG {
+            Some(RejectReason::InvalidPduField)
+        } else if self.tasks.find(itt).is_some() {
+            Some(RejectReason::TaskInProgress)
+        } else if immediate && self.tasks.immediate() >= MAX_IMMEDIATE {
+            Some(RejectReason::ImmediateCommandReject)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.counters.protocol_errors += 1;
+            return self.reject(reason, bhs, cx.tx);
+        }
+        let mut referenced = None;
+        let function = match TmfFunction::from_code(pdu.flags & 0x7f) {
+            None => return self.answer_tmf(itt, TmfResponse::NotSupported, cx.tx),
+            Some(TmfFunction::TaskReassign) => {
+                return self.answer_tmf(itt, TmfResponse::ReassignNotSupported, cx.tx);
+            }
+            Some(TmfFunction::AbortTask) => match self.abort_task(pdu, cx) {
+                Abort::Known(response) => return self.answer_tmf(itt, response, cx.tx),
+                Abort::Running(tag) => {
+                    referenced = Some(tag);
+                    TmfFunction::AbortTask
+                }
+            },
+            Some(function) => {
+                self.abort_collecting(function, pdu);
+                function
+            }
+        };
+        let (cmd_sn, lun) = (pdu.cmd_sn.get(), pdu.lun.get());
+        let tag = self.tasks.insert(Task::new(Kind::Management, itt, cmd_sn, lun, immediate));
+        self.tasks.set_ordered(tag);
+        cx.events.push(Event::TaskManagement { tag, function, lun, referenced });
+    }
+
+    /// Finds the task that is to be aborted (RFC 7143 section 11.6.1).
+    fn abort_task<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        pdu: &TmfRequest,
+        cx: &mut Cx<'_, S, T>,
+    ) -> Abort {
+        let itt = pdu.referenced_itt.get();
+        if let Some(tag) = self.tasks.find(itt) {
+            return match self.tasks.get(tag) {
+                Some(task) if task.lun != pdu.lun.get() || task.kind == Kind::Management => {
+                    Abort::Known(TmfResponse::TaskDoesNotExist)
+                }
+                Some(task) if task.kind == Kind::Running => Abort::Running(tag),
+                _ => {
+                    self.forget(tag);
+                    Abort::Known(TmfResponse::Complete)
+                }
+            };
+        }
+        // The answer of the task and the request to abort it passed each other on the way.
+        if self.answered_lately(itt, pdu.exp_stat_sn.get()) {
+            return Abort::Known(TmfResponse::Complete);
+        }
+        // The command was not received. If its number is still to come, it counts as received.
+        let cmd_sn = pdu.ref_cmd_sn.get();
+        match self.place(cmd_sn, false) {
+            place @ (Place::Next | Place::Ahead) if before(cmd_sn, pdu.cmd_sn.get()) => {
+                self.take_number(place, cmd_sn, Waiting::Void, cx);
+                Abort::Known(TmfResponse::Complete)
+            }
+            _ => Abort::Known(TmfResponse::TaskDoesNotExist),
+        }
+    }
+
+    /// Aborts the commands that the layer above does not know yet.
+    fn abort_collecting(&mut self, function: TmfFunction, pdu: &TmfRequest) {
+        let whole_target = match function {
+            TmfFunction::AbortTaskSet
+            | TmfFunction::ClearTaskSet
+            | TmfFunction::LogicalUnitReset => false,
+            TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => true,
+            TmfFunction::AbortTask | TmfFunction::ClearAca | TmfFunction::TaskReassign => return,
+        };
+        let (lun, cmd_sn) = (pdu.lun.get(), pdu.cmd_sn.get());
+        let hit = |task: &Task<B>| {
+            (whole_target || task.lun == lun) && (task.immediate || before(task.cmd_sn, cmd_sn))
+        };
+        while let Some(tag) = self.tasks.collecting(hit) {
+            self.forget(tag);
+        }
+    }
+
+    /// Answers a task management function.
+    pub fn respond_tmf<T: Transmit>(&mut self, tag: Tag, response: TmfResponse, tx: &mut T) {
+        if self.tasks.get(tag).is_none_or(|task| task.kind != Kind::Management) {
+            return;
+        }
+        if let Some(task) = self.forget(tag).filter(|_| self.phase != Phase::Closed) {
+            self.answer_tmf(task.itt, response, tx);
+        }
+    }
+
+    fn answer_tmf<T: Transmit>(&mut self, itt: u32, response: TmfResponse, tx: &mut T) {
+        let n = self.numbers(true);
+        let pdu = pdu::TmfResponsePdu {
+            flags: pdu::FINAL,
+            response: response.code(),
+            itt: U32::new(itt),
+            stat_sn: n.stat_sn,
+            exp_cmd_sn: n.exp_cmd_sn,
+            max_cmd_sn: n.max_cmd_sn,
+            ..Default::default()
+        };
+        self.send(&pdu, &[], tx);
+    }
+}
