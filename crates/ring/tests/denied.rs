@@ -1,11 +1,13 @@
-//! The fallback where the system denies io_uring.
+//! What is done where the system denies io_uring, or a part of it.
 
 mod common;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
 
-use common::{Loop, scratch};
+use common::{Loop, scratch, with};
 use lunet_ring::{Config, Driver, DriverChoice, Ring, Token};
 
 /// Makes `io_uring_setup` fail with EPERM in this thread, as container runtimes do.
@@ -29,8 +31,19 @@ fn deny_io_uring() {
     }
 }
 
+/// Runs a test in a thread of its own: what it denies itself stays denied.
+fn apart(test: fn()) {
+    if let Err(panic) = thread::spawn(test).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 #[test]
 fn epoll_takes_over_and_says_so() {
+    apart(epoll_takes_over);
+}
+
+fn epoll_takes_over() {
     deny_io_uring();
     let config = Config { arena_bytes: 1 << 20, disk_threads: 3, ..Config::default() };
     let mut l = Loop::new(&config);
@@ -47,4 +60,35 @@ fn epoll_takes_over_and_says_so() {
     let strict = Config { driver: DriverChoice::IoUring, ..config };
     let error = Ring::new(&strict).err().expect("io_uring is denied");
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+}
+
+/// Leaves this thread without privileges and with hardly any memory that it may lock.
+fn deny_locked_memory() {
+    let new = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
+    // SAFETY: the kernel reads one `rlimit`.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const new) }, 0);
+    // SAFETY: changes the user of this thread only, which libc's own function would not. It
+    // fails where the test has no privileges to begin with.
+    unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+}
+
+#[test]
+fn unregistered_buffers_work_and_are_noted() {
+    apart(|| with(DriverChoice::IoUring, 0, unregistered_buffers_work));
+}
+
+fn unregistered_buffers_work(config: Config) {
+    let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
+    deny_locked_memory();
+    let mut l = Loop::new(&config);
+    let notes = l.ring.notes().join(" ");
+    assert!(notes.contains("8 MiB") && notes.contains("RLIMIT_MEMLOCK"), "{notes}");
+    let id = l.ring.add_file(file);
+    let buf = l.buf(b"plain write");
+    l.ring.write(id, 0, buf, 6..11, Token(1));
+    let (_, buf, result) = l.disk();
+    assert_eq!(result, Ok(5));
+    l.ring.read(id, 0, buf.expect("the buffer comes back"), 11, Token(2));
+    let (_, buf, result) = l.disk();
+    assert_eq!((result, &buf.expect("the buffer comes back")[..5]), (Ok(5), &b"write"[..]));
 }

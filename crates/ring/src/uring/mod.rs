@@ -118,32 +118,32 @@ impl Uring {
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
         let before = events.len();
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        let spin = self.worked && !self.busy_poll.is_zero() && timeout != Some(Duration::ZERO);
-        self.worked = true;
+        let look_only = timeout == Some(Duration::ZERO);
+        let deadline = match timeout {
+            Some(time) if !look_only => Instant::now().checked_add(time),
+            _ => None,
+        };
         self.resume_accept();
+        let spin = self.worked && !self.busy_poll.is_zero() && !look_only;
         if spin && self.spin(deadline, events)? {
             return Ok(());
         }
+        let mut left = timeout;
         loop {
+            if let Some(due) = self.retry_accept {
+                let pause = due.saturating_duration_since(Instant::now());
+                left = Some(left.map_or(pause, |time| time.min(pause)));
+            }
             self.queue.flush();
-            let due = match (deadline, self.retry_accept) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-            let left = match timeout {
-                Some(Duration::ZERO) => timeout,
-                _ => due.map(|at| at.saturating_duration_since(Instant::now())),
-            };
             let entered = self.queue.enter(left)?;
             self.work_off(events);
-            if events.len() > before {
+            self.worked = events.len() > before;
+            if self.worked || look_only || entered == Entered::Early {
                 return Ok(());
             }
-            let over = left == Some(Duration::ZERO) && timeout == left
-                || deadline.is_some_and(|at| at <= Instant::now());
-            if over || entered == Entered::Early {
-                self.worked = false;
+            // The time is over, or what ended was not an event: a part of a send, a cancellation.
+            left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
                 return Ok(());
             }
             self.resume_accept();
@@ -155,24 +155,20 @@ impl Uring {
         let before = events.len();
         let end = Instant::now() + self.busy_poll;
         let end = deadline.map_or(end, |at| at.min(end));
-        self.queue.flush();
-        self.queue.enter(Some(Duration::ZERO))?;
         loop {
-            self.work_off(events);
-            if events.len() > before {
-                return Ok(true);
-            }
-            while !self.queue.looks_ready() {
-                if Instant::now() >= end {
-                    return Ok(false);
+            if self.queue.needs_enter() {
+                self.queue.flush();
+                self.queue.enter(Some(Duration::ZERO))?;
+                self.work_off(events);
+                if events.len() > before {
+                    return Ok(true);
                 }
+            } else {
                 std::hint::spin_loop();
             }
             if Instant::now() >= end {
                 return Ok(false);
             }
-            self.queue.flush();
-            self.queue.enter(Some(Duration::ZERO))?;
         }
     }
 

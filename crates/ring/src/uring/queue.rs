@@ -187,13 +187,16 @@ impl Queue {
         }
     }
 
-    /// True if a call of [`enter`](Self::enter) may bring something, as far as can be seen
-    /// without one.
-    pub(super) fn looks_ready(&mut self) -> bool {
+    /// True if there is something to submit, or a call of [`enter`](Self::enter) may bring
+    /// something, as far as can be seen without one.
+    pub(super) fn needs_enter(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let raised = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();
+        drop(submission);
         !self.taskrun_flag
+            || raised
+            || !self.backlog.is_empty()
             || !self.ring.completion().is_empty()
-            || self.ring.submission().taskrun()
-            || self.ring.submission().cq_overflow()
     }
 
     /// Fetches all completions that there are.
