@@ -75,6 +75,7 @@ fn attach(way: &Way<'_>) -> String {
 Attach it from
   QEMU        -drive file={url},format=raw,if=virtio
   libvirt     <disk type='network' device='disk'>
+                <driver name='qemu' type='raw'/>
                 <source protocol='iscsi' name='{target}/{lun}'>
                   <host name='{host}' port='{port}'/>
                 </source>

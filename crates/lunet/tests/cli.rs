@@ -1,11 +1,12 @@
 //! The built program: exit codes, sentences, and a server's life as far as no initiator is needed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -278,4 +279,48 @@ fn the_page_and_the_program_have_the_same_options() {
         assert!(page.contains(&format!("lunet {}", command.join(" "))), "{command:?}");
     }
     assert_eq!(options(page), real);
+}
+
+/// Logs in to the demo's target: a login request straight to the operational stage (RFC 7143
+/// 11.12), answered by a login response with status 0000h.
+fn log_in(portal: &str) -> TcpStream {
+    let mut text = b"InitiatorName=iqn.2026-11.local.lunet:test\0SessionType=Normal\0\
+                     TargetName=iqn.2026-11.local.lunet:demo\0"
+        .to_vec();
+    let mut request = [0; 48];
+    request[..2].copy_from_slice(&[0x43, 0x87]);
+    request[7] = text.len() as u8;
+    request[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, 1]);
+    text.resize(text.len().next_multiple_of(4), 0);
+    let mut stream = TcpStream::connect(portal).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(&[&request[..], &text].concat()).unwrap();
+    let response = pdu(&mut stream);
+    assert_eq!((response[0], &response[36..38]), (0x23, &[0, 0][..]), "{response:x?}");
+    stream
+}
+
+/// The header of the next PDU; its data is skipped.
+fn pdu(stream: &mut TcpStream) -> [u8; 48] {
+    let mut header = [0; 48];
+    stream.read_exact(&mut header).unwrap();
+    let data = u32::from_be_bytes([0, header[5], header[6], header[7]]).next_multiple_of(4);
+    std::io::copy(&mut stream.take(data.into()), &mut std::io::sink()).unwrap();
+    header
+}
+
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let dir = TempDir::new().unwrap();
+    let server = Server::demo(dir.path());
+    let mut session = log_in(server.portal());
+    let sessions = text(&run(&["sessions", "--data", path(dir.path())]).stdout);
+    assert!(sessions.starts_with("1 session\n"), "{sessions}");
+    assert!(sessions.contains("iqn.2026-11.local.lunet:test -> iqn.2026-11.local.lunet:demo"));
+    kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
+    // The server asks for a logout (an asynchronous message), which this initiator does not do.
+    assert_eq!(pdu(&mut session)[0], 0x32);
+    let (code, error) = server.end(Signal::TERM);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("volumes may not be flushed"), "{error}");
 }
