@@ -18,6 +18,7 @@ struct Stats {
     uptime_seconds: u64,
     driver: String,
     shards: usize,
+    sessions: usize,
     protocol: BTreeMap<String, u64>,
     volumes: Vec<Volume>,
 }
@@ -66,7 +67,11 @@ pub fn stats(answer: &Value) -> serde_json::Result<String> {
         n => format!("{n} shards"),
     };
     let time = units::duration(Duration::from_secs(stats.uptime_seconds));
-    let mut out = format!("up for {time}, {shards} on {}\n", stats.driver);
+    let sessions = match stats.sessions {
+        1 => "1 session".to_owned(),
+        n => format!("{n} sessions"),
+    };
+    let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
     for one in &stats.volumes {
         out.push('\n');
         volume(&mut out, one);
@@ -150,7 +155,7 @@ mod tests {
         let idle =
             json!({"ops": 0, "bytes": 0, "mean_us": 0.0, "percentiles": [], "histogram": []});
         let answer = json!({
-            "uptime_seconds": 61, "driver": "io_uring", "shards": 2,
+            "uptime_seconds": 61, "driver": "io_uring", "shards": 2, "sessions": 1,
             "protocol": {"logins": 3, "digest_errors": 0},
             "volumes": [{
                 "name": "demo", "size_bytes": 8u64 << 30, "flushes": 12, "unmaps": 0, "others": 7,
@@ -166,7 +171,7 @@ mod tests {
         let text = stats(&answer).unwrap();
         assert_eq!(
             text,
-            "up for 1 min 1 s, 2 shards on io_uring\n\
+            "up for 1 min 1 s, 2 shards on io_uring, 1 session\n\
              \n\
              volume demo, 8 GiB\n          \
                        operations      data     mean   50 %  99.9 %  slowest\n  \
@@ -195,7 +200,7 @@ mod tests {
             "histogram": [{"up_to_us": u64::MAX, "count": u64::MAX}],
         });
         let answer = json!({
-            "uptime_seconds": u64::MAX, "driver": "", "shards": 1, "protocol": {},
+            "uptime_seconds": u64::MAX, "driver": "", "shards": 1, "sessions": 0, "protocol": {},
             "volumes": [{
                 "name": "", "size_bytes": u64::MAX, "flushes": 0, "unmaps": 0, "others": 0,
                 "errors": 0, "read": operations, "write": operations,
