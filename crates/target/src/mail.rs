@@ -81,6 +81,14 @@ pub enum Cause {
     ColdReset,
 }
 
+/// Why a letter did not arrive.
+pub enum Undelivered {
+    /// The mailbox is full; try again.
+    Full,
+    /// The shard has ended.
+    Gone,
+}
+
 /// The way to one shard. Cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox {
@@ -95,17 +103,18 @@ impl Mailbox {
         (Self { letters, waker }, receiver)
     }
 
-    /// Delivers a letter, or hands it back if the mailbox is full or its shard is gone.
+    /// Delivers a letter.
     ///
     /// # Errors
-    /// The letter.
-    pub fn send(&self, mail: Mail) -> Result<(), Mail> {
+    /// The mailbox is full or its shard is gone.
+    pub fn send(&self, mail: Mail) -> Result<(), Undelivered> {
         match self.letters.try_send(mail) {
             Ok(()) => {
                 self.waker.wake();
                 Ok(())
             }
-            Err(TrySendError::Full(mail) | TrySendError::Disconnected(mail)) => Err(mail),
+            Err(TrySendError::Full(_)) => Err(Undelivered::Full),
+            Err(TrySendError::Disconnected(_)) => Err(Undelivered::Gone),
         }
     }
 }

@@ -11,7 +11,7 @@ use lunet_ring::{Config as RingConfig, Ring};
 
 use crate::config::{Config, Portal};
 use crate::core::Core;
-use crate::mail::{Mail, Mailbox};
+use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 
@@ -132,10 +132,8 @@ impl Server {
     /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes.
     pub fn stop(self, grace: Duration) -> StopReport {
         for mailbox in self.core.mailboxes() {
-            let mut mail = Mail::Stop { grace };
             // A full mailbox drains: its shard is alive and reads it in its next turn.
-            while let Err(back) = mailbox.send(mail) {
-                mail = back;
+            while let Err(Undelivered::Full) = mailbox.send(Mail::Stop { grace }) {
                 std::thread::yield_now();
             }
         }

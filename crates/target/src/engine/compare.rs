@@ -32,7 +32,7 @@ impl Engine {
         let Job::Compare(job) = &mut task.job else { return };
         let len = done.range.len as usize;
         match (done.result, done.op, done.buf) {
-            (Err(error), op, _) => task.fail(Sense::from_block(error, op)),
+            (Err(error), op, _) => self.fail(index, error, op, done.range),
             (Ok(()), Op::Write { .. }, Some(Payload::Buf(buf))) => job.data = Data::Piece(buf, len),
             (Ok(()), Op::Read, Some(Payload::Buf(read))) => {
                 let difference = match &job.data {
@@ -50,7 +50,7 @@ impl Engine {
                 }
             }
             // Reads and writes of a comparison carry arena buffers.
-            (Ok(()), ..) => task.fail(Sense::from_block(lunet_block::Error::Unsupported, done.op)),
+            (Ok(()), op, _) => self.fail(index, lunet_block::Error::Unsupported, op, done.range),
         }
     }
 

@@ -286,6 +286,17 @@ impl Engine {
         }
     }
 
+    /// A request of a task has failed: the command ends with the sense data of that.
+    fn fail(&mut self, index: u32, error: Error, op: Op, range: lunet_block::ByteRange) {
+        let task = &mut self.tasks[index as usize];
+        let block = u64::from(self.core.volumes[task.volume].unit.caps.block_size);
+        let sense = Sense::from_block(error, op);
+        task.fail(match op {
+            Op::Flush => sense,
+            _ => sense.with_information(range.offset / block),
+        });
+    }
+
     /// Lets a task do whatever it can do now; answers if it is finished.
     fn pump(&mut self, conn: &mut Conn, index: u32) {
         let task = &self.tasks[index as usize];

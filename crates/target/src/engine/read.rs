@@ -1,8 +1,7 @@
 //! Volume to initiator.
 
-use lunet_block::{ByteRange, Completion, Op};
+use lunet_block::{ByteRange, Completion, Error, Op};
 use lunet_ring::{Buf, Payload};
-use lunet_scsi::Sense;
 
 use super::task::{DEPTH, Job, Owner};
 use super::{Engine, wanted};
@@ -65,10 +64,8 @@ impl Engine {
         match (done.result, done.buf) {
             (Ok(()), Some(_)) if job.discard => job.sent += done.range.len,
             (Ok(()), Some(buf)) => job.ready[seq as usize % DEPTH] = Some((buf, done.range.len)),
-            (result, _) => {
-                let error = result.err().unwrap_or(lunet_block::Error::Io(0));
-                task.fail(Sense::from_block(error, done.op));
-            }
+            (Err(error), _) => self.fail(index, error, done.op, done.range),
+            (Ok(()), None) => self.fail(index, Error::Unsupported, done.op, done.range),
         }
     }
 

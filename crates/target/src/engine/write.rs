@@ -77,7 +77,7 @@ impl Engine {
         let Job::Write(job) = &mut task.job else { return };
         match done.result {
             Ok(()) => job.written += done.range.len,
-            Err(error) => task.fail(Sense::from_block(error, done.op)),
+            Err(error) => self.fail(index, error, done.op, done.range),
         }
     }
 
@@ -200,7 +200,7 @@ impl Engine {
         }
         match done.result {
             Ok(()) => job.written += done.range.len,
-            Err(error) => task.fail(Sense::from_block(error, done.op)),
+            Err(error) => self.fail(index, error, done.op, done.range),
         }
     }
 
@@ -225,7 +225,7 @@ impl Engine {
     /// A request without data is done.
     pub(super) fn bare_done(&mut self, index: u32, done: Completion<Payload>) {
         if let Err(error) = done.result {
-            self.tasks[index as usize].fail(Sense::from_block(error, done.op));
+            self.fail(index, error, done.op, done.range);
         }
     }
 }

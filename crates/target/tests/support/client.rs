@@ -1,0 +1,166 @@
+//! A blocking initiator.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use lunet_iscsi::initiator::{
+    Command, Completion, Connection, Cx, Data, Event, Finished, Options, Outcome, Tag,
+};
+use lunet_iscsi::pdu::{TaskAttribute, TmfFunction, TmfResponse};
+
+/// No answer takes longer, on any machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Ev = Event<Vec<u8>, Vec<u8>>;
+
+/// One session.
+pub struct Client {
+    stream: TcpStream,
+    proto: Connection<Vec<u8>, Vec<u8>>,
+    started: Instant,
+    events: Vec<Ev>,
+}
+
+impl Client {
+    /// Logs in; `number` makes the session's identifier.
+    pub fn login(address: SocketAddr, number: u8) -> Self {
+        Self::login_with(address, number, |_| {})
+    }
+
+    /// Logs in with other options.
+    pub fn login_with(address: SocketAddr, number: u8, change: impl Fn(&mut Options)) -> Self {
+        let mut options = Options::new("iqn.2026-11.local.lunet:client", Some(super::TARGET));
+        options.isid[5] = number;
+        change(&mut options);
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit can be set");
+        let mut client = Self {
+            stream,
+            proto: Connection::new(options),
+            started: Instant::now(),
+            events: Vec::new(),
+        };
+        let mut out = Vec::new();
+        client.proto.start(Duration::ZERO, &mut out);
+        client.send(&out);
+        client.wait(|event| matches!(event, Event::LoggedIn(_)).then_some(()));
+        // The unit attention of a new session.
+        let first = client.finish(0, &[0; 6], Data::None);
+        assert_eq!(first.status, 2, "power on is reported first");
+        client
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server takes what is sent");
+    }
+
+    /// Receives until `wanted` finds its event, which is taken out.
+    pub fn wait<T>(&mut self, wanted: impl Fn(&Ev) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some((at, found)) =
+                self.events.iter().enumerate().find_map(|(at, e)| Some((at, wanted(e)?)))
+            {
+                self.events.remove(at);
+                return found;
+            }
+            assert!(Instant::now() < deadline, "no answer; {:?}", self.events);
+            assert!(self.receive(), "the connection has ended; {:?}", self.events);
+        }
+    }
+
+    /// Receives once. False at the end of the connection.
+    fn receive(&mut self) -> bool {
+        let mut bytes = vec![0; 1 << 16];
+        let n = match self.stream.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(n) => n,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
+            Err(error) => panic!("receiving failed: {error}"),
+        };
+        let mut out = Vec::new();
+        let now = self.started.elapsed();
+        let mut cx = Cx { now, tx: &mut out, events: &mut self.events };
+        self.proto.rx_bytes(&bytes[..n], &mut cx);
+        self.send(&out);
+        true
+    }
+
+    /// True if the server closes the connection.
+    pub fn is_closed_by_server(&mut self) -> bool {
+        while self.receive() {}
+        true
+    }
+
+    /// Sends a command without waiting for it.
+    pub fn start(&mut self, lun: u16, cdb: &[u8], data: Data<Vec<u8>, Vec<u8>>) -> Tag {
+        let command = Command {
+            token: 0,
+            lun: u64::from(lun) << 48,
+            cdb,
+            attribute: TaskAttribute::Simple,
+            immediate: false,
+            data,
+        };
+        let mut out = Vec::new();
+        let tag = self.proto.submit(command, &mut out).expect("the window is open");
+        self.send(&out);
+        tag
+    }
+
+    /// Waits for the end of a command.
+    pub fn outcome(&mut self, tag: Tag) -> Finished<Vec<u8>, Vec<u8>> {
+        self.wait(|event| match event {
+            Event::Finished(finished) if finished.tag == tag => Some(finished.clone()),
+            _ => None,
+        })
+    }
+
+    /// Sends a command and waits for its answer.
+    pub fn finish(&mut self, lun: u16, cdb: &[u8], data: Data<Vec<u8>, Vec<u8>>) -> Completion {
+        let tag = self.start(lun, cdb, data);
+        match self.outcome(tag).outcome {
+            Outcome::Completed(completion) => completion,
+            other => panic!("the command was not answered: {other:?}"),
+        }
+    }
+
+    /// Reads blocks of 512 bytes; status and data.
+    pub fn read(&mut self, lun: u16, lba: u64, blocks: u32) -> (u8, Vec<u8>) {
+        let tag =
+            self.start(lun, &rw16(0x88, lba, blocks), Data::Read(vec![0; blocks as usize * 512]));
+        let finished = self.outcome(tag);
+        match (finished.outcome, finished.data) {
+            (Outcome::Completed(completion), Data::Read(data)) => (completion.status, data),
+            other => panic!("the read was not answered: {other:?}"),
+        }
+    }
+
+    /// Writes blocks of 512 bytes; the status.
+    pub fn write(&mut self, lun: u16, lba: u64, data: Vec<u8>) -> u8 {
+        let cdb = rw16(0x8A, lba, (data.len() / 512) as u32);
+        self.finish(lun, &cdb, Data::Write(data)).status
+    }
+
+    /// Sends a task management function and waits for its answer.
+    pub fn manage(&mut self, function: TmfFunction, lun: u16, task: Option<Tag>) -> TmfResponse {
+        let mut out = Vec::new();
+        let lun = u64::from(lun) << 48;
+        let tag = self.proto.manage(function, lun, task, &mut out).expect("it can be sent");
+        self.send(&out);
+        self.wait(|event| match event {
+            Event::Managed { tag: t, response: Some(Ok(response)) } if *t == tag => Some(*response),
+            _ => None,
+        })
+    }
+}
+
+/// READ(16), WRITE(16) and others of their form.
+pub fn rw16(opcode: u8, lba: u64, blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = opcode;
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}

@@ -1,0 +1,58 @@
+//! A server in this process, and a blocking initiator over lunet's own protocol crate.
+
+pub mod client;
+pub mod stall;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lunet_backends::{Storage, VolumeSpec, open};
+use lunet_iscsi::target::Options;
+use lunet_ring::DriverChoice;
+use lunet_scsi::{Identity, Unit};
+use lunet_target::{Config, Limits, Portal, Server, TargetEntry, VolumeEntry};
+
+pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
+
+/// A volume in memory of this many MiB.
+pub fn memory(mib: u64) -> lunet_backends::Volume {
+    open(&VolumeSpec::new(Storage::Memory { size: mib << 20 })).expect("a memory volume opens")
+}
+
+/// A configuration that serves these volumes as LUN 0, 1, ... of one target on a free port.
+pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Config {
+    let luns = (0..volumes.len()).map(|n| (n as u16, n)).collect();
+    let entries = volumes.into_iter().enumerate().map(|(n, volume)| {
+        let unit = Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone());
+        VolumeEntry { name: format!("v{n}"), volume, unit }
+    });
+    Config {
+        portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
+        volumes: entries.collect(),
+        targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
+        iscsi: Options::default(),
+        limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
+        shards: Some(2),
+        driver,
+        busy_poll: std::time::Duration::ZERO,
+    }
+}
+
+/// Runs a test on each driver that this machine has.
+pub fn on_each_driver(test: impl Fn(DriverChoice)) {
+    test(DriverChoice::Auto);
+    test(DriverChoice::Epoll);
+}
+
+/// Starts a server; its only portal.
+pub fn start(config: Config) -> (Server, SocketAddr) {
+    let server = Server::start(config).expect("the server starts");
+    let address = server.portals()[0];
+    (server, address)
+}
+
+/// A volume that can be stopped, over one in memory.
+pub fn stalling(mib: u64) -> (lunet_backends::Volume, Arc<stall::Gate>) {
+    let gate = Arc::new(stall::Gate::default());
+    (Arc::new(stall::Stalling::new(memory(mib), gate.clone())), gate)
+}
