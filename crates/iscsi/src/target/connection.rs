@@ -80,7 +80,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             cid: 0,
             digests: Digests::default(),
             stat_sn: 0,
-            window: Window::new(0, options.queue_depth.max(1)),
+            window: Window::new(0, options.window()),
             rx: Rx::new(),
             tasks: Tasks::new(),
             transfers: Transfers::new(),
@@ -91,7 +91,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             recent: [(pdu::RESERVED_TAG, 0); RECENT],
             last_heard: now,
             pinged: None,
-            login_by: now + options.login_timeout,
+            login_by: now.saturating_add(options.login_timeout),
             logout_by: None,
             options,
         }
@@ -140,7 +140,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return;
         }
         let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX);
-        self.logout_by = Some(now + within);
+        self.logout_by = Some(now.saturating_add(within));
         let n = self.numbers(true);
         let message = pdu::AsyncMessage {
             flags: pdu::FINAL,
@@ -221,8 +221,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return None;
         }
         Some(match self.pinged {
-            Some(at) => at + self.options.ping_timeout,
-            None => self.last_heard + self.options.ping_interval,
+            Some(at) => at.saturating_add(self.options.ping_timeout),
+            None => self.last_heard.saturating_add(self.options.ping_interval),
         })
     }
 

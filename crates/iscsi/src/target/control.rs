@@ -3,6 +3,7 @@
 use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Event};
 use super::login::Step;
+use super::window::Window;
 use super::{Cx, LoginRefusal, Site, Transmit};
 use crate::keys::Key;
 use crate::pdu::{
@@ -121,8 +122,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let mut login = self.login.take().unwrap_or_else(|| {
             // The initiator's first numbers are the ones that both ends count from.
             self.stat_sn = pdu.exp_stat_sn.get();
-            self.window =
-                super::window::Window::new(pdu.cmd_sn.get(), self.options.queue_depth.max(1));
+            self.window = Window::new(pdu.cmd_sn.get(), self.options.window());
             Box::default()
         });
         let is_login = BasicHeader::from_bhs(bhs).opcode() == Some(Opcode::LoginRequest);

@@ -136,6 +136,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let index = self.transfers.find(pdu.ttt.get());
         let transfer = index.and_then(|index| self.transfers.get_mut(index));
         let (Some(index), Some(transfer)) = (index, transfer.filter(|t| t.task == tag)) else {
+            if task.failure.is_some() {
+                // The sequence that broke may be longer than what was asked for.
+                return (Sink::Discard, Pending::Nothing);
+            }
             self.counters.protocol_errors += 1;
             self.close(CloseReason::UnknownTransfer, cx.events);
             return (Sink::Discard, Pending::Nothing);

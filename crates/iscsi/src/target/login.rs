@@ -160,7 +160,6 @@ impl Login {
         }
         self.identified = true;
         if id.session_type == SessionType::Discovery {
-            id.target_name = None;
             return Ok(());
         }
         match &id.target_name {
@@ -247,6 +246,9 @@ impl Login {
             || missing(options.data_digest, negotiated.data_digest)
         {
             return Err(LoginStatus::InitiatorError.into());
+        }
+        if self.identity.session_type == SessionType::Discovery {
+            self.identity.target_name = None;
         }
         negotiated.first_burst_length =
             negotiated.first_burst_length.min(negotiated.max_burst_length);

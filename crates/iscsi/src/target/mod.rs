@@ -37,3 +37,6 @@ pub use site::{
     Transmit,
 };
 pub use tag::Tag;
+
+#[cfg(test)]
+mod tests;

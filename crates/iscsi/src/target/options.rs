@@ -37,7 +37,7 @@ pub struct Options {
     pub header_digest: DigestPolicy,
     /// CRC32C over data.
     pub data_digest: DigestPolicy,
-    /// Commands that the initiator may have outstanding; at least 1.
+    /// Commands that the initiator may have outstanding; 1 to 65535.
     pub queue_depth: u32,
     /// DefaultTime2Wait in seconds: how long an initiator should wait before it comes back.
     pub time2wait: u16,
@@ -47,6 +47,13 @@ pub struct Options {
     pub ping_interval: Duration,
     /// Silence after that question until the connection is given up.
     pub ping_timeout: Duration,
+}
+
+impl Options {
+    /// The depth of the command window.
+    pub(super) fn window(&self) -> u32 {
+        self.queue_depth.clamp(1, 65_535)
+    }
 }
 
 impl Default for Options {
