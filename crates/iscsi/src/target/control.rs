@@ -66,7 +66,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let answer = pdu::NopIn {
             flags: pdu::FINAL,
             data_len: U24::new(data.len() as u32),
-            lun: pdu.lun,
             itt: pdu.itt,
             ttt: U32::new(pdu::RESERVED_TAG),
             stat_sn: n.stat_sn,

@@ -70,7 +70,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             desired_len: U32::new(burst),
             ..Default::default()
         };
-        task.pdu_sn += 1;
+        task.pdu_sn = task.pdu_sn.wrapping_add(1);
         self.counters.r2ts += 1;
         self.send(&r2t, &[], tx);
     }
@@ -182,7 +182,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             task.data = buf;
             task.filled += header.data_len.get();
             task.received = task.filled;
-            task.data_sn += 1;
+            task.data_sn = task.data_sn.wrapping_add(1);
             // The burst ends with the Final bit, there and nowhere else.
             if header.is_final() != (task.filled == task.limit) {
                 task.fail(Failure::Transfer(TransferError::IncorrectAmountOfData));

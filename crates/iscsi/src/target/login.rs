@@ -199,6 +199,11 @@ impl Login {
             ) {
                 continue;
             }
+            if stage == Stage::Security && key != Key::AuthMethod {
+                // It may be offered again where it belongs.
+                out.pair(name, REJECT);
+                continue;
+            }
             let bit = 1u64 << key as u32;
             if self.seen & bit != 0 {
                 // A key is negotiated once in a login.
@@ -207,8 +212,6 @@ impl Login {
             self.seen |= bit;
             if key == Key::AuthMethod {
                 out.pair(name, authenticate(stage, value)?);
-            } else if stage == Stage::Security {
-                out.pair(name, REJECT);
             } else if let Some(answer) =
                 negotiation::answer(negotiated, options, discovery, key, value)
             {

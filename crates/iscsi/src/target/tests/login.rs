@@ -56,6 +56,34 @@ fn a_login_in_two_stages_ends_in_the_full_feature_phase() {
 }
 
 #[test]
+fn operational_keys_wait_for_their_stage() {
+    let mut bench = Bench::new(Options::default());
+    bench.feed(Bench::login_request(0x81), &names(&["ImmediateData=No"]));
+    assert!(has(&bench.one(), "ImmediateData", "Reject"));
+    assert!(bench.connection.negotiated().immediate_data);
+    bench.feed(Bench::login_request(0x87), &text_of(&["ImmediateData=No", "AuthMethod=None"]));
+    bench.with(|c, tx| c.admit(1, tx));
+    let got = bench.one();
+    assert!(has(&got, "ImmediateData", "No") && has(&got, "AuthMethod", "Reject"));
+}
+
+#[test]
+fn a_login_may_skip_the_operational_stage() {
+    let mut bench = Bench::new(Options::default());
+    bench.feed(Bench::login_request(0x83), &names(&["AuthMethod=None"]));
+    bench.with(|c, tx| c.admit(1, tx));
+    let got = bench.one();
+    assert_eq!(got.as_pdu::<LoginResponse>().flags, 0x83);
+    assert_eq!(bench.connection.negotiated(), &crate::negotiation::Negotiated::default());
+    // Nothing was declared, so the target takes no more than the default.
+    bench.events();
+    let mut command = *write(1, 1, 65_536).as_bhs();
+    command[5..8].copy_from_slice(&[0, 0x20, 1]);
+    bench.raw(&command);
+    assert_eq!(bench.closed(), CloseReason::SegmentTooLong { len: 8193, limit: 8192 });
+}
+
+#[test]
 fn the_first_burst_is_not_longer_than_a_burst() {
     let bench = Bench::ready(Options::default(), &["MaxBurstLength=4096"]);
     assert_eq!(bench.connection.negotiated().first_burst_length, 4096);
