@@ -15,7 +15,7 @@ use rustix::process::Signal;
 /// Demands exit code 1 and one line that contains `words`.
 fn refused(mut process: Running, words: &str) -> Result<()> {
     let status = process.wait(SHORT)?;
-    let text = process.stderr.text();
+    let text = process.stderr.whole_text();
     ensure!(status.and_then(|s| s.code()) == Some(1), "{status:?}: {text}");
     // The log may say something too.
     let said: Vec<&str> = text.lines().filter(|line| line.starts_with("lunet: ")).collect();

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How long a killed child's output is still read. Only a grandchild that holds the pipe open makes it matter.
+/// How long an ended child's output is still read.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// What a child left behind.
@@ -58,12 +58,11 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
     if status.is_none() {
         running.kill()?;
     }
-    let deadline = Instant::now() + DRAIN;
     Ok(Finished {
         status,
         elapsed: start.elapsed(),
-        stdout: running.stdout.closed_text(deadline),
-        stderr: running.stderr.closed_text(deadline),
+        stdout: running.stdout.whole_text(),
+        stderr: running.stderr.whole_text(),
         command: running.command.clone(),
     })
 }
@@ -109,9 +108,11 @@ impl Capture {
         String::from_utf8_lossy(&self.lock().bytes).into_owned()
     }
 
-    /// Everything, once the pipe is closed or the deadline has passed.
-    fn closed_text(&self, deadline: Instant) -> String {
-        let _ = self.find(deadline, |_| None::<()>);
+    /// Everything that an ended child has written.
+    ///
+    /// Only a grandchild that holds the pipe open can make this wait, and not for long.
+    pub fn whole_text(&self) -> String {
+        let _ = self.find(Instant::now() + DRAIN, |_| None::<()>);
         self.text()
     }
 
