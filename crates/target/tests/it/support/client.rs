@@ -30,7 +30,8 @@ impl Client {
 
     /// Logs in with other options.
     pub fn login_with(address: SocketAddr, number: u8, change: impl Fn(&mut Options)) -> Self {
-        let mut options = Options::new("iqn.2026-11.local.lunet:client", Some(super::TARGET));
+        let mut options =
+            Options::new("iqn.2026-11.local.lunet:client", Some(crate::support::TARGET));
         options.isid[5] = number;
         change(&mut options);
         let stream = TcpStream::connect(address).expect("the server listens");

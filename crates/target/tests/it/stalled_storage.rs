@@ -1,13 +1,11 @@
 //! A disk that does not answer: aborts, resets and new sessions do not wait for it, no acknowledged
 //! data is overtaken by an abandoned write, and other volumes go on.
 
-mod support;
-
+use crate::support::client::{Client, rw16};
+use crate::support::stall::Gate;
+use crate::support::{config, memory, on_each_driver, stalling, start};
 use lunet_iscsi::initiator::{Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-use support::client::{Client, rw16};
-use support::stall::Gate;
-use support::{config, memory, on_each_driver, stalling, start};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;

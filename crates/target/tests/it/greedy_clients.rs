@@ -1,0 +1,74 @@
+//! Clients that take memory and give nothing back stop themselves and nobody else.
+
+use std::time::Duration;
+
+use crate::support::client::{Client, rw16};
+use crate::support::{config, on_each_driver, start};
+use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
+use lunet_iscsi::initiator::{Data, Unsolicited};
+
+const MIB: usize = 1 << 20;
+
+/// A volume whose reads need buffers, unlike one in memory.
+fn file_volume(dir: &tempfile::TempDir) -> lunet_backends::Volume {
+    let mut file = FileSpec::new(dir.path().join("volume.img"));
+    (file.size, file.create) = (Some(64 << 20), true);
+    open(&VolumeSpec::new(Storage::File(file))).expect("a file volume opens")
+}
+
+/// What everybody else should be able to do, whatever the greedy ones do.
+fn works(client: &mut Client, byte: u8) {
+    let data = vec![byte; MIB];
+    assert_eq!(client.write(0, 64, data.clone()), 0);
+    let (status, read) = client.read(0, 64, (MIB / 512) as u32);
+    assert_eq!(status, 0);
+    assert!(read == data, "the data is what was written");
+}
+
+#[test]
+fn clients_that_do_not_read_their_answers() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![file_volume(&dir)], driver));
+        let mut greedy: Vec<Client> = (0..12).map(|n| Client::login(address, n)).collect();
+        for client in &mut greedy {
+            // 64 MiB each, of a server that has 8 MiB of buffers per shard.
+            for _ in 0..16 {
+                let room = Data::Read(vec![0; 4 * MIB]);
+                client.start(0, &rw16(0x88, 0, (4 * MIB / 512) as u32), room);
+            }
+        }
+        let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
+        for (n, client) in others.iter_mut().enumerate() {
+            works(client, n as u8);
+        }
+        drop((greedy, others));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn clients_that_never_send_the_data_they_announced() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![file_volume(&dir)], driver));
+        let silent = |options: &mut lunet_iscsi::initiator::Options| {
+            options.unsolicited = Unsolicited::Nothing;
+        };
+        let mut greedy: Vec<Client> =
+            (0..12).map(|n| Client::login_with(address, n, silent)).collect();
+        for client in &mut greedy {
+            for _ in 0..16 {
+                // The answer is an R2T, which nobody receives.
+                let data = Data::Write(vec![0; 4 * MIB]);
+                client.start(0, &rw16(0x8A, 0, (4 * MIB / 512) as u32), data);
+            }
+        }
+        let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
+        for (n, client) in others.iter_mut().enumerate() {
+            works(client, n as u8);
+        }
+        drop((greedy, others));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
