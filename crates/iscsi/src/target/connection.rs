@@ -34,6 +34,7 @@ pub(super) enum Phase {
 }
 
 /// One iSCSI connection, seen from the target.
+#[derive(Debug)]
 pub struct Connection<B> {
     pub(super) options: Options,
     pub(super) phase: Phase,

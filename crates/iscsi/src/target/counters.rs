@@ -1,58 +1,79 @@
 //! What a connection counts.
 
-/// Counts since the connection began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+/// Declares the counters, and what is done with all of them.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident,)*) => {
+        /// Counts since the connection began.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Counters {
+            /// Adds the counts of another connection.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
+            /// Each counter with its name, in a fixed order.
+            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($field), self.$field);)*
+            }
+        }
+    };
+}
+
+counters! {
     /// PDUs received.
-    pub pdus_in: u64,
+    pdus_in,
     /// PDUs sent.
-    pub pdus_out: u64,
+    pdus_out,
     /// SCSI commands received.
-    pub commands: u64,
+    commands,
     /// Bytes of Data-In sent.
-    pub bytes_in: u64,
+    bytes_in,
     /// Bytes of write data received, immediate and Data-Out.
-    pub bytes_out: u64,
+    bytes_out,
     /// R2Ts sent.
-    pub r2ts: u64,
+    r2ts,
     /// Task management functions received.
-    pub task_management: u64,
+    task_management,
     /// NOP-Outs received.
-    pub pings_in: u64,
+    pings_in,
     /// NOP-Ins sent to ask whether the initiator is there.
-    pub pings_out: u64,
+    pings_out,
     /// Header digests that were wrong.
-    pub header_digest_errors: u64,
+    header_digest_errors,
     /// Data digests that were wrong.
-    pub data_digest_errors: u64,
+    data_digest_errors,
     /// PDUs whose layout is impossible.
-    pub format_errors: u64,
+    format_errors,
     /// PDUs that break the protocol: wrong sequence numbers, offsets, lengths, tags or flags.
-    pub protocol_errors: u64,
+    protocol_errors,
     /// Commands ignored because their CmdSN was outside the window.
-    pub outside_window: u64,
+    outside_window,
     /// Commands that had to wait for one with a lower CmdSN.
-    pub held: u64,
+    held,
     /// Bytes of write data swallowed because their task was gone or failed.
-    pub swallowed_bytes: u64,
+    swallowed_bytes,
     /// Commands answered TASK SET FULL because no buffer was free.
-    pub task_set_full: u64,
+    task_set_full,
     /// Commands failed because of their data transfer.
-    pub transfer_errors: u64,
+    transfer_errors,
     /// Rejects sent: data digest error.
-    pub reject_data_digest: u64,
+    reject_data_digest,
     /// Rejects sent: SNACK.
-    pub reject_snack: u64,
+    reject_snack,
     /// Rejects sent: protocol error.
-    pub reject_protocol_error: u64,
+    reject_protocol_error,
     /// Rejects sent: command not supported.
-    pub reject_not_supported: u64,
+    reject_not_supported,
     /// Rejects sent: too many immediate commands.
-    pub reject_immediate: u64,
+    reject_immediate,
     /// Rejects sent: task in progress.
-    pub reject_task_in_progress: u64,
+    reject_task_in_progress,
     /// Rejects sent: invalid PDU field.
-    pub reject_invalid_field: u64,
+    reject_invalid_field,
 }
 
 impl Counters {
@@ -66,5 +87,23 @@ impl Counters {
             + self.reject_immediate
             + self.reject_task_in_progress
             + self.reject_invalid_field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn counters_add_up_by_name() {
+        let one = Counters { pdus_in: 1, reject_snack: 2, ..Counters::default() };
+        let mut sum = Counters { pdus_in: 3, reject_immediate: 1, ..Counters::default() };
+        sum.add(&one);
+        let mut list = Vec::new();
+        sum.each(|name, count| list.push((name, count)));
+        list.retain(|(_, count)| *count > 0);
+        assert_eq!(list, [("pdus_in", 4), ("reject_snack", 2), ("reject_immediate", 1)]);
+        assert_eq!(sum.rejects(), 3);
     }
 }

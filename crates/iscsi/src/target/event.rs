@@ -3,7 +3,6 @@
 use super::site::LoginIdentity;
 use super::tag::Tag;
 use crate::pdu::{TaskAttribute, TmfFunction};
-use crate::text::TextError;
 use alloc::boxed::Box;
 use thiserror::Error;
 
@@ -192,7 +191,4 @@ pub enum CloseReason {
     /// Held PDUs need too much memory.
     #[error("too much is held back by a gap in the command numbers")]
     HeldTooMuch,
-    /// Key data is malformed.
-    #[error("key data is malformed: {0}")]
-    Text(TextError),
 }
