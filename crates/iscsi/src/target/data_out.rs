@@ -11,7 +11,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// Asks the initiator for `len` bytes (at least 1) of write data from `offset` of the command's
     /// transfer, within what the initiator expects to write, to be put at the start of `buf`, which
     /// has at least `len` bytes. Completes as [`Event::Data`]. Transfers of a task are asked for in
-    /// the order of the calls.
+    /// the order of the calls, so their offsets must ascend. A transfer longer than MaxBurstLength
+    /// takes several R2Ts, one after the other; shorter ones can be outstanding side by side.
     pub fn solicit<T: Transmit>(&mut self, tag: Tag, offset: u32, len: u32, buf: B, tx: &mut T) {
         debug_assert!(len > 0 && buf.as_ref().len() >= len as usize);
         let Some(task) = self.tasks.get_mut(tag) else { return };
@@ -34,13 +35,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.send_r2ts(tag, tx);
     }
 
-    /// Sends R2Ts for waiting transfers, as many as may be outstanding.
+    /// Sends R2Ts for waiting transfers, as many as may be outstanding, in the order of their
+    /// offsets (DataSequenceInOrder).
     fn send_r2ts<T: Transmit>(&mut self, tag: Tag, tx: &mut T) {
         let limit = u32::from(self.negotiated.max_outstanding_r2t);
         while let Some(task) = self.tasks.get_mut(tag) {
             let Some((first, last)) = task.waiting.filter(|_| task.r2ts < limit) else { return };
-            let next = self.transfers.get_mut(first).and_then(|transfer| transfer.next.take());
-            task.waiting = next.map(|next| (next, last));
+            let Some(transfer) = self.transfers.get_mut(first).filter(|t| !t.in_flight) else {
+                return;
+            };
+            if transfer.len - transfer.received <= self.negotiated.max_burst_length {
+                task.waiting = transfer.next.take().map(|next| (next, last));
+            }
             task.r2ts += 1;
             self.send_r2t(tag, first, tx);
         }
@@ -56,6 +62,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         };
         let burst = (transfer.len - transfer.received).min(self.negotiated.max_burst_length);
         transfer.asked = transfer.received + burst;
+        transfer.in_flight = true;
         transfer.data_sn = 0;
         let r2t = pdu::R2t {
             flags: pdu::FINAL,
@@ -191,7 +198,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
         if task.kind == Kind::Running {
             if header.is_final() {
-                self.transfer_failed(tag, cx);
+                self.transfer_failed(tag, None, cx);
             }
         } else {
             task.burst_done |= header.is_final() || task.filled >= task.limit;
@@ -227,21 +234,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             self.counters.protocol_errors += 1;
         }
         if task.failure.is_some() {
-            if header.is_final() || burst_over {
-                task.r2ts -= 1;
-                self.transfers.remove(index);
-            }
-            return self.transfer_failed(tag, cx);
+            let over = header.is_final() || burst_over;
+            task.r2ts -= u32::from(over);
+            self.transfer_failed(tag, over.then_some(index), cx);
+            return;
         }
         transfer.buf = buf;
         task.received = task.received.saturating_add(header.data_len.get());
         if !burst_over {
             return;
         }
-        if transfer.received < transfer.len {
-            return self.send_r2t(tag, index, cx.tx);
-        }
         task.r2ts -= 1;
+        transfer.in_flight = false;
+        if transfer.received < transfer.len {
+            return self.send_r2ts(tag, cx.tx);
+        }
         let done = self.transfers.remove(index).and_then(|t| Some((t.offset, t.len, t.buf?)));
         if let Some((offset, len, buf)) = done {
             cx.events.push(Event::Data { tag, offset, len, buf });
@@ -249,12 +256,26 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.send_r2ts(tag, cx.tx);
     }
 
-    /// Says that a running task failed, once no data is to come any more.
-    fn transfer_failed<S: Site<Buf = B>, T: Transmit>(&mut self, tag: Tag, cx: &mut Cx<'_, S, T>) {
+    /// Drops what a failed task still wanted and the transfer that is `over`; says that the task
+    /// failed, once no data is to come any more.
+    fn transfer_failed<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        tag: Tag,
+        over: Option<usize>,
+        cx: &mut Cx<'_, S, T>,
+    ) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        while let Some((first, last)) = task.waiting {
-            let next = self.transfers.remove(first).and_then(|transfer| transfer.next);
-            task.waiting = next.map(|next| (next, last));
+        let mut waiting = task.waiting.take().map(|(first, _)| first);
+        while let Some(index) = waiting {
+            let Some(transfer) = self.transfers.get_mut(index) else { break };
+            waiting = transfer.next.take();
+            // The data that an R2T asked for is under way: the transfer is needed to swallow it.
+            if !transfer.in_flight {
+                self.transfers.remove(index);
+            }
+        }
+        if let Some(index) = over {
+            self.transfers.remove(index);
         }
         let Some(Failure::Transfer(error)) = task.failure else { return };
         if task.r2ts == 0 && task.kind == Kind::Running && !task.failure_told {

@@ -64,7 +64,7 @@ pub(super) struct Task<B> {
     pub(super) received: u32,
     /// R2Ts on the wire.
     pub(super) r2ts: u32,
-    /// Transfers that wait for their R2T: first and last.
+    /// Transfers that wait for an R2T, first and last; the first may have had some of its R2Ts.
     pub(super) waiting: Option<(usize, usize)>,
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Transfer<B> {
     pub(super) ttt: u32,
     /// DataSN of the next Data-Out.
     pub(super) data_sn: u32,
+    /// The current R2T is not answered yet.
+    pub(super) in_flight: bool,
     /// The transfer that waits behind this one.
     pub(super) next: Option<usize>,
 }
@@ -49,6 +51,7 @@ impl<B> Transfers<B> {
             asked: 0,
             ttt: crate::pdu::RESERVED_TAG,
             data_sn: 0,
+            in_flight: false,
             next: None,
         })
     }

@@ -115,10 +115,19 @@ fn without_a_buffer_the_data_is_swallowed_and_the_answer_is_task_set_full() {
     assert!(bench.events().is_empty());
 }
 
+/// What an R2T asks for: R2TSN, offset, length.
+fn asks(got: &[Got]) -> Vec<(u32, u32, u32)> {
+    let r2ts = got.iter().map(Got::as_pdu::<R2t>);
+    r2ts.map(|r| (r.r2t_sn.get(), r.offset.get(), r.desired_len.get())).collect()
+}
+
+fn ttt(got: &Got) -> u32 {
+    got.as_pdu::<R2t>().ttt.get()
+}
+
 #[test]
-fn r2ts_are_limited_numbered_and_cut_at_the_burst_length() {
-    let options = Options::default();
-    let mut bench = Bench::ready(options, &["MaxOutstandingR2T=2", "MaxBurstLength=4096"]);
+fn r2ts_are_limited_and_numbered() {
+    let mut bench = Bench::ready(Options::default(), &["MaxOutstandingR2T=2"]);
     let tag = solicited(&mut bench, 20_000);
     bench.with(|c, tx| {
         c.solicit(tag, 0, 6000, vec![0; 6000], tx);
@@ -126,37 +135,72 @@ fn r2ts_are_limited_numbered_and_cut_at_the_burst_length() {
         c.solicit(tag, 8000, 100, vec![0; 128], tx);
     });
     let got = bench.got();
-    let r2ts: Vec<&R2t> = got.iter().map(Got::as_pdu).collect();
-    let seen: Vec<_> =
-        r2ts.iter().map(|r| (r.r2t_sn.get(), r.offset.get(), r.desired_len.get())).collect();
-    assert_eq!(seen, [(0, 0, 4096), (1, 6000, 2000)]);
+    assert_eq!(asks(&got), [(0, 0, 6000), (1, 6000, 2000)]);
     let data = bytes(6000);
-    let (first, second) = (r2ts[0].ttt.get(), r2ts[1].ttt.get());
-    let mut part = data_out(1, first, 0, 0);
+    let mut part = data_out(1, ttt(&got[0]), 0, 0);
     part.flags = 0;
     bench.feed(part, &data[..4000]);
-    bench.feed(data_out(1, first, 1, 4000), &data[4000..4096]);
-    let rest = bench.one();
-    let rest = rest.as_pdu::<R2t>();
-    assert_eq!((rest.r2t_sn.get(), rest.offset.get(), rest.desired_len.get()), (2, 4096, 1904));
-    bench.feed(data_out(1, second, 0, 6000), &bytes(2000));
-    let third = bench.one();
-    assert_eq!(third.as_pdu::<R2t>().offset.get(), 8000);
+    bench.feed(data_out(1, ttt(&got[1]), 0, 6000), &bytes(2000));
     assert!(matches!(bench.events.pop(), Some(Event::Data { offset: 6000, len: 2000, .. })));
-    bench.feed(data_out(1, rest.ttt.get(), 0, 4096), &data[4096..]);
+    let third = bench.got();
+    assert_eq!(asks(&third), [(2, 8000, 100)]);
+    bench.feed(data_out(1, ttt(&got[0]), 1, 4000), &data[4000..]);
     match bench.events.pop() {
         Some(Event::Data { tag: of, offset: 0, len: 6000, buf }) => {
             assert_eq!((of, buf), (tag, data));
         }
         other => panic!("{other:?}"),
     }
-    bench.feed(data_out(1, third.as_pdu::<R2t>().ttt.get(), 0, 8000), &bytes(100));
+    bench.feed(data_out(1, ttt(&third[0]), 0, 8000), &bytes(100));
     assert!(matches!(bench.events.pop(), Some(Event::Data { offset: 8000, len: 100, .. })));
     bench.with(|c, tx| c.respond(tag, Response::good(Wanted { read: 0, write: 8100 }), tx));
     let got = bench.one();
     let response = got.as_pdu::<ScsiResponse>();
-    assert_eq!((response.exp_data_sn.get(), response.flags), (4, 0x82));
+    assert_eq!((response.exp_data_sn.get(), response.flags), (3, 0x82));
     assert_eq!(response.residual.get(), 20_000 - 8100);
+}
+
+#[test]
+fn a_transfer_longer_than_a_burst_keeps_the_order_of_offsets() {
+    let mut bench =
+        Bench::ready(Options::default(), &["MaxOutstandingR2T=4", "MaxBurstLength=4096"]);
+    let tag = solicited(&mut bench, 10_000);
+    bench.with(|c, tx| {
+        c.solicit(tag, 0, 9000, vec![0; 9000], tx);
+        c.solicit(tag, 9000, 1000, vec![0; 1000], tx);
+    });
+    let data = bytes(9000);
+    let first = bench.got();
+    assert_eq!(asks(&first), [(0, 0, 4096)]);
+    bench.feed(data_out(1, ttt(&first[0]), 0, 0), &data[..4096]);
+    let second = bench.got();
+    assert_eq!(asks(&second), [(1, 4096, 4096)]);
+    bench.feed(data_out(1, ttt(&second[0]), 0, 4096), &data[4096..8192]);
+    let rest = bench.got();
+    assert_eq!(asks(&rest), [(2, 8192, 808), (3, 9000, 1000)]);
+    bench.feed(data_out(1, ttt(&rest[0]), 0, 8192), &data[8192..]);
+    assert!(matches!(&bench.events()[..], [Event::Data { len: 9000, buf, .. }] if *buf == data));
+}
+
+#[test]
+fn a_long_transfer_that_breaks_is_swallowed_to_the_end_of_its_burst() {
+    let mut bench =
+        Bench::ready(Options::default(), &["MaxOutstandingR2T=4", "MaxBurstLength=4096"]);
+    let tag = solicited(&mut bench, 10_000);
+    bench.with(|c, tx| {
+        c.solicit(tag, 0, 9000, vec![0; 9000], tx);
+        c.solicit(tag, 9000, 1000, vec![0; 1000], tx);
+    });
+    let ttt = ttt(&bench.one());
+    let mut wrong = data_out(1, ttt, 7, 0);
+    wrong.flags = 0;
+    bench.feed(wrong, &bytes(1000));
+    assert!(bench.events().is_empty());
+    bench.feed(data_out(1, ttt, 1, 1000), &bytes(3096));
+    assert!(matches!(bench.events()[..], [Event::TransferFailed { .. }]));
+    bench.with(|c, tx| c.respond(tag, Response::default(), tx));
+    assert_eq!(bench.got().len(), 1);
+    assert!(bench.connection.is_full_feature());
 }
 
 #[test]
