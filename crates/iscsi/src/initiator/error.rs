@@ -49,6 +49,9 @@ pub enum Error {
     /// A text answer is too long.
     #[error("the target's text answer is too long")]
     TextTooLong,
+    /// A PDU has additional header segments, which a target never sends.
+    #[error("a PDU has additional header segments")]
+    AdditionalHeader,
     /// A header digest is wrong.
     #[error("wrong header digest")]
     HeaderDigest,

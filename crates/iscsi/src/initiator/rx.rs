@@ -139,20 +139,21 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         bytes: &[u8],
         cx: &mut Cx<'_, R, W, T>,
     ) -> Result<usize, Error> {
+        let digest = self.framing.header_digest_len();
         let rx = &mut self.rx;
-        let want = if rx.head.len() < BHS_LEN {
-            BHS_LEN
-        } else {
-            BHS_LEN + BasicHeader::from_bhs(&rx.bhs).ahs_len() + self.framing.header_digest_len()
-        };
+        let whole = BHS_LEN + digest;
+        let want = if rx.head.len() < BHS_LEN { BHS_LEN } else { whole };
         let used = bytes.len().min(want - rx.head.len());
         rx.head.extend_from_slice(&bytes[..used]);
         if rx.head.len() < BHS_LEN {
             return Ok(used);
         }
         rx.bhs.copy_from_slice(&rx.head[..BHS_LEN]);
-        let digest = self.framing.header_digest_len();
-        let whole = BHS_LEN + BasicHeader::from_bhs(&rx.bhs).ahs_len() + digest;
+        // Nothing that a target sends has additional header segments. Seen at once: their length,
+        // if damaged, would have to be waited for before the digest can tell.
+        if BasicHeader::from_bhs(&rx.bhs).ahs_words != 0 {
+            return Err(Error::AdditionalHeader);
+        }
         if rx.head.len() < whole {
             return Ok(used);
         }

@@ -110,6 +110,15 @@ fn data_must_come_in_order_and_in_range() {
 }
 
 #[test]
+fn an_additional_header_is_refused_before_it_comes() {
+    let mut bench = Bench::logged_in(options(), ANSWERS);
+    let tag = bench.submit(Data::Read(vec![0; 8]));
+    let pdu = DataIn { ahs_words: 1, ..data_in(tag, FINAL, 0, 0) };
+    bench.receive(&pdu.as_bhs()[..]);
+    assert_eq!(bench.failure(), Error::AdditionalHeader);
+}
+
+#[test]
 fn sense_data_and_residuals_are_handed_on() {
     let mut bench = Bench::logged_in(options(), ANSWERS);
     let tag = bench.submit(Data::Read(vec![0; 16]));
