@@ -1,0 +1,131 @@
+//! The way between the two ends.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use lunet_iscsi::digest::Crc32c;
+use lunet_iscsi::target::{Payload, Transmit};
+
+/// A small random number generator (splitmix64): the test's seed decides everything.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Data of a Data-In.
+pub struct Bytes(pub Vec<u8>);
+
+impl Payload for Bytes {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn crc32c(&self, range: Range<usize>, crc: &mut Crc32c) {
+        crc.update(&self.0[range]);
+    }
+}
+
+/// What the target wants to send.
+#[derive(Default)]
+pub struct Outgoing {
+    pub bytes: Vec<u8>,
+    payloads: Vec<Bytes>,
+}
+
+impl Outgoing {
+    /// Takes what is to be sent; the payloads are dropped, as after a send.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.payloads.clear();
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+impl Transmit for Outgoing {
+    type Payload = Bytes;
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn payload(&mut self, payload: Bytes) -> usize {
+        self.payloads.push(payload);
+        self.payloads.len() - 1
+    }
+
+    fn slice(&mut self, id: usize, range: Range<usize>) {
+        self.bytes.extend_from_slice(&self.payloads[id].0[range]);
+    }
+}
+
+/// A bit to be flipped on the way: the byte, counted from the end of the login, and the bit.
+#[derive(Clone, Copy, Debug)]
+pub struct Flip {
+    pub byte: u64,
+    pub bit: u8,
+}
+
+/// One direction of the stream.
+#[derive(Default)]
+pub struct Wire {
+    bytes: VecDeque<u8>,
+    /// The damage to do, if any; gone when it is done.
+    pub flip: Option<Flip>,
+    /// Bytes are counted, and damaged, from here on.
+    pub armed: bool,
+    /// A bit was flipped.
+    pub flipped: bool,
+    taken: u64,
+}
+
+impl Wire {
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The next bytes, as many as chance gives.
+    pub fn take(&mut self, rng: &mut Rng) -> Vec<u8> {
+        let most = match rng.below(4) {
+            0 => 1,
+            1 => 60,
+            2 => 2000,
+            _ => 100_000,
+        };
+        let n = (1 + rng.below(most) as usize).min(self.bytes.len());
+        let mut piece: Vec<u8> = self.bytes.drain(..n).collect();
+        if self.armed {
+            let start = self.taken;
+            self.taken += n as u64;
+            if let Some(flip) = self.flip.filter(|flip| (start..self.taken).contains(&flip.byte)) {
+                piece[(flip.byte - start) as usize] ^= 1 << flip.bit;
+                self.flip = None;
+                self.flipped = true;
+            }
+        }
+        piece
+    }
+}
