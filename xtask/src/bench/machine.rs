@@ -23,6 +23,8 @@ pub struct Machine {
     pub cores: usize,
     /// Memory in GiB.
     pub memory_gib: u64,
+    /// Runnable tasks on average in the minute before, which should be none.
+    pub load_average: String,
     /// The kernel.
     pub kernel: String,
     /// The distribution.
@@ -56,6 +58,7 @@ pub fn look() -> Result<Machine> {
         cpu: field(&cpuinfo, "model name", ':').unwrap_or_else(unknown),
         cores: std::thread::available_parallelism()?.get(),
         memory_gib: kib.unwrap_or_default() >> 20,
+        load_average: load_average()?,
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
         system: field(&release, "PRETTY_NAME", '=').unwrap_or_else(unknown),
         lunet: server::version()?,
@@ -65,6 +68,11 @@ pub fn look() -> Result<Machine> {
         libiscsi: ask("dpkg-query", &["-W", "-f=${Version}", "libiscsi-bin"])
             .unwrap_or_else(|_| unknown()),
     })
+}
+
+fn load_average() -> Result<String> {
+    let text = fs::read_to_string("/proc/loadavg")?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 fn commit() -> Result<String> {

@@ -147,7 +147,7 @@ impl Report {
         let _ = write!(
             page,
             "{} (commit {}) against tgt {}, both on core {TARGET_CORE}; clients ({}, libiscsi {}) on core {CLIENT_CORE}.\n\
-             {}, {} cores, {} GiB, Linux {}, {}. Loopback TCP.\n\n\
+             {}, {} cores, {} GiB, Linux {}, {}. Loopback TCP. Load average before: {}.\n\n\
              {} interleaved rounds; iscsi-perf for {} s each; volumes of {} MiB, written once before. \
              Medians, in brackets the least and the greatest.\n\
              'tgt tuned' has segments of 256 KiB, bursts of 1 MiB and InitialR2T=No. \
@@ -164,6 +164,7 @@ impl Report {
             m.memory_gib,
             m.kernel,
             m.system,
+            m.load_average,
             self.rounds,
             self.seconds,
             self.volume_mib,
