@@ -81,6 +81,12 @@ impl<B> Transfers<B> {
         self.slots.try_remove(index)
     }
 
+    /// Number of transfers.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Drops all transfers of a task.
     pub(super) fn remove_task(&mut self, task: Tag) {
         self.slots.retain(|_, transfer| transfer.task != task);

@@ -169,7 +169,20 @@ fn a_wrong_data_digest_of_another_pdu_is_rejected_and_its_number_not_taken() {
     let got = bench.one();
     assert_eq!((got.as_pdu::<Reject>().reason, got.as_pdu::<Reject>().exp_cmd_sn.get()), (2, 1));
     bench.raw(&right);
-    assert_eq!(bench.one().as_pdu::<NopIn>().exp_cmd_sn.get(), 2);
+    let got = bench.one();
+    assert_eq!((got.as_pdu::<NopIn>().exp_cmd_sn.get(), &got.data[..]), (2, &b"ping"[..]));
+}
+
+#[test]
+fn a_data_digest_covers_the_padding_as_it_was_sent() {
+    let mut bench = Bench::ready(Options::default(), &["DataDigest=CRC32C"]);
+    let mut stream = bench.encode(&nop(5, 1), &[], b"ping!");
+    let (data, end) = (BHS_LEN, BHS_LEN + 8);
+    stream[end - 1] = 0xff;
+    let crc = crc32c(&stream[data..end]);
+    stream[end..].copy_from_slice(&crc);
+    bench.raw(&stream);
+    assert_eq!(bench.one().data, b"ping!");
 }
 
 #[test]

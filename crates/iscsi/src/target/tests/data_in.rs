@@ -64,6 +64,16 @@ fn a_payload_is_cut_at_the_segment_and_burst_lengths() {
 }
 
 #[test]
+fn all_that_is_expected_ends_the_sequence_even_without_status() {
+    let mut bench = Bench::ready(Options::default(), &[]);
+    let tag = running(&mut bench, read(1, 1, 1024));
+    bench.with(|c, tx| c.send_data(tag, TestPayload(bytes(512)), 0..512, None, tx));
+    bench.with(|c, tx| c.send_data(tag, TestPayload(bytes(512)), 0..512, None, tx));
+    let flags: Vec<u8> = bench.got().iter().map(|g| g.as_pdu::<DataIn>().flags).collect();
+    assert_eq!(flags, [0, pdu::FINAL]);
+}
+
+#[test]
 fn residuals_of_reads() {
     // Expected, wanted, sent; flags, residual.
     let table =

@@ -57,11 +57,22 @@ fn unsolicited_data_is_collected_in_one_buffer() {
 }
 
 #[test]
+fn a_command_that_carries_all_there_may_be_is_complete_whatever_its_final_bit_says() {
+    let mut bench = Bench::ready(Options::default(), &["FirstBurstLength=1024"]);
+    for (itt, len) in [(1, 512), (2, 1024)] {
+        let mut command = write(itt, itt, if itt == 1 { 512 } else { 4096 });
+        command.flags &= !pdu::FINAL;
+        bench.feed(command, &bytes(len));
+        assert_eq!(bench.command().data, Some((bytes(len), len)));
+    }
+}
+
+#[test]
 fn unsolicited_data_that_does_not_add_up_fails_the_command() {
     // DataSN, offset, F, length, and what the answer is.
     let table = [
         (1, 0, true, 4096, [0x0b, 0x0c, 0x0d]),
-        (0, 4, true, 4092, [0x0b, 0x0c, 0x0d]),
+        (0, 4, true, 4096, [0x0b, 0x0c, 0x0d]),
         (0, 0, true, 512, [0x0b, 0x0c, 0x0d]),
         (0, 0, false, 4096, [0x0b, 0x0c, 0x0d]),
         (0, 0, true, 4097, [0x0b, 0x0c, 0x0d]),
@@ -208,7 +219,7 @@ fn solicited_data_that_does_not_add_up_fails_the_command() {
     // DataSN, offset, F, length.
     for (data_sn, offset, is_final, len) in [
         (1, 0, true, 1024),
-        (0, 512, true, 512),
+        (0, 512, true, 1024),
         (0, 0, true, 1023),
         (0, 0, false, 1024),
         (0, 0, true, 1028),
@@ -288,6 +299,8 @@ fn late_data_of_an_aborted_task_is_swallowed() {
     bench.connection.abort(tag);
     let Bench { connection, site, now, wires, events, .. } = &mut bench;
     connection.rx_payload(target, 2000, &mut Cx { now: *now, site, tx: wires, events });
+    assert!(bench.connection.take_rx_target().is_none(), "the rest needs no buffer");
+    assert_eq!(bench.connection.transfers.len(), 0);
     bench.raw(&stream[3000..]);
     bench.feed(data_out(1, ttt, 0, 0), &bytes(512));
     assert!(bench.events().is_empty() && bench.got().is_empty());

@@ -155,6 +155,15 @@ fn identifiers_may_not_change_during_a_login() {
 }
 
 #[test]
+fn a_stage_that_was_left_does_not_come_back() {
+    let mut bench = Bench::new(Options::default());
+    bench.feed(Bench::login_request(0x81), &names(&[]));
+    bench.got();
+    bench.feed(Bench::login_request(0x81), &[]);
+    assert_eq!(bench.one().as_pdu::<LoginResponse>().status.get(), 0x0200);
+}
+
+#[test]
 fn text_is_collected_over_several_requests_and_answered_over_several() {
     let mut bench = Bench::new(Options::default());
     let mut text = names(&[]);

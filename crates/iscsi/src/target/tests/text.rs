@@ -137,6 +137,16 @@ fn text_that_breaks_the_rules_is_rejected() {
 }
 
 #[test]
+fn a_new_exchange_ends_the_one_before() {
+    let mut bench = discovery(&[]);
+    bench.feed(text(pdu::CONTINUE, u32::MAX, 1), b"SendTar");
+    let old = bench.one().as_pdu::<TextResponse>().ttt.get();
+    ask(&mut bench, 2, "SendTargets=All");
+    bench.feed(text(0x80, old, 3), b"gets=All\0");
+    assert_eq!(bench.one().as_pdu::<Reject>().reason, 9);
+}
+
+#[test]
 fn only_what_may_be_renegotiated_is() {
     let mut bench = Bench::ready(Options::default(), &[]);
     assert_eq!(ask(&mut bench, 1, "MaxRecvDataSegmentLength=4096"), []);

@@ -80,6 +80,13 @@ fn an_abort_that_crosses_the_answer_of_its_task_is_complete() {
     assert_eq!(bench.one().as_pdu::<pdu::ScsiResponse>().stat_sn.get(), 2);
     bench.feed(tmf(1, 1, 2, 1), &[]);
     assert_eq!(answer(&mut bench), 0);
+    bench.feed(read(2, 2, 512), &[]);
+    let task = bench.command().tag;
+    let wanted = Some(Wanted { read: 512, write: 0 });
+    bench.with(|c, tx| c.send_data(task, TestPayload(bytes(512)), 0..512, wanted, tx));
+    bench.got();
+    bench.feed(tmf(1, 2, 3, 2), &[]);
+    assert_eq!(answer(&mut bench), 0);
     let acknowledged = TmfRequest { exp_stat_sn: U32::new(3), ..tmf(1, 1, 2, 1) };
     bench.feed(acknowledged, &[]);
     assert_eq!(answer(&mut bench), 1);
