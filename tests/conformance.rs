@@ -9,7 +9,7 @@ const PASS_AT_LEAST: usize = 160;
 
 #[test]
 fn iscsi_test_cu_passes_and_none_fails_or_hangs() -> Result<()> {
-    let server = Serve::demo("512M").start()?;
+    let server = Serve::demo("512M").quiet().start()?;
     let report = run(server.url(), &list()?, |_| {})?;
     let counts = report.counts();
     ensure!(counts.failed + counts.hung == 0, "{counts:?}\n{}", report.failures());

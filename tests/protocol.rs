@@ -5,7 +5,9 @@ use std::io::Write;
 use anyhow::{Result, ensure};
 use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve};
-use lunet_e2e::wire::scsi::{GOOD, write16};
+use lunet_e2e::wire::scsi::{
+    CHECK_CONDITION, GOOD, LOGICAL_UNIT_RESET, TEST_UNIT_READY, sense_key, write16,
+};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
 
 const BLOCK: usize = 512;
@@ -70,6 +72,7 @@ fn data_with_a_wrong_digest_is_not_written() -> Result<()> {
         Err(closed) => println!("closed: {closed}"),
     }
     ensure!(other.read(0, 0, 1, BLOCK)? == [1; BLOCK], "the wrong data was written");
+    drop((session, other));
     server.stop()?;
     Ok(())
 }
@@ -90,6 +93,7 @@ fn a_wrong_header_digest_ends_the_connection_only() -> Result<()> {
     ensure!(end.is_some(), "the connection is still open");
     other.settle(0)?;
     ensure!(other.read(0, 0, 1, BLOCK)? == [0; BLOCK], "the damaged command was executed");
+    other.logout()?;
     server.stop()?;
     Ok(())
 }
@@ -143,6 +147,36 @@ fn the_same_initiator_session_id_reinstates_the_session() -> Result<()> {
     new.settle(0)?;
     new.write(0, 0, &[5; BLOCK], BLOCK)?;
     ensure!(bystander.read(0, 0, 1, BLOCK)? == [5; BLOCK]);
+    bystander.logout()?;
+    new.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_logical_unit_reset_is_answered_and_told_to_the_others() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let login = Login::new(server.portal(), DEMO_TARGET);
+    let mut session = Session::open(&login)?;
+    let mut other = Session::open(&Login { qualifier: 1, ..login.clone() })?;
+    session.settle(0)?;
+    other.settle(0)?;
+    for n in 0..20 {
+        session.start(0, &write16(n * 8, 8), 0, &[7; 4096])?;
+    }
+    ensure!(session.task_management(LOGICAL_UNIT_RESET, 0)? == 0);
+    // SAM-5 5.14.5: a unit attention for every nexus.
+    let answer = other.execute(0, &TEST_UNIT_READY, 0, &[])?;
+    ensure!(answer.status == CHECK_CONDITION && sense_key(&answer) == Some(6), "{answer:02x?}");
+    ensure!(answer.sense.get(12) == Some(&0x29), "not a reset: {answer:02x?}");
+    other.settle(0)?;
+    session.settle(0)?;
+    session.write(0, 0, &[8; BLOCK], BLOCK)?;
+    ensure!(other.read(0, 0, 1, BLOCK)? == [8; BLOCK]);
+    // There is no LUN 9: RFC 7143 11.6.1, `LUN does not exist`.
+    ensure!(session.task_management(LOGICAL_UNIT_RESET, 9)? == 2);
+    other.logout()?;
+    session.logout()?;
     server.stop()?;
     Ok(())
 }

@@ -16,6 +16,8 @@ pub mod opcode {
     pub const NOP_OUT: u8 = 0x00;
     /// SCSI Command.
     pub const SCSI_COMMAND: u8 = 0x01;
+    /// Task Management Function Request.
+    pub const TASK_MANAGEMENT: u8 = 0x02;
     /// Login Request.
     pub const LOGIN_REQUEST: u8 = 0x03;
     /// SCSI Data-Out.
@@ -26,6 +28,8 @@ pub mod opcode {
     pub const NOP_IN: u8 = 0x20;
     /// SCSI Response.
     pub const SCSI_RESPONSE: u8 = 0x21;
+    /// Task Management Function Response.
+    pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
     /// Login Response.
     pub const LOGIN_RESPONSE: u8 = 0x23;
     /// SCSI Data-In.

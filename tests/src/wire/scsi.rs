@@ -2,6 +2,8 @@
 
 use anyhow::{Result, ensure};
 
+use super::opcode;
+use super::pdu::Pdu;
 use super::session::{Answer, Session};
 
 /// Status GOOD.
@@ -40,7 +42,28 @@ pub fn sense_key(answer: &Answer) -> Option<u8> {
     Some(answer.sense.get(at)? & 0x0f)
 }
 
+/// LOGICAL UNIT RESET (RFC 7143 11.5.1).
+pub const LOGICAL_UNIT_RESET: u8 = 5;
+
 impl Session {
+    /// Sends a task management function for a whole logical unit and gives its response; 0 = function complete. The
+    /// answers of commands that end before it are dropped.
+    pub fn task_management(&mut self, function: u8, lun: u8) -> Result<u8> {
+        let mut pdu = Pdu::new(opcode::TASK_MANAGEMENT | 0x40);
+        pdu.header[1] = 0x80 | function;
+        pdu.header[9] = lun;
+        pdu.set_word(16, 0x7fff_0002);
+        pdu.set_word(20, u32::MAX);
+        pdu.set_word(24, self.cmd_sn());
+        self.send(&pdu)?;
+        loop {
+            let answer = self.receive()?;
+            if answer.opcode() == opcode::TASK_MANAGEMENT_RESPONSE {
+                return Ok(answer.header[2]);
+            }
+        }
+    }
+
     /// Takes the unit attention that a new session has, so that the next command counts.
     pub fn settle(&mut self, lun: u8) -> Result<()> {
         for _ in 0..8 {
