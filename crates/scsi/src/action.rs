@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use lunet_block::BlockRange;
 
+use crate::reserve::Request;
 use crate::sense::Sense;
 
 /// Status codes (SAM-5 5.3).
@@ -74,6 +75,10 @@ impl Reply {
         Self { status: status::GOOD, data, sense: None }
     }
 
+    /// RESERVATION CONFLICT.
+    pub const CONFLICT: Self =
+        Self { status: status::RESERVATION_CONFLICT, data: Vec::new(), sense: None };
+
     /// CHECK CONDITION.
     pub const fn check(sense: Sense) -> Self {
         Self { status: status::CHECK_CONDITION, data: Vec::new(), sense: Some(sense) }
@@ -116,6 +121,13 @@ pub struct Power {
 pub enum ParameterKind {
     /// UNMAP (SBC-4 5.30).
     Unmap,
+    /// PERSISTENT RESERVE OUT (SPC-5 6.15).
+    PersistentReserveOut {
+        /// SERVICE ACTION.
+        action: u8,
+        /// SCOPE and TYPE, 0 where the service action has no use for them.
+        scope_and_kind: u8,
+    },
 }
 
 /// A parameter list to fetch.
@@ -188,6 +200,8 @@ pub enum Action {
     Parameters(Parameters),
     /// Give the space of these ranges back; they read as zeroes afterwards. Not empty.
     Unmap(Vec<BlockRange>),
+    /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
+    Reservation(Request),
     /// Start or stop the unit; tell it with [`Unit::set_stopped`](crate::Unit::set_stopped).
     Power(Power),
 }

@@ -6,6 +6,7 @@ use crate::action::{Action, CommandIn, ParameterKind, Parameters, Reply, Task};
 use crate::cdb::Cdb;
 use crate::nexus::Nexus;
 use crate::opcodes::{self, Handler, Needs, Opcode};
+use crate::reserve::Guard;
 use crate::sense::{Code, Key, Sense};
 use crate::unit::{Target, Unit};
 
@@ -43,6 +44,13 @@ pub fn execute(
 
 fn run(cx: &mut Cx<'_>) -> Outcome {
     let opcode = opcodes::find(&cx.cdb, cx.unit);
+    // The order of SAM-5 5.3.3: a reset that was not reported yet, a reservation in the way, any
+    // other unit attention.
+    if let Ok(opcode) = opcode
+        && conflicts(cx, opcode)
+    {
+        return Ok(Task::reply(Reply::CONFLICT));
+    }
     // A unit attention comes before everything but the three commands that must always work
     // (SAM-5 5.14.4).
     let exempt = matches!(opcode, Ok(o) if o.needs.contains(Needs::NOTHING));
@@ -75,6 +83,17 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     }
 }
 
+/// True if a reservation of another nexus is in the way.
+fn conflicts(cx: &Cx<'_>, opcode: &Opcode) -> bool {
+    let Some(nexus) = cx.nexus.as_deref() else { return false };
+    let guard = match opcode.guard {
+        // START = 1 and POWER CONDITION = 0 (SBC-4 table 15).
+        Guard::Power if cx.cdb.byte(4) & 0xF1 == 0x01 => Guard::Status,
+        guard => guard,
+    };
+    !nexus.access().allows(guard) && !nexus.reset_pending()
+}
+
 /// The command block must be whole, and NACA zero: lunet has no ACA (NORMACA is 0, SAM-5 5.2).
 fn check_control(cx: &Cx<'_>, opcode: &Opcode) -> Result<(), Sense> {
     let len = opcode.len();
@@ -93,6 +112,9 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
     }
     let result = match parameters.kind {
         ParameterKind::Unmap => crate::unmap::parse(unit, &data[..asked]),
+        ParameterKind::PersistentReserveOut { action, scope_and_kind } => {
+            crate::reserve::parse(action, scope_and_kind, &data[..asked])
+        }
     };
     result.unwrap_or_else(|sense| Action::Complete(Reply::check(sense)))
 }

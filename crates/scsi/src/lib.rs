@@ -12,6 +12,7 @@
 //! | [`lun`] | logical unit numbers, REPORT LUNS |
 //! | [`mod@unit`] | what is known of one logical unit |
 //! | [`nexus`] | what is known of one initiator at one logical unit |
+//! | [`reserve`] | the reservations of one logical unit |
 //! | [`action`] | what a command asks for |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ mod mode;
 pub mod nexus;
 mod opcodes;
 mod report_luns;
+pub mod reserve;
 mod rw;
 pub mod sense;
 mod supported;

@@ -1,5 +1,6 @@
 //! What a logical unit keeps for one initiator (an I_T_L nexus, SAM-5 4.2).
 
+use crate::reserve::Access;
 use crate::sense::{Code, Key, Sense};
 
 /// A unit attention condition (SAM-5 5.14), in the order in which they are reported.
@@ -14,6 +15,12 @@ pub enum Attention {
     NexusLoss,
     /// CLEAR TASK SET or a TAS-less abort by another initiator.
     CommandsCleared,
+    /// CLEAR took the reservation and all registrations away.
+    ReservationsPreempted,
+    /// A reservation that others shared was released.
+    ReservationsReleased,
+    /// PREEMPT took this nexus's registration away.
+    RegistrationsPreempted,
     /// The mode parameters changed.
     ModeParametersChanged,
     /// The volume has another size.
@@ -23,11 +30,14 @@ pub enum Attention {
 }
 
 impl Attention {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
         Self::CommandsCleared,
+        Self::ReservationsPreempted,
+        Self::ReservationsReleased,
+        Self::RegistrationsPreempted,
         Self::ModeParametersChanged,
         Self::CapacityChanged,
         Self::ReportedLunsChanged,
@@ -44,6 +54,9 @@ impl Attention {
             Self::BusDeviceReset => Code::BUS_DEVICE_RESET,
             Self::NexusLoss => Code::NEXUS_LOSS,
             Self::CommandsCleared => Code::COMMANDS_CLEARED,
+            Self::ReservationsPreempted => Code::RESERVATIONS_PREEMPTED,
+            Self::ReservationsReleased => Code::RESERVATIONS_RELEASED,
+            Self::RegistrationsPreempted => Code::REGISTRATIONS_PREEMPTED,
             Self::ModeParametersChanged => Code::MODE_PARAMETERS_CHANGED,
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
@@ -51,37 +64,64 @@ impl Attention {
     }
 }
 
-/// The state of one I_T_L nexus. A set, not a list: the same condition pends once, so the memory is
-/// bounded, and the order of [`Attention`] is the order of reporting.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A set of unit attentions. Not a list: the same condition pends once, so the memory is bounded, and
+/// the order of [`Attention`] is the order of reporting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attentions(u16);
+
+impl Attentions {
+    /// A reset or power on says all that the conditions before it said, so they are dropped
+    /// (SAM-5 5.14.3).
+    pub const fn establish(&mut self, attention: Attention) {
+        if matches!(attention, Attention::PowerOn | Attention::BusDeviceReset) {
+            self.0 &= Attention::PowerOn.bit() | Attention::ReportedLunsChanged.bit();
+        }
+        self.0 |= attention.bit();
+    }
+}
+
+/// The state of one I_T_L nexus.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nexus {
-    pending: u16,
+    pending: Attentions,
+    access: Access,
+    seen: u64,
+}
+
+impl Default for Nexus {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Nexus {
-    /// A nexus with nothing pending.
+    /// A nexus with nothing pending, that has not looked at the unit's reservations yet.
     pub const fn new() -> Self {
-        Self { pending: 0 }
+        Self { pending: Attentions(0), access: Access::FULL, seen: 0 }
     }
 
-    /// Establishes a unit attention condition. A reset or power on says all that the conditions
-    /// before it said, so they are dropped (SAM-5 5.14.3).
+    /// Establishes a unit attention condition.
     pub const fn establish(&mut self, attention: Attention) {
-        if matches!(attention, Attention::PowerOn | Attention::BusDeviceReset) {
-            self.pending &= Attention::PowerOn.bit() | Attention::ReportedLunsChanged.bit();
-        }
-        self.pending |= attention.bit();
+        self.pending.establish(attention);
     }
 
     /// True if a condition pends.
     pub const fn attention_pending(&self) -> bool {
-        self.pending != 0
+        self.pending.0 != 0
+    }
+
+    /// True if a condition pends that comes even before a reservation conflict (SAM-5 5.3.3): one of
+    /// those with additional sense code 29h.
+    pub(crate) const fn reset_pending(&self) -> bool {
+        let resets =
+            Attention::PowerOn.bit() | Attention::BusDeviceReset.bit() | Attention::NexusLoss.bit();
+        self.pending.0 & resets != 0
     }
 
     /// Takes the condition that is to be reported next.
     pub fn take(&mut self) -> Option<Attention> {
-        let next = Attention::ALL.into_iter().find(|a| self.pending & a.bit() != 0)?;
-        self.pending &= !next.bit();
+        let next = Attention::ALL.into_iter().find(|a| self.pending.0 & a.bit() != 0)?;
+        self.pending.0 &= !next.bit();
         Some(next)
     }
 
@@ -92,6 +132,23 @@ impl Nexus {
 
     /// Drops a condition: REPORT LUNS clears REPORTED LUNS DATA HAS CHANGED (SPC-5 6.33).
     pub const fn clear(&mut self, attention: Attention) {
-        self.pending &= !attention.bit();
+        self.pending.0 &= !attention.bit();
+    }
+
+    /// The latest change of the unit's reservations that this nexus knows of; if there was a later
+    /// one, it must be [refreshed](crate::reserve::Reservations::refresh) before its next command.
+    pub const fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// What the unit's reservations let this nexus do.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) const fn update(&mut self, seen: u64, access: Access, news: Attentions) {
+        self.seen = seen;
+        self.access = access;
+        self.pending.0 |= news.0;
     }
 }

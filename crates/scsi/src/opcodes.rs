@@ -5,9 +5,10 @@ use bitflags::bitflags;
 
 use crate::cdb::Cdb;
 use crate::execute::{Cx, Outcome};
+use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
-use crate::{basic, capacity, inquiry, mode, report_luns, rw, supported, unmap};
+use crate::{basic, capacity, inquiry, mode, report_luns, reserve, rw, supported, unmap};
 
 bitflags! {
     /// What must hold before a command is decoded.
@@ -43,6 +44,8 @@ pub(crate) struct Opcode {
     /// that is looked at.
     pub usage: &'static [u8],
     pub needs: Needs,
+    /// What a reservation of another nexus does to it.
+    pub guard: Guard,
     pub handler: Handler,
     /// RECOMMENDED COMMAND TIMEOUT in seconds.
     pub timeout: u32,
@@ -60,20 +63,33 @@ impl Opcode {
     }
 }
 
-const fn op(usage: &'static [u8], needs: Needs, timeout: u32, handler: Handler) -> Opcode {
-    Opcode { code: usage[0], service_action: None, usage, needs, handler, timeout }
+/// What must hold, and what reservations do.
+type Rule = (Needs, Guard);
+
+const fn op(usage: &'static [u8], rule: Rule, timeout: u32, handler: Handler) -> Opcode {
+    let (needs, guard) = rule;
+    Opcode { code: usage[0], service_action: None, usage, needs, guard, handler, timeout }
 }
 
 /// Service actions stand in byte 1.
-const fn sa(usage: &'static [u8], sa: u16, needs: Needs, timeout: u32, handler: Handler) -> Opcode {
-    Opcode { code: usage[0], service_action: Some(sa), usage, needs, handler, timeout }
+const fn sa(usage: &'static [u8], sa: u16, rule: Rule, timeout: u32, handler: Handler) -> Opcode {
+    Opcode { service_action: Some(sa), ..op(usage, rule, timeout, handler) }
 }
 
-const NONE: Needs = Needs::empty();
-const ALWAYS: Needs = Needs::NOTHING;
-const READ: Needs = Needs::READY;
-const WRITE: Needs = Needs::READY.union(Needs::WRITABLE);
-const THIN: Needs = WRITE.union(Needs::THIN);
+/// Answered whatever pends and whoever holds the unit.
+const ALWAYS: Rule = (Needs::NOTHING, Guard::Free);
+/// Reservations do not concern it, or it is about them.
+const FREE: Rule = (Needs::empty(), Guard::Free);
+/// TEST UNIT READY.
+const STATE: Rule = (Needs::READY, Guard::Status);
+/// Reports parameters that go with the medium.
+const REPORT: Rule = (Needs::empty(), Guard::Read);
+const POWER: Rule = (Needs::empty(), Guard::Power);
+const READ: Rule = (Needs::READY, Guard::Read);
+/// Has an effect on the medium's cache that only writers may have.
+const SYNC: Rule = (Needs::READY, Guard::Write);
+const WRITE: Rule = (Needs::READY.union(Needs::WRITABLE), Guard::Write);
+const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
 
 /// Seconds: commands answered from memory, transfers, and those that work through large ranges.
 const QUICK: u32 = 10;
@@ -83,34 +99,50 @@ const LONG: u32 = 120;
 /// All commands, by operation code, then service action.
 #[rustfmt::skip]
 pub(crate) static TABLE: &[Opcode] = &[
-    op(&[0x00, 0, 0, 0, 0, 0x04], READ, QUICK, Handler::Unit(basic::test_unit_ready)),
+    op(&[0x00, 0, 0, 0, 0, 0x04], STATE, QUICK, Handler::Unit(basic::test_unit_ready)),
     op(&[0x03, 0x01, 0, 0, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(basic::request_sense)),
     op(&[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read6)),
     op(&[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write6)),
     op(&[0x12, 0x03, 0xFF, 0xFF, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(inquiry::inquiry)),
-    op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], NONE, QUICK, Handler::Unit(mode::sense6)),
-    op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], NONE, LONG, Handler::Unit(basic::start_stop)),
-    op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], NONE, QUICK, Handler::Unit(capacity::read10)),
+    op(&[0x16, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
+    op(&[0x17, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
+    op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense6)),
+    op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], POWER, LONG, Handler::Unit(basic::start_stop)),
+    op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(capacity::read10)),
     op(&[0x28, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read10)),
     op(&[0x2A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write10)),
     op(&[0x2E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify10)),
     op(&[0x2F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, LONG, Handler::Unit(rw::verify10)),
     op(&[0x34, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::prefetch10)),
-    op(&[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, LONG, Handler::Unit(rw::sync10)),
+    op(&[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], SYNC, LONG, Handler::Unit(rw::sync10)),
     op(&[0x41, 0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, LONG, Handler::Unit(rw::write_same10)),
     op(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], THIN, LONG, Handler::Unit(unmap::unmap)),
-    op(&[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0x04], NONE, QUICK, Handler::Unit(mode::sense10)),
+    op(&[0x56, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
+    op(&[0x57, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
+    op(&[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense10)),
+    sa(&[0x5E, 0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], 0x00, FREE, QUICK, Handler::Unit(reserve::persistent_in)),
+    sa(&[0x5E, 0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], 0x01, FREE, QUICK, Handler::Unit(reserve::persistent_in)),
+    sa(&[0x5E, 0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], 0x02, FREE, QUICK, Handler::Unit(reserve::persistent_in)),
+    sa(&[0x5E, 0x1F, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], 0x03, FREE, QUICK, Handler::Unit(reserve::persistent_in)),
+    sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x00, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x01, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x02, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x03, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x04, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x05, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x06, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
+    sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x07, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
     op(&[0x88, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read16)),
     op(&[0x8A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write16)),
     op(&[0x8E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify16)),
     op(&[0x8F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::verify16)),
     op(&[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::prefetch16)),
-    op(&[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::sync16)),
+    op(&[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], SYNC, LONG, Handler::Unit(rw::sync16)),
     op(&[0x93, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, LONG, Handler::Unit(rw::write_same16)),
-    sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, NONE, QUICK, Handler::Unit(capacity::read16)),
+    sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, FREE, QUICK, Handler::Unit(capacity::read16)),
     op(&[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ALWAYS, QUICK, Handler::Any(report_luns::report_luns)),
-    sa(&[0xA3, 0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0C, NONE, QUICK, Handler::Unit(supported::operation_codes)),
-    sa(&[0xA3, 0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0D, NONE, QUICK, Handler::Unit(supported::task_management)),
+    sa(&[0xA3, 0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0C, REPORT, QUICK, Handler::Unit(supported::operation_codes)),
+    sa(&[0xA3, 0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0D, REPORT, QUICK, Handler::Unit(supported::task_management)),
     op(&[0xA8, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read12)),
     op(&[0xAA, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write12)),
     op(&[0xAE, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify12)),

@@ -81,8 +81,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// 16 MiB a transfer, 512 MiB an UNMAP or a WRITE SAME: each ends within seconds on any storage,
-    /// far from the 30 seconds after which initiators abort.
+    /// 16 MiB a transfer, 512 MiB an UNMAP: each ends within seconds on any storage, far from the 30
+    /// seconds after which initiators abort. A WRITE SAME reaches no further than a transfer:
+    /// initiators take its limit for one that reads and writes may reach as well, and libiscsi's
+    /// tests do.
     pub fn new(caps: &Caps) -> Self {
         let bs = caps.block_size;
         let unmap = caps.unmap != Support::None;
@@ -93,7 +95,7 @@ impl Limits {
             max_unmap_blocks: if unmap { (512 << 20) / bs } else { 0 },
             max_unmap_descriptors: if unmap { 256 } else { 0 },
             unmap_granularity_blocks: if unmap { (caps.unmap_granularity / bs).max(1) } else { 0 },
-            max_write_same_blocks: (512 << 20) / u64::from(bs),
+            max_write_same_blocks: u64::from((16 << 20) / bs),
         }
     }
 }

@@ -83,22 +83,22 @@ fn vpd_block_limits() {
         0, 0, 0x80, 0, 0, 0, 0x08, 0, // 16 MiB at most, 1 MiB at best
         0, 0, 0, 0, 0, 0x10, 0, 0, // no PRE-FETCH limit, 2^20 blocks to unmap
         0, 0, 1, 0, 0, 0, 0, 8, // in 256 descriptors, granularity 4 KiB
-        0x80, 0, 0, 0, 0, 0, 0, 0, // UGAVALID; WRITE SAME up to 2^20 blocks
-        0, 0x10, 0, 0,
+        0x80, 0, 0, 0, 0, 0, 0, 0, // UGAVALID; WRITE SAME up to a transfer
+        0, 0, 0x80, 0,
     ];
     assert_eq!(vpd(&unit(), 0xB0), padded(&thin, 64));
     #[rustfmt::skip]
     let thick = [
         0, 0xB0, 0, 60, 0x01, 0, 0, 8, 0, 0, 0x80, 0, 0, 0, 0x08, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0,
     ];
     assert_eq!(vpd(&unit_thick(), 0xB0), padded(&thick, 64));
     #[rustfmt::skip]
     let big = [
         0, 0xB0, 0, 60, 0x01, 0, 0, 1, 0, 0, 0x10, 0, 0, 0, 1, 0,
         0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1,
-        0x80, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0,
+        0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0,
     ];
     assert_eq!(vpd(&unit_4kn(), 0xB0), padded(&big, 64));
 }

@@ -40,7 +40,7 @@ fn the_reporting_option_must_fit_the_command() {
         illegal(&run(&unit(), &ask(option, 0x28, 0)), Code::INVALID_FIELD_IN_CDB);
     }
     for option in 1..4 {
-        assert_eq!(data(run(&unit(), &ask(option, 0x5F, 0))), UNSUPPORTED);
+        assert_eq!(data(run(&unit(), &ask(option, 0x5C, 0))), UNSUPPORTED);
     }
 }
 
