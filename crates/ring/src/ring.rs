@@ -231,6 +231,15 @@ impl Ring {
         events.append(&mut self.ready);
         driver!(self, d => d.wait(timeout, events))
     }
+
+    /// Submits everything queued and lets events gather for `time`, or until there are many. Then
+    /// [`wait`](Self::wait) finds them. What arrives on one socket meanwhile comes in one receive.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn gather(&mut self, time: Duration) -> io::Result<()> {
+        driver!(self, d => d.gather(time))
+    }
 }
 
 /// The error number of an error that came from a system call.

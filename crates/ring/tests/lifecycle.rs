@@ -3,7 +3,7 @@
 mod common;
 
 use std::collections::HashSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -99,6 +99,43 @@ fn a_wait_ends_at_its_timeout(config: Config) {
     assert_eq!(l.ring.counters().waits, waits + 1, "one system call");
 }
 
+fn what_gathers_is_found_by_the_next_wait(config: Config) {
+    let time = Duration::from_millis(30);
+    let (mut peer, ours) = UnixStream::pair().expect("a socket pair");
+    let mut l = Loop::new(&config);
+    let id = l.add(ours);
+    let start = Instant::now();
+    l.ring.gather(time).expect("the kernel waits");
+    assert!(start.elapsed() >= time, "with nothing to be had it takes its time");
+    // Queued operations are started before the wait, and one receive takes all that came.
+    l.ring.recv(id, common::scratch(100), Token(1));
+    let mut chain = TxChain::new();
+    chain.bytes(b"an answer");
+    l.ring.send(id, chain, Token(2));
+    let written = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&written);
+    let writer = thread::spawn(move || {
+        let mut answer = [0; 9];
+        peer.read_exact(&mut answer).expect("sent before the wait");
+        peer.write_all(b"one").expect("a socket pair");
+        peer.write_all(b"two").expect("a socket pair");
+        count.store(6, Ordering::Release);
+        peer
+    });
+    l.ring.gather(time).expect("the kernel waits");
+    // Unless this machine kept the writer waiting for longer than that.
+    let in_time = written.load(Ordering::Acquire);
+    let _peer = writer.join().expect("the answer came");
+    let mut received = None;
+    while received.is_none() {
+        if let Event::Received { result, .. } = l.next() {
+            received = Some(result);
+        }
+    }
+    let received = received.expect("a receive").expect("no error") as u64;
+    assert!(received >= in_time.max(3), "{received} bytes in one receive, {in_time} in time");
+}
+
 fn dropping_the_loop_gives_everything_back(config: Config) {
     let (mut peer, ours) = UnixStream::pair().expect("a socket pair");
     let (_full, theirs) = UnixStream::pair().expect("a socket pair");
@@ -143,6 +180,7 @@ for_each_driver!(
     after_stop_accepting_connections_are_refused,
     no_call_of_wake_is_lost,
     a_wait_ends_at_its_timeout,
+    what_gathers_is_found_by_the_next_wait,
     dropping_the_loop_gives_everything_back,
     the_driver_is_the_one_that_was_asked_for,
 );

@@ -115,6 +115,7 @@ pub(crate) struct Epoll {
 impl Epoll {
     pub(crate) fn new(config: &Config, waker: Waker) -> io::Result<Self> {
         let poll = Poll::new()?;
+        sys::sleep_exactly();
         let bound = config.entries.max(8) as usize;
         let pool = Pool::new(config.disk_threads, bound)?;
         poll.add(waker.event().raw(), libc::EPOLLIN, Kind::Waker.data(0))?;
@@ -178,6 +179,15 @@ impl Epoll {
                 return Ok(());
             }
         }
+    }
+
+    pub(crate) fn gather(&mut self, time: Duration) -> io::Result<()> {
+        self.counters.operations += self.pool.submit(&mut self.staged) as u64;
+        let mut ended = std::mem::take(&mut self.ended);
+        self.try_queued(&mut ended);
+        self.ended = ended;
+        std::thread::sleep(time);
+        Ok(())
     }
 
     /// Asks the kernel once and works off its reports. True if a signal came in between.

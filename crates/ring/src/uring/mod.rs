@@ -150,6 +150,11 @@ impl Uring {
         }
     }
 
+    pub(crate) fn gather(&mut self, time: Duration) -> io::Result<()> {
+        self.queue.flush();
+        self.queue.gather(time)
+    }
+
     /// Looks for events without sleeping. True if there were some.
     fn spin(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<bool> {
         let before = events.len();

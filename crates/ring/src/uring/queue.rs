@@ -91,6 +91,9 @@ pub(super) enum Entered {
     Early,
 }
 
+/// With this many completions at hand there is no use in waiting for more.
+const MANY: usize = 64;
+
 pub(super) struct Queue {
     ring: IoUring,
     /// Entries that found the submission queue full, in order.
@@ -182,6 +185,22 @@ impl Queue {
                 // EBUSY: completions must be fetched first, which follows.
                 Some(libc::ETIME | libc::EBUSY) => Ok(Entered::Normally),
                 Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM) => Ok(Entered::Early),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Submits what is queued and waits until `time` has passed or there are many completions. With
+    /// completion work deferred, a receive then takes all that has come meanwhile.
+    pub(super) fn gather(&mut self, time: Duration) -> io::Result<()> {
+        self.counters.waits += 1;
+        let time = Timespec::from(time);
+        match self.ring.submitter().submit_with_args(MANY, &SubmitArgs::new().timespec(&time)) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EBUSY | libc::EINTR | libc::EAGAIN | libc::ENOMEM) => {
+                    Ok(())
+                }
                 _ => Err(error),
             },
         }
