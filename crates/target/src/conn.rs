@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_iscsi::target::{Connection, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Buf, RxBufs, SocketId, TxChain};
+use lunet_scsi::reserve::{NexusId, Seat};
 
+use crate::core::Core;
 use crate::registry::Nexus;
 use crate::transmit::Outgoing;
 
@@ -21,12 +24,35 @@ pub const BACKLOG_HIGH: usize = 4 << 20;
 pub struct Session {
     /// Its key in the registry.
     pub nexus: Nexus,
+    /// The same, as reservations know it.
+    pub id: Arc<NexusId>,
     /// Target session identifying handle.
     pub tsih: u16,
     /// For each logical unit of the target, in the target's order: pending unit attentions.
     pub units: Vec<lunet_scsi::Nexus>,
+    /// For each of these units: its seat at the volume's reservations.
+    pub seats: Vec<Seat>,
     /// When it was admitted.
     pub since: Duration,
+}
+
+impl Session {
+    /// Takes a seat at the reservations of each of its volumes.
+    pub fn join(&mut self, core: &Core) {
+        let Some(target) = self.nexus.target else { return };
+        for volume in &core.targets[target].volumes {
+            let seat = core.volumes[*volume].reservations.with(|r| r.attach(self.id.clone()));
+            self.seats.push(seat);
+        }
+    }
+
+    /// Gives the seats back: the nexus is lost.
+    pub fn leave(&self, core: &Core) {
+        let Some(target) = self.nexus.target else { return };
+        for (volume, seat) in core.targets[target].volumes.iter().zip(&self.seats) {
+            core.volumes[*volume].reservations.with(|r| r.detach(*seat));
+        }
+    }
 }
 
 /// How far the end of a connection has come.

@@ -8,11 +8,13 @@ use std::time::Instant;
 use lunet_backends::Volume;
 use lunet_iscsi::target::Options;
 use lunet_scsi::Unit;
+use lunet_scsi::reserve::{Reservations, TargetPort};
 
-use crate::config::{Config, Limits, Portal};
+use crate::config::{Config, Limits, Portal, TargetEntry};
 use crate::fence::Fence;
 use crate::mail::Mailbox;
 use crate::registry::Registry;
+use crate::reservations::Shared;
 
 /// A volume with its logical unit.
 pub struct CoreVolume {
@@ -24,6 +26,8 @@ pub struct CoreVolume {
     pub unit: Unit,
     /// Abandoned writes.
     pub fence: Fence,
+    /// Who may use it.
+    pub reservations: Shared,
 }
 
 /// A target.
@@ -76,12 +80,18 @@ pub struct Core {
 impl Core {
     /// The shared part of a server with this many shards.
     pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Self {
-        let volumes = config.volumes.into_iter().map(|entry| CoreVolume {
+        let targets_config = &config.targets;
+        let volumes = config.volumes.into_iter().enumerate().map(|(number, entry)| CoreVolume {
             name: entry.name,
             volume: entry.volume,
             unit: entry.unit,
             fence: Fence::default(),
+            reservations: Shared::new(Reservations::new(
+                ports_of(number, targets_config, &portals),
+                false,
+            )),
         });
+        let volumes = volumes.collect();
         let targets = config.targets.into_iter().map(|mut entry| {
             entry.luns.sort_unstable();
             let luns: Vec<u16> = entry.luns.iter().map(|(lun, _)| *lun).collect();
@@ -101,7 +111,7 @@ impl Core {
         });
         Self {
             started: Instant::now(),
-            volumes: volumes.collect(),
+            volumes,
             targets: targets.collect(),
             portals,
             options: config.iscsi,
@@ -137,6 +147,21 @@ impl Core {
         self.loads[shard].fetch_add(1, Ordering::Relaxed);
         shard
     }
+}
+
+/// The target ports that lead to a volume.
+fn ports_of(volume: usize, targets: &[TargetEntry], portals: &[Portal]) -> Vec<TargetPort> {
+    let mut ports = Vec::new();
+    for target in targets.iter().filter(|t| t.luns.iter().any(|(_, v)| *v == volume)) {
+        for (number, portal) in portals.iter().enumerate() {
+            let reached = target.portals.is_empty() || target.portals.contains(&number);
+            let port = TargetPort { target: target.name.as_str().into(), relative: portal.tag };
+            if reached && !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+    }
+    ports
 }
 
 /// An iSCSI target port is the target in one portal group, so the group's tag is its number.

@@ -11,6 +11,7 @@ mod engine;
 mod fence;
 mod mail;
 mod registry;
+mod reservations;
 mod server;
 mod shard;
 mod site;

@@ -4,9 +4,11 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lunet_ring::Waker;
+use lunet_scsi::reserve::NexusId;
 
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
@@ -46,6 +48,24 @@ pub enum Mail {
         /// The task management function's ticket.
         ticket: u32,
     },
+    /// Abort the commands of these nexuses on a volume; answer with `Settled`.
+    Abort {
+        /// Index of the volume.
+        volume: usize,
+        /// Whose commands.
+        order: AbortOrder,
+        /// The shard that asks.
+        shard: usize,
+        /// The ticket of the command that asks.
+        ticket: u64,
+    },
+    /// Something that a command waited for is done.
+    Settled {
+        /// The command's ticket.
+        ticket: u64,
+        /// False if it could not be done.
+        done: bool,
+    },
     /// Report the shard's sessions.
     Sessions(SyncSender<Vec<SessionInfo>>),
     /// Report the shard's statistics.
@@ -56,6 +76,9 @@ pub enum Mail {
         grace: Duration,
     },
 }
+
+/// Whose commands are to be aborted. Locked until it is known, and empty if nothing came of it.
+pub type AbortOrder = Arc<Mutex<Vec<Arc<NexusId>>>>;
 
 /// A task management function that reaches beyond its own session.
 #[derive(Clone, Debug)]

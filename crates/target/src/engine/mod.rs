@@ -7,6 +7,7 @@
 mod compare;
 mod intake;
 mod read;
+mod reserve;
 mod start;
 mod task;
 mod write;
@@ -42,6 +43,8 @@ pub struct Engine {
     pub ring: Ring,
     /// The server's shared, unchanging part.
     pub core: Arc<Core>,
+    /// Which shard this is.
+    number: usize,
     /// Counts of the protocol.
     pub protocol: Protocol,
     /// Connections on this shard: their shares of the memory depend on it.
@@ -67,7 +70,7 @@ impl Engine {
     ///
     /// # Errors
     /// The operating system's, if a volume cannot be opened on this loop.
-    pub fn new(mut ring: Ring, core: Arc<Core>) -> Result<Self, i32> {
+    pub fn new(number: usize, mut ring: Ring, core: Arc<Core>) -> Result<Self, i32> {
         let mut volumes = Vec::with_capacity(core.volumes.len());
         for (number, entry) in core.volumes.iter().enumerate() {
             let channel = entry.volume.open_channel(number as u16, &mut ring)?;
@@ -79,6 +82,7 @@ impl Engine {
             });
         }
         Ok(Self {
+            number,
             ring,
             core,
             protocol: Protocol::default(),
@@ -258,7 +262,7 @@ impl Engine {
                     Job::Compare(_) => self.compare_done(index, done),
                     Job::Fill(_) => self.fill_done(index, done),
                     Job::Bare(_) => self.bare_done(index, done),
-                    Job::Collect(_) => {}
+                    Job::Collect(_) | Job::Settle(_) => {}
                 }
                 self.pump(conn, index);
             }
@@ -308,6 +312,7 @@ impl Engine {
             Job::Collect(_) => self.pump_collect(conn, index),
             Job::Fill(_) => self.pump_fill(index),
             Job::Bare(_) => self.pump_bare(index),
+            Job::Settle(_) => self.pump_settle(index),
         };
         if finished {
             self.finish(conn, index);
@@ -320,9 +325,9 @@ impl Engine {
         debug_assert!(task.idle(), "a command was answered with work in flight");
         let Some(Owner { tag, .. }) = task.owner else { return };
         conn.set_task(tag, None);
-        if task.busy {
-            self.protocol.busy += 1;
-            return respond(conn, tag, status::BUSY, &[], task.transfer);
+        if let Some(code) = task.refused {
+            self.protocol.busy += u64::from(code == status::BUSY);
+            return respond(conn, tag, code, &[], task.transfer);
         }
         self.stop_unit(&task);
         let moved =

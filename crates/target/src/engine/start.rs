@@ -55,7 +55,10 @@ impl Engine {
             Lun::decode(command.lun.to_be_bytes()).and_then(|lun| target.position(lun.0));
         let volume = position.map(|position| target.volumes[position]);
         let unit = volume.map(|volume| &self.core.volumes[volume].unit);
-        let nexus = position.map(|position| &mut session.units[position]);
+        let mut nexus = position.map(|position| &mut session.units[position]);
+        if let (Some(position), Some(volume), Some(nexus)) = (position, volume, &mut nexus) {
+            self.core.volumes[volume].reservations.refresh(session.seats[position], nexus);
+        }
         let request = CommandIn {
             cdb: command.cdb(),
             expects_read: command.expects_read,
@@ -83,6 +86,9 @@ impl Engine {
                 let failed = reply.sense.is_some();
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
                 send_reply(conn, arrival.tag, reply, transfer);
+            }
+            Action::Reservation(request) => {
+                self.reservation(conn, (arrival.tag, arrival.unit, arrival.volume), &request);
             }
             Action::Power(Power { start: true, .. }) => {
                 self.core.volumes[volume].unit.set_stopped(false);
@@ -200,7 +206,7 @@ impl Engine {
                     if power.no_flush { Bare::nothing() } else { self.flush(arrival.volume) };
                 Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
             }
-            Action::Complete(_) => Plan::still(Job::Bare(Bare::nothing())),
+            Action::Complete(_) | Action::Reservation(_) => Plan::still(Job::Bare(Bare::nothing())),
         })
     }
 
@@ -296,7 +302,7 @@ fn compare(
 }
 
 /// Sends an answer that needed no volume. GOOD travels with the last data.
-fn send_reply(conn: &mut Conn, tag: Tag, reply: Reply, transfer: Transfer) {
+pub(super) fn send_reply(conn: &mut Conn, tag: Tag, reply: Reply, transfer: Transfer) {
     match &reply.sense {
         Some(sense) => respond_sense(conn, tag, sense, transfer),
         None if reply.data.is_empty() || reply.status != status::GOOD => {

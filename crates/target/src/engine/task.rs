@@ -44,8 +44,9 @@ pub struct Task {
     pub writes: Option<ByteRange>,
     /// The fence that stands because of it.
     pub fenced: Option<ByteRange>,
-    /// It came too early: an abandoned write still holds its blocks.
-    pub busy: bool,
+    /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
+    /// RESERVATION CONFLICT.
+    pub refused: Option<u8>,
     /// Its unit is stopped when it is done.
     pub stops: bool,
     /// What it does.
@@ -75,6 +76,16 @@ pub enum Job {
     Fill(Fill),
     /// Requests without data, one after the other (UNMAP, WRITE SAME of zeroes, a flush).
     Bare(Bare),
+    /// Nothing but to wait until the rest of the server has done its part.
+    Settle(Settle),
+}
+
+/// State of [`Job::Settle`]. The command has taken effect.
+pub struct Settle {
+    /// What answers to it are told by.
+    pub ticket: u64,
+    /// How many answers are missing.
+    pub left: usize,
 }
 
 /// State of [`Job::Read`].
@@ -215,7 +226,7 @@ impl Task {
             sense: None,
             writes: None,
             fenced: None,
-            busy: false,
+            refused: None,
             stops: false,
             job,
         }
@@ -227,7 +238,7 @@ impl Task {
             Job::Read(job) => job.ready = [const { None }; DEPTH],
             Job::Compare(job) => job.data = Data::None,
             Job::Fill(job) => job.pattern = None,
-            Job::Write(_) | Job::Collect(_) | Job::Bare(_) => {}
+            Job::Write(_) | Job::Collect(_) | Job::Bare(_) | Job::Settle(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use lunet_block::{BlockRange, ByteRange, Completion, Op};
 use lunet_iscsi::target::{Tag, TransferError};
 use lunet_ring::{Buf, Payload};
-use lunet_scsi::{Action, Code, Key, Sense};
+use lunet_scsi::{Action, Code, Key, Sense, status};
 
 use super::Engine;
 use super::intake::Piece;
@@ -59,7 +59,7 @@ impl Engine {
             }
             Job::Compare(_) => self.compare_piece(index, piece),
             Job::Collect(_) => self.collected(conn, index, piece.buf, piece.len),
-            Job::Read(_) | Job::Fill(_) | Job::Bare(_) => {}
+            Job::Read(_) | Job::Fill(_) | Job::Bare(_) | Job::Settle(_) => {}
         }
     }
 
@@ -125,6 +125,9 @@ impl Engine {
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
+                    Action::Reservation(request) => {
+                        self.reservation_collected(conn, index, &request);
+                    }
                     _ => {}
                 };
             }
@@ -161,7 +164,7 @@ impl Engine {
         let ranges: Vec<ByteRange> = ranges.iter().map(|range| range.bytes(block)).collect();
         let task = &mut self.tasks[index as usize];
         if ranges.iter().any(|range| core.fence.blocks(*range)) {
-            task.busy = true;
+            task.refused = Some(status::BUSY);
             task.job = Job::Bare(Bare::nothing());
             return;
         }

@@ -10,6 +10,7 @@ use super::Shard;
 use crate::conn::Session;
 use crate::mail::Mail;
 use crate::registry::{Admission, Nexus, Place};
+use crate::reservations::nexus_id;
 
 impl Shard {
     /// A connection has negotiated: is there a place for it?
@@ -62,8 +63,17 @@ impl Shard {
         fresh.establish(Attention::PowerOn);
         let target = identity.target_name.as_deref().unwrap_or("discovery");
         tracing::info!(initiator = %identity.initiator_name, %target, peer = %conn.peer, tsih, "logged in");
-        conn.session =
-            Some(Session { nexus, tsih, units: vec![fresh; units], since: self.engine.now });
+        let id = nexus_id(&nexus, target);
+        let mut session = Session {
+            nexus,
+            id,
+            tsih,
+            units: vec![fresh; units],
+            seats: Vec::with_capacity(units),
+            since: self.engine.now,
+        };
+        session.join(&self.core);
+        conn.session = Some(session);
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.logins.fetch_sub(1, Ordering::Relaxed);

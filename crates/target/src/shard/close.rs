@@ -66,6 +66,7 @@ impl Shard {
         let place = Place { shard: number, connection: conn.serial };
         match conn.session.take() {
             Some(session) => {
+                session.leave(&self.core);
                 self.core.registry.remove(&session.nexus, place);
                 tracing::info!(initiator = %session.nexus.initiator, peer = %conn.peer, "session ended");
             }

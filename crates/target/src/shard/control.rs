@@ -20,6 +20,12 @@ impl Shard {
                 Mail::Ended { waiter } => self.login_again(waiter),
                 Mail::Clear(clear) => self.clear(&clear),
                 Mail::Cleared { waiter, ticket } => self.cleared(waiter, ticket),
+                Mail::Abort { volume, order, shard, ticket } => {
+                    self.abort_preempted(volume, &order, shard, ticket);
+                }
+                Mail::Settled { ticket, done } => {
+                    self.engine.settled(&mut self.conns, ticket, done);
+                }
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_iscsi::target::Tag;
+use lunet_scsi::reserve::Reservations;
 use lunet_scsi::{Attention, Lun};
 
 use super::Shard;
@@ -72,7 +73,7 @@ impl Shard {
     }
 
     /// Forgets one command of a connection.
-    fn abort(&mut self, slot: u32, tag: Tag) {
+    pub(super) fn abort(&mut self, slot: u32, tag: Tag) {
         let conn = &mut self.conns[slot as usize];
         conn.proto.abort(tag);
         if let Some(task) = conn.task(tag) {
@@ -115,6 +116,11 @@ impl Shard {
         let conn = &mut self.conns[slot as usize];
         if conn.clears.len() >= MAX_CLEARS {
             return conn.proto.respond_tmf(function.tag, TmfResponse::Rejected, &mut conn.out);
+        }
+        if cause != Cause::ClearTaskSet {
+            for volume in volumes.iter() {
+                self.core.volumes[*volume].reservations.with(Reservations::reset);
+            }
         }
         let reply = Place { shard: self.number, connection: conn.serial };
         let ticket = conn.next_ticket;

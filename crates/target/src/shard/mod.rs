@@ -7,6 +7,7 @@ mod admission;
 mod close;
 mod control;
 mod management;
+mod reserve;
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -65,7 +66,7 @@ impl Shard {
     ) -> Result<Self, i32> {
         Ok(Self {
             number,
-            engine: Engine::new(ring, core.clone())?,
+            engine: Engine::new(number, ring, core.clone())?,
             core,
             conns: Slab::new(),
             mail,

@@ -1,0 +1,106 @@
+//! Commands on a volume's reservations.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lunet_iscsi::target::Tag;
+use lunet_scsi::reserve::{Out, Outcome, Request};
+use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
+use slab::Slab;
+
+use super::Engine;
+use super::start::send_reply;
+use super::task::{Bare, Job, Settle};
+use crate::conn::Conn;
+use crate::mail::{AbortOrder, Mail};
+use crate::stats::Kind;
+
+impl Engine {
+    /// A command that came without a parameter list: it is answered at once.
+    pub(super) fn reservation(
+        &mut self,
+        conn: &mut Conn,
+        (tag, unit, volume): (Tag, usize, usize),
+        request: &Request,
+    ) {
+        let Some(session) = &conn.session else { return };
+        let seat = session.seats[unit];
+        let shared = &self.core.volumes[volume].reservations;
+        let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
+        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
+        send_reply(conn, tag, reply, transfer);
+    }
+
+    /// The parameter list of PERSISTENT RESERVE OUT has come.
+    pub(super) fn reservation_collected(&mut self, conn: &Conn, index: u32, request: &Request) {
+        let task = &self.tasks[index as usize];
+        let Some(session) = &conn.session else { return };
+        let (seat, volume) = (session.seats[task.unit], task.volume);
+        let shared = &self.core.volumes[volume].reservations;
+        let aborts = matches!(request, Request::Out(Out::Preempt { abort: true, .. }));
+        let ticket = self.core.next_serial();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        // The shards that have the letter wait here until the order is written.
+        let mut names = order.lock().unwrap_or_else(PoisonError::into_inner);
+        if aborts && !self.announce(volume, &order, ticket) {
+            return self.refuse(index, status::BUSY);
+        }
+        let outcome = shared.with(|state| state.execute(seat, request));
+        let left = if aborts { self.core.mailboxes().len() } else { 0 };
+        *names = outcome.aborts;
+        let task = &mut self.tasks[index as usize];
+        match outcome.reply {
+            Reply { status: status::GOOD, .. } => task.job = Job::Settle(Settle { ticket, left }),
+            Reply { sense: Some(sense), .. } => {
+                task.fail(sense);
+                task.job = Job::Bare(Bare::nothing());
+            }
+            Reply { status, .. } => self.refuse(index, status),
+        }
+    }
+
+    /// Sends word of an order to abort to every shard. False if one cannot take it: nothing comes of
+    /// those that were sent, because nothing will stand in the order.
+    fn announce(&self, volume: usize, order: &AbortOrder, ticket: u64) -> bool {
+        self.core.mailboxes().iter().all(|mailbox| {
+            let order = order.clone();
+            mailbox.send(Mail::Abort { volume, order, shard: self.number, ticket }).is_ok()
+        })
+    }
+
+    /// Ends a command with a status that has no sense data.
+    fn refuse(&mut self, index: u32, status: u8) {
+        let task = &mut self.tasks[index as usize];
+        task.refused = Some(status);
+        task.job = Job::Bare(Bare::nothing());
+    }
+
+    /// Something that a command waited for is done, or has failed.
+    pub fn settled(&mut self, conns: &mut Slab<Conn>, ticket: u64, done: bool) {
+        let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
+        // The command may have been aborted meanwhile.
+        let Some((index, task)) = self.tasks.iter_mut().find(|(_, task)| waits(&task.job)) else {
+            return;
+        };
+        if let Job::Settle(settle) = &mut task.job {
+            settle.left -= 1;
+        }
+        if !done {
+            task.fail(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE));
+        }
+        let index = index as u32;
+        if let Some(conn) = self.conn_of(conns, index) {
+            self.pump(conn, index);
+        }
+    }
+
+    /// True if the command has taken effect already and only waits for its answer.
+    pub fn is_settling(&self, index: u32) -> bool {
+        self.tasks.get(index as usize).is_some_and(|task| matches!(task.job, Job::Settle(_)))
+    }
+
+    /// True if the command can be answered.
+    pub(super) fn pump_settle(&self, index: u32) -> bool {
+        matches!(&self.tasks[index as usize].job, Job::Settle(settle) if settle.left == 0)
+    }
+}

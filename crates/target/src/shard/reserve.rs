@@ -1,0 +1,51 @@
+//! Aborts that PREEMPT AND ABORT asks for, on every shard.
+
+use std::sync::PoisonError;
+
+use lunet_iscsi::target::Tag;
+
+use super::Shard;
+use crate::mail::{AbortOrder, Mail};
+
+impl Shard {
+    /// Forgets the commands of preempted nexuses at one volume (SPC-5 5.14.11.5), and says so.
+    pub(super) fn abort_preempted(
+        &mut self,
+        volume: usize,
+        order: &AbortOrder,
+        asking: usize,
+        ticket: u64,
+    ) {
+        let nexuses = order.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            let Some(session) = &self.conns[slot as usize].session else { continue };
+            if nexuses.contains(&session.id) {
+                self.abort_at(slot, volume);
+            }
+        }
+        let mail = Mail::Settled { ticket, done: true };
+        if self.core.mailboxes()[asking].send(mail).is_err() {
+            tracing::warn!("PREEMPT AND ABORT stays unanswered: mailbox full");
+        }
+    }
+
+    /// Forgets every command of a connection at one volume, but for those that have taken effect
+    /// and only wait for their answer: the one that asks is among them.
+    fn abort_at(&mut self, slot: u32, volume: usize) {
+        let conn = &self.conns[slot as usize];
+        let Some(target) = conn.session.as_ref().and_then(|session| session.nexus.target) else {
+            return;
+        };
+        let volumes = &self.core.targets[target].volumes;
+        let units = volumes.iter().enumerate().filter(|(_, v)| **v == volume).map(|(unit, _)| unit);
+        let units: Vec<usize> = units.collect();
+        let tasks = conn.tasks.iter().flatten().filter(|task| !self.engine.is_settling(**task));
+        let tags: Vec<Tag> = tasks
+            .flat_map(|task| units.iter().filter_map(|unit| self.engine.tag_at(*task, *unit)))
+            .collect();
+        for tag in tags {
+            self.abort(slot, tag);
+        }
+    }
+}
