@@ -1,8 +1,11 @@
 //! The device server from outside: command blocks in, tasks out.
 
+mod cluster;
 mod common;
 mod io;
 mod properties;
 mod replies;
+mod reserve;
+mod reserve_model;
 mod state;
 mod supported;

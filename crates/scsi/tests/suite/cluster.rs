@@ -1,0 +1,159 @@
+//! Nexuses that send commands to one logical unit and its reservations.
+
+use std::sync::Arc;
+
+use crate::common::*;
+use lunet_scsi::reserve::{InitiatorPort, NexusId, Outcome, Reservations, Seat, TargetPort};
+use lunet_scsi::{Action, CommandIn, Nexus, Reply, Unit, execute, parameters};
+
+pub const GOOD: u8 = 0x00;
+pub const CHECK: u8 = 0x02;
+pub const CONFLICT: u8 = 0x18;
+
+pub struct Node {
+    pub id: Arc<NexusId>,
+    pub seat: Seat,
+    pub nexus: Nexus,
+}
+
+pub struct Cluster {
+    pub unit: Unit,
+    pub state: Reservations,
+    pub nodes: Vec<Node>,
+    /// What the last PREEMPT AND ABORT aborted.
+    pub aborts: Vec<Arc<NexusId>>,
+}
+
+pub fn port(relative: u16) -> TargetPort {
+    TargetPort { target: "iqn.t".into(), relative }
+}
+
+pub fn initiator(letter: char) -> InitiatorPort {
+    InitiatorPort { name: format!("iqn.host:{letter}"), isid: [0x40, 0, 0, 0, 0, letter as u8] }
+}
+
+impl Cluster {
+    /// Hosts a, b and d through port 1, host a through port 2 as well: nodes 0, 1, 3 and 2.
+    pub fn new() -> Self {
+        let other = TargetPort { target: "iqn.other".into(), relative: 2 };
+        Self::over(Reservations::new(vec![port(1), port(2), other], true))
+    }
+
+    pub fn over(state: Reservations) -> Self {
+        let mut cluster = Self { unit: unit(), state, nodes: vec![], aborts: vec![] };
+        for (letter, relative) in [('a', 1), ('b', 1), ('a', 2), ('d', 1)] {
+            let id = Arc::new(NexusId { initiator: initiator(letter), port: port(relative) });
+            let seat = cluster.state.attach(id.clone());
+            cluster.nodes.push(Node { id, seat, nexus: Nexus::new() });
+        }
+        cluster
+    }
+
+    /// The session of a node ends and begins anew.
+    pub fn log_in_again(&mut self, who: usize) {
+        let node = &mut self.nodes[who];
+        self.state.detach(node.seat);
+        node.seat = self.state.attach(node.id.clone());
+        node.nexus = Nexus::new();
+    }
+
+    /// Sends a command with the data that it may ask for.
+    pub fn send(&mut self, who: usize, cdb: &[u8], list: &[u8]) -> Reply {
+        let node = &mut self.nodes[who];
+        if node.nexus.seen() != self.state.changes() {
+            self.state.refresh(node.seat, &mut node.nexus);
+        }
+        let command = CommandIn { cdb, expects_read: 4096, expects_write: list.len() as u32 };
+        let task = execute(&target(), Some(&self.unit), Some(&mut node.nexus), &command);
+        let action = match task.action {
+            Action::Parameters(asked) => parameters(&self.unit, asked, list),
+            action => action,
+        };
+        match action {
+            Action::Complete(reply) => reply,
+            Action::Reservation(request) => {
+                let Outcome { reply, aborts } = self.state.execute(node.seat, &request);
+                self.aborts = aborts;
+                reply
+            }
+            // An operation on blocks: it was let through.
+            _ => Reply::GOOD,
+        }
+    }
+
+    pub fn status(&mut self, who: usize, cdb: &[u8]) -> u8 {
+        self.send(who, cdb, &[]).status
+    }
+
+    pub fn read(&mut self, who: usize) -> u8 {
+        self.status(who, &cdb(10, &[(0, &[0x28]), (8, &[1])]))
+    }
+
+    pub fn write(&mut self, who: usize) -> u8 {
+        self.send(who, &cdb(10, &[(0, &[0x2A]), (8, &[1])]), &[0; 512]).status
+    }
+
+    /// PERSISTENT RESERVE OUT.
+    pub fn out(&mut self, who: usize, action: u8, kind: u8, list: &[u8]) -> Reply {
+        let len = (list.len() as u32).to_be_bytes();
+        self.send(who, &cdb(10, &[(0, &[0x5F, action, kind]), (5, &len)]), list)
+    }
+
+    /// PERSISTENT RESERVE OUT with the plain parameter list; the status.
+    pub fn plain(&mut self, who: usize, action: u8, kind: u8, key: u64, second: u64) -> u8 {
+        self.out(who, action, kind, &list(key, second, 0)).status
+    }
+
+    pub fn register(&mut self, who: usize, key: u64, new_key: u64) -> u8 {
+        self.plain(who, 0, 0, key, new_key)
+    }
+
+    /// PERSISTENT RESERVE IN.
+    pub fn report(&mut self, who: usize, action: u8) -> Vec<u8> {
+        let reply = self.send(who, &cdb(10, &[(0, &[0x5E, action]), (7, &[0x10, 0])]), &[]);
+        assert_eq!((reply.status, reply.sense), (GOOD, None));
+        reply.data
+    }
+
+    /// The registered keys, in order.
+    pub fn keys(&mut self, who: usize) -> Vec<u64> {
+        let data = self.report(who, 0);
+        data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect()
+    }
+
+    /// TYPE of the reservation, 0 if there is none.
+    pub fn kind(&mut self, who: usize) -> u8 {
+        self.report(who, 1).get(21).copied().unwrap_or(0)
+    }
+
+    /// Takes the unit attentions of a node: the qualifiers of those with code 2Ah.
+    pub fn told(&mut self, who: usize) -> Vec<u8> {
+        let mut told = vec![];
+        loop {
+            let sense = self.send(who, &[3, 0, 0, 0, 252, 0], &[]).data;
+            if sense[2] == 0 {
+                return told;
+            }
+            assert_eq!((sense[2], sense[12]), (6, 0x2A));
+            told.push(sense[13]);
+        }
+    }
+}
+
+/// The plain parameter list; `flags` are SPEC_I_PT (08h), ALL_TG_PT (04h) and APTPL (01h).
+pub fn list(key: u64, second: u64, flags: u8) -> Vec<u8> {
+    let mut list = [key.to_be_bytes(), second.to_be_bytes(), [0; 8]].concat();
+    list[20] = flags;
+    list
+}
+
+/// The parameter list of REGISTER AND MOVE; `flags` are UNREG (02h) and APTPL (01h).
+pub fn move_list(key: u64, new: u64, flags: u8, relative: u16, to: &InitiatorPort) -> Vec<u8> {
+    let mut list = [key.to_be_bytes(), new.to_be_bytes(), [0; 8]].concat();
+    list[17] = flags;
+    list[18..20].copy_from_slice(&relative.to_be_bytes());
+    to.encode(&mut list);
+    let len = (list.len() - 24) as u32;
+    list[20..24].copy_from_slice(&len.to_be_bytes());
+    list
+}

@@ -1,0 +1,404 @@
+//! Random commands of four nexuses, against a small model written from the tables of SPC-5.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::*;
+use crate::common::cdb;
+use lunet_scsi::Code;
+use proptest::prelude::*;
+
+const PREEMPTED: u8 = 3;
+const RELEASED: u8 = 4;
+const UNREGISTERED: u8 = 5;
+const NODES: usize = 4;
+
+/// Who may read and write under each type: the holder, the registered, the others (SPC-5 table 66
+/// and the table of types).
+type Rights = [(bool, bool); 3];
+#[rustfmt::skip]
+const ACCESS: [(u8, Rights); 6] = [
+    (1, [(true, true), (true, false), (true, false)]),
+    (3, [(true, true), (false, false), (false, false)]),
+    (5, [(true, true), (true, true), (true, false)]),
+    (6, [(true, true), (true, true), (false, false)]),
+    (7, [(true, true), (true, true), (true, false)]),
+    (8, [(true, true), (true, true), (false, false)]),
+];
+
+const KINDS: [u8; 6] = [1, 3, 5, 6, 7, 8];
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Register { who: usize, ignore: bool, key: u64, new: u64 },
+    Reserve { who: usize, key: u64, kind: u8 },
+    Release { who: usize, key: u64, kind: u8 },
+    Clear { who: usize, key: u64 },
+    Preempt { who: usize, key: u64, victim: u64, kind: u8, abort: bool },
+    Move { who: usize, key: u64, new: u64, to: usize, unregister: bool },
+    LegacyReserve(usize),
+    LegacyRelease(usize),
+    Reset,
+    LogInAgain(usize),
+}
+
+/// What a command is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Good,
+    Conflict,
+    InvalidCdb,
+    InvalidList,
+    InvalidRelease,
+}
+use Answer::{Conflict, Good, InvalidCdb, InvalidList, InvalidRelease};
+
+#[derive(Clone, Debug, Default)]
+struct Model {
+    keys: [Option<u64>; NODES],
+    /// Type, and who reserved; for the all registrants types everybody registered holds it.
+    persistent: Option<(u8, usize)>,
+    legacy: Option<usize>,
+    generation: u32,
+    told: [BTreeSet<u8>; NODES],
+    aborted: BTreeSet<usize>,
+}
+
+impl Model {
+    fn all_hold(&self) -> bool {
+        matches!(self.persistent, Some((7 | 8, _)))
+    }
+
+    fn holds(&self, who: usize) -> bool {
+        match self.persistent {
+            Some((7 | 8, _)) => self.keys[who].is_some(),
+            Some((_, holder)) => holder == who,
+            None => false,
+        }
+    }
+
+    fn rights(&self, who: usize) -> (bool, bool) {
+        if let Some(holder) = self.legacy {
+            return (holder == who, holder == who);
+        }
+        let Some((kind, _)) = self.persistent else { return (true, true) };
+        let column = if self.holds(who) { 0 } else { 2 - usize::from(self.keys[who].is_some()) };
+        ACCESS.iter().find(|(k, _)| *k == kind).expect("a type").1[column]
+    }
+
+    fn tell(&mut self, but: usize, code: u8) {
+        for who in (0..NODES).filter(|who| *who != but) {
+            if self.keys[who].is_some() {
+                self.told[who].insert(code);
+            }
+        }
+    }
+
+    fn remove(&mut self, who: usize) {
+        let held = self.holds(who);
+        self.keys[who] = None;
+        match self.persistent {
+            Some((5 | 6, _)) if held => {
+                self.persistent = None;
+                self.tell(who, RELEASED);
+            }
+            Some((1 | 3, _)) if held => self.persistent = None,
+            Some((7 | 8, _)) if self.keys.iter().all(Option::is_none) => self.persistent = None,
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Answer {
+        let uses_list = !matches!(
+            step,
+            Step::LegacyReserve(_) | Step::LegacyRelease(_) | Step::Reset | Step::LogInAgain(_)
+        );
+        if uses_list && self.legacy.is_some() {
+            return Conflict;
+        }
+        match step {
+            Step::Register { who, ignore, key, new } => self.register(who, ignore, key, new),
+            Step::Reserve { who, key, kind } => match self.persistent {
+                _ if self.keys[who] != Some(key) => Conflict,
+                None => {
+                    self.persistent = Some((kind, who));
+                    Good
+                }
+                Some((held, _)) if self.holds(who) && held == kind => Good,
+                Some(_) => Conflict,
+            },
+            Step::Release { who, key, kind } => self.release(who, key, kind),
+            Step::Clear { who, key } => {
+                if self.keys[who] != Some(key) {
+                    return Conflict;
+                }
+                self.tell(who, PREEMPTED);
+                self.keys = [None; NODES];
+                self.persistent = None;
+                self.generation += 1;
+                Good
+            }
+            Step::Preempt { who, key, victim, kind, abort } => {
+                let answer = self.preempt(who, key, victim, kind);
+                if !abort {
+                    self.aborted.clear();
+                }
+                answer
+            }
+            Step::Move { who, key, new, to, unregister } => {
+                self.move_to(who, key, new, to, unregister)
+            }
+            Step::LegacyReserve(who) => self.legacy(who, true),
+            Step::LegacyRelease(who) => self.legacy(who, false),
+            Step::Reset => {
+                self.legacy = None;
+                Good
+            }
+            Step::LogInAgain(who) => {
+                if self.legacy == Some(who) {
+                    self.legacy = None;
+                }
+                Good
+            }
+        }
+    }
+
+    fn register(&mut self, who: usize, ignore: bool, key: u64, new: u64) -> Answer {
+        if !ignore && self.keys[who].unwrap_or(0) != key {
+            return Conflict;
+        }
+        match (self.keys[who], new) {
+            (None, 0) => return Good,
+            (Some(_), 0) => self.remove(who),
+            (_, new) => self.keys[who] = Some(new),
+        }
+        self.generation += 1;
+        Good
+    }
+
+    fn release(&mut self, who: usize, key: u64, kind: u8) -> Answer {
+        if self.keys[who] != Some(key) {
+            return Conflict;
+        }
+        match self.persistent {
+            Some((held, _)) if self.holds(who) => {
+                if held != kind {
+                    return InvalidRelease;
+                }
+                self.persistent = None;
+                if held >= 5 {
+                    self.tell(who, RELEASED);
+                }
+                Good
+            }
+            _ => Good,
+        }
+    }
+
+    fn preempt(&mut self, who: usize, key: u64, victim: u64, kind: u8) -> Answer {
+        if self.keys[who] != Some(key) {
+            return Conflict;
+        }
+        let old = self.persistent;
+        let takes = match old {
+            Some((7 | 8, _)) => victim == 0,
+            Some((_, holder)) => victim != 0 && self.keys[holder] == Some(victim),
+            None => false,
+        };
+        if victim == 0 && !takes {
+            return InvalidList;
+        }
+        let named: BTreeSet<usize> = (0..NODES)
+            .filter(|n| {
+                if victim == 0 {
+                    self.keys[*n].is_some() && *n != who
+                } else {
+                    self.keys[*n] == Some(victim)
+                }
+            })
+            .collect();
+        if named.is_empty() && !takes {
+            return Conflict;
+        }
+        for n in named.iter().copied().filter(|n| *n != who) {
+            self.keys[n] = None;
+            self.told[n].insert(UNREGISTERED);
+        }
+        if takes {
+            self.persistent = Some((kind, who));
+            if old.map(|(old, _)| old) != Some(kind) {
+                self.tell(who, RELEASED);
+            }
+        } else if named.contains(&who) {
+            self.keys[who] = None;
+        }
+        if self.keys.iter().all(Option::is_none) {
+            self.persistent = None;
+        }
+        self.generation += 1;
+        self.aborted = named;
+        Good
+    }
+
+    fn move_to(&mut self, who: usize, key: u64, new: u64, to: usize, unregister: bool) -> Answer {
+        if self.keys[who] != Some(key) {
+            return Conflict;
+        }
+        let Some((kind, _)) = self.persistent else { return InvalidCdb };
+        if self.all_hold() || !self.holds(who) {
+            return Conflict;
+        }
+        if new == 0 || to == who {
+            return InvalidList;
+        }
+        self.keys[to] = Some(new);
+        self.persistent = Some((kind, to));
+        if unregister {
+            self.keys[who] = None;
+        }
+        self.generation += 1;
+        Good
+    }
+
+    fn legacy(&mut self, who: usize, reserve: bool) -> Answer {
+        let registered = self.keys.iter().any(Option::is_some);
+        let let_in = match self.persistent {
+            Some((kind, _)) => self.holds(who) || (kind >= 5 && self.keys[who].is_some()),
+            None => false,
+        };
+        match self.legacy {
+            _ if let_in => Good,
+            _ if registered => Conflict,
+            Some(holder) if holder != who && reserve => Conflict,
+            Some(holder) if holder != who => Good,
+            _ => {
+                self.legacy = reserve.then_some(who);
+                Good
+            }
+        }
+    }
+}
+
+fn carry_out(c: &mut Cluster, step: Step) -> Answer {
+    c.aborts.clear();
+    let reply = match step {
+        Step::Register { who, ignore, key, new } => {
+            c.out(who, if ignore { 6 } else { 0 }, 0, &list(key, new, 0))
+        }
+        Step::Reserve { who, key, kind } => c.out(who, 1, kind, &list(key, 0, 0)),
+        Step::Release { who, key, kind } => c.out(who, 2, kind, &list(key, 0, 0)),
+        Step::Clear { who, key } => c.out(who, 3, 0, &list(key, 0, 0)),
+        Step::Preempt { who, key, victim, kind, abort } => {
+            c.out(who, 4 + u8::from(abort), kind, &list(key, victim, 0))
+        }
+        Step::Move { who, key, new, to, unregister } => {
+            let to = c.nodes[to].id.clone();
+            let flags = if unregister { 2 } else { 0 };
+            c.out(who, 7, 0, &move_list(key, new, flags, to.port.relative, &to.initiator))
+        }
+        Step::LegacyReserve(who) => c.send(who, &[0x16, 0, 0, 0, 0, 0], &[]),
+        Step::LegacyRelease(who) => c.send(who, &cdb(10, &[(0, &[0x57])]), &[]),
+        Step::Reset => {
+            c.state.reset();
+            return Good;
+        }
+        Step::LogInAgain(who) => {
+            c.log_in_again(who);
+            return Good;
+        }
+    };
+    match (reply.status, reply.sense.map(|sense| sense.code)) {
+        (GOOD, None) => Good,
+        (CONFLICT, None) => Conflict,
+        (CHECK, Some(Code::INVALID_FIELD_IN_CDB)) => InvalidCdb,
+        (CHECK, Some(Code::INVALID_FIELD_IN_PARAMETER_LIST)) => InvalidList,
+        (CHECK, Some(Code::INVALID_RELEASE)) => InvalidRelease,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Everything that can be seen from outside.
+fn compare(c: &mut Cluster, model: &mut Model, step: Step) {
+    for who in 0..NODES {
+        let told: BTreeSet<u8> = c.told(who).into_iter().collect();
+        assert_eq!(told, std::mem::take(&mut model.told[who]), "{step:?}: {who} is told");
+        let (read, write) = (c.read(who) == GOOD, c.write(who) == GOOD);
+        assert_eq!((read, write), model.rights(who), "{step:?}: what {who} may do");
+    }
+    let aborted: BTreeSet<usize> =
+        (0..NODES).filter(|n| c.aborts.contains(&c.nodes[*n].id)).collect();
+    assert_eq!(aborted, std::mem::take(&mut model.aborted), "{step:?}: aborted");
+    if model.legacy.is_some() {
+        return;
+    }
+    let mut keys = c.keys(0);
+    keys.sort_unstable();
+    let mut expected: Vec<u64> = model.keys.iter().copied().flatten().collect();
+    expected.sort_unstable();
+    assert_eq!(keys, expected, "{step:?}");
+    assert_eq!(c.kind(0), model.persistent.map_or(0, |(kind, _)| kind), "{step:?}");
+    let generation = u32::from_be_bytes(c.report(0, 0)[0..4].try_into().unwrap());
+    assert_eq!(generation, model.generation, "{step:?}");
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let who = 0..NODES;
+    let key = || prop_oneof![1 => Just(0_u64), 4 => 1..4_u64];
+    let kind = || prop::sample::select(&KINDS[..]);
+    let step = prop_oneof![
+        4 => (who.clone(), any::<bool>(), key(), key())
+            .prop_map(|(who, ignore, key, new)| Step::Register { who, ignore, key, new }),
+        4 => (who.clone(), key(), kind()).prop_map(|(who, key, kind)| Step::Reserve { who, key, kind }),
+        2 => (who.clone(), key(), kind()).prop_map(|(who, key, kind)| Step::Release { who, key, kind }),
+        1 => (who.clone(), key()).prop_map(|(who, key)| Step::Clear { who, key }),
+        4 => (who.clone(), key(), key(), kind(), any::<bool>()).prop_map(
+            |(who, key, victim, kind, abort)| Step::Preempt { who, key, victim, kind, abort }
+        ),
+        3 => (who.clone(), key(), key(), who.clone(), any::<bool>()).prop_map(
+            |(who, key, new, to, unregister)| Step::Move { who, key, new, to, unregister }
+        ),
+        1 => who.clone().prop_map(Step::LegacyReserve),
+        2 => who.clone().prop_map(Step::LegacyRelease),
+        1 => Just(Step::Reset),
+        1 => who.prop_map(Step::LogInAgain),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// Sends the sender's real key three times out of four: with random keys alone, most commands end
+/// in a conflict.
+fn aim(model: &Model, step: Step, honest: bool) -> Step {
+    let real = |who: usize, key: u64| if honest { model.keys[who].unwrap_or(0) } else { key };
+    match step {
+        Step::Register { who, ignore, key, new } => {
+            Step::Register { who, ignore, key: real(who, key), new }
+        }
+        Step::Reserve { who, key, kind } => Step::Reserve { who, key: real(who, key), kind },
+        Step::Release { who, key, kind } => Step::Release { who, key: real(who, key), kind },
+        Step::Clear { who, key } => Step::Clear { who, key: real(who, key) },
+        Step::Preempt { who, key, victim, kind, abort } => {
+            Step::Preempt { who, key: real(who, key), victim, kind, abort }
+        }
+        Step::Move { who, key, new, to, unregister } => {
+            Step::Move { who, key: real(who, key), new, to, unregister }
+        }
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2048))]
+
+    #[test]
+    fn the_reservations_are_those_of_the_model(
+        steps in steps(),
+        honest in prop::collection::vec(prop::bool::weighted(0.75), 60),
+    ) {
+        let (mut cluster, mut model) = (Cluster::new(), Model::default());
+        for (step, honest) in steps.into_iter().zip(honest) {
+            let step = aim(&model, step, honest);
+            let expected = model.step(step);
+            prop_assert_eq!(carry_out(&mut cluster, step), expected, "{:?}", step);
+            compare(&mut cluster, &mut model, step);
+        }
+    }
+}
