@@ -16,7 +16,7 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 	$(CARGO) run --locked --release -p lunet -- serve
 
 test: lint ## everything: install what is missing, lint, unit tests, real clients, short fuzzing
-	$(CARGO) test --locked --workspace --exclude lunet-e2e
+	$(CARGO) test --locked --no-fail-fast --workspace --exclude lunet-e2e
 	@if [ -d fuzz ]; then $(MAKE) fuzz; fi
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) test --locked --no-fail-fast -p lunet-e2e
