@@ -181,6 +181,7 @@ fn assemble(config: &Config, volumes: Vec<VolumeEntry>) -> lunet_target::Config 
             Driver::IoUring => DriverChoice::IoUring,
             Driver::Epoll => DriverChoice::Epoll,
         },
+        coalesce: server.coalesce,
         busy_poll: server.busy_poll,
     }
 }

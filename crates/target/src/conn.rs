@@ -66,6 +66,23 @@ pub enum Phase {
     Closed,
 }
 
+/// How a client works at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Many small commands at a time: it has answers to take in before it runs dry.
+    Calm,
+    /// Large transfers, or so many commands at a time that there is nothing to gain.
+    Busy,
+    /// Few commands at a time: it waits for its answers.
+    Impatient,
+}
+
+/// A client with this many answers still to take in is in no hurry.
+const PLENTY: u32 = 8;
+
+/// With this much to send in one turn, commands come in batches already.
+const LARGE: usize = 64 << 10;
+
 /// A task management function that waits for other shards.
 pub struct PendingClear {
     /// Names the function in letters.
@@ -160,6 +177,17 @@ impl Conn {
     /// Bytes that wait to be sent.
     pub fn backlog(&self) -> usize {
         self.sending + self.out.0.len()
+    }
+
+    /// How the client works, judged at the end of a turn.
+    pub fn pace(&self) -> Pace {
+        if self.proto.unread() < PLENTY {
+            Pace::Impatient
+        } else if self.backlog() > LARGE || self.proto.expects_payload() {
+            Pace::Busy
+        } else {
+            Pace::Calm
+        }
     }
 
     /// True if a receive is under way.

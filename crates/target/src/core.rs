@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lunet_backends::Volume;
 use lunet_iscsi::target::Options;
@@ -73,6 +73,8 @@ pub struct Core {
     pub logins: AtomicUsize,
     /// Connections of each shard.
     pub loads: Vec<AtomicUsize>,
+    /// How long commands of busy clients may gather; zero: never.
+    pub coalesce: Duration,
     mailboxes: OnceLock<Vec<Mailbox>>,
     serial: AtomicU64,
 }
@@ -119,6 +121,7 @@ impl Core {
             limits: config.limits,
             logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            coalesce: config.coalesce,
             mailboxes: OnceLock::new(),
             serial: AtomicU64::new(1),
         }

@@ -66,6 +66,8 @@ pub struct Server {
     pub shards: Option<usize>,
     /// What the event loop is built on.
     pub driver: Driver,
+    /// How long small commands of clients that work at a large depth may gather; zero: not at all.
+    pub coalesce: Duration,
     /// How long a shard looks for work before it sleeps; zero: not at all.
     pub busy_poll: Duration,
     /// Memory for data buffers, in bytes per shard.

@@ -58,11 +58,12 @@ pub const SERVER: Table = Table {
         key("control-socket", "path", "(lunet.sock in data)"),
         key("shards", "integer", "(one per core)"),
         key("driver", "string", "\"auto\""),
+        key("coalesce", "duration", "\"30us\""),
         key("busy-poll", "duration", "\"0s\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),
         key("login-timeout", "duration", "\"15s\""),
-        key("shutdown-grace", "duration", "\"10s\""),
+        key("shutdown-grace", "duration", "\"3s\""),
         key("log-level", "string", "\"info\""),
     ],
 };
