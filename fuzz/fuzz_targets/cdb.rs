@@ -1,0 +1,177 @@
+//! Any command blocks and parameter lists of several initiators at a logical unit.
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use lunet_block::{BlockRange, Caps, Support};
+use lunet_fuzz::Input;
+use lunet_scsi::reserve::{
+    InitiatorPort, MAX_REGISTRATIONS, NexusId, Request, Reservations, Seat, TargetPort,
+};
+use lunet_scsi::unit::MAX_PARAMETER_LIST;
+use lunet_scsi::{
+    Action, Attention, CommandIn, Identity, Nexus, Parameters, Reply, Target, Unit, execute,
+    parameters,
+};
+
+const ATTENTIONS: [Attention; 3] =
+    [Attention::PowerOn, Attention::BusDeviceReset, Attention::ReportedLunsChanged];
+
+fn unit(kind: u8) -> Option<Unit> {
+    if kind & 0x0f == 0x0f {
+        return None;
+    }
+    let support = |bit: u8| if kind & bit != 0 { Support::Native } else { Support::None };
+    let block_size = if kind & 1 != 0 { 4096 } else { 512 };
+    let caps = Caps {
+        block_size,
+        physical_block_size: 4096,
+        // Beyond what 32 bits of a READ CAPACITY (10) hold, or small.
+        blocks: if kind & 2 != 0 { 1 << 40 } else { 2048 },
+        read_only: kind & 4 != 0,
+        write_cache: kind & 8 != 0,
+        fua: support(0x10),
+        write_zeroes: support(0x20),
+        unmap: support(0x40),
+        unmap_granularity: 4096,
+        mapped_reads: false,
+        alignment: block_size,
+    };
+    Some(Unit::new(Identity::from_seed("fuzz"), caps))
+}
+
+fn check_range(unit: Option<&Unit>, range: BlockRange) {
+    let unit = unit.expect("a range without a unit");
+    assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");
+}
+
+fn check_reply(reply: &Reply) {
+    assert_eq!(reply.sense.is_some(), reply.status == lunet_scsi::status::CHECK_CONDITION);
+    if let Some(sense) = &reply.sense {
+        for format in [lunet_scsi::SenseFormat::Fixed, lunet_scsi::SenseFormat::Descriptor] {
+            assert!(!sense.encode(format).is_empty());
+        }
+    }
+}
+
+/// Checks what an action promises; gives the parameter list that it asks for.
+fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
+    match action {
+        Action::Complete(reply) => check_reply(reply),
+        Action::Read { range, .. }
+        | Action::Verify { range, .. }
+        | Action::Prefetch { range, .. }
+        | Action::Flush { range, .. } => check_range(unit, *range),
+        Action::Write { range, .. } | Action::WriteSame { range, .. } => {
+            check_range(unit, *range);
+            assert!(unit.is_some_and(|unit| !unit.caps.read_only));
+        }
+        Action::Unmap(ranges) => {
+            assert!(!ranges.is_empty() && ranges.len() <= 4096);
+            ranges.iter().for_each(|range| check_range(unit, *range));
+        }
+        Action::Parameters(wanted) => {
+            assert!((1..=MAX_PARAMETER_LIST).contains(&wanted.len));
+            return Some(*wanted);
+        }
+        Action::Reservation(_) | Action::Power(_) => {}
+    }
+    None
+}
+
+/// The initiators at the unit, and what they reserve of it.
+struct Initiators {
+    reservations: Reservations,
+    ports: Vec<TargetPort>,
+    nexuses: Vec<(Seat, Nexus)>,
+}
+
+impl Initiators {
+    fn new() -> Self {
+        let port = |relative| TargetPort { target: NAME.into(), relative };
+        let ports = vec![port(1), port(2)];
+        let mut reservations = Reservations::new(ports.clone(), true);
+        let nexuses = (0..3u16).map(|number| {
+            let name = format!("iqn.2026-11.local.lunet:i{}", number / 2);
+            let initiator = InitiatorPort { name, isid: [0x80, 0, 0, 0, 0, number as u8] };
+            let nexus = NexusId { initiator, port: port(1 + number % 2) };
+            (reservations.attach(Arc::new(nexus)), Nexus::new())
+        });
+        let nexuses = nexuses.collect();
+        Self { reservations, ports, nexuses }
+    }
+
+    /// The nexus with this number, up to date.
+    fn nexus(&mut self, number: usize) -> &mut Nexus {
+        let number = number % self.nexuses.len();
+        let (seat, nexus) = &mut self.nexuses[number];
+        self.reservations.refresh(*seat, nexus);
+        nexus
+    }
+
+    fn request(&mut self, number: usize, request: &Request) {
+        let (seat, _) = self.nexuses[number % self.nexuses.len()];
+        let outcome = self.reservations.execute(seat, request);
+        check_reply(&outcome.reply);
+        assert!(outcome.aborts.len() <= MAX_REGISTRATIONS);
+        // What is to survive a power loss can be read again, and is the same then.
+        let Some(saved) = self.reservations.saved() else { return };
+        assert!(saved.registrations.len() <= MAX_REGISTRATIONS);
+        let mut again = Reservations::new(self.ports.clone(), true);
+        assert_eq!(again.restore(saved.clone()), Ok(()));
+        assert_eq!(again.saved(), Some(saved));
+    }
+}
+
+const NAME: &str = "iqn.2026-11.local.lunet:fuzz";
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input(data);
+    let unit = unit(input.byte());
+    let unit = unit.as_ref();
+    let mut initiators = Initiators::new();
+    let luns = (0..u16::from(input.byte())).map(|lun| lun * 7).collect();
+    let target = Target {
+        name: NAME.to_string(),
+        portal_group_tag: 1,
+        relative_port: 1,
+        port_group: 0,
+        luns,
+    };
+    while !input.is_empty() {
+        let control = input.byte();
+        let len = match control & 3 {
+            0 => 6,
+            1 => 10,
+            2 => 16,
+            _ => 32,
+        };
+        let mut cdb = input.take(len).to_vec();
+        // As the transport hands it over: 16 bytes at least.
+        cdb.resize(len.max(16), 0);
+        let sender = usize::from(control >> 4 & 3);
+        let nexus = initiators.nexus(sender);
+        if control & 4 != 0 {
+            nexus.establish(ATTENTIONS[usize::from(control >> 6) % ATTENTIONS.len()]);
+        }
+        let (expects_read, expects_write) = match control & 8 {
+            0 => (u32::MAX, u32::MAX),
+            _ => (input.long(), input.long()),
+        };
+        let command = CommandIn { cdb: &cdb, expects_read, expects_write };
+        let task = execute(&target, unit, Some(nexus), &command);
+        if let Action::Complete(reply) = &task.action {
+            assert!(reply.data.len() as u64 <= task.transfer.data_in);
+        }
+        let mut action = task.action;
+        if let (Some(wanted), Some(unit)) = (check_action(unit, &action), unit) {
+            let list = usize::from(input.short());
+            action = parameters(unit, wanted, input.take(list));
+            assert!(check_action(Some(unit), &action).is_none());
+        }
+        if let Action::Reservation(request) = &action {
+            initiators.request(sender, request);
+        }
+    }
+});
