@@ -1,6 +1,7 @@
 //! What a server is made of: portals, volumes, targets and limits.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_backends::Volume;
@@ -25,6 +26,9 @@ pub struct VolumeEntry {
     pub volume: Volume,
     /// The logical unit: identity and limits.
     pub unit: Unit,
+    /// The file that keeps its persistent reservations through power loss (APTPL); without one,
+    /// initiators cannot ask for that.
+    pub reservations: Option<PathBuf>,
 }
 
 /// A target: a name, and the volumes behind it.

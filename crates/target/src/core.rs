@@ -1,8 +1,10 @@
 //! What all shards share: set up at start and not changed afterwards, apart from the registry,
 //! the fences and a few counters that only logins touch.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use lunet_backends::Volume;
@@ -10,8 +12,9 @@ use lunet_iscsi::target::Options;
 use lunet_scsi::Unit;
 use lunet_scsi::reserve::{Reservations, TargetPort};
 
-use crate::config::{Config, Limits, Portal, TargetEntry};
+use crate::config::{Config, Limits, Portal, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
+use crate::keeper::{self, Order};
 use crate::mail::Mailbox;
 use crate::registry::Registry;
 use crate::reservations::Shared;
@@ -28,6 +31,8 @@ pub struct CoreVolume {
     pub fence: Fence,
     /// Who may use it.
     pub reservations: Shared,
+    /// The file that keeps them through power loss.
+    pub kept: Option<PathBuf>,
 }
 
 /// A target.
@@ -76,24 +81,28 @@ pub struct Core {
     /// How long commands of busy clients may gather; zero: never.
     pub coalesce: Duration,
     mailboxes: OnceLock<Vec<Mailbox>>,
+    keeper: OnceLock<SyncSender<Order>>,
     serial: AtomicU64,
 }
 
 impl Core {
     /// The shared part of a server with this many shards.
-    pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Self {
-        let targets_config = &config.targets;
-        let volumes = config.volumes.into_iter().enumerate().map(|(number, entry)| CoreVolume {
-            name: entry.name,
-            volume: entry.volume,
-            unit: entry.unit,
-            fence: Fence::default(),
-            reservations: Shared::new(Reservations::new(
-                ports_of(number, targets_config, &portals),
-                false,
-            )),
+    ///
+    /// # Errors
+    /// A plain sentence, if the reservations of a volume were kept and cannot be taken up.
+    pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Result<Self, String> {
+        let volumes = config.volumes.into_iter().enumerate().map(|(number, entry)| {
+            let ports = ports_of(number, &config.targets, &portals);
+            Ok(CoreVolume {
+                reservations: Shared::new(reservations(ports, &entry)?),
+                kept: entry.reservations,
+                name: entry.name,
+                volume: entry.volume,
+                unit: entry.unit,
+                fence: Fence::default(),
+            })
         });
-        let volumes = volumes.collect();
+        let volumes = volumes.collect::<Result<Vec<_>, String>>()?;
         let targets = config.targets.into_iter().map(|mut entry| {
             entry.luns.sort_unstable();
             let luns: Vec<u16> = entry.luns.iter().map(|(lun, _)| *lun).collect();
@@ -111,7 +120,7 @@ impl Core {
                 alias: entry.alias,
             }
         });
-        Self {
+        Ok(Self {
             started: Instant::now(),
             volumes,
             targets: targets.collect(),
@@ -123,8 +132,9 @@ impl Core {
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             coalesce: config.coalesce,
             mailboxes: OnceLock::new(),
+            keeper: OnceLock::new(),
             serial: AtomicU64::new(1),
-        }
+        })
     }
 
     /// Makes the shards' mailboxes known, once all of them stand.
@@ -138,7 +148,18 @@ impl Core {
         self.mailboxes.get().map_or(&[], Vec::as_slice)
     }
 
-    /// A number that no connection had before.
+    /// Makes the way to the keeper known, once it stands.
+    pub fn set_keeper(&self, orders: SyncSender<Order>) {
+        let fresh = self.keeper.set(orders).is_ok();
+        debug_assert!(fresh, "there is one keeper");
+    }
+
+    /// Tells the keeper. False if it has too much to do.
+    pub fn order(&self, order: Order) -> bool {
+        self.keeper.get().is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// A number that no connection or command had before.
     pub fn next_serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
@@ -150,6 +171,18 @@ impl Core {
         self.loads[shard].fetch_add(1, Ordering::Relaxed);
         shard
     }
+}
+
+/// The reservations of a volume, as they were kept.
+fn reservations(ports: Vec<TargetPort>, entry: &VolumeEntry) -> Result<Reservations, String> {
+    let mut state = Reservations::new(ports, entry.reservations.is_some());
+    if let Some(path) = &entry.reservations
+        && let Some(saved) = keeper::load(path, entry.unit.identity.naa)?
+    {
+        let damaged = |error| format!("{} is damaged: {error}", path.display());
+        state.restore(saved).map_err(damaged)?;
+    }
+    Ok(state)
 }
 
 /// The target ports that lead to a volume.

@@ -9,6 +9,7 @@ mod conn;
 mod core;
 mod engine;
 mod fence;
+mod keeper;
 mod mail;
 mod registry;
 mod reservations;

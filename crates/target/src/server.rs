@@ -11,6 +11,7 @@ use lunet_ring::{Config as RingConfig, Ring};
 
 use crate::config::{Config, Portal};
 use crate::core::Core;
+use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
@@ -35,6 +36,9 @@ pub enum StartError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The persistent reservations of a volume were kept, and cannot be taken up.
+    #[error("persistent reservations: {0}")]
+    Reservations(String),
     /// A shard could not be set up.
     #[error("cannot start the event loop: {0}")]
     Shard(io::Error),
@@ -44,6 +48,7 @@ pub enum StartError {
 pub struct Server {
     core: Arc<Core>,
     threads: Vec<JoinHandle<io::Result<bool>>>,
+    keeper: Keeper,
     notes: Vec<String>,
     driver: &'static str,
 }
@@ -82,7 +87,8 @@ impl Server {
             busy_poll: config.busy_poll,
             ..RingConfig::default()
         };
-        let core = Arc::new(Core::new(config, portals, count));
+        let core = Core::new(config, portals, count).map_err(StartError::Reservations)?;
+        let core = Arc::new(core);
         let mut threads = Vec::new();
         let mut standing = Vec::new();
         let mut go = Vec::new();
@@ -107,11 +113,12 @@ impl Server {
             lunet_ring::Driver::Epoll => "epoll",
         };
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
+        let keeper = Keeper::start(core.clone()).map_err(StartError::Shard)?;
         for start in go {
             // A shard that died meanwhile is found when the server stops.
             let _ = start.send(());
         }
-        Ok(Self { core, threads, notes, driver })
+        Ok(Self { core, threads, keeper, notes, driver })
     }
 
     /// Where the server listens, with the real port numbers, in the configuration's order.
@@ -141,6 +148,7 @@ impl Server {
         for thread in self.threads {
             flushed &= matches!(thread.join(), Ok(Ok(true)));
         }
+        self.keeper.stop();
         StopReport { flushed }
     }
 

@@ -27,6 +27,19 @@ pub enum Request {
     Out(Out),
 }
 
+impl Request {
+    /// True if it asks for the state to be kept through power loss from now on (APTPL).
+    pub const fn persists(&self) -> bool {
+        matches!(
+            self,
+            Self::Out(
+                Out::Register(Register { persist: true, .. })
+                    | Out::Move(Move { persist: true, .. })
+            )
+        )
+    }
+}
+
 /// Service actions of PERSISTENT RESERVE IN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum In {

@@ -11,6 +11,7 @@ use super::Engine;
 use super::start::send_reply;
 use super::task::{Bare, Job, Settle};
 use crate::conn::Conn;
+use crate::keeper::Order;
 use crate::mail::{AbortOrder, Mail};
 use crate::stats::Kind;
 
@@ -45,8 +46,16 @@ impl Engine {
         if aborts && !self.announce(volume, &order, ticket) {
             return self.refuse(index, status::BUSY);
         }
-        let outcome = shared.with(|state| state.execute(seat, request));
-        let left = if aborts { self.core.mailboxes().len() } else { 0 };
+        let keep = Order::Keep { volume, shard: self.number, ticket };
+        let done = shared.with(|state| {
+            let keeps = self.core.volumes[volume].kept.is_some()
+                && (state.activated() || request.persists());
+            // The keeper looks at the state no sooner than this lock is open.
+            let room = !keeps || self.core.order(keep);
+            room.then(|| (state.execute(seat, request), usize::from(keeps)))
+        });
+        let Some((outcome, kept)) = done else { return self.refuse(index, status::BUSY) };
+        let left = kept + if aborts { self.core.mailboxes().len() } else { 0 };
         *names = outcome.aborts;
         let task = &mut self.tasks[index as usize];
         match outcome.reply {

@@ -24,7 +24,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
     let luns = (0..volumes.len()).map(|n| (n as u16, n)).collect();
     let entries = volumes.into_iter().enumerate().map(|(n, volume)| {
         let unit = Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone());
-        VolumeEntry { name: format!("v{n}"), volume, unit }
+        VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
     });
     Config {
         portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],

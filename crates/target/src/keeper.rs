@@ -1,0 +1,266 @@
+//! Keeps reservations through power loss (APTPL): a file per volume, written anew and renamed.
+//!
+//! A thread of its own does it, because writing to stable storage takes as long as it takes, and no
+//! shard may wait for that. The command that asked is answered when its state is stable.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use lunet_scsi::reserve::{InitiatorPort, Kind, NexusId, Saved, SavedRegistration, TargetPort};
+use serde::{Deserialize, Serialize};
+
+use crate::core::Core;
+use crate::mail::Mail;
+
+/// How many orders may wait; the next command is answered BUSY.
+const ORDERS: usize = 256;
+
+/// A larger file is none of ours: it has room for every registration that there may be.
+const MAX_FILE: u64 = 1 << 20;
+
+const VERSION: u32 = 1;
+
+/// What the keeper is told.
+pub enum Order {
+    /// Make the reservations of a volume stable, then tell the shard so.
+    Keep {
+        /// Index of the volume.
+        volume: usize,
+        /// Who waits.
+        shard: usize,
+        /// The ticket of the command that waits.
+        ticket: u64,
+    },
+    /// End.
+    Stop,
+}
+
+/// The thread that keeps reservations.
+pub struct Keeper {
+    orders: SyncSender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start(core: Arc<Core>) -> io::Result<Self> {
+        let (orders, received) = sync_channel(ORDERS);
+        core.set_keeper(orders.clone());
+        let thread = std::thread::Builder::new()
+            .name("lunet-keeper".into())
+            .spawn(move || work(&core, &received))?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Ends the thread, once it has done what it was told before.
+    pub fn stop(self) {
+        // It may have ended by itself.
+        let _ = self.orders.send(Order::Stop);
+        let _ = self.thread.join();
+    }
+}
+
+fn work(core: &Core, orders: &Receiver<Order>) {
+    while let Ok(Order::Keep { volume, shard, ticket }) = orders.recv() {
+        let entry = &core.volumes[volume];
+        let saved = entry.reservations.with(|state| state.saved());
+        let kept = match &entry.kept {
+            Some(path) => keep(path, entry.unit.identity.naa, saved.as_ref()),
+            None => Ok(()),
+        };
+        if let Err(error) = &kept {
+            tracing::error!(volume = %entry.name, %error, "reservations cannot be kept");
+        }
+        let mail = Mail::Settled { ticket, done: kept.is_ok() };
+        if core.mailboxes()[shard].send(mail).is_err() {
+            tracing::warn!("PERSISTENT RESERVE OUT stays unanswered: mailbox full");
+        }
+    }
+}
+
+/// The file of one volume.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    /// The NAA designator: another volume by the same name does not inherit.
+    unit: String,
+    /// TYPE; 0 without reservation.
+    kind: u8,
+    holder: Option<usize>,
+    registrations: Vec<KeptRegistration>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptRegistration {
+    initiator: String,
+    isid: [u8; 6],
+    target: String,
+    port: u16,
+    key: u64,
+}
+
+/// Makes this state stable, or, if there is none, that there is none.
+fn keep(path: &Path, naa: [u8; 8], saved: Option<&Saved>) -> io::Result<()> {
+    let Some(saved) = saved else {
+        return match fs::remove_file(path) {
+            Ok(()) => sync_directory(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+    };
+    let registrations = saved.registrations.iter().map(|r| KeptRegistration {
+        initiator: r.nexus.initiator.name.clone(),
+        isid: r.nexus.initiator.isid,
+        target: r.nexus.port.target.to_string(),
+        port: r.nexus.port.relative,
+        key: r.key,
+    });
+    let kept = Kept {
+        version: VERSION,
+        unit: hex(naa),
+        kind: saved.kind.map_or(0, |kind| kind as u8),
+        holder: saved.holder,
+        registrations: registrations.collect(),
+    };
+    let fresh = fresh(path);
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    sync_directory(path)
+}
+
+/// Where the next state is written before it takes the place of the last.
+fn fresh(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Makes a rename or a removal stable.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// What was kept for a volume; `None` if nothing was.
+///
+/// # Errors
+/// A plain sentence: the file cannot be read, or is damaged. Without it nobody knows who may write.
+pub fn load(path: &Path, naa: [u8; 8]) -> Result<Option<Saved>, String> {
+    let name = path.display();
+    let text = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(metadata) if metadata.len() > MAX_FILE => return Err(format!("{name} is too large")),
+        Ok(_) | Err(_) => fs::read(path).map_err(|error| format!("cannot read {name}: {error}"))?,
+    };
+    let kept: Kept =
+        serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
+    if kept.version != VERSION {
+        return Err(format!("{name} is of version {}, not {VERSION}", kept.version));
+    }
+    if kept.unit != hex(naa) {
+        tracing::warn!(file = %name, "reservations of another volume are not taken up");
+        return Ok(None);
+    }
+    let kind = match kept.kind {
+        0 => None,
+        number => Some(Kind::from_number(number).ok_or(format!("{name} is damaged: kind"))?),
+    };
+    let registrations = kept.registrations.into_iter().map(|r| SavedRegistration {
+        nexus: NexusId {
+            initiator: InitiatorPort { name: r.initiator, isid: r.isid },
+            port: TargetPort { target: r.target.into(), relative: r.port },
+        },
+        key: r.key,
+    });
+    Ok(Some(Saved { registrations: registrations.collect(), kind, holder: kept.holder }))
+}
+
+fn hex(naa: [u8; 8]) -> String {
+    format!("{:016x}", u64::from_be_bytes(naa))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAA: [u8; 8] = [0x30, 1, 2, 3, 4, 5, 6, 7];
+
+    fn saved() -> Saved {
+        let registration = |name: &str, key| SavedRegistration {
+            nexus: NexusId {
+                initiator: InitiatorPort { name: name.into(), isid: [0x40, 0, 0, 1, 2, 3] },
+                port: TargetPort { target: "iqn.t".into(), relative: 7 },
+            },
+            key,
+        };
+        Saved {
+            registrations: vec![registration("iqn.a", 1), registration("quote\" \n", u64::MAX)],
+            kind: Some(Kind::ExclusiveAccess),
+            holder: Some(1),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_found_again_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("v.reservations");
+        assert_eq!(load(&path, NAA), Ok(None));
+        keep(&path, NAA, None).expect("nothing to forget");
+        for kind in [Some(Kind::ExclusiveAccess), None] {
+            let saved = Saved { kind, ..saved() };
+            keep(&path, NAA, Some(&saved)).expect("it is kept");
+            assert_eq!(load(&path, NAA), Ok(Some(saved)));
+        }
+        assert_eq!(load(&path, [1; 8]), Ok(None), "another volume");
+        keep(&path, NAA, None).expect("it is forgotten");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("v.reservations");
+        keep(&path, NAA, Some(&saved())).expect("it is kept");
+        let text = fs::read_to_string(&path).expect("text");
+        for (from, to) in [
+            ("\"kind\": 3", "\"kind\": 2"),
+            ("\"version\": 1", "\"version\": 2"),
+            ("\"holder\"", "\"other\""),
+            ("{", ""),
+        ] {
+            assert!(text.contains(from), "{text}");
+            fs::write(&path, text.replacen(from, to, 1)).expect("written");
+            let error = load(&path, NAA).expect_err(from);
+            assert!(error.contains("v.reservations"), "{error}");
+        }
+        File::options()
+            .write(true)
+            .open(&path)
+            .and_then(|f| f.set_len(MAX_FILE + 1))
+            .expect("grown");
+        assert!(load(&path, NAA).is_err());
+    }
+
+    #[test]
+    fn a_failure_to_keep_leaves_the_last_state() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("v.reservations");
+        keep(&path, NAA, Some(&saved())).expect("it is kept");
+        fs::create_dir(fresh(&path)).expect("something in the way");
+        assert!(keep(&path, NAA, Some(&Saved { kind: None, holder: None, ..saved() })).is_err());
+        assert_eq!(load(&path, NAA), Ok(Some(saved())));
+    }
+}
