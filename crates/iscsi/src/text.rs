@@ -38,6 +38,9 @@ pub enum TextError {
     /// The last pair does not end with a zero byte.
     #[error("the text does not end with a zero byte")]
     Unterminated,
+    /// A key that lists things came twice in one request.
+    #[error("a key was sent twice")]
+    Twice,
     /// More than [`MAX_TEXT`] bytes were sent in one go.
     #[error("a negotiation sent more than {MAX_TEXT} bytes of text")]
     TooLong,

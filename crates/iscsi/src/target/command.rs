@@ -1,6 +1,6 @@
 //! SCSI Commands and their order (RFC 7143 sections 4.2.2.1 and 11.3).
 
-use super::connection::Connection;
+use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Command, Event, TransferError};
 use super::held::Waiting;
 use super::options::MAX_IMMEDIATE;
@@ -181,11 +181,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             Place::Next => {
                 self.window.advance();
                 self.proceed(waiting, cx);
-                while let Some(waiting) = self.held.take(self.window.expected()) {
-                    self.window.advance();
-                    self.proceed(waiting, cx);
-                }
+                self.release_held(cx);
             }
+        }
+    }
+
+    /// Does what waited behind the number just taken, unless that ended the connection: nothing
+    /// comes after [`Event::Close`](super::Event::Close).
+    fn release_held<S: Site<Buf = B>, T: Transmit>(&mut self, cx: &mut Cx<'_, S, T>) {
+        while self.phase != Phase::Closed {
+            let Some(waiting) = self.held.take(self.window.expected()) else { return };
+            self.window.advance();
+            self.proceed(waiting, cx);
         }
     }
 
@@ -255,10 +262,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 // The window moves first: the answer carries the new numbers.
                 self.window.advance();
                 self.numbered(bhs, data, cx);
-                while let Some(waiting) = self.held.take(self.window.expected()) {
-                    self.window.advance();
-                    self.proceed(waiting, cx);
-                }
+                self.release_held(cx);
             }
             Place::Ahead => {
                 let waiting = Waiting::Pdu(Box::new(*bhs), data.to_vec());

@@ -115,12 +115,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// Answers complete key data.
     fn answer_text(&mut self, text: &[u8], site: &impl Site) -> Result<Vec<u8>, TextError> {
         let mut out = Writer::new();
+        let mut listed = false;
         for pair in pairs(text) {
             let (name, value) = pair?;
             match Key::from_name(name) {
                 None if value == NOT_UNDERSTOOD => {}
                 None => out.pair(name, NOT_UNDERSTOOD),
-                Some(Key::SendTargets) => self.send_targets(value, site, &mut out),
+                // No key comes twice (RFC 7143 section 6.2); here the answer would have no bound.
+                Some(Key::SendTargets) if listed => return Err(TextError::Twice),
+                Some(Key::SendTargets) => {
+                    listed = true;
+                    self.send_targets(value, site, &mut out);
+                }
                 Some(Key::InitiatorAlias) => {}
                 Some(key) if key.usage() == Use::All => {
                     let (n, options) = (&mut self.negotiated, &self.options);

@@ -41,6 +41,22 @@ fn commands_behind_a_gap_wait_for_it_to_close() {
 }
 
 #[test]
+fn nothing_is_handed_up_after_the_end() {
+    let mut bench = Bench::ready(Options::default(), &[]);
+    bench.feed(read(2, 2, 512), &[]);
+    let logout = pdu::LogoutRequest {
+        flags: pdu::FINAL,
+        itt: U32::new(1),
+        cid: U16::new(3),
+        cmd_sn: U32::new(1),
+        ..Default::default()
+    };
+    bench.feed(logout, &[]);
+    let events = bench.events();
+    assert!(matches!(events[..], [Event::Close(CloseReason::LoggedOut)]), "{events:?}");
+}
+
+#[test]
 fn commands_outside_the_window_are_ignored() {
     let options = Options { queue_depth: 4, ..Options::default() };
     let mut bench = Bench::ready(options, &[]);

@@ -156,3 +156,12 @@ fn only_what_may_be_renegotiated_is() {
     assert_eq!(ask(&mut bench, 4, "X-odd=1"), [pair("X-odd", "NotUnderstood")]);
     assert!(!bench.connection.negotiated().header_digest);
 }
+
+#[test]
+fn targets_are_listed_once_in_a_request() {
+    let mut bench = discovery(&[]);
+    let twice = text_of(&["SendTargets=All", "SendTargets=All"]);
+    bench.feed(text(0x80, u32::MAX, 1), &twice);
+    let got = bench.one();
+    assert_eq!(got.as_pdu::<Reject>().reason, RejectReason::ProtocolError.code());
+}
