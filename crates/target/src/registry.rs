@@ -79,11 +79,12 @@ impl Registry {
     /// A session has ended. Nothing happens if the nexus belongs to another connection by now.
     pub fn remove(&self, nexus: &Nexus, place: Place) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.sessions.get(nexus).is_some_and(|(_, p)| *p == place)
-            && let Some((handle, _)) = inner.sessions.remove(nexus)
-        {
-            inner.handles.remove(&handle);
-        }
+        let Some((handle, _)) = inner.sessions.get(nexus).filter(|(_, p)| *p == place).copied()
+        else {
+            return;
+        };
+        inner.sessions.remove(nexus);
+        inner.handles.remove(&handle);
     }
 
     /// How many sessions there are.

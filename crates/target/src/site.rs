@@ -52,10 +52,9 @@ impl Site for Surroundings<'_> {
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
         for target in &self.core.targets {
-            if let SendTargets::Named(name) = which
-                && name != target.name
-            {
-                continue;
+            match which {
+                SendTargets::Named(name) if name != target.name => continue,
+                SendTargets::Named(_) | SendTargets::All => {}
             }
             for (portal, _) in
                 self.core.portals.iter().zip(&target.portals).filter(|(_, reached)| **reached)

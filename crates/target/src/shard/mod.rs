@@ -286,9 +286,8 @@ impl Shard {
 
     /// Queues a connection for the flush at the end of this turn.
     fn touch(&mut self, slot: u32) {
-        if let Some(conn) = self.conns.get_mut(slot as usize)
-            && !conn.dirty
-        {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if !conn.dirty {
             conn.dirty = true;
             self.dirty.push(slot);
         }
