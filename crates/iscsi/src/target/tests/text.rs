@@ -1,5 +1,5 @@
 use super::*;
-use crate::pdu::{Reject, TextRequest, TextResponse};
+use crate::pdu::{Reject, RejectReason, TextRequest, TextResponse};
 use alloc::format;
 
 fn text(flags: u8, ttt: u32, cmd_sn: u32) -> TextRequest {
