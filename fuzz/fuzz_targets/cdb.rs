@@ -75,7 +75,7 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
             assert!((1..=MAX_PARAMETER_LIST).contains(&wanted.len));
             return Some(*wanted);
         }
-        Action::Reservation(_) | Action::Power(_) => {}
+        Action::Reservation(_) | Action::Power(_) | Action::WriteProtect(_) => {}
     }
     None
 }

@@ -121,6 +121,10 @@ pub struct Power {
 pub enum ParameterKind {
     /// UNMAP (SBC-4 5.30).
     Unmap,
+    /// MODE SELECT (6) (SPC-5 6.11).
+    ModeSelect6,
+    /// MODE SELECT (10) (SPC-5 6.12).
+    ModeSelect10,
     /// PERSISTENT RESERVE OUT (SPC-5 6.15).
     PersistentReserveOut {
         /// SERVICE ACTION.
@@ -202,6 +206,10 @@ pub enum Action {
     Unmap(Vec<BlockRange>),
     /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
     Reservation(Request),
+    /// Switch the software write protection on or off, with
+    /// [`Unit::set_write_protected`](crate::Unit::set_write_protected). If that changes anything, all
+    /// other nexuses are told MODE PARAMETERS CHANGED.
+    WriteProtect(bool),
     /// Start or stop the unit; tell it with [`Unit::set_stopped`](crate::Unit::set_stopped).
     Power(Power),
 }

@@ -46,9 +46,7 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     let opcode = opcodes::find(&cx.cdb, cx.unit);
     // The order of SAM-5 5.3.3: a reset that was not reported yet, a reservation in the way, any
     // other unit attention.
-    if let Ok(opcode) = opcode
-        && conflicts(cx, opcode)
-    {
+    if opcode.is_ok_and(|opcode| conflicts(cx, opcode)) {
         return Ok(Task::reply(Reply::CONFLICT));
     }
     // A unit attention comes before everything but the three commands that must always work
@@ -74,7 +72,7 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     if opcode.needs.contains(Needs::READY) && unit.stopped() {
         return Err(Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED));
     }
-    if opcode.needs.contains(Needs::WRITABLE) && unit.caps.read_only {
+    if opcode.needs.contains(Needs::WRITABLE) && unit.read_only() {
         return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
     }
     match opcode.handler {
@@ -112,6 +110,8 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
     }
     let result = match parameters.kind {
         ParameterKind::Unmap => crate::unmap::parse(unit, &data[..asked]),
+        ParameterKind::ModeSelect6 => crate::mode_select::parse(unit, false, &data[..asked]),
+        ParameterKind::ModeSelect10 => crate::mode_select::parse(unit, true, &data[..asked]),
         ParameterKind::PersistentReserveOut { action, scope_and_kind } => {
             crate::reserve::parse(action, scope_and_kind, &data[..asked])
         }

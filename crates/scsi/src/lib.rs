@@ -29,6 +29,7 @@ mod execute;
 mod inquiry;
 pub mod lun;
 mod mode;
+mod mode_select;
 pub mod nexus;
 mod opcodes;
 mod report_luns;

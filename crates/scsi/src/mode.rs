@@ -1,4 +1,4 @@
-//! MODE SENSE (SPC-5 6.14, 6.15) and the mode pages. Nothing can be changed or saved.
+//! MODE SENSE (SPC-5 6.14, 6.15) and the mode pages. Nothing can be saved.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense, SenseFormat};
 use crate::unit::Unit;
+
+/// What can be changed: page code, byte and bit of SWP.
+pub(crate) const SWP: (u8, usize, u8) = (0x0A, 4, 0x08);
 
 const ALL_PAGES: u8 = 0x3F;
 const ALL_SUBPAGES: u8 = 0xFF;
@@ -41,11 +44,11 @@ pub(crate) fn sense10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 
 /// WP and DPOFUA (SBC-4 6.5.1). DPO is a hint, and FUA is done by a flush where nothing better is.
 fn device_specific(unit: &Unit) -> u8 {
-    (u8::from(unit.caps.read_only) << 7) | 0x10
+    (u8::from(unit.read_only()) << 7) | 0x10
 }
 
 /// Short LBA block descriptor (SBC-4 6.5.2.2).
-fn short_descriptor(unit: &Unit) -> Vec<u8> {
+pub(crate) fn short_descriptor(unit: &Unit) -> Vec<u8> {
     let blocks = u32::try_from(unit.caps.blocks).unwrap_or(u32::MAX);
     let mut data = blocks.to_be_bytes().to_vec();
     // One reserved byte and three of length: 24 bits hold every block size.
@@ -54,7 +57,7 @@ fn short_descriptor(unit: &Unit) -> Vec<u8> {
 }
 
 /// Long LBA block descriptor (SBC-4 6.5.2.3).
-fn long_descriptor(unit: &Unit) -> Vec<u8> {
+pub(crate) fn long_descriptor(unit: &Unit) -> Vec<u8> {
     let mut data = unit.caps.blocks.to_be_bytes().to_vec();
     data.extend_from_slice(&[0; 4]);
     data.extend_from_slice(&unit.caps.block_size.to_be_bytes());
@@ -87,8 +90,16 @@ fn pages(unit: &Unit, cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
         if code == ALL_PAGES || code == page[0] {
             let at = data.len();
             data.extend_from_slice(&page);
-            if control == Control::Changeable {
-                data[at + 2..].fill(0);
+            match control {
+                Control::Current => {}
+                Control::Changeable => {
+                    data[at + 2..].copy_from_slice(&changeable(unit, &page)[2..])
+                }
+                // A volume that takes no writes is protected by default as well.
+                Control::Default if page[0] == SWP.0 && !unit.caps.read_only => {
+                    data[at + SWP.1] &= !SWP.2;
+                }
+                Control::Default => {}
             }
         }
     }
@@ -98,7 +109,24 @@ fn pages(unit: &Unit, cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
     Ok(data)
 }
 
-/// All pages, by page code. Current and default values are the same.
+/// A one for every bit of a page that can be changed. The protection of a volume that takes no writes
+/// stays.
+fn changeable(unit: &Unit, page: &[u8]) -> Vec<u8> {
+    let mut mask = vec![0; page.len()];
+    if page[0] == SWP.0 && !unit.caps.read_only {
+        mask[SWP.1] = SWP.2;
+    }
+    mask
+}
+
+/// The current values of a page, and which bits of it can be changed.
+pub(crate) fn page_with_code(unit: &Unit, code: u8) -> Option<(Vec<u8>, Vec<u8>)> {
+    let page = all_pages(unit).into_iter().find(|page| page[0] == code)?;
+    let mask = changeable(unit, &page);
+    Some((page, mask))
+}
+
+/// All pages, by page code.
 fn all_pages(unit: &Unit) -> [Vec<u8>; 5] {
     [recovery(), disconnect(), caching(unit), control(unit), exceptions()]
 }
@@ -137,7 +165,7 @@ fn control(unit: &Unit) -> Vec<u8> {
     // QUEUE ALGORITHM MODIFIER 1: commands may be reordered.
     data[3] = 0x10;
     // SWP.
-    data[4] = u8::from(unit.caps.read_only) << 3;
+    data[SWP.1] = if unit.read_only() { SWP.2 } else { 0 };
     data
 }
 

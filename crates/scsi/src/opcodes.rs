@@ -8,7 +8,9 @@ use crate::execute::{Cx, Outcome};
 use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
-use crate::{basic, capacity, inquiry, mode, report_luns, reserve, rw, supported, unmap};
+use crate::{
+    basic, capacity, inquiry, mode, mode_select, report_luns, reserve, rw, supported, unmap,
+};
 
 bitflags! {
     /// What must hold before a command is decoded.
@@ -84,6 +86,8 @@ const FREE: Rule = (Needs::empty(), Guard::Free);
 const STATE: Rule = (Needs::READY, Guard::Status);
 /// Reports parameters that go with the medium.
 const REPORT: Rule = (Needs::empty(), Guard::Read);
+/// Changes such parameters.
+const SELECT: Rule = (Needs::empty(), Guard::Write);
 const POWER: Rule = (Needs::empty(), Guard::Power);
 const READ: Rule = (Needs::READY, Guard::Read);
 /// Has an effect on the medium's cache that only writers may have.
@@ -104,6 +108,7 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read6)),
     op(&[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write6)),
     op(&[0x12, 0x03, 0xFF, 0xFF, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(inquiry::inquiry)),
+    op(&[0x15, 0x13, 0, 0, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(mode_select::select6)),
     op(&[0x16, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
     op(&[0x17, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
     op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense6)),
@@ -117,6 +122,7 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], SYNC, LONG, Handler::Unit(rw::sync10)),
     op(&[0x41, 0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, LONG, Handler::Unit(rw::write_same10)),
     op(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], THIN, LONG, Handler::Unit(unmap::unmap)),
+    op(&[0x55, 0x13, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(mode_select::select10)),
     op(&[0x56, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
     op(&[0x57, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
     op(&[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense10)),

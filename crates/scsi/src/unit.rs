@@ -100,7 +100,8 @@ impl Limits {
     }
 }
 
-/// One logical unit: shared by all shards, read-only but for the power state.
+/// One logical unit: shared by all shards, read-only but for the power state and the
+/// software write protection.
 #[derive(Debug)]
 pub struct Unit {
     /// Its names.
@@ -110,13 +111,15 @@ pub struct Unit {
     /// The largest commands that it takes.
     pub limits: Limits,
     stopped: AtomicBool,
+    protected: AtomicBool,
 }
 
 impl Unit {
     /// A unit that is ready, with the limits that fit its volume.
     pub fn new(identity: Identity, caps: Caps) -> Self {
         let limits = Limits::new(&caps);
-        Self { identity, caps, limits, stopped: AtomicBool::new(false) }
+        let stopped = AtomicBool::new(false);
+        Self { identity, caps, limits, stopped, protected: AtomicBool::new(false) }
     }
 
     /// True after START STOP UNIT stopped the unit. The hot path reads this (relaxed); it changes
@@ -128,6 +131,18 @@ impl Unit {
     /// Carries [`Action::Power`](crate::Action::Power) out, after the flush.
     pub fn set_stopped(&self, stopped: bool) {
         self.stopped.store(stopped, Ordering::Relaxed);
+    }
+
+    /// True if writes are refused: the volume takes none, or an initiator has switched the software
+    /// write protection on.
+    pub fn read_only(&self) -> bool {
+        self.caps.read_only || self.protected.load(Ordering::Relaxed)
+    }
+
+    /// Carries [`Action::WriteProtect`](crate::Action::WriteProtect) out; a reset switches it off.
+    /// True if that changes anything.
+    pub fn set_write_protected(&self, protected: bool) -> bool {
+        self.protected.swap(protected, Ordering::Relaxed) != protected
     }
 
     /// The format of sense data that goes with CHECK CONDITION (D_SENSE of the Control mode page).

@@ -30,7 +30,7 @@ fn check(unit: &Unit, task: &Task) {
             assert!(!ranges.is_empty());
             ranges.clone()
         }
-        Action::Power(_) | Action::Reservation(_) => vec![],
+        Action::Power(_) | Action::Reservation(_) | Action::WriteProtect(_) => vec![],
     };
     for range in ranges {
         assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");

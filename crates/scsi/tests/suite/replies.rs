@@ -166,9 +166,13 @@ fn mode_sense_10_has_long_addresses_and_one_page() {
 }
 
 #[test]
-fn mode_sense_knows_no_changeable_or_saved_values() {
+fn mode_sense_knows_changeable_default_and_no_saved_values() {
     let changeable = data(run(&unit(), &[0x1A, 8, 0x48, 0, 0xFF, 0]));
     assert_eq!(changeable[4..], padded(&[0x08, 0x12], 20));
+    let swp = data(run(&unit(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
+    assert_eq!(swp[4..], padded(&[0x0A, 0x0A, 0, 0, 0x08], 12));
+    let fixed = data(run(&unit_read_only(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
+    assert_eq!(fixed[4..], padded(&[0x0A, 0x0A], 12));
     let default = data(run(&unit(), &[0x1A, 8, 0x88, 0, 0xFF, 0]));
     assert_eq!(default[4..], padded(&[0x08, 0x12, 0x04], 20));
     illegal(&run(&unit(), &[0x1A, 8, 0xC8, 0, 0xFF, 0]), Code::SAVING_NOT_SUPPORTED);

@@ -1,10 +1,10 @@
-//! Commands on a volume's reservations.
+//! Commands on what all nexuses of a volume share: its reservations and its mode parameters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lunet_iscsi::target::Tag;
 use lunet_scsi::reserve::{Out, Outcome, Request};
-use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
+use lunet_scsi::{Attention, Code, Key, Reply, Sense, Transfer, status};
 use slab::Slab;
 
 use super::Engine;
@@ -65,6 +65,19 @@ impl Engine {
                 task.job = Job::Bare(Bare::nothing());
             }
             Reply { status, .. } => self.refuse(index, status),
+        }
+    }
+
+    /// The software write protection is switched; whoever did not ask for it is told.
+    pub(super) fn write_protect(&mut self, conn: &Conn, index: u32, on: bool) {
+        let task = &mut self.tasks[index as usize];
+        task.job = Job::Bare(Bare::nothing());
+        let core = &self.core.volumes[task.volume];
+        let Some(session) = &conn.session else { return };
+        if core.unit.set_write_protected(on) {
+            let seat = session.seats[task.unit];
+            core.reservations
+                .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
         }
     }
 

@@ -206,7 +206,9 @@ impl Engine {
                     if power.no_flush { Bare::nothing() } else { self.flush(arrival.volume) };
                 Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
             }
-            Action::Complete(_) | Action::Reservation(_) => Plan::still(Job::Bare(Bare::nothing())),
+            Action::Complete(_) | Action::Reservation(_) | Action::WriteProtect(_) => {
+                Plan::still(Job::Bare(Bare::nothing()))
+            }
         })
     }
 

@@ -125,6 +125,7 @@ impl Engine {
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
+                    Action::WriteProtect(on) => self.write_protect(conn, index, on),
                     Action::Reservation(request) => {
                         self.reservation_collected(conn, index, &request);
                     }

@@ -119,7 +119,10 @@ impl Shard {
         }
         if cause != Cause::ClearTaskSet {
             for volume in volumes.iter() {
-                self.core.volumes[*volume].reservations.with(Reservations::reset);
+                let volume = &self.core.volumes[*volume];
+                volume.reservations.with(Reservations::reset);
+                // Mode parameters are the default ones again (SPC-5 5.6.3).
+                volume.unit.set_write_protected(false);
             }
         }
         let reply = Place { shard: self.number, connection: conn.serial };

@@ -4,3 +4,4 @@ mod greedy_clients;
 mod reservations;
 mod stalled_storage;
 mod support;
+mod write_protection;
