@@ -8,5 +8,6 @@ mod properties;
 mod replies;
 mod reserve;
 mod reserve_model;
+mod reserve_saved;
 mod state;
 mod supported;
