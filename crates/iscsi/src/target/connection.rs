@@ -17,9 +17,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// How many answered commands are remembered until the initiator acknowledges them.
-const RECENT: usize = 64;
-
 /// The life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -60,8 +57,6 @@ pub struct Connection<B> {
     pub(super) next_ttt: u32,
     /// Data digests of the Data-In PDUs that are being made.
     pub(super) crcs: Vec<[u8; DIGEST_LEN]>,
-    /// ITT and StatSN of commands answered last.
-    recent: [(u32, u32); RECENT],
     last_heard: Duration,
     pinged: Option<Duration>,
     login_by: Duration,
@@ -92,7 +87,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             text: None,
             next_ttt: 0,
             crcs: Vec::new(),
-            recent: [(pdu::RESERVED_TAG, 0); RECENT],
             last_heard: now,
             pinged: None,
             login_by: now.saturating_add(options.login_timeout),
@@ -270,18 +264,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub fn unread(&self) -> u32 {
         let unread = self.stat_sn.wrapping_sub(self.acknowledged);
         if unread <= self.options.queue_depth { unread } else { 0 }
-    }
-
-    /// Remembers that a command was answered.
-    pub(super) fn remember(&mut self, itt: u32, stat_sn: u32) {
-        self.recent[stat_sn as usize % RECENT] = (itt, stat_sn);
-    }
-
-    /// True when a command with this ITT was answered and the answer is not acknowledged.
-    pub(super) fn answered_lately(&self, itt: u32, exp_stat_sn: u32) -> bool {
-        self.recent.iter().any(|(recent, stat_sn)| {
-            *recent == itt && !super::window::before(*stat_sn, exp_stat_sn)
-        })
     }
 
     /// True until the first Login Request came.

@@ -169,8 +169,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             pdu.flags |= pdu::STATUS | residual.flags(pdu::OVERFLOW, pdu::UNDERFLOW);
             pdu.residual = U32::new(residual.count);
             pdu.stat_sn = n.stat_sn;
-            let itt = task.itt;
-            self.remember(itt, n.stat_sn.get());
         }
         self.counters.pdus_out += 1;
         self.counters.bytes_in += u64::from(segment.len);
@@ -206,7 +204,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             residual: U32::new(residual.count),
             ..Default::default()
         };
-        self.remember(task.itt, n.stat_sn.get());
         self.send_parts(&pdu, [prefix, sense], tx);
     }
 

@@ -88,11 +88,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 }
             };
         }
-        // The answer of the task and the request to abort it passed each other on the way.
-        if self.answered_lately(itt, pdu.exp_stat_sn.get()) {
-            return Abort::Known(TmfResponse::Complete);
-        }
-        // The command was not received. If its number is still to come, it counts as received.
+        // The command was answered already, or was not received. If its number is still to come, it
+        // counts as received.
         let cmd_sn = pdu.ref_cmd_sn.get();
         match self.place(cmd_sn, false) {
             place @ (Place::Next | Place::Ahead) if before(cmd_sn, pdu.cmd_sn.get()) => {
