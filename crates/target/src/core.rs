@@ -176,9 +176,8 @@ impl Core {
 /// The reservations of a volume, as they were kept.
 fn reservations(ports: Vec<TargetPort>, entry: &VolumeEntry) -> Result<Reservations, String> {
     let mut state = Reservations::new(ports, entry.reservations.is_some());
-    if let Some(path) = &entry.reservations
-        && let Some(saved) = keeper::load(path, entry.unit.identity.naa)?
-    {
+    let Some(path) = &entry.reservations else { return Ok(state) };
+    if let Some(saved) = keeper::load(path, entry.unit.identity.naa)? {
         let damaged = |error| format!("{} is damaged: {error}", path.display());
         state.restore(saved).map_err(damaged)?;
     }

@@ -273,9 +273,7 @@ impl Engine {
     /// A request of an abandoned task, or of one that was answered before it was done.
     fn orphan_done(&mut self, index: u32, done: Completion<Payload>) {
         let volume = self.tasks[index as usize].volume;
-        if let Err(error) = done.result
-            && error != Error::Cancelled
-        {
+        if let Some(error) = done.result.err().filter(|error| *error != Error::Cancelled) {
             self.failed_flushes += u64::from(done.op == Op::Flush);
             let name = &self.core.volumes[volume].name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
