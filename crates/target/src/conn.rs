@@ -77,8 +77,8 @@ pub enum Pace {
     Impatient,
 }
 
-/// A client with this many answers still to take in is in no hurry.
-const PLENTY: u32 = 8;
+/// A client that works at this depth is in no hurry for a single answer.
+const PLENTY: u32 = 16;
 
 /// With this much to send in one turn, commands come in batches already.
 const LARGE: usize = 64 << 10;
@@ -125,6 +125,8 @@ pub struct Conn {
     pub session: Option<Session>,
     /// The identity that waits for admission: an older session of the nexus is being ended.
     pub waiting: Option<Box<LoginIdentity>>,
+    /// The depth at which the client works.
+    depth: u32,
     /// Where the connection is in its end.
     pub phase: Phase,
     /// Queued for a flush at the end of this turn of the loop.
@@ -164,6 +166,7 @@ impl Conn {
             scratch: Some(vec![0; SCRATCH].into_boxed_slice()),
             session: None,
             waiting: None,
+            depth: 0,
             phase: Phase::Open,
             dirty: false,
             tasks: Vec::new(),
@@ -179,9 +182,14 @@ impl Conn {
         self.sending + self.out.0.len()
     }
 
-    /// How the client works, judged at the end of a turn.
-    pub fn pace(&self) -> Pace {
-        if self.proto.unread() < PLENTY {
+    /// How the client works, judged at the end of a turn. Clients come in two kinds: one sends a
+    /// command for each answer, the other takes all answers in before it sends again. So the depth
+    /// is the highest number of unread answers of late, and fades slowly.
+    pub fn pace(&mut self) -> Pace {
+        let unread = self.proto.unread();
+        let faded = self.depth - (self.depth.saturating_sub(unread)).div_ceil(16);
+        self.depth = faded.max(unread);
+        if self.depth < PLENTY {
             Pace::Impatient
         } else if self.backlog() > LARGE || self.proto.expects_payload() {
             Pace::Busy

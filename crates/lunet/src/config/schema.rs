@@ -58,7 +58,7 @@ pub const SERVER: Table = Table {
         key("control-socket", "path", "(lunet.sock in data)"),
         key("shards", "integer", "(one per core)"),
         key("driver", "string", "\"auto\""),
-        key("coalesce", "duration", "\"30us\""),
+        key("coalesce", "duration", "\"20us\""),
         key("busy-poll", "duration", "\"0s\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),

@@ -37,7 +37,7 @@ impl Default for Server {
             control_socket: None,
             shards: None,
             driver: Driver::Auto,
-            coalesce: Duration::from_micros(30),
+            coalesce: Duration::from_micros(20),
             busy_poll: Duration::ZERO,
             buffer_memory: 64 << 20,
             max_sessions: 1024,
