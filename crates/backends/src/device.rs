@@ -5,8 +5,6 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
@@ -15,12 +13,7 @@ use crate::disk::{Abilities, Disk, Handle};
 use crate::file::describe;
 use crate::geometry::Geometry;
 use crate::sysfs::Queue;
-use crate::{OpenError, Volume, VolumeSpec};
-
-/// The kernel lets go of an io_uring's files a moment after their process has ended. A device that
-/// is busy is tried again for this long, so that lunet can be restarted at once.
-const RELEASE_ATTEMPTS: u32 = 20;
-const RELEASE_PAUSE: Duration = Duration::from_millis(50);
+use crate::{OpenError, Volume, VolumeSpec, patience};
 
 pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> {
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
@@ -68,19 +61,14 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
     }
     let mut how = OpenOptions::new();
     how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
-    let mut opened = how.open(path);
-    for _ in 0..RELEASE_ATTEMPTS {
-        let Err(e) = &opened else { break };
-        if Errno::from_io_error(e) != Some(Errno::BUSY) {
-            break;
-        }
-        thread::sleep(RELEASE_PAUSE);
-        opened = how.open(path);
-    }
-    let device = opened.map_err(|e| match Errno::from_io_error(&e) {
-        Some(Errno::BUSY) => OpenError::InUse { path: path.to_path_buf() },
-        Some(Errno::NXIO | Errno::NODEV) => OpenError::MissingDevice { path: path.to_path_buf() },
-        _ => OpenError::from_io(path, "open the device", e),
-    })?;
+    let busy = |e: &io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
+    let device =
+        patience::retry(|| how.open(path), busy).map_err(|e| match Errno::from_io_error(&e) {
+            Some(Errno::BUSY) => OpenError::InUse { path: path.to_path_buf() },
+            Some(Errno::NXIO | Errno::NODEV) => {
+                OpenError::MissingDevice { path: path.to_path_buf() }
+            }
+            _ => OpenError::from_io(path, "open the device", e),
+        })?;
     Ok((device, found.rdev()))
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::disk::{Abilities, Disk, Handle, reopen};
 use crate::geometry::Geometry;
-use crate::{Access, FileSpec, OpenError, Provisioning, Volume, VolumeSpec};
+use crate::{Access, FileSpec, OpenError, Provisioning, Volume, VolumeSpec, patience};
 
 /// The unit of the page cache, and of nearly all file systems.
 const PAGE: u32 = 4096;
@@ -111,7 +111,8 @@ fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    rustix::fs::flock(file, operation).map_err(|e| match e {
+    let locked = |e: &Errno| *e == Errno::WOULDBLOCK;
+    patience::retry(|| rustix::fs::flock(file, operation), locked).map_err(|e| match e {
         Errno::WOULDBLOCK => OpenError::Locked { path: path.to_path_buf() },
         _ => OpenError::from_io(path, "lock the file", e.into()),
     })

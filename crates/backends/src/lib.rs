@@ -19,6 +19,7 @@ mod file;
 mod geometry;
 mod memory;
 mod null;
+pub mod patience;
 mod spec;
 mod sysfs;
 mod token;

@@ -252,8 +252,9 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
         // An IPv4 portal on the same port is a portal of its own.
         socket.set_only_v6(true).map_err(failed)?;
     }
-    socket.bind(&address.into()).map_err(failed)?;
-    socket.listen(1024).map_err(failed)?;
+    let in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    let bind = || socket.bind(&address.into()).and_then(|()| socket.listen(1024));
+    lunet_backends::patience::retry(bind, in_use).map_err(failed)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
