@@ -126,8 +126,8 @@ fn block_limits(unit: &Unit) -> Vec<u8> {
     data[16..20].copy_from_slice(&limits.max_unmap_blocks.to_be_bytes());
     data[20..24].copy_from_slice(&limits.max_unmap_descriptors.to_be_bytes());
     data[24..28].copy_from_slice(&limits.unmap_granularity_blocks.to_be_bytes());
-    // UNMAP GRANULARITY ALIGNMENT is 0, and UGAVALID says so.
-    data[28] = u8::from(unit.is_thin()) << 7;
+    // UNMAP GRANULARITY ALIGNMENT is 0, and UGAVALID says so, where there is a granularity.
+    data[28] = u8::from(limits.unmap_granularity_blocks > 0) << 7;
     data[32..40].copy_from_slice(&limits.max_write_same_blocks.to_be_bytes());
     data
 }
