@@ -114,11 +114,16 @@ fn nothing_is_allocated(config: Config) {
     for _ in 0..50 {
         work.round();
     }
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    for _ in 0..500 {
-        work.round();
-    }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "{:?}", config.driver);
+    // The test program's own threads allocate now and then; the event loop would in every batch.
+    let mut batch = || {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..200 {
+            work.round();
+        }
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    };
+    let fewest = (0..5).map(|_| batch()).min();
+    assert_eq!(fewest, Some(0), "{:?}", config.driver);
 }
 
 #[test]
