@@ -8,6 +8,16 @@ use crate::Payload;
 /// stay with its connection for ever.
 const KEEP_BYTES: usize = 64 << 10;
 
+/// The most memory ranges in one message: the kernel's `UIO_MAXIOV`.
+const MAX_VECTORS: usize = 1024;
+
+/// The most bytes in one message, unless its first range alone is longer. The kernel copies a
+/// message into pages, and reuses those of the messages before. While it all fits into the second
+/// level cache, 128 KiB reads cost up to a quarter less and go up to a third faster than with 4 MiB
+/// in one message (loopback, Zen 5 with 1 MiB: 400 to 920 KiB are alike; with more the gain is
+/// gone, and with 270 KiB there is a loss).
+const MAX_MESSAGE: usize = 768 << 10;
+
 #[derive(Clone, Copy, Debug)]
 enum Segment {
     /// A range of the chain's plain bytes.
@@ -117,6 +127,20 @@ impl TxChain {
         &self.vectors[self.sent..]
     }
 
+    /// The ranges that go into the next message: at least one, if there is one.
+    pub(crate) fn next_message(&self) -> &[libc::iovec] {
+        let unsent = self.unsent();
+        let (mut count, mut bytes) = (0, 0);
+        for vector in unsent.iter().take(MAX_VECTORS) {
+            bytes += vector.iov_len;
+            if count > 0 && bytes > MAX_MESSAGE {
+                break;
+            }
+            count += 1;
+        }
+        &unsent[..count]
+    }
+
     /// Notes that `n` further bytes were sent.
     pub(crate) fn advance(&mut self, mut n: usize) {
         while let Some(vector) = self.vectors.get_mut(self.sent) {
@@ -157,6 +181,33 @@ mod tests {
         chain.bytes(b" header two ");
         chain.slice(id, 5..10);
         (chain, b"header one 234 header two 56789".to_vec())
+    }
+
+    #[test]
+    fn messages_are_bounded_in_ranges_and_bytes() {
+        let mut chain = TxChain::new();
+        let id = chain.payload(Payload::Bytes(vec![7; 300 << 10]));
+        for _ in 0..5 {
+            chain.slice(id, 0..300 << 10);
+        }
+        chain.prepare();
+        let mut messages = Vec::new();
+        while !chain.unsent().is_empty() {
+            let message: usize = chain.next_message().iter().map(|v| v.iov_len).sum();
+            messages.push(message >> 10);
+            chain.advance(message);
+        }
+        assert_eq!(messages, [600, 600, 300]);
+        chain.clear();
+        let id = chain.payload(Payload::Bytes(vec![7; 2 << 20]));
+        chain.slice(id, 0..2 << 20);
+        for _ in 0..3000 {
+            chain.slice(id, 0..1);
+        }
+        chain.prepare();
+        assert_eq!(chain.next_message().len(), 1, "one long range is a message of its own");
+        chain.advance(2 << 20);
+        assert_eq!(chain.next_message().len(), MAX_VECTORS);
     }
 
     #[test]

@@ -8,9 +8,6 @@ use super::{Epoll, Kind};
 use crate::sys;
 use crate::{Event, RxBufs, SocketId, Token, TxChain};
 
-/// The most memory ranges in one message: the kernel's `UIO_MAXIOV`.
-const MAX_VECTORS: usize = 1024;
-
 pub(super) struct Socket {
     fd: OwnedFd,
     recv: Option<(RxBufs, Token)>,
@@ -166,10 +163,10 @@ impl Epoll {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let fd = socket.fd.as_raw_fd();
         let result = loop {
-            let vectors = chain.unsent();
+            let vectors = chain.next_message();
             let mut message = sys::empty_message();
             message.msg_iov = vectors.as_ptr().cast_mut();
-            message.msg_iovlen = vectors.len().min(MAX_VECTORS) as _;
+            message.msg_iovlen = vectors.len() as _;
             self.counters.operations += 1;
             // SAFETY: the vectors lead to memory that the chain keeps alive; `sendmsg` only reads.
             match sys::retry(|| unsafe { libc::sendmsg(fd, &raw const message, flags) }) {

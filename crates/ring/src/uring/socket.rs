@@ -13,9 +13,6 @@ use crate::{Event, RxBufs, SocketId, Token, TxChain};
 /// The kernel's `IORING_RECVSEND_POLL_FIRST` (Linux 5.19): wait for data before the first attempt.
 const POLL_FIRST: u16 = 1;
 
-/// The most memory ranges in one message: the kernel's `UIO_MAXIOV`.
-const MAX_VECTORS: usize = 1024;
-
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 
 /// A message header and its vectors, at an address that does not change.
@@ -185,14 +182,14 @@ impl Uring {
         let Some(socket) = self.sockets.at(index) else { return };
         let Some(send) = &mut socket.send else { return };
         let fd = socket.handle.number();
-        let vectors = send.chain.unsent();
+        let vectors = send.chain.next_message();
         let entry = if let [one] = vectors {
             let len = u32::try_from(one.iov_len).unwrap_or(i32::MAX as u32);
             opcode::Send::new(fd, one.iov_base.cast(), len).flags(SEND_FLAGS).build()
         } else {
             let header = &mut *socket.send_message;
             header.msg_iov = vectors.as_ptr().cast_mut();
-            header.msg_iovlen = vectors.len().min(MAX_VECTORS) as _;
+            header.msg_iovlen = vectors.len() as _;
             opcode::SendMsg::new(fd, &raw const *header).flags(SEND_FLAGS as u32).build()
         };
         let entry = socket.handle.finish(entry, Kind::Send.user_data(index));
