@@ -158,7 +158,7 @@ pub struct VolumeStats {
     pub unmaps: u64,
     /// Other commands.
     pub others: u64,
-    /// Commands that ended with CHECK CONDITION.
+    /// Commands that ended with CHECK CONDITION, unit attentions apart.
     pub errors: u64,
 }
 

@@ -3,7 +3,9 @@
 use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
-use lunet_scsi::{Action, Check, CommandIn, Lun, Power, Reply, Transfer, WriteSameSource, status};
+use lunet_scsi::{
+    Action, Check, CommandIn, Key, Lun, Power, Reply, Transfer, WriteSameSource, status,
+};
 
 use super::intake::{Intake, Piece};
 use super::task::{
@@ -13,6 +15,10 @@ use super::{Engine, respond, respond_sense, wanted};
 use crate::conn::Conn;
 use crate::stats::Kind;
 use crate::transmit;
+
+/// The most data of one request that is answered by reference, in bytes: a whole READ. VERIFY may
+/// ask for more.
+const MAPPED_CHUNK: u64 = 16 << 20;
 
 /// A decoded command on its way to a task.
 struct Arrival {
@@ -83,7 +89,8 @@ impl Engine {
         };
         match decoded.action {
             Action::Complete(reply) => {
-                let failed = reply.sense.is_some();
+                // A unit attention is news, not a failure.
+                let failed = reply.sense.is_some_and(|sense| sense.key != Key::UnitAttention);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
                 send_reply(conn, arrival.tag, reply, transfer);
             }
@@ -142,7 +149,7 @@ impl Engine {
         let block = caps.block_size;
         let mapped = caps.mapped_reads && !conn.needs_stable_data();
         let read = |range: ByteRange, wire: u64, discard: bool| {
-            let chunk = if mapped { range.len } else { CHUNK as u64 };
+            let chunk = if mapped { MAPPED_CHUNK } else { CHUNK as u64 };
             Plan::reads(range, Job::Read(Read::new(range, chunk, wire, mapped, discard)))
         };
         Some(match action {
@@ -191,25 +198,31 @@ impl Engine {
                 let plan = Plan::collect(None, parameters.len, then, arrival.first.take());
                 Plan { kind: Kind::Unmap, ..plan }
             }
+            other => self.plan_without_data(arrival.volume, other),
+        })
+    }
+
+    /// What needs no data and no buffer.
+    fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
+        match action {
             Action::Unmap(ranges) => {
+                let block = self.core.volumes[volume].unit.caps.block_size;
                 let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
                 let touches = super::write::hull(&ranges);
                 let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
                 Plan { kind: Kind::Unmap, touches, writes: true, ..Plan::still(job) }
             }
             Action::Flush { immediate, .. } => {
-                let kind = Kind::Flush;
-                Plan { kind, immediate, ..Plan::still(Job::Bare(self.flush(arrival.volume))) }
+                let job = Job::Bare(self.flush(volume));
+                Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
             }
             Action::Power(power) => {
-                let bare =
-                    if power.no_flush { Bare::nothing() } else { self.flush(arrival.volume) };
+                let bare = if power.no_flush { Bare::nothing() } else { self.flush(volume) };
                 Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
             }
-            Action::Complete(_) | Action::Reservation(_) | Action::WriteProtect(_) => {
-                Plan::still(Job::Bare(Bare::nothing()))
-            }
-        })
+            // Answered before a plan is made, or planned with its data.
+            _ => Plan::still(Job::Bare(Bare::nothing())),
+        }
     }
 
     /// A flush, or nothing where the volume has no volatile cache.

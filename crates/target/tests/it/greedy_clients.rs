@@ -3,18 +3,10 @@
 use std::time::Duration;
 
 use crate::support::client::{Client, rw16};
-use crate::support::{config, on_each_driver, start};
-use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
+use crate::support::{config, file_volume, on_each_driver, start};
 use lunet_iscsi::initiator::{Data, Unsolicited};
 
 const MIB: usize = 1 << 20;
-
-/// A volume whose reads need buffers, unlike one in memory.
-fn file_volume(dir: &tempfile::TempDir) -> lunet_backends::Volume {
-    let mut file = FileSpec::new(dir.path().join("volume.img"));
-    (file.size, file.create) = (Some(64 << 20), true);
-    open(&VolumeSpec::new(Storage::File(file))).expect("a file volume opens")
-}
 
 /// What everybody else should be able to do, whatever the greedy ones do.
 fn works(client: &mut Client, byte: u8) {

@@ -6,7 +6,7 @@ pub mod stall;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lunet_backends::{Storage, VolumeSpec, open};
+use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
@@ -17,6 +17,13 @@ pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
 /// A volume in memory of this many MiB.
 pub fn memory(mib: u64) -> lunet_backends::Volume {
     open(&VolumeSpec::new(Storage::Memory { size: mib << 20 })).expect("a memory volume opens")
+}
+
+/// A volume of 64 MiB in a file: its reads need buffers, unlike those of one in memory.
+pub fn file_volume(dir: &tempfile::TempDir) -> lunet_backends::Volume {
+    let mut file = FileSpec::new(dir.path().join("volume.img"));
+    (file.size, file.create) = (Some(64 << 20), true);
+    open(&VolumeSpec::new(Storage::File(file))).expect("a file volume opens")
 }
 
 /// A configuration that serves these volumes as LUN 0, 1, ... of one target on a free port.
