@@ -64,6 +64,11 @@ impl Arena {
         Some(buf)
     }
 
+    /// Bytes that a buffer of `len` bytes would [occupy](Buf::occupies).
+    pub fn cost(len: usize) -> usize {
+        PAGE << order_of(len)
+    }
+
     /// Bytes that are free, perhaps in pieces.
     pub fn free_bytes(&self) -> usize {
         self.0.buddy.borrow().free_pages() * PAGE
@@ -229,6 +234,7 @@ mod tests {
     fn an_account_shows_what_its_owner_holds() {
         let arena = Arena::new(1 << 20).expect("a small mapping");
         let account = Account::default();
+        assert_eq!([1, 4096, 4097, MAX_BUF].map(Arena::cost), [4096, 4096, 8192, MAX_BUF]);
         let small = arena.alloc_for(1, &account).expect("room");
         let large = arena.alloc_for(5000, &account).expect("room");
         assert_eq!(account.held(), 4096 + 8192);
