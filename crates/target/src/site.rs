@@ -28,7 +28,7 @@ impl Site for Surroundings<'_> {
     type Buf = Buf;
 
     fn alloc(&mut self, len: usize) -> Option<Buf> {
-        if len > self.allowance {
+        if Arena::cost(len) > self.allowance {
             return None;
         }
         let buf = self.arena.alloc_for(len, self.account)?;

@@ -2,14 +2,17 @@
 //!
 //! One piece at a time: it arrives, is written if the command writes, is read back, is compared.
 
-use lunet_block::{ByteRange, Completion, Op};
-use lunet_ring::Payload;
+use lunet_block::{ByteRange, Completion, Error, Op};
+use lunet_ring::{Buf, Payload};
 use lunet_scsi::Sense;
 
 use super::Engine;
 use super::intake::Piece;
-use super::task::{CHUNK, Data, Job};
+use super::task::{CHUNK, Compare, Data, Job};
 use crate::conn::Conn;
+
+/// The size of the engine's spare buffer.
+pub(super) const SPARE: usize = 64 << 10;
 
 impl Engine {
     /// A piece of the initiator's data has come.
@@ -17,7 +20,7 @@ impl Engine {
         let task = &mut self.tasks[index as usize];
         let Job::Compare(job) = &mut task.job else { return };
         if !job.write_first {
-            job.data = Data::Piece(piece.buf, piece.len);
+            job.data = Data::Piece(piece);
             return;
         }
         let range = ByteRange::new(job.base + piece.offset, piece.len as u64);
@@ -26,32 +29,30 @@ impl Engine {
         self.submit(index, seq, Op::Write { fua: true }, range, Some(Payload::Buf(piece.buf)));
     }
 
-    /// A piece was written or read back.
-    pub(super) fn compare_done(&mut self, index: u32, done: Completion<Payload>) {
+    /// A piece was written, or a part of it read back.
+    pub(super) fn compare_done(&mut self, index: u32, mut done: Completion<Payload>) {
+        let Some(Payload::Buf(buf)) = done.buf.take() else {
+            // Reads and writes of a comparison carry arena buffers.
+            let error = done.result.err().unwrap_or(Error::Unsupported);
+            return self.fail(index, error, done.op, done.range);
+        };
         let task = &mut self.tasks[index as usize];
         let Job::Compare(job) = &mut task.job else { return };
+        let at = done.range.offset - job.base;
         let len = done.range.len as usize;
-        match (done.result, done.op, done.buf) {
-            (Err(error), op, _) => self.fail(index, error, op, done.range),
-            (Ok(()), Op::Write { .. }, Some(Payload::Buf(buf))) => job.data = Data::Piece(buf, len),
-            (Ok(()), Op::Read, Some(Payload::Buf(read))) => {
-                let difference = match &job.data {
-                    Data::Piece(wanted, _) => first_difference(&read[..len], &wanted[..len]),
-                    Data::Pattern(block) => differs_from_pattern(&read[..len], block),
-                    Data::None => None,
-                };
-                let offset = difference.filter(|_| job.compares).map(|at| job.compared + at as u64);
-                job.compared += done.range.len;
-                if let Data::Piece(..) = job.data {
-                    job.data = Data::None;
-                }
-                if let Some(offset) = offset {
+        match (done.result, done.op) {
+            (Ok(()), Op::Write { .. }) => {
+                job.data = Data::Piece(Piece { offset: at, len, buf });
+                return;
+            }
+            (Ok(()), _) => {
+                if let Some(offset) = job.difference(at, &buf[..len]) {
                     task.fail(Sense::miscompare(offset));
                 }
             }
-            // Reads and writes of a comparison carry arena buffers.
-            (Ok(()), op, _) => self.fail(index, lunet_block::Error::Unsupported, op, done.range),
+            (Err(error), op) => self.fail(index, error, op, done.range),
         }
+        self.give_back(index, buf);
     }
 
     /// Asks for the next piece, or reads back what has come. True if the command can be answered.
@@ -64,22 +65,66 @@ impl Engine {
         if !task.idle() {
             return false;
         }
-        let len = match &job.data {
+        let left = match &job.data {
             Data::None => {
                 self.solicit(conn, index, 1);
                 return false;
             }
-            Data::Piece(_, len) => *len,
-            Data::Pattern(_) => (CHUNK as u64 / 4).min(job.total - job.compared) as usize,
+            Data::Piece(piece) => piece.offset + piece.len as u64 - job.compared,
+            Data::Pattern(_) => job.total - job.compared,
         };
-        let range = ByteRange::new(job.base + job.compared, len as u64);
-        let Some(buf) = self.take_buffer(conn, len) else {
+        let offset = job.base + job.compared;
+        let Some(buf) = self.read_back_buffer(conn, index, left.min(CHUNK as u64) as usize) else {
             self.starved.push_back(index);
             return false;
         };
+        let range = ByteRange::new(offset, buf.len() as u64);
         let seq = self.tasks[index as usize].take_seq();
         self.submit(index, seq, Op::Read, range, Some(Payload::Buf(buf)));
         false
+    }
+
+    /// A buffer to read back into. A comparison holds the initiator's data while it asks for it,
+    /// and if many did so when memory is short, all would wait for each other. So there is one
+    /// spare buffer: whoever has it gets on, and gives it back.
+    fn read_back_buffer(&mut self, conn: &Conn, index: u32, len: usize) -> Option<Buf> {
+        if let Some(buf) = self.take_buffer(conn, len) {
+            return Some(buf);
+        }
+        let mut buf = self.spare.take()?;
+        buf.truncate(len);
+        self.tasks[index as usize].spare = true;
+        Some(buf)
+    }
+
+    /// Takes the spare buffer back from a task that has it; another buffer is just dropped.
+    pub(super) fn give_back(&mut self, index: u32, buf: Buf) {
+        if std::mem::take(&mut self.tasks[index as usize].spare) {
+            // At its full length again: what it occupies never changed.
+            drop(buf);
+            self.spare = self.ring.arena().alloc(SPARE);
+        }
+    }
+}
+
+impl Compare {
+    /// Compares what was read at an offset of the command; the offset of the first difference.
+    fn difference(&mut self, at: u64, read: &[u8]) -> Option<u64> {
+        let difference = match &self.data {
+            Data::Piece(piece) => {
+                let from = (at - piece.offset) as usize;
+                first_difference(read, &piece.buf[from..from + read.len()])
+            }
+            Data::Pattern(block) => differs_from_pattern(read, block),
+            Data::None => None,
+        };
+        self.compared = at + read.len() as u64;
+        if let Data::Piece(piece) = &self.data {
+            if self.compared == piece.offset + piece.len as u64 {
+                self.data = Data::None;
+            }
+        }
+        difference.filter(|_| self.compares).map(|first| at + first as u64)
     }
 }
 

@@ -57,7 +57,8 @@ impl Intake {
         self.next == self.total
     }
 
-    /// Asks the initiator for the next piece. False if memory is short: try again later.
+    /// Asks the initiator for the next piece, in a buffer that occupies `limit` bytes at most: a
+    /// power of two. False if memory is short: try again later.
     pub fn solicit(&mut self, conn: &mut Conn, tag: Tag, arena: &Arena, limit: usize) -> bool {
         let carried = self.carry.len();
         let left = self.total - self.next;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use lunet_block::{Channel, Completion, Error, IoDone, Op, Request, Submit};
 use lunet_iscsi::target::{Response, Tag, Wanted};
-use lunet_ring::{Payload, Ring};
+use lunet_ring::{Buf, Payload, Ring};
 use lunet_scsi::{Sense, SenseFormat, Transfer, status};
 use slab::Slab;
 
@@ -63,6 +63,8 @@ pub struct Engine {
     batch: Vec<Completion<Payload>>,
     /// Tasks that wait for buffer memory, in order.
     starved: VecDeque<u32>,
+    /// For the one comparison that must get on when memory is short.
+    spare: Option<Buf>,
 }
 
 impl Engine {
@@ -81,6 +83,7 @@ impl Engine {
                 written: false,
             });
         }
+        let spare = ring.arena().alloc(compare::SPARE);
         Ok(Self {
             number,
             ring,
@@ -95,6 +98,7 @@ impl Engine {
             touched: Vec::with_capacity(256),
             failed_flushes: 0,
             starved: VecDeque::new(),
+            spare,
         })
     }
 
@@ -109,8 +113,9 @@ impl Engine {
     }
 
     /// How many bytes of arena memory the connection may hold. While half of the memory is free
-    /// everybody may take plenty; the other half is divided evenly. So a client that does not read
-    /// its answers, or never sends the data it announced, cannot starve the others.
+    /// everybody may take plenty; of the other half each may take an even share, and no more than
+    /// half of what is left, so that something is left for the next. So a client that does not
+    /// read its answers, or never sends the data it announced, cannot starve the others.
     pub fn allowance(&self, conn: &Conn) -> usize {
         allowance(self.ring.arena().free_bytes(), self.ring.arena().total_bytes(), self.connections)
             .saturating_sub(conn.account.held())
@@ -278,6 +283,9 @@ impl Engine {
             let name = &self.core.volumes[volume].name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
         }
+        if let Some(Payload::Buf(buf)) = done.buf {
+            self.give_back(index, buf);
+        }
         let task = &self.tasks[index as usize];
         if task.inflight.is_empty() {
             if let Some(range) = task.fenced {
@@ -348,7 +356,7 @@ impl Engine {
 /// The share of a connection, see [`Engine::allowance`].
 fn allowance(free: usize, total: usize, connections: usize) -> usize {
     let share = (total / 2 / connections.max(1)).max(task::CHUNK / 16);
-    if free > total / 2 { share.max(BACKLOG_HIGH) } else { share }
+    if free > total / 2 { share.max(BACKLOG_HIGH) } else { share.min(free / 2) }
 }
 
 fn respond(conn: &mut Conn, tag: Tag, code: u8, sense: &[u8], transfer: Transfer) {

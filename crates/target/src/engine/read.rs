@@ -1,12 +1,15 @@
 //! Volume to initiator.
 
 use lunet_block::{ByteRange, Completion, Error, Op};
-use lunet_ring::{Buf, Payload};
+use lunet_ring::{Arena, Buf, Payload};
 
-use super::task::{DEPTH, Job, Owner};
+use super::task::{CHUNK, DEPTH, Job, Owner};
 use super::{Engine, wanted};
 use crate::conn::{BACKLOG_HIGH, Conn};
 use crate::transmit::Data;
+
+/// The shortest read that a longer one is cut into when memory is short, in bytes.
+const LEAST: usize = CHUNK / 16;
 
 /// What keeps a read from asking for its next chunk.
 enum Next {
@@ -28,17 +31,16 @@ impl Engine {
                 return false;
             }
             match self.next_chunk(conn, index) {
-                Next::Ask(range, mapped) => {
-                    let buf = match mapped {
-                        true => None,
-                        false => match self.take_buffer(conn, range.len as usize) {
-                            Some(buf) => Some(Payload::Buf(buf)),
-                            None => {
-                                self.starved.push_back(index);
-                                return false;
-                            }
-                        },
-                    };
+                Next::Ask(mut range, mapped) => {
+                    let mut buf = None;
+                    if !mapped {
+                        let Some(taken) = self.take_some(conn, range.len as usize) else {
+                            self.starved.push_back(index);
+                            return false;
+                        };
+                        range.len = taken.len() as u64;
+                        buf = Some(Payload::Buf(taken));
+                    }
                     let Job::Read(job) = &mut self.tasks[index as usize].job else { return false };
                     job.requested += range.len;
                     let seq = self.tasks[index as usize].take_seq();
@@ -71,10 +73,22 @@ impl Engine {
 
     /// A buffer within the connection's allowance.
     pub(super) fn take_buffer(&self, conn: &Conn, len: usize) -> Option<Buf> {
-        if self.allowance(conn) < len {
+        if self.allowance(conn) < Arena::cost(len) {
             return None;
         }
         self.ring.arena().alloc_for(len, &conn.account)
+    }
+
+    /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
+    /// pages, 16 KiB at least.
+    fn take_some(&self, conn: &Conn, len: usize) -> Option<Buf> {
+        let mut wanted = len;
+        loop {
+            match self.take_buffer(conn, wanted) {
+                None if wanted > LEAST => wanted = (wanted / 2).max(LEAST).next_multiple_of(4096),
+                other => return other,
+            }
+        }
     }
 
     fn next_chunk(&self, conn: &Conn, index: u32) -> Next {

@@ -8,7 +8,7 @@ use lunet_iscsi::target::Tag;
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{Sense, Transfer};
 
-use super::intake::Intake;
+use super::intake::{Intake, Piece};
 use crate::stats::Kind;
 
 /// The most data that one block request moves through an arena buffer, in bytes.
@@ -49,6 +49,8 @@ pub struct Task {
     pub refused: Option<u8>,
     /// Its unit is stopped when it is done.
     pub stops: bool,
+    /// It has the engine's spare buffer.
+    pub spare: bool,
     /// What it does.
     pub job: Job,
 }
@@ -144,8 +146,8 @@ pub struct Compare {
 pub enum Data {
     /// Nothing has come yet, or it is being written.
     None,
-    /// The initiator's bytes for the piece at `compared`.
-    Piece(Buf, usize),
+    /// A piece of the initiator's bytes, being compared.
+    Piece(Piece),
     /// One block that every block must equal.
     Pattern(Buf),
 }
@@ -228,6 +230,7 @@ impl Task {
             fenced: None,
             refused: None,
             stops: false,
+            spare: false,
             job,
         }
     }

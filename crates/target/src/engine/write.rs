@@ -2,7 +2,7 @@
 
 use lunet_block::{BlockRange, ByteRange, Completion, Op};
 use lunet_iscsi::target::{Tag, TransferError};
-use lunet_ring::{Buf, Payload};
+use lunet_ring::{Arena, Buf, Payload};
 use lunet_scsi::{Action, Code, Key, Sense, status};
 
 use super::Engine;
@@ -101,7 +101,9 @@ impl Engine {
             if !room || task.sense.is_some() || intake.all_requested() {
                 return;
             }
-            if limit < least || !intake.solicit(conn, tag, self.ring.arena(), limit) {
+            // What a buffer occupies is a power of two.
+            let limit = (limit / 2 + 1).next_power_of_two();
+            if limit < Arena::cost(least) || !intake.solicit(conn, tag, self.ring.arena(), limit) {
                 return self.starved.push_back(index);
             }
             task.soliciting += 1;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::client::{Client, rw16};
-use crate::support::{config, file_volume, on_each_driver, start};
-use lunet_iscsi::initiator::{Data, Unsolicited};
+use crate::support::{config, file_volume, on_each_driver, stalling, start};
+use lunet_iscsi::initiator::{Data, Outcome, Unsolicited};
 
 const MIB: usize = 1 << 20;
 
@@ -61,6 +61,37 @@ fn clients_that_never_send_the_data_they_announced() {
             works(client, n as u8);
         }
         drop((greedy, others));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn many_comparisons_at_once_do_not_wait_for_each_other() {
+    on_each_driver(|driver| {
+        let (volume, gate) = stalling(64);
+        let (server, address) = start(config(vec![volume], driver));
+        let mut client = Client::login(address, 1);
+        gate.close();
+        // All of them hold their data when they come to read back, and there is no memory left.
+        let commands: Vec<_> = (0..40)
+            .map(|n| {
+                let mut cdb = rw16(0x8E, n * 512, 512);
+                cdb[1] = 0x02;
+                client.start(0, &cdb, Data::Write(vec![(n + 1) as u8; 512 * 512]))
+            })
+            .collect();
+        let refused = |client: &mut Client, tag| match client.outcome(tag).outcome {
+            Outcome::Completed(answer) => answer.status == 0x28,
+            other => panic!("{other:?}"),
+        };
+        // Beyond the client's share the answer is TASK SET FULL, at once.
+        let full = commands.iter().skip(32).filter(|tag| refused(&mut client, **tag)).count();
+        assert_eq!(full, 8);
+        gate.open();
+        let full = commands.iter().take(32).filter(|tag| refused(&mut client, **tag)).count();
+        assert!(full < 32, "some got through");
+        works(&mut client, 77);
+        drop(client);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
