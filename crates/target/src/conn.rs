@@ -129,6 +129,8 @@ pub struct Conn {
     depth: u32,
     /// Where the connection is in its end.
     pub phase: Phase,
+    /// When it is closed even if the client has not taken all that is left for it.
+    pub drain_by: Option<Duration>,
     /// Queued for a flush at the end of this turn of the loop.
     pub dirty: bool,
     /// Tasks at work, indexed by the protocol's slot number.
@@ -168,6 +170,7 @@ impl Conn {
             waiting: None,
             depth: 0,
             phase: Phase::Open,
+            drain_by: None,
             dirty: false,
             tasks: Vec::new(),
             blocked: Vec::new(),
@@ -196,6 +199,11 @@ impl Conn {
         } else {
             Pace::Calm
         }
+    }
+
+    /// When the shard has to look at it again, whatever happens.
+    pub fn due(&self) -> Option<Duration> {
+        [self.proto.poll_timeout(), self.drain_by].into_iter().flatten().min()
     }
 
     /// True if a receive is under way.

@@ -7,7 +7,7 @@ use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::Attention;
 
 use super::Shard;
-use crate::conn::Session;
+use crate::conn::{Phase, Session};
 use crate::mail::Mail;
 use crate::registry::{Admission, Nexus, Place};
 use crate::reservations::nexus_id;
@@ -17,6 +17,10 @@ impl Shard {
     pub(super) fn login(&mut self, slot: u32, identity: Box<LoginIdentity>) {
         let number = self.number;
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if conn.phase != Phase::Open {
+            // It has gone while it waited: nobody would end its session.
+            return;
+        }
         let place = Place { shard: number, connection: conn.serial };
         let target = match &identity.target_name {
             None => None,

@@ -3,6 +3,7 @@
 //! A slot is freed by the last completion on it only: the kernel may still hold its buffers.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use lunet_iscsi::target::CloseReason;
 
@@ -10,6 +11,9 @@ use super::Shard;
 use crate::conn::Phase;
 use crate::mail::Mail;
 use crate::registry::Place;
+
+/// How long a client has to take what is left for it at the end of its connection.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 impl Shard {
     /// The protocol asks to close: what is queued is sent first.
@@ -29,6 +33,7 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         if conn.phase == Phase::Open {
             conn.phase = Phase::Draining;
+            conn.drain_by = Some(self.engine.now + DRAIN_LIMIT);
             self.end_tasks(slot);
             self.touch(slot);
         }

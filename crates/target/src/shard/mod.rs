@@ -324,7 +324,7 @@ impl Shard {
                 let token = Token(RECEIVE | u64::from(slot));
                 self.engine.ring.recv(conn.socket, bufs, token);
             }
-            if let Some(due) = conn.proto.poll_timeout() {
+            if let Some(due) = conn.due() {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
             }
             if conn.phase == Phase::Draining && !conn.transmitting() && conn.backlog() == 0 {
@@ -344,7 +344,7 @@ impl Shard {
         let mut next: Option<Duration> = None;
         let mut due = Vec::new();
         for (slot, conn) in &self.conns {
-            match conn.proto.poll_timeout() {
+            match conn.due() {
                 Some(time) if time <= now => due.push(slot as u32),
                 Some(time) => next = Some(next.map_or(time, |next| next.min(time))),
                 None => {}
@@ -361,6 +361,9 @@ impl Shard {
     /// A time limit of a connection has passed.
     fn tick(&mut self, slot: u32) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if conn.drain_by.is_some_and(|limit| limit <= self.engine.now) {
+            return self.disconnect(slot);
+        }
         let mut site = Surroundings {
             core: &self.core,
             arena: self.engine.ring.arena(),

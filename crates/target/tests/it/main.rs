@@ -3,6 +3,7 @@
 mod commands;
 mod greedy_clients;
 mod reservations;
+mod sessions;
 mod stalled_storage;
 mod support;
 mod write_protection;
