@@ -13,6 +13,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
 run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
+	@scripts/install-missing build
 	$(CARGO) run --locked --release -p lunet -- serve
 
 test: lint ## everything: install what is missing, lint, unit tests, real clients, short fuzzing
