@@ -72,6 +72,7 @@ pub fn stats(answer: &Value) -> serde_json::Result<String> {
         n => format!("{n} sessions"),
     };
     let mut out = format!("up for {time}, {shards} on {}, {sessions}\n", stats.driver);
+    out.push_str("counts since the start; latency inside the server, without the network\n");
     for one in &stats.volumes {
         out.push('\n');
         volume(&mut out, one);
@@ -172,6 +173,7 @@ mod tests {
         assert_eq!(
             text,
             "up for 1 min 1 s, 2 shards on io_uring, 1 session\n\
+             counts since the start; latency inside the server, without the network\n\
              \n\
              volume demo, 8 GiB\n          \
                        operations      data     mean   50 %  99.9 %  slowest\n  \
