@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use lunet_block::{Backend, Caps, Channel, Completion, Error, IoDone, Op, Request, Submit};
+use lunet_block::{Backend, Caps, Channel, Error, Op, Request};
 use lunet_ring::{Payload, Region, RegionRef, Ring};
 
 use crate::geometry::Geometry;
-use crate::memory::{caps, refuse, room};
+use crate::memory::{Inline, InlineChannel, caps, refuse, room};
 use crate::{OpenError, Volume, VolumeSpec};
 
 /// The longest read that is answered by reference; as much address space, and no memory until it
@@ -37,7 +37,7 @@ impl Backend<Payload, Ring> for Null {
         _io: &mut Ring,
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let zeroes = RegionRef::new(Arc::clone(&self.zeroes));
-        Ok(Box::new(NullChannel { caps: self.caps.clone(), zeroes }))
+        Ok(Box::new(InlineChannel(NullChannel { caps: self.caps.clone(), zeroes })))
     }
 }
 
@@ -47,7 +47,7 @@ struct NullChannel {
     zeroes: RegionRef,
 }
 
-impl NullChannel {
+impl Inline for NullChannel {
     fn run(&self, request: &mut Request<Payload>) -> Result<(), Error> {
         refuse(&self.caps, request)?;
         let len = request.range.len;
@@ -59,17 +59,4 @@ impl NullChannel {
         }
         Ok(())
     }
-}
-
-impl Channel<Payload, Ring> for NullChannel {
-    fn submit(&mut self, mut request: Request<Payload>, _io: &mut Ring) -> Submit<Payload> {
-        let result = self.run(&mut request);
-        Submit::Done(request.complete(result))
-    }
-
-    fn advance(&mut self, _done: IoDone<Payload>, _io: &mut Ring) -> Option<Completion<Payload>> {
-        None
-    }
-
-    fn cancel(&mut self, _tag: u64, _io: &mut Ring) {}
 }
