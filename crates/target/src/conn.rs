@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_iscsi::target::{Connection, Event, LoginIdentity, Tag};
+use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Buf, RxBufs, SocketId, TxChain};
 use lunet_scsi::reserve::{NexusId, Seat};
 
 use crate::core::Core;
+use crate::engine::Engine;
 use crate::registry::Nexus;
+use crate::site::Surroundings;
 use crate::transmit::Outgoing;
 
 /// Room for headers and small data in one receive. One fill holds 340 command headers.
@@ -178,6 +180,25 @@ impl Conn {
             next_ticket: 0,
             mourners: Vec::new(),
         }
+    }
+
+    /// Lets the protocol work in the surroundings of its shard; what it asks for is in `events`.
+    pub fn drive(
+        &mut self,
+        engine: &Engine,
+        work: impl FnOnce(&mut Connection<Buf>, &mut Cx<'_, Surroundings<'_>, Outgoing>),
+    ) {
+        let mut site = Surroundings {
+            core: &engine.core,
+            arena: engine.ring.arena(),
+            allowance: engine.allowance(self),
+            account: &self.account,
+            portal: self.portal,
+            local: self.local,
+        };
+        let mut cx =
+            Cx { now: engine.now, site: &mut site, tx: &mut self.out, events: &mut self.events };
+        work(&mut self.proto, &mut cx);
     }
 
     /// Bytes that wait to be sent.

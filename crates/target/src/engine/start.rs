@@ -121,11 +121,10 @@ impl Engine {
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
         task.stops = plan.stops;
-        task.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
+        // What is answered now goes on without a connection.
+        task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.tasks.insert(task) as u32;
         if plan.immediate {
-            // Answered now; the work goes on without a connection.
-            self.tasks[index as usize].owner = None;
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
         }

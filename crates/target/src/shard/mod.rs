@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use lunet_iscsi::target::{Connection, Cx, Event, RxTarget};
+use lunet_iscsi::target::{Connection, Event, RxTarget};
 use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
 use slab::Slab;
 
@@ -25,7 +25,6 @@ use crate::conn::{Conn, Pace, Phase};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::mail::Mail;
-use crate::site::Surroundings;
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
 const RECEIVE: u64 = 1 << 56;
@@ -132,7 +131,8 @@ impl Shard {
 
     /// How long the loop may sleep.
     fn patience(&self) -> Option<Duration> {
-        let now = self.core.started.elapsed();
+        // The start of this turn is close enough, and costs no look at the clock.
+        let now = self.engine.now;
         let next = [self.timer, self.stopping, self.flushing].into_iter().flatten().min()?;
         // Rounded up to the tick, so that a shard never spins on a time limit.
         Some(next.saturating_sub(now).max(Duration::from_millis(1)))
@@ -212,28 +212,16 @@ impl Shard {
             conn.scratch = Some(scratch);
             return;
         }
-        let mut site = Surroundings {
-            core: &self.core,
-            arena: self.engine.ring.arena(),
-            account: &conn.account,
-            allowance: self.engine.allowance(conn),
-            portal: conn.portal,
-            local: conn.local,
-        };
-        let mut cx = Cx {
-            now: self.engine.now,
-            site: &mut site,
-            tx: &mut conn.out,
-            events: &mut conn.events,
-        };
-        let mut used = 0;
-        if let Some((buf, range)) = payload {
-            used = range.len().min(taken);
-            conn.proto.rx_payload(RxTarget { buf, range }, used, &mut cx);
-        }
-        if taken > used {
-            conn.proto.rx_bytes(&scratch[..taken - used], &mut cx);
-        }
+        conn.drive(&self.engine, |proto, cx| {
+            let mut used = 0;
+            if let Some((buf, range)) = payload {
+                used = range.len().min(taken);
+                proto.rx_payload(RxTarget { buf, range }, used, cx);
+            }
+            if taken > used {
+                proto.rx_bytes(&scratch[..taken - used], cx);
+            }
+        });
         conn.scratch = Some(scratch);
         self.handle_events(slot);
     }
@@ -364,21 +352,7 @@ impl Shard {
         if conn.drain_by.is_some_and(|limit| limit <= self.engine.now) {
             return self.disconnect(slot);
         }
-        let mut site = Surroundings {
-            core: &self.core,
-            arena: self.engine.ring.arena(),
-            account: &conn.account,
-            allowance: 0,
-            portal: conn.portal,
-            local: conn.local,
-        };
-        let mut cx = Cx {
-            now: self.engine.now,
-            site: &mut site,
-            tx: &mut conn.out,
-            events: &mut conn.events,
-        };
-        conn.proto.handle_timeout(&mut cx);
+        conn.drive(&self.engine, |proto, cx| proto.handle_timeout(cx));
         self.handle_events(slot);
     }
 }
