@@ -1,5 +1,6 @@
 //! Clients that take memory and give nothing back stop themselves and nobody else.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::client::{Client, rw16};
@@ -17,6 +18,14 @@ fn works(client: &mut Client, byte: u8) {
     assert!(read == data, "the data is what was written");
 }
 
+/// Four clients that come now, at the same time.
+fn others_work(address: SocketAddr) {
+    let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
+    for (n, client) in others.iter_mut().enumerate() {
+        works(client, n as u8);
+    }
+}
+
 #[test]
 fn clients_that_do_not_read_their_answers() {
     on_each_driver(|driver| {
@@ -30,11 +39,8 @@ fn clients_that_do_not_read_their_answers() {
                 client.start(0, &rw16(0x88, 0, (4 * MIB / 512) as u32), room);
             }
         }
-        let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
-        for (n, client) in others.iter_mut().enumerate() {
-            works(client, n as u8);
-        }
-        drop((greedy, others));
+        others_work(address);
+        drop(greedy);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
@@ -56,11 +62,8 @@ fn clients_that_never_send_the_data_they_announced() {
                 client.start(0, &rw16(0x8A, 0, (4 * MIB / 512) as u32), data);
             }
         }
-        let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
-        for (n, client) in others.iter_mut().enumerate() {
-            works(client, n as u8);
-        }
-        drop((greedy, others));
+        others_work(address);
+        drop(greedy);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
