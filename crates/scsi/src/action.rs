@@ -207,10 +207,10 @@ pub enum Action {
     /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
     Reservation(Request),
     /// Switch the software write protection on or off, with
-    /// [`Unit::set_write_protected`](crate::Unit::set_write_protected). If that changes anything, all
+    /// [`UnitState::set_write_protected`](crate::UnitState::set_write_protected). If that changes anything, all
     /// other nexuses are told MODE PARAMETERS CHANGED.
     WriteProtect(bool),
-    /// Start or stop the unit; tell it with [`Unit::set_stopped`](crate::Unit::set_stopped).
+    /// Start or stop the unit; tell it with [`UnitState::set_stopped`](crate::UnitState::set_stopped).
     Power(Power),
 }
 

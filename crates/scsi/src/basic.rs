@@ -18,7 +18,7 @@ pub(crate) fn request_sense(cx: &mut Cx<'_>) -> Outcome {
     let sense = match (attention, cx.unit) {
         (_, None) => Sense::illegal(Code::LUN_NOT_SUPPORTED),
         (Some(sense), _) => sense,
-        (None, Some(unit)) if unit.stopped() => {
+        (None, Some(unit)) if unit.state.stopped() => {
             Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED)
         }
         (None, Some(_)) => Sense::new(Key::NoSense, Code::NO_ADDITIONAL_SENSE),

@@ -69,7 +69,7 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     };
     let opcode = opcode?;
     check_control(cx, opcode)?;
-    if opcode.needs.contains(Needs::READY) && unit.stopped() {
+    if opcode.needs.contains(Needs::READY) && unit.state.stopped() {
         return Err(Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED));
     }
     if opcode.needs.contains(Needs::WRITABLE) && unit.read_only() {

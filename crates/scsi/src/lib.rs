@@ -11,6 +11,7 @@
 //! | [`sense`] | sense data |
 //! | [`lun`] | logical unit numbers, REPORT LUNS |
 //! | [`mod@unit`] | what is known of one logical unit |
+//! | [`state`] | what commands change of it |
 //! | [`nexus`] | what is known of one initiator at one logical unit |
 //! | [`reserve`] | the reservations of one logical unit |
 //! | [`action`] | what a command asks for |
@@ -36,6 +37,7 @@ mod report_luns;
 pub mod reserve;
 mod rw;
 pub mod sense;
+pub mod state;
 mod supported;
 pub mod unit;
 mod unmap;
@@ -49,4 +51,5 @@ pub use execute::{execute, parameters};
 pub use lun::Lun;
 pub use nexus::{Attention, Nexus};
 pub use sense::{Code, FieldPointer, Key, Sense, SenseData, SenseFormat};
+pub use state::UnitState;
 pub use unit::{Identity, Limits, Target, Unit};

@@ -1,12 +1,13 @@
 //! What is known of a logical unit and of the target that it is seen through.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use lunet_block::{Caps, Support};
 
 use crate::sense::SenseFormat;
+use crate::state::UnitState;
 
 /// The longest parameter list that is fetched, in bytes.
 pub const MAX_PARAMETER_LIST: u32 = 0xFFFF;
@@ -110,8 +111,7 @@ fn unmap_granularity(caps: &Caps) -> u32 {
     }
 }
 
-/// One logical unit: shared by all shards, read-only but for the power state and the
-/// software write protection.
+/// One logical unit: shared by all shards. What commands change of it is in its [`UnitState`].
 #[derive(Debug)]
 pub struct Unit {
     /// Its names.
@@ -120,44 +120,31 @@ pub struct Unit {
     pub caps: Caps,
     /// The largest commands that it takes.
     pub limits: Limits,
-    stopped: AtomicBool,
-    protected: AtomicBool,
+    /// What commands change of it.
+    pub state: Arc<UnitState>,
 }
 
 impl Unit {
     /// A unit that is ready, with the limits that fit its volume.
     pub fn new(identity: Identity, caps: Caps) -> Self {
+        Self::with_state(identity, caps, Arc::default())
+    }
+
+    /// A unit that takes the place of another: `state` is that one's.
+    pub fn with_state(identity: Identity, caps: Caps, state: Arc<UnitState>) -> Self {
         let limits = Limits::new(&caps);
-        let stopped = AtomicBool::new(false);
-        Self { identity, caps, limits, stopped, protected: AtomicBool::new(false) }
-    }
-
-    /// True after START STOP UNIT stopped the unit. The hot path reads this (relaxed); it changes
-    /// so rarely that every core keeps its own copy of the cache line.
-    pub fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
-    }
-
-    /// Carries [`Action::Power`](crate::Action::Power) out, after the flush.
-    pub fn set_stopped(&self, stopped: bool) {
-        self.stopped.store(stopped, Ordering::Relaxed);
+        Self { identity, caps, limits, state }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software
     /// write protection on.
     pub fn read_only(&self) -> bool {
-        self.caps.read_only || self.protected.load(Ordering::Relaxed)
-    }
-
-    /// Carries [`Action::WriteProtect`](crate::Action::WriteProtect) out; a reset switches it off.
-    /// True if that changes anything.
-    pub fn set_write_protected(&self, protected: bool) -> bool {
-        self.protected.swap(protected, Ordering::Relaxed) != protected
+        self.caps.read_only || self.state.write_protected()
     }
 
     /// The format of sense data that goes with CHECK CONDITION (D_SENSE of the Control mode page).
     pub fn sense_format(&self) -> SenseFormat {
-        SenseFormat::Fixed
+        if self.state.descriptor_sense() { SenseFormat::Descriptor } else { SenseFormat::Fixed }
     }
 
     /// True if space can be given back: UNMAP, and the UNMAP bit of WRITE SAME.

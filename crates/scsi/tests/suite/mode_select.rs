@@ -34,7 +34,7 @@ fn swp_is_switched_on_and_off() {
     let unit = unit();
     assert_eq!(six(&unit, &[&[0; 4][..], &PROTECTED].concat()), Action::WriteProtect(true));
     assert!(!unit.read_only(), "nothing happens before it is carried out");
-    assert!(unit.set_write_protected(true));
+    assert!(unit.state.set_write_protected(true));
     let write = cdb(10, &[(0, &[0x2A]), (8, &[1])]);
     assert_eq!(sense(&run(&unit, &write).action), (Key::DataProtect, Code::WRITE_PROTECTED));
     let current = data(run(&unit, &[0x1A, 8, 0x0A, 0, 255, 0]));
@@ -42,8 +42,8 @@ fn swp_is_switched_on_and_off() {
     let default = data(run(&unit, &[0x1A, 8, 0x8A, 0, 255, 0]));
     assert_eq!(default[4..], CONTROL);
     assert_eq!(ten(&unit, &[&[0; 8][..], &CONTROL].concat()), Action::WriteProtect(false));
-    assert!(unit.set_write_protected(false));
-    assert!(!unit.set_write_protected(false));
+    assert!(unit.state.set_write_protected(false));
+    assert!(!unit.state.set_write_protected(false));
     assert!(matches!(run(&unit, &write).action, Action::Write { .. }));
 }
 

@@ -68,7 +68,7 @@ proptest! {
         nowhere in any::<bool>(),
     ) {
         let unit = &units()[which];
-        unit.set_stopped(stopped);
+        unit.state.set_stopped(stopped);
         let mut nexus = Nexus::new();
         if attention {
             nexus.establish(Attention::PowerOn);

@@ -86,7 +86,7 @@ fn start_stop_unit() {
 #[test]
 fn a_stopped_unit_is_not_ready_until_it_is_started() {
     let unit = unit();
-    unit.set_stopped(true);
+    unit.state.set_stopped(true);
     let not_ready = (Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
     for (opcode, _, len) in listed(&unit) {
         let task = run(&unit, &cdb(len, &[(0, &[opcode])]));
@@ -100,7 +100,7 @@ fn a_stopped_unit_is_not_ready_until_it_is_started() {
     }
     let sense = data(run(&unit, &[3, 0, 0, 0, 252, 0]));
     assert_eq!((sense[2], sense[12], sense[13]), (2, 0x04, 0x02));
-    unit.set_stopped(false);
+    unit.state.set_stopped(false);
     good(&run(&unit, &TEST_UNIT_READY));
 }
 

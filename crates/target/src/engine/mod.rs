@@ -19,7 +19,7 @@ use std::time::Duration;
 use lunet_block::{Channel, Completion, Error, IoDone, Op, Request, Submit};
 use lunet_iscsi::target::{Response, Tag, Wanted};
 use lunet_ring::{Buf, Payload, Ring};
-use lunet_scsi::{Sense, SenseFormat, Transfer, status};
+use lunet_scsi::{Sense, SenseData, Transfer, status};
 use slab::Slab;
 
 use self::task::{Job, Owner, Task};
@@ -340,7 +340,10 @@ impl Engine {
             if task.sense.is_some() { 0 } else { task.transfer.data_in + task.transfer.data_out };
         self.count(&task, moved, task.sense.is_some());
         match &task.sense {
-            Some(sense) => respond_sense(conn, tag, sense, task.transfer),
+            Some(sense) => {
+                let format = self.core.volumes[task.volume].unit.sense_format();
+                respond_sense(conn, tag, &sense.encode(format), task.transfer);
+            }
             None => respond(conn, tag, status::GOOD, &[], task.transfer),
         }
     }
@@ -366,8 +369,8 @@ fn respond(conn: &mut Conn, tag: Tag, code: u8, sense: &[u8], transfer: Transfer
     conn.proto.respond(tag, response, &mut conn.out);
 }
 
-fn respond_sense(conn: &mut Conn, tag: Tag, sense: &Sense, transfer: Transfer) {
-    respond(conn, tag, status::CHECK_CONDITION, &sense.encode(SenseFormat::Fixed), transfer);
+fn respond_sense(conn: &mut Conn, tag: Tag, sense: &SenseData, transfer: Transfer) {
+    respond(conn, tag, status::CHECK_CONDITION, sense, transfer);
 }
 
 /// What a command moves, as the protocol counts it. Longer commands than 4 GiB are refused by the

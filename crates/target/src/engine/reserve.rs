@@ -29,7 +29,8 @@ impl Engine {
         let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
         self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        send_reply(conn, tag, reply, transfer);
+        let format = self.core.volumes[volume].unit.sense_format();
+        send_reply(conn, tag, reply, transfer, format);
     }
 
     /// The parameter list of PERSISTENT RESERVE OUT has come.
@@ -74,7 +75,7 @@ impl Engine {
         task.job = Job::Bare(Bare::nothing());
         let core = &self.core.volumes[task.volume];
         let Some(session) = &conn.session else { return };
-        if core.unit.set_write_protected(on) {
+        if core.unit.state.set_write_protected(on) {
             let seat = session.seats[task.unit];
             core.reservations
                 .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));

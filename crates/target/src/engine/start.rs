@@ -4,7 +4,8 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Check, CommandIn, Key, Lun, Power, Reply, Transfer, WriteSameSource, status,
+    Action, Check, CommandIn, Key, Lun, Power, Reply, SenseFormat, Transfer, WriteSameSource,
+    status,
 };
 
 use super::intake::{Intake, Piece};
@@ -74,7 +75,7 @@ impl Engine {
         let transfer = decoded.transfer;
         let (Some(unit), Some(volume)) = (position, volume) else {
             if let Action::Complete(reply) = decoded.action {
-                send_reply(conn, command.tag, reply, transfer);
+                send_reply(conn, command.tag, reply, transfer, SenseFormat::Fixed);
             }
             return;
         };
@@ -92,13 +93,14 @@ impl Engine {
                 // A unit attention is news, not a failure.
                 let failed = reply.sense.is_some_and(|sense| sense.key != Key::UnitAttention);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
-                send_reply(conn, arrival.tag, reply, transfer);
+                let format = self.core.volumes[volume].unit.sense_format();
+                send_reply(conn, arrival.tag, reply, transfer, format);
             }
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.unit, arrival.volume), &request);
             }
             Action::Power(Power { start: true, .. }) => {
-                self.core.volumes[volume].unit.set_stopped(false);
+                self.core.volumes[volume].unit.state.set_stopped(false);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, false);
                 respond(conn, arrival.tag, status::GOOD, &[], transfer);
             }
@@ -255,7 +257,7 @@ impl Engine {
     /// Carries START STOP UNIT out, once the flush is done.
     pub(super) fn stop_unit(&self, task: &Task) {
         if task.stops && task.sense.is_none() {
-            self.core.volumes[task.volume].unit.set_stopped(true);
+            self.core.volumes[task.volume].unit.state.set_stopped(true);
         }
     }
 }
@@ -316,9 +318,15 @@ fn compare(
 }
 
 /// Sends an answer that needed no volume. GOOD travels with the last data.
-pub(super) fn send_reply(conn: &mut Conn, tag: Tag, reply: Reply, transfer: Transfer) {
+pub(super) fn send_reply(
+    conn: &mut Conn,
+    tag: Tag,
+    reply: Reply,
+    transfer: Transfer,
+    format: SenseFormat,
+) {
     match &reply.sense {
-        Some(sense) => respond_sense(conn, tag, sense, transfer),
+        Some(sense) => respond_sense(conn, tag, &sense.encode(format), transfer),
         None if reply.data.is_empty() || reply.status != status::GOOD => {
             respond(conn, tag, reply.status, &[], transfer);
         }

@@ -122,7 +122,7 @@ impl Shard {
                 let volume = &self.core.volumes[*volume];
                 volume.reservations.with(Reservations::reset);
                 // Mode parameters are the default ones again (SPC-5 5.6.3).
-                volume.unit.set_write_protected(false);
+                volume.unit.state.reset();
             }
         }
         let reply = Place { shard: self.number, connection: conn.serial };
