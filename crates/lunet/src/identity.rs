@@ -83,6 +83,8 @@ pub fn of_volume(machine: &str, volume: &Volume) -> Identity {
     if let Some(serial) = &volume.serial {
         identity.serial = serial.clone();
     }
+    identity.naa = volume.naa.unwrap_or(identity.naa);
+    identity.eui = volume.eui.unwrap_or(identity.eui);
     identity
 }
 
@@ -146,5 +148,11 @@ mod tests {
         assert_eq!(&identity.vendor, b"ACME    ");
         assert_eq!(&identity.product, b"Disk 1          ");
         assert_eq!(identity.serial, "42");
+        assert_eq!(identity.naa, of_volume("m", &volume("a", "")).naa);
+        let own =
+            volume("a", "naa = 'naa.6001405ABCDEF0123456789abcdef012'\neui = '0x0123456789abcdef'");
+        let identity = of_volume("m", &own);
+        assert_eq!(identity.naa.to_string(), "6001405abcdef0123456789abcdef012");
+        assert_eq!(identity.eui.to_string(), "0123456789abcdef");
     }
 }

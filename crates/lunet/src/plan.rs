@@ -141,6 +141,8 @@ fn demo(options: &Options) -> Config {
         vendor: None,
         product: None,
         serial: None,
+        naa: None,
+        eui: None,
     };
     // A volume that is there already keeps the size that it was made with.
     let there = volume.path(&data).and_then(|path| fs::metadata(path).ok());

@@ -26,6 +26,7 @@ pub mod action;
 mod basic;
 mod capacity;
 mod cdb;
+mod designator;
 mod execute;
 mod inquiry;
 pub mod lun;
@@ -47,6 +48,7 @@ pub use action::{
     Action, Check, CommandIn, ParameterKind, Parameters, Power, Reply, Task, Transfer,
     WriteSameSource, status,
 };
+pub use designator::Designator;
 pub use execute::{execute, parameters};
 pub use lun::Lun;
 pub use nexus::{Attention, Nexus};

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use lunet_block::{Caps, Support};
 
+use crate::designator::Designator;
 use crate::sense::SenseFormat;
 use crate::state::UnitState;
 
@@ -23,8 +24,11 @@ pub struct Identity {
     pub revision: [u8; 4],
     /// Unit serial number, printable ASCII, at most [`Identity::MAX_SERIAL`] bytes are reported.
     pub serial: String,
-    /// NAA designator: the locally assigned form (first digit 3, SPC-5 7.7.6.6.4).
-    pub naa: [u8; 8],
+    /// NAA designator; made by lunet, the locally assigned form (first digit 3, SPC-5 7.7.6.6.4).
+    pub naa: Designator,
+    /// EUI-64 based designator; made by lunet, a locally administered EUI-64: lunet has no company
+    /// identifier of its own.
+    pub eui: Designator,
 }
 
 impl Identity {
@@ -45,14 +49,25 @@ impl Identity {
             product: *b"VIRTUAL DISK    ",
             revision: *b"0001",
             serial,
-            naa: naa.to_be_bytes(),
+            naa: Designator::eight(naa.to_be_bytes()),
+            eui: Designator::eight(local_eui(seed)),
         }
     }
 }
 
+/// An EUI-64 whose first byte says: locally administered (U/L), and no group (I/G).
+fn local_eui(seed: &str) -> [u8; 8] {
+    let mut seed = String::from(seed);
+    // So that it has nothing in common with the NAA designator.
+    seed.push_str("/eui");
+    let mut eui = hash(seed.as_bytes()).to_be_bytes();
+    eui[0] = (eui[0] & 0xFC) | 0x02;
+    eui
+}
+
 /// FNV-1a with a final mix, so that seeds that differ in one digit share no prefix: ESXi and
 /// Hyper-V tell volumes apart by the first 8 characters of the T10 designator.
-fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut h = 0xCBF2_9CE4_8422_2325_u64;
     for &b in bytes {
         h = (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3);
@@ -179,13 +194,16 @@ mod tests {
         let a = Identity::from_seed("3f1c2f5e-demo");
         assert_eq!(a, Identity::from_seed("3f1c2f5e-demo"));
         // Initiators know a volume by these digits: they never change.
-        assert_eq!(a.naa, [52, 52, 248, 228, 36, 65, 57, 238]);
+        assert_eq!(*a.naa, [52, 52, 248, 228, 36, 65, 57, 238]);
+        assert_eq!(*a.eui, [238, 114, 14, 62, 196, 69, 101, 141]);
         let mut seen = HashSet::new();
         for i in 0..10_000 {
             let identity = Identity::from_seed(&format!("volume-{i}"));
             assert_eq!(identity.naa[0] >> 4, 3);
             // What ESXi and Hyper-V look at: 4 bytes as 8 digits.
             assert!(seen.insert(identity.naa[4..].to_vec()), "volume-{i}");
+            assert_eq!(identity.eui[0] & 0x03, 0x02);
+            assert!(seen.insert(identity.eui.to_vec()), "volume-{i}");
         }
     }
 }

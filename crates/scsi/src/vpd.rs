@@ -5,7 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::inquiry::{DISK, NO_UNIT};
-use crate::unit::{Identity, Target, Unit};
+use crate::unit::{Identity, Target, Unit, hash};
 
 /// The pages of a logical unit, ascending.
 const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2];
@@ -80,6 +80,7 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
     };
     add(CodeSet::Binary, Association::Unit, 0x3, &identity.naa);
     add(CodeSet::Ascii, Association::Unit, 0x1, &t10(identity));
+    add(CodeSet::Binary, Association::Unit, 0x2, &identity.eui);
     let [high, low] = target.relative_port.to_be_bytes();
     add(CodeSet::Binary, Association::Port, 0x4, &[0, 0, high, low]);
     let [high, low] = target.port_group.to_be_bytes();
@@ -93,8 +94,11 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
 /// T10 vendor ID based designator: 8 hexadecimal digits that are the volume's own come first, for
 /// the initiators that look no further.
 fn t10(identity: &Identity) -> Vec<u8> {
-    let n = &identity.naa;
-    let own = u32::from_be_bytes([n[4], n[5], n[6], n[7]]);
+    let own = match *identity.naa {
+        [_, _, _, _, a, b, c, d] => u32::from_be_bytes([a, b, c, d]),
+        // Makers number their long ones from either end.
+        ref long => hash(long) as u32,
+    };
     let mut data = identity.vendor.to_vec();
     data.extend_from_slice(format!("{own:08x}-{}", serial(identity)).as_bytes());
     data

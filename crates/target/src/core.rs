@@ -177,7 +177,7 @@ impl Core {
 fn reservations(ports: Vec<TargetPort>, entry: &VolumeEntry) -> Result<Reservations, String> {
     let mut state = Reservations::new(ports, entry.reservations.is_some());
     let Some(path) = &entry.reservations else { return Ok(state) };
-    if let Some(saved) = keeper::load(path, entry.unit.identity.naa)? {
+    if let Some(saved) = keeper::load(path, &entry.unit.identity.naa)? {
         let damaged = |error| format!("{} is damaged: {error}", path.display());
         state.restore(saved).map_err(damaged)?;
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use lunet_scsi::Designator;
 use lunet_scsi::reserve::{InitiatorPort, Kind, NexusId, Saved, SavedRegistration, TargetPort};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ fn work(core: &Core, orders: &Receiver<Order>) {
         let entry = &core.volumes[volume];
         let saved = entry.reservations.with(|state| state.saved());
         let kept = match &entry.kept {
-            Some(path) => keep(path, entry.unit.identity.naa, saved.as_ref()),
+            Some(path) => keep(path, &entry.unit.identity.naa, saved.as_ref()),
             None => Ok(()),
         };
         if let Err(error) = &kept {
@@ -110,7 +111,7 @@ struct KeptRegistration {
 }
 
 /// Makes this state stable, or, if there is none, that there is none.
-fn keep(path: &Path, naa: [u8; 8], saved: Option<&Saved>) -> io::Result<()> {
+fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> {
     let Some(saved) = saved else {
         return match fs::remove_file(path) {
             Ok(()) => sync_directory(path),
@@ -127,7 +128,7 @@ fn keep(path: &Path, naa: [u8; 8], saved: Option<&Saved>) -> io::Result<()> {
     });
     let kept = Kept {
         version: VERSION,
-        unit: hex(naa),
+        unit: naa.to_string(),
         kind: saved.kind.map_or(0, |kind| kind as u8),
         holder: saved.holder,
         registrations: registrations.collect(),
@@ -158,7 +159,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// A plain sentence: the file cannot be read, or is damaged. Without it nobody knows who may write.
-pub fn load(path: &Path, naa: [u8; 8]) -> Result<Option<Saved>, String> {
+pub fn load(path: &Path, naa: &Designator) -> Result<Option<Saved>, String> {
     let name = path.display();
     let text = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -170,7 +171,7 @@ pub fn load(path: &Path, naa: [u8; 8]) -> Result<Option<Saved>, String> {
     if kept.version != VERSION {
         return Err(format!("{name} is of version {}, not {VERSION}", kept.version));
     }
-    if kept.unit != hex(naa) {
+    if kept.unit != naa.to_string() {
         tracing::warn!(file = %name, "reservations of another volume are not taken up");
         return Ok(None);
     }
@@ -188,15 +189,11 @@ pub fn load(path: &Path, naa: [u8; 8]) -> Result<Option<Saved>, String> {
     Ok(Some(Saved { registrations: registrations.collect(), kind, holder: kept.holder }))
 }
 
-fn hex(naa: [u8; 8]) -> String {
-    format!("{:016x}", u64::from_be_bytes(naa))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NAA: [u8; 8] = [0x30, 1, 2, 3, 4, 5, 6, 7];
+    const NAA: &Designator = &Designator::eight([0x30, 1, 2, 3, 4, 5, 6, 7]);
 
     fn saved() -> Saved {
         let registration = |name: &str, key| SavedRegistration {
@@ -224,7 +221,7 @@ mod tests {
             keep(&path, NAA, Some(&saved)).expect("it is kept");
             assert_eq!(load(&path, NAA), Ok(Some(saved)));
         }
-        assert_eq!(load(&path, [1; 8]), Ok(None), "another volume");
+        assert_eq!(load(&path, &Designator::eight([1; 8])), Ok(None), "another volume");
         keep(&path, NAA, None).expect("it is forgotten");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
     }

@@ -16,6 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lunet_scsi::Designator;
 use toml::de::DeTable;
 
 pub use mistake::Mistake;
@@ -174,6 +175,10 @@ pub struct Volume {
     pub product: Option<String>,
     /// Unit serial number.
     pub serial: Option<String>,
+    /// NAA designator.
+    pub naa: Option<Designator>,
+    /// EUI-64 based designator.
+    pub eui: Option<Designator>,
 }
 
 /// Where the blocks of a volume are kept.

@@ -107,6 +107,8 @@ pub const VOLUME: Table = Table {
         key("vendor", "string", "\"LUNET\""),
         key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),
+        key("naa", "string", "(from the volume's identity)"),
+        key("eui", "string", "(from the volume's identity)"),
     ],
 };
 

@@ -190,12 +190,28 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
         ("backend = \"file\"\nproduct = \"seventeen letters\"", 4, "product", "1 to 16 printable"),
         ("backend = \"file\"\nserial = \"\"", 4, "serial", "1 to 32 printable"),
         ("backend = \"file\"\nvendor = \"ÄÖ\"", 4, "vendor", "1 to 8 printable"),
+        ("backend = \"file\"\nnaa = \"6001405abcdef012\"", 4, "naa", "or 32, the first 6"),
+        ("backend = \"file\"\nnaa = \"naa.5001405abcdef01é\"", 4, "naa", "or 32, the first 6"),
+        ("backend = \"file\"\neui = \"0000000000000000\"", 4, "eui", "not all zero"),
     ] {
         one(&with(&format!("[volumes.a]\n{lines}")), line, &format!("volumes.a.{key}"), words);
     }
     let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
     one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
     one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
+}
+
+#[test]
+fn no_two_volumes_share_a_designator() {
+    for (key, first, second) in [
+        ("naa", "naa.300000000000000F", "300000000000000f"),
+        ("eui", "eui.0123456789abcdef", "0x0123456789ABCDEF"),
+    ] {
+        let text = with(&format!(
+            "[volumes.a]\nbackend = 'file'\n{key} = '{first}'\n[volumes.b]\nbackend = 'file'\n{key} = '{second}'"
+        ));
+        one(&text, 7, &format!("volumes.b.{key}"), "is that of volume \"a\" already");
+    }
 }
 
 #[test]

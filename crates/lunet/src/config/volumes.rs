@@ -1,7 +1,9 @@
 //! `[volumes.NAME]`
 
+use lunet_scsi::Designator;
+
 use super::mistake::Mistakes;
-use super::reader::{At, Convert, Section, boolean, choice, integer, label, size};
+use super::reader::{At, Convert, Section, boolean, choice, integer, label, size, string};
 use super::schema;
 use super::sections::path;
 use super::{Backend, Cache, Provisioning, Volume};
@@ -58,13 +60,18 @@ pub(super) fn volumes(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<Found> 
         let table = Section::open(value, key, &schema::VOLUME, mistakes);
         let offset = table.as_ref().and_then(|table| table.raw("path")).unwrap_or(value);
         let name = name.get_ref().to_string();
-        let value = table.and_then(|table| volume(&name, &table, mistakes));
+        let value = table.and_then(|table| volume(&name, &table, &out, mistakes));
         out.push(Found { name, offset: offset.span().start, value });
     }
     out
 }
 
-fn volume(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Volume> {
+fn volume(
+    name: &str,
+    table: &Section<'_>,
+    others: &[Found],
+    mistakes: &mut Mistakes,
+) -> Option<Volume> {
     let kind = table.get("backend", &|v| choice(v, KINDS), mistakes);
     table.missing("backend", mistakes);
     let power: Convert<'_, Option<u32>> = &|v| {
@@ -94,6 +101,8 @@ fn volume(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vo
     let vendor = text("vendor", 8, mistakes);
     let product = text("product", 16, mistakes);
     let serial = text("serial", 32, mistakes);
+    let naa = designator(table, others, "naa", |volume| volume.naa, mistakes);
+    let eui = designator(table, others, "eui", |volume| volume.eui, mistakes);
     let backend = backend(table, kind?.value, block_size, mistakes)?;
     Some(Volume {
         name: name.to_owned(),
@@ -104,7 +113,48 @@ fn volume(name: &str, table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Vo
         vendor,
         product,
         serial,
+        naa,
+        eui,
     })
+}
+
+/// `naa` or `eui`. Two volumes with the same are one to every initiator, and their data gets mixed up.
+fn designator(
+    table: &Section<'_>,
+    others: &[Found],
+    key: &str,
+    of: fn(&Volume) -> Option<Designator>,
+    mistakes: &mut Mistakes,
+) -> Option<Designator> {
+    let read: Convert<'_, Designator> = &|value| {
+        let text = string(value)?.to_ascii_lowercase();
+        let digits = text.strip_prefix(key).and_then(|rest| rest.strip_prefix('.'));
+        let digits = digits.or_else(|| text.strip_prefix("0x")).unwrap_or(&text);
+        let bytes = hex(digits).unwrap_or_default();
+        let (found, forms) = match key {
+            "naa" => (
+                Designator::naa(&bytes),
+                "16 hexadecimal digits, the first 2, 3 or 5, or 32, the first 6",
+            ),
+            _ => (Designator::eui(&bytes), "16, 24 or 32 hexadecimal digits, not all zero"),
+        };
+        found.ok_or_else(|| format!("must be {forms}"))
+    };
+    let found = table.get(key, read, mistakes)?;
+    let same = |other: &&Found| other.value.as_ref().and_then(of) == Some(found.value);
+    if let Some(other) = others.iter().find(same) {
+        let text = format!("is that of volume \"{}\" already", other.name);
+        mistakes.add(found.offset, table.key(key), text);
+    }
+    Some(found.value)
+}
+
+/// The bytes of hexadecimal digits.
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let nibbles: Option<Vec<u8>> =
+        digits.chars().map(|digit| digit.to_digit(16).map(|n| n as u8)).collect();
+    let nibbles = nibbles.filter(|nibbles| nibbles.len() % 2 == 0)?;
+    Some(nibbles.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 fn backend(

@@ -2,7 +2,8 @@
 
 use lunet_block::{Caps, Support};
 use lunet_scsi::{
-    Action, Code, CommandIn, Identity, Key, Nexus, Reply, Target, Task, Unit, execute, status,
+    Action, Code, CommandIn, Designator, Identity, Key, Nexus, Reply, Target, Task, Unit, execute,
+    status,
 };
 
 /// 1 GiB and one block, 512 bytes, thin, with a volatile cache.
@@ -66,7 +67,8 @@ pub fn identity() -> Identity {
         product: *b"VIRTUAL DISK    ",
         revision: *b"0001",
         serial: "0123456789abcdef".into(),
-        naa: [0x30, 1, 2, 3, 0xDE, 0xAD, 0xBE, 0xEF],
+        naa: Designator::eight([0x30, 1, 2, 3, 0xDE, 0xAD, 0xBE, 0xEF]),
+        eui: Designator::eight([2, 1, 2, 3, 4, 5, 6, 7]),
     }
 }
 

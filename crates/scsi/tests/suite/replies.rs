@@ -1,7 +1,7 @@
 //! The bytes of the answers that come from memory.
 
 use crate::common::*;
-use lunet_scsi::Code;
+use lunet_scsi::{Code, Designator};
 
 /// `start` and then zeroes up to `len`.
 fn padded(start: &[u8], len: usize) -> Vec<u8> {
@@ -59,6 +59,8 @@ fn vpd_device_identification() {
     expected.extend_from_slice(b"\x01\x03\x00\x08\x30\x01\x02\x03\xDE\xAD\xBE\xEF");
     // T10 vendor ID: the volume's own 8 digits first.
     expected.extend_from_slice(b"\x02\x01\x00\x21LUNET   deadbeef-0123456789abcdef");
+    // EUI-64.
+    expected.extend_from_slice(b"\x01\x02\x00\x08\x02\x01\x02\x03\x04\x05\x06\x07");
     // Relative target port, target port group.
     expected.extend_from_slice(b"\x51\x94\x00\x04\x00\x00\x00\x01");
     expected.extend_from_slice(b"\x51\x95\x00\x04\x00\x00\x00\x01");
@@ -67,6 +69,22 @@ fn vpd_device_identification() {
     expected.extend_from_slice(b"\x53\xA8\x00\x20iqn.2026-11.local.lunet:demo\0\0\0\0");
     expected[3] = expected.len() as u8 - 4;
     assert_eq!(vpd(&unit(), 0x83), expected);
+}
+
+#[test]
+fn long_designators_are_reported_whole() {
+    let mut unit = unit();
+    unit.identity.naa = Designator::naa(&[0x60; 16]).unwrap();
+    unit.identity.eui = Designator::eui(&[0x77; 16]).unwrap();
+    let page = vpd(&unit, 0x83);
+    assert_eq!(page[4..24], [&[1, 3, 0, 16][..], &[0x60; 16]].concat());
+    // The volume's own 8 digits are made of the whole designator.
+    assert_eq!(page[24..36], *b"\x02\x01\x00\x21LUNET   ");
+    let own = page[36..44].to_vec();
+    assert!(own.iter().all(u8::is_ascii_hexdigit), "{own:02X?}");
+    assert_eq!(page[61..81], [&[1, 2, 0, 16][..], &[0x77; 16]].concat());
+    unit.identity.naa = Designator::naa(&[&[0x60; 15][..], &[0x61]].concat()).unwrap();
+    assert_ne!(vpd(&unit, 0x83)[36..44], own);
 }
 
 #[test]
