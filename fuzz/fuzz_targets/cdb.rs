@@ -34,7 +34,9 @@ fn unit(kind: u8) -> Option<Unit> {
         fua: support(0x10),
         write_zeroes: support(0x20),
         unmap: support(0x40),
+        unmap_zeroes: true,
         unmap_granularity: 4096,
+        atomic_bytes: 4096,
         mapped_reads: false,
         alignment: block_size,
     };

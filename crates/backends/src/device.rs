@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use crate::disk::{Abilities, Disk, Handle};
+use crate::disk::{Abilities, Disk, Handle, Known};
 use crate::file::describe;
 use crate::geometry::Geometry;
 use crate::sysfs::Queue;
@@ -42,7 +42,8 @@ pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> 
     };
     let unmap = unmap.map(|granularity| granularity.max(geometry.block_size));
     let handle = Handle::Shared(Arc::new(device));
-    Ok(Arc::new(Disk::new(&geometry, able, unmap, logical, handle)))
+    let known = Known { alignment: logical, unmap, atomic: queue.atomic() };
+    Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
 }
 
 /// Opens the device for lunet alone. Returns its number too.

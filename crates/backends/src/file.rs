@@ -6,11 +6,12 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags, major, minor};
 use rustix::io::Errno;
 
-use crate::disk::{Abilities, Disk, Handle, reopen};
+use crate::disk::{Abilities, Disk, Handle, Known, reopen};
 use crate::geometry::Geometry;
+use crate::sysfs::Queue;
 use crate::{Access, FileSpec, OpenError, Provisioning, Volume, VolumeSpec, patience};
 
 /// The unit of the page cache, and of nearly all file systems.
@@ -206,9 +207,11 @@ fn volume(spec: &VolumeSpec, file: &FileSpec, handle: File) -> Result<Volume, Op
     };
     let granularity = u32::try_from(found.blksize()).unwrap_or(PAGE).max(geometry.block_size);
     let alignment = if direct { geometry.block_size } else { 1 };
+    let drive = Queue::read(Path::new("/sys"), major(found.dev()), minor(found.dev()));
     let handle = Handle::Reopened { file: handle, direct };
     let unmap = able.punch_hole.then_some(granularity);
-    Ok(Arc::new(Disk::new(&geometry, able, unmap, alignment, handle)))
+    let known = Known { alignment, unmap, atomic: drive.atomic() };
+    Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
 }
 
 /// Whether single blocks can be read and written directly: a file system on a drive with

@@ -2,10 +2,12 @@
 //! blocks are written and given back by unmap; a volume that is larger than the machine's memory
 //! can be opened, but not filled.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use lunet_block::{
-    Backend, Caps, Channel, Completion, Error, IoDone, Op, Request, Submit, Support,
+    Backend, ByteRange, Caps, Channel, Completion, Error, Extent, IoDone, Op, Request, Slow,
+    Submit, Support,
 };
 use lunet_ring::{Payload, Region, RegionRef, Ring};
 
@@ -14,6 +16,16 @@ use crate::{OpenError, Volume, VolumeSpec};
 
 /// The unit in which memory is given back.
 const PAGE: u32 = 4096;
+
+/// Power loss takes all of it, so there is no half of a write to be found.
+const ATOMIC: u32 = 128 << 10;
+
+/// Copied at a time between two volumes, over the stack: it is as long as what is given back when
+/// it holds nothing but zeroes.
+const COPY_CHUNK: usize = 64 << 10;
+
+/// The most that one call copies.
+const COPY_STEP: u64 = 64 << 20;
 
 pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
@@ -32,7 +44,9 @@ pub(crate) const fn caps(geometry: &Geometry, read_only: bool) -> Caps {
         fua: Support::Native,
         write_zeroes: Support::Native,
         unmap: Support::Native,
+        unmap_zeroes: true,
         unmap_granularity: PAGE,
+        atomic_bytes: ATOMIC,
         mapped_reads: true,
         alignment: 1,
     }
@@ -48,7 +62,12 @@ pub(crate) fn refuse<B>(caps: &Caps, request: &Request<B>) -> Result<(), Error> 
         }
         _ => {}
     }
-    match request.range.offset.checked_add(request.range.len) {
+    check(caps, request.range)
+}
+
+/// Whether a range lies on the volume.
+pub(crate) fn check(caps: &Caps, range: ByteRange) -> Result<(), Error> {
+    match range.offset.checked_add(range.len) {
         Some(end) if end <= caps.bytes() => Ok(()),
         _ => Err(Error::OutOfRange),
     }
@@ -80,6 +99,51 @@ impl Backend<Payload, Ring> for Memory {
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let region = RegionRef::new(Arc::clone(&self.region));
         Ok(Box::new(InlineChannel(MemoryChannel { caps: self.caps.clone(), region })))
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self
+    }
+}
+
+impl Slow for Memory {
+    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
+        check(&self.caps, range)?;
+        Ok(Extent::all_mapped(range).into_iter().take(most).collect())
+    }
+
+    fn copy_from(&self, at: u64, source: &dyn Slow, from: ByteRange) -> Result<u64, Error> {
+        let Some(source) = source.as_any().and_then(|any| any.downcast_ref::<Self>()) else {
+            return Err(Error::Unsupported);
+        };
+        if self.caps.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let to = ByteRange::new(at, from.len);
+        check(&source.caps, from)?;
+        check(&self.caps, to)?;
+        if Arc::ptr_eq(&self.region, &source.region) && to.overlaps(from) {
+            return Err(Error::Unsupported);
+        }
+        let mut buf = [0; COPY_CHUNK];
+        let mut done = 0;
+        let len = from.len.min(COPY_STEP);
+        while done < len {
+            let chunk = &mut buf[..(len - done).min(COPY_CHUNK as u64) as usize];
+            source.region.read(from.offset + done, chunk);
+            if chunk.iter().any(|byte| *byte != 0) {
+                self.region.write(at + done, chunk);
+            } else {
+                // Takes no memory.
+                self.region.zero(at + done, chunk.len() as u64);
+            }
+            done += chunk.len() as u64;
+        }
+        Ok(done)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
 

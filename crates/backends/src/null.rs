@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use lunet_block::{Backend, Caps, Channel, Error, Op, Request};
+use lunet_block::{Backend, ByteRange, Caps, Channel, Error, Extent, Op, Request, Slow};
 use lunet_ring::{Payload, Region, RegionRef, Ring};
 
 use crate::geometry::Geometry;
-use crate::memory::{Inline, InlineChannel, caps, refuse, room};
+use crate::memory::{Inline, InlineChannel, caps, check, refuse, room};
 use crate::{OpenError, Volume, VolumeSpec};
 
 /// The longest read that is answered by reference; as much address space, and no memory until it
@@ -38,6 +38,17 @@ impl Backend<Payload, Ring> for Null {
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let zeroes = RegionRef::new(Arc::clone(&self.zeroes));
         Ok(Box::new(InlineChannel(NullChannel { caps: self.caps.clone(), zeroes })))
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self
+    }
+}
+
+impl Slow for Null {
+    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
+        check(&self.caps, range)?;
+        Ok(Extent::all_mapped(range).into_iter().take(most).collect())
     }
 }
 

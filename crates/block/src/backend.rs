@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::{Caps, Completion, Request};
+use crate::{Caps, Completion, NothingSlow, Request, Slow};
 
 /// Names an operation that a channel has queued on the event loop. The channel chooses `slot`;
 /// `channel` is the number that the shard gave it when it was opened.
@@ -47,6 +47,11 @@ pub trait Backend<B, Q>: Send + Sync {
     /// # Errors
     /// The operating system's error number, if the event loop cannot take the volume's file.
     fn open_channel(&self, number: u16, io: &mut Q) -> Result<Box<dyn Channel<B, Q>>, i32>;
+
+    /// The operations that block, for helper threads.
+    fn slow(&self) -> &dyn Slow {
+        &NothingSlow
+    }
 }
 
 /// One shard's way to a volume. Never blocks, never shared between threads.

@@ -56,6 +56,7 @@ pub fn run<D: Driver>(driver: &mut D, contents: Contents) {
     let keeps = contents == Contents::Kept;
     reads_what_was_written(driver, keeps);
     zeroes_a_range_and_nothing_else(driver, keeps);
+    unmaps_nothing_else(driver, keeps);
     takes_empty_ranges(driver, keeps);
     flushes(driver);
     takes_more_than_it_can_run(driver, keeps);
@@ -83,6 +84,8 @@ fn sensible(caps: &Caps) {
     assert!(caps.alignment >= 1 && caps.block_size % caps.alignment == 0, "{caps:?}");
     let usable = caps.unmap == Support::None || caps.unmap_granularity > 0;
     assert!(usable, "unmap without a granularity: {caps:?}");
+    assert!(caps.atomic_bytes.is_power_of_two(), "{caps:?}");
+    assert!(caps.atomic_bytes >= caps.block_size, "{caps:?}");
 }
 
 /// A read-only volume refuses what would change it, hands the data back, and can be read.
@@ -96,7 +99,7 @@ fn changes_nothing<D: Driver>(driver: &mut D) {
         let refused = runner.run(Op::Write { fua }, range, Some(&data));
         assert_eq!(refused, Err(Error::ReadOnly), "write");
     }
-    for op in zeroing(Support::Native) {
+    for op in zeroing(true) {
         assert_eq!(runner.run(op, range, None), Err(Error::ReadOnly), "{op:?}");
     }
     assert_eq!(runner.run(Op::Flush, ByteRange::new(0, 0), None), Ok(()), "flush");
@@ -104,10 +107,14 @@ fn changes_nothing<D: Driver>(driver: &mut D) {
 }
 
 /// The operations that make a range read as zeroes.
-fn zeroing(unmap: Support) -> impl Iterator<Item = Op> {
-    let unmap = (unmap == Support::Native).then_some(Op::Unmap);
+fn zeroing(unmap: bool) -> impl Iterator<Item = Op> {
+    let unmap = unmap.then_some(Op::Unmap);
     let write = [false, true].map(|may_unmap| Op::WriteZeroes { may_unmap });
     unmap.into_iter().chain(write)
+}
+
+fn unmap_zeroes(caps: &Caps) -> bool {
+    caps.unmap == Support::Native && caps.unmap_zeroes
 }
 
 fn reads_what_was_written<D: Driver>(driver: &mut D, keeps: bool) {
@@ -150,7 +157,7 @@ fn zeroes_a_range_and_nothing_else<D: Driver>(driver: &mut D, keeps: bool) {
         (0, 5 * granule),
         (5 * block, 1 << 20),
     ];
-    for op in zeroing(caps.unmap) {
+    for op in zeroing(unmap_zeroes(&caps)) {
         for (offset, len) in parts {
             let whole = ByteRange::new(0, (offset + len + granule + block).min(1 << 20));
             let len = len.min(whole.len - offset);
@@ -174,6 +181,29 @@ fn zeroes_a_range_and_nothing_else<D: Driver>(driver: &mut D, keeps: bool) {
     }
 }
 
+/// Whatever an unmapped range reads as: its neighbours stay, and it can be written again.
+fn unmaps_nothing_else<D: Driver>(driver: &mut D, keeps: bool) {
+    let caps = driver.caps();
+    if caps.unmap != Support::Native || !keeps {
+        return;
+    }
+    let block = u64::from(caps.block_size);
+    let whole = ByteRange::new(0, 1 << 20);
+    let mut runner = Runner::new(driver);
+    for range in [ByteRange::new(block, block), ByteRange::new(64 << 10, (512 << 10) + block)] {
+        let data = pattern(7, whole.len);
+        assert_eq!(runner.run(Op::Write { fua: false }, whole, Some(&data)), Ok(()));
+        assert_eq!(runner.run(Op::Unmap, range, None), Ok(()), "unmap of {range:?}");
+        let read = runner.read(whole);
+        let (from, to) = (range.offset as usize, range.end() as usize);
+        assert!(read[..from] == data[..from], "unmap of {range:?} hit what is in front of it");
+        assert!(read[to..] == data[to..], "unmap of {range:?} hit what is behind it");
+        let again = pattern(8, range.len);
+        assert_eq!(runner.run(Op::Write { fua: false }, range, Some(&again)), Ok(()));
+        assert!(runner.read(range) == again, "a write after unmap of {range:?} differs");
+    }
+}
+
 /// An empty range, even at the very end, is done at once and changes nothing.
 fn takes_empty_ranges<D: Driver>(driver: &mut D, keeps: bool) {
     let caps = driver.caps();
@@ -184,7 +214,7 @@ fn takes_empty_ranges<D: Driver>(driver: &mut D, keeps: bool) {
     assert_eq!(runner.run(Op::Write { fua: false }, last, Some(&data)), Ok(()));
     for offset in [last.offset, last.end()] {
         let empty = ByteRange::new(offset, 0);
-        for op in zeroing(caps.unmap) {
+        for op in zeroing(caps.unmap == Support::Native) {
             assert_eq!(runner.run(op, empty, None), Ok(()), "{op:?} of nothing");
         }
         for fua in [false, true] {

@@ -14,8 +14,10 @@ mod caps;
 pub mod conformance;
 mod range;
 mod request;
+mod slow;
 
 pub use backend::{Backend, Channel, IoDone, IoToken, Submit};
 pub use caps::{Caps, Support};
 pub use range::{BlockRange, ByteRange, Lba};
 pub use request::{Completion, Error, Op, Request};
+pub use slow::{Extent, NothingSlow, Slow, Space};

@@ -17,7 +17,8 @@ pub enum Op {
     },
     /// Every write completed before this request was submitted is on stable storage at completion.
     Flush,
-    /// Make the range read as zeroes and give its space back.
+    /// Give the space of the range back. It reads as zeroes afterwards where
+    /// `Caps::unmap_zeroes` says so.
     Unmap,
     /// Make the range read as zeroes.
     WriteZeroes {

@@ -1,6 +1,7 @@
 //! Volumes whose blocks go through the kernel: files and block devices.
 
 mod machine;
+mod slow;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,7 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use lunet_block::{Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Submit, Support};
+use lunet_block::{
+    Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
+};
 use lunet_ring::{FileId, Payload, Ring};
 use rustix::io::Errno;
 
@@ -35,6 +38,16 @@ pub(crate) enum Handle {
     },
 }
 
+/// What was found out about a file or device, in bytes.
+pub(crate) struct Known {
+    /// Offsets, lengths and addresses must be multiples of it.
+    pub alignment: u32,
+    /// The unit in which unmap gives space back, if it is offered.
+    pub unmap: Option<u32>,
+    /// What the drive below writes whole or not at all: a power of two.
+    pub atomic: u32,
+}
+
 /// An open file or block device.
 pub(crate) struct Disk {
     caps: Caps,
@@ -43,16 +56,9 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// `alignment` and `unmap_granularity` are in bytes; unmap is offered if a granularity is
-    /// given.
-    pub fn new(
-        geometry: &Geometry,
-        able: Abilities,
-        unmap_granularity: Option<u32>,
-        alignment: u32,
-        handle: Handle,
-    ) -> Self {
-        let unmap = if unmap_granularity.is_some() { Support::Native } else { Support::None };
+    /// A file or device with these properties.
+    pub fn new(geometry: &Geometry, able: Abilities, known: Known, handle: Handle) -> Self {
+        let unmap = if known.unmap.is_some() { Support::Native } else { Support::None };
         let caps = Caps {
             block_size: geometry.block_size,
             physical_block_size: geometry.physical_block_size,
@@ -62,9 +68,11 @@ impl Disk {
             fua: Support::Native,
             write_zeroes: Support::Native,
             unmap,
-            unmap_granularity: unmap_granularity.unwrap_or(geometry.block_size),
+            unmap_zeroes: known.unmap.is_some(),
+            unmap_granularity: known.unmap.unwrap_or(geometry.block_size),
+            atomic_bytes: known.atomic.max(geometry.block_size),
             mapped_reads: false,
-            alignment,
+            alignment: known.alignment,
         };
         Self { caps, able, handle }
     }
@@ -107,6 +115,10 @@ impl Backend<Payload, Ring> for Disk {
             channel.machine.keep_zeroes(zeroes);
         }
         Ok(Box::new(channel))
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self
     }
 }
 

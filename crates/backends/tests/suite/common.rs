@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use lunet_backends::{Access, Channel, FileSpec, Storage, Volume, VolumeSpec, parse_disk_token};
 use lunet_block::conformance::Driver;
-use lunet_block::{Caps, IoDone};
-use lunet_ring::{Config, DriverChoice, Event, Payload, Ring};
+use lunet_block::{ByteRange, Caps, Error, IoDone, Op, Request, Submit};
+use lunet_ring::{Config, DriverChoice, Event, MAX_BUF, Payload, Ring};
 
 /// No operation of a test takes this long on a working machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,6 +28,54 @@ impl OnLoop {
         let mut ring = Ring::new(&config).expect("an event loop");
         let channel = volume.open_channel(7, &mut ring).expect("a channel");
         Self { volume, channel, ring, events: Vec::new() }
+    }
+}
+
+impl OnLoop {
+    /// Runs one request to its end.
+    pub fn run(&mut self, op: Op, range: ByteRange, data: Option<&[u8]>) -> Result<Vec<u8>, Error> {
+        let room = vec![0xEE; range.len as usize];
+        let data = data.or_else(|| (op == Op::Read).then_some(&room));
+        let buf = data.map(|data| self.buf(data));
+        let (channel, queue) = self.channel();
+        let mut done = match channel.submit(Request::new(1, op, range, buf), queue) {
+            Submit::Done(done) => Some(done),
+            Submit::Queued => None,
+            Submit::Busy(request) => panic!("busy: {:?}", request.complete(Ok(())).op),
+        };
+        while done.is_none() {
+            let mut ended = Vec::new();
+            self.wait(&mut ended);
+            for end in ended {
+                let (channel, queue) = self.channel();
+                done = channel.advance(end, queue).or(done);
+            }
+        }
+        let done = done.expect("the answer");
+        done.result?;
+        Ok(done.buf.map_or_else(Vec::new, |b: Payload| self.bytes(&b, range.len as usize)))
+    }
+
+    /// Writes a buffer's length at a time.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let mut at = offset;
+        for part in data.chunks(MAX_BUF) {
+            let range = ByteRange::new(at, part.len() as u64);
+            self.run(Op::Write { fua: false }, range, Some(part))?;
+            at += range.len;
+        }
+        Ok(())
+    }
+
+    /// Reads a buffer's length at a time.
+    pub fn read(&mut self, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
+        let mut data = Vec::new();
+        while (data.len() as u64) < len {
+            let left = len - data.len() as u64;
+            let range = ByteRange::new(offset + data.len() as u64, left.min(MAX_BUF as u64));
+            data.extend(self.run(Op::Read, range, None)?);
+        }
+        Ok(data)
     }
 }
 

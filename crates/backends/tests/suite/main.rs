@@ -4,3 +4,4 @@ mod common;
 mod conformance;
 mod opening;
 mod running;
+mod slow;

@@ -5,49 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use lunet_backends::{Access, Storage, Volume, VolumeSpec, open};
-use lunet_block::conformance::Driver;
-use lunet_block::{ByteRange, Error, Op, Request, Submit};
-use lunet_ring::{DriverChoice, Payload};
+use lunet_block::{ByteRange, Error, Op};
+use lunet_ring::DriverChoice;
 
 use crate::common::{LoopDevice, Mounted, OnLoop, file};
 
 const SIZE: u64 = 16 << 20;
 const MIB: u64 = 1 << 20;
-
-impl OnLoop {
-    /// Runs one request to its end.
-    fn run(&mut self, op: Op, range: ByteRange, data: Option<&[u8]>) -> Result<Vec<u8>, Error> {
-        let room = vec![0xEE; range.len as usize];
-        let data = data.or_else(|| (op == Op::Read).then_some(&room));
-        let buf = data.map(|data| self.buf(data));
-        let (channel, queue) = self.channel();
-        let mut done = match channel.submit(Request::new(1, op, range, buf), queue) {
-            Submit::Done(done) => Some(done),
-            Submit::Queued => None,
-            Submit::Busy(request) => panic!("busy: {:?}", request.complete(Ok(())).op),
-        };
-        while done.is_none() {
-            let mut ended = Vec::new();
-            self.wait(&mut ended);
-            for end in ended {
-                let (channel, queue) = self.channel();
-                done = channel.advance(end, queue).or(done);
-            }
-        }
-        let done = done.expect("the answer");
-        done.result?;
-        Ok(done.buf.map_or_else(Vec::new, |b: Payload| self.bytes(&b, range.len as usize)))
-    }
-
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        let range = ByteRange::new(offset, data.len() as u64);
-        self.run(Op::Write { fua: false }, range, Some(data)).map(|_| ())
-    }
-
-    fn read(&mut self, offset: u64, len: u64) -> Result<Vec<u8>, Error> {
-        self.run(Op::Read, ByteRange::new(offset, len), None)
-    }
-}
 
 fn drivers() -> impl Iterator<Item = DriverChoice> {
     [DriverChoice::Auto, DriverChoice::Epoll].into_iter()

@@ -5,8 +5,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::runner::Runner;
-use super::{Driver, SPAN, pattern};
-use crate::{ByteRange, Op, Support};
+use super::{Driver, SPAN, pattern, unmap_zeroes};
+use crate::{ByteRange, Op};
 
 const STEPS: u64 = 400;
 const IN_FLIGHT: usize = 24;
@@ -44,7 +44,7 @@ pub(super) fn behaves_like_memory<D: Driver>(driver: &mut D, seed: u64) {
             settle(&mut runner, &mut running, seed);
         }
         let here = range.offset as usize..range.end() as usize;
-        let op = choose(&mut random, caps.unmap);
+        let op = choose(&mut random, unmap_zeroes(&caps));
         let (data, expected) = match op {
             Op::Write { .. } => {
                 let data = pattern(seed ^ step, range.len);
@@ -92,11 +92,11 @@ fn place(random: &mut Random, block: u64) -> ByteRange {
     ByteRange::new(start * block, len * block)
 }
 
-fn choose(random: &mut Random, unmap: Support) -> Op {
+fn choose(random: &mut Random, unmap: bool) -> Op {
     match random.below(16) {
         0..=5 => Op::Read,
         6..=11 => Op::Write { fua: random.below(8) == 0 },
-        12 | 13 if unmap == Support::Native => Op::Unmap,
+        12 | 13 if unmap => Op::Unmap,
         12 => Op::WriteZeroes { may_unmap: true },
         13 | 14 => Op::WriteZeroes { may_unmap: random.below(2) == 0 },
         _ => Op::Flush,

@@ -17,7 +17,9 @@ pub fn caps() -> Caps {
         fua: Support::Emulate,
         write_zeroes: Support::Native,
         unmap: Support::Native,
+        unmap_zeroes: true,
         unmap_granularity: 4096,
+        atomic_bytes: 4096,
         mapped_reads: false,
         alignment: 512,
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lunet_backends::{Volume, disk_token};
-use lunet_block::{Backend, Caps, Channel, Completion, IoDone, IoToken, Op, Request, Submit};
+use lunet_block::{Backend, Caps, Channel, Completion, IoDone, IoToken, Op, Request, Slow, Submit};
 use lunet_ring::{FileId, Payload, Ring};
 
 /// Holds writes up while it is closed.
@@ -59,6 +59,10 @@ impl Backend<Payload, Ring> for Stalling {
             number,
             held: Vec::new(),
         }))
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self.inner.slow()
     }
 }
 
