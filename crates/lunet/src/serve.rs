@@ -11,7 +11,7 @@ use lunet_backends::{Access, FileSpec, Storage, VolumeSpec};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
-use lunet_target::{Handle, Limits, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Handle, Layout, Limits, Server, TargetEntry, VolumeEntry};
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
@@ -157,23 +157,27 @@ fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
     }
 }
 
-/// The configuration in the target's terms.
-fn assemble(config: &Config, volumes: Vec<VolumeEntry>) -> lunet_target::Config {
-    let server = &config.server;
+/// What is served, in the target's terms. The volumes are in the configuration's order.
+fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
     let target = |target: &crate::config::Target| TargetEntry {
         name: target.name.clone(),
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
     };
+    Layout { volumes, targets: config.targets.iter().map(target).collect() }
+}
+
+/// The configuration in the target's terms.
+fn assemble(config: &Config, volumes: Vec<VolumeEntry>) -> lunet_target::Config {
+    let server = &config.server;
     lunet_target::Config {
         portals: config
             .portals
             .iter()
             .map(|portal| lunet_target::Portal { address: portal.address, tag: portal.tag })
             .collect(),
-        volumes,
-        targets: config.targets.iter().map(target).collect(),
+        layout: layout(config, volumes),
         iscsi: iscsi(config),
         limits: Limits {
             max_sessions: server.max_sessions,

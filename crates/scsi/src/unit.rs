@@ -169,7 +169,7 @@ impl Unit {
 }
 
 /// The target (port) that commands come through, and the LUNs seen there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// The SCSI target device's name: the iSCSI name.
     pub name: String,

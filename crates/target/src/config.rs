@@ -38,7 +38,7 @@ pub struct TargetEntry {
     pub name: String,
     /// The alias that initiators show to people.
     pub alias: Option<String>,
-    /// Logical unit numbers, each with an index into [`Config::volumes`].
+    /// Logical unit numbers, each with an index into [`Layout::volumes`].
     pub luns: Vec<(u16, usize)>,
     /// Indexes into [`Config::portals`]; empty means all.
     pub portals: Vec<usize>,
@@ -61,14 +61,21 @@ impl Default for Limits {
     }
 }
 
+/// What is served: the part that can change while the server runs.
+#[derive(Default)]
+pub struct Layout {
+    /// The volumes, each name once.
+    pub volumes: Vec<VolumeEntry>,
+    /// The targets that show them, each name once.
+    pub targets: Vec<TargetEntry>,
+}
+
 /// Everything that a [`Server`](crate::Server) is started with.
 pub struct Config {
     /// Where to listen.
     pub portals: Vec<Portal>,
-    /// What to serve.
-    pub volumes: Vec<VolumeEntry>,
-    /// Under which names.
-    pub targets: Vec<TargetEntry>,
+    /// What to serve, and under which names.
+    pub layout: Layout,
     /// What is offered in iSCSI negotiation, and its time limits.
     pub iscsi: Options,
     /// Bounds.

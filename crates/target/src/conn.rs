@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Buf, RxBufs, SocketId, TxChain};
+use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 
-use crate::core::Core;
 use crate::engine::Engine;
 use crate::registry::Nexus;
 use crate::site::Surroundings;
 use crate::transmit::Outgoing;
+use crate::world::{CoreTarget, CoreVolume};
 
 /// Room for headers and small data in one receive. One fill holds 340 command headers.
 const SCRATCH: usize = 16 << 10;
@@ -30,30 +31,36 @@ pub struct Session {
     pub id: Arc<NexusId>,
     /// Target session identifying handle.
     pub tsih: u16,
-    /// For each logical unit of the target, in the target's order: pending unit attentions.
-    pub units: Vec<lunet_scsi::Nexus>,
-    /// For each of these units: its seat at the volume's reservations.
-    pub seats: Vec<Seat>,
+    /// The target that it is a session of; `None` for a discovery session.
+    pub target: Option<Arc<CoreTarget>>,
+    /// How that target looks to this initiator.
+    pub scsi: lunet_scsi::Target,
+    /// The LUNs that it sees, ascending.
+    pub luns: Vec<SessionLun>,
     /// When it was admitted.
     pub since: Duration,
 }
 
-impl Session {
-    /// Takes a seat at the reservations of each of its volumes.
-    pub fn join(&mut self, core: &Core) {
-        let Some(target) = self.nexus.target else { return };
-        for volume in &core.targets[target].volumes {
-            let seat = core.volumes[*volume].reservations.with(|r| r.attach(self.id.clone()));
-            self.seats.push(seat);
-        }
-    }
+/// A logical unit as one session sees it.
+pub struct SessionLun {
+    /// Its number.
+    pub lun: u16,
+    /// The slot of its volume.
+    pub volume: usize,
+    /// What pends for the initiator there, and what it may do.
+    pub nexus: lunet_scsi::Nexus,
+    /// The seat at the volume's reservations.
+    pub seat: Seat,
+}
 
-    /// Gives the seats back: the nexus is lost.
-    pub fn leave(&self, core: &Core) {
-        let Some(target) = self.nexus.target else { return };
-        for (volume, seat) in core.targets[target].volumes.iter().zip(&self.seats) {
-            core.volumes[*volume].reservations.with(|r| r.detach(*seat));
-        }
+impl SessionLun {
+    /// Takes a seat at the reservations of a volume. What an initiator knew of the unit before, it should ask
+    /// again (SAM-5 5.14).
+    pub fn join(lun: u16, slot: usize, volume: &CoreVolume, id: &Arc<NexusId>) -> Self {
+        let seat = volume.reservations.with(|state| state.attach(id.clone()));
+        let mut nexus = lunet_scsi::Nexus::new();
+        nexus.establish(Attention::PowerOn);
+        Self { lun, volume: slot, nexus, seat }
     }
 }
 
@@ -190,6 +197,7 @@ impl Conn {
     ) {
         let mut site = Surroundings {
             core: &engine.core,
+            world: &engine.world,
             arena: engine.ring.arena(),
             allowance: engine.allowance(self),
             account: &self.account,
@@ -265,6 +273,12 @@ impl Conn {
         chain.clear();
         self.sending = 0;
         self.spare = Some(chain);
+    }
+
+    /// The session's seat at the reservations of a logical unit.
+    pub fn seat(&self, lun: u16) -> Option<Seat> {
+        let luns = &self.session.as_ref()?.luns;
+        luns.iter().find(|seen| seen.lun == lun).map(|seen| seen.seat)
     }
 
     /// The task behind a tag.

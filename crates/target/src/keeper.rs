@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
 use crate::mail::Mail;
+use crate::world::CoreVolume;
 
 /// How many orders may wait; the next command is answered BUSY.
 const ORDERS: usize = 256;
@@ -30,8 +31,8 @@ const VERSION: u32 = 1;
 pub enum Order {
     /// Make the reservations of a volume stable, then tell the shard so.
     Keep {
-        /// Index of the volume.
-        volume: usize,
+        /// The volume.
+        volume: Arc<CoreVolume>,
         /// Who waits.
         shard: usize,
         /// The ticket of the command that waits.
@@ -71,14 +72,13 @@ impl Keeper {
 
 fn work(core: &Core, orders: &Receiver<Order>) {
     while let Ok(Order::Keep { volume, shard, ticket }) = orders.recv() {
-        let entry = &core.volumes[volume];
-        let saved = entry.reservations.with(|state| state.saved());
-        let kept = match &entry.kept {
-            Some(path) => keep(path, &entry.unit.identity.naa, saved.as_ref()),
+        let saved = volume.reservations.with(|state| state.saved());
+        let kept = match &volume.kept {
+            Some(path) => keep(path, &volume.unit.identity.naa, saved.as_ref()),
             None => Ok(()),
         };
         if let Err(error) = &kept {
-            tracing::error!(volume = %entry.name, %error, "reservations cannot be kept");
+            tracing::error!(volume = %volume.name, %error, "reservations cannot be kept");
         }
         let mail = Mail::Settled { ticket, done: kept.is_ok() };
         if core.mailboxes()[shard].send(mail).is_err() {

@@ -4,6 +4,7 @@
 //! command), `engine` (decoded by `lunet_scsi`, carried out by `lunet_backends`), and back.
 #![forbid(unsafe_code)]
 
+mod change;
 mod config;
 mod conn;
 mod core;
@@ -11,6 +12,7 @@ mod engine;
 mod fence;
 mod keeper;
 mod mail;
+mod offload;
 mod registry;
 mod reservations;
 mod server;
@@ -18,7 +20,9 @@ mod shard;
 mod site;
 mod stats;
 mod transmit;
+mod world;
 
-pub use config::{Config, Limits, Portal, TargetEntry, VolumeEntry};
+pub use change::ApplyError;
+pub use config::{Config, Layout, Limits, Portal, TargetEntry, VolumeEntry};
 pub use server::{Handle, Server, StartError, StopReport};
 pub use stats::{Bucket, OpStats, Percentile, Protocol, SessionInfo, Stats, VolumeStats};

@@ -12,6 +12,7 @@ use lunet_scsi::reserve::NexusId;
 
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
+use crate::world::World;
 
 /// How many letters may wait for a shard.
 const MAILBOX: usize = 4096;
@@ -66,6 +67,20 @@ pub enum Mail {
         /// False if it could not be done.
         done: bool,
     },
+    /// Work that a command waited for has been done by another thread.
+    Returned {
+        /// The work's ticket.
+        ticket: u64,
+    },
+    /// What is served changes.
+    World {
+        /// What comes.
+        world: Arc<World>,
+        /// What to do about it.
+        step: Step,
+        /// Who waits for the shard to have done it.
+        reply: SyncSender<Result<(), String>>,
+    },
     /// Report the shard's sessions.
     Sessions(SyncSender<Vec<SessionInfo>>),
     /// Report the shard's statistics.
@@ -75,6 +90,17 @@ pub enum Mail {
         /// How long sessions have for it.
         grace: Duration,
     },
+}
+
+/// The steps of a change of the world, see [`crate::change`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Open what is new.
+    Prepare,
+    /// Close it again: the change does not come.
+    Cancel,
+    /// Work by the new world.
+    Adopt,
 }
 
 /// Whose commands are to be aborted. Locked until it is known, and empty if nothing came of it.

@@ -7,9 +7,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lunet_backends::Volume;
 use lunet_ring::{Config as RingConfig, Ring};
 
-use crate::config::{Config, Portal};
+use crate::change::{self, ApplyError};
+use crate::config::{Config, Layout, Portal};
 use crate::core::Core;
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
@@ -166,6 +168,22 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Serves this from now on, and ends what is not in it. Volumes and targets are known by their names. A
+    /// volume with the same storage and unit as before goes on undisturbed; another storage under the same
+    /// name (resized, rolled back) takes its place. Returns when every shard works by it.
+    ///
+    /// # Errors
+    /// [`ApplyError`]; all is as before then.
+    pub fn apply(&self, layout: Layout) -> Result<(), ApplyError> {
+        change::apply(&self.core, layout)
+    }
+
+    /// The open volumes with their names, as they are served now.
+    pub fn volumes(&self) -> Vec<(String, Volume)> {
+        let world = self.core.world();
+        world.volumes().map(|(_, v)| (v.name.clone(), v.volume.clone())).collect()
+    }
+
     /// Every session, shard by shard.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.ask(Mail::Sessions).into_iter().flatten().collect()
@@ -175,8 +193,9 @@ impl Handle {
     pub fn stats(&self) -> Stats {
         let shards: Vec<ShardStats> = self.ask(Mail::Stats);
         let core = &self.core;
-        let names: Vec<(String, u64)> =
-            core.volumes.iter().map(|v| (v.name.clone(), v.unit.caps.bytes())).collect();
+        let world = core.world();
+        let served = world.volumes().map(|(_, v)| (v.name.clone(), v.unit.caps.bytes()));
+        let names: Vec<(String, u64)> = served.collect();
         let (protocol, volumes) = stats::merge(&shards, &names);
         Stats {
             uptime_seconds: core.started.elapsed().as_secs(),
@@ -219,8 +238,8 @@ fn shard_thread(
     let (notes, driver) = (ring.notes().to_vec(), ring.driver());
     let mut shard = match Shard::new(number, core, ring, mail) {
         Ok(shard) => shard,
-        Err(errno) => {
-            let _ = ready.send(Err(io::Error::from_raw_os_error(errno)));
+        Err(error) => {
+            let _ = ready.send(Err(io::Error::other(error)));
             return Ok(false);
         }
     };

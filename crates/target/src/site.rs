@@ -7,11 +7,14 @@ use lunet_iscsi::target::{LoginIdentity, LoginRefusal, SendTargets, Site, Target
 use lunet_ring::{Account, Arena, Buf};
 
 use crate::core::Core;
+use crate::world::World;
 
 /// The surroundings of one connection, for the time of one call.
 pub struct Surroundings<'a> {
     /// The server.
     pub core: &'a Core,
+    /// What it serves.
+    pub world: &'a World,
     /// The shard's buffers.
     pub arena: &'a Arena,
     /// Who pays for them.
@@ -41,9 +44,8 @@ impl Site for Surroundings<'_> {
         let Some(name) = &id.target_name else {
             return Ok(TargetInfo { portal_group_tag, alias: None });
         };
-        let target = self.core.targets.iter().find(|target| target.name == *name);
-        match target {
-            Some(target) if target.portals[self.portal] => {
+        match self.world.find_target(name) {
+            Some((_, target)) if target.portals[self.portal] => {
                 Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() })
             }
             _ => Err(LoginStatus::NotFound.into()),
@@ -51,7 +53,7 @@ impl Site for Surroundings<'_> {
     }
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
-        for target in &self.core.targets {
+        for (_, target) in self.world.targets() {
             match which {
                 SendTargets::Named(name) if name != target.name => continue,
                 SendTargets::Named(_) | SendTargets::All => {}

@@ -66,8 +66,8 @@ impl VolumeCount {
 /// What one shard reports.
 #[derive(Clone, Default)]
 pub struct ShardStats {
-    /// Per volume, in the order of the configuration.
-    pub volumes: Vec<VolumeCount>,
+    /// Per volume, with its name.
+    pub volumes: Vec<(String, VolumeCount)>,
     /// The shard's own figures.
     pub protocol: Protocol,
 }
@@ -202,8 +202,10 @@ pub fn merge(shards: &[ShardStats], names: &[(String, u64)]) -> (Protocol, Vec<V
     let mut sums = vec![VolumeCount::default(); names.len()];
     for shard in shards {
         protocol.add(&shard.protocol);
-        for (sum, part) in sums.iter_mut().zip(&shard.volumes) {
-            sum.add(part);
+        for (name, part) in &shard.volumes {
+            if let Some(at) = names.iter().position(|(known, _)| known == name) {
+                sums[at].add(part);
+            }
         }
     }
     let volumes = sums.iter().zip(names).map(|(sum, name)| volume_stats(sum, name)).collect();
@@ -281,11 +283,11 @@ mod tests {
     fn shards_add_up_and_every_operation_is_in_one_bar() {
         let mut shards = vec![ShardStats::default(), ShardStats::default()];
         for (n, shard) in shards.iter_mut().enumerate() {
-            shard.volumes = vec![VolumeCount::default()];
+            shard.volumes = vec![("vm".into(), VolumeCount::default())];
             for micros in [0, 1, 2, 3, 100, 5_000] {
-                shard.volumes[0].record(Kind::Read, 4096, micros + n as u64, false);
+                shard.volumes[0].1.record(Kind::Read, 4096, micros + n as u64, false);
             }
-            shard.volumes[0].record(Kind::Flush, 0, 9, true);
+            shard.volumes[0].1.record(Kind::Flush, 0, 9, true);
             shard.protocol.logins = 2;
         }
         let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20)]);

@@ -116,6 +116,12 @@ impl Reservations {
         }
     }
 
+    /// Other target ports lead to the unit from now on. Registrations through those that are gone stay, as
+    /// they do while a path is down.
+    pub fn set_ports(&mut self, ports: Vec<TargetPort>) {
+        self.ports = ports;
+    }
+
     /// The number of the latest change: never 0, and it only rises.
     pub const fn changes(&self) -> u64 {
         self.changes

@@ -4,38 +4,33 @@
 //! One engine per shard. It owns the event loop, the volumes' channels and every task; connections
 //! are lent to it.
 
+mod away;
 mod compare;
 mod intake;
 mod read;
 mod reserve;
 mod start;
 mod task;
+mod volumes;
 mod write;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_block::{Channel, Completion, Error, IoDone, Op, Request, Submit};
+use lunet_block::{Completion, Error, IoDone, Op, Request, Submit};
 use lunet_iscsi::target::{Response, Tag, Wanted};
 use lunet_ring::{Buf, Payload, Ring};
 use lunet_scsi::{Sense, SenseData, Transfer, status};
 use slab::Slab;
 
 use self::task::{Job, Owner, Task};
+pub use self::volumes::Volumes;
+use self::volumes::Way;
 use crate::conn::{BACKLOG_HIGH, Conn};
 use crate::core::Core;
-use crate::stats::{Kind, Protocol, VolumeCount};
-
-/// A volume on this shard.
-struct Volume {
-    channel: Box<dyn Channel<Payload, Ring>>,
-    /// Requests that the channel had no room for.
-    waiting: VecDeque<Request<Payload>>,
-    count: VolumeCount,
-    /// Written since the last flush that this shard asked for.
-    written: bool,
-}
+use crate::stats::{Protocol, VolumeCount};
+use crate::world::World;
 
 /// Tasks and volumes of one shard.
 pub struct Engine {
@@ -43,6 +38,10 @@ pub struct Engine {
     pub ring: Ring,
     /// The server's shared, unchanging part.
     pub core: Arc<Core>,
+    /// What is served.
+    pub world: Arc<World>,
+    /// The volumes of the world, and those removed that still have tasks.
+    pub volumes: Volumes,
     /// Which shard this is.
     number: usize,
     /// Counts of the protocol.
@@ -55,7 +54,10 @@ pub struct Engine {
     pub touched: Vec<u32>,
     /// Flushes that failed with nobody waiting for them.
     pub failed_flushes: u64,
-    volumes: Vec<Volume>,
+    /// Channels by the number in their tokens.
+    ways: Vec<Option<Way>>,
+    /// Slots and channels of volumes that come with the next world.
+    prepared: Vec<(usize, usize)>,
     tasks: Slab<Task>,
     /// Answers that came on the spot; worked off at the end of each step.
     done: Vec<Completion<Payload>>,
@@ -71,27 +73,21 @@ impl Engine {
     /// An engine over an event loop.
     ///
     /// # Errors
-    /// The operating system's, if a volume cannot be opened on this loop.
-    pub fn new(number: usize, mut ring: Ring, core: Arc<Core>) -> Result<Self, i32> {
-        let mut volumes = Vec::with_capacity(core.volumes.len());
-        for (number, entry) in core.volumes.iter().enumerate() {
-            let channel = entry.volume.open_channel(number as u16, &mut ring)?;
-            volumes.push(Volume {
-                channel,
-                waiting: VecDeque::new(),
-                count: VolumeCount::default(),
-                written: false,
-            });
-        }
+    /// A plain sentence, if a volume cannot be opened on this loop.
+    pub fn new(number: usize, ring: Ring, core: Arc<Core>) -> Result<Self, String> {
         let spare = ring.arena().alloc(compare::SPARE);
-        Ok(Self {
+        let world = core.world();
+        let mut engine = Self {
             number,
             ring,
             core,
+            world: Arc::default(),
+            volumes: Volumes::default(),
+            ways: Vec::new(),
+            prepared: Vec::new(),
             protocol: Protocol::default(),
             connections: 0,
             now: Duration::ZERO,
-            volumes,
             tasks: Slab::with_capacity(256),
             done: Vec::with_capacity(256),
             batch: Vec::with_capacity(256),
@@ -99,12 +95,16 @@ impl Engine {
             failed_flushes: 0,
             starved: VecDeque::new(),
             spare,
-        })
+        };
+        engine.prepare(&world)?;
+        engine.adopt(world);
+        Ok(engine)
     }
 
-    /// The counts of every volume.
-    pub fn volume_counts(&self) -> Vec<VolumeCount> {
-        self.volumes.iter().map(|volume| volume.count.clone()).collect()
+    /// The counts of every volume in the world, by name.
+    pub fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
+        let served = self.volumes.iter().filter(|(slot, _)| self.world.volume(*slot).is_some());
+        served.map(|(_, volume)| (volume.core.name.clone(), volume.count.clone())).collect()
     }
 
     /// Tasks at work, abandoned ones included.
@@ -129,11 +129,15 @@ impl Engine {
         buf: Option<Payload>,
         result: Result<usize, i32>,
     ) {
-        let volume = &mut self.volumes[usize::from(token.channel)];
+        let number = usize::from(token.channel);
+        // A channel stays until its last request is answered.
+        let Some(Some(way)) = self.ways.get_mut(number) else { return };
         let done = IoDone { slot: token.slot, buf, result };
-        if let Some(completion) = volume.channel.advance(done, &mut self.ring) {
+        if let Some(completion) = way.channel.advance(done, &mut self.ring) {
+            way.queued -= 1;
             self.done.push(completion);
-            self.resubmit(usize::from(token.channel));
+            self.resubmit(number);
+            self.close_way(number);
         }
         self.settle(conns);
     }
@@ -183,29 +187,18 @@ impl Engine {
         task.owner = None;
         task.soliciting = 0;
         task.drop_buffers();
-        if task.inflight.is_empty() {
-            self.tasks.remove(index as usize);
+        if task.inflight.is_empty() && !task.is_away() {
+            self.remove_task(index);
             return;
         }
         if let Some(range) = task.writes {
             task.fenced = Some(range);
-            self.core.volumes[task.volume].fence.raise(range);
+            self.volumes[task.volume].core.fence.raise(range);
         }
         for seq in task.inflight.clone() {
-            let volume = &mut self.volumes[task.volume];
-            volume.channel.cancel(request_tag(index, seq), &mut self.ring);
-        }
-    }
-
-    /// Flushes every volume that this shard wrote to, without a connection that waits for it.
-    pub fn flush_written(&mut self) {
-        for volume in 0..self.volumes.len() {
-            if std::mem::take(&mut self.volumes[volume].written)
-                && self.core.volumes[volume].unit.caps.write_cache
-            {
-                let job = Job::Bare(task::Bare::flush());
-                let index = self.tasks.insert(Task::new(volume, Kind::Flush, self.now, job));
-                self.pump_bare(index as u32);
+            // The volume may have got another channel since.
+            for way in self.ways.iter_mut().flatten().filter(|way| way.volume == task.volume) {
+                way.channel.cancel(request_tag(index, seq), &mut self.ring);
             }
         }
     }
@@ -219,33 +212,33 @@ impl Engine {
         range: lunet_block::ByteRange,
         buf: Option<Payload>,
     ) {
-        let index = self.tasks[task as usize].volume;
-        let volume = &mut self.volumes[index];
+        let volume = &mut self.volumes[self.tasks[task as usize].volume];
         volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
+        let way = self.ways[volume.channel].as_mut().expect("a volume's channel is open");
         let request = Request::new(request_tag(task, seq), op, range, buf);
-        if !volume.waiting.is_empty() {
-            return volume.waiting.push_back(request);
+        if !way.waiting.is_empty() {
+            return way.waiting.push_back(request);
         }
-        match volume.channel.submit(request, &mut self.ring) {
-            Submit::Queued => {}
+        match way.channel.submit(request, &mut self.ring) {
+            Submit::Queued => way.queued += 1,
             Submit::Done(completion) => self.done.push(completion),
-            Submit::Busy(request) => volume.waiting.push_back(request),
+            Submit::Busy(request) => way.waiting.push_back(request),
         }
     }
 
     /// The channel has room again.
-    fn resubmit(&mut self, index: usize) {
-        while let Some(request) = self.volumes[index].waiting.pop_front() {
+    fn resubmit(&mut self, number: usize) {
+        let Some(Some(way)) = self.ways.get_mut(number) else { return };
+        while let Some(request) = way.waiting.pop_front() {
             let (task, _) = split_tag(request.tag);
             if self.tasks.get(task as usize).is_some_and(|task| task.fenced.is_some()) {
                 self.done.push(request.complete(Err(Error::Cancelled)));
                 continue;
             }
-            let volume = &mut self.volumes[index];
-            match volume.channel.submit(request, &mut self.ring) {
-                Submit::Queued => {}
+            match way.channel.submit(request, &mut self.ring) {
+                Submit::Queued => way.queued += 1,
                 Submit::Done(completion) => self.done.push(completion),
-                Submit::Busy(request) => return volume.waiting.push_front(request),
+                Submit::Busy(request) => return way.waiting.push_front(request),
             }
         }
     }
@@ -267,7 +260,7 @@ impl Engine {
                     Job::Compare(_) => self.compare_done(index, done),
                     Job::Fill(_) => self.fill_done(index, done),
                     Job::Bare(_) => self.bare_done(index, done),
-                    Job::Collect(_) | Job::Settle(_) => {}
+                    Job::Collect(_) | Job::Settle(_) | Job::Away(_) => {}
                 }
                 self.pump(conn, index);
             }
@@ -280,26 +273,33 @@ impl Engine {
         let volume = self.tasks[index as usize].volume;
         if let Some(error) = done.result.err().filter(|error| *error != Error::Cancelled) {
             self.failed_flushes += u64::from(done.op == Op::Flush);
-            let name = &self.core.volumes[volume].name;
+            let name = &self.volumes[volume].core.name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
         }
         if let Some(Payload::Buf(buf)) = done.buf {
             self.give_back(index, buf);
         }
         let task = &self.tasks[index as usize];
-        if task.inflight.is_empty() {
-            if let Some(range) = task.fenced {
-                self.core.volumes[volume].fence.lift(range);
-            }
-            let task = self.tasks.remove(index as usize);
-            self.stop_unit(&task);
+        if task.inflight.is_empty() && !task.is_away() {
+            self.let_go(index);
         }
+    }
+
+    /// The storage is done with a task that nobody waits for.
+    fn let_go(&mut self, index: u32) {
+        let task = &self.tasks[index as usize];
+        if let Some(range) = task.fenced {
+            self.volumes[task.volume].core.fence.lift(range);
+        }
+        // Before the task goes: with it goes a volume that was removed.
+        self.stop_unit(index);
+        self.remove_task(index);
     }
 
     /// A request of a task has failed: the command ends with the sense data of that.
     fn fail(&mut self, index: u32, error: Error, op: Op, range: lunet_block::ByteRange) {
         let task = &mut self.tasks[index as usize];
-        let block = u64::from(self.core.volumes[task.volume].unit.caps.block_size);
+        let block = u64::from(self.volumes[task.volume].core.unit.caps.block_size);
         let sense = Sense::from_block(error, op);
         task.fail(match op {
             Op::Flush => sense,
@@ -319,6 +319,7 @@ impl Engine {
             Job::Fill(_) => self.pump_fill(index),
             Job::Bare(_) => self.pump_bare(index),
             Job::Settle(_) => self.pump_settle(index),
+            Job::Away(_) => false,
         };
         if finished {
             self.finish(conn, index);
@@ -327,29 +328,32 @@ impl Engine {
 
     /// Answers a command whose work is over.
     fn finish(&mut self, conn: &mut Conn, index: u32) {
-        let task = self.tasks.remove(index as usize);
+        let task = &self.tasks[index as usize];
         debug_assert!(task.idle(), "a command was answered with work in flight");
+        if task.refused.is_none() {
+            self.stop_unit(index);
+            self.count(index);
+        }
+        // Before the task goes: with it goes a volume that was removed.
+        let format = self.volumes[self.tasks[index as usize].volume].core.unit.sense_format();
+        let task = self.remove_task(index);
         let Some(Owner { tag, .. }) = task.owner else { return };
         conn.set_task(tag, None);
         if let Some(code) = task.refused {
             self.protocol.busy += u64::from(code == status::BUSY);
             return respond(conn, tag, code, &[], task.transfer);
         }
-        self.stop_unit(&task);
-        let moved =
-            if task.sense.is_some() { 0 } else { task.transfer.data_in + task.transfer.data_out };
-        self.count(&task, moved, task.sense.is_some());
         match &task.sense {
-            Some(sense) => {
-                let format = self.core.volumes[task.volume].unit.sense_format();
-                respond_sense(conn, tag, &sense.encode(format), task.transfer);
-            }
+            Some(sense) => respond_sense(conn, tag, &sense.encode(format), task.transfer),
             None => respond(conn, tag, status::GOOD, &[], task.transfer),
         }
     }
 
-    /// Counts an answered command.
-    fn count(&mut self, task: &Task, bytes: u64, failed: bool) {
+    /// Counts a command that is about to be answered.
+    fn count(&mut self, index: u32) {
+        let task = &self.tasks[index as usize];
+        let failed = task.sense.is_some();
+        let bytes = if failed { 0 } else { task.transfer.data_in + task.transfer.data_out };
         let elapsed = self.core.started.elapsed().saturating_sub(task.started);
         let count = &mut self.volumes[task.volume].count;
         count.record(task.kind, bytes, elapsed.as_micros() as u64, failed);

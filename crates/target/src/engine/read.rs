@@ -132,8 +132,8 @@ impl Engine {
 
     /// The command was answered together with its last data.
     fn retire_read(&mut self, conn: &mut Conn, index: u32) {
-        let task = self.tasks.remove(index as usize);
-        self.count(&task, task.transfer.data_in, false);
+        self.count(index);
+        let task = self.remove_task(index);
         if let Some(owner) = task.owner {
             conn.set_task(owner.tag, None);
         }

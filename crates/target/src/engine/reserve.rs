@@ -20,25 +20,24 @@ impl Engine {
     pub(super) fn reservation(
         &mut self,
         conn: &mut Conn,
-        (tag, unit, volume): (Tag, usize, usize),
+        (tag, lun, volume): (Tag, u16, usize),
         request: &Request,
     ) {
-        let Some(session) = &conn.session else { return };
-        let seat = session.seats[unit];
-        let shared = &self.core.volumes[volume].reservations;
+        let Some(seat) = conn.seat(lun) else { return };
+        let shared = &self.volumes[volume].core.reservations;
         let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
         self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.core.volumes[volume].unit.sense_format();
+        let format = self.volumes[volume].core.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
     /// The parameter list of PERSISTENT RESERVE OUT has come.
     pub(super) fn reservation_collected(&mut self, conn: &Conn, index: u32, request: &Request) {
         let task = &self.tasks[index as usize];
-        let Some(session) = &conn.session else { return };
-        let (seat, volume) = (session.seats[task.unit], task.volume);
-        let shared = &self.core.volumes[volume].reservations;
+        let Some(seat) = conn.seat(task.lun) else { return };
+        let volume = task.volume;
+        let entry = self.volumes[volume].core.clone();
         let aborts = matches!(request, Request::Out(Out::Preempt { abort: true, .. }));
         let ticket = self.core.next_serial();
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -47,10 +46,9 @@ impl Engine {
         if aborts && !self.announce(volume, &order, ticket) {
             return self.refuse(index, status::BUSY);
         }
-        let keep = Order::Keep { volume, shard: self.number, ticket };
-        let done = shared.with(|state| {
-            let keeps = self.core.volumes[volume].kept.is_some()
-                && (state.activated() || request.persists());
+        let keep = Order::Keep { volume: entry.clone(), shard: self.number, ticket };
+        let done = entry.reservations.with(|state| {
+            let keeps = entry.kept.is_some() && (state.activated() || request.persists());
             // The keeper looks at the state no sooner than this lock is open.
             let room = !keeps || self.core.order(keep);
             room.then(|| (state.execute(seat, request), usize::from(keeps)))
@@ -73,10 +71,9 @@ impl Engine {
     pub(super) fn write_protect(&mut self, conn: &Conn, index: u32, on: bool) {
         let task = &mut self.tasks[index as usize];
         task.job = Job::Bare(Bare::nothing());
-        let core = &self.core.volumes[task.volume];
-        let Some(session) = &conn.session else { return };
+        let core = &self.volumes[task.volume].core;
+        let Some(seat) = conn.seat(task.lun) else { return };
         if core.unit.state.set_write_protected(on) {
-            let seat = session.seats[task.unit];
             core.reservations
                 .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
         }

@@ -13,7 +13,7 @@ use super::task::{
     Bare, CHUNK, Collect, Compare, DEPTH, Data, Fill, Job, Owner, Read, Task, Then, Write,
 };
 use super::{Engine, respond, respond_sense, wanted};
-use crate::conn::Conn;
+use crate::conn::{Conn, SessionLun};
 use crate::stats::Kind;
 use crate::transmit;
 
@@ -25,8 +25,8 @@ const MAPPED_CHUNK: u64 = 16 << 20;
 struct Arrival {
     /// Its connection's slot.
     slot: u32,
-    /// Position of the unit in the session's list, and its volume.
-    unit: usize,
+    /// The logical unit number, and the slot of its volume.
+    lun: u16,
     volume: usize,
     tag: Tag,
     /// What the initiator has room for, in bytes.
@@ -56,24 +56,24 @@ impl Engine {
     /// A command and its unsolicited data have arrived on the connection in `slot`.
     pub fn command(&mut self, conn: &mut Conn, slot: u32, command: Command<Buf>) {
         let Some(session) = conn.session.as_mut() else { return };
-        let Some(target) = session.nexus.target else { return };
-        let target = &self.core.targets[target];
-        let position =
-            Lun::decode(command.lun.to_be_bytes()).and_then(|lun| target.position(lun.0));
-        let volume = position.map(|position| target.volumes[position]);
-        let unit = volume.map(|volume| &self.core.volumes[volume].unit);
-        let mut nexus = position.map(|position| &mut session.units[position]);
-        if let (Some(position), Some(volume), Some(nexus)) = (position, volume, &mut nexus) {
-            self.core.volumes[volume].reservations.refresh(session.seats[position], nexus);
+        let lun = Lun::decode(command.lun.to_be_bytes());
+        let mut seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));
+        let volume = seen.as_ref().map(|lun| lun.volume);
+        let mut unit = None;
+        if let Some(lun) = &mut seen {
+            let core = &self.volumes[lun.volume].core;
+            core.reservations.refresh(lun.seat, &mut lun.nexus);
+            unit = Some(&core.unit);
         }
+        let nexus = seen.map(|lun| &mut lun.nexus);
         let request = CommandIn {
             cdb: command.cdb(),
             expects_read: command.expects_read,
             expects_write: command.expects_write,
         };
-        let decoded = lunet_scsi::execute(&target.scsi[conn.portal], unit, nexus, &request);
+        let decoded = lunet_scsi::execute(&session.scsi, unit, nexus, &request);
         let transfer = decoded.transfer;
-        let (Some(unit), Some(volume)) = (position, volume) else {
+        let (Some(Lun(lun)), Some(volume)) = (lun, volume) else {
             if let Action::Complete(reply) = decoded.action {
                 send_reply(conn, command.tag, reply, transfer, SenseFormat::Fixed);
             }
@@ -81,7 +81,7 @@ impl Engine {
         };
         let arrival = Arrival {
             slot,
-            unit,
+            lun,
             volume,
             tag: command.tag,
             expects_read: command.expects_read,
@@ -93,14 +93,14 @@ impl Engine {
                 // A unit attention is news, not a failure.
                 let failed = reply.sense.is_some_and(|sense| sense.key != Key::UnitAttention);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
-                let format = self.core.volumes[volume].unit.sense_format();
+                let format = self.volumes[volume].core.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
             }
             Action::Reservation(request) => {
-                self.reservation(conn, (arrival.tag, arrival.unit, arrival.volume), &request);
+                self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
             Action::Power(Power { start: true, .. }) => {
-                self.core.volumes[volume].unit.state.set_stopped(false);
+                self.volumes[volume].core.unit.state.set_stopped(false);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, false);
                 respond(conn, arrival.tag, status::GOOD, &[], transfer);
             }
@@ -113,19 +113,19 @@ impl Engine {
             // Not even a block of buffer memory.
             return respond(conn, arrival.tag, status::TASK_SET_FULL, &[], arrival.transfer);
         };
-        let core = &self.core.volumes[arrival.volume];
+        let core = &self.volumes[arrival.volume].core;
         if plan.touches.is_some_and(|range| core.fence.blocks(range)) {
             self.protocol.busy += 1;
             return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
         }
         let mut task = Task::new(arrival.volume, plan.kind, self.now, plan.job);
-        task.unit = arrival.unit;
+        task.lun = arrival.lun;
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
         task.stops = plan.stops;
         // What is answered now goes on without a connection.
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
-        let index = self.tasks.insert(task) as u32;
+        let index = self.insert_task(task);
         if plan.immediate {
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
@@ -140,13 +140,13 @@ impl Engine {
     /// Starts a job whose command has been answered: a flush.
     fn set_off(&mut self, index: u32) {
         if self.pump_bare(index) {
-            let task = self.tasks.remove(index as usize);
-            self.stop_unit(&task);
+            self.stop_unit(index);
+            self.remove_task(index);
         }
     }
 
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
-        let caps = &self.core.volumes[arrival.volume].unit.caps;
+        let caps = &self.volumes[arrival.volume].core.unit.caps;
         let block = caps.block_size;
         let mapped = caps.mapped_reads && !conn.needs_stable_data();
         let read = |range: ByteRange, wire: u64, discard: bool| {
@@ -207,7 +207,7 @@ impl Engine {
     fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
         match action {
             Action::Unmap(ranges) => {
-                let block = self.core.volumes[volume].unit.caps.block_size;
+                let block = self.volumes[volume].core.unit.caps.block_size;
                 let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
                 let touches = super::write::hull(&ranges);
                 let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
@@ -228,7 +228,7 @@ impl Engine {
 
     /// A flush, or nothing where the volume has no volatile cache.
     fn flush(&self, volume: usize) -> Bare {
-        let cached = self.core.volumes[volume].unit.caps.write_cache;
+        let cached = self.volumes[volume].core.unit.caps.write_cache;
         if cached { Bare::flush() } else { Bare::nothing() }
     }
 
@@ -241,7 +241,7 @@ impl Engine {
         range: ByteRange,
         unmap: bool,
     ) -> Option<Job> {
-        let caps = &self.core.volumes[volume].unit.caps;
+        let caps = &self.volumes[volume].core.unit.caps;
         if caps.write_zeroes == Support::Native {
             let op = Op::WriteZeroes { may_unmap: unmap };
             return Some(Job::Bare(Bare { op, ranges: vec![range], next: 0 }));
@@ -255,9 +255,10 @@ impl Engine {
     }
 
     /// Carries START STOP UNIT out, once the flush is done.
-    pub(super) fn stop_unit(&self, task: &Task) {
+    pub(super) fn stop_unit(&self, index: u32) {
+        let task = &self.tasks[index as usize];
         if task.stops && task.sense.is_none() {
-            self.core.volumes[task.volume].unit.state.set_stopped(true);
+            self.volumes[task.volume].core.unit.state.set_stopped(true);
         }
     }
 }
@@ -315,6 +316,12 @@ fn compare(
         total: range.len,
     });
     Plan { piece, ..Plan::reads(range, job) }
+}
+
+/// What a session sees under a number.
+fn find_lun(luns: &mut [SessionLun], lun: u16) -> Option<&mut SessionLun> {
+    let at = luns.binary_search_by_key(&lun, |seen| seen.lun).ok()?;
+    luns.get_mut(at)
 }
 
 /// Sends an answer that needed no volume. GOOD travels with the last data.

@@ -8,7 +8,9 @@ use lunet_iscsi::target::Tag;
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{Sense, Transfer};
 
+use super::Engine;
 use super::intake::{Intake, Piece};
+use crate::conn::Conn;
 use crate::stats::Kind;
 
 /// The most data that one block request moves through an arena buffer, in bytes.
@@ -22,9 +24,9 @@ pub const DEPTH: usize = 4;
 pub struct Task {
     /// Who waits for the answer; `None` once it was aborted, or answered before it was done.
     pub owner: Option<Owner>,
-    /// Position of its logical unit in the session's list.
-    pub unit: usize,
-    /// Index of its volume.
+    /// Its logical unit number.
+    pub lun: u16,
+    /// The slot of its volume.
     pub volume: usize,
     /// What it counts as.
     pub kind: Kind,
@@ -80,7 +82,20 @@ pub enum Job {
     Bare(Bare),
     /// Nothing but to wait until the rest of the server has done its part.
     Settle(Settle),
+    /// Nothing but to wait for work that another thread does.
+    Away(Away),
 }
+
+/// State of [`Job::Away`].
+pub struct Away {
+    /// What the return of the work is told by.
+    pub ticket: u64,
+    /// How the command goes on then.
+    pub then: Continue,
+}
+
+/// The next step of a command, given its connection and its number.
+pub type Continue = Box<dyn FnOnce(&mut Engine, &mut Conn, u32)>;
 
 /// State of [`Job::Settle`]. The command has taken effect.
 pub struct Settle {
@@ -217,7 +232,7 @@ impl Task {
     pub fn new(volume: usize, kind: Kind, started: Duration, job: Job) -> Self {
         Self {
             owner: None,
-            unit: 0,
+            lun: 0,
             volume,
             kind,
             started,
@@ -241,7 +256,7 @@ impl Task {
             Job::Read(job) => job.ready = [const { None }; DEPTH],
             Job::Compare(job) => job.data = Data::None,
             Job::Fill(job) => job.pattern = None,
-            Job::Write(_) | Job::Collect(_) | Job::Bare(_) | Job::Settle(_) => {}
+            Job::Write(_) | Job::Collect(_) | Job::Bare(_) | Job::Settle(_) | Job::Away(_) => {}
         }
     }
 
@@ -253,6 +268,11 @@ impl Task {
     /// True if it belongs to a command of the connection in `slot`.
     pub fn owned_by(&self, slot: u32) -> bool {
         self.owner.is_some_and(|owner| owner.slot == slot)
+    }
+
+    /// True if another thread works for it.
+    pub fn is_away(&self) -> bool {
+        matches!(self.job, Job::Away(_))
     }
 
     /// True if nothing is at work for it, below or on the wire.

@@ -38,9 +38,9 @@ impl Engine {
         self.pump(conn, index);
     }
 
-    /// The tag of a task, if it works at this unit of its session.
-    pub fn tag_at(&self, index: u32, unit: usize) -> Option<Tag> {
-        let task = self.tasks.get(index as usize).filter(|task| task.unit == unit)?;
+    /// The tag of a task, if it works at this LUN of its session.
+    pub fn tag_at(&self, index: u32, lun: u16) -> Option<Tag> {
+        let task = self.tasks.get(index as usize).filter(|task| task.lun == lun)?;
         task.owner.map(|owner| owner.tag)
     }
 
@@ -59,7 +59,7 @@ impl Engine {
             }
             Job::Compare(_) => self.compare_piece(index, piece),
             Job::Collect(_) => self.collected(conn, index, piece.buf, piece.len),
-            Job::Read(_) | Job::Fill(_) | Job::Bare(_) | Job::Settle(_) => {}
+            Job::Read(_) | Job::Fill(_) | Job::Bare(_) | Job::Settle(_) | Job::Away(_) => {}
         }
     }
 
@@ -123,7 +123,7 @@ impl Engine {
         let Job::Collect(job) = &task.job else { return };
         let job = match job.then {
             Then::Parameters(parameters) => {
-                let unit = &self.core.volumes[task.volume].unit;
+                let unit = &self.volumes[task.volume].core.unit;
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
@@ -162,7 +162,7 @@ impl Engine {
     /// The list of UNMAP has been read.
     fn unmap_collected(&mut self, index: u32, ranges: &[BlockRange]) {
         let volume = self.tasks[index as usize].volume;
-        let core = &self.core.volumes[volume];
+        let core = &self.volumes[volume].core;
         let block = core.unit.caps.block_size;
         let ranges: Vec<ByteRange> = ranges.iter().map(|range| range.bytes(block)).collect();
         let task = &mut self.tasks[index as usize];

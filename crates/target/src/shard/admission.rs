@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
-use lunet_scsi::Attention;
 
 use super::Shard;
-use crate::conn::{Phase, Session};
+use crate::conn::{Phase, Session, SessionLun};
 use crate::mail::Mail;
 use crate::registry::{Admission, Nexus, Place};
 use crate::reservations::nexus_id;
@@ -24,8 +23,8 @@ impl Shard {
         let place = Place { shard: number, connection: conn.serial };
         let target = match &identity.target_name {
             None => None,
-            Some(name) => match self.core.targets.iter().position(|t| t.name == *name) {
-                Some(target) => Some(target),
+            Some(name) => match self.engine.world.find_target(name) {
+                Some((target, _)) => Some(target),
                 None => return self.turn_away(slot, LoginStatus::NotFound),
             },
         };
@@ -61,23 +60,21 @@ impl Shard {
 
     fn admit(&mut self, slot: u32, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
         let conn = &mut self.conns[slot as usize];
-        let units = nexus.target.map_or(0, |target| self.core.targets[target].volumes.len());
-        let mut fresh = lunet_scsi::Nexus::new();
-        // What an initiator knew of the unit before, it should ask again (SAM-5 5.14).
-        fresh.establish(Attention::PowerOn);
-        let target = identity.target_name.as_deref().unwrap_or("discovery");
-        tracing::info!(initiator = %identity.initiator_name, %target, peer = %conn.peer, tsih, "logged in");
-        let id = nexus_id(&nexus, target);
-        let mut session = Session {
-            nexus,
-            id,
-            tsih,
-            units: vec![fresh; units],
-            seats: Vec::with_capacity(units),
-            since: self.engine.now,
-        };
-        session.join(&self.core);
-        conn.session = Some(session);
+        let name = identity.target_name.as_deref().unwrap_or("discovery");
+        tracing::info!(initiator = %identity.initiator_name, target = %name, peer = %conn.peer, tsih, "logged in");
+        let world = &self.engine.world;
+        let target = nexus.target.and_then(|target| world.target(target)).cloned();
+        let id = nexus_id(&nexus, name);
+        let view = target.as_ref().map(|t| t.view(&nexus.initiator, conn.peer.ip()));
+        let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {
+            Some(SessionLun::join(lun, volume, world.volume(volume)?, &id))
+        });
+        let luns: Vec<SessionLun> = luns.collect();
+        let numbers = luns.iter().map(|lun| lun.lun).collect();
+        let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
+        let since = self.engine.now;
+        let scsi = scsi.unwrap_or_default();
+        conn.session = Some(Session { nexus, id, tsih, target, scsi, luns, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.logins.fetch_sub(1, Ordering::Relaxed);

@@ -71,7 +71,10 @@ impl Shard {
         let place = Place { shard: number, connection: conn.serial };
         match conn.session.take() {
             Some(session) => {
-                session.leave(&self.core);
+                for lun in &session.luns {
+                    let core = &self.engine.volumes[lun.volume].core;
+                    core.reservations.with(|state| state.detach(lun.seat));
+                }
                 self.core.registry.remove(&session.nexus, place);
                 tracing::info!(initiator = %session.nexus.initiator, peer = %conn.peer, "session ended");
             }

@@ -29,6 +29,8 @@ impl Shard {
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),
+                Mail::Returned { ticket } => self.engine.returned(&mut self.conns, ticket),
+                Mail::World { world, step, reply } => self.change(world, step, &reply),
                 Mail::Stop { grace } => self.stop(grace),
             }
         }
@@ -46,7 +48,7 @@ impl Shard {
         let open = self.conns.iter().filter_map(|(_, conn)| Some((conn, conn.session.as_ref()?)));
         open.map(|(conn, session)| SessionInfo {
             initiator: session.nexus.initiator.clone(),
-            target: session.nexus.target.map(|target| self.core.targets[target].name.clone()),
+            target: session.target.as_ref().map(|target| target.name.clone()),
             peer: conn.peer.to_string(),
             portal: conn.local.to_string(),
             transport: "tcp",

@@ -44,8 +44,8 @@ impl Shard {
                 TmfResponse::Complete
             }
             TmfFunction::AbortTaskSet => match unit {
-                Some((unit, _)) => {
-                    self.abort_unit(slot, unit);
+                Some((lun, _)) => {
+                    self.abort_unit(slot, lun);
                     TmfResponse::Complete
                 }
                 None => TmfResponse::LunDoesNotExist,
@@ -83,27 +83,28 @@ impl Shard {
     }
 
     /// Forgets every command of a connection at one logical unit. Returns how many there were.
-    fn abort_unit(&mut self, slot: u32, unit: usize) -> usize {
+    pub(super) fn abort_unit(&mut self, slot: u32, lun: u16) -> usize {
         let conn = &self.conns[slot as usize];
         let tasks = conn.tasks.iter().flatten();
-        let tags: Vec<Tag> = tasks.filter_map(|task| self.engine.tag_at(*task, unit)).collect();
+        let tags: Vec<Tag> = tasks.filter_map(|task| self.engine.tag_at(*task, lun)).collect();
         for tag in &tags {
             self.abort(slot, *tag);
         }
         tags.len()
     }
 
-    /// Position and volume of a LUN of a connection.
-    fn unit_of(&self, slot: u32, lun: u64) -> Option<(usize, usize)> {
-        let target = self.conns[slot as usize].session.as_ref()?.nexus.target?;
-        let target = &self.core.targets[target];
-        let position = target.position(Lun::decode(lun.to_be_bytes())?.0)?;
-        Some((position, target.volumes[position]))
+    /// The number of a LUN of a connection, and the slot of its volume.
+    fn unit_of(&self, slot: u32, lun: u64) -> Option<(u16, usize)> {
+        let session = self.conns[slot as usize].session.as_ref()?;
+        let Lun(lun) = Lun::decode(lun.to_be_bytes())?;
+        session.luns.iter().find(|seen| seen.lun == lun).map(|seen| (lun, seen.volume))
     }
 
     fn volumes_of(&self, slot: u32) -> Arc<[usize]> {
-        let target = self.conns[slot as usize].session.as_ref().and_then(|s| s.nexus.target);
-        target.map_or_else(|| [].into(), |target| self.core.targets[target].volumes.clone().into())
+        let session = self.conns[slot as usize].session.as_ref();
+        session
+            .map(|session| session.luns.iter().map(|lun| lun.volume).collect())
+            .unwrap_or_default()
     }
 
     fn clear_everywhere(
@@ -119,7 +120,7 @@ impl Shard {
         }
         if cause != Cause::ClearTaskSet {
             for volume in volumes.iter() {
-                let volume = &self.core.volumes[*volume];
+                let volume = &self.engine.volumes[*volume].core;
                 volume.reservations.with(Reservations::reset);
                 // Mode parameters are the default ones again (SPC-5 5.6.3).
                 volume.unit.state.reset();
@@ -143,22 +144,21 @@ impl Shard {
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let Some(session) = &self.conns[slot as usize].session else { continue };
-            let Some(target) = session.nexus.target else { continue };
-            let core = self.core.clone();
-            let target = &core.targets[target];
             let own = self.conns[slot as usize].serial == clear.reply.connection;
-            for (position, volume) in target.volumes.iter().enumerate() {
-                if !clear.volumes.contains(volume) {
-                    continue;
-                }
-                let aborted = self.abort_unit(slot, position);
+            let concerned = session.luns.iter().enumerate();
+            let concerned: Vec<(usize, u16)> = concerned
+                .filter(|(_, seen)| clear.volumes.contains(&seen.volume))
+                .map(|(at, seen)| (at, seen.lun))
+                .collect();
+            for (at, lun) in concerned {
+                let aborted = self.abort_unit(slot, lun);
                 let attention = match clear.cause {
                     Cause::ClearTaskSet if own || aborted == 0 => continue,
                     Cause::ClearTaskSet => Attention::CommandsCleared,
                     Cause::Reset | Cause::ColdReset => Attention::BusDeviceReset,
                 };
                 if let Some(session) = &mut self.conns[slot as usize].session {
-                    session.units[position].establish(attention);
+                    session.luns[at].nexus.establish(attention);
                 }
             }
             if clear.cause == Cause::ColdReset && !own {

@@ -4,6 +4,7 @@
 //! and then submits all that came of it in one system call.
 
 mod admission;
+mod change;
 mod close;
 mod control;
 mod management;
@@ -64,13 +65,13 @@ impl Shard {
     /// A shard over its event loop.
     ///
     /// # Errors
-    /// The operating system's error number, if a volume cannot be opened on this loop.
+    /// A plain sentence, if a volume cannot be opened on this loop.
     pub fn new(
         number: usize,
         core: Arc<Core>,
         ring: Ring,
         mail: Receiver<Mail>,
-    ) -> Result<Self, i32> {
+    ) -> Result<Self, String> {
         Ok(Self {
             number,
             engine: Engine::new(number, ring, core.clone())?,

@@ -34,15 +34,12 @@ impl Shard {
     /// and only wait for their answer: the one that asks is among them.
     fn abort_at(&mut self, slot: u32, volume: usize) {
         let conn = &self.conns[slot as usize];
-        let Some(target) = conn.session.as_ref().and_then(|session| session.nexus.target) else {
-            return;
-        };
-        let volumes = &self.core.targets[target].volumes;
-        let units = volumes.iter().enumerate().filter(|(_, v)| **v == volume).map(|(unit, _)| unit);
-        let units: Vec<usize> = units.collect();
+        let Some(session) = &conn.session else { return };
+        let luns = session.luns.iter().filter(|seen| seen.volume == volume).map(|seen| seen.lun);
+        let luns: Vec<u16> = luns.collect();
         let tasks = conn.tasks.iter().flatten().filter(|task| !self.engine.is_settling(**task));
         let tags: Vec<Tag> = tasks
-            .flat_map(|task| units.iter().filter_map(|unit| self.engine.tag_at(*task, *unit)))
+            .flat_map(|task| luns.iter().filter_map(|lun| self.engine.tag_at(*task, *lun)))
             .collect();
         for tag in tags {
             self.abort(slot, tag);

@@ -134,7 +134,7 @@ fn reserve_ends_with_its_session_and_with_a_reset() {
 
 fn kept_at(path: &Path) -> lunet_target::Config {
     let mut config = config(vec![memory(16)], DriverChoice::Auto);
-    config.volumes[0].reservations = Some(path.to_owned());
+    config.layout.volumes[0].reservations = Some(path.to_owned());
     config
 }
 

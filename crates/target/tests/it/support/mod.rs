@@ -10,7 +10,7 @@ use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Limits, Portal, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, VolumeEntry};
 
 pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
 
@@ -35,8 +35,10 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
     });
     Config {
         portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
-        volumes: entries.collect(),
-        targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
+        layout: Layout {
+            volumes: entries.collect(),
+            targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
+        },
         iscsi: Options::default(),
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
         shards: Some(2),

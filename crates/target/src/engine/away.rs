@@ -1,0 +1,66 @@
+//! Commands whose next step may block: it is done by a thread of its own, and the command goes on when that
+//! is back. See [`crate::offload`].
+
+use std::sync::mpsc::sync_channel;
+
+use slab::Slab;
+
+use super::Engine;
+use super::task::{Away, Bare, Job};
+use crate::conn::Conn;
+use crate::mail::{Mail, Undelivered};
+
+impl Engine {
+    /// Does `work` on another thread, then goes on with `then` on this one, with what came of it. Until then
+    /// the command waits; if it is aborted meanwhile, what it may write stays fenced off until the work has
+    /// ended, and `then` is not called. False if too much work waits: nothing has happened then.
+    pub(super) fn send_away<T: Send + 'static>(
+        &mut self,
+        index: u32,
+        work: impl FnOnce() -> T + Send + 'static,
+        then: impl FnOnce(&mut Self, &mut Conn, u32, T) + 'static,
+    ) -> bool {
+        let ticket = self.core.next_serial();
+        let (result, back) = sync_channel(1);
+        let mailbox = self.core.mailboxes()[self.number].clone();
+        let work = move || {
+            // Somebody listens, or the command is over.
+            let _ = result.send(work());
+            // A full mailbox is read in the shard's next turn; one that is gone has nobody waiting.
+            while let Err(Undelivered::Full) = mailbox.send(Mail::Returned { ticket }) {
+                std::thread::yield_now();
+            }
+        };
+        let task = &mut self.tasks[index as usize];
+        if !self.core.offload.give(task.volume, Box::new(work)) {
+            return false;
+        }
+        let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: u32| {
+            if let Ok(found) = back.try_recv() {
+                then(engine, conn, index, found);
+            }
+        });
+        task.job = Job::Away(Away { ticket, then });
+        true
+    }
+
+    /// Work that a command waited for is done.
+    pub fn returned(&mut self, conns: &mut Slab<Conn>, ticket: u64) {
+        let waits = |job: &Job| matches!(job, Job::Away(away) if away.ticket == ticket);
+        let Some(index) =
+            self.tasks.iter().find(|(_, task)| waits(&task.job)).map(|(at, _)| at as u32)
+        else {
+            return;
+        };
+        let task = &mut self.tasks[index as usize];
+        let job = std::mem::replace(&mut task.job, Job::Bare(Bare::nothing()));
+        match (job, self.conn_of(conns, index)) {
+            (Job::Away(away), Some(conn)) => {
+                (away.then)(self, conn, index);
+                self.pump(conn, index);
+            }
+            _ => self.let_go(index),
+        }
+        self.settle(conns);
+    }
+}

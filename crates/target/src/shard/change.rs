@@ -1,0 +1,134 @@
+//! The world changes: sessions see the LUNs of the next one, and are told so.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use lunet_scsi::Attention;
+
+use super::Shard;
+use crate::conn::{Phase, SessionLun};
+use crate::mail::Step;
+use crate::world::{CoreTarget, World};
+
+/// How long a session of a removed target has to log out.
+const GRACE: Duration = Duration::from_secs(3);
+
+impl Shard {
+    /// Takes a step of a change.
+    pub(super) fn change(
+        &mut self,
+        world: Arc<World>,
+        step: Step,
+        reply: &SyncSender<Result<(), String>>,
+    ) {
+        let result = match step {
+            Step::Prepare => self.engine.prepare(&world),
+            Step::Cancel => {
+                self.engine.cancel_prepared();
+                Ok(())
+            }
+            Step::Adopt => {
+                self.adopt_world(world);
+                Ok(())
+            }
+        };
+        // Who asked may have stopped waiting.
+        let _ = reply.try_send(result);
+    }
+
+    fn adopt_world(&mut self, next: Arc<World>) {
+        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            self.see(slot, &next);
+            self.touch(slot);
+        }
+        self.engine.adopt(next);
+        self.engine.settle(&mut self.conns);
+    }
+
+    /// Shows a session the next world.
+    fn see(&mut self, slot: u32, next: &World) {
+        let conn = &mut self.conns[slot as usize];
+        let (peer, portal) = (conn.peer.ip(), conn.portal);
+        let Some(session) = conn.session.as_ref().filter(|_| conn.phase == Phase::Open) else {
+            return;
+        };
+        let Some(number) = session.nexus.target else { return };
+        let target = next.target(number).filter(|target| target.portals[portal]).cloned();
+        let Some(target) = target else { return self.dismiss(slot) };
+        let (gone, came) = self.compare_view(slot, next, &target, peer);
+        for lun in &gone {
+            self.abort_unit(slot, *lun);
+        }
+        let Some(session) = self.conns[slot as usize].session.as_mut() else { return };
+        let mut kept = Vec::with_capacity(session.luns.len());
+        for lun in std::mem::take(&mut session.luns) {
+            if gone.contains(&lun.lun) {
+                let core = &self.engine.volumes[lun.volume].core;
+                core.reservations.with(|state| state.detach(lun.seat));
+            } else {
+                kept.push(lun);
+            }
+        }
+        for lun in &mut kept {
+            let before = &self.engine.volumes[lun.volume].core;
+            let after = next.volume(lun.volume);
+            if after.is_some_and(|after| after.unit.caps.blocks != before.unit.caps.blocks) {
+                lun.nexus.establish(Attention::CapacityChanged);
+            }
+        }
+        let news = !gone.is_empty() || !came.is_empty();
+        kept.extend(came.into_iter().filter_map(|(lun, volume)| {
+            Some(SessionLun::join(lun, volume, next.volume(volume)?, &session.id))
+        }));
+        kept.sort_unstable_by_key(|lun| lun.lun);
+        if news {
+            for lun in &mut kept {
+                lun.nexus.establish(Attention::ReportedLunsChanged);
+            }
+        }
+        session.scsi = target.seen(portal, kept.iter().map(|lun| lun.lun).collect());
+        session.target = Some(target);
+        session.luns = kept;
+    }
+
+    /// The LUNs that a session loses and gets. Another volume under the same number is a loss and a gain.
+    fn compare_view(
+        &self,
+        slot: u32,
+        next: &World,
+        target: &CoreTarget,
+        peer: IpAddr,
+    ) -> (Vec<u16>, Vec<(u16, usize)>) {
+        let Some(session) = &self.conns[slot as usize].session else { return Default::default() };
+        let view = target.view(&session.nexus.initiator, peer);
+        let had = |lun: u16, volume: usize| {
+            session.luns.iter().any(|seen| (seen.lun, seen.volume) == (lun, volume))
+        };
+        let has = |seen: &&SessionLun| {
+            view.contains(&(seen.lun, seen.volume)) && next.volume(seen.volume).is_some()
+        };
+        let gone = session.luns.iter().filter(|seen| !has(seen)).map(|seen| seen.lun).collect();
+        let came = view.iter().filter(|(lun, volume)| !had(*lun, *volume)).copied().collect();
+        (gone, came)
+    }
+
+    /// A session whose target was removed: its commands end, and it is asked to log out.
+    fn dismiss(&mut self, slot: u32) {
+        let conn = &mut self.conns[slot as usize];
+        let Some(session) = &mut conn.session else { return };
+        session.target = None;
+        session.scsi.luns.clear();
+        let luns = std::mem::take(&mut session.luns);
+        for lun in &luns {
+            let core = &self.engine.volumes[lun.volume].core;
+            core.reservations.with(|state| state.detach(lun.seat));
+        }
+        conn.proto.request_logout(self.engine.now, GRACE, &mut conn.out);
+        for lun in luns {
+            self.abort_unit(slot, lun.lun);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What the server serves at one moment: volumes in slots, targets in slots.
+//!
+//! A world is never changed, it is replaced by the next one ([`crate::change`]). Every shard holds the world
+//! that it works by, so nothing on the way of a command is locked or counted. What is in a slot stays
+//! there from world to world; the slot of something that was removed is used again only after the last
+//! shard, session and task has let go of it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use lunet_backends::Volume;
+use lunet_scsi::Unit;
+use lunet_scsi::reserve::{Reservations, TargetPort};
+
+use crate::config::{Layout, Portal, TargetEntry, VolumeEntry};
+use crate::fence::Fence;
+use crate::keeper;
+use crate::reservations::Shared;
+
+/// A volume with its logical unit. Another size or another content of the same volume is another one of
+/// these in the same slot, with the same fence and the same reservations.
+pub struct CoreVolume {
+    /// Its name.
+    pub name: String,
+    /// The open volume.
+    pub volume: Volume,
+    /// The logical unit that shows it.
+    pub unit: Unit,
+    /// Abandoned writes.
+    pub fence: Arc<Fence>,
+    /// Who may use it.
+    pub reservations: Arc<Shared>,
+    /// The file that keeps them through power loss.
+    pub kept: Option<PathBuf>,
+}
+
+impl CoreVolume {
+    /// True if an entry of the next layout says nothing new.
+    fn is(&self, entry: &VolumeEntry) -> bool {
+        let (ours, next) = (&self.unit, &entry.unit);
+        Arc::ptr_eq(&self.volume, &entry.volume)
+            && (&ours.identity, &ours.caps, &ours.limits)
+                == (&next.identity, &next.caps, &next.limits)
+    }
+}
+
+/// A target.
+pub struct CoreTarget {
+    /// The iSCSI name.
+    pub name: String,
+    /// The alias.
+    pub alias: Option<String>,
+    /// Its LUNs, ascending, each with the slot of its volume.
+    luns: Vec<(u16, usize)>,
+    /// How it looks through each of the portals, in their order, to somebody who sees all LUNs.
+    scsi: Vec<lunet_scsi::Target>,
+    /// Whether it is reached through each of the portals.
+    pub portals: Vec<bool>,
+}
+
+impl CoreTarget {
+    fn new(entry: TargetEntry, slots: &[usize], portals: &[Portal]) -> Self {
+        let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
+        luns.sort_unstable();
+        let scsi = portals.iter().map(|portal| scsi_target(&entry.name, portal, &luns)).collect();
+        Self {
+            scsi,
+            portals: (0..portals.len())
+                .map(|n| entry.portals.is_empty() || entry.portals.contains(&n))
+                .collect(),
+            luns,
+            name: entry.name,
+            alias: entry.alias,
+        }
+    }
+
+    /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
+    pub fn view(&self, _initiator: &str, _address: IpAddr) -> Vec<(u16, usize)> {
+        self.luns.clone()
+    }
+
+    /// How the target looks through a portal to somebody who sees these LUNs.
+    pub fn seen(&self, portal: usize, luns: Vec<u16>) -> lunet_scsi::Target {
+        lunet_scsi::Target { luns, ..self.scsi[portal].clone() }
+    }
+}
+
+/// One state of what is served.
+#[derive(Default)]
+pub struct World {
+    volumes: Vec<Slot<CoreVolume>>,
+    targets: Vec<Slot<CoreTarget>>,
+}
+
+/// A place for something that comes and goes.
+enum Slot<T> {
+    /// It is there.
+    Taken(Arc<T>),
+    /// It was removed; somebody may still be busy with it.
+    Left(Weak<T>),
+}
+
+impl<T> Slot<T> {
+    fn get(&self) -> Option<&Arc<T>> {
+        match self {
+            Self::Taken(it) => Some(it),
+            Self::Left(_) => None,
+        }
+    }
+
+    fn leave(&self) -> Self {
+        match self {
+            Self::Taken(it) => Self::Left(Arc::downgrade(it)),
+            Self::Left(it) => Self::Left(it.clone()),
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        matches!(self, Self::Left(it) if it.strong_count() == 0)
+    }
+}
+
+impl World {
+    /// What is in a slot for volumes.
+    pub fn volume(&self, slot: usize) -> Option<&Arc<CoreVolume>> {
+        self.volumes.get(slot).and_then(Slot::get)
+    }
+
+    /// What is in a slot for targets.
+    pub fn target(&self, slot: usize) -> Option<&Arc<CoreTarget>> {
+        self.targets.get(slot).and_then(Slot::get)
+    }
+
+    /// The volumes with their slots.
+    pub fn volumes(&self) -> impl Iterator<Item = (usize, &Arc<CoreVolume>)> {
+        self.volumes.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
+    }
+
+    /// The targets with their slots.
+    pub fn targets(&self) -> impl Iterator<Item = (usize, &Arc<CoreTarget>)> {
+        self.targets.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
+    }
+
+    /// The slot of the target with this name.
+    pub fn find_target(&self, name: &str) -> Option<(usize, &Arc<CoreTarget>)> {
+        self.targets().find(|(_, target)| target.name == name)
+    }
+
+    /// The world after this one. Volumes and targets are known by their names.
+    ///
+    /// # Errors
+    /// A plain sentence, if the reservations of a new volume were kept and cannot be taken up.
+    pub fn next(&self, layout: Layout, portals: &[Portal]) -> Result<Self, String> {
+        let ports: Vec<_> =
+            (0..layout.volumes.len()).map(|at| ports_of(at, &layout.targets, portals)).collect();
+        let mut volumes: Vec<_> = self.volumes.iter().map(Slot::leave).collect();
+        let mut slots = Vec::with_capacity(layout.volumes.len());
+        for (entry, ports) in layout.volumes.into_iter().zip(ports) {
+            let old = self.volumes().find(|(_, volume)| volume.name == entry.name);
+            let volume = match old {
+                Some((_, old)) if old.is(&entry) => old.clone(),
+                Some((_, old)) => Arc::new(successor(old, entry)),
+                None => Arc::new(newcomer(entry, &ports)?),
+            };
+            volume.reservations.with(|state| state.set_ports(ports));
+            slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
+        }
+        let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
+        for entry in layout.targets {
+            let old = self.find_target(&entry.name).map(|(slot, _)| slot);
+            let target = Arc::new(CoreTarget::new(entry, &slots, portals));
+            place(&mut targets, old, target);
+        }
+        Ok(Self { volumes, targets })
+    }
+}
+
+/// Puts something into its slot, or into a free one.
+fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
+    let slot = own.or_else(|| slots.iter().position(Slot::is_free)).unwrap_or(slots.len());
+    if slot == slots.len() {
+        slots.push(Slot::Taken(it));
+    } else {
+        slots[slot] = Slot::Taken(it);
+    }
+    slot
+}
+
+fn newcomer(entry: VolumeEntry, ports: &[TargetPort]) -> Result<CoreVolume, String> {
+    let state = reservations(ports.to_vec(), &entry)?;
+    Ok(CoreVolume {
+        reservations: Arc::new(Shared::new(state)),
+        fence: Arc::default(),
+        kept: entry.reservations,
+        name: entry.name,
+        volume: entry.volume,
+        unit: entry.unit,
+    })
+}
+
+/// The same volume with another size or content.
+fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
+    CoreVolume {
+        reservations: old.reservations.clone(),
+        fence: old.fence.clone(),
+        kept: entry.reservations,
+        name: entry.name,
+        volume: entry.volume,
+        unit: Unit { state: old.unit.state.clone(), ..entry.unit },
+    }
+}
+
+/// The reservations of a volume, as they were kept.
+fn reservations(ports: Vec<TargetPort>, entry: &VolumeEntry) -> Result<Reservations, String> {
+    let mut state = Reservations::new(ports, entry.reservations.is_some());
+    let Some(path) = &entry.reservations else { return Ok(state) };
+    if let Some(saved) = keeper::load(path, &entry.unit.identity.naa)? {
+        let damaged = |error| format!("{} is damaged: {error}", path.display());
+        state.restore(saved).map_err(damaged)?;
+    }
+    Ok(state)
+}
+
+/// The target ports that lead to a volume.
+fn ports_of(volume: usize, targets: &[TargetEntry], portals: &[Portal]) -> Vec<TargetPort> {
+    let mut ports = Vec::new();
+    for target in targets.iter().filter(|t| t.luns.iter().any(|(_, v)| *v == volume)) {
+        for (number, portal) in portals.iter().enumerate() {
+            let reached = target.portals.is_empty() || target.portals.contains(&number);
+            let port = TargetPort { target: target.name.as_str().into(), relative: portal.tag };
+            if reached && !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+    }
+    ports
+}
+
+/// An iSCSI target port is the target in one portal group, so the group's tag is its number.
+fn scsi_target(name: &str, portal: &Portal, luns: &[(u16, usize)]) -> lunet_scsi::Target {
+    lunet_scsi::Target {
+        name: name.to_owned(),
+        portal_group_tag: portal.tag,
+        relative_port: portal.tag,
+        port_group: portal.tag,
+        luns: luns.iter().map(|(lun, _)| *lun).collect(),
+    }
+}
