@@ -199,4 +199,6 @@ impl<T: Inline> Channel<Payload, Ring> for InlineChannel<T> {
     }
 
     fn cancel(&mut self, _tag: u64, _io: &mut Ring) {}
+
+    fn close(self: Box<Self>, _io: &mut Ring) {}
 }

@@ -67,4 +67,9 @@ pub trait Channel<B, Q> {
     /// Asks that the request with this tag be given up if it has not started. It is answered in
     /// any case, with `Error::Cancelled` if it took no effect.
     fn cancel(&mut self, tag: u64, io: &mut Q);
+
+    /// Ends the channel and gives back what it has on the event loop. To be called when all its
+    /// requests have been answered; only then may its number be given to another. A channel that
+    /// is dropped instead keeps its place on the event loop as long as that lives.
+    fn close(self: Box<Self>, io: &mut Q);
 }

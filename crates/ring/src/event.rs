@@ -14,9 +14,9 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId(pub(crate) crate::slots::Key);
 
-/// Names a file of one event loop.
+/// Names a file of one event loop. A number that was removed is never valid again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileId(pub(crate) u32);
+pub struct FileId(pub(crate) crate::slots::Key);
 
 /// Where received bytes go: first into the range of the payload buffer, then into the scratch
 /// bytes. Both together must have room for at least one byte.

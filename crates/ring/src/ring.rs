@@ -137,9 +137,16 @@ impl Ring {
         driver!(self, d => d.close_socket(id));
     }
 
-    /// Makes a file or a block device known. It stays open as long as the event loop lives.
+    /// Makes a file or a block device known. It stays open until it is removed, or as long as the
+    /// event loop lives.
     pub fn add_file(&mut self, file: Arc<File>) -> FileId {
         driver!(self, d => d.add_file(file))
+    }
+
+    /// Lets go of a file when its operations in flight have ended. They end as if nothing had
+    /// been asked; new ones end with EBADF.
+    pub fn remove_file(&mut self, id: FileId) {
+        driver!(self, d => d.remove_file(id));
     }
 
     /// Receives at least one byte. At most one receive per socket is in flight.

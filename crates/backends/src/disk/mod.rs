@@ -149,6 +149,10 @@ impl Channel<Payload, Ring> for DiskChannel {
         let (machine, mut io) = self.on(io);
         machine.cancel(tag, &mut io);
     }
+
+    fn close(self: Box<Self>, io: &mut Ring) {
+        io.remove_file(self.file);
+    }
 }
 
 /// The event loop, with the file and the channel that the operations belong to.

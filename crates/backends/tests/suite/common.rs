@@ -32,6 +32,13 @@ impl OnLoop {
 }
 
 impl OnLoop {
+    /// Ends the channel, and opens one to another volume in its place.
+    pub fn replace(&mut self, volume: &Volume) {
+        let next = volume.open_channel(7, &mut self.ring).expect("a channel");
+        std::mem::replace(&mut self.channel, next).close(&mut self.ring);
+        self.volume = volume.clone();
+    }
+
     /// Runs one request to its end.
     pub fn run(&mut self, op: Op, range: ByteRange, data: Option<&[u8]>) -> Result<Vec<u8>, Error> {
         let room = vec![0xEE; range.len as usize];

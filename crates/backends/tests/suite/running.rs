@@ -137,3 +137,30 @@ fn nothing_lies_beyond_the_end() {
     let file = directory.path().join("volume").metadata().unwrap();
     assert_eq!(file.len(), SIZE);
 }
+
+/// How often this process has a file open.
+fn open_count(path: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    links.filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| link == path)).count()
+}
+
+#[test]
+fn channels_come_and_go_for_years() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().canonicalize().unwrap().join("volume");
+    let on_file = thin(&path, Access::Buffered);
+    let memory = open(&VolumeSpec::new(Storage::Memory { size: SIZE })).expect("memory");
+    for driver in drivers() {
+        let mut on_loop = OnLoop::new(on_file.clone(), driver);
+        on_loop.write(0, &[5; 4096]).unwrap();
+        let before = open_count(&path);
+        for i in 0..10_000 {
+            on_loop.replace(if i % 5 == 4 { &memory } else { &on_file });
+            if i % 100 == 0 {
+                assert_eq!(on_loop.read(0, 4096), Ok(vec![5; 4096]), "round {i}");
+            }
+        }
+        on_loop.replace(&memory);
+        assert_eq!((before, open_count(&path)), (2, 1), "the one with the lock is left");
+    }
+}

@@ -9,33 +9,52 @@ use super::pool::{Call, Job};
 use crate::disk::{DiskOp, Refused};
 use crate::{Buf, Event, FileId, Token};
 
+/// A file in use.
+pub(super) struct OpenFile {
+    file: Arc<File>,
+    /// Operations that wait for a thread or are with one, and know the descriptor.
+    in_flight: u32,
+    /// To be let go with the last of them.
+    leaving: bool,
+}
+
 /// An operation that waits for a thread or is with one.
 pub(super) struct Disk {
     token: Token,
     buf: Option<Buf>,
+    /// The place of its file.
+    file: u32,
 }
 
 impl Epoll {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
-        self.files.push(file);
-        FileId((self.files.len() - 1) as u32)
+        FileId(self.files.insert(OpenFile { file, in_flight: 0, leaving: false }))
+    }
+
+    pub(crate) fn remove_file(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(id.0) else { return };
+        file.leaving = true;
+        if file.in_flight == 0 {
+            self.files.remove(id.0.index);
+        }
     }
 
     pub(crate) fn disk(
         &mut self,
-        file: FileId,
+        id: FileId,
         op: DiskOp,
         buf: Option<Buf>,
         token: Token,
     ) -> Result<(), Refused> {
-        let Some(file) = self.files.get(file.0 as usize) else {
+        let Some(open) = self.files.get_mut(id.0).filter(|open| !open.leaving) else {
             return Err(Refused { buf, errno: libc::EBADF });
         };
-        let fd = file.as_raw_fd();
         let Some(call) = call(&op, buf.as_ref()) else {
             return Err(Refused { buf, errno: libc::EINVAL });
         };
-        let index = self.disks.insert(Disk { token, buf }) as u32;
+        open.in_flight += 1;
+        let fd = open.file.as_raw_fd();
+        let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
         self.staged.push_back(Job { index, fd, call });
         Ok(())
     }
@@ -49,7 +68,7 @@ impl Epoll {
             if self.staged.len() == before && !self.pool.take_back(index) {
                 continue;
             }
-            if let Some(Disk { token, buf }) = self.disks.try_remove(index as usize) {
+            if let Some((token, buf)) = self.take(index) {
                 self.ended.push(Event::Disk { token, buf, result: Err(libc::ECANCELED) });
             }
         }
@@ -58,12 +77,26 @@ impl Epoll {
     /// Turns the results of the disk threads into events.
     pub(super) fn disks_done(&mut self, events: &mut Vec<Event>) {
         self.pool.event().clear();
-        self.pool.fetch(&mut self.outcomes);
-        for (index, result) in self.outcomes.drain(..) {
-            if let Some(Disk { token, buf }) = self.disks.try_remove(index as usize) {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.pool.fetch(&mut outcomes);
+        for (index, result) in outcomes.drain(..) {
+            if let Some((token, buf)) = self.take(index) {
                 events.push(Event::Disk { token, buf, result });
             }
         }
+        self.outcomes = outcomes;
+    }
+
+    /// Ends an operation, and lets go of its file if that has waited for it.
+    fn take(&mut self, index: u32) -> Option<(Token, Option<Buf>)> {
+        let Disk { token, buf, file } = self.disks.try_remove(index as usize)?;
+        if let Some(open) = self.files.at(file) {
+            open.in_flight -= 1;
+            if open.leaving && open.in_flight == 0 {
+                self.files.remove(file);
+            }
+        }
+        Some((token, buf))
     }
 }
 

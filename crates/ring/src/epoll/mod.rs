@@ -7,16 +7,14 @@ mod pool;
 mod socket;
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
 
 use self::accept::Listener;
-use self::disk::Disk;
+use self::disk::{Disk, OpenFile};
 use self::pool::{Job, Outcome, Pool};
 use self::socket::{Attempt, Socket};
 use crate::slots::Slots;
@@ -93,7 +91,7 @@ pub(crate) struct Epoll {
     poll: Poll,
     sockets: Slots<Socket>,
     listeners: Slots<Listener>,
-    files: Vec<Arc<File>>,
+    files: Slots<OpenFile>,
     disks: Slab<Disk>,
     /// Operations on sockets to be tried by the next wait.
     attempts: Vec<(Attempt, u32)>,
@@ -125,7 +123,7 @@ impl Epoll {
             poll,
             sockets: Slots::new(),
             listeners: Slots::new(),
-            files: Vec::new(),
+            files: Slots::new(),
             disks: Slab::with_capacity(bound),
             attempts: Vec::with_capacity(bound),
             staged: VecDeque::with_capacity(bound),

@@ -13,38 +13,60 @@ use super::queue::{Handle, Kind};
 use crate::disk::{DiskOp, Refused};
 use crate::{Buf, Event, FileId, Token};
 
-/// A file in use. The handle refers to it, so it stays open as long as the driver.
-pub(super) struct Volume {
+/// A file in use. The handle refers to it, so it stays open as long.
+pub(super) struct OpenFile {
     handle: Handle,
     _file: Arc<File>,
+    in_flight: u32,
+    /// To be let go with the last operation in flight.
+    leaving: bool,
 }
 
 /// An operation in flight.
 pub(super) struct Disk {
     token: Token,
     buf: Option<Buf>,
+    /// The place of its file.
+    file: u32,
 }
 
 impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
         let handle = self.register(file.as_raw_fd());
-        self.files.push(Volume { handle, _file: file });
-        FileId((self.files.len() - 1) as u32)
+        let file = OpenFile { handle, _file: file, in_flight: 0, leaving: false };
+        FileId(self.files.insert(file))
+    }
+
+    pub(crate) fn remove_file(&mut self, id: FileId) {
+        let Some(file) = self.files.get_mut(id.0) else { return };
+        file.leaving = true;
+        self.release_file(id.0.index);
+    }
+
+    /// Lets a file go that is to leave and has no operation in flight any more.
+    fn release_file(&mut self, index: u32) {
+        let Some(file) = self.files.at(index) else { return };
+        if file.leaving && file.in_flight == 0 {
+            let handle = file.handle;
+            self.unregister(handle);
+            self.files.remove(index);
+        }
     }
 
     pub(crate) fn disk(
         &mut self,
-        file: FileId,
+        id: FileId,
         op: DiskOp,
         buf: Option<Buf>,
         token: Token,
     ) -> Result<(), Refused> {
-        let Some(volume) = self.files.get(file.0 as usize) else {
+        let Some(file) = self.files.get_mut(id.0).filter(|file| !file.leaving) else {
             return Err(Refused { buf, errno: libc::EBADF });
         };
-        let handle = volume.handle;
+        file.in_flight += 1;
+        let handle = file.handle;
         let entry = build(handle.number(), &op, buf.as_ref(), self.fixed_buffers);
-        let index = self.disks.insert(Disk { token, buf }) as u32;
+        let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
         let entry = handle.finish(entry, Kind::Disk.user_data(index));
         // SAFETY: the buffer's memory is in the arena, wherever the `Buf` is moved, and the `Buf`
         // stays untouched in `disks` until `disk_done`.
@@ -53,9 +75,14 @@ impl Uring {
     }
 
     pub(super) fn disk_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
-        let Some(Disk { token, buf }) = self.disks.try_remove(index as usize) else { return };
+        let Some(Disk { token, buf, file }) = self.disks.try_remove(index as usize) else { return };
         let result = usize::try_from(result).map_err(|_| -result);
         events.push(Event::Disk { token, buf, result });
+        let Some(open) = self.files.at(file) else { return };
+        open.in_flight -= 1;
+        if open.leaving {
+            self.release_file(file);
+        }
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {
@@ -101,5 +128,31 @@ fn build(fd: types::Fd, op: &DiskOp, buf: Option<&Buf>, fixed: bool) -> Entry {
         (DiskOp::SyncData, _) => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         // `DiskOp::is_valid` has refused all but empty transfers without a buffer.
         (DiskOp::Read { .. } | DiskOp::Write { .. }, None) => opcode::Nop::new().build(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arena, Config, Waker};
+
+    #[test]
+    fn files_that_come_and_go_take_no_places() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let waker = Waker::new().expect("a waker");
+        let made = Uring::new(&Config::default(), &arena, waker, &mut Vec::new());
+        let Ok(mut uring) = made else {
+            eprintln!("SKIPPED: io_uring is denied here");
+            return;
+        };
+        let file = Arc::new(tempfile::tempfile().expect("a temporary file"));
+        let free = uring.free_places.len();
+        for _ in 0..10_000 {
+            let id = uring.add_file(Arc::clone(&file));
+            uring.remove_file(id);
+            uring.remove_file(id);
+        }
+        assert_eq!((uring.free_places.len(), uring.files.iter_mut().count()), (free, 0));
+        assert_eq!(Arc::strong_count(&file), 1);
     }
 }

@@ -15,7 +15,7 @@ use io_uring::opcode;
 use slab::Slab;
 
 use self::accept::Listener;
-use self::disk::{Disk, Volume};
+use self::disk::{Disk, OpenFile};
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use crate::slots::Slots;
@@ -25,7 +25,7 @@ pub(crate) struct Uring {
     queue: Queue,
     sockets: Slots<Socket>,
     listeners: Slots<Listener>,
-    files: Vec<Volume>,
+    files: Slots<OpenFile>,
     disks: Slab<Disk>,
     /// Free places in the table of registered files.
     free_places: Vec<u32>,
@@ -56,7 +56,7 @@ impl Uring {
             queue: Queue::new(setup.ring, setup.taskrun_flag),
             sockets: Slots::new(),
             listeners: Slots::new(),
-            files: Vec::new(),
+            files: Slots::new(),
             disks: Slab::with_capacity(config.entries as usize),
             free_places: (0..setup.fixed_files).rev().collect(),
             fixed_buffers: setup.fixed_buffers,

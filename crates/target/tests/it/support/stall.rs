@@ -110,4 +110,9 @@ impl Channel<Payload, Ring> for StallingChannel {
     fn cancel(&mut self, _tag: u64, _ring: &mut Ring) {
         // The disk has it already.
     }
+
+    fn close(self: Box<Self>, ring: &mut Ring) {
+        ring.remove_file(self.file);
+        self.inner.close(ring);
+    }
 }
