@@ -1,5 +1,6 @@
 //! `lunet.toml`: what it says, and what is wrong with it. Pure: text in, settings or mistakes out.
 
+pub mod edit;
 mod files;
 mod mistake;
 mod reader;

@@ -1,0 +1,250 @@
+//! Changes the text of a configuration, and leaves all that is not concerned as it was written:
+//! comments, order, spaces.
+//!
+//! People write the same thing in many ways. The usual ones are edited as a person would; what
+//! comes out is for the caller to [`check`](super::check), as is anything that a person writes.
+
+mod comments;
+mod luns;
+
+#[cfg(test)]
+mod tests;
+
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+
+/// Keys that a clone does not inherit: they are the source's own.
+const OWN: &[&str] = &["backend", "path", "size", "serial", "read-only"];
+
+/// Why a text could not be edited. Each is one plain sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the variants' messages say what they mean")]
+pub enum EditError {
+    #[error("the configuration cannot be read as TOML")]
+    NotToml,
+    #[error("the configuration has no {0}")]
+    Missing(String),
+    #[error("the configuration writes {0} in a way that lunet cannot edit: change it by hand")]
+    Form(&'static str),
+}
+
+/// A configuration under change.
+#[derive(Clone, Debug)]
+pub struct Editor {
+    document: DocumentMut,
+    /// The text began with an empty line.
+    gap: bool,
+}
+
+impl Editor {
+    /// Takes a text apart.
+    ///
+    /// # Errors
+    /// The text is no TOML.
+    pub fn new(text: &str) -> Result<Self, EditError> {
+        let document = text.parse().map_err(|_| EditError::NotToml)?;
+        Ok(Self { document, gap: text.starts_with(['\n', '\r']) })
+    }
+
+    /// The text with all changes.
+    pub fn text(&self) -> String {
+        let text = self.document.to_string();
+        // What stood before a table that is gone may have been all that came first.
+        if self.gap { text } else { text.trim_start_matches(['\n', '\r']).to_owned() }
+    }
+
+    /// Adds the volume `name` with these keys, behind the other volumes.
+    ///
+    /// # Errors
+    /// `volumes` is no table.
+    pub fn add_volume(&mut self, name: &str, keys: &[(&str, Value)]) -> Result<(), EditError> {
+        let form = EditError::Form("volumes");
+        let mut above = Table::new();
+        above.set_implicit(true);
+        let volumes = self.document.entry("volumes").or_insert(Item::Table(above));
+        let fill = |table: &mut dyn TableLike| {
+            for (key, value) in keys {
+                table.insert(key, Item::Value(value.clone()));
+            }
+        };
+        match volumes {
+            Item::Table(volumes) => {
+                let mut table = Table::new();
+                fill(&mut table);
+                volumes.insert(name, Item::Table(table));
+            }
+            Item::Value(Value::InlineTable(volumes)) => {
+                let mut table = InlineTable::new();
+                fill(&mut table);
+                volumes.insert(name, Value::InlineTable(table));
+            }
+            _ => return Err(form),
+        }
+        Ok(())
+    }
+
+    /// The keys of a volume that a clone of it inherits.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn inherited(&self, name: &str) -> Result<Vec<(String, Value)>, EditError> {
+        let table = self.document.get("volumes").and_then(|volumes| volumes.get(name));
+        let table = table.and_then(Item::as_table_like).ok_or_else(|| no_volume(name))?;
+        let keys = table.iter().filter(|(key, _)| !OWN.contains(key));
+        let plain = |(key, item): (&str, &Item)| {
+            let mut value = item.as_value()?.clone();
+            value.decor_mut().clear();
+            Some((key.to_owned(), value))
+        };
+        Ok(keys.filter_map(plain).collect())
+    }
+
+    /// Removes the volume `name`, and the comment that stands right above it. LUNs that refer to
+    /// it stay.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn remove_volume(&mut self, name: &str) -> Result<(), EditError> {
+        let volumes = self.document.get_mut("volumes").and_then(Item::as_table_like_mut);
+        let gone = volumes.and_then(|volumes| volumes.remove(name));
+        if let Item::Table(table) = gone.ok_or_else(|| no_volume(name))? {
+            comments::keep_above(&mut self.document, &table);
+        }
+        Ok(())
+    }
+
+    /// Gives the volume `name` a size, in bytes.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn set_size(&mut self, name: &str, bytes: u64) -> Result<(), EditError> {
+        let volumes = self.document.get_mut("volumes").and_then(Item::as_table_like_mut);
+        let volume = volumes.and_then(|volumes| volumes.get_mut(name));
+        let volume = volume.and_then(Item::as_table_like_mut).ok_or_else(|| no_volume(name))?;
+        let mut fresh = size(bytes);
+        if let Some(Item::Value(old)) = volume.get_mut("size") {
+            // The spaces and the comment around it.
+            *fresh.decor_mut() = old.decor().clone();
+            *old = fresh;
+        } else {
+            volume.insert("size", Item::Value(fresh));
+        }
+        Ok(())
+    }
+
+    /// Adds a target without LUNs, behind the others.
+    ///
+    /// # Errors
+    /// `target` is no array.
+    pub fn add_target(&mut self, name: &str, alias: Option<&str>) -> Result<(), EditError> {
+        let targets = ArrayOfTables::new();
+        let targets = self.document.entry("target").or_insert(Item::ArrayOfTables(targets));
+        let keys = [("name", Some(name)), ("alias", alias)];
+        let keys = keys.into_iter().filter_map(|(key, text)| Some((key, Value::from(text?))));
+        match targets {
+            Item::ArrayOfTables(targets) => {
+                let mut table = Table::new();
+                for (key, value) in keys {
+                    table.insert(key, Item::Value(value));
+                }
+                targets.push(table);
+            }
+            Item::Value(Value::Array(targets)) => targets.push(keys.collect::<InlineTable>()),
+            _ => return Err(EditError::Form("target")),
+        }
+        Ok(())
+    }
+
+    /// Removes a target, and the comment that stands right above it.
+    ///
+    /// # Errors
+    /// There is no such target.
+    pub fn remove_target(&mut self, name: &str) -> Result<(), EditError> {
+        match self.document.get_mut("target") {
+            Some(Item::ArrayOfTables(targets)) => {
+                let at = targets.iter().position(|table| is_named(table, name));
+                let table = targets.remove(at.ok_or_else(|| no_target(name))?);
+                comments::keep_above(&mut self.document, &table);
+            }
+            Some(Item::Value(Value::Array(targets))) => {
+                let named =
+                    |value: &Value| value.as_inline_table().is_some_and(|t| is_named(t, name));
+                let at = targets.iter().position(named);
+                remove_from(targets, at.ok_or_else(|| no_target(name))?);
+            }
+            _ => return Err(no_target(name)),
+        }
+        Ok(())
+    }
+
+    /// Makes the volume `volume` the LUN `lun` of a target that has no such LUN.
+    ///
+    /// # Errors
+    /// There is no such target, or its LUNs are written in no way that is known.
+    pub fn add_lun(&mut self, target: &str, lun: u16, volume: &str) -> Result<(), EditError> {
+        luns::add(self.target(target)?, lun, volume)
+    }
+
+    /// Removes a LUN of a target.
+    ///
+    /// # Errors
+    /// There is no such target or LUN.
+    pub fn remove_lun(&mut self, target: &str, lun: u16) -> Result<(), EditError> {
+        let table = self.target(target)?;
+        let missing = || EditError::Missing(format!("LUN {lun} of target {target}"));
+        luns::remove(table, lun)?.then_some(()).ok_or_else(missing)
+    }
+
+    fn target(&mut self, name: &str) -> Result<&mut dyn TableLike, EditError> {
+        let found: Option<&mut dyn TableLike> = match self.document.get_mut("target") {
+            Some(Item::ArrayOfTables(targets)) => targets
+                .iter_mut()
+                .find(|table| is_named(*table, name))
+                .map(|table| table as &mut dyn TableLike),
+            Some(Item::Value(Value::Array(targets))) => targets
+                .iter_mut()
+                .filter_map(Value::as_inline_table_mut)
+                .find(|table| is_named(*table, name))
+                .map(|table| table as &mut dyn TableLike),
+            _ => None,
+        };
+        found.ok_or_else(|| no_target(name))
+    }
+}
+
+/// A size as people write it: in the largest unit that says it exactly.
+pub fn size(bytes: u64) -> Value {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let exact = |n: &usize| bytes > 0 && bytes % (1 << (10 * (n + 1))) == 0;
+    match (0..UNITS.len()).rev().find(exact) {
+        Some(n) => format!("{}{}", bytes >> (10 * (n + 1)), UNITS[n]).into(),
+        None => i64::try_from(bytes).unwrap_or(i64::MAX).into(),
+    }
+}
+
+fn is_named(table: &dyn TableLike, name: &str) -> bool {
+    table.get("name").and_then(Item::as_str) == Some(name)
+}
+
+/// Removes one value of an array. Comments before it go to its successor.
+fn remove_from(array: &mut Array, at: usize) {
+    let gone = array.remove(at);
+    let before = comments::prefix(gone.decor());
+    if !before.contains('#') {
+        return;
+    }
+    if let Some(next) = array.get_mut(at) {
+        let joined = comments::joined(&before, &comments::prefix(next.decor()));
+        next.decor_mut().set_prefix(joined);
+    } else {
+        let joined = comments::joined(&before, array.trailing().as_str().unwrap_or_default());
+        array.set_trailing(joined);
+    }
+}
+
+fn no_volume(name: &str) -> EditError {
+    EditError::Missing(format!("volume \"{name}\""))
+}
+
+fn no_target(name: &str) -> EditError {
+    EditError::Missing(format!("target {name}"))
+}

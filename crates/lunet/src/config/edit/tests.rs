@@ -1,0 +1,359 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Config, check};
+
+const FILE: &str = "\
+# lunet.toml: two volumes, two targets
+
+[server]
+data = \"/d\" # here
+
+# the first
+[volumes.vm1]            # a sparse file
+backend = \"file\"
+size = \"2GiB\"   # for now
+block-size = 4096
+serial = \"77\"
+
+# a paragraph of its own
+
+# the second
+[volumes.db]
+backend = \"null\"
+size = 8192
+
+[[target]]
+name = \"iqn.2026-11.l:x\"
+luns = {0 = \"vm1\", 1 = \"db\"}   # both
+
+# the last
+[[target]]
+name = \"iqn.2026-11.l:y\"
+luns = [\"db\"]
+# the end
+";
+
+fn edited(text: &str, change: impl FnOnce(&mut Editor)) -> String {
+    let mut editor = Editor::new(text).unwrap();
+    change(&mut editor);
+    let text = editor.text();
+    check(&text).unwrap_or_else(|mistakes| panic!("{mistakes:?}\n{text}"));
+    text
+}
+
+/// `FILE` with each of the pieces replaced.
+fn with(pieces: &[(&str, &str)]) -> String {
+    pieces.iter().fold(FILE.to_owned(), |text, (old, new)| {
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        text.replace(old, new)
+    })
+}
+
+#[test]
+fn what_is_added_stands_behind_its_like() {
+    let keys = [("backend", "memory".into()), ("size", size(3 << 20))];
+    let text = edited(FILE, |editor| editor.add_volume("new", &keys).unwrap());
+    let new = "size = 8192\n\n[volumes.new]\nbackend = \"memory\"\nsize = \"3MiB\"\n";
+    assert_eq!(text, with(&[("size = 8192\n", new)]));
+    let text = edited(FILE, |editor| editor.add_target("iqn.2026-11.l:z", Some("Z")).unwrap());
+    let new = "luns = [\"db\"]\n\n[[target]]\nname = \"iqn.2026-11.l:z\"\nalias = \"Z\"\n";
+    assert_eq!(text, with(&[("luns = [\"db\"]\n", new)]));
+}
+
+#[test]
+fn what_is_removed_takes_the_comment_about_it_along() {
+    let text = edited(FILE, |editor| {
+        editor.remove_lun("iqn.2026-11.l:x", 0).unwrap();
+        editor.remove_volume("vm1").unwrap();
+    });
+    let gone = FILE.find("# the first").unwrap()..FILE.find("# a paragraph").unwrap();
+    let luns = ("{0 = \"vm1\", 1 = \"db\"}", "{ 1 = \"db\" }");
+    assert_eq!(text, with(&[(&FILE[gone], ""), luns]));
+    let text = edited(FILE, |editor| editor.remove_target("iqn.2026-11.l:y").unwrap());
+    let gone = FILE.find("\n# the last").unwrap()..FILE.find("# the end").unwrap();
+    assert_eq!(text, with(&[(&FILE[gone], "")]));
+}
+
+#[test]
+fn a_paragraph_above_what_is_removed_stays() {
+    let text = edited(FILE, |editor| {
+        editor.remove_lun("iqn.2026-11.l:x", 1).unwrap();
+        editor.add_lun("iqn.2026-11.l:y", 1, "vm1").unwrap();
+        editor.remove_lun("iqn.2026-11.l:y", 0).unwrap();
+        editor.remove_volume("db").unwrap();
+    });
+    let gone = FILE.find("# the second").unwrap()..FILE.find("\n[[target]]").unwrap();
+    let luns = ("{0 = \"vm1\", 1 = \"db\"}", "{ 0 = \"vm1\" }");
+    let expected = with(&[(&FILE[gone], ""), luns, ("[\"db\"]", "{ 1 = \"vm1\" }")]);
+    assert_eq!(text, expected.replace("own\n\n\n", "own\n\n"));
+}
+
+#[test]
+fn a_size_changes_in_its_place() {
+    let text = edited(FILE, |editor| editor.set_size("vm1", 3 << 30).unwrap());
+    assert_eq!(text, with(&[("\"2GiB\"", "\"3GiB\"")]));
+    let text = edited(FILE, |editor| editor.set_size("db", 512).unwrap());
+    assert_eq!(text, with(&[("size = 8192", "size = 512")]));
+    for (bytes, words) in [
+        (512, "512"),
+        (1 << 10, "\"1KiB\""),
+        (3 << 40, "\"3TiB\""),
+        (1 << 60, "\"1024PiB\""),
+        ((1 << 30) + 512, "1073742336"),
+        (1536 << 20, "\"1536MiB\""),
+    ] {
+        assert_eq!(size(bytes).to_string(), words);
+    }
+}
+
+#[test]
+fn a_clone_inherits_what_is_not_the_sources_own() {
+    let inherited = Editor::new(FILE).unwrap().inherited("vm1").unwrap();
+    let words: Vec<String> = inherited.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(words, ["block-size=4096"]);
+}
+
+#[test]
+fn luns_in_lines_keep_their_comments() {
+    let head = "[volumes.a]\nbackend='null'\nsize=512\n[volumes.b]\nbackend='null'\nsize=512\n\
+                [volumes.c]\nbackend='null'\nsize=512\n[[target]]\nname = 'iqn.2026-11.l:x'\n";
+    let target = "iqn.2026-11.l:x";
+    for (before, number, after) in [
+        (
+            "luns = [\n  'a', # one\n  'b', # two\n]",
+            2,
+            "luns = [\n  'a', # one\n  'b', # two\n  \"c\",\n]",
+        ),
+        (
+            "luns = [\n  'a', # one\n  'b' # two\n]",
+            2,
+            "luns = [\n  'a', # one\n  'b', # two\n  \"c\"\n]",
+        ),
+        (
+            "luns = {\n  0 = 'a', # one\n  1 = 'b', # two\n}",
+            7,
+            "luns = {\n  0 = 'a', # one\n  1 = 'b', # two\n  7 = \"c\",\n}",
+        ),
+        (
+            "luns = {\n  0 = 'a', # one\n  1 = 'b' # two\n}",
+            7,
+            "luns = {\n  0 = 'a', # one\n  1 = 'b', # two\n  7 = \"c\"\n}",
+        ),
+        (
+            "luns = [\n  'a', # one\n  'b', # two\n]",
+            7,
+            "luns = {\n  0 = 'a', # one\n  1 = 'b', # two\n  7 = \"c\",\n}",
+        ),
+        ("luns.1 = 'b' # two", 7, "luns.1 = 'b' # two\nluns.7 = \"c\""),
+        (
+            "[target.luns]\n0 = 'a'\n# two\n1 = 'b'",
+            7,
+            "[target.luns]\n0 = 'a'\n# two\n1 = 'b'\n7 = \"c\"",
+        ),
+        ("alias = 'x'", 7, "alias = 'x'\nluns = { 7 = \"c\" }"),
+    ] {
+        let text = format!("{head}{before}\n");
+        let added = edited(&text, |editor| editor.add_lun(target, number, "c").unwrap());
+        assert_eq!(added, format!("{head}{after}\n"));
+        let removed = edited(&added, |editor| editor.remove_lun(target, number).unwrap());
+        assert_eq!(comments(&removed), comments(&text), "{removed}");
+        let removed = edited(&added, |editor| {
+            let _ = editor.remove_lun(target, 1);
+        });
+        // A line of its own goes with the comment behind it.
+        let gone = usize::from(before.starts_with("luns.1"));
+        assert_eq!(comments(&removed).len(), comments(&text).len() - gone, "{removed}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let mut editor = Editor::new(FILE).unwrap();
+    let missing = |result: Result<(), EditError>| result.unwrap_err().to_string();
+    assert!(missing(editor.remove_volume("x")).ends_with("has no volume \"x\""));
+    assert!(missing(editor.set_size("x", 1)).ends_with("has no volume \"x\""));
+    assert!(missing(editor.remove_target("iqn.x")).ends_with("has no target iqn.x"));
+    assert!(missing(editor.remove_lun("iqn.2026-11.l:y", 1)).contains("no LUN 1 of target"));
+    assert_eq!(editor.text(), FILE);
+    assert_eq!(Editor::new("[x").unwrap_err(), EditError::NotToml);
+}
+
+/// The comments of a text, in their order.
+fn comments(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.find('#').map(|at| line[at..].trim_end())).collect()
+}
+
+fn lines(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.trim().is_empty()).collect()
+}
+
+/// One line of a file that is made up, with what may stand above and behind it.
+fn decorated(line: String) -> impl Strategy<Value = String> {
+    let above =
+        prop::collection::vec(prop_oneof![Just(""), Just("# about it"), Just("  # more")], 0..3);
+    (above, prop_oneof![Just(""), Just(" # behind"), Just("  ")]).prop_map(
+        move |(above, behind)| {
+            let above: String = above.iter().map(|line| format!("{line}\n")).collect();
+            format!("{above}{line}{behind}\n")
+        },
+    )
+}
+
+fn volume(name: &'static str) -> impl Strategy<Value = String> {
+    let size = prop_oneof![Just("size = 8192"), Just("size = \"1MiB\""), Just("size='1.5 KiB'")];
+    size.prop_flat_map(move |size| {
+        let lines = [&format!("[volumes.{name}]"), "backend = \"memory\"", size];
+        lines.map(|line| decorated(line.to_owned()).boxed()).to_vec()
+    })
+    .prop_map(|lines| lines.concat())
+}
+
+fn target(name: &'static str) -> impl Strategy<Value = String> {
+    let luns = prop_oneof![
+        Just(None),
+        Just(Some("luns = [\"a\", 'b']")),
+        Just(Some("luns = []")),
+        Just(Some("luns = { 0 = \"a\", 5 = 'b' }")),
+        Just(Some("luns={0='a'}")),
+        Just(Some("luns = [ # first\n \"a\", # second\n 'b' # third\n]")),
+        Just(Some("luns = [\n # zero\n \"a\", # second\n 'b', # third\n]")),
+        Just(Some("luns = {\n 0 = \"a\",\n # above\n 3 = 'b', # behind\n # last\n}")),
+        Just(Some("luns = {\n 0 = \"a\",\n # above\n 3 = 'b' # behind\n # last\n}")),
+        Just(Some("luns.0 = \"a\"")),
+        Just(Some("[target.luns]\n# here\n0 = 'a' # there\n")),
+    ];
+    luns.prop_flat_map(move |luns| {
+        let name = format!("name = 'iqn.2026-11.l:{name}'");
+        let head = ["[[target]]", &name].map(|line| decorated(line.to_owned()).boxed());
+        let luns = luns.map(|luns| decorated(luns.to_owned()).boxed());
+        head.into_iter().chain(luns).collect::<Vec<_>>()
+    })
+    .prop_map(|lines| lines.concat())
+}
+
+/// Some files, with volumes before targets, behind them, and between them.
+fn file() -> impl Strategy<Value = String> {
+    let parts = (
+        volume("a"),
+        target("x"),
+        volume("b"),
+        target("y"),
+        volume("c"),
+        decorated("[server]\nshards = 1".into()),
+    );
+    let parts = parts.prop_map(|(a, x, b, y, c, s)| vec![a, x, b, y, c, s]);
+    (parts.prop_shuffle(), prop_oneof![Just(""), Just("# the end"), Just("\n# the end\n")])
+        .prop_map(|(parts, end)| parts.concat() + end)
+}
+
+/// A target's name and its LUNs.
+type Luns = (String, Vec<(u16, String)>);
+
+/// What a configuration says, without the order of its targets' indices.
+fn meaning(config: &Config) -> (Vec<String>, Vec<Luns>) {
+    let volumes = config.volumes.iter().map(|v| format!("{} {:?}", v.name, v.size())).collect();
+    let luns = |luns: &[(u16, usize)]| {
+        luns.iter().map(|(lun, at)| (*lun, config.volumes[*at].name.clone())).collect()
+    };
+    let targets = config.targets.iter().map(|t| (t.name.clone(), luns(&t.luns))).collect();
+    (volumes, targets)
+}
+
+/// The lines from the comment right above the heading to the last one before the next heading's
+/// paragraph: what goes with a table.
+fn outside<'a>(text: &'a str, heading: &str, name: &str) -> Vec<&'a str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let found = (0..lines.len()).find(|at| {
+        let here = lines[*at].starts_with(heading);
+        here && (heading != "[[target]]"
+            || lines[*at..]
+                .iter()
+                .find(|l| l.starts_with("name"))
+                .is_some_and(|l| l.contains(name)))
+    });
+    let mut from = found.expect(heading);
+    let mut to = from + 1;
+    while from > 0 && lines[from - 1].trim().starts_with('#') {
+        from -= 1;
+    }
+    while to < lines.len() && (!lines[to].starts_with('[') || lines[to].starts_with("[target.")) {
+        to += 1;
+    }
+    // What stands above the next heading is that heading's.
+    while to > 0 && (lines[to - 1].trim().is_empty() || lines[to - 1].trim().starts_with('#')) {
+        to -= 1;
+    }
+    let kept = lines[..from].iter().chain(&lines[to..]);
+    kept.copied().filter(|line| !line.trim().is_empty()).collect()
+}
+
+proptest! {
+    #[test]
+    fn an_addition_changes_nothing_else(text in file()) {
+        let old = meaning(&check(&text).map_err(|m| TestCaseError::fail(format!("{m:?}\n{text}")))?);
+        let keys = [("backend", "memory".into()), ("size", size(4096))];
+        let with_volume = edited(&text, |editor| editor.add_volume("d", &keys).unwrap());
+        let mut new = old.clone();
+        new.0.push("d Some(4096)".to_owned());
+        prop_assert_eq!(meaning(&check(&with_volume).unwrap()), new);
+        prop_assert_eq!(comments(&with_volume), comments(&text));
+        let gone = edited(&with_volume, |editor| editor.remove_volume("d").unwrap());
+        prop_assert_eq!(lines(&gone), lines(&text));
+        let with_target = edited(&text, |editor| editor.add_target("iqn.2026-11.l:z", None).unwrap());
+        let mut new = old.clone();
+        new.1.push(("iqn.2026-11.l:z".to_owned(), Vec::new()));
+        prop_assert_eq!(meaning(&check(&with_target).unwrap()), new);
+        prop_assert_eq!(comments(&with_target), comments(&text));
+        let gone = edited(&with_target, |editor| editor.remove_target("iqn.2026-11.l:z").unwrap());
+        prop_assert_eq!(lines(&gone), lines(&text));
+    }
+
+    #[test]
+    fn a_removal_takes_its_own_lines(text in file(), index in 0usize..3) {
+        let name = ["a", "b", "c"][index];
+        let mut editor = Editor::new(&text).unwrap();
+        editor.remove_volume(name).unwrap();
+        let heading = format!("[volumes.{name}]");
+        let gone = editor.text();
+        prop_assert_eq!(lines(&gone), outside(&text, &heading, ""), "{}", gone);
+        let name = ["iqn.2026-11.l:x", "iqn.2026-11.l:y"][index % 2];
+        let gone = edited(&text, |editor| editor.remove_target(name).unwrap());
+        prop_assert_eq!(lines(&gone), outside(&text, "[[target]]", name), "{}", gone);
+    }
+
+    #[test]
+    fn luns_come_and_go_alone(text in file(), lun in prop_oneof![Just(1u16), Just(2), Just(9)]) {
+        let name = "iqn.2026-11.l:x";
+        let mut new = meaning(&check(&text).unwrap());
+        let target = new.1.iter_mut().find(|target| target.0 == name).unwrap();
+        prop_assume!(!target.1.iter().any(|(number, _)| *number == lun));
+        target.1.push((lun, "c".to_owned()));
+        target.1.sort();
+        let added = edited(&text, |editor| editor.add_lun(name, lun, "c").unwrap());
+        prop_assert_eq!(meaning(&check(&added).unwrap()), new.clone(), "{}", added);
+        prop_assert_eq!(comments(&added), comments(&text), "{}", added);
+        // And each of them may go again.
+        let luns = new.1.iter().find(|target| target.0 == name).unwrap().1.clone();
+        for (number, _) in &luns {
+            let gone = edited(&added, |editor| editor.remove_lun(name, *number).unwrap());
+            let mut left = new.clone();
+            left.1.iter_mut().find(|t| t.0 == name).unwrap().1.retain(|(lun, _)| lun != number);
+            prop_assert_eq!(meaning(&check(&gone).unwrap()), left, "{}", gone);
+            if !added.contains("[target.luns]") && !added.contains("luns.0") {
+                prop_assert_eq!(comments(&gone).len(), comments(&text).len(), "{}\n{}", added, gone);
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_changes_alone(text in file(), bytes in (1u64..1 << 40).prop_map(|n| n * 512)) {
+        let resized = edited(&text, |editor| editor.set_size("b", bytes).unwrap());
+        let mut new = meaning(&check(&text).unwrap());
+        new.0[1] = format!("b Some({bytes})");
+        prop_assert_eq!(meaning(&check(&resized).unwrap()), new);
+        prop_assert_eq!(comments(&resized), comments(&text));
+        let changed = lines(&resized).iter().zip(lines(&text)).filter(|(a, b)| *a != b).count();
+        prop_assert!(changed <= 1);
+    }
+}
