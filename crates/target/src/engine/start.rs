@@ -4,8 +4,8 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Check, CommandIn, Key, Lun, Power, Reply, SenseFormat, Transfer, WriteSameSource,
-    status,
+    Action, Attention, Check, CommandIn, Key, Lun, Power, Reply, SenseFormat, Transfer,
+    WriteSameSource, status,
 };
 
 use super::intake::{Intake, Piece};
@@ -20,6 +20,9 @@ use crate::transmit;
 /// The most data of one request that is answered by reference, in bytes: a whole READ. VERIFY may
 /// ask for more.
 const MAPPED_CHUNK: u64 = 16 << 20;
+
+/// OPERATION CODE of REPORT LUNS.
+const REPORT_LUNS: u8 = 0xA0;
 
 /// A decoded command on its way to a task.
 struct Arrival {
@@ -79,6 +82,7 @@ impl Engine {
             }
             return;
         };
+        let opcode = command.cdb()[0];
         let arrival = Arrival {
             slot,
             lun,
@@ -90,6 +94,12 @@ impl Engine {
         };
         match decoded.action {
             Action::Complete(reply) => {
+                if opcode == REPORT_LUNS && reply.status == status::GOOD {
+                    // The other LUNs of the session have nothing more to tell of this (SPC-5 6.33).
+                    for lun in &mut session.luns {
+                        lun.nexus.clear(Attention::ReportedLunsChanged);
+                    }
+                }
                 // A unit attention is news, not a failure.
                 let failed = reply.sense.is_some_and(|sense| sense.key != Key::UnitAttention);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);

@@ -79,16 +79,15 @@ impl Shard {
                 lun.nexus.establish(Attention::CapacityChanged);
             }
         }
-        let news = !gone.is_empty() || !came.is_empty();
-        kept.extend(came.into_iter().filter_map(|(lun, volume)| {
-            Some(SessionLun::join(lun, volume, next.volume(volume)?, &session.id))
-        }));
-        kept.sort_unstable_by_key(|lun| lun.lun);
-        if news {
+        if !gone.is_empty() || !came.is_empty() {
             for lun in &mut kept {
                 lun.nexus.establish(Attention::ReportedLunsChanged);
             }
         }
+        kept.extend(came.into_iter().filter_map(|(lun, volume)| {
+            Some(SessionLun::join(lun, volume, next.volume(volume)?, &session.id))
+        }));
+        kept.sort_unstable_by_key(|lun| lun.lun);
         session.scsi = target.seen(portal, kept.iter().map(|lun| lun.lun).collect());
         session.target = Some(target);
         session.luns = kept;

@@ -2,6 +2,7 @@
 
 mod commands;
 mod greedy_clients;
+mod live;
 mod reservations;
 mod sessions;
 mod stalled_storage;
