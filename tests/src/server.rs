@@ -54,6 +54,7 @@ pub struct Serve {
     data: Option<PathBuf>,
     core: Option<usize>,
     quiet: bool,
+    program: Option<PathBuf>,
 }
 
 impl Serve {
@@ -91,6 +92,12 @@ impl Serve {
         self
     }
 
+    /// Starts this program instead of the [built one](lunet_binary).
+    pub fn program(mut self, program: &Path) -> Serve {
+        self.program = Some(program.to_owned());
+        self
+    }
+
     /// Does not repeat the server's messages when it is dropped.
     pub fn quiet(mut self) -> Serve {
         self.quiet = true;
@@ -125,7 +132,11 @@ impl Serve {
             (None, None) => bail!("no directory"),
         };
         let mut command = leashed(self.core);
-        command.arg(lunet_binary()?).arg("serve").arg("--data").arg(&dir);
+        let program = match self.program {
+            Some(program) => program,
+            None => lunet_binary()?,
+        };
+        command.arg(program).arg("serve").arg("--data").arg(&dir);
         if let Some(text) = self.config {
             let path = dir.join("lunet.toml");
             let dir = dir.to_str().context("the directory's name is not UTF-8")?;

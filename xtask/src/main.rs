@@ -14,6 +14,8 @@ use clap::Parser;
 enum Tool {
     /// Compares lunet with tgt on this machine and writes docs/benchmarks/. Needs root and two cores.
     Bench(bench::Arguments),
+    /// Compares this build of lunet with another one, and prints the ratios. Needs two cores.
+    Compare(bench::compare::Arguments),
     /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
     Conformance(conformance::Arguments),
 }
@@ -21,6 +23,7 @@ enum Tool {
 fn main() -> Result<()> {
     match Tool::parse() {
         Tool::Bench(arguments) => bench::run(arguments),
+        Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }
 }

@@ -3,6 +3,7 @@
 //! The speed of a machine moves by a factor from hour to hour. So every round runs every load against every target, one
 //! after the other, and only ratios and CPU time per byte are worth comparing.
 
+pub mod compare;
 mod idle;
 mod loads;
 mod machine;

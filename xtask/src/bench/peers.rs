@@ -98,6 +98,28 @@ pub fn start(dir: &Path, size: u64, core: usize) -> Result<Vec<Peer>> {
 
 /// One lunet with the default settings, for the measurement of idle sessions.
 pub fn lunet(name: &'static str, more: &str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
+    lunet_of(None, name, more, dir, size, core)
+}
+
+/// Another build of lunet with the default settings.
+pub fn other(
+    name: &'static str,
+    program: &Path,
+    dir: &Path,
+    size: u64,
+    core: usize,
+) -> Result<Peer> {
+    lunet_of(Some(program), name, "", dir, size, core)
+}
+
+fn lunet_of(
+    program: Option<&Path>,
+    name: &'static str,
+    more: &str,
+    dir: &Path,
+    size: u64,
+    core: usize,
+) -> Result<Peer> {
     let files = TempDir::with_prefix_in("lunet-bench-", dir)?;
     let lun = |medium: Medium| medium.lun();
     let config = format!(
@@ -108,7 +130,12 @@ pub fn lunet(name: &'static str, more: &str, dir: &Path, size: u64, core: usize)
         lun(Medium::Memory),
         lun(Medium::File),
     );
-    let server = Serve::config(config).data(files.path()).core(Some(core)).quiet().start()?;
+    let serve = Serve::config(config).data(files.path()).core(Some(core)).quiet();
+    let server = match program {
+        Some(program) => serve.program(program),
+        None => serve,
+    }
+    .start()?;
     Ok(Peer { name, process: Process::Lunet(server), _files: vec![files] })
 }
 

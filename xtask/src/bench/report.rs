@@ -95,14 +95,15 @@ const GOALS: [Goal; 8] = [
 
 /// The middle, the least and the greatest of the rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
+pub struct Spread {
     median: f64,
     least: f64,
     greatest: f64,
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Spread> {
+    /// Of these values; `None` if there are none.
+    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (&least, &greatest) = (values.first()?, values.last()?);
         let middle = values.len() / 2;
@@ -111,6 +112,12 @@ impl Spread {
             _ => (values[middle - 1] + values[middle]) / 2.0,
         };
         Some(Spread { median, least, greatest })
+    }
+
+    /// For tables of ratios.
+    pub fn ratio(self) -> String {
+        let Spread { median, least, greatest } = self;
+        format!("{median:.2} ({least:.2}-{greatest:.2})")
     }
 }
 

@@ -1,0 +1,88 @@
+//! `xtask compare`: this lunet against another build of it, in one interleaved run.
+//!
+//! For changes that shall not slow the plain path: the figure is the median of the rounds' ratios, because the two runs of a
+//! round are neighbours in time, and the machine's speed is much the same for both.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::loads::{LOADS, Load};
+use super::peers::{self, Medium, Peer};
+use super::report::{Sample, Spread};
+use super::{TARGET_CORE, loads, sample};
+
+/// Options of `xtask compare`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The other build: a program.
+    before: PathBuf,
+    /// How often everything is repeated.
+    #[arg(long, default_value_t = 7)]
+    rounds: u32,
+    /// How long each iscsi-perf run takes.
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+    /// Size of each volume in MiB; two are made in memory and two in files.
+    #[arg(long, default_value_t = 512)]
+    size: u64,
+    /// Where the files of the volumes are made: on a disk, not in memory.
+    #[arg(long, default_value = "target")]
+    scratch: PathBuf,
+}
+
+/// Runs everything and prints the ratios.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    ensure!(arguments.rounds > 0 && arguments.seconds > 0, "rounds and seconds begin at 1");
+    fs::create_dir_all(&arguments.scratch)?;
+    let size = arguments.size << 20;
+    let scratch = &arguments.scratch;
+    let before = peers::other("before", &arguments.before, scratch, size, TARGET_CORE)?;
+    let after = peers::lunet("after", "", scratch, size, TARGET_CORE)?;
+    for peer in [&before, &after] {
+        for medium in Medium::ALL {
+            loads::fill(&peer.url(medium), size)?;
+        }
+    }
+    println!("| volume in | load | operations per second | CPU per GiB |\n|---|---|---|---|");
+    for medium in Medium::ALL {
+        for load in &LOADS {
+            let rounds = (1..=arguments.rounds)
+                .map(|round| pair([&before, &after], medium, load, round, arguments.seconds))
+                .collect::<Result<Vec<_>>>()?;
+            let ratio = |measure: fn(&Sample) -> f64| {
+                Spread::of(rounds.iter().map(|[old, new]| measure(new) / measure(old)).collect())
+            };
+            let cell = |spread: Option<Spread>| spread.map_or_else(String::new, Spread::ratio);
+            let speed = cell(ratio(|sample| sample.per_second));
+            let cpu = cell(ratio(|sample| sample.cpu_per_gib));
+            println!("| {} | {} | {speed} | {cpu} |", medium.name(), load.name);
+        }
+    }
+    println!(
+        "\nafter / before: the median of {} rounds, in brackets the least and the greatest.",
+        arguments.rounds
+    );
+    Ok(())
+}
+
+/// Both, one after the other; who begins changes with the rounds.
+fn pair(
+    peers: [&Peer; 2],
+    medium: Medium,
+    load: &Load,
+    round: u32,
+    seconds: u32,
+) -> Result<[Sample; 2]> {
+    let [before, after] = peers;
+    let take = |peer| sample(peer, medium, load, round, seconds);
+    Ok(if round % 2 == 0 {
+        let old = take(before)?;
+        [old, take(after)?]
+    } else {
+        let new = take(after)?;
+        [take(before)?, new]
+    })
+}
