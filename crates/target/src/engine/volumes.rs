@@ -111,7 +111,7 @@ impl Engine {
     /// The next world does not come after all.
     pub fn cancel_prepared(&mut self) {
         for (_, number) in std::mem::take(&mut self.prepared) {
-            self.ways[number] = None;
+            self.leave_way(number);
         }
     }
 
@@ -144,10 +144,7 @@ impl Engine {
             Some(volume) => {
                 let old = std::mem::replace(&mut volume.channel, number);
                 volume.core = core;
-                if let Some(way) = &mut self.ways[old] {
-                    way.leaving = true;
-                }
-                self.close_way(old);
+                self.leave_way(old);
             }
             place @ None => {
                 let count = VolumeCount::default();
@@ -156,11 +153,19 @@ impl Engine {
         }
     }
 
+    /// A channel is not used any more: it ends with its last request.
+    fn leave_way(&mut self, number: usize) {
+        if let Some(way) = &mut self.ways[number] {
+            way.leaving = true;
+        }
+        self.close_way(number);
+    }
+
     /// Lets a channel go that leaves and has nothing more to do.
     pub(super) fn close_way(&mut self, number: usize) {
         let idle = |way: &Way| way.leaving && way.queued == 0 && way.waiting.is_empty();
-        if self.ways[number].as_ref().is_some_and(idle) {
-            self.ways[number] = None;
+        if let Some(way) = self.ways[number].take_if(|way| idle(way)) {
+            way.channel.close(&mut self.ring);
         }
     }
 
@@ -171,10 +176,7 @@ impl Engine {
         };
         let number = volume.channel;
         self.volumes.0[slot] = None;
-        if let Some(way) = &mut self.ways[number] {
-            way.leaving = true;
-        }
-        self.close_way(number);
+        self.leave_way(number);
     }
 
     /// Takes a task in.
