@@ -4,10 +4,12 @@
 //! deliberately broken PDUs.
 
 mod pdu;
+mod relay;
 pub mod scsi;
 mod session;
 
 pub use pdu::{Pdu, crc32c};
+pub use relay::Relay;
 pub use session::{Answer, Login, Session};
 
 /// PDU opcodes (RFC 7143 11.2.1.2).
