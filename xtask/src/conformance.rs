@@ -1,18 +1,23 @@
-//! `xtask conformance`: libiscsi's own test suite, and a page about it.
+//! `xtask conformance`: libiscsi's own test suite on every configuration, and a page about it.
 
 use std::fs;
 use std::fs::File;
 use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use lunet_e2e::conformance::{self, Verdict};
+use lunet_e2e::conformance::matrix::{self, Configuration};
+use lunet_e2e::conformance::page::{About, markdown};
+use lunet_e2e::conformance::{self, Case, Report, Verdict};
 use lunet_e2e::data::scratch;
-use lunet_e2e::server::{self, Serve};
+use lunet_e2e::process::output;
+use lunet_e2e::server;
 use lunet_e2e::tgt::{FIRST_LUN, Tgt};
 
-/// Large enough for every test, and small enough for READ(6) to reach beyond the end.
-const SIZE: &str = "512M";
+/// For a program that only says something.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// Options of `xtask conformance`.
 #[derive(Args)]
@@ -26,7 +31,13 @@ pub struct Arguments {
     /// Only the tests whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
-    /// Where the page goes. Nowhere for a partial run or another target, unless given.
+    /// Only the configurations whose name contains this. `list` lists them.
+    #[arg(long, default_value = "")]
+    configuration: String,
+    /// How many configurations run at a time. The tests sleep more than they work.
+    #[arg(long, default_value_t = 6)]
+    jobs: usize,
+    /// Where the page goes. docs/conformance.md for a whole run on lunet, nowhere for a part.
     #[arg(long)]
     page: Option<PathBuf>,
 }
@@ -42,51 +53,95 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let names: Vec<String> = conformance::list()?;
     let names: Vec<String> = names.into_iter().filter(|n| n.contains(&arguments.only)).collect();
     ensure!(!names.is_empty(), "no test has `{}` in its name", arguments.only);
-    let whole_lunet = arguments.only.is_empty() && arguments.url.is_none();
-    let (report, about) = match (&arguments.url, arguments.peer) {
-        (Some(url), _) => (conformance::run(url, &names, progress)?, url.clone()),
-        (None, Peer::Lunet) => {
-            let server = Serve::demo(SIZE).quiet().start()?;
-            (conformance::run(server.url(), &names, progress)?, server::version()?)
-        }
+    match (&arguments.url, arguments.peer) {
+        (Some(url), _) => summary(url, &other(url, &names)?),
+        (None, Peer::Lunet) => all_configurations(&arguments, &names),
         (None, Peer::Tgt) => {
             let dir = scratch("lunet-conformance-")?;
             let path = dir.path().join("volume");
             File::create(&path)?.set_len(512 << 20)?;
             let tgt = Tgt::start(&[&path], &[], None)?;
-            (
-                conformance::run(&tgt.url(FIRST_LUN), &names, progress)?,
-                format!("tgt {}", Tgt::version()?),
-            )
+            summary("tgt", &other(&tgt.url(FIRST_LUN), &names)?)
         }
-    };
-    let default_page = || {
-        (whole_lunet && arguments.peer == Peer::Lunet).then(|| PathBuf::from("docs/conformance.md"))
-    };
-    if let Some(page) = arguments.page.clone().or_else(default_page) {
-        if let Some(parent) = page.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&page, report.markdown(&format!("Target: {about}.")))?;
+    }
+}
+
+/// A target that is not started from a configuration.
+fn other(url: &str, names: &[String]) -> Result<Report> {
+    let urls = [url.to_owned(), url.to_owned()];
+    conformance::run(&urls, names, |_| None, |case| progress("", case))
+}
+
+fn all_configurations(arguments: &Arguments, names: &[String]) -> Result<()> {
+    let wanted = |c: &Configuration| c.name.contains(&arguments.configuration);
+    if arguments.configuration == "list" {
+        matrix::all().iter().for_each(|c| println!("{:32} {}", c.name, c.about));
+        return Ok(());
+    }
+    let (ready, missing): (Vec<_>, Vec<_>) =
+        matrix::all().into_iter().filter(wanted).partition(|c| c.obstacle().is_none());
+    ensure!(!ready.is_empty(), "no configuration has `{}` in its name", arguments.configuration);
+    let outcomes = matrix::run_all(&ready, names, arguments.jobs, |c, case| {
+        progress(&c.name, case);
+    })?;
+    let runs: Vec<_> = ready.iter().zip(&outcomes).collect();
+    let whole = arguments.only.is_empty() && arguments.configuration.is_empty();
+    let page = arguments.page.clone().or(whole.then(|| "docs/conformance.md".into()));
+    if let Some(page) = page {
+        let missing = missing.into_iter().filter_map(|c| Some((c.obstacle()?, c.name)));
+        let missing = missing.map(|(why, name)| (name, why)).collect();
+        fs::write(&page, markdown(&runs, names, &about(missing)?))?;
         println!("wrote {}", page.display());
     }
-    let counts = report.counts();
-    print!("{}", report.failures());
+    let mut all = Report::default();
+    for (configuration, outcome) in runs {
+        print!("{:32} ", configuration.name);
+        // Every configuration is told of before the first failure ends it.
+        let _ = summary("", &outcome.report);
+        all.cases.extend(outcome.report.cases.iter().cloned());
+    }
+    summary("all together", &all)
+}
+
+fn about(missing: Vec<(String, &'static str)>) -> Result<About> {
+    let ask = |program: &str, arguments: &[&str]| {
+        output(Command::new(program).args(arguments), SHORT).map(|text| text.trim().to_owned())
+    };
+    let package = ask("dpkg-query", &["-W", "-f", "${Version}", "libiscsi-bin"]);
+    let commit = ask("git", &["describe", "--always", "--dirty=+", "--abbrev=12"]);
+    Ok(About {
+        target: match commit {
+            Ok(commit) => format!("{} (commit {commit})", server::version()?),
+            Err(_) => server::version()?,
+        },
+        // Other distributions than Debian have no dpkg.
+        tool: package.map_or("an unknown version".into(), |v| format!("libiscsi-bin {v}")),
+        date: ask("date", &["-u", "+%F"])?,
+        machine: ask("uname", &["-sr"])?,
+        missing,
+    })
+}
+
+fn summary(name: &str, report: &Report) -> Result<()> {
+    let c = report.counts();
     println!(
-        "{} tests: {} passed, {} failed, {} hung, {} skipped, {} unfit",
-        counts.total, counts.passed, counts.failed, counts.hung, counts.skipped, counts.unfit
+        "{name} {} tests: {} passed, {} skipped, {} not started, {} failed, {} hung, {} unfit",
+        c.total, c.passed, c.skipped, c.left_out, c.failed, c.hung, c.unfit
     );
-    ensure!(counts.failed + counts.hung == 0, "not every test that ran passed");
+    print!("{}", report.failures());
+    ensure!(c.failed + c.hung == 0, "not every test that ran passed");
     Ok(())
 }
 
-fn progress(case: &conformance::Case) {
+fn progress(place: &str, case: &Case) {
     let word = match &case.verdict {
         Verdict::Passed => "passed".to_owned(),
+        Verdict::Partly(reasons) => format!("passed but for: {}", reasons.join("; ")),
         Verdict::Skipped(reasons) => format!("skipped: {}", reasons.join("; ")),
+        Verdict::LeftOut(why) => format!("not started: {why}"),
         Verdict::Failed(what) => format!("FAILED: {what}"),
         Verdict::Hung => "HUNG".to_owned(),
         Verdict::Unfit(why) => format!("unfit: {why}"),
     };
-    eprintln!("{:48} {:6.2} s  {word}", case.name, case.elapsed.as_secs_f64());
+    eprintln!("{place:28} {:40} {:6.2} s  {word}", case.name, case.elapsed.as_secs_f64());
 }

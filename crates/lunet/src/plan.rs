@@ -138,7 +138,6 @@ fn demo(options: &Options) -> Config {
         block_size: None,
         physical_block_size: None,
         read_only: false,
-        removable: false,
         vendor: None,
         product: None,
         serial: None,

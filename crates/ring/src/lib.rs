@@ -20,7 +20,6 @@ mod epoll;
 mod event;
 mod mapping;
 mod payload;
-mod pool;
 mod region;
 mod ring;
 mod slots;

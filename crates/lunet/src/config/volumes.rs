@@ -95,8 +95,6 @@ fn volume(
     }
     let mut read_only = false;
     table.set("read-only", &mut read_only, &boolean, mistakes);
-    let mut removable = false;
-    table.set("removable", &mut removable, &boolean, mistakes);
     let text = |key, most, mistakes: &mut Mistakes| {
         table.get(key, &|v| label(v, most), mistakes).map(|found: At<String>| found.value)
     };
@@ -112,7 +110,6 @@ fn volume(
         block_size,
         physical_block_size,
         read_only,
-        removable,
         vendor,
         product,
         serial,

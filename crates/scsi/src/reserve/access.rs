@@ -69,8 +69,6 @@ pub(crate) enum Guard {
     Write,
     /// START STOP UNIT: `Status` if it starts the unit, else `Write`.
     Power,
-    /// PREVENT ALLOW MEDIUM REMOVAL: `Free` if it allows, else `Write`.
-    Prevent,
 }
 
 /// What the reservations of a logical unit let one nexus do.
@@ -95,7 +93,7 @@ impl Access {
             Guard::Free => true,
             Guard::Status => self.status,
             Guard::Read => self.read,
-            Guard::Write | Guard::Power | Guard::Prevent => self.write,
+            Guard::Write | Guard::Power => self.write,
         }
     }
 }

@@ -3,7 +3,6 @@
 mod cluster;
 mod common;
 mod io;
-mod medium;
 mod mode_select;
 mod properties;
 mod replies;

@@ -7,7 +7,6 @@
 mod away;
 mod compare;
 mod intake;
-mod power;
 mod read;
 mod reserve;
 mod start;
@@ -293,7 +292,7 @@ impl Engine {
             self.volumes[task.volume].core.fence.lift(range);
         }
         // Before the task goes: with it goes a volume that was removed.
-        self.change_power(index);
+        self.stop_unit(index);
         self.remove_task(index);
     }
 
@@ -332,7 +331,7 @@ impl Engine {
         let task = &self.tasks[index as usize];
         debug_assert!(task.idle(), "a command was answered with work in flight");
         if task.refused.is_none() {
-            self.change_power(index);
+            self.stop_unit(index);
             self.count(index);
         }
         // Before the task goes: with it goes a volume that was removed.

@@ -4,7 +4,7 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, CommandIn, Key, Lun, PowerChange, Reply, SenseFormat, Transfer,
+    Action, Attention, Check, CommandIn, Key, Lun, Power, Reply, SenseFormat, Transfer,
     WriteSameSource, status,
 };
 
@@ -51,8 +51,8 @@ struct Plan {
     piece: Option<Piece>,
     /// The answer does not wait for the job.
     immediate: bool,
-    /// What becomes of the unit when the job is done.
-    power: Option<PowerChange>,
+    /// The unit is stopped when the job is done.
+    stops: bool,
 }
 
 impl Engine {
@@ -109,8 +109,10 @@ impl Engine {
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
-            Action::PreventRemoval(prevent) => {
-                self.prevent_removal(conn, (arrival.tag, arrival.lun, volume), prevent);
+            Action::Power(Power { start: true, .. }) => {
+                self.volumes[volume].core.unit.state.set_stopped(false);
+                self.volumes[volume].count.record(Kind::Other, 0, 0, false);
+                respond(conn, arrival.tag, status::GOOD, &[], transfer);
             }
             action => self.begin(conn, arrival, action),
         }
@@ -130,7 +132,7 @@ impl Engine {
         task.lun = arrival.lun;
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
-        task.power = plan.power;
+        task.stops = plan.stops;
         // What is answered now goes on without a connection.
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.insert_task(task);
@@ -148,7 +150,7 @@ impl Engine {
     /// Starts a job whose command has been answered: a flush.
     fn set_off(&mut self, index: u32) {
         if self.pump_bare(index) {
-            self.change_power(index);
+            self.stop_unit(index);
             self.remove_task(index);
         }
     }
@@ -226,12 +228,8 @@ impl Engine {
                 Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
             }
             Action::Power(power) => {
-                let held = self.holds_medium(volume, power.change);
-                let flushes = power.flush && !held;
-                let bare = if flushes { self.flush(volume) } else { Bare::nothing() };
-                // A refusal is not to be missed.
-                let immediate = power.immediate && !held;
-                Plan { immediate, power: Some(power.change), ..Plan::still(Job::Bare(bare)) }
+                let bare = if power.no_flush { Bare::nothing() } else { self.flush(volume) };
+                Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
             }
             // Answered before a plan is made, or planned with its data.
             _ => Plan::still(Job::Bare(Bare::nothing())),
@@ -265,6 +263,14 @@ impl Engine {
         pattern.fill(0);
         Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
     }
+
+    /// Carries START STOP UNIT out, once the flush is done.
+    pub(super) fn stop_unit(&self, index: u32) {
+        let task = &self.tasks[index as usize];
+        if task.stops && task.sense.is_none() {
+            self.volumes[task.volume].core.unit.state.set_stopped(true);
+        }
+    }
 }
 
 impl Plan {
@@ -276,7 +282,7 @@ impl Plan {
             job,
             piece: None,
             immediate: false,
-            power: None,
+            stops: false,
         }
     }
 

@@ -1,6 +1,5 @@
 //! The initiator against answers written by hand.
 
-mod chap;
 mod data;
 mod login;
 mod management;
