@@ -1,19 +1,22 @@
-//! Any stream at the target's end of a connection, from the first byte on or after a login.
+//! Any stream at the target's end of a connection: from the first byte on, after a login, or within
+//! an authentication.
 #![no_main]
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use lunet_fuzz::{Input, Piece, cut, piece};
+use lunet_iscsi::chap::{Account, Algorithm, Algorithms, Secret, binary};
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::pdu::{BHS_LEN, BasicHeader, LoginRequest, NopIn, TmfResponse, U24, Wire};
 use lunet_iscsi::target::options::MAX_IMMEDIATE;
 use lunet_iscsi::target::{
-    Command, Connection, Cx, Event, LoginIdentity, LoginRefusal, Options, Payload, Response,
-    SendTargets, Site, Tag, TargetInfo, Transmit, Wanted,
+    Command, Connection, Credentials, Cx, Event, LoginIdentity, LoginRefusal, Options, Payload,
+    Response, SendTargets, Site, Tag, TargetInfo, Transmit, Wanted,
 };
 
 const NAMES: &[u8] = b"InitiatorName=iqn.2026-11.local.lunet:i\0\
@@ -21,6 +24,8 @@ const NAMES: &[u8] = b"InitiatorName=iqn.2026-11.local.lunet:i\0\
 /// Opcodes of an initiator, the frequent ones twice, and one that it never sends.
 const OPCODES: &[u8] =
     &[0x01, 0x01, 0x05, 0x05, 0x00, 0x02, 0x04, 0x06, 0x10, 0x03, 0x1f, 0x01, 0x05, 0x04];
+/// Every byte of the target's challenges, and their identifier.
+const CHALLENGE: u8 = 0x5c;
 const FIRST_BURST: u32 = 4096;
 const QUEUE_DEPTH: u32 = 4;
 
@@ -51,6 +56,7 @@ impl AsMut<[u8]> for Counted {
 #[derive(Default)]
 struct Place {
     live: Rc<Cell<usize>>,
+    credentials: Option<Arc<Credentials>>,
 }
 
 impl Place {
@@ -74,6 +80,15 @@ impl Site for Place {
     fn find_target(&self, identity: &LoginIdentity) -> Result<TargetInfo, LoginRefusal> {
         assert!(identity.target_name.is_some());
         Ok(TargetInfo { portal_group_tag: 1, alias: None })
+    }
+
+    fn credentials(&self, _: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        Ok(self.credentials.clone())
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        bytes.fill(CHALLENGE);
+        true
     }
 
     fn send_targets(&self, _: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
@@ -230,17 +245,78 @@ impl Upper {
 
 /// A login in one step.
 fn login(keys: &[u8]) -> Vec<u8> {
-    let text = [NAMES, keys].concat();
+    request(0x87, &[NAMES, keys].concat())
+}
+
+/// A Login Request.
+fn request(flags: u8, text: &[u8]) -> Vec<u8> {
     let pdu = LoginRequest {
         opcode: 0x43,
-        flags: 0x87,
+        flags,
         data_len: U24::new(text.len() as u32),
         cmd_sn: 1.into(),
         ..Default::default()
     };
-    let mut bytes = [&pdu.as_bhs()[..], &text].concat();
+    let mut bytes = [&pdu.as_bhs()[..], text].concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
+}
+
+/// What the target asks for.
+fn credentials() -> Credentials {
+    let account = |name: &str, secret: &[u8]| Account {
+        name: name.into(),
+        secret: Secret::new(secret.to_vec()),
+    };
+    Credentials {
+        algorithms: Algorithms::ALL,
+        accounts: vec![account("alice", b"the secret of alice"), account("b", b"another secret")],
+        mutual: Some(account("storage", b"the secret of the target")),
+    }
+}
+
+/// An authentication whose steps the input chooses: the right one, one that is out of place, or the
+/// input's own bytes. True if every step that counts was the right one.
+fn authenticate(upper: &mut Upper, input: &mut Input<'_>) -> bool {
+    let choice = input.byte();
+    let algorithm = Algorithm::ALL[usize::from(choice & 3)];
+    let secret = &credentials().accounts[0].secret;
+    let challenge = vec![CHALLENGE; algorithm.digest_len()];
+    let response = secret.respond(algorithm, CHALLENGE, &challenge);
+    let response = binary(response.bytes());
+    let right = [
+        [NAMES, b"AuthMethod=CHAP,None\0"].concat(),
+        format!("CHAP_A={}\0", algorithm.code()).into_bytes(),
+        format!("CHAP_N=alice\0CHAP_R={response}\0CHAP_I=1\0CHAP_C=0x0102\0").into_bytes(),
+    ];
+    let mut honest = true;
+    for (number, text) in right.iter().enumerate() {
+        if upper.closed {
+            return false;
+        }
+        let step = input.byte();
+        let text = match step & 7 {
+            0..=4 => text.clone(),
+            5 => right[usize::from(step >> 3) % 3].clone(),
+            6 => {
+                let mut text = text.clone();
+                let at = usize::from(input.short()) % text.len();
+                text[at] = input.byte();
+                text
+            }
+            _ => {
+                let len = usize::from(input.byte());
+                input.take(len).to_vec()
+            }
+        };
+        honest &= text == right[number];
+        upper.receive(
+            &request(if number == 2 { 0x81 } else { step & 0x80 | step >> 7 }, &text),
+            false,
+        );
+        upper.tx.drain(false);
+    }
+    honest
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -262,7 +338,16 @@ fuzz_target!(|data: &[u8]| {
         held: Vec::new(),
         closed: false,
     };
-    if kind & 1 != 0 {
+    if kind & 0x30 == 0x30 {
+        upper.place.credentials = Some(Arc::new(credentials()));
+        let honest = authenticate(&mut upper, &mut input);
+        assert!(!honest || !upper.closed, "the right secret was refused");
+        if honest && kind & 1 != 0 {
+            upper.receive(&request(0x87, b"InitialR2T=No\0"), false);
+            assert!(upper.target.is_full_feature());
+            upper.tx.drain(false);
+        }
+    } else if kind & 1 != 0 {
         let keys: &[u8] = match kind >> 1 & 3 {
             0 => b"InitialR2T=No\0ImmediateData=Yes\0FirstBurstLength=4096\0",
             1 => b"InitialR2T=Yes\0ImmediateData=Yes\0MaxOutstandingR2T=8\0",

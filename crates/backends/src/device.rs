@@ -9,13 +9,18 @@ use std::sync::Arc;
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use crate::disk::{Abilities, Disk, Handle, Known};
+use crate::disk::{Abilities, Discard, Disk, Handle, Known};
 use crate::file::describe;
 use crate::geometry::Geometry;
-use crate::sysfs::Queue;
+use crate::sysfs::{How, Queue};
 use crate::{OpenError, Volume, VolumeSpec, patience};
 
 pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> {
+    open_with(spec, path, Path::new("/sys"))
+}
+
+/// `sys` is where the kernel tells about devices.
+fn open_with(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Volume, OpenError> {
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
     let (mut device, number) = claim(spec, path)?;
     let size = device.seek(SeekFrom::End(0)).map_err(|e| fail("ask for the size", e))?;
@@ -30,17 +35,25 @@ pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> 
         return Err(OpenError::DeviceBlockSize { path, device: logical, block_size });
     }
     let geometry = Geometry::new(spec, &path.display().to_string(), size, own, physical)?;
-    let queue = Queue::read(Path::new("/sys"), major(number), minor(number));
-    let unmap = queue.unmap_granularity.filter(|_| !spec.read_only);
+    let queue = Queue::read(sys, major(number), minor(number));
+    let unmap = queue.unmap.filter(|_| !spec.read_only);
+    let discard = unmap.and_then(|unmap| match unmap.how {
+        How::Zeroing => None,
+        How::Discard { first, zeroes } => {
+            let granularity = u64::from(unmap.granularity.max(1));
+            Some(Discard { granularity, first: u64::from(first), zeroes, works: true })
+        }
+    });
     let able = Abilities {
         size,
         read_only: spec.read_only,
         write_cache: queue.write_cache && !spec.read_only,
-        punch_hole: unmap.is_some(),
+        punch_hole: unmap.is_some_and(|unmap| unmap.how == How::Zeroing),
         // The kernel writes zeroes itself if the device has no command for it.
         zero_range: true,
+        discard,
     };
-    let unmap = unmap.map(|granularity| granularity.max(geometry.block_size));
+    let unmap = unmap.map(|unmap| unmap.granularity.max(geometry.block_size));
     let handle = Handle::Shared(Arc::new(device));
     let known = Known { alignment: logical, unmap, atomic: queue.atomic() };
     Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
@@ -72,4 +85,81 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
             _ => OpenError::from_io(path, "open the device", e),
         })?;
     Ok((device, found.rdev()))
+}
+
+/// On a loop device that the kernel, so the tests say, tells other things about.
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use lunet_block::conformance::{self, Contents};
+    use lunet_block::{ByteRange, Op, Support};
+    use lunet_ring::DriverChoice;
+
+    use super::*;
+    use crate::Storage;
+    use crate::common::{LoopDevice, OnLoop};
+
+    const SIZE: u64 = 16 << 20;
+    const UNIT: u64 = 16384;
+
+    /// A device that discards and cannot zero, of this name.
+    fn sys(device: &Path, name: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let number = device.metadata().unwrap().rdev();
+        fs::create_dir_all(root.path().join("dev/block")).unwrap();
+        let queue = root.path().join("devices").join(name).join("queue");
+        fs::create_dir_all(&queue).unwrap();
+        let link = format!("dev/block/{}:{}", major(number), minor(number));
+        symlink(queue.parent().unwrap(), root.path().join(link)).unwrap();
+        for (file, text) in [
+            ("write_cache", "write back"),
+            ("discard_max_bytes", "1073741824"),
+            ("write_zeroes_max_bytes", "0"),
+            ("discard_granularity", "16384"),
+        ] {
+            fs::write(queue.join(file), text).unwrap();
+        }
+        root
+    }
+
+    fn volume(device: &LoopDevice, name: &str) -> Volume {
+        let path = device.path();
+        let spec = VolumeSpec::new(Storage::Block { path: path.to_path_buf() });
+        open_with(&spec, path, sys(path, name).path()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn a_device_without_a_zeroing_command_unmaps() {
+        for name in ["zd16", "sda"] {
+            let Some(device) = LoopDevice::new(SIZE, 4096) else { return };
+            let volume = volume(&device, name);
+            let caps = volume.caps();
+            assert_eq!((caps.unmap, caps.unmap_granularity), (Support::Native, UNIT as u32));
+            assert_eq!(caps.unmap_zeroes, name == "zd16");
+            for driver in [DriverChoice::Auto, DriverChoice::Epoll] {
+                conformance::run(&mut OnLoop::new(volume.clone(), driver), Contents::Kept);
+            }
+        }
+    }
+
+    #[test]
+    fn space_comes_back_on_both_drivers() {
+        for driver in [DriverChoice::Auto, DriverChoice::Epoll] {
+            let Some(device) = LoopDevice::new(SIZE, 4096) else { return };
+            let mut on_loop = OnLoop::new(volume(&device, "zd0"), driver);
+            on_loop.write(0, &vec![0xAB; SIZE as usize]).unwrap();
+            on_loop.run(Op::Flush, ByteRange::new(0, 0), None).unwrap();
+            let before = device.used();
+            on_loop.run(Op::Unmap, ByteRange::new(4096, SIZE / 2), None).unwrap();
+            let read = on_loop.read(0, SIZE).unwrap();
+            let (head, rest) = read.split_at(4096);
+            let (gone, tail) = rest.split_at(SIZE as usize / 2);
+            assert!(head.iter().chain(tail).all(|byte| *byte == 0xAB));
+            assert!(gone.iter().all(|byte| *byte == 0));
+            let given = before - device.used();
+            assert!((SIZE / 2 - 2 * UNIT..=SIZE / 2).contains(&given), "{given} bytes");
+        }
+    }
 }

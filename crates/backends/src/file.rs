@@ -204,6 +204,7 @@ fn volume(spec: &VolumeSpec, file: &FileSpec, handle: File) -> Result<Volume, Op
             && file.provisioning == Provisioning::Thin
             && probe(&handle, size, FallocateFlags::PUNCH_HOLE),
         zero_range: writable && probe_zero_range(&handle, size),
+        discard: None,
     };
     let granularity = u32::try_from(found.blksize()).unwrap_or(PAGE).max(geometry.block_size);
     let alignment = if direct { geometry.block_size } else { 1 };

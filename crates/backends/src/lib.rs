@@ -12,6 +12,13 @@
 //! event loop.
 #![forbid(unsafe_code)]
 
+// The tests share code that sees this crate from outside.
+#[cfg(test)]
+extern crate self as lunet_backends;
+
+#[cfg(test)]
+#[path = "../tests/suite/common.rs"]
+mod common;
 mod device;
 mod disk;
 mod error;

@@ -8,11 +8,31 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Queue {
     /// The device may keep acknowledged writes in a volatile cache. True if it is not known.
     pub write_cache: bool,
-    /// The unit of space in bytes that the device gives back when a range is zeroed; `None` if it
-    /// gives nothing back, or cannot zero a range by itself.
-    pub unmap_granularity: Option<u32>,
+    /// How the device gives space back, if it does.
+    pub unmap: Option<Unmap>,
     /// The unit in bytes that the device writes whole or not at all, if it is known.
     pub physical_block_size: Option<u32>,
+}
+
+/// How a device gives space back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unmap {
+    /// The unit in bytes.
+    pub granularity: u32,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Zeroing a range gives its space back.
+    Zeroing,
+    /// Only discarding does.
+    Discard {
+        /// Where the first whole unit starts, in bytes.
+        first: u32,
+        /// Whole units read as zeroes afterwards.
+        zeroes: bool,
+    },
 }
 
 impl Queue {
@@ -25,7 +45,7 @@ impl Queue {
         let physical = number(queue.join("physical_block_size"));
         Self {
             write_cache: write_cache(&queue),
-            unmap_granularity: unmap_granularity(&queue),
+            unmap: unmap(&device, &queue),
             physical_block_size: physical.and_then(|size| u32::try_from(size).ok()),
         }
     }
@@ -42,13 +62,30 @@ fn write_cache(queue: &Path) -> bool {
     text.map_or(true, |text| text.trim() != "write through")
 }
 
-fn unmap_granularity(queue: &Path) -> Option<u32> {
+fn unmap(device: &Path, queue: &Path) -> Option<Unmap> {
+    if number(queue.join("discard_max_bytes"))? == 0 {
+        return None;
+    }
+    let granularity = number(queue.join("discard_granularity")).unwrap_or(0);
+    let granularity = u32::try_from(granularity).unwrap_or(u32::MAX);
     // The kernel punches a hole into a device by the device's own zeroing: discard alone does not
     // promise zeroes, zeroing alone gives nothing back.
-    let discards = number(queue.join("discard_max_bytes"))? > 0;
-    let zeroes = number(queue.join("write_zeroes_max_bytes"))? > 0;
-    let granularity = number(queue.join("discard_granularity")).unwrap_or(0);
-    (discards && zeroes).then(|| u32::try_from(granularity).unwrap_or(u32::MAX))
+    if number(queue.join("write_zeroes_max_bytes"))? > 0 {
+        return Some(Unmap { granularity, how: How::Zeroing });
+    }
+    // The kernel gives 0 or less than a unit, and nonsense for a device that gives nothing back.
+    let first = number(device.join("discard_alignment")).and_then(|at| u32::try_from(at).ok());
+    let zeroes = granularity.is_power_of_two() && is_zvol(queue);
+    let first = first.unwrap_or(0) % granularity.max(1);
+    Some(Unmap { granularity, how: How::Discard { first, zeroes } })
+}
+
+/// A zvol is named zd0, zd16 and so on; its queue lies below the name of the whole device.
+fn is_zvol(queue: &Path) -> bool {
+    let found = queue.canonicalize().ok();
+    let name = found.as_deref().and_then(Path::parent).and_then(Path::file_name);
+    let digits = name.and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("zd"));
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn number(path: PathBuf) -> Option<u64> {
@@ -86,7 +123,7 @@ mod tests {
         ]);
         let queue = Queue {
             write_cache: false,
-            unmap_granularity: Some(4096),
+            unmap: Some(Unmap { granularity: 4096, how: How::Zeroing }),
             physical_block_size: Some(8192),
         };
         assert_eq!(queue.atomic(), 8192);
@@ -96,8 +133,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_taken_for_a_volatile_cache_without_unmap() {
-        let cautious =
-            Queue { write_cache: true, unmap_granularity: None, physical_block_size: None };
+        let cautious = Queue { write_cache: true, unmap: None, physical_block_size: None };
         assert_eq!(cautious.atomic(), 1);
         assert_eq!(Queue::read(sysfs(&[]).path(), 8, 0), cautious);
         let odd = sysfs(&[("write_cache", "write back\n"), ("discard_max_bytes", "x")]);
@@ -105,14 +141,40 @@ mod tests {
         assert_eq!(Queue::read(Path::new("/nonexistent"), 8, 0), cautious);
     }
 
+    const DISCARDS: [(&str, &str); 4] = [
+        ("write_cache", "write back\n"),
+        ("discard_max_bytes", "134217728\n"),
+        ("write_zeroes_max_bytes", "0\n"),
+        ("discard_granularity", "16384\n"),
+    ];
+
     #[test]
-    fn discard_without_zeroing_is_no_unmap() {
-        let root = sysfs(&[
-            ("write_cache", "write back\n"),
-            ("discard_max_bytes", "134217728\n"),
-            ("write_zeroes_max_bytes", "0\n"),
-            ("discard_granularity", "16384\n"),
-        ]);
-        assert_eq!(Queue::read(root.path(), 8, 0).unmap_granularity, None);
+    fn discard_without_zeroing_promises_no_zeroes() {
+        let root = sysfs(&DISCARDS);
+        let how = How::Discard { first: 0, zeroes: false };
+        let expected = Some(Unmap { granularity: 16384, how });
+        assert_eq!(Queue::read(root.path(), 8, 0).unmap, expected);
+        fs::write(root.path().join("devices/sda/sda1/discard_alignment"), "12288\n").unwrap();
+        let how = How::Discard { first: 12288, zeroes: false };
+        assert_eq!(Queue::read(root.path(), 8, 1).unmap, Some(Unmap { granularity: 16384, how }));
+        let root = sysfs(&[("discard_max_bytes", "0\n"), ("write_zeroes_max_bytes", "0\n")]);
+        assert_eq!(Queue::read(root.path(), 8, 0).unmap, None);
+    }
+
+    #[test]
+    fn a_zvol_is_known_to_read_as_zeroes_after_a_discard() {
+        let root = sysfs(&DISCARDS);
+        for (name, zeroes) in [("zd16", true), ("zd", false), ("zdx", false), ("dm-16", false)] {
+            fs::rename(root.path().join("devices/sda"), root.path().join("devices").join(name))
+                .unwrap();
+            let link = root.path().join("dev/block/230:16");
+            symlink(format!("../../devices/{name}"), &link).unwrap();
+            let how = How::Discard { first: 0, zeroes };
+            let found = Queue::read(root.path(), 230, 16).unmap;
+            assert_eq!(found, Some(Unmap { granularity: 16384, how }), "{name}");
+            fs::remove_file(&link).unwrap();
+            fs::rename(root.path().join("devices").join(name), root.path().join("devices/sda"))
+                .unwrap();
+        }
     }
 }

@@ -35,6 +35,8 @@ pub enum Rule {
     DeclareText,
     /// A request that is answered with other keys.
     Query,
+    /// A step of an authentication (RFC 7143 section 12).
+    Authentication,
     /// Withdrawn by RFC 7143 section 13.25; the answer is fixed.
     Obsolete(&'static str),
 }
@@ -105,6 +107,16 @@ pub const MAX_LENGTH: u32 = (1 << 24) - 1;
 keys! {
     /// Authentication methods (section 13, RFC 7143 section 12.1).
     AuthMethod = "AuthMethod", Initialize, Rule::List(&["None", "CHAP"]), Any;
+    /// Algorithms offered, or the one chosen (12.1.3).
+    ChapAlgorithm = "CHAP_A", Initialize, Rule::Authentication, Any;
+    /// Identifier of a challenge (12.1.3).
+    ChapIdentifier = "CHAP_I", Initialize, Rule::Authentication, Any;
+    /// Challenge (12.1.3).
+    ChapChallenge = "CHAP_C", Initialize, Rule::Authentication, Any;
+    /// Name of the side that responds (12.1.3).
+    ChapName = "CHAP_N", Initialize, Rule::Authentication, Any;
+    /// Response to a challenge (12.1.3).
+    ChapResponse = "CHAP_R", Initialize, Rule::Authentication, Any;
     /// Header digest (13.1).
     HeaderDigest = "HeaderDigest", Initialize, Rule::List(DIGESTS), Any;
     /// Data digest (13.1).

@@ -6,6 +6,7 @@
 //! * [`pdu`]: the 48-byte header of every opcode, additional header segments, codes.
 //! * [`text`]: `key=value` data, collected over several PDUs.
 //! * [`keys`]: the negotiated keys, their value types and result functions.
+//! * [`chap`]: algorithms, secrets and responses of CHAP.
 //! * [`digest`]: CRC32C header and data digests.
 //! * [`negotiation`]: what both ends agreed on.
 //! * [`target`]: the target's end of a connection.
@@ -16,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod chap;
 pub mod digest;
 pub mod initiator;
 pub mod keys;

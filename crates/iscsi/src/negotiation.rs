@@ -116,7 +116,9 @@ pub fn answer(
             }
         }
         Rule::Obsolete(answer) => Some(answer.into()),
-        Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query => Some(REJECT.into()),
+        Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query | Rule::Authentication => {
+            Some(REJECT.into())
+        }
     }
 }
 

@@ -138,6 +138,7 @@ fn demo(options: &Options) -> Config {
         block_size: None,
         physical_block_size: None,
         read_only: false,
+        removable: false,
         vendor: None,
         product: None,
         serial: None,

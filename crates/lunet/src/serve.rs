@@ -120,6 +120,7 @@ fn open_volumes(plan: &Plan) -> Result<Vec<VolumeEntry>> {
         let opened = lunet_backends::open(&spec(volume, data))
             .map_err(|error| anyhow!("volume {}: {error}", volume.name))?;
         let unit = Unit::new(identity::of_volume(&machine, volume), opened.caps().clone());
+        let unit = Unit { removable: volume.removable, ..unit };
         Ok(VolumeEntry {
             name: volume.name.clone(),
             volume: opened,

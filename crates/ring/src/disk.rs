@@ -11,6 +11,7 @@ pub(crate) enum DiskOp {
     Write { offset: u64, range: Range<usize> },
     SyncData,
     Allocate { mode: i32, offset: u64, len: u64 },
+    Discard { offset: u64, len: u64 },
 }
 
 /// An operation that was refused on the spot: its buffer, and why.
@@ -30,7 +31,7 @@ impl DiskOp {
             Self::Write { offset, range } if range.start <= range.end && range.end <= room => {
                 (*offset, range.len() as u64)
             }
-            Self::Allocate { offset, len, .. } => (*offset, *len),
+            Self::Allocate { offset, len, .. } | Self::Discard { offset, len } => (*offset, *len),
             Self::SyncData => (0, 0),
             Self::Read { .. } | Self::Write { .. } => return false,
         };

@@ -20,6 +20,7 @@ mod epoll;
 mod event;
 mod mapping;
 mod payload;
+mod pool;
 mod region;
 mod ring;
 mod slots;

@@ -210,6 +210,13 @@ impl Ring {
         self.disk(file, DiskOp::Allocate { mode, offset, len }, None, token);
     }
 
+    /// Tells a block device that a range is not needed any more: BLKDISCARD. What it reads as
+    /// afterwards is up to the device. The kernel may have no way but to wait for the device, so
+    /// this goes to a thread on either driver. EOPNOTSUPP where the device cannot.
+    pub fn discard(&mut self, file: FileId, offset: u64, len: u64, token: Token) {
+        self.disk(file, DiskOp::Discard { offset, len }, None, token);
+    }
+
     fn disk(&mut self, file: FileId, op: DiskOp, buf: Option<Buf>, token: Token) {
         let refused = if op.is_valid(buf.as_ref()) {
             driver!(self, d => d.disk(file, op, buf, token))

@@ -66,7 +66,45 @@ fn files_that_come_and_go_leave_nothing_behind(config: Config) {
     assert_eq!(links.filter(|link| link == named.path()).count(), 1, "our own");
 }
 
+/// A regular file is no device, but its answer comes the same way.
+fn discards_end_once_beside_other_operations(config: Config) {
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(1 << 20).expect("a sparse file");
+    let file = Arc::new(file);
+    let mut l = Loop::new(&config);
+    let id = l.ring.add_file(Arc::clone(&file));
+    for i in 0..1000 {
+        l.ring.discard(id, i * 512, 512, Token(i));
+        if i % 10 == 0 {
+            l.ring.sync_data(id, Token(1000 + i));
+        }
+        if i % 7 == 0 {
+            l.ring.cancel(Token(i));
+        }
+    }
+    l.ring.remove_file(id);
+    let mut ended: Vec<u64> = (0..1100)
+        .map(|_| {
+            let (Token(i), _, result) = l.disk();
+            let cancelled = i < 1000 && i % 7 == 0 && result == Err(libc::ECANCELED);
+            let expected = if i < 1000 { Err(libc::ENOTTY) } else { Ok(0) };
+            assert!(cancelled || result == expected, "{i}: {result:?}");
+            i
+        })
+        .collect();
+    ended.sort_unstable();
+    assert!(ended.into_iter().eq((0..1000).chain((1000..2000).step_by(10))));
+    assert_eq!(Arc::strong_count(&file), 1);
+    let id = l.ring.add_file(Arc::clone(&file));
+    for i in 0..1000 {
+        l.ring.discard(id, 0, 512, Token(i));
+    }
+    drop(l);
+    assert_eq!(Arc::strong_count(&file), 1, "given back although there was work left");
+}
+
 for_each_driver!(
+    discards_end_once_beside_other_operations,
     a_removed_file_leaves_with_its_last_operation,
     files_that_come_and_go_leave_nothing_behind,
 );

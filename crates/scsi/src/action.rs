@@ -105,13 +105,32 @@ pub enum WriteSameSource {
     Zeroes,
 }
 
+/// What becomes of a unit by START STOP UNIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerChange {
+    /// The active power condition, started.
+    Active,
+    /// The idle_a power condition: the next access to the medium ends it.
+    Idle,
+    /// The standby_z power condition: the next access to the medium ends it.
+    Standby,
+    /// Not ready until it is started.
+    Stopped,
+    /// Without medium. Refused while any nexus
+    /// [prevents](crate::reserve::Reservations::removal_prevented) that.
+    Eject,
+    /// With its medium again, started. Refused likewise. If there was none, all nexuses are told
+    /// NOT READY TO READY CHANGE.
+    Load,
+}
+
 /// What START STOP UNIT asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Power {
-    /// True: make the unit ready. False: flush first unless `no_flush`, then stop it.
-    pub start: bool,
-    /// Stop without flushing.
-    pub no_flush: bool,
+    /// What to do, with [`UnitState::change_power`](crate::UnitState::change_power).
+    pub change: PowerChange,
+    /// Flush first.
+    pub flush: bool,
     /// Answer before it is done.
     pub immediate: bool,
 }
@@ -210,8 +229,11 @@ pub enum Action {
     /// [`UnitState::set_write_protected`](crate::UnitState::set_write_protected). If that changes anything, all
     /// other nexuses are told MODE PARAMETERS CHANGED.
     WriteProtect(bool),
-    /// Start or stop the unit; tell it with [`UnitState::set_stopped`](crate::UnitState::set_stopped).
+    /// Change the unit's power condition, or take its medium out or in.
     Power(Power),
+    /// The medium of the unit may (false) or may not (true) be ejected, says this nexus; tell
+    /// [`Reservations::prevent_removal`](crate::reserve::Reservations::prevent_removal).
+    PreventRemoval(bool),
 }
 
 impl Task {

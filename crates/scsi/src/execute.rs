@@ -69,9 +69,7 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     };
     let opcode = opcode?;
     check_control(cx, opcode)?;
-    if opcode.needs.contains(Needs::READY) && unit.state.stopped() {
-        return Err(Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED));
-    }
+    unit.state.serve(opcode.needs)?;
     if opcode.needs.contains(Needs::WRITABLE) && unit.read_only() {
         return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
     }
@@ -87,6 +85,7 @@ fn conflicts(cx: &Cx<'_>, opcode: &Opcode) -> bool {
     let guard = match opcode.guard {
         // START = 1 and POWER CONDITION = 0 (SBC-4 table 15).
         Guard::Power if cx.cdb.byte(4) & 0xF1 == 0x01 => Guard::Status,
+        Guard::Prevent if !cx.cdb.flag(4, 0x03) => Guard::Free,
         guard => guard,
     };
     !nexus.access().allows(guard) && !nexus.reset_pending()

@@ -34,6 +34,7 @@ mod mode;
 mod mode_select;
 pub mod nexus;
 mod opcodes;
+mod power;
 mod report_luns;
 pub mod reserve;
 mod rw;
@@ -45,7 +46,7 @@ mod unmap;
 mod vpd;
 
 pub use action::{
-    Action, Check, CommandIn, ParameterKind, Parameters, Power, Reply, Task, Transfer,
+    Action, Check, CommandIn, ParameterKind, Parameters, Power, PowerChange, Reply, Task, Transfer,
     WriteSameSource, status,
 };
 pub use designator::Designator;

@@ -16,7 +16,8 @@ const ALL_SUBPAGES: u8 = 0xFF;
 /// MODE SENSE (6).
 pub(crate) fn sense6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let pages = pages(unit, cx)?;
-    let descriptor = if cx.cdb.flag(1, 0x08) { Vec::new() } else { short_descriptor(unit) };
+    let none = no_descriptor(unit, cx);
+    let descriptor = if none { Vec::new() } else { short_descriptor(unit) };
     let len = 3 + descriptor.len() + pages.len();
     let mut data = vec![len as u8, 0, device_specific(unit), descriptor.len() as u8];
     data.extend_from_slice(&descriptor);
@@ -28,7 +29,7 @@ pub(crate) fn sense6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 pub(crate) fn sense10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let pages = pages(unit, cx)?;
     let long = cx.cdb.flag(1, 0x10);
-    let descriptor = match (cx.cdb.flag(1, 0x08), long) {
+    let descriptor = match (no_descriptor(unit, cx), long) {
         (true, _) => Vec::new(),
         (false, true) => long_descriptor(unit),
         (false, false) => short_descriptor(unit),
@@ -40,6 +41,11 @@ pub(crate) fn sense10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     data.extend_from_slice(&descriptor);
     data.extend_from_slice(&pages);
     Ok(cx.data_in(data, u32::from(cx.cdb.be16(7))))
+}
+
+/// DBD: no block descriptor. Without medium there are no blocks to describe.
+fn no_descriptor(unit: &Unit, cx: &Cx<'_>) -> bool {
+    cx.cdb.flag(1, 0x08) || unit.state.ejected()
 }
 
 /// WP and DPOFUA (SBC-4 6.5.1). DPO is a hint, and FUA is done by a flush where nothing better is.

@@ -21,6 +21,8 @@ pub enum Attention {
     ReservationsReleased,
     /// PREEMPT took this nexus's registration away.
     RegistrationsPreempted,
+    /// The medium was loaded.
+    MediumChanged,
     /// The mode parameters changed.
     ModeParametersChanged,
     /// The volume has another size.
@@ -30,7 +32,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
@@ -38,13 +40,14 @@ impl Attention {
         Self::ReservationsPreempted,
         Self::ReservationsReleased,
         Self::RegistrationsPreempted,
+        Self::MediumChanged,
         Self::ModeParametersChanged,
         Self::CapacityChanged,
         Self::ReportedLunsChanged,
     ];
 
-    const fn bit(self) -> u16 {
-        1 << self as u16
+    const fn bit(self) -> u32 {
+        1 << self as u32
     }
 
     /// The additional sense code that reports the condition.
@@ -57,6 +60,7 @@ impl Attention {
             Self::ReservationsPreempted => Code::RESERVATIONS_PREEMPTED,
             Self::ReservationsReleased => Code::RESERVATIONS_RELEASED,
             Self::RegistrationsPreempted => Code::REGISTRATIONS_PREEMPTED,
+            Self::MediumChanged => Code::NOT_READY_TO_READY_CHANGE,
             Self::ModeParametersChanged => Code::MODE_PARAMETERS_CHANGED,
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
@@ -67,7 +71,7 @@ impl Attention {
 /// A set of unit attentions. Not a list: the same condition pends once, so the memory is bounded, and
 /// the order of [`Attention`] is the order of reporting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Attentions(u16);
+pub(crate) struct Attentions(u32);
 
 impl Attentions {
     /// A reset or power on says all that the conditions before it said, so they are dropped

@@ -9,21 +9,27 @@ use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 use crate::{
-    basic, capacity, inquiry, mode, mode_select, report_luns, reserve, rw, supported, unmap,
+    basic, capacity, inquiry, mode, mode_select, power, report_luns, reserve, rw, supported, unmap,
 };
 
 bitflags! {
     /// What must hold before a command is decoded.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct Needs: u8 {
+    pub(crate) struct Needs: u16 {
         /// Works whatever unit attention pends.
         const NOTHING = 1;
-        /// The unit is not stopped.
+        /// The unit is not stopped, and has its medium.
         const READY = 1 << 1;
         /// The unit takes writes.
         const WRITABLE = 1 << 2;
         /// The command exists only where space can be given back.
         const THIN = 1 << 3;
+        /// The unit has its medium, stopped or not.
+        const MEDIUM = 1 << 4;
+        /// Accesses the medium, which ends a power condition of less power.
+        const ACTIVE = 1 << 5;
+        /// The command exists only where the medium can be ejected.
+        const REMOVABLE = 1 << 6;
     }
 }
 
@@ -61,7 +67,8 @@ impl Opcode {
 
     /// True if the unit has the command.
     pub fn available(&self, unit: Option<&Unit>) -> bool {
-        !self.needs.contains(Needs::THIN) || unit.is_some_and(Unit::is_thin)
+        (!self.needs.contains(Needs::THIN) || unit.is_some_and(Unit::is_thin))
+            && (!self.needs.contains(Needs::REMOVABLE) || unit.is_some_and(|unit| unit.removable))
     }
 }
 
@@ -84,15 +91,18 @@ const ALWAYS: Rule = (Needs::NOTHING, Guard::Free);
 const FREE: Rule = (Needs::empty(), Guard::Free);
 /// TEST UNIT READY.
 const STATE: Rule = (Needs::READY, Guard::Status);
+/// Tells about the medium, whatever is reserved.
+const MEDIUM: Rule = (Needs::MEDIUM, Guard::Free);
 /// Reports parameters that go with the medium.
 const REPORT: Rule = (Needs::empty(), Guard::Read);
 /// Changes such parameters.
 const SELECT: Rule = (Needs::empty(), Guard::Write);
 const POWER: Rule = (Needs::empty(), Guard::Power);
-const READ: Rule = (Needs::READY, Guard::Read);
+const PREVENT: Rule = (Needs::REMOVABLE, Guard::Prevent);
+const READ: Rule = (Needs::READY.union(Needs::ACTIVE), Guard::Read);
 /// Has an effect on the medium's cache that only writers may have.
-const SYNC: Rule = (Needs::READY, Guard::Write);
-const WRITE: Rule = (Needs::READY.union(Needs::WRITABLE), Guard::Write);
+const SYNC: Rule = (Needs::READY.union(Needs::ACTIVE), Guard::Write);
+const WRITE: Rule = (SYNC.0.union(Needs::WRITABLE), Guard::Write);
 const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
 
 /// Seconds: commands answered from memory, transfers, and those that work through large ranges.
@@ -112,8 +122,9 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x16, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
     op(&[0x17, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
     op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense6)),
-    op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], POWER, LONG, Handler::Unit(basic::start_stop)),
-    op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(capacity::read10)),
+    op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], POWER, LONG, Handler::Unit(power::start_stop)),
+    op(&[0x1E, 0, 0, 0, 0x03, 0x04], PREVENT, QUICK, Handler::Unit(power::prevent_allow)),
+    op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], MEDIUM, QUICK, Handler::Unit(capacity::read10)),
     op(&[0x28, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read10)),
     op(&[0x2A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write10)),
     op(&[0x2E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify10)),
@@ -145,7 +156,7 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::prefetch16)),
     op(&[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], SYNC, LONG, Handler::Unit(rw::sync16)),
     op(&[0x93, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, LONG, Handler::Unit(rw::write_same16)),
-    sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, FREE, QUICK, Handler::Unit(capacity::read16)),
+    sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, MEDIUM, QUICK, Handler::Unit(capacity::read16)),
     op(&[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ALWAYS, QUICK, Handler::Any(report_luns::report_luns)),
     sa(&[0xA3, 0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0C, REPORT, QUICK, Handler::Unit(supported::operation_codes)),
     sa(&[0xA3, 0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0D, REPORT, QUICK, Handler::Unit(supported::task_management)),

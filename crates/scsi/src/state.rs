@@ -2,12 +2,25 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::action::PowerChange;
+use crate::opcodes::Needs;
+use crate::power::NO_MEDIUM;
+use crate::sense::{Code, Key, Sense};
+
 /// Bits of [`UnitState::flags`].
 const STOPPED: u32 = 1;
-const PROTECTED: u32 = 1 << 1;
-const DESCRIPTOR: u32 = 1 << 2;
+const EJECTED: u32 = 1 << 1;
+const IDLE: u32 = 1 << 2;
+const STANDBY: u32 = 1 << 3;
+const PROTECTED: u32 = 1 << 4;
+const DESCRIPTOR: u32 = 1 << 5;
+/// All but the active power condition: at most one of them is set.
+const POWER: u32 = STOPPED | EJECTED | IDLE | STANDBY;
 /// Mode parameters: a reset brings the default ones back (SPC-5 5.6.3), all of which are 0.
 const MODES: u32 = PROTECTED | DESCRIPTOR;
+
+/// What a command that needs the unit to be ready gets while it is stopped.
+const NOT_STARTED: Sense = Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
 
 /// The changeable part of a [`Unit`](crate::Unit). It outlives the unit when that is replaced, by one
 /// of another size for instance: the new one shares it.
@@ -39,9 +52,60 @@ impl UnitState {
         self.has(STOPPED)
     }
 
-    /// Carries [`Action::Power`](crate::Action::Power) out, after the flush.
-    pub fn set_stopped(&self, stopped: bool) {
-        self.set(STOPPED, stopped);
+    /// True after START STOP UNIT ejected the medium.
+    pub fn ejected(&self) -> bool {
+        self.has(EJECTED)
+    }
+
+    /// Carries [`Action::Power`](crate::Action::Power) out, after the flush. True if a medium was
+    /// loaded that was not there before.
+    pub fn change_power(&self, change: PowerChange) -> bool {
+        let (flag, keeps) = match change {
+            PowerChange::Active => (0, EJECTED),
+            PowerChange::Idle => (IDLE, EJECTED),
+            PowerChange::Standby => (STANDBY, EJECTED),
+            PowerChange::Stopped => (STOPPED, EJECTED),
+            PowerChange::Eject => (EJECTED, 0),
+            PowerChange::Load => (0, 0),
+        };
+        let next = |flags| {
+            // A medium that was ejected meanwhile stays out, and nothing else matters then.
+            let power = if flags & keeps != 0 { EJECTED } else { flag };
+            Some(flags & !POWER | power)
+        };
+        let before = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        change == PowerChange::Load && before.is_ok_and(|flags| flags & EJECTED != 0)
+    }
+
+    /// What REQUEST SENSE says of the power condition.
+    pub(crate) fn condition(&self) -> Sense {
+        let flags = self.flags.load(Ordering::Relaxed);
+        match flags & POWER {
+            EJECTED => NO_MEDIUM,
+            STOPPED => NOT_STARTED,
+            IDLE => Sense::new(Key::NoSense, Code::IDLE_BY_COMMAND),
+            STANDBY => Sense::new(Key::NoSense, Code::STANDBY_BY_COMMAND),
+            _ => Sense::new(Key::NoSense, Code::NO_ADDITIONAL_SENSE),
+        }
+    }
+
+    /// Sees whether the unit can serve a command that needs this. One load, while the power condition
+    /// is the active one.
+    pub(crate) fn serve(&self, needs: Needs) -> Result<(), Sense> {
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & POWER == 0 {
+            return Ok(());
+        }
+        let medium = needs.intersects(Needs::READY.union(Needs::MEDIUM));
+        match flags & POWER {
+            EJECTED if medium => Err(NO_MEDIUM),
+            STOPPED if needs.contains(Needs::READY) => Err(NOT_STARTED),
+            IDLE | STANDBY if needs.contains(Needs::ACTIVE) => {
+                self.set(IDLE | STANDBY, false);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// SWP: an initiator has switched the software write protection on.
@@ -73,12 +137,26 @@ mod tests {
     #[test]
     fn a_reset_brings_the_default_mode_parameters_back_and_does_not_start_the_unit() {
         let state = UnitState::default();
-        state.set_stopped(true);
+        assert!(!state.change_power(PowerChange::Stopped));
         assert!(state.set_write_protected(true));
         assert!(!state.set_write_protected(true), "no change");
         state.reset();
         assert!(!state.write_protected());
         assert!(state.stopped());
         assert!(!state.set_write_protected(false), "no change");
+    }
+
+    #[test]
+    fn only_a_load_brings_an_ejected_medium_back() {
+        let state = UnitState::default();
+        assert!(!state.change_power(PowerChange::Load), "it was there");
+        state.change_power(PowerChange::Stopped);
+        state.change_power(PowerChange::Eject);
+        for change in [PowerChange::Active, PowerChange::Stopped, PowerChange::Idle] {
+            assert!(!state.change_power(change));
+            assert_eq!((state.ejected(), state.stopped()), (true, false));
+        }
+        assert!(state.change_power(PowerChange::Load));
+        assert_eq!((state.ejected(), state.stopped()), (false, false));
     }
 }

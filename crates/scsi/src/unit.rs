@@ -135,12 +135,14 @@ pub struct Unit {
     pub caps: Caps,
     /// The largest commands that it takes.
     pub limits: Limits,
+    /// Its medium can be ejected and loaded (RMB).
+    pub removable: bool,
     /// What commands change of it.
     pub state: Arc<UnitState>,
 }
 
 impl Unit {
-    /// A unit that is ready, with the limits that fit its volume.
+    /// A unit that is ready and not removable, with the limits that fit its volume.
     pub fn new(identity: Identity, caps: Caps) -> Self {
         Self::with_state(identity, caps, Arc::default())
     }
@@ -148,7 +150,7 @@ impl Unit {
     /// A unit that takes the place of another: `state` is that one's.
     pub fn with_state(identity: Identity, caps: Caps, state: Arc<UnitState>) -> Self {
         let limits = Limits::new(&caps);
-        Self { identity, caps, limits, state }
+        Self { identity, caps, limits, removable: false, state }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software

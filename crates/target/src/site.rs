@@ -1,10 +1,14 @@
 //! What a connection asks of its surroundings.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use lunet_iscsi::pdu::LoginStatus;
-use lunet_iscsi::target::{LoginIdentity, LoginRefusal, SendTargets, Site, TargetInfo};
+use lunet_iscsi::target::{
+    Credentials, LoginIdentity, LoginRefusal, SendTargets, Site, TargetInfo,
+};
 use lunet_ring::{Account, Arena, Buf};
+use rustix::rand::GetRandomFlags;
 
 use crate::core::Core;
 use crate::world::World;
@@ -50,6 +54,15 @@ impl Site for Surroundings<'_> {
             }
             _ => Err(LoginStatus::NotFound.into()),
         }
+    }
+
+    fn credentials(&self, _: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        Ok(None)
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        // The kernel gives up to 256 bytes in one go, once it has collected enough at boot.
+        rustix::rand::getrandom(&mut *bytes, GetRandomFlags::empty()) == Ok(bytes.len())
     }
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use lunet_backends::Volume;
-use lunet_scsi::Unit;
 use lunet_scsi::reserve::{Reservations, TargetPort};
+use lunet_scsi::{PowerChange, Unit};
 
 use crate::config::{Layout, Portal, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
@@ -40,8 +40,8 @@ impl CoreVolume {
     fn is(&self, entry: &VolumeEntry) -> bool {
         let (ours, next) = (&self.unit, &entry.unit);
         Arc::ptr_eq(&self.volume, &entry.volume)
-            && (&ours.identity, &ours.caps, &ours.limits)
-                == (&next.identity, &next.caps, &next.limits)
+            && (&ours.identity, &ours.caps, &ours.limits, ours.removable)
+                == (&next.identity, &next.caps, &next.limits, next.removable)
     }
 }
 
@@ -201,6 +201,10 @@ fn newcomer(entry: VolumeEntry, ports: &[TargetPort]) -> Result<CoreVolume, Stri
 
 /// The same volume with another size or content.
 fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
+    if !entry.unit.removable && old.unit.state.ejected() {
+        // Nobody could load what was ejected before.
+        old.unit.state.change_power(PowerChange::Load);
+    }
     CoreVolume {
         reservations: old.reservations.clone(),
         fence: old.fence.clone(),

@@ -39,6 +39,8 @@ pub(crate) trait DiskQueue<P> {
     fn punch_hole(&mut self, slot: u32, at: u64, len: u64);
     /// fallocate, FALLOC_FL_ZERO_RANGE.
     fn zero_range(&mut self, slot: u32, at: u64, len: u64);
+    /// BLKDISCARD.
+    fn discard(&mut self, slot: u32, at: u64, len: u64);
     /// Gives up the operation if it has not started. It ends in any case.
     fn cancel(&mut self, slot: u32);
     /// A buffer of [`ZEROES`] zeroes, if there is memory for one.
@@ -57,6 +59,48 @@ pub(crate) struct Abilities {
     pub punch_hole: bool,
     /// `zero_range` works.
     pub zero_range: bool,
+    /// `discard` works, and `punch_hole` does not.
+    pub discard: Option<Discard>,
+}
+
+/// How a device discards. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Discard {
+    /// The unit that it gives back.
+    pub granularity: u64,
+    /// Where the first whole unit starts: a partition may start in the middle of one.
+    pub first: u64,
+    /// Whole units read as zeroes afterwards; the device leaves parts of units as they are.
+    pub zeroes: bool,
+    /// The device has not refused it yet.
+    pub works: bool,
+}
+
+impl Discard {
+    /// Whether it does what is asked for.
+    const fn serves(self, op: Op) -> bool {
+        match op {
+            Op::Unmap => self.works,
+            Op::WriteZeroes { may_unmap } => may_unmap && self.zeroes && self.works,
+            Op::Read | Op::ReadMapped | Op::Write { .. } | Op::Flush => false,
+        }
+    }
+
+    /// What to do with the first of `left` bytes at `at`: discard so many, or zero so many.
+    fn next(self, at: u64, left: u64) -> (Step, u64) {
+        let step = left.min(ZEROING_STEP);
+        if !self.zeroes {
+            return (Step::Discard, step);
+        }
+        let unit = self.granularity;
+        // How far `at` lies behind a boundary; `first` is less than a unit.
+        let beside = (at + unit - self.first) % unit;
+        match step / unit * unit {
+            _ if beside > 0 => (Step::ZeroRange, step.min(unit - beside)),
+            0 => (Step::ZeroRange, step),
+            whole => (Step::Discard, whole),
+        }
+    }
 }
 
 /// What a flight does in the kernel at the moment.
@@ -68,6 +112,7 @@ enum Step {
     PunchHole,
     ZeroRange,
     WriteZeroes,
+    Discard,
 }
 
 struct Flight<P> {
@@ -177,7 +222,8 @@ impl<P> Machine<P> {
         if range.offset.checked_add(range.len).is_none_or(|end| end > self.able.size) {
             return Some(Err(Error::OutOfRange));
         }
-        if range.len == 0 {
+        let given_up = self.able.discard.is_some_and(|d| !d.works && !d.zeroes);
+        if range.len == 0 || (request.op == Op::Unmap && given_up) {
             return Some(Ok(()));
         }
         let moves_data = matches!(request.op, Op::Read | Op::Write { .. });
@@ -193,9 +239,12 @@ impl<P> Machine<P> {
             Op::Unmap | Op::WriteZeroes { may_unmap: true } if self.able.punch_hole => {
                 Step::PunchHole
             }
-            Op::Unmap | Op::WriteZeroes { .. } if self.able.zero_range => Step::ZeroRange,
-            Op::Unmap | Op::WriteZeroes { .. } => Step::WriteZeroes,
+            Op::Unmap | Op::WriteZeroes { .. } => self.zeroing_step(),
         }
+    }
+
+    fn zeroing_step(&self) -> Step {
+        if self.able.zero_range { Step::ZeroRange } else { Step::WriteZeroes }
     }
 
     /// Queues the flight's step for what is left of its range.
@@ -206,6 +255,13 @@ impl<P> Machine<P> {
         }
         let (slot, range) = (flight.slot, flight.request.range);
         let (at, left) = (range.offset + flight.moved, range.len - flight.moved);
+        flight.piece = left.min(ZEROING_STEP);
+        if let Some(discard) = self.able.discard.filter(|d| d.serves(flight.request.op)) {
+            (flight.step, flight.piece) = discard.next(at, left);
+            if flight.step == Step::ZeroRange && !self.able.zero_range {
+                flight.step = Step::WriteZeroes;
+            }
+        }
         let taken = |buf: &mut Option<P>| buf.take().ok_or(IO_ERROR);
         match flight.step {
             Step::Read => {
@@ -216,19 +272,14 @@ impl<P> Machine<P> {
                 io.write(slot, at, taken(&mut flight.request.buf)?, rest);
             }
             Step::Sync => io.sync_data(slot),
-            Step::PunchHole => {
-                flight.piece = left.min(ZEROING_STEP);
-                io.punch_hole(slot, at, flight.piece);
-            }
-            Step::ZeroRange => {
-                flight.piece = left.min(ZEROING_STEP);
-                io.zero_range(slot, at, flight.piece);
-            }
+            Step::PunchHole => io.punch_hole(slot, at, flight.piece),
+            Step::ZeroRange => io.zero_range(slot, at, flight.piece),
+            Step::Discard => io.discard(slot, at, flight.piece),
             Step::WriteZeroes => {
                 let zeroes = self.zeroes.take().or_else(|| io.zeroes());
                 let buf = zeroes.ok_or(Error::Io(Errno::NOMEM.raw_os_error()))?;
                 self.zeroing += 1;
-                io.write(slot, at, buf, 0..left.min(ZEROES as u64) as usize);
+                io.write(slot, at, buf, 0..flight.piece.min(ZEROES as u64) as usize);
             }
         }
         Ok(())
@@ -244,8 +295,20 @@ impl<P> Machine<P> {
             // exchanged): from now on the next way is taken.
             (Errno::OPNOTSUPP | Errno::NOSYS, Step::PunchHole) => {
                 self.able.punch_hole = false;
-                flight.step =
-                    if self.able.zero_range { Step::ZeroRange } else { Step::WriteZeroes };
+                self.flights[index].step = self.zeroing_step();
+                Next::Launch
+            }
+            (Errno::OPNOTSUPP | Errno::NOSYS, Step::Discard) => {
+                let discard = self.able.discard.as_mut();
+                let zeroes = discard.is_some_and(|discard| {
+                    discard.works = false;
+                    discard.zeroes
+                });
+                if !zeroes {
+                    // Nothing was promised but an attempt.
+                    return Next::Finished(Ok(()));
+                }
+                self.flights[index].step = self.zeroing_step();
                 Next::Launch
             }
             (Errno::OPNOTSUPP | Errno::NOSYS, Step::ZeroRange) => {
@@ -268,7 +331,7 @@ impl<P> Flight<P> {
     fn settle(&mut self, n: u64, able: &Abilities) -> Next {
         match self.step {
             Step::Sync => return Next::Finished(Ok(())),
-            Step::PunchHole | Step::ZeroRange => self.moved += self.piece,
+            Step::PunchHole | Step::ZeroRange | Step::Discard => self.moved += self.piece,
             // No progress. For a read it is the end of the file, where the volume has blocks:
             // someone has cut it off.
             Step::Read if n <= self.moved => return Next::Finished(Err(IO_ERROR)),

@@ -16,7 +16,7 @@ use lunet_block::{
 use lunet_ring::{FileId, Payload, Ring};
 use rustix::io::Errno;
 
-pub(crate) use machine::Abilities;
+pub(crate) use machine::{Abilities, Discard};
 use machine::{DiskQueue, Machine, ZEROES};
 
 use crate::disk_token;
@@ -68,7 +68,7 @@ impl Disk {
             fua: Support::Native,
             write_zeroes: Support::Native,
             unmap,
-            unmap_zeroes: known.unmap.is_some(),
+            unmap_zeroes: known.unmap.is_some() && able.discard.is_none_or(|d| d.zeroes),
             unmap_granularity: known.unmap.unwrap_or(geometry.block_size),
             atomic_bytes: known.atomic.max(geometry.block_size),
             mapped_reads: false,
@@ -195,6 +195,10 @@ impl DiskQueue<Payload> for OnRing<'_> {
 
     fn zero_range(&mut self, slot: u32, at: u64, len: u64) {
         self.ring.zero_range(self.file, at, len, self.token(slot));
+    }
+
+    fn discard(&mut self, slot: u32, at: u64, len: u64) {
+        self.ring.discard(self.file, at, len, self.token(slot));
     }
 
     fn cancel(&mut self, slot: u32) {

@@ -1,6 +1,8 @@
 //! What the tests of the backends share: volumes on an event loop, and loop devices.
+#![allow(dead_code, reason = "tests inside and outside of the crate each use a part of it")]
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -137,6 +139,7 @@ pub fn file(path: &Path, size: u64, access: Access) -> VolumeSpec {
 pub struct LoopDevice {
     path: PathBuf,
     _open: File,
+    backing: File,
 }
 
 impl LoopDevice {
@@ -161,11 +164,17 @@ impl LoopDevice {
         // While it is open this means: as soon as nobody has it open any more.
         let detached = Command::new("losetup").arg("--detach").arg(&path).status();
         assert!(detached.is_ok_and(|status| status.success()), "detach {}", path.display());
-        Some(Self { path, _open: open })
+        Some(Self { path, _open: open, backing: file.into_file() })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it takes of the machine's storage, in bytes.
+    pub fn used(&self) -> u64 {
+        self.backing.sync_all().expect("the backing file");
+        self.backing.metadata().expect("the backing file").blocks() * 512
     }
 }
 

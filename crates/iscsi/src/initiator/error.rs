@@ -1,6 +1,6 @@
 //! What can go wrong on a connection.
 
-use super::Data;
+use super::{ChapError, Data};
 use crate::keys::Key;
 use crate::text::TextError;
 use alloc::string::String;
@@ -22,6 +22,9 @@ pub enum Error {
     /// The target wants an authentication that this side does not offer.
     #[error("the target wants the authentication method '{0}'")]
     Authentication(String),
+    /// The authentication failed on this side.
+    #[error("authentication: {0}")]
+    Chap(#[from] ChapError),
     /// An answer contradicts the offer, is outside its range, or comes twice.
     #[error("the target's answer to {0} is not valid")]
     Answer(Key),

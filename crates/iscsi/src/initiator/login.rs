@@ -3,7 +3,7 @@
 use super::negotiate::Negotiation;
 use super::sequence::Sequence;
 use super::tx::{Body, Framing};
-use super::{Connection, Cx, Error, Event, LoginInfo, Options, Phase, Transmit};
+use super::{ChapError, Connection, Cx, Error, Event, LoginInfo, Options, Phase, Transmit};
 use crate::pdu::{
     Bhs, CONTINUE, IMMEDIATE, LoginRequest, LoginResponse, LoginStatus, Opcode, Stage, TRANSIT,
     U24, Wire,
@@ -91,10 +91,13 @@ impl Login {
             Stage::Security => Stage::Operational,
             Stage::Operational | Stage::FullFeature => Stage::FullFeature,
         };
-        self.asked = self.unsent.is_empty().then_some(next);
+        let more = !self.unsent.is_empty();
+        let stays = self.stage == Stage::Security && !self.negotiation.may_leave_security(options);
+        self.asked = Some(next).filter(|_| !more && !stays);
         let request = match self.asked {
             Some(next) => TRANSIT | next.code(),
-            None => CONTINUE,
+            None if more => CONTINUE,
+            None => 0,
         };
         self.request(request, &piece, options, sequence, tx);
     }
@@ -152,6 +155,7 @@ impl Login {
             let (key, value) = pair?;
             self.negotiation.take(options, key, value)?;
         }
+        self.negotiation.authenticate(options)?;
         if pdu.flags & TRANSIT == 0 {
             let reply = match self.unsent.is_empty() {
                 true => self.negotiation.take_reply(),
@@ -185,6 +189,9 @@ impl Login {
             return Err(Error::LoginResponse("next stage"));
         }
         if self.stage == Stage::Security {
+            if !self.negotiation.is_authenticated(options) {
+                return Err(ChapError::Target.into());
+            }
             self.stage = Stage::Operational;
             let mut text = self.negotiation.take_reply();
             self.negotiation.offer(options, &mut text);

@@ -8,6 +8,7 @@
 //! Buffers stay the caller's: `R` is what a read fills, `W` is what a write sends. Data-In can be
 //! received straight into `R` (see [`Connection::take_rx_target`]).
 
+mod chap;
 mod command;
 mod control;
 mod error;
@@ -22,6 +23,7 @@ mod task;
 mod text;
 mod tx;
 
+pub use chap::{Chap, ChapError, Mutual};
 pub use error::{Error, Refused, SubmitError};
 pub use event::{
     AsyncNotice, Command, Completion, Data, DiscoveredTarget, Event, Finished, LoginInfo, Outcome,

@@ -1,5 +1,6 @@
 //! The initiator's offers and the check of the target's answers (RFC 7143 sections 6.2 and 13).
 
+use super::chap::Exchange;
 use super::{Error, LoginInfo, Negotiated, Options};
 use crate::keys::{Key, MAX_LENGTH, MIN_LENGTH, Rule, parse_bool, parse_number, yes_no};
 use crate::text::{IRRELEVANT, NOT_UNDERSTOOD, REJECT, Writer};
@@ -12,6 +13,7 @@ pub(super) struct Negotiation {
     negotiated: Negotiated,
     offered: Vec<Key>,
     answered: Vec<Key>,
+    authentication: Exchange,
     /// Answers to what the target offers on its own account.
     reply: Writer,
     pub portal_group_tag: Option<u16>,
@@ -26,6 +28,7 @@ impl Negotiation {
             negotiated: Negotiated::fallback(options),
             offered: Vec::new(),
             answered: Vec::new(),
+            authentication: Exchange::default(),
             reply: Writer::new(),
             portal_group_tag: None,
             target_alias: None,
@@ -50,7 +53,7 @@ impl Negotiation {
         }
         if !options.skip_security {
             self.offered.push(Key::AuthMethod);
-            text.pair(Key::AuthMethod.name(), "None");
+            text.pair(Key::AuthMethod.name(), method(options));
         }
         text
     }
@@ -104,7 +107,11 @@ impl Negotiation {
         match key.rule() {
             Rule::DeclareNumber(low, high) => self.take_number(key, value, low, high),
             Rule::DeclareText => self.take_text(key, value),
-            Rule::Query => Err(Error::Answer(key)),
+            Rule::Authentication if options.chap.is_some() => {
+                self.authentication.take(key, value);
+                Ok(())
+            }
+            Rule::Query | Rule::Authentication => Err(Error::Answer(key)),
             _ if self.offered.contains(&key) => self.take_answer(options, key, value),
             _ if extra => Ok(()),
             rule => self.answer_offer(key, rule, value),
@@ -137,10 +144,11 @@ impl Negotiation {
     /// Takes the answer to an offer: it must be what the result function can give.
     fn take_answer(&mut self, options: &Options, key: Key, value: &str) -> Result<(), Error> {
         if key == Key::AuthMethod {
-            return match value {
-                "None" => Ok(()),
-                other => Err(Error::Authentication(other.into())),
-            };
+            if value != method(options) {
+                return Err(Error::Authentication(value.into()));
+            }
+            self.authentication.agree();
+            return Ok(());
         }
         if [IRRELEVANT, REJECT, NOT_UNDERSTOOD].contains(&value) {
             // The default holds; `finish` refuses it where it will not do.
@@ -203,9 +211,27 @@ impl Negotiation {
                 self.reply.pair(name, low);
             }
             Rule::Maximum(..) | Rule::Or | Rule::And => self.reply.pair(name, value),
-            Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query => {}
+            Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query | Rule::Authentication => {}
         }
         Ok(())
+    }
+
+    /// Goes a step further in the authentication, when a text of the target's is complete.
+    pub fn authenticate(&mut self, options: &Options) -> Result<(), Error> {
+        match &options.chap {
+            Some(chap) => Ok(self.authentication.step(chap, &mut self.reply)?),
+            None => Ok(()),
+        }
+    }
+
+    /// True when this side has nothing to add to the security stage.
+    pub fn may_leave_security(&self, options: &Options) -> bool {
+        options.chap.is_none() || self.authentication.may_leave()
+    }
+
+    /// True when both sides know what they want to know of each other.
+    pub fn is_authenticated(&self, options: &Options) -> bool {
+        options.chap.is_none() || self.authentication.is_done()
     }
 
     /// The answers that are due to the target, once.
@@ -231,6 +257,12 @@ impl Negotiation {
             answers: core::mem::take(&mut self.answers),
         })
     }
+}
+
+/// The only method that is offered. With CHAP at hand, None would be an invitation to whoever
+/// poses as the target.
+fn method(options: &Options) -> &'static str {
+    if options.chap.is_some() { "CHAP" } else { "None" }
 }
 
 fn number(key: Key, value: &str, low: u32, high: u32) -> Result<u32, Error> {

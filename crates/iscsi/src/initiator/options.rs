@@ -1,5 +1,6 @@
 //! What an initiator offers, and what comes out of it.
 
+use super::Chap;
 use crate::keys::{MAX_LENGTH, MIN_LENGTH};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -73,8 +74,11 @@ pub struct Options {
     pub tsih: u16,
     /// Connection identifier.
     pub cid: u16,
-    /// Begin with operational negotiation instead of offering AuthMethod=None first.
+    /// Begin with operational negotiation instead of offering an authentication
+    /// method first.
     pub skip_security: bool,
+    /// How this side authenticates itself; `None`: not at all.
+    pub chap: Option<Chap>,
     /// Header digest to offer.
     pub header_digest: DigestOffer,
     /// Data digest to offer.
@@ -124,6 +128,7 @@ impl Options {
             tsih: 0,
             cid: 0,
             skip_security: false,
+            chap: None,
             header_digest: DigestOffer::None,
             data_digest: DigestOffer::None,
             max_recv_data_segment_length: 256 << 10,

@@ -9,7 +9,10 @@ use super::task::Tasks;
 use super::text_phase::Exchange;
 use super::transfer::Transfers;
 use super::window::Window;
-use super::{Counters, Cx, LoginRefusal, Options, SessionType, Site, Transmit};
+use super::{
+    AuthenticationError, Counters, Cx, LoginIdentity, LoginRefusal, Options, SessionType, Site,
+    Transmit,
+};
 use crate::digest::DIGEST_LEN;
 use crate::negotiation::Negotiated;
 use crate::pdu::{self, AsyncEvent, U16, U32};
@@ -199,6 +202,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Who logs in, as far as that is known; nothing after a login that came to its end.
+    #[must_use]
+    pub fn login_identity(&self) -> Option<&LoginIdentity> {
+        self.login.as_ref().map(|login| login.identity())
+    }
+
+    /// Why the initiator could not be authenticated, for the administrator's eyes: the initiator
+    /// is told no more than that.
+    #[must_use]
+    pub fn authentication_error(&self) -> Option<AuthenticationError> {
+        self.login.as_ref().and_then(|login| login.authentication_error())
     }
 
     /// True in the full feature phase.

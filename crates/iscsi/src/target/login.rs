@@ -1,12 +1,13 @@
 //! The target's side of the login phase (RFC 7143 sections 6.3 and 11.12).
 
+use super::authentication::{Authentication, AuthenticationError, ChapKeys};
 use super::options::{DigestPolicy, Options};
 use super::site::{LoginIdentity, LoginRefusal, SessionType, Site};
-use crate::keys::{Key, choose, valid_name};
+use crate::keys::{Key, Rule, valid_name};
 use crate::negotiation::{self, Negotiated};
 use crate::pdu::{CONTINUE, LoginRequest, LoginStatus, Stage, TRANSIT};
 use crate::text::{Collector, NOT_UNDERSTOOD, REJECT, Writer, pairs};
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// Longest data segment of login PDUs in both directions, in bytes: declared lengths count from the
@@ -37,12 +38,20 @@ pub(super) struct Login {
     /// The names were checked and the target was found.
     identified: bool,
     declared: bool,
+    authentication: Authentication,
+    /// TargetAlias, until it was told.
+    alias: Option<String>,
 }
 
 impl Login {
     /// Who logs in.
     pub(super) fn identity(&self) -> &LoginIdentity {
         &self.identity
+    }
+
+    /// Why the initiator could not be authenticated.
+    pub(super) fn authentication_error(&self) -> Option<AuthenticationError> {
+        self.authentication.failure
     }
 
     /// Takes a Login Request.
@@ -69,9 +78,10 @@ impl Login {
         let mut writer = Writer::new();
         self.identify(&text)?;
         if !self.identified {
-            self.find_target(site, &mut writer)?;
+            self.find_target(stage, site, &mut writer)?;
         }
-        self.negotiate(&text, stage, options, negotiated, &mut writer)?;
+        let keys = self.negotiate(&text, stage, options, negotiated, &mut writer)?;
+        self.authenticate(pdu.flags, &keys, site, &mut writer)?;
         if stage == Stage::Operational && !self.declared {
             self.declared = true;
             negotiated.target_max_recv = options.max_recv_data_segment_length;
@@ -152,38 +162,63 @@ impl Login {
         Ok(())
     }
 
-    /// Looks the target up, once the first text is complete.
-    fn find_target(&mut self, site: &impl Site, out: &mut Writer) -> Result<(), LoginRefusal> {
+    /// Looks the target up, once the first text is complete, and what is to be proved there.
+    fn find_target(
+        &mut self,
+        stage: Stage,
+        site: &impl Site,
+        out: &mut Writer,
+    ) -> Result<(), LoginRefusal> {
         let id = &mut self.identity;
         if id.initiator_name.is_empty() {
             return Err(LoginStatus::MissingParameter.into());
         }
         self.identified = true;
-        if id.session_type == SessionType::Discovery {
-            return Ok(());
+        if id.session_type == SessionType::Normal {
+            match &id.target_name {
+                None => return Err(LoginStatus::MissingParameter.into()),
+                Some(name) if !valid_name(name) => return Err(LoginStatus::NotFound.into()),
+                Some(_) => {}
+            }
+            let info = site.find_target(id)?;
+            out.pair(Key::TargetPortalGroupTag.name(), info.portal_group_tag);
+            self.alias = info.alias;
         }
-        match &id.target_name {
-            None => return Err(LoginStatus::MissingParameter.into()),
-            Some(name) if !valid_name(name) => return Err(LoginStatus::NotFound.into()),
-            Some(_) => {}
-        }
-        let info = site.find_target(id)?;
-        out.pair(Key::TargetPortalGroupTag.name(), info.portal_group_tag);
-        if let Some(alias) = info.alias {
-            out.pair(Key::TargetAlias.name(), alias);
+        self.authentication.need(site.credentials(id)?);
+        if stage != Stage::Security && !self.authentication.is_done() {
+            return Err(self.authentication.fail(AuthenticationError::Skipped).into());
         }
         Ok(())
     }
 
-    /// Answers the keys of a text.
-    fn negotiate(
+    /// Goes a step further in the authentication.
+    fn authenticate(
         &mut self,
-        text: &[u8],
+        flags: u8,
+        keys: &ChapKeys<'_>,
+        site: &impl Site,
+        out: &mut Writer,
+    ) -> Result<(), LoginStatus> {
+        self.authentication.step(keys, flags & TRANSIT != 0, site, out)?;
+        if self.authentication.is_done() {
+            // Only who may come in gets to know what is here.
+            if let Some(alias) = self.alias.take() {
+                out.pair(Key::TargetAlias.name(), alias);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the keys of a text, but for those of the authentication.
+    fn negotiate<'a>(
+        &mut self,
+        text: &'a [u8],
         stage: Stage,
         options: &Options,
         negotiated: &mut Negotiated,
         out: &mut Writer,
-    ) -> Result<(), LoginStatus> {
+    ) -> Result<ChapKeys<'a>, LoginStatus> {
+        let mut chap = ChapKeys::default();
         let discovery = self.identity.session_type == SessionType::Discovery;
         for pair in pairs(text) {
             let (name, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
@@ -199,7 +234,8 @@ impl Login {
             ) {
                 continue;
             }
-            if stage == Stage::Security && key != Key::AuthMethod {
+            let authentication = key.rule() == Rule::Authentication || key == Key::AuthMethod;
+            if stage == Stage::Security && !authentication {
                 // It may be offered again where it belongs.
                 out.pair(name, REJECT);
                 continue;
@@ -210,15 +246,19 @@ impl Login {
                 return Err(LoginStatus::InitiatorError);
             }
             self.seen |= bit;
-            if key == Key::AuthMethod {
-                out.pair(name, authenticate(stage, value)?);
+            if authentication && stage != Stage::Security {
+                out.pair(name, REJECT);
+            } else if key == Key::AuthMethod {
+                out.pair(name, self.authentication.choose(value)?);
+            } else if authentication {
+                chap.take(key, value);
             } else if let Some(answer) =
                 negotiation::answer(negotiated, options, discovery, key, value)
             {
                 out.pair(name, answer);
             }
         }
-        Ok(())
+        Ok(chap)
     }
 
     /// Sends the next part of the answer; with the last part the stage may change.
@@ -238,6 +278,8 @@ impl Login {
             return Ok(Step::Answer { flags: flags | CONTINUE, text });
         }
         let next = Stage::next(request).filter(|_| request & TRANSIT != 0);
+        // Nobody gets past the security stage before its end, whatever it asks for.
+        let next = next.filter(|_| self.authentication.is_done());
         let Some(next) = next else { return Ok(Step::Answer { flags, text }) };
         self.stage = Some(next);
         let flags = flags | TRANSIT | next.code();
@@ -257,14 +299,4 @@ impl Login {
             negotiated.first_burst_length.min(negotiated.max_burst_length);
         Ok(Step::Finished { flags, text })
     }
-}
-
-/// Chooses an authentication method from the offered list. This is the place where CHAP joins: it
-/// would keep the login in the security stage until its exchange is done.
-fn authenticate(stage: Stage, offered: &str) -> Result<&'static str, LoginStatus> {
-    if stage != Stage::Security {
-        return Ok(REJECT);
-    }
-    choose(offered, |method| method == "None").ok_or(LoginStatus::AuthenticationFailure)?;
-    Ok("None")
 }

@@ -8,6 +8,7 @@
 //! first and into a scratch buffer behind it, [`Connection::rx_payload`] with what went into the
 //! target, [`Connection::rx_bytes`] with what went into the scratch buffer.
 
+mod authentication;
 mod command;
 mod connection;
 mod control;
@@ -28,6 +29,7 @@ mod tmf;
 mod transfer;
 mod window;
 
+pub use authentication::{AuthenticationError, Credentials};
 pub use connection::Connection;
 pub use counters::Counters;
 pub use event::{CloseReason, Command, Event, Response, TransferError, Wanted};

@@ -1,9 +1,11 @@
 //! What a connection asks of its surroundings.
 
+use super::authentication::Credentials;
 use super::event::Event;
 use crate::digest::Crc32c;
 use crate::pdu::LoginStatus;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
@@ -18,6 +20,17 @@ pub trait Site {
 
     /// Looks up the target of a normal session, for this initiator on this portal.
     fn find_target(&self, identity: &LoginIdentity) -> Result<TargetInfo, LoginRefusal>;
+
+    /// What the initiator has to prove before it gets on; none: nothing. Asked once for each login,
+    /// of a normal session after its target was found, and of a discovery session.
+    fn credentials(
+        &self,
+        identity: &LoginIdentity,
+    ) -> Result<Option<Arc<Credentials>>, LoginRefusal>;
+
+    /// Fills `bytes` with random bytes that nobody can guess. False if there are none to be had;
+    /// the login is refused then.
+    fn random(&self, bytes: &mut [u8]) -> bool;
 
     /// Calls `each` with target name, `address:port` and portal group tag of every portal asked
     /// for; the portals of one target follow each other.

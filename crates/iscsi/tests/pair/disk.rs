@@ -1,11 +1,12 @@
 //! The layer above the target's end: a disk in memory that answers late and out of order.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_iscsi::pdu::{LoginStatus, TmfFunction, TmfResponse};
 use lunet_iscsi::target::{
-    Command, Connection, Event, LoginIdentity, LoginRefusal, Response, SendTargets, Site, Tag,
-    TargetInfo, Wanted,
+    Command, Connection, Credentials, Event, LoginIdentity, LoginRefusal, Response, SendTargets,
+    Site, Tag, TargetInfo, Wanted,
 };
 
 use crate::settings::TARGET;
@@ -36,6 +37,14 @@ pub struct Place {
     pub failing: u64,
     /// Portals that discovery shows for each target, and targets.
     pub portals: Vec<(String, String, u16)>,
+    /// What initiators have to prove.
+    pub credentials: Option<Arc<Credentials>>,
+}
+
+impl Place {
+    pub fn new(rng: Rng) -> Self {
+        Self { rng, failing: 0, portals: Vec::new(), credentials: None }
+    }
 }
 
 impl Site for Place {
@@ -52,6 +61,15 @@ impl Site for Place {
             }
             _ => Err(LoginStatus::NotFound.into()),
         }
+    }
+
+    fn credentials(&self, _: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        Ok(self.credentials.clone())
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        bytes.copy_from_slice(&self.rng.clone().bytes(bytes.len()));
+        true
     }
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {

@@ -1,6 +1,7 @@
 //! Both ends, the wires between them, and the time.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_iscsi::{initiator, target};
@@ -30,6 +31,16 @@ pub struct World {
 
 impl World {
     pub fn new(initiator: initiator::Options, target: target::Options, seed: u64) -> Self {
+        Self::guarded(initiator, target, None, seed)
+    }
+
+    /// A world whose target asks for these credentials.
+    pub fn guarded(
+        initiator: initiator::Options,
+        target: target::Options,
+        credentials: Option<Arc<target::Credentials>>,
+        seed: u64,
+    ) -> Self {
         let mut rng = Rng(seed);
         let now = Duration::from_secs(1000);
         let mut world = Self {
@@ -37,7 +48,7 @@ impl World {
             initiator: Initiator::new(initiator),
             target: target::Connection::new(target, now),
             disk: Disk::new(Rng(rng.next())),
-            place: Place { rng: Rng(rng.next()), failing: 0, portals: Vec::new() },
+            place: Place { credentials, ..Place::new(Rng(rng.next())) },
             rng,
             to_target: Wire::default(),
             to_initiator: Wire::default(),

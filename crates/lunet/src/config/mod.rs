@@ -170,6 +170,8 @@ pub struct Volume {
     pub physical_block_size: Option<u32>,
     /// Writes are refused.
     pub read_only: bool,
+    /// Initiators may eject the medium and load it again.
+    pub removable: bool,
     /// T10 vendor identification.
     pub vendor: Option<String>,
     /// Product identification.

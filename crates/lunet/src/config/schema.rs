@@ -102,6 +102,7 @@ pub const VOLUME: Table = Table {
         key("block-size", "integer", "512"),
         key("physical-block-size", "integer", "4096"),
         key("read-only", "boolean", "false"),
+        key("removable", "boolean", "false"),
         key("cache", "string", "\"buffered\""),
         key("provisioning", "string", "\"thin\""),
         key("vendor", "string", "\"LUNET\""),

@@ -95,6 +95,8 @@ fn volume(
     }
     let mut read_only = false;
     table.set("read-only", &mut read_only, &boolean, mistakes);
+    let mut removable = false;
+    table.set("removable", &mut removable, &boolean, mistakes);
     let text = |key, most, mistakes: &mut Mistakes| {
         table.get(key, &|v| label(v, most), mistakes).map(|found: At<String>| found.value)
     };
@@ -110,6 +112,7 @@ fn volume(
         block_size,
         physical_block_size,
         read_only,
+        removable,
         vendor,
         product,
         serial,

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::Epoll;
-use super::pool::{Call, Job};
 use crate::disk::{DiskOp, Refused};
+use crate::pool::{Call, Job};
 use crate::{Buf, Event, FileId, Token};
 
 /// A file in use.
@@ -113,6 +113,7 @@ fn call(op: &DiskOp, buf: Option<&Buf>) -> Option<Call> {
             Call::Write { from: from.as_ptr(), len: range.len(), offset: *offset as i64 }
         }
         DiskOp::SyncData => Call::SyncData,
+        DiskOp::Discard { offset, len } => Call::Discard([*offset, *len]),
         DiskOp::Allocate { mode, offset, len } => {
             Call::Allocate { mode: *mode, offset: *offset as i64, len: *len as i64 }
         }

@@ -3,7 +3,6 @@
 
 mod accept;
 mod disk;
-mod pool;
 mod socket;
 
 use std::collections::VecDeque;
@@ -15,8 +14,8 @@ use slab::Slab;
 
 use self::accept::Listener;
 use self::disk::{Disk, OpenFile};
-use self::pool::{Job, Outcome, Pool};
 use self::socket::{Attempt, Socket};
+use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
 use crate::{Config, Counters, Event, Waker};

@@ -11,29 +11,30 @@ use io_uring::{opcode, types};
 use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::disk::{DiskOp, Refused};
+use crate::pool::Call;
 use crate::{Buf, Event, FileId, Token};
 
 /// A file in use. The handle refers to it, so it stays open as long.
 pub(super) struct OpenFile {
     handle: Handle,
-    _file: Arc<File>,
-    in_flight: u32,
+    file: Arc<File>,
+    pub(super) in_flight: u32,
     /// To be let go with the last operation in flight.
     leaving: bool,
 }
 
 /// An operation in flight.
 pub(super) struct Disk {
-    token: Token,
-    buf: Option<Buf>,
+    pub(super) token: Token,
+    pub(super) buf: Option<Buf>,
     /// The place of its file.
-    file: u32,
+    pub(super) file: u32,
 }
 
 impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
         let handle = self.register(file.as_raw_fd());
-        let file = OpenFile { handle, _file: file, in_flight: 0, leaving: false };
+        let file = OpenFile { handle, file, in_flight: 0, leaving: false };
         FileId(self.files.insert(file))
     }
 
@@ -63,6 +64,10 @@ impl Uring {
         let Some(file) = self.files.get_mut(id.0).filter(|file| !file.leaving) else {
             return Err(Refused { buf, errno: libc::EBADF });
         };
+        if let DiskOp::Discard { offset, len } = op {
+            let fd = file.file.as_raw_fd();
+            return self.help(id, fd, Call::Discard([offset, len]), token);
+        }
         file.in_flight += 1;
         let handle = file.handle;
         let entry = build(handle.number(), &op, buf.as_ref(), self.fixed_buffers);
@@ -74,9 +79,13 @@ impl Uring {
         Ok(())
     }
 
-    pub(super) fn disk_done(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
+    pub(super) fn disk_done(
+        &mut self,
+        index: u32,
+        result: Result<usize, i32>,
+        events: &mut Vec<Event>,
+    ) {
         let Some(Disk { token, buf, file }) = self.disks.try_remove(index as usize) else { return };
-        let result = usize::try_from(result).map_err(|_| -result);
         events.push(Event::Disk { token, buf, result });
         let Some(open) = self.files.at(file) else { return };
         open.in_flight -= 1;
@@ -87,7 +96,11 @@ impl Uring {
 
     pub(crate) fn cancel(&mut self, token: Token) {
         for (index, disk) in &self.disks {
-            if disk.token == token {
+            if disk.token != token {
+                continue;
+            }
+            let with_helpers = self.helpers.as_ref().is_some_and(|h| h.give_up(index as u32));
+            if !with_helpers {
                 self.queue.push_cancel(Kind::Disk.user_data(index as u32));
             }
         }
@@ -126,8 +139,11 @@ fn build(fd: types::Fd, op: &DiskOp, buf: Option<&Buf>, fixed: bool) -> Entry {
             opcode::Fallocate::new(fd, *len).offset(*offset).mode(*mode).build()
         }
         (DiskOp::SyncData, _) => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        // `DiskOp::is_valid` has refused all but empty transfers without a buffer.
-        (DiskOp::Read { .. } | DiskOp::Write { .. }, None) => opcode::Nop::new().build(),
+        // `DiskOp::is_valid` has refused all but empty transfers without a buffer; a discard is not
+        // built here.
+        (DiskOp::Read { .. } | DiskOp::Write { .. } | DiskOp::Discard { .. }, _) => {
+            opcode::Nop::new().build()
+        }
     }
 }
 

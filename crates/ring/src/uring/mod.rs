@@ -2,6 +2,7 @@
 
 mod accept;
 mod disk;
+mod helpers;
 mod queue;
 mod setup;
 mod socket;
@@ -16,6 +17,7 @@ use slab::Slab;
 
 use self::accept::Listener;
 use self::disk::{Disk, OpenFile};
+use self::helpers::Helpers;
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use crate::slots::Slots;
@@ -27,6 +29,8 @@ pub(crate) struct Uring {
     listeners: Slots<Listener>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
+    /// Made for the first operation that needs them.
+    helpers: Option<Helpers>,
     /// Free places in the table of registered files.
     free_places: Vec<u32>,
     fixed_buffers: bool,
@@ -58,6 +62,7 @@ impl Uring {
             listeners: Slots::new(),
             files: Slots::new(),
             disks: Slab::with_capacity(config.entries as usize),
+            helpers: None,
             free_places: (0..setup.fixed_files).rev().collect(),
             fixed_buffers: setup.fixed_buffers,
             poll_first: setup.deferred,
@@ -186,9 +191,13 @@ impl Uring {
             match Kind::parse(done.user_data) {
                 Some((Kind::Recv, index)) => self.recv_done(index, result, events),
                 Some((Kind::Send, index)) => self.send_done(index, result, events),
-                Some((Kind::Disk, index)) => self.disk_done(index, result, events),
+                Some((Kind::Disk, index)) => {
+                    let result = usize::try_from(result).map_err(|_| -result);
+                    self.disk_done(index, result, events);
+                }
                 Some((Kind::Accept, index)) => self.accept_done(index, result, done.flags, events),
                 Some((Kind::Wake, _)) => self.woken(events),
+                Some((Kind::Helpers, _)) => self.helpers_done(events),
                 Some((Kind::Cancel, _)) | None => {}
             }
         }
@@ -214,6 +223,9 @@ impl Drop for Uring {
         self.close_all_sockets();
         self.cancel_all_disks();
         self.queue.push_cancel(Kind::Wake.user_data(0));
+        if self.helpers.is_some() {
+            self.queue.push_cancel(Kind::Helpers.user_data(0));
+        }
         let mut events = Vec::new();
         while self.queue.in_flight() > 0 {
             self.queue.flush();
@@ -222,6 +234,7 @@ impl Drop for Uring {
                 mem::forget(mem::replace(&mut self.sockets, Slots::new()));
                 mem::forget(mem::take(&mut self.disks));
                 mem::forget(mem::take(&mut self.wake_count));
+                mem::forget(self.helpers.take());
                 return;
             }
             self.work_off(&mut events);

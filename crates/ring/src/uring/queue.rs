@@ -27,6 +27,7 @@ pub(super) enum Kind {
     Accept,
     Wake,
     Cancel,
+    Helpers,
 }
 
 impl Kind {
@@ -42,6 +43,7 @@ impl Kind {
             4 => Self::Accept,
             5 => Self::Wake,
             6 => Self::Cancel,
+            7 => Self::Helpers,
             _ => return None,
         };
         Some((kind, user_data as u32))

@@ -69,6 +69,8 @@ pub(crate) enum Guard {
     Write,
     /// START STOP UNIT: `Status` if it starts the unit, else `Write`.
     Power,
+    /// PREVENT ALLOW MEDIUM REMOVAL: `Free` if it allows, else `Write`.
+    Prevent,
 }
 
 /// What the reservations of a logical unit let one nexus do.
@@ -93,7 +95,7 @@ impl Access {
             Guard::Free => true,
             Guard::Status => self.status,
             Guard::Read => self.read,
-            Guard::Write | Guard::Power => self.write,
+            Guard::Write | Guard::Power | Guard::Prevent => self.write,
         }
     }
 }

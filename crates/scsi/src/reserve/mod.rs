@@ -61,6 +61,8 @@ impl From<Sense> for Refusal {
 struct Sitting {
     nexus: Arc<NexusId>,
     pending: Attentions,
+    /// PREVENT ALLOW MEDIUM REMOVAL: this nexus wants the medium to stay.
+    prevents: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +136,7 @@ impl Reservations {
 
     /// A nexus has logged in.
     pub fn attach(&mut self, nexus: Arc<NexusId>) -> Seat {
-        let sitting = Some(Sitting { nexus, pending: Attentions::default() });
+        let sitting = Some(Sitting { nexus, pending: Attentions::default(), prevents: false });
         match self.seats.iter().position(Option::is_none) {
             Some(free) => {
                 self.seats[free] = sitting;
@@ -156,8 +158,11 @@ impl Reservations {
         }
     }
 
-    /// A reset of the unit or the target: ends RESERVE, persistent reservations stay.
+    /// A reset of the unit or the target: ends RESERVE and PREVENT, persistent reservations stay.
     pub fn reset(&mut self) {
+        for sitting in self.seats.iter_mut().flatten() {
+            sitting.prevents = false;
+        }
         if matches!(self.held, Held::Legacy(_)) {
             self.held = Held::Free;
             self.changes += 1;
@@ -195,6 +200,26 @@ impl Reservations {
             }
         }
         self.changes += 1;
+    }
+
+    /// Establishes a unit attention for every nexus.
+    pub fn attend_all(&mut self, attention: Attention) {
+        for sitting in self.seats.iter_mut().flatten() {
+            sitting.pending.establish(attention);
+        }
+        self.changes += 1;
+    }
+
+    /// PREVENT ALLOW MEDIUM REMOVAL (SPC-5 6.16) of the nexus in `seat`.
+    pub fn prevent_removal(&mut self, seat: Seat, prevent: bool) {
+        if let Some(Some(sitting)) = self.seats.get_mut(seat.0) {
+            sitting.prevents = prevent;
+        }
+    }
+
+    /// True if a nexus that is logged in prevents the removal of the medium.
+    pub fn removal_prevented(&self) -> bool {
+        self.seats.iter().flatten().any(|sitting| sitting.prevents)
     }
 
     /// Carries a request of the nexus in `seat` out.
@@ -263,6 +288,13 @@ impl Reservations {
             if nexuses.contains(&sitting.nexus) {
                 sitting.pending.establish(attention);
             }
+        }
+    }
+
+    /// Lets the medium go as far as these nexuses are concerned: they have lost their registration.
+    fn allow_removal(&mut self, nexuses: &[Arc<NexusId>]) {
+        for sitting in self.seats.iter_mut().flatten() {
+            sitting.prevents &= !nexuses.contains(&sitting.nexus);
         }
     }
 

@@ -27,7 +27,11 @@ impl Reservations {
             Out::Clear { key } => self.clear(nexus, *key),
             Out::Preempt { key, victim, scope_and_kind, abort } => {
                 let aborts = self.preempt(nexus, *key, *victim, *scope_and_kind)?;
-                Ok(if *abort { aborts } else { Vec::new() })
+                if !*abort {
+                    return Ok(Vec::new());
+                }
+                self.allow_removal(&aborts);
+                Ok(aborts)
             }
             Out::Move(to) => self.move_to(nexus, to),
         }
@@ -184,6 +188,7 @@ impl Reservations {
     fn clear(&mut self, nexus: &Arc<NexusId>, key: u64) -> Result {
         self.registered(nexus, key)?;
         let others = self.others(nexus);
+        self.allow_removal(&others);
         self.registrations.clear();
         self.held = Held::Free;
         self.generation = self.generation.wrapping_add(1);

@@ -58,9 +58,13 @@ pub fn unit_thick() -> Unit {
     })
 }
 
+pub fn unit_removable() -> Unit {
+    Unit { removable: true, ..unit() }
+}
+
 /// Every kind of unit.
-pub fn units() -> [Unit; 5] {
-    [unit(), unit_512e(), unit_4kn(), unit_read_only(), unit_thick()]
+pub fn units() -> [Unit; 6] {
+    [unit(), unit_512e(), unit_4kn(), unit_read_only(), unit_thick(), unit_removable()]
 }
 
 pub fn identity() -> Identity {

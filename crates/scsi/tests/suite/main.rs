@@ -3,6 +3,7 @@
 mod cluster;
 mod common;
 mod io;
+mod medium;
 mod mode_select;
 mod properties;
 mod replies;

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use lunet_scsi::{
-    Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, Reply, Task, Unit,
-    execute, parameters, status,
+    Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, PowerChange, Reply, Task,
+    Unit, execute, parameters, status,
 };
 use proptest::prelude::*;
 
@@ -30,16 +30,27 @@ fn check(unit: &Unit, task: &Task) {
             assert!(!ranges.is_empty());
             ranges.clone()
         }
-        Action::Power(_) | Action::Reservation(_) | Action::WriteProtect(_) => vec![],
+        Action::Power(_)
+        | Action::PreventRemoval(_)
+        | Action::Reservation(_)
+        | Action::WriteProtect(_) => vec![],
     };
     for range in ranges {
         assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");
     }
 }
 
+const POWER: [PowerChange; 5] = [
+    PowerChange::Active,
+    PowerChange::Idle,
+    PowerChange::Standby,
+    PowerChange::Stopped,
+    PowerChange::Eject,
+];
+
 /// Command blocks that get past the first checks: a listed operation code, mostly small fields.
 fn cdbs() -> impl Strategy<Value = Vec<u8>> {
-    let codes: Vec<(u8, u8)> = listed(&unit())
+    let codes: Vec<(u8, u8)> = listed(&unit_removable())
         .into_iter()
         .map(|(code, action, _)| (code, action.unwrap_or(0) as u8))
         .collect();
@@ -62,13 +73,13 @@ proptest! {
         cdb in cdbs(),
         expects_read in prop_oneof![Just(0), 0..2000_u32, Just(u32::MAX)],
         expects_write in prop_oneof![Just(0), Just(512), Just(4096), 0..2000_u32, Just(u32::MAX)],
-        which in 0..5_usize,
+        which in 0..6_usize,
         attention in any::<bool>(),
-        stopped in any::<bool>(),
+        power in prop::sample::select(&POWER[..]),
         nowhere in any::<bool>(),
     ) {
         let unit = &units()[which];
-        unit.state.set_stopped(stopped);
+        unit.state.change_power(power);
         let mut nexus = Nexus::new();
         if attention {
             nexus.establish(Attention::PowerOn);
@@ -147,7 +158,7 @@ const VERIFYS: [u8; 3] = [0x2F, 0xAF, 0x8F];
 
 #[test]
 fn the_usage_data_says_which_bits_are_looked_at() {
-    let (unit, mut random) = (unit(), Random(0x9E37_79B9_7F4A_7C15));
+    let (unit, mut random) = (unit_removable(), Random(0x9E37_79B9_7F4A_7C15));
     for (code, action, len) in listed(&unit) {
         let [high, low] = action.unwrap_or(0).to_be_bytes();
         let option = if action.is_some() { 2 } else { 1 };

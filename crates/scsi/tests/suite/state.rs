@@ -1,7 +1,9 @@
 //! What a command's answer depends on besides its command block: unit attentions and power.
 
 use crate::common::*;
-use lunet_scsi::{Action, Attention, Code, CommandIn, Key, Nexus, Power, Unit, execute};
+use lunet_scsi::{
+    Action, Attention, Code, CommandIn, Key, Nexus, Power, PowerChange, Unit, execute,
+};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
@@ -70,14 +72,18 @@ fn request_sense_reports_and_clears_in_either_format() {
 fn start_stop_unit() {
     let unit = unit();
     let power = |b1, b3, b4| run(&unit, &[0x1B, b1, 0, b3, b4, 0]).action;
-    let action = |start, no_flush, immediate| Action::Power(Power { start, no_flush, immediate });
-    assert_eq!(power(0, 0, 0x00), action(false, false, false));
-    assert_eq!(power(1, 0, 0x04), action(false, true, true));
-    assert_eq!(power(0, 0, 0x01), action(true, false, false));
-    assert_eq!(power(0, 0, 0x10), action(true, false, false));
+    let action = |change, flush, immediate| Action::Power(Power { change, flush, immediate });
+    assert_eq!(power(0, 0, 0x00), action(PowerChange::Stopped, true, false));
+    assert_eq!(power(1, 0, 0x04), action(PowerChange::Stopped, false, true));
+    assert_eq!(power(0, 0, 0x01), action(PowerChange::Active, false, false));
+    assert_eq!(power(0, 0, 0x10), action(PowerChange::Active, false, false));
+    // START and LOEJ say nothing where there is a power condition.
+    assert_eq!(power(1, 0, 0x23), action(PowerChange::Idle, false, true));
+    assert_eq!(power(0, 0, 0x30), action(PowerChange::Standby, true, false));
+    assert_eq!(power(0, 0, 0x34), action(PowerChange::Standby, false, false));
     good(&run(&unit, &[0x1B, 0, 0, 0, 0x70, 0]));
-    // Eject, load, idle, standby, a modifier of ACTIVE.
-    for (b3, b4) in [(0, 0x02), (0, 0x03), (0, 0x20), (0, 0x30), (1, 0x10), (1, 0x70)] {
+    // Eject, load, timers, a modifier.
+    for (b3, b4) in [(0, 0x02), (0, 0x03), (0, 0xA0), (0, 0xB0), (1, 0x10), (1, 0x20), (1, 0x70)] {
         let task = run(&unit, &[0x1B, 0, 0, b3, b4, 0]);
         illegal(&task, Code::INVALID_FIELD_IN_CDB);
     }
@@ -86,7 +92,7 @@ fn start_stop_unit() {
 #[test]
 fn a_stopped_unit_is_not_ready_until_it_is_started() {
     let unit = unit();
-    unit.state.set_stopped(true);
+    unit.state.change_power(PowerChange::Stopped);
     let not_ready = (Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
     for (opcode, _, len) in listed(&unit) {
         let task = run(&unit, &cdb(len, &[(0, &[opcode])]));
@@ -100,7 +106,7 @@ fn a_stopped_unit_is_not_ready_until_it_is_started() {
     }
     let sense = data(run(&unit, &[3, 0, 0, 0, 252, 0]));
     assert_eq!((sense[2], sense[12], sense[13]), (2, 0x04, 0x02));
-    unit.state.set_stopped(false);
+    unit.state.change_power(PowerChange::Active);
     good(&run(&unit, &TEST_UNIT_READY));
 }
 

@@ -7,6 +7,7 @@
 mod away;
 mod compare;
 mod intake;
+mod power;
 mod read;
 mod reserve;
 mod start;
@@ -292,7 +293,7 @@ impl Engine {
             self.volumes[task.volume].core.fence.lift(range);
         }
         // Before the task goes: with it goes a volume that was removed.
-        self.stop_unit(index);
+        self.change_power(index);
         self.remove_task(index);
     }
 
@@ -331,7 +332,7 @@ impl Engine {
         let task = &self.tasks[index as usize];
         debug_assert!(task.idle(), "a command was answered with work in flight");
         if task.refused.is_none() {
-            self.stop_unit(index);
+            self.change_power(index);
             self.count(index);
         }
         // Before the task goes: with it goes a volume that was removed.

@@ -4,7 +4,7 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, CommandIn, Key, Lun, Power, Reply, SenseFormat, Transfer,
+    Action, Attention, Check, CommandIn, Key, Lun, PowerChange, Reply, SenseFormat, Transfer,
     WriteSameSource, status,
 };
 
@@ -51,8 +51,8 @@ struct Plan {
     piece: Option<Piece>,
     /// The answer does not wait for the job.
     immediate: bool,
-    /// The unit is stopped when the job is done.
-    stops: bool,
+    /// What becomes of the unit when the job is done.
+    power: Option<PowerChange>,
 }
 
 impl Engine {
@@ -109,10 +109,8 @@ impl Engine {
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
-            Action::Power(Power { start: true, .. }) => {
-                self.volumes[volume].core.unit.state.set_stopped(false);
-                self.volumes[volume].count.record(Kind::Other, 0, 0, false);
-                respond(conn, arrival.tag, status::GOOD, &[], transfer);
+            Action::PreventRemoval(prevent) => {
+                self.prevent_removal(conn, (arrival.tag, arrival.lun, volume), prevent);
             }
             action => self.begin(conn, arrival, action),
         }
@@ -132,7 +130,7 @@ impl Engine {
         task.lun = arrival.lun;
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
-        task.stops = plan.stops;
+        task.power = plan.power;
         // What is answered now goes on without a connection.
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.insert_task(task);
@@ -150,7 +148,7 @@ impl Engine {
     /// Starts a job whose command has been answered: a flush.
     fn set_off(&mut self, index: u32) {
         if self.pump_bare(index) {
-            self.stop_unit(index);
+            self.change_power(index);
             self.remove_task(index);
         }
     }
@@ -228,8 +226,12 @@ impl Engine {
                 Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
             }
             Action::Power(power) => {
-                let bare = if power.no_flush { Bare::nothing() } else { self.flush(volume) };
-                Plan { immediate: power.immediate, stops: true, ..Plan::still(Job::Bare(bare)) }
+                let held = self.holds_medium(volume, power.change);
+                let flushes = power.flush && !held;
+                let bare = if flushes { self.flush(volume) } else { Bare::nothing() };
+                // A refusal is not to be missed.
+                let immediate = power.immediate && !held;
+                Plan { immediate, power: Some(power.change), ..Plan::still(Job::Bare(bare)) }
             }
             // Answered before a plan is made, or planned with its data.
             _ => Plan::still(Job::Bare(Bare::nothing())),
@@ -263,14 +265,6 @@ impl Engine {
         pattern.fill(0);
         Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
     }
-
-    /// Carries START STOP UNIT out, once the flush is done.
-    pub(super) fn stop_unit(&self, index: u32) {
-        let task = &self.tasks[index as usize];
-        if task.stops && task.sense.is_none() {
-            self.volumes[task.volume].core.unit.state.set_stopped(true);
-        }
-    }
 }
 
 impl Plan {
@@ -282,7 +276,7 @@ impl Plan {
             job,
             piece: None,
             immediate: false,
-            stops: false,
+            power: None,
         }
     }
 

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
 use lunet_ring::{Buf, Payload};
-use lunet_scsi::{Sense, Transfer};
+use lunet_scsi::{PowerChange, Sense, Transfer};
 
 use super::Engine;
 use super::intake::{Intake, Piece};
@@ -49,8 +49,8 @@ pub struct Task {
     /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
     /// RESERVATION CONFLICT.
     pub refused: Option<u8>,
-    /// Its unit is stopped when it is done.
-    pub stops: bool,
+    /// What becomes of its unit when it is done.
+    pub power: Option<PowerChange>,
     /// It has the engine's spare buffer.
     pub spare: bool,
     /// What it does.
@@ -244,7 +244,7 @@ impl Task {
             writes: None,
             fenced: None,
             refused: None,
-            stops: false,
+            power: None,
             spare: false,
             job,
         }

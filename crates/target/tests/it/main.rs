@@ -3,6 +3,7 @@
 mod commands;
 mod greedy_clients;
 mod live;
+mod medium;
 mod reservations;
 mod sessions;
 mod stalled_storage;

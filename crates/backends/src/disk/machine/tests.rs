@@ -13,6 +13,7 @@ enum Call {
     Sync,
     Punch { at: u64, len: u64 },
     Zero { at: u64, len: u64 },
+    Discard { at: u64, len: u64 },
     Cancel,
 }
 
@@ -44,6 +45,9 @@ impl DiskQueue<Buf> for Kernel {
     fn zero_range(&mut self, slot: u32, at: u64, len: u64) {
         self.calls.push((slot, Call::Zero { at, len }));
     }
+    fn discard(&mut self, slot: u32, at: u64, len: u64) {
+        self.calls.push((slot, Call::Discard { at, len }));
+    }
     fn cancel(&mut self, slot: u32) {
         self.calls.push((slot, Call::Cancel));
     }
@@ -58,6 +62,7 @@ const ABLE: Abilities = Abilities {
     write_cache: true,
     punch_hole: true,
     zero_range: true,
+    discard: None,
 };
 
 struct Bench {
@@ -325,4 +330,81 @@ fn what_cannot_be_done_is_answered_without_the_kernel() {
     let Submit::Done(done) = b.machine.submit(short, &mut b.kernel) else { panic!("accepted") };
     assert_eq!((done.result, done.buf.is_some()), (Err(Error::Unsupported), true));
     assert!(b.kernel.calls.is_empty());
+}
+
+const DISCARDING: Abilities = Abilities {
+    punch_hole: false,
+    discard: Some(Discard { granularity: 16384, first: 4096, zeroes: true, works: true }),
+    ..ABLE
+};
+
+#[test]
+fn what_a_discard_would_leave_is_zeroed() {
+    // Whole units start at 4096 + n * 16384.
+    let cases = [
+        (4096, 16384, vec![Call::Discard { at: 4096, len: 16384 }]),
+        (0, 4096, vec![Call::Zero { at: 0, len: 4096 }]),
+        (8192, 4096, vec![Call::Zero { at: 8192, len: 4096 }]),
+        (
+            0,
+            65536,
+            vec![
+                Call::Zero { at: 0, len: 4096 },
+                Call::Discard { at: 4096, len: 49152 },
+                Call::Zero { at: 53248, len: 12288 },
+            ],
+        ),
+        (
+            4096,
+            ZEROING_STEP + 16384,
+            vec![
+                Call::Discard { at: 4096, len: ZEROING_STEP },
+                Call::Discard { at: 4096 + ZEROING_STEP, len: 16384 },
+            ],
+        ),
+    ];
+    for (at, len, calls) in cases {
+        for op in [Op::Unmap, Op::WriteZeroes { may_unmap: true }] {
+            let mut b = Bench::new(DISCARDING);
+            b.queue(op, ByteRange::new(at, len));
+            let last = calls.len() - 1;
+            for (i, call) in calls.iter().enumerate() {
+                let done = b.step(call.clone(), Ok(0));
+                assert_eq!(done.map(|d| d.result), (i == last).then_some(Ok(())), "{call:?}");
+            }
+        }
+    }
+    let mut b = Bench::new(DISCARDING);
+    b.queue(Op::WriteZeroes { may_unmap: false }, ByteRange::new(4096, 16384));
+    assert!(b.step(Call::Zero { at: 4096, len: 16384 }, Ok(0)).is_some(), "space must stay");
+}
+
+#[test]
+fn a_discard_that_promises_nothing_goes_down_as_it_is() {
+    let discard = Discard { granularity: 16384, first: 0, zeroes: false, works: true };
+    let able = Abilities { discard: Some(discard), ..DISCARDING };
+    let mut b = Bench::new(able);
+    b.queue(Op::Unmap, RANGE);
+    let done = b.step(Call::Discard { at: 8192, len: 4096 }, Ok(0)).expect("done");
+    assert_eq!(done.result, Ok(()));
+    b.queue(Op::WriteZeroes { may_unmap: true }, RANGE);
+    assert!(b.step(Call::Zero { at: 8192, len: 4096 }, Ok(0)).is_some(), "must be zeroes");
+    // The device changes its mind: that is no failure.
+    b.queue(Op::Unmap, RANGE);
+    let refused = Err(errno(Errno::OPNOTSUPP));
+    let done = b.step(Call::Discard { at: 8192, len: 4096 }, refused).expect("done");
+    assert_eq!(done.result, Ok(()));
+    let Submit::Done(done) = b.submit(1, Op::Unmap, RANGE) else { panic!("tried once more") };
+    assert_eq!(done.result, Ok(()));
+}
+
+#[test]
+fn a_discard_that_is_refused_becomes_zeroes_where_they_are_promised() {
+    let mut b = Bench::new(DISCARDING);
+    b.queue(Op::Unmap, ByteRange::new(4096, 16384));
+    let refused = Err(errno(Errno::OPNOTSUPP));
+    assert!(b.step(Call::Discard { at: 4096, len: 16384 }, refused).is_none());
+    assert!(b.step(Call::Zero { at: 4096, len: 16384 }, refused).is_none());
+    let zeroes = Call::Write { at: 4096, range: 0..16384 };
+    assert!(b.step(zeroes, Ok(16384)).is_some());
 }

@@ -1,5 +1,6 @@
 //! The initiator against answers written by hand.
 
+mod chap;
 mod data;
 mod login;
 mod management;

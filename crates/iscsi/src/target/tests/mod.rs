@@ -1,5 +1,6 @@
 //! A connection in a test: a site, a wire, and the initiator's PDUs made by hand.
 
+mod authentication;
 mod control;
 mod data_in;
 mod data_out;
@@ -16,8 +17,10 @@ use crate::pdu::{
     U64, Wire,
 };
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -29,6 +32,9 @@ pub(super) const LUN: u64 = 0x0001_0000_0000_0000;
 pub(super) struct TestSite {
     pub(super) buffers: usize,
     pub(super) allocated: Vec<usize>,
+    pub(super) credentials: Option<Arc<Credentials>>,
+    /// How many random bytes are left.
+    pub(super) random: Cell<usize>,
 }
 
 impl Site for TestSite {
@@ -49,6 +55,23 @@ impl Site for TestSite {
             }),
             _ => Err(LoginStatus::NotFound.into()),
         }
+    }
+
+    fn credentials(
+        &self,
+        identity: &LoginIdentity,
+    ) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        match identity.initiator_name.as_str() {
+            "iqn.2026-11.local.lunet:busy" => Err(LoginStatus::ServiceUnavailable.into()),
+            _ => Ok(self.credentials.clone()),
+        }
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        let Some(left) = self.random.get().checked_sub(bytes.len()) else { return false };
+        self.random.set(left);
+        bytes.iter_mut().zip(left..).for_each(|(byte, n)| *byte = (n * 37) as u8);
+        true
     }
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
@@ -135,7 +158,12 @@ impl Bench {
     pub(super) fn new(options: Options) -> Self {
         Self {
             connection: Connection::new(options, Duration::ZERO),
-            site: TestSite { buffers: 1000, allocated: Vec::new() },
+            site: TestSite {
+                buffers: 1000,
+                allocated: Vec::new(),
+                credentials: None,
+                random: Cell::new(1000),
+            },
             now: Duration::ZERO,
             digests: (false, false),
             wires: Wires::default(),

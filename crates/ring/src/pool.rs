@@ -1,4 +1,5 @@
-//! The threads that do disk operations where io_uring is denied.
+//! Threads for disk operations that would hold up the event loop: all of them where io_uring is
+//! denied, and those that io_uring does not know.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,21 +9,38 @@ use std::thread::{self, JoinHandle};
 
 use crate::waker::EventFd;
 
+/// `_IO(0x12, 119)` of linux/fs.h.
+const BLKDISCARD: libc::Ioctl = 0x1277;
+
 /// What a thread does: one system call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
-    Read { to: *mut u8, len: usize, offset: i64 },
-    Write { from: *const u8, len: usize, offset: i64 },
+pub(crate) enum Call {
+    Read {
+        to: *mut u8,
+        len: usize,
+        offset: i64,
+    },
+    Write {
+        from: *const u8,
+        len: usize,
+        offset: i64,
+    },
     SyncData,
-    Allocate { mode: i32, offset: i64, len: i64 },
+    Allocate {
+        mode: i32,
+        offset: i64,
+        len: i64,
+    },
+    /// A start and a length in bytes.
+    Discard([u64; 2]),
 }
 
 /// A call on a file, and the place in the driver's table that owns its memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
-    pub(super) index: u32,
-    pub(super) fd: RawFd,
-    pub(super) call: Call,
+pub(crate) struct Job {
+    pub(crate) index: u32,
+    pub(crate) fd: RawFd,
+    pub(crate) call: Call,
 }
 
 // SAFETY: the pointers of a job lead into a buffer that the driver owns, touches no more, and
@@ -31,7 +49,7 @@ pub(super) struct Job {
 unsafe impl Send for Job {}
 
 /// Bytes moved, or the error number.
-pub(super) type Outcome = Result<usize, i32>;
+pub(crate) type Outcome = Result<usize, i32>;
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -47,8 +65,21 @@ struct Shared {
     event: EventFd,
 }
 
+impl Shared {
+    fn report(&self, index: u32, outcome: Outcome) {
+        let mut done = lock(&self.done);
+        let first = done.is_empty();
+        done.push((index, outcome));
+        drop(done);
+        // The driver takes all results at once: the first of a batch is enough to wake it.
+        if first {
+            self.event.signal();
+        }
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// The most jobs that wait for a thread.
@@ -61,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    pub(super) fn new(threads: usize, bound: usize) -> io::Result<Self> {
+    pub(crate) fn new(threads: usize, bound: usize) -> io::Result<Self> {
         let waiting = Waiting { jobs: VecDeque::with_capacity(bound), stop: false };
         let shared = Arc::new(Shared {
             waiting: Mutex::new(waiting),
@@ -79,12 +110,12 @@ impl Pool {
     }
 
     /// Readable when there are results.
-    pub(super) fn event(&self) -> &EventFd {
+    pub(crate) fn event(&self) -> &EventFd {
         &self.shared.event
     }
 
     /// Hands over jobs from the front, as many as there is room for.
-    pub(super) fn submit(&self, staged: &mut VecDeque<Job>) -> usize {
+    pub(crate) fn submit(&self, staged: &mut VecDeque<Job>) -> usize {
         if staged.is_empty() {
             return 0;
         }
@@ -99,15 +130,24 @@ impl Pool {
     }
 
     /// Takes a job back if no thread has begun it.
-    pub(super) fn take_back(&self, index: u32) -> bool {
+    pub(crate) fn take_back(&self, index: u32) -> bool {
         let mut waiting = lock(&self.shared.waiting);
         let before = waiting.jobs.len();
         waiting.jobs.retain(|job| job.index != index);
         waiting.jobs.len() < before
     }
 
+    /// Takes a job back if no thread has begun it, and reports it as cancelled.
+    pub(crate) fn give_up(&self, index: u32) -> bool {
+        let taken = self.take_back(index);
+        if taken {
+            self.shared.report(index, Err(libc::ECANCELED));
+        }
+        taken
+    }
+
     /// Exchanges the results so far for an empty list. Both keep their memory.
-    pub(super) fn fetch(&self, into: &mut Vec<(u32, Outcome)>) {
+    pub(crate) fn fetch(&self, into: &mut Vec<(u32, Outcome)>) {
         std::mem::swap(&mut *lock(&self.shared.done), into);
     }
 }
@@ -142,15 +182,7 @@ fn work(shared: &Shared) {
             }
         };
         drop(waiting);
-        let outcome = carry_out(&job);
-        let mut done = lock(&shared.done);
-        let first = done.is_empty();
-        done.push((job.index, outcome));
-        drop(done);
-        // The driver takes all results at once: the first of a batch is enough to wake it.
-        if first {
-            shared.event.signal();
-        }
+        shared.report(job.index, carry_out(&job));
     }
 }
 
@@ -166,6 +198,8 @@ fn carry_out(job: &Job) -> Outcome {
             },
             // SAFETY: touches no memory.
             Call::SyncData => unsafe { libc::fdatasync(fd) as isize },
+            // SAFETY: BLKDISCARD reads two numbers: the start and the length in bytes.
+            Call::Discard(range) => unsafe { libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as isize },
             // SAFETY: touches no memory.
             Call::Allocate { mode, offset, len } => unsafe {
                 libc::fallocate(fd, mode, offset, len) as isize

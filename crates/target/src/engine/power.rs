@@ -1,0 +1,49 @@
+//! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL.
+
+use lunet_iscsi::target::Tag;
+use lunet_scsi::{Attention, Code, PowerChange, Sense, Transfer, status};
+
+use super::{Engine, respond};
+use crate::conn::Conn;
+use crate::stats::Kind;
+
+impl Engine {
+    /// True if a nexus prevents this change.
+    pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
+        matches!(change, PowerChange::Eject | PowerChange::Load)
+            && self.volumes[volume].core.reservations.with(|state| state.removal_prevented())
+    }
+
+    /// Carries START STOP UNIT out, once the flush is done.
+    pub(super) fn change_power(&mut self, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let Some(change) = task.power.filter(|_| task.sense.is_none()) else { return };
+        let core = &self.volumes[task.volume].core;
+        if !matches!(change, PowerChange::Eject | PowerChange::Load) {
+            core.unit.state.change_power(change);
+            return;
+        }
+        // Under the lock, so that no PREVENT is answered meanwhile.
+        core.reservations.with(|state| {
+            if state.removal_prevented() {
+                task.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
+            } else if core.unit.state.change_power(change) {
+                state.attend_all(Attention::MediumChanged);
+            }
+        });
+    }
+
+    /// A nexus prevents or allows the removal of the medium.
+    pub(super) fn prevent_removal(
+        &mut self,
+        conn: &mut Conn,
+        (tag, lun, volume): (Tag, u16, usize),
+        prevent: bool,
+    ) {
+        let Some(seat) = conn.seat(lun) else { return };
+        let volume = &mut self.volumes[volume];
+        volume.core.reservations.with(|state| state.prevent_removal(seat, prevent));
+        volume.count.record(Kind::Other, 0, 0, false);
+        respond(conn, tag, status::GOOD, &[], Transfer::default());
+    }
+}
