@@ -21,9 +21,33 @@ pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> 
 
 /// `sys` is where the kernel tells about devices.
 fn open_with(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Volume, OpenError> {
+    let (device, number) = claim(spec, path)?;
+    volume(spec, path, sys, Arc::new(device), number)
+}
+
+/// The volume on a device that is open, with the size that the device has by now.
+pub(crate) fn again(
+    spec: &VolumeSpec,
+    path: &Path,
+    device: &Arc<File>,
+) -> Result<Volume, OpenError> {
+    let fail = |e| OpenError::from_io(path, "look at the device", e);
+    let number = device.metadata().map_err(fail)?.rdev();
+    if path.metadata().map_err(fail)?.rdev() != number {
+        return Err(OpenError::Replaced { path: path.to_path_buf() });
+    }
+    volume(spec, path, Path::new("/sys"), Arc::clone(device), number)
+}
+
+fn volume(
+    spec: &VolumeSpec,
+    path: &Path,
+    sys: &Path,
+    device: Arc<File>,
+    number: u64,
+) -> Result<Volume, OpenError> {
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
-    let (mut device, number) = claim(spec, path)?;
-    let size = device.seek(SeekFrom::End(0)).map_err(|e| fail("ask for the size", e))?;
+    let size = (&*device).seek(SeekFrom::End(0)).map_err(|e| fail("ask for the size", e))?;
     let logical = ioctl_blksszget(&device).map_err(|e| fail("ask for the block size", e.into()))?;
     let physical =
         ioctl_blkpbszget(&device).map_err(|e| fail("ask for the physical block size", e.into()))?;
@@ -54,7 +78,7 @@ fn open_with(spec: &VolumeSpec, path: &Path, sys: &Path) -> Result<Volume, OpenE
         discard,
     };
     let unmap = unmap.map(|unmap| unmap.granularity.max(geometry.block_size));
-    let handle = Handle::Shared(Arc::new(device));
+    let handle = Handle::Shared(device);
     let known = Known { alignment: logical, unmap, atomic: queue.atomic() };
     Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
 }

@@ -34,6 +34,18 @@ pub enum OpenError {
          or resize the file yourself"
     )]
     SizeMismatch { path: PathBuf, size: u64, configured: u64 },
+    #[error(
+        "{volume}: it has {size} bytes and cannot shrink to {wanted}: what lies behind would be \
+         lost; make a new volume of that size and copy what you need"
+    )]
+    Shrink { volume: String, size: u64, wanted: u64 },
+    #[error(
+        "{volume}: it cannot change while it is served: stop lunet, correct the configuration, and \
+         start it again"
+    )]
+    Fixed { volume: String },
+    #[error("{path}: it is not what the volume was opened on any more: open the volume again")]
+    Replaced { path: PathBuf },
     #[error("{path}: the file system cannot hold a file of {size} bytes: choose a smaller size")]
     TooLarge { path: PathBuf, size: u64 },
     #[error(

@@ -31,7 +31,33 @@ pub(crate) fn open(spec: &VolumeSpec, file: &FileSpec) -> Result<Volume, OpenErr
         drop(std::fs::remove_file(path));
     }
     made?;
-    volume(spec, file, handle)
+    volume(spec, file, Arc::new(handle))
+}
+
+/// Gives a file that is open and locked the size of the specification.
+pub(crate) fn grow(
+    spec: &VolumeSpec,
+    file: &FileSpec,
+    handle: &Arc<File>,
+) -> Result<Volume, OpenError> {
+    let path = file.path.as_path();
+    let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
+    let open = handle.metadata().map_err(|e| fail("look at the file", e))?;
+    let named = path.metadata().map_err(|e| fail("look at the file", e))?;
+    check_kind(path, named.file_type())?;
+    if (open.dev(), open.ino()) != (named.dev(), named.ino()) {
+        return Err(OpenError::Replaced { path: path.to_path_buf() });
+    }
+    let volume_name = || path.display().to_string();
+    if let Some(wanted) = file.size {
+        Geometry::new(spec, &volume_name(), wanted, 512, PAGE)?;
+        let size = open.len();
+        if wanted < size {
+            return Err(OpenError::Shrink { volume: volume_name(), size, wanted });
+        }
+    }
+    settle(spec, &FileSpec { create: true, ..file.clone() }, handle)?;
+    volume(spec, file, Arc::clone(handle))
 }
 
 /// Opens the file, or makes an empty one. True if it was made.
@@ -126,13 +152,12 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
     let found = handle.metadata().map_err(|e| fail("look at the file", e))?;
     let full = file.provisioning == Provisioning::Full && !spec.read_only;
     match file.size {
-        // An empty file is one whose creation was interrupted: there is nothing in it to lose.
-        Some(size) if found.len() == 0 && file.create && !spec.read_only => {
-            if full {
-                reserve(path, handle, size)?;
+        // An empty file is one whose creation was interrupted, or growing.
+        Some(size) if found.len() < size && file.create && !spec.read_only => {
+            lengthen(path, handle, found.len(), size, full)?;
+            if found.len() > 0 {
+                return Ok(());
             }
-            handle.set_len(size).map_err(|e| too_large(path, size, e))?;
-            handle.sync_all().map_err(|e| fail("store the new file", e))?;
             let directory = File::open(parent(path));
             directory.and_then(|d| d.sync_all()).map_err(|e| fail("store the new file's name", e))
         }
@@ -142,6 +167,18 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
         _ if full && found.len() > 0 => reserve(path, handle, found.len()),
         _ => Ok(()),
     }
+}
+
+/// Makes a file larger. It has the old size or the new one afterwards, whatever happens.
+fn lengthen(path: &Path, file: &File, old: u64, new: u64, full: bool) -> Result<(), OpenError> {
+    if full {
+        reserve(path, file, new).inspect_err(|_| {
+            // Gives back what was reserved behind the end. Failing that, it stays for the next try.
+            drop(file.set_len(old));
+        })?;
+    }
+    file.set_len(new).map_err(|e| too_large(path, new, e))?;
+    file.sync_all().map_err(|e| OpenError::from_io(path, "store the new size", e))
 }
 
 fn too_large(path: &Path, size: u64, e: io::Error) -> OpenError {
@@ -181,7 +218,7 @@ fn reserve(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
     }
 }
 
-fn volume(spec: &VolumeSpec, file: &FileSpec, handle: File) -> Result<Volume, OpenError> {
+fn volume(spec: &VolumeSpec, file: &FileSpec, handle: Arc<File>) -> Result<Volume, OpenError> {
     let path = file.path.as_path();
     let found = handle.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
     let size = found.len();

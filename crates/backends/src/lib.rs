@@ -24,6 +24,7 @@ mod disk;
 mod error;
 mod file;
 mod geometry;
+mod grow;
 mod memory;
 mod null;
 pub mod patience;
@@ -37,6 +38,7 @@ use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
 pub use error::OpenError;
+pub use grow::grow;
 pub use spec::{Access, FileSpec, Provisioning, Storage, VolumeSpec};
 pub use token::{disk_token, parse_disk_token};
 

@@ -1,6 +1,7 @@
 //! A volume that keeps nothing: it reads as zeroes and swallows what is written. It measures all
 //! that is not storage.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use lunet_block::{Backend, ByteRange, Caps, Channel, Error, Extent, Op, Request, Slow};
@@ -21,7 +22,7 @@ pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     Ok(Arc::new(Null { caps: caps(&geometry, spec.read_only), zeroes: Arc::new(zeroes) }))
 }
 
-struct Null {
+pub(crate) struct Null {
     caps: Caps,
     zeroes: Arc<Region>,
 }
@@ -49,6 +50,10 @@ impl Slow for Null {
     fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
         check(&self.caps, range)?;
         Ok(Extent::all_mapped(range).into_iter().take(most).collect())
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
 

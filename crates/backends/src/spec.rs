@@ -1,5 +1,6 @@
 //! What a volume should be: plain data, filled in by the program's configuration.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// A volume to open with [`open`](crate::open).
@@ -46,14 +47,25 @@ pub enum Storage {
     },
 }
 
+impl fmt::Display for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(FileSpec { path, .. }) | Self::Block { path } => path.display().fmt(f),
+            Self::Memory { .. } => f.write_str("memory volume"),
+            Self::Null { .. } => f.write_str("null volume"),
+        }
+    }
+}
+
 /// A volume in a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSpec {
     /// The file's path.
     pub path: PathBuf,
-    /// Capacity in bytes. `None`: that of the existing file. If both are given they must agree.
+    /// Capacity in bytes. `None`: that of the existing file.
     pub size: Option<u64>,
-    /// Make the file if it is missing (or empty). This needs `size`.
+    /// Make the file if it is missing, and larger if it is smaller than `size`. Without it, the
+    /// sizes must agree; a file that is larger is never cut.
     pub create: bool,
     /// Whether the file's space is reserved.
     pub provisioning: Provisioning,

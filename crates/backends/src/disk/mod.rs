@@ -32,7 +32,7 @@ pub(crate) enum Handle {
     /// This file itself keeps the lock.
     Reopened {
         /// Open, and locked.
-        file: File,
+        file: Arc<File>,
         /// With O_DIRECT.
         direct: bool,
     },
@@ -75,6 +75,13 @@ impl Disk {
             alignment: known.alignment,
         };
         Self { caps, able, handle }
+    }
+
+    /// The open file or device, for a volume in the place of this one.
+    pub fn opened(&self) -> &Arc<File> {
+        match &self.handle {
+            Handle::Shared(file) | Handle::Reopened { file, .. } => file,
+        }
     }
 
     fn channel_file(&self) -> io::Result<Arc<File>> {

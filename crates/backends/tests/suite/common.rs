@@ -171,6 +171,13 @@ impl LoopDevice {
         &self.path
     }
 
+    /// Gives the device another size, in bytes.
+    pub fn resize(&self, size: u64) {
+        self.backing.set_len(size).expect("the backing file");
+        let told = Command::new("losetup").arg("--set-capacity").arg(&self.path).status();
+        assert!(told.is_ok_and(|status| status.success()), "resize {}", self.path.display());
+    }
+
     /// What it takes of the machine's storage, in bytes.
     pub fn used(&self) -> u64 {
         self.backing.sync_all().expect("the backing file");

@@ -2,6 +2,7 @@
 
 mod common;
 mod conformance;
+mod growing;
 mod opening;
 mod running;
 mod slow;

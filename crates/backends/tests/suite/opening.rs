@@ -142,8 +142,9 @@ fn a_size_that_does_not_fit_is_refused_and_the_file_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("volume");
     fs::write(&path, vec![1; 8192]).unwrap();
-    for size in [4096, SIZE] {
-        let error = refusal(&file(&path, size, Access::Buffered), &path);
+    let read_only = VolumeSpec { read_only: true, ..thin(&path) };
+    for (spec, size) in [(file(&path, 4096, Access::Buffered), 4096), (read_only, SIZE)] {
+        let error = refusal(&spec, &path);
         assert!(
             matches!(error, OpenError::SizeMismatch { size: 8192, configured, .. }
                 if configured == size),

@@ -1,0 +1,37 @@
+//! Gives a volume that is served more room.
+
+use crate::disk::Disk;
+use crate::null::Null;
+use crate::{OpenError, Storage, Volume, VolumeSpec, device, file, null};
+
+/// Makes a volume larger, and gives what is to be served in its place: with the same file or
+/// device, under the same lock. The old volume stays valid, with its old size, until it is
+/// dropped. A crash leaves the old size or the new one.
+///
+/// `spec` is what the volume is to be, with the same path as before and the new size. Without a
+/// size, and on a block device, the volume gets the size that its file or device has by now.
+/// Blocks; one call at a time.
+///
+/// # Errors
+/// [`OpenError::Shrink`] if the new size is smaller, [`OpenError::Fixed`] for a volume in memory or
+/// a storage of another kind, else as [`open`](crate::open). The volume is as it was then.
+pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    let any = volume.slow().as_any();
+    let disk = any.and_then(|any| any.downcast_ref::<Disk>());
+    let old = volume.caps().bytes();
+    let grown = match (&spec.storage, disk) {
+        (Storage::File(what), Some(disk)) => file::grow(spec, what, disk.opened())?,
+        (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk.opened())?,
+        (Storage::Null { size }, _) if any.is_some_and(|any| any.is::<Null>()) => {
+            null::open(spec, *size)?
+        }
+        (Storage::Memory { size }, _) if *size == old => return Ok(volume.clone()),
+        (storage, _) => return Err(OpenError::Fixed { volume: storage.to_string() }),
+    };
+    let wanted = grown.caps().bytes();
+    if wanted < old {
+        let volume = spec.storage.to_string();
+        return Err(OpenError::Shrink { volume, size: old, wanted });
+    }
+    Ok(grown)
+}
