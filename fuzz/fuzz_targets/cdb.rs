@@ -6,8 +6,9 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use lunet_block::{BlockRange, Caps, Support};
 use lunet_fuzz::Input;
+use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::reserve::{
-    InitiatorPort, MAX_REGISTRATIONS, NexusId, Request, Reservations, Seat, TargetPort,
+    InitiatorPort, MAX_REGISTRATIONS, NexusId, Port, Request, Reservations, Seat, TargetPort,
 };
 use lunet_scsi::unit::MAX_PARAMETER_LIST;
 use lunet_scsi::{
@@ -77,7 +78,10 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
             assert!((1..=MAX_PARAMETER_LIST).contains(&wanted.len));
             return Some(*wanted);
         }
-        Action::Reservation(_) | Action::Power(_) | Action::WriteProtect(_) => {}
+        Action::Reservation(_)
+        | Action::PortGroups(_)
+        | Action::Power(_)
+        | Action::WriteProtect(_) => {}
     }
     None
 }
@@ -85,14 +89,14 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
 /// The initiators at the unit, and what they reserve of it.
 struct Initiators {
     reservations: Reservations,
-    ports: Vec<TargetPort>,
+    ports: Vec<Port>,
     nexuses: Vec<(Seat, Nexus)>,
 }
 
 impl Initiators {
     fn new() -> Self {
-        let port = |relative| TargetPort { target: NAME.into(), relative };
-        let ports = vec![port(1), port(2)];
+        let port = |tag| TargetPort { target: NAME.into(), tag };
+        let ports = vec![Port { name: port(1), relative: 1 }, Port { name: port(2), relative: 3 }];
         let mut reservations = Reservations::new(ports.clone(), true);
         let nexuses = (0..3u16).map(|number| {
             let name = format!("iqn.2026-11.local.lunet:i{}", number / 2);
@@ -133,12 +137,15 @@ fuzz_target!(|data: &[u8]| {
     let unit = unit(input.byte());
     let unit = unit.as_ref();
     let mut initiators = Initiators::new();
+    let groups = [1, 2].map(|tag| PortGroup { tag, state: AccessState::Optimized, preferred: false });
+    let groups = PortGroups::new(groups.to_vec()).expect("not too many");
     let luns = (0..u16::from(input.byte())).map(|lun| lun * 7).collect();
     let target = Target {
         name: NAME.to_string(),
         portal_group_tag: 1,
         relative_port: 1,
-        port_group: 0,
+        groups: groups.clone(),
+        group: 0,
         luns,
     };
     while !input.is_empty() {
@@ -171,6 +178,10 @@ fuzz_target!(|data: &[u8]| {
             let list = usize::from(input.short());
             action = parameters(unit, wanted, input.take(list));
             assert!(check_action(Some(unit), &action).is_none());
+        }
+        if let (Action::PortGroups(request), Some(unit)) = (&action, unit) {
+            let done = groups.execute(&unit.state.access, &initiators.ports, request);
+            check_reply(&done.reply);
         }
         if let Action::Reservation(request) = &action {
             initiators.request(sender, request);

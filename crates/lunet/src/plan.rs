@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use lunet_scsi::alua::AccessState;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
 use crate::control;
@@ -97,7 +98,8 @@ pub fn plan(options: &Options) -> Result<Plan> {
     let socket = socket.unwrap_or_else(|| control::default_path(&data));
     if config.portals.is_empty() {
         let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);
-        config.portals.push(Portal { address, tag: 1 });
+        let group_state = AccessState::Optimized;
+        config.portals.push(Portal { address, tag: 1, group_state, preferred: false });
     }
     Ok(Plan { config, data, socket })
 }

@@ -38,7 +38,8 @@ pub fn serve(options: &Options) -> Result<()> {
     let mut control = ControlServer::bind(&plan.socket)?;
     let grace = plan.config.server.shutdown_grace;
     // The error's own words hold its cause.
-    let server = Server::start(assemble(&plan.config, volumes)).map_err(|e| anyhow!("{e}"))?;
+    let server =
+        Server::start(assemble(&plan.config, &plan.data, volumes)).map_err(|e| anyhow!("{e}"))?;
     control.serve(Asked(server.handle())).context("cannot start the control socket's thread")?;
     for note in server.notes() {
         eprintln!("lunet: note: {note}");
@@ -120,7 +121,7 @@ fn open_volumes(plan: &Plan) -> Result<Vec<VolumeEntry>> {
         let opened = lunet_backends::open(&spec(volume, data))
             .map_err(|error| anyhow!("volume {}: {error}", volume.name))?;
         let unit = Unit::new(identity::of_volume(&machine, volume), opened.caps().clone());
-        let unit = Unit { removable: volume.removable, ..unit };
+        let unit = Unit { removable: volume.removable, alua: plan.config.server.alua, ..unit };
         Ok(VolumeEntry {
             name: volume.name.clone(),
             volume: opened,
@@ -170,15 +171,21 @@ fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
 }
 
 /// The configuration in the target's terms.
-fn assemble(config: &Config, volumes: Vec<VolumeEntry>) -> lunet_target::Config {
+fn assemble(config: &Config, data: &Path, volumes: Vec<VolumeEntry>) -> lunet_target::Config {
     let server = &config.server;
     lunet_target::Config {
         portals: config
             .portals
             .iter()
-            .map(|portal| lunet_target::Portal { address: portal.address, tag: portal.tag })
+            .map(|portal| lunet_target::Portal {
+                address: portal.address,
+                tag: portal.tag,
+                state: portal.group_state,
+                preferred: portal.preferred,
+            })
             .collect(),
         layout: layout(config, volumes),
+        port_numbers: Some(data.join("ports")),
         iscsi: iscsi(config),
         limits: Limits {
             max_sessions: server.max_sessions,
@@ -230,7 +237,7 @@ mod tests {
     fn the_documented_defaults_are_those_of_the_target() {
         let config = check("[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
         assert_eq!(format!("{:?}", iscsi(&config)), format!("{:?}", IscsiOptions::default()));
-        let assembled = assemble(&config, Vec::new());
+        let assembled = assemble(&config, Path::new("/data"), Vec::new());
         assert_eq!(format!("{:?}", assembled.limits), format!("{:?}", Limits::default()));
     }
 

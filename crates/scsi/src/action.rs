@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use lunet_block::BlockRange;
 
+use crate::alua;
 use crate::reserve::Request;
 use crate::sense::Sense;
 
@@ -144,6 +145,8 @@ pub enum ParameterKind {
     ModeSelect6,
     /// MODE SELECT (10) (SPC-5 6.12).
     ModeSelect10,
+    /// SET TARGET PORT GROUPS (SPC-5 6.45).
+    SetTargetPortGroups,
     /// PERSISTENT RESERVE OUT (SPC-5 6.15).
     PersistentReserveOut {
         /// SERVICE ACTION.
@@ -225,6 +228,10 @@ pub enum Action {
     Unmap(Vec<BlockRange>),
     /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
     Reservation(Request),
+    /// Carry this out on the target port groups that the unit has in
+    /// [`Target::groups`](crate::Target::groups), with
+    /// [`PortGroups::execute`](crate::alua::PortGroups::execute).
+    PortGroups(alua::Request),
     /// Switch the software write protection on or off, with
     /// [`UnitState::set_write_protected`](crate::UnitState::set_write_protected). If that changes anything, all
     /// other nexuses are told MODE PARAMETERS CHANGED.

@@ -18,7 +18,10 @@ pub(crate) fn request_sense(cx: &mut Cx<'_>) -> Outcome {
     let sense = match (attention, cx.unit) {
         (_, None) => Sense::illegal(Code::LUN_NOT_SUPPORTED),
         (Some(sense), _) => sense,
-        (None, Some(unit)) => unit.state.condition(),
+        (None, Some(unit)) => match unit.state.access.get(cx.target.group).sense() {
+            Some(sense) => sense,
+            None => unit.state.condition(),
+        },
     };
     Ok(cx.data_in(sense.encode(format).to_vec(), u32::from(cx.cdb.byte(4))))
 }

@@ -69,6 +69,10 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     };
     let opcode = opcode?;
     check_control(cx, opcode)?;
+    let access = unit.state.access.get(cx.target.group);
+    if let Some(sense) = access.sense().filter(|_| !access.allows(&cx.cdb)) {
+        return Err(sense);
+    }
     unit.state.serve(opcode.needs)?;
     if opcode.needs.contains(Needs::WRITABLE) && unit.read_only() {
         return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
@@ -111,6 +115,7 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         ParameterKind::Unmap => crate::unmap::parse(unit, &data[..asked]),
         ParameterKind::ModeSelect6 => crate::mode_select::parse(unit, false, &data[..asked]),
         ParameterKind::ModeSelect10 => crate::mode_select::parse(unit, true, &data[..asked]),
+        ParameterKind::SetTargetPortGroups => crate::alua::parse(&data[..asked]),
         ParameterKind::PersistentReserveOut { action, scope_and_kind } => {
             crate::reserve::parse(action, scope_and_kind, &data[..asked])
         }

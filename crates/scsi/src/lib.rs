@@ -13,6 +13,7 @@
 //! | [`mod@unit`] | what is known of one logical unit |
 //! | [`state`] | what commands change of it |
 //! | [`nexus`] | what is known of one initiator at one logical unit |
+//! | [`alua`] | target port groups and their access states |
 //! | [`reserve`] | the reservations of one logical unit |
 //! | [`action`] | what a command asks for |
 #![no_std]
@@ -23,6 +24,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod action;
+pub mod alua;
 mod basic;
 mod capacity;
 mod cdb;

@@ -25,6 +25,8 @@ pub enum Attention {
     MediumChanged,
     /// The mode parameters changed.
     ModeParametersChanged,
+    /// Another initiator changed the state of a target port group.
+    AccessStateChanged,
     /// The volume has another size.
     CapacityChanged,
     /// The set of LUNs of the target changed.
@@ -32,7 +34,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
@@ -42,6 +44,7 @@ impl Attention {
         Self::RegistrationsPreempted,
         Self::MediumChanged,
         Self::ModeParametersChanged,
+        Self::AccessStateChanged,
         Self::CapacityChanged,
         Self::ReportedLunsChanged,
     ];
@@ -62,6 +65,7 @@ impl Attention {
             Self::RegistrationsPreempted => Code::REGISTRATIONS_PREEMPTED,
             Self::MediumChanged => Code::NOT_READY_TO_READY_CHANGE,
             Self::ModeParametersChanged => Code::MODE_PARAMETERS_CHANGED,
+            Self::AccessStateChanged => Code::ACCESS_STATE_CHANGED,
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
         }

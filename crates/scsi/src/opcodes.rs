@@ -3,13 +3,15 @@
 
 use bitflags::bitflags;
 
+use crate::alua::Alua;
 use crate::cdb::Cdb;
 use crate::execute::{Cx, Outcome};
 use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 use crate::{
-    basic, capacity, inquiry, mode, mode_select, power, report_luns, reserve, rw, supported, unmap,
+    alua, basic, capacity, inquiry, mode, mode_select, power, report_luns, reserve, rw, supported,
+    unmap,
 };
 
 bitflags! {
@@ -30,6 +32,10 @@ bitflags! {
         const ACTIVE = 1 << 5;
         /// The command exists only where the medium can be ejected.
         const REMOVABLE = 1 << 6;
+        /// The command exists only where there is asymmetric access.
+        const GROUPS = 1 << 14;
+        /// The command exists only where initiators may change access states.
+        const EXPLICIT = 1 << 15;
     }
 }
 
@@ -67,8 +73,12 @@ impl Opcode {
 
     /// True if the unit has the command.
     pub fn available(&self, unit: Option<&Unit>) -> bool {
-        (!self.needs.contains(Needs::THIN) || unit.is_some_and(Unit::is_thin))
-            && (!self.needs.contains(Needs::REMOVABLE) || unit.is_some_and(|unit| unit.removable))
+        let with =
+            |need, has: fn(&Unit) -> bool| !self.needs.contains(need) || unit.is_some_and(has);
+        with(Needs::THIN, Unit::is_thin)
+            && with(Needs::REMOVABLE, |unit| unit.removable)
+            && with(Needs::GROUPS, |unit| unit.alua != Alua::Off)
+            && with(Needs::EXPLICIT, |unit| unit.alua == Alua::Explicit)
     }
 }
 
@@ -103,6 +113,8 @@ const READ: Rule = (Needs::READY.union(Needs::ACTIVE), Guard::Read);
 /// Has an effect on the medium's cache that only writers may have.
 const SYNC: Rule = (Needs::READY.union(Needs::ACTIVE), Guard::Write);
 const WRITE: Rule = (SYNC.0.union(Needs::WRITABLE), Guard::Write);
+const GROUPS: Rule = (Needs::GROUPS, Guard::Free);
+const SET_GROUPS: Rule = (Needs::EXPLICIT, Guard::Write);
 const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
 
 /// Seconds: commands answered from memory, transfers, and those that work through large ranges.
@@ -158,8 +170,10 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x93, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, LONG, Handler::Unit(rw::write_same16)),
     sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, MEDIUM, QUICK, Handler::Unit(capacity::read16)),
     op(&[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ALWAYS, QUICK, Handler::Any(report_luns::report_luns)),
+    sa(&[0xA3, 0xFF, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0A, GROUPS, QUICK, Handler::Unit(alua::report)),
     sa(&[0xA3, 0x1F, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0C, REPORT, QUICK, Handler::Unit(supported::operation_codes)),
     sa(&[0xA3, 0x1F, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0D, REPORT, QUICK, Handler::Unit(supported::task_management)),
+    sa(&[0xA4, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x0A, SET_GROUPS, QUICK, Handler::Unit(alua::set)),
     op(&[0xA8, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read12)),
     op(&[0xAA, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write12)),
     op(&[0xAE, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify12)),

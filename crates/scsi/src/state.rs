@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::action::PowerChange;
+use crate::alua::AccessStates;
 use crate::opcodes::Needs;
 use crate::power::NO_MEDIUM;
 use crate::sense::{Code, Key, Sense};
@@ -30,6 +31,8 @@ const NOT_STARTED: Sense = Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_
 #[derive(Debug, Default)]
 pub struct UnitState {
     flags: AtomicU32,
+    /// What each target port group may do.
+    pub access: AccessStates,
 }
 
 impl UnitState {

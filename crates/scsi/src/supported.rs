@@ -53,7 +53,7 @@ fn one(opcode: Option<&Opcode>, timeouts: bool) -> Vec<u8> {
     data.extend_from_slice(opcode.usage);
     if let Some(action) = opcode.service_action {
         // The service action stands as it is, not as a mask.
-        data[start + 1] = action as u8;
+        data[start + 1] = opcode.usage[1] & !0x1F | action as u8;
     }
     if timeouts {
         data.extend_from_slice(&timeouts_descriptor(opcode));

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use lunet_block::{Caps, Support};
 
+use crate::alua::{Alua, PortGroups};
 use crate::designator::Designator;
 use crate::sense::SenseFormat;
 use crate::state::UnitState;
@@ -137,6 +138,8 @@ pub struct Unit {
     pub limits: Limits,
     /// Its medium can be ejected and loaded (RMB).
     pub removable: bool,
+    /// Who changes the access states of its target port groups.
+    pub alua: Alua,
     /// What commands change of it.
     pub state: Arc<UnitState>,
 }
@@ -150,7 +153,7 @@ impl Unit {
     /// A unit that takes the place of another: `state` is that one's.
     pub fn with_state(identity: Identity, caps: Caps, state: Arc<UnitState>) -> Self {
         let limits = Limits::new(&caps);
-        Self { identity, caps, limits, removable: false, state }
+        Self { identity, caps, limits, removable: false, alua: Alua::default(), state }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software
@@ -175,12 +178,15 @@ impl Unit {
 pub struct Target {
     /// The SCSI target device's name: the iSCSI name.
     pub name: String,
-    /// The target portal group tag: part of the target port's name (RFC 7143 4.4.1).
+    /// The target portal group tag: part of the target port's name (RFC 7143 4.4.1), and TARGET PORT
+    /// GROUP.
     pub portal_group_tag: u16,
     /// RELATIVE TARGET PORT IDENTIFIER, 1 or more.
     pub relative_port: u16,
-    /// TARGET PORT GROUP.
-    pub port_group: u16,
+    /// The target port groups of the server.
+    pub groups: PortGroups,
+    /// The number of this port's group among them.
+    pub group: usize,
     /// The LUNs, ascending.
     pub luns: Vec<u16>,
 }

@@ -83,7 +83,7 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
     add(CodeSet::Binary, Association::Unit, 0x2, &identity.eui);
     let [high, low] = target.relative_port.to_be_bytes();
     add(CodeSet::Binary, Association::Port, 0x4, &[0, 0, high, low]);
-    let [high, low] = target.port_group.to_be_bytes();
+    let [high, low] = target.portal_group_tag.to_be_bytes();
     add(CodeSet::Binary, Association::Port, 0x5, &[0, 0, high, low]);
     let port = format!("{},t,0x{:04x}", target.name, target.portal_group_tag);
     add(CodeSet::Utf8, Association::Port, 0x8, &name_string(&port));

@@ -4,7 +4,7 @@
 //! it works by the old one, whose volumes stay open as long as anybody uses them.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::config::Layout;
@@ -24,6 +24,9 @@ pub enum ApplyError {
     /// The persistent reservations of a new volume were kept, and cannot be taken up.
     #[error("persistent reservations: {0}")]
     Reservations(String),
+    /// A new target port gets no number.
+    #[error("{0}")]
+    Ports(String),
     /// A shard cannot open a volume.
     #[error("{0}")]
     Volume(String),
@@ -39,7 +42,10 @@ pub fn apply(core: &Core, layout: Layout) -> Result<(), ApplyError> {
         Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
         Err(TryLockError::WouldBlock) => return Err(ApplyError::Busy),
     };
-    let next = core.world().next(layout, &core.portals).map_err(ApplyError::Reservations)?;
+    let mut ports = core.ports.lock().unwrap_or_else(PoisonError::into_inner);
+    ports.number(&layout.targets).map_err(ApplyError::Ports)?;
+    let next = core.world().next(layout, &ports).map_err(ApplyError::Reservations)?;
+    drop(ports);
     let next = Arc::new(next);
     if let Err(error) = everywhere(core, &next, Step::Prepare) {
         // What one shard could open, another could not.

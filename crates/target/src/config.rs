@@ -8,6 +8,7 @@ use lunet_backends::Volume;
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
+use lunet_scsi::alua::AccessState;
 
 /// An address that initiators connect to.
 #[derive(Clone, Debug)]
@@ -16,6 +17,17 @@ pub struct Portal {
     pub address: SocketAddr,
     /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
     pub tag: u16,
+    /// The access state of its target port group at start; all portals with a tag have the same.
+    pub state: AccessState,
+    /// Whether initiators should prefer that group.
+    pub preferred: bool,
+}
+
+impl Portal {
+    /// A portal whose group is active/optimized.
+    pub fn new(address: SocketAddr, tag: u16) -> Self {
+        Self { address, tag, state: AccessState::Optimized, preferred: false }
+    }
 }
 
 /// A volume and the logical unit that shows it.
@@ -42,6 +54,13 @@ pub struct TargetEntry {
     pub luns: Vec<(u16, usize)>,
     /// Indexes into [`Config::portals`]; empty means all.
     pub portals: Vec<usize>,
+}
+
+impl TargetEntry {
+    /// Whether initiators reach it through this portal.
+    pub fn reached_through(&self, portal: usize) -> bool {
+        self.portals.is_empty() || self.portals.contains(&portal)
+    }
 }
 
 /// The bounds that keep one client's demands from harming the others.
@@ -76,6 +95,9 @@ pub struct Config {
     pub portals: Vec<Portal>,
     /// What to serve, and under which names.
     pub layout: Layout,
+    /// The file that keeps the numbers of target ports (RELATIVE TARGET PORT IDENTIFIER); without one they
+    /// are new with every start.
+    pub port_numbers: Option<PathBuf>,
     /// What is offered in iSCSI negotiation, and its time limits.
     pub iscsi: Options,
     /// Bounds.

@@ -12,6 +12,7 @@ use crate::config::{Config, Limits, Portal};
 use crate::keeper::Order;
 use crate::mail::Mailbox;
 use crate::offload::Offload;
+use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::world::World;
 
@@ -21,6 +22,8 @@ pub struct Core {
     pub started: Instant,
     /// Where it listens, with the real port numbers.
     pub portals: Vec<Portal>,
+    /// The target ports that they make.
+    pub ports: Mutex<Ports>,
     /// What connections offer.
     pub options: Options,
     /// Bounds.
@@ -49,11 +52,14 @@ impl Core {
     /// # Errors
     /// A plain sentence, if the reservations of a volume were kept and cannot be taken up.
     pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Result<Self, String> {
-        let world = World::default().next(config.layout, &portals)?;
+        let mut ports = Ports::new(portals.clone(), config.port_numbers)?;
+        ports.number(&config.layout.targets)?;
+        let world = World::default().next(config.layout, &ports)?;
         Ok(Self {
             started: Instant::now(),
             world: Mutex::new(Arc::new(world)),
             portals,
+            ports: Mutex::new(ports),
             options: config.iscsi,
             registry: Registry::new(config.limits.max_sessions),
             limits: config.limits,

@@ -3,10 +3,8 @@
 //! A thread of its own does it, because writing to stable storage takes as long as it takes, and no
 //! shard may wait for that. The command that asked is answered when its state is stable.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -17,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
 use crate::mail::Mail;
+use crate::stable;
 use crate::world::CoreVolume;
 
 /// How many orders may wait; the next command is answered BUSY.
@@ -112,18 +111,12 @@ struct KeptRegistration {
 
 /// Makes this state stable, or, if there is none, that there is none.
 fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> {
-    let Some(saved) = saved else {
-        return match fs::remove_file(path) {
-            Ok(()) => sync_directory(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        };
-    };
+    let Some(saved) = saved else { return stable::remove(path) };
     let registrations = saved.registrations.iter().map(|r| KeptRegistration {
         initiator: r.nexus.initiator.name.clone(),
         isid: r.nexus.initiator.isid,
         target: r.nexus.port.target.to_string(),
-        port: r.nexus.port.relative,
+        port: r.nexus.port.tag,
         key: r.key,
     });
     let kept = Kept {
@@ -133,26 +126,7 @@ fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> 
         holder: saved.holder,
         registrations: registrations.collect(),
     };
-    let fresh = fresh(path);
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    sync_directory(path)
-}
-
-/// Where the next state is written before it takes the place of the last.
-fn fresh(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
-}
-
-/// Makes a rename or a removal stable.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    stable::replace(path, &serde_json::to_vec_pretty(&kept)?)
 }
 
 /// What was kept for a volume; `None` if nothing was.
@@ -161,11 +135,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 /// A plain sentence: the file cannot be read, or is damaged. Without it nobody knows who may write.
 pub fn load(path: &Path, naa: &Designator) -> Result<Option<Saved>, String> {
     let name = path.display();
-    let text = match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(metadata) if metadata.len() > MAX_FILE => return Err(format!("{name} is too large")),
-        Ok(_) | Err(_) => fs::read(path).map_err(|error| format!("cannot read {name}: {error}"))?,
-    };
+    let Some(text) = stable::read(path, MAX_FILE)? else { return Ok(None) };
     let kept: Kept =
         serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
     if kept.version != VERSION {
@@ -182,7 +152,7 @@ pub fn load(path: &Path, naa: &Designator) -> Result<Option<Saved>, String> {
     let registrations = kept.registrations.into_iter().map(|r| SavedRegistration {
         nexus: NexusId {
             initiator: InitiatorPort { name: r.initiator, isid: r.isid },
-            port: TargetPort { target: r.target.into(), relative: r.port },
+            port: TargetPort { target: r.target.into(), tag: r.port },
         },
         key: r.key,
     });
@@ -192,6 +162,7 @@ pub fn load(path: &Path, naa: &Designator) -> Result<Option<Saved>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::{self, File};
 
     const NAA: &Designator = &Designator::eight([0x30, 1, 2, 3, 4, 5, 6, 7]);
 
@@ -199,7 +170,7 @@ mod tests {
         let registration = |name: &str, key| SavedRegistration {
             nexus: NexusId {
                 initiator: InitiatorPort { name: name.into(), isid: [0x40, 0, 0, 1, 2, 3] },
-                port: TargetPort { target: "iqn.t".into(), relative: 7 },
+                port: TargetPort { target: "iqn.t".into(), tag: 7 },
             },
             key,
         };
@@ -256,7 +227,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("v.reservations");
         keep(&path, NAA, Some(&saved())).expect("it is kept");
-        fs::create_dir(fresh(&path)).expect("something in the way");
+        fs::create_dir(stable::fresh(&path)).expect("something in the way");
         assert!(keep(&path, NAA, Some(&Saved { kind: None, holder: None, ..saved() })).is_err());
         assert_eq!(load(&path, NAA), Ok(Some(saved())));
     }

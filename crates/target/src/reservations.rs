@@ -44,6 +44,6 @@ impl Shared {
 pub fn nexus_id(nexus: &registry::Nexus, target: &str) -> Arc<NexusId> {
     Arc::new(NexusId {
         initiator: InitiatorPort { name: nexus.initiator.clone(), isid: nexus.isid },
-        port: TargetPort { target: target.into(), relative: nexus.portal_group },
+        port: TargetPort { target: target.into(), tag: nexus.portal_group },
     })
 }

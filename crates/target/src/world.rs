@@ -10,12 +10,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use lunet_backends::Volume;
-use lunet_scsi::reserve::{Reservations, TargetPort};
+use lunet_scsi::alua::PortGroups;
+use lunet_scsi::reserve::Reservations;
 use lunet_scsi::{PowerChange, Unit};
 
-use crate::config::{Layout, Portal, TargetEntry, VolumeEntry};
+use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
 use crate::keeper;
+use crate::ports::Ports;
 use crate::reservations::Shared;
 
 /// A volume with its logical unit. Another size or another content of the same volume is another one of
@@ -53,22 +55,20 @@ pub struct CoreTarget {
     pub alias: Option<String>,
     /// Its LUNs, ascending, each with the slot of its volume.
     luns: Vec<(u16, usize)>,
-    /// How it looks through each of the portals, in their order, to somebody who sees all LUNs.
+    /// How it looks through each of the portals, in their order, to somebody who sees no LUNs.
     scsi: Vec<lunet_scsi::Target>,
     /// Whether it is reached through each of the portals.
     pub portals: Vec<bool>,
 }
 
 impl CoreTarget {
-    fn new(entry: TargetEntry, slots: &[usize], portals: &[Portal]) -> Self {
+    fn new(entry: TargetEntry, slots: &[usize], ports: &Ports) -> Self {
         let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
         luns.sort_unstable();
-        let scsi = portals.iter().map(|portal| scsi_target(&entry.name, portal, &luns)).collect();
+        let scsi = ports.views(&entry.name);
         Self {
+            portals: (0..scsi.len()).map(|portal| entry.reached_through(portal)).collect(),
             scsi,
-            portals: (0..portals.len())
-                .map(|n| entry.portals.is_empty() || entry.portals.contains(&n))
-                .collect(),
             luns,
             name: entry.name,
             alias: entry.alias,
@@ -151,25 +151,25 @@ impl World {
     ///
     /// # Errors
     /// A plain sentence, if the reservations of a new volume were kept and cannot be taken up.
-    pub fn next(&self, layout: Layout, portals: &[Portal]) -> Result<Self, String> {
-        let ports: Vec<_> =
-            (0..layout.volumes.len()).map(|at| ports_of(at, &layout.targets, portals)).collect();
+    pub fn next(&self, layout: Layout, ports: &Ports) -> Result<Self, String> {
+        let leading: Vec<_> =
+            (0..layout.volumes.len()).map(|at| ports.leading_to(at, &layout.targets)).collect();
         let mut volumes: Vec<_> = self.volumes.iter().map(Slot::leave).collect();
         let mut slots = Vec::with_capacity(layout.volumes.len());
-        for (entry, ports) in layout.volumes.into_iter().zip(ports) {
+        for (entry, leading) in layout.volumes.into_iter().zip(leading) {
             let old = self.volumes().find(|(_, volume)| volume.name == entry.name);
             let volume = match old {
                 Some((_, old)) if old.is(&entry) => old.clone(),
                 Some((_, old)) => Arc::new(successor(old, entry)),
-                None => Arc::new(newcomer(entry, &ports)?),
+                None => Arc::new(newcomer(entry, ports.groups())?),
             };
-            volume.reservations.with(|state| state.set_ports(ports));
+            volume.reservations.with(|state| state.set_ports(leading));
             slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
         }
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
         for entry in layout.targets {
             let old = self.find_target(&entry.name).map(|(slot, _)| slot);
-            let target = Arc::new(CoreTarget::new(entry, &slots, portals));
+            let target = Arc::new(CoreTarget::new(entry, &slots, ports));
             place(&mut targets, old, target);
         }
         Ok(Self { volumes, targets })
@@ -187,8 +187,9 @@ fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
     slot
 }
 
-fn newcomer(entry: VolumeEntry, ports: &[TargetPort]) -> Result<CoreVolume, String> {
-    let state = reservations(ports.to_vec(), &entry)?;
+fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, String> {
+    let state = reservations(&entry)?;
+    entry.unit.state.access.configure(groups);
     Ok(CoreVolume {
         reservations: Arc::new(Shared::new(state)),
         fence: Arc::default(),
@@ -216,38 +217,12 @@ fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
 }
 
 /// The reservations of a volume, as they were kept.
-fn reservations(ports: Vec<TargetPort>, entry: &VolumeEntry) -> Result<Reservations, String> {
-    let mut state = Reservations::new(ports, entry.reservations.is_some());
+fn reservations(entry: &VolumeEntry) -> Result<Reservations, String> {
+    let mut state = Reservations::new(Vec::new(), entry.reservations.is_some());
     let Some(path) = &entry.reservations else { return Ok(state) };
     if let Some(saved) = keeper::load(path, &entry.unit.identity.naa)? {
         let damaged = |error| format!("{} is damaged: {error}", path.display());
         state.restore(saved).map_err(damaged)?;
     }
     Ok(state)
-}
-
-/// The target ports that lead to a volume.
-fn ports_of(volume: usize, targets: &[TargetEntry], portals: &[Portal]) -> Vec<TargetPort> {
-    let mut ports = Vec::new();
-    for target in targets.iter().filter(|t| t.luns.iter().any(|(_, v)| *v == volume)) {
-        for (number, portal) in portals.iter().enumerate() {
-            let reached = target.portals.is_empty() || target.portals.contains(&number);
-            let port = TargetPort { target: target.name.as_str().into(), relative: portal.tag };
-            if reached && !ports.contains(&port) {
-                ports.push(port);
-            }
-        }
-    }
-    ports
-}
-
-/// An iSCSI target port is the target in one portal group, so the group's tag is its number.
-fn scsi_target(name: &str, portal: &Portal, luns: &[(u16, usize)]) -> lunet_scsi::Target {
-    lunet_scsi::Target {
-        name: name.to_owned(),
-        portal_group_tag: portal.tag,
-        relative_port: portal.tag,
-        port_group: portal.tag,
-        luns: luns.iter().map(|(lun, _)| *lun).collect(),
-    }
 }

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lunet_scsi::Designator;
+use lunet_scsi::alua::{AccessState, Alua};
 use toml::de::DeTable;
 
 pub use mistake::Mistake;
@@ -80,6 +81,8 @@ pub struct Server {
     pub login_timeout: Duration,
     /// The time that running commands and clients get when the server stops.
     pub shutdown_grace: Duration,
+    /// Who changes the access states of target port groups.
+    pub alua: Alua,
     /// What is logged to standard error.
     pub log_level: LogLevel,
 }
@@ -155,6 +158,10 @@ pub struct Portal {
     pub address: SocketAddr,
     /// The portal group tag.
     pub tag: u16,
+    /// The access state of its target port group at start; the same for all portals with the tag.
+    pub group_state: AccessState,
+    /// Initiators should prefer that group; the same for all portals with the tag.
+    pub preferred: bool,
 }
 
 /// `[volumes.NAME]`: a place for blocks.

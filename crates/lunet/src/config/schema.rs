@@ -64,6 +64,7 @@ pub const SERVER: Table = Table {
         key("max-sessions", "integer", "1024"),
         key("login-timeout", "duration", "\"15s\""),
         key("shutdown-grace", "duration", "\"3s\""),
+        key("alua", "string", "\"explicit\""),
         key("log-level", "string", "\"info\""),
     ],
 };
@@ -89,7 +90,12 @@ pub const ISCSI: Table = Table {
 /// `[[portal]]`
 pub const PORTAL: Table = Table {
     heading: "[[portal]]",
-    keys: &[key("address", "string", "(required)"), key("tag", "integer", "1")],
+    keys: &[
+        key("address", "string", "(required)"),
+        key("tag", "integer", "1"),
+        key("group-state", "string", "\"optimized\""),
+        key("preferred", "boolean", "false"),
+    ],
 };
 
 /// `[volumes.NAME]`

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lunet_scsi::alua::{AccessState, Alua, PortGroups};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -21,6 +22,16 @@ const DIGESTS: &[(&str, Digest)] =
 
 const DRIVERS: &[(&str, Driver)] =
     &[("auto", Driver::Auto), ("io_uring", Driver::IoUring), ("epoll", Driver::Epoll)];
+
+const ALUA: &[(&str, Alua)] =
+    &[("explicit", Alua::Explicit), ("implicit", Alua::Implicit), ("off", Alua::Off)];
+
+const STATES: &[(&str, AccessState)] = &[
+    ("optimized", AccessState::Optimized),
+    ("non-optimized", AccessState::NonOptimized),
+    ("standby", AccessState::Standby),
+    ("unavailable", AccessState::Unavailable),
+];
 
 const LEVELS: &[(&str, LogLevel)] = &[
     ("error", LogLevel::Error),
@@ -43,6 +54,7 @@ impl Default for Server {
             max_sessions: 1024,
             login_timeout: Duration::from_secs(15),
             shutdown_grace: Duration::from_secs(3),
+            alua: Alua::default(),
             log_level: LogLevel::Info,
         }
     }
@@ -127,6 +139,7 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     table.set("login-timeout", &mut out.login_timeout, login, mistakes);
     let grace: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(3_600_000));
     table.set("shutdown-grace", &mut out.shutdown_grace, grace, mistakes);
+    table.set("alua", &mut out.alua, &|v| choice(v, ALUA), mistakes);
     table.set("log-level", &mut out.log_level, &|v| choice(v, LEVELS), mistakes);
     out
 }
@@ -203,10 +216,40 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
             let text = format!("is already listened on by the portal of line {line}");
             mistakes.add(address.offset, table.key("address"), text);
         }
-        let portal = Portal { address: address.value, tag };
+        let (mut group_state, mut preferred) = (AccessState::Optimized, false);
+        table.set("group-state", &mut group_state, &|v| choice(v, STATES), mistakes);
+        table.set("preferred", &mut preferred, &boolean, mistakes);
+        let portal = Portal { address: address.value, tag, group_state, preferred };
+        group(&table, &portal, &out, mistakes);
         out.push(At { offset: address.offset, value: portal });
     }
     out
+}
+
+/// Looks whether a portal fits into its portal group.
+fn group(table: &Section<'_>, portal: &Portal, others: &[At<Portal>], mistakes: &mut Mistakes) {
+    let mut tags: Vec<u16> = others.iter().map(|other| other.value.tag).collect();
+    let Some(at) = tags.iter().position(|tag| *tag == portal.tag) else {
+        tags.sort_unstable();
+        tags.dedup();
+        if tags.len() >= PortGroups::MAX {
+            let text = format!("is one more than the {} that there may be", PortGroups::MAX);
+            mistakes.add(table.offset, table.key("tag"), text);
+        }
+        return;
+    };
+    let first = &others[at];
+    for (key, same) in [
+        ("group-state", first.value.group_state == portal.group_state),
+        ("preferred", first.value.preferred == portal.preferred),
+    ] {
+        if !same {
+            let line = mistakes.line(first.offset);
+            let text = format!("must be that of line {line}: all portals with a tag are one group");
+            let offset = table.raw(key).map_or(table.offset, |value| value.span().start);
+            mistakes.add(offset, table.key(key), text);
+        }
+    }
 }
 
 /// True if a machine cannot listen on both.

@@ -173,6 +173,22 @@ fn portals_are_addresses_and_differ() {
 }
 
 #[test]
+fn portals_with_a_tag_are_one_group() {
+    let portal = |last: u8, more: &str| format!("[[portal]]\naddress = '192.0.2.{last}'\n{more}\n");
+    let text = portal(1, "tag = 3\ngroup-state = 'non-optimized'") + &portal(2, "preferred = true");
+    let read = check(&with(&text)).expect("right").portals;
+    assert_eq!((read[0].group_state, read[0].preferred), (AccessState::NonOptimized, false));
+    assert_eq!((read[1].group_state, read[1].preferred), (AccessState::Optimized, true));
+    one(&with(&portal(1, "group-state = 'standy'")), 4, "portal.group-state", "\"standby\"?");
+    let text = portal(1, "group-state = 'standby'") + &portal(2, "group-state = 'unavailable'");
+    one(&with(&text), 7, "portal.group-state", "must be that of line 3");
+    let text = portal(1, "preferred = true") + &portal(2, "");
+    one(&with(&text), 5, "portal.preferred", "must be that of line 3");
+    let many: String = (1..=17).map(|n| portal(n, &format!("tag = {n}"))).collect();
+    one(&with(&many), 2 + 16 * 3, "portal.tag", "the 16 that there may be");
+}
+
+#[test]
 fn volumes_have_what_their_backend_needs_and_nothing_else() {
     for (lines, line, key, words) in [
         ("size = 512", 2, "backend", "is missing"),

@@ -20,7 +20,7 @@ pub(crate) use access::Guard;
 pub use access::{Access, Kind};
 pub use command::{In, Move, Out, Register, Request};
 pub(crate) use command::{parse, persistent_in, persistent_out, release, reserve};
-pub use port::{InitiatorPort, NexusId, TargetPort};
+pub use port::{InitiatorPort, NexusId, Port, TargetPort};
 pub use saved::{Damaged, Saved, SavedRegistration};
 
 use crate::action::Reply;
@@ -88,7 +88,7 @@ enum Held {
 #[derive(Clone, Debug)]
 pub struct Reservations {
     /// The target ports that lead to the unit.
-    ports: Vec<TargetPort>,
+    ports: Vec<Port>,
     seats: Vec<Option<Sitting>>,
     registrations: Vec<Registration>,
     held: Held,
@@ -105,7 +105,7 @@ pub struct Reservations {
 impl Reservations {
     /// No reservation. `capable` says whether the caller can keep them through power loss, see
     /// [`Self::saved`].
-    pub const fn new(ports: Vec<TargetPort>, capable: bool) -> Self {
+    pub const fn new(ports: Vec<Port>, capable: bool) -> Self {
         Self {
             ports,
             seats: Vec::new(),
@@ -120,8 +120,13 @@ impl Reservations {
 
     /// Other target ports lead to the unit from now on. Registrations through those that are gone stay, as
     /// they do while a path is down.
-    pub fn set_ports(&mut self, ports: Vec<TargetPort>) {
+    pub fn set_ports(&mut self, ports: Vec<Port>) {
         self.ports = ports;
+    }
+
+    /// The target ports that lead to the unit.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
     }
 
     /// The number of the latest change: never 0, and it only rises.

@@ -94,7 +94,8 @@ impl Reservations {
     fn companions(&self, nexus: &NexusId, asked: &Register) -> Result {
         let own = core::slice::from_ref(&nexus.port);
         let ports: Vec<&TargetPort> = if asked.all_ports {
-            let device = self.ports.iter().filter(|port| port.target == nexus.port.target);
+            let names = self.ports.iter().map(|port| &port.name);
+            let device = names.filter(|port| port.target == nexus.port.target);
             own.iter().chain(device.filter(|port| **port != nexus.port)).collect()
         } else {
             own.iter().collect()
@@ -249,9 +250,9 @@ impl Reservations {
             return Err(Sense::invalid_parameter(8).into());
         }
         // The relative number is one of this target's.
-        let mut device = self.ports.iter().filter(|port| port.target == nexus.port.target);
+        let mut device = self.ports.iter().filter(|port| port.name.target == nexus.port.target);
         let port = device.find(|port| port.relative == to.relative_port);
-        let port = port.ok_or(Sense::invalid_parameter(18))?.clone();
+        let port = port.ok_or(Sense::invalid_parameter(18))?.name.clone();
         let target = NexusId { initiator: to.initiator.clone(), port };
         if target == **nexus {
             return Err(Sense::invalid_parameter(24).into());

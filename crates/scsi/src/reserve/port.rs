@@ -24,12 +24,21 @@ pub struct InitiatorPort {
     pub isid: [u8; 6],
 }
 
-/// An iSCSI target port: a target in one of its portal groups.
+/// The name of an iSCSI target port: a target in one of its portal groups (RFC 7143 4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TargetPort {
     /// The target's iSCSI name: the SCSI target device.
     pub target: Arc<str>,
-    /// RELATIVE TARGET PORT IDENTIFIER.
+    /// The target portal group tag.
+    pub tag: u16,
+}
+
+/// A target port that leads to a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: TargetPort,
+    /// RELATIVE TARGET PORT IDENTIFIER: no other port of the server has it, whatever its target.
     pub relative: u16,
 }
 

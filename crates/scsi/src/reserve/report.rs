@@ -70,7 +70,9 @@ impl Reservations {
             list[start + 12] = 0x01; // R_HOLDER
             list[start + 13] = kind as u8;
         }
-        let relative = registration.nexus.port.relative;
+        // A port that leads here no more has no number.
+        let port = self.ports.iter().find(|port| port.name == registration.nexus.port);
+        let relative = port.map_or(0, |port| port.relative);
         list[start + 18..start + 20].copy_from_slice(&relative.to_be_bytes());
         registration.nexus.initiator.encode(list);
         let len = (list.len() - start - 24) as u32;

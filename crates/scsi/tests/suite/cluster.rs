@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Outcome, Reservations, Seat, TargetPort};
+use lunet_scsi::reserve::{InitiatorPort, NexusId, Outcome, Port, Reservations, Seat, TargetPort};
 use lunet_scsi::{Action, CommandIn, Nexus, Reply, Unit, execute, parameters};
 
 pub const GOOD: u8 = 0x00;
@@ -24,8 +24,18 @@ pub struct Cluster {
     pub aborts: Vec<Arc<NexusId>>,
 }
 
-pub fn port(relative: u16) -> TargetPort {
-    TargetPort { target: "iqn.t".into(), relative }
+pub fn port(tag: u16) -> TargetPort {
+    TargetPort { target: "iqn.t".into(), tag }
+}
+
+/// A port that leads to the unit; its number is another than its tag.
+pub fn leading(name: TargetPort) -> Port {
+    Port { relative: relative(name.tag), name }
+}
+
+/// RELATIVE TARGET PORT IDENTIFIER of the port with this tag.
+pub fn relative(tag: u16) -> u16 {
+    0x1000 + tag
 }
 
 pub fn initiator(letter: char) -> InitiatorPort {
@@ -35,14 +45,14 @@ pub fn initiator(letter: char) -> InitiatorPort {
 impl Cluster {
     /// Hosts a, b and d through port 1, host a through port 2 as well: nodes 0, 1, 3 and 2.
     pub fn new() -> Self {
-        let other = TargetPort { target: "iqn.other".into(), relative: 2 };
-        Self::over(Reservations::new(vec![port(1), port(2), other], true))
+        let other = TargetPort { target: "iqn.other".into(), tag: 3 };
+        Self::over(Reservations::new([port(1), port(2), other].map(leading).to_vec(), true))
     }
 
     pub fn over(state: Reservations) -> Self {
         let mut cluster = Self { unit: unit(), state, nodes: vec![], aborts: vec![] };
-        for (letter, relative) in [('a', 1), ('b', 1), ('a', 2), ('d', 1)] {
-            let id = Arc::new(NexusId { initiator: initiator(letter), port: port(relative) });
+        for (letter, tag) in [('a', 1), ('b', 1), ('a', 2), ('d', 1)] {
+            let id = Arc::new(NexusId { initiator: initiator(letter), port: port(tag) });
             let seat = cluster.state.attach(id.clone());
             cluster.nodes.push(Node { id, seat, nexus: Nexus::new() });
         }
@@ -148,10 +158,10 @@ pub fn list(key: u64, second: u64, flags: u8) -> Vec<u8> {
 }
 
 /// The parameter list of REGISTER AND MOVE; `flags` are UNREG (02h) and APTPL (01h).
-pub fn move_list(key: u64, new: u64, flags: u8, relative: u16, to: &InitiatorPort) -> Vec<u8> {
+pub fn move_list(key: u64, new: u64, flags: u8, tag: u16, to: &InitiatorPort) -> Vec<u8> {
     let mut list = [key.to_be_bytes(), new.to_be_bytes(), [0; 8]].concat();
     list[17] = flags;
-    list[18..20].copy_from_slice(&relative.to_be_bytes());
+    list[18..20].copy_from_slice(&relative(tag).to_be_bytes());
     to.encode(&mut list);
     let len = (list.len() - 24) as u32;
     list[20..24].copy_from_slice(&len.to_be_bytes());

@@ -1,6 +1,7 @@
 //! Units and commands that the tests share.
 
 use lunet_block::{Caps, Support};
+use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::{
     Action, Code, CommandIn, Designator, Identity, Key, Nexus, Reply, Target, Task, Unit, execute,
     status,
@@ -78,12 +79,19 @@ pub fn identity() -> Identity {
     }
 }
 
+/// Groups 1 and 2.
+pub fn groups() -> PortGroups {
+    let group = |tag, preferred| PortGroup { tag, state: AccessState::Optimized, preferred };
+    PortGroups::new(vec![group(1, true), group(2, false)]).expect("not too many")
+}
+
 pub fn target() -> Target {
     Target {
         name: "iqn.2026-11.local.lunet:demo".into(),
         portal_group_tag: 1,
         relative_port: 1,
-        port_group: 1,
+        groups: groups(),
+        group: 0,
         luns: vec![0, 5, 300],
     }
 }

@@ -1,5 +1,6 @@
 //! The device server from outside: command blocks in, tasks out.
 
+mod alua;
 mod cluster;
 mod common;
 mod io;

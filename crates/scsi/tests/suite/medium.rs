@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cluster::leading;
 use crate::common::*;
 use lunet_scsi::reserve::{
     InitiatorPort, NexusId, Out, Register, Request, Reservations, TargetPort,
@@ -39,7 +40,7 @@ fn without_a_medium_only_what_needs_none_is_done() {
         let task = run(&unit, &cdb(len, &[(0, &[opcode, low])]));
         let needs = !matches!(
             opcode,
-            0x03 | 0x12 | 0x15..=0x17 | 0x1A | 0x1E | 0x55..=0x5F | 0xA0 | 0xA3 // no medium
+            0x03 | 0x12 | 0x15..=0x17 | 0x1A | 0x1E | 0x55..=0x5F | 0xA0 | 0xA3 | 0xA4 // no medium
         );
         let refused = matches!(&task.action, Action::Complete(r)
             if r.sense.map(|s| (s.key, s.code)) == Some(no_medium));
@@ -82,13 +83,13 @@ fn an_idle_unit_works_and_is_active_then() {
 fn id(name: &str) -> Arc<NexusId> {
     Arc::new(NexusId {
         initiator: InitiatorPort { name: name.into(), isid: [0; 6] },
-        port: TargetPort { target: "iqn.t".into(), relative: 1 },
+        port: TargetPort { target: "iqn.t".into(), tag: 1 },
     })
 }
 
 #[test]
 fn the_medium_stays_while_anyone_who_is_there_prevents_its_removal() {
-    let mut state = Reservations::new(vec![id("a").port.clone()], false);
+    let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
     let (a, b) = (state.attach(id("a")), state.attach(id("b")));
     assert!(!state.removal_prevented());
     state.prevent_removal(a, true);
@@ -107,7 +108,7 @@ fn the_medium_stays_while_anyone_who_is_there_prevents_its_removal() {
 #[test]
 fn who_loses_the_registration_prevents_nothing_any_more() {
     for abort in [true, false] {
-        let mut state = Reservations::new(vec![id("a").port.clone()], false);
+        let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
         let (a, b) = (state.attach(id("a")), state.attach(id("b")));
         for (seat, new_key) in [(a, 1), (b, 2)] {
             let register = Register { new_key, ignore: true, ..register() };
@@ -138,7 +139,7 @@ fn register() -> Register {
 
 #[test]
 fn a_loaded_medium_is_told_to_all_before_other_changes() {
-    let mut state = Reservations::new(vec![id("a").port.clone()], false);
+    let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
     let seat = state.attach(id("a"));
     state.attend_all(Attention::MediumChanged);
     let mut nexus = Nexus::new();

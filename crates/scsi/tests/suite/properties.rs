@@ -33,6 +33,7 @@ fn check(unit: &Unit, task: &Task) {
         Action::Power(_)
         | Action::PreventRemoval(_)
         | Action::Reservation(_)
+        | Action::PortGroups(_)
         | Action::WriteProtect(_) => vec![],
     };
     for range in ranges {
@@ -166,7 +167,7 @@ fn the_usage_data_says_which_bits_are_looked_at() {
         let mut usage = data(run(&unit, &ask))[4..].to_vec();
         if action.is_some() {
             // The service action stands there itself instead of a mask.
-            usage[1] = 0x1F;
+            usage[1] |= 0x1F;
         }
         let mut seen = vec![0; len];
         seen[0] = code;

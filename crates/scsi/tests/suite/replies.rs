@@ -12,7 +12,7 @@ fn padded(start: &[u8], len: usize) -> Vec<u8> {
 
 #[test]
 fn standard_inquiry() {
-    let mut expected = b"\x00\x00\x06\x12\x5B\x00\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
+    let mut expected = b"\x00\x00\x06\x12\x5B\x30\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
     expected.resize(58, 0);
     expected.extend_from_slice(&[0x00, 0xA0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xC0]);
     assert_eq!(data(run(&unit(), &[0x12, 0, 0, 1, 0, 0])), padded(&expected, 96));

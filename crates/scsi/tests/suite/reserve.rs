@@ -168,9 +168,9 @@ fn reports_byte_by_byte() {
     assert_eq!(c.report(1, 1), reservation);
     let id = b"\x45\x00\x00\x1Ciqn.host:a,i,0x400000000061\0";
     let mut full = vec![0, 0, 0, 2, 0, 0, 0, 112];
-    full.extend([0, 0, 0, 0, 0, 0, 0, 0xA1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 32]);
+    full.extend([0, 0, 0, 0, 0, 0, 0, 0xA1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 32]);
     full.extend(id);
-    full.extend([0, 0, 0, 0, 0, 0, 0, 0xA2, 0, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0, 2, 0, 0, 0, 32]);
+    full.extend([0, 0, 0, 0, 0, 0, 0, 0xA2, 0, 0, 0, 0, 1, 6, 0, 0, 0, 0, 0x10, 2, 0, 0, 0, 32]);
     full.extend(id);
     assert_eq!(c.report(1, 3), full);
     // Where all hold it, there is no one key, and each is a holder.

@@ -287,7 +287,7 @@ fn carry_out(c: &mut Cluster, step: Step) -> Answer {
         Step::Move { who, key, new, to, unregister } => {
             let to = c.nodes[to].id.clone();
             let flags = if unregister { 2 } else { 0 };
-            c.out(who, 7, 0, &move_list(key, new, flags, to.port.relative, &to.initiator))
+            c.out(who, 7, 0, &move_list(key, new, flags, to.port.tag, &to.initiator))
         }
         Step::LegacyReserve(who) => c.send(who, &[0x16, 0, 0, 0, 0, 0], &[]),
         Step::LegacyRelease(who) => c.send(who, &cdb(10, &[(0, &[0x57])]), &[]),

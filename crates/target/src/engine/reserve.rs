@@ -1,8 +1,10 @@
-//! Commands on what all nexuses of a volume share: its reservations and its mode parameters.
+//! Commands on what all nexuses of a volume share: its reservations, its target port groups and its mode
+//! parameters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lunet_iscsi::target::Tag;
+use lunet_scsi::alua;
 use lunet_scsi::reserve::{Out, Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Reply, Sense, Transfer, status};
 use slab::Slab;
@@ -65,6 +67,52 @@ impl Engine {
             }
             Reply { status, .. } => self.refuse(index, status),
         }
+    }
+
+    /// REPORT TARGET PORT GROUPS.
+    pub(super) fn port_groups(
+        &mut self,
+        conn: &mut Conn,
+        (tag, lun, volume): (Tag, u16, usize),
+        request: &alua::Request,
+    ) {
+        let Some(reply) = self.on_port_groups(conn, lun, volume, request) else { return };
+        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
+        let format = self.volumes[volume].core.unit.sense_format();
+        send_reply(conn, tag, reply, transfer, format);
+    }
+
+    /// The parameter list of SET TARGET PORT GROUPS has come.
+    pub(super) fn port_groups_collected(
+        &mut self,
+        conn: &Conn,
+        index: u32,
+        request: &alua::Request,
+    ) {
+        let task = &self.tasks[index as usize];
+        let reply = self.on_port_groups(conn, task.lun, task.volume, request);
+        self.end(index, reply.and_then(|reply| reply.sense));
+    }
+
+    /// Carries a request on target port groups out; whoever did not ask is told what it changed. The lock on
+    /// the reservations sees to it that there is one at a time.
+    fn on_port_groups(
+        &self,
+        conn: &Conn,
+        lun: u16,
+        volume: usize,
+        request: &alua::Request,
+    ) -> Option<Reply> {
+        let (groups, seat) = (&conn.session.as_ref()?.scsi.groups, conn.seat(lun)?);
+        let core = &self.volumes[volume].core;
+        Some(core.reservations.with(|state| {
+            let done = groups.execute(&core.unit.state.access, state.ports(), request);
+            if done.changed {
+                state.attend_others(seat, Attention::AccessStateChanged);
+            }
+            done.reply
+        }))
     }
 
     /// The software write protection is switched; whoever did not ask for it is told.

@@ -106,6 +106,9 @@ impl Engine {
                 let format = self.volumes[volume].core.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
             }
+            Action::PortGroups(request) => {
+                self.port_groups(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
+            }
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }

@@ -128,6 +128,9 @@ impl Engine {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
                     Action::WriteProtect(on) => self.write_protect(conn, index, on),
+                    Action::PortGroups(request) => {
+                        self.port_groups_collected(conn, index, &request);
+                    }
                     Action::Reservation(request) => {
                         self.reservation_collected(conn, index, &request);
                     }
@@ -176,7 +179,7 @@ impl Engine {
     }
 
     /// Nothing is left to do but to answer.
-    fn end(&mut self, index: u32, sense: Option<Sense>) {
+    pub(super) fn end(&mut self, index: u32, sense: Option<Sense>) {
         let task = &mut self.tasks[index as usize];
         task.sense = sense;
         task.job = Job::Bare(Bare::nothing());

@@ -34,11 +34,12 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
     });
     Config {
-        portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
+        portals: vec![Portal::new(SocketAddr::from(([127, 0, 0, 1], 0)), 1)],
         layout: Layout {
             volumes: entries.collect(),
             targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
         },
+        port_numbers: None,
         iscsi: Options::default(),
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
         shards: Some(2),

@@ -1,0 +1,277 @@
+//! The target ports of the server: a target in a portal group is one (RFC 7143 4.4.1). Their groups, and
+//! their numbers.
+//!
+//! SCSI wants RELATIVE TARGET PORT IDENTIFIERs to be unique within a target alone. Initiators that reach a
+//! volume through two targets take it for one device, and would see one port in two places. So no two ports
+//! of the server have the same number. A port keeps its number over restarts and changes of the configuration,
+//! even while it is gone: the numbers are kept in a file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::PathBuf;
+
+use lunet_scsi::alua::{PortGroup, PortGroups};
+use lunet_scsi::reserve::{Port, TargetPort};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Portal, TargetEntry};
+use crate::stable;
+
+/// A larger file is none of ours: it has room for every number there is.
+const MAX_FILE: u64 = 32 << 20;
+
+const VERSION: u32 = 1;
+
+/// Portals, groups and numbers.
+pub struct Ports {
+    portals: Vec<Portal>,
+    groups: PortGroups,
+    numbers: BTreeMap<u16, TargetPort>,
+    by_name: HashMap<TargetPort, u16>,
+    /// Where the numbers are kept; without it, they are new with every start.
+    file: Option<PathBuf>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    ports: Vec<KeptPort>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptPort {
+    number: u16,
+    target: String,
+    tag: u16,
+}
+
+impl Ports {
+    /// The ports that these portals make, with the numbers that were kept.
+    ///
+    /// # Errors
+    /// A plain sentence: there are too many portal groups, or the file cannot be read or is damaged.
+    pub fn new(portals: Vec<Portal>, file: Option<PathBuf>) -> Result<Self, String> {
+        let group = |portal: &Portal| PortGroup {
+            tag: portal.tag,
+            state: portal.state,
+            preferred: portal.preferred,
+        };
+        let groups = PortGroups::new(portals.iter().map(group).collect());
+        let groups =
+            groups.ok_or(format!("there are more than {} portal tags", PortGroups::MAX))?;
+        let mut ports = Self {
+            portals,
+            groups,
+            numbers: BTreeMap::new(),
+            by_name: HashMap::new(),
+            file: file.clone(),
+        };
+        let Some(file) = file else { return Ok(ports) };
+        let name = file.display();
+        let Some(text) = stable::read(&file, MAX_FILE)? else { return Ok(ports) };
+        let kept: Kept =
+            serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
+        if kept.version != VERSION {
+            return Err(format!("{name} is of version {}, not {VERSION}", kept.version));
+        }
+        for KeptPort { number, target, tag } in kept.ports {
+            let port = TargetPort { target: target.into(), tag };
+            let twice = ports.numbers.insert(number, port.clone()).is_some()
+                | ports.by_name.insert(port, number).is_some();
+            if number == 0 || twice {
+                return Err(format!("{name} is damaged: port {number}"));
+            }
+        }
+        Ok(ports)
+    }
+
+    /// The target port groups.
+    pub fn groups(&self) -> &PortGroups {
+        &self.groups
+    }
+
+    /// Sees to it that every port of these targets has a number, and that it is on stable storage.
+    ///
+    /// # Errors
+    /// A plain sentence: there are no numbers left, or the file cannot be written.
+    pub fn number(&mut self, targets: &[TargetEntry]) -> Result<(), String> {
+        let names: Vec<TargetPort> = targets.iter().flat_map(|target| self.names(target)).collect();
+        let fresh: Vec<&TargetPort> =
+            names.iter().filter(|name| !self.by_name.contains_key(name)).collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        if self.numbers.len() + fresh.len() > usize::from(u16::MAX) {
+            // Those that are gone lose theirs.
+            self.numbers.retain(|_, name| names.contains(name));
+            self.by_name.retain(|name, _| names.contains(name));
+        }
+        for name in fresh {
+            // The tag, where nobody has that number yet: with one target, a port is its group.
+            let free = |number: &u16| !self.numbers.contains_key(number);
+            let number = Some(name.tag).filter(free).or_else(|| (1..=u16::MAX).find(free));
+            let number = number.ok_or("there are more than 65535 target ports")?;
+            self.numbers.insert(number, name.clone());
+            self.by_name.insert(name.clone(), number);
+        }
+        self.keep().map_err(|error| format!("the numbers of target ports cannot be kept: {error}"))
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let port = |(number, name): (&u16, &TargetPort)| KeptPort {
+            number: *number,
+            target: name.target.to_string(),
+            tag: name.tag,
+        };
+        let kept = Kept { version: VERSION, ports: self.numbers.iter().map(port).collect() };
+        stable::replace(file, &serde_json::to_vec_pretty(&kept)?)
+    }
+
+    /// The target ports that lead to a volume: `volume` is its place in the layout.
+    pub fn leading_to(&self, volume: usize, targets: &[TargetEntry]) -> Vec<Port> {
+        let shows = |target: &&TargetEntry| target.luns.iter().any(|(_, at)| *at == volume);
+        let names = targets.iter().filter(shows).flat_map(|target| self.names(target));
+        names.map(|name| Port { relative: self.relative(&name), name }).collect()
+    }
+
+    /// How a target looks through each portal, apart from its LUNs.
+    pub fn views(&self, target: &str) -> Vec<lunet_scsi::Target> {
+        let view = |portal: &Portal| {
+            let port = TargetPort { target: target.into(), tag: portal.tag };
+            lunet_scsi::Target {
+                name: target.to_owned(),
+                portal_group_tag: portal.tag,
+                relative_port: self.relative(&port),
+                groups: self.groups.clone(),
+                group: self.groups.number(portal.tag).unwrap_or(0),
+                luns: Vec::new(),
+            }
+        };
+        self.portals.iter().map(view).collect()
+    }
+
+    /// The names of a target's ports, each once.
+    fn names(&self, target: &TargetEntry) -> Vec<TargetPort> {
+        let mut names = Vec::new();
+        for (number, portal) in self.portals.iter().enumerate() {
+            let name = TargetPort { target: target.name.as_str().into(), tag: portal.tag };
+            if target.reached_through(number) && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// The number of a port; 0 for one that no initiator can come through.
+    fn relative(&self, name: &TargetPort) -> u16 {
+        self.by_name.get(name).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunet_scsi::alua::AccessState;
+    use std::net::SocketAddr;
+
+    fn portals(tags: &[u16]) -> Vec<Portal> {
+        let portal = |tag: &u16| Portal {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tag: *tag,
+            state: AccessState::Optimized,
+            preferred: false,
+        };
+        tags.iter().map(portal).collect()
+    }
+
+    fn target(name: &str, portals: Vec<usize>) -> TargetEntry {
+        TargetEntry { name: name.into(), alias: None, luns: vec![(0, 0)], portals }
+    }
+
+    /// Name and tag of each port, by number.
+    fn numbers(ports: &Ports) -> Vec<(u16, String)> {
+        let text = |name: &TargetPort| format!("{},{}", name.target, name.tag);
+        ports.numbers.iter().map(|(number, name)| (*number, text(name))).collect()
+    }
+
+    #[test]
+    fn no_two_ports_have_a_number_and_none_changes_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = Some(dir.path().join("ports"));
+        let (a, b) = (target("a", vec![]), target("b", vec![]));
+        let mut ports = Ports::new(portals(&[1, 2, 2]), file.clone()).expect("no file yet");
+        ports.number(&[a.clone()]).expect("numbers");
+        ports.number(&[a.clone(), b.clone()]).expect("numbers");
+        let expected =
+            [(1, "a,1"), (2, "a,2"), (3, "b,1"), (4, "b,2")].map(|(n, t)| (n, t.to_owned()));
+        assert_eq!(numbers(&ports), expected);
+        // Other portals, the targets in another order, one more: nothing that was there moves.
+        let mut again = Ports::new(portals(&[3, 2]), file).expect("what was kept");
+        again.number(&[target("c", vec![1]), b, a]).expect("numbers");
+        let more = [(5, "c,2"), (6, "b,3"), (7, "a,3")].map(|(n, t)| (n, t.to_owned()));
+        let mut sorted = numbers(&again);
+        sorted.retain(|entry| !expected.contains(entry));
+        // b is asked for first, and gets its tag: it is taken; so the lowest that is free.
+        assert_eq!(sorted, more);
+        assert_eq!(again.views("b")[1].relative_port, 4);
+    }
+
+    #[test]
+    fn a_volume_is_led_to_by_the_ports_of_every_target_that_shows_it() {
+        let mut ports = Ports::new(portals(&[1, 2]), None).expect("nothing to read");
+        let mut other = target("other", vec![]);
+        other.luns = vec![(0, 1)];
+        let targets = [target("a", vec![]), other, target("b", vec![1])];
+        ports.number(&targets).expect("numbers");
+        let leading = ports.leading_to(0, &targets);
+        let seen: Vec<_> =
+            leading.iter().map(|p| (&*p.name.target, p.name.tag, p.relative)).collect();
+        assert_eq!(seen, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5)]);
+        assert_eq!(ports.views("b")[0].relative_port, 0, "nobody comes this way");
+        assert_eq!(ports.views("b")[1].group, 1);
+    }
+
+    #[test]
+    fn numbers_of_ports_that_are_gone_are_given_away_last() {
+        let mut ports = Ports::new(portals(&[1]), None).expect("nothing to read");
+        for number in 1..=u16::MAX {
+            let name = TargetPort { target: format!("old{number}").into(), tag: 1 };
+            ports.numbers.insert(number, name.clone());
+            ports.by_name.insert(name, number);
+        }
+        let targets = [target("old7", vec![]), target("new", vec![])];
+        ports.number(&targets).expect("numbers");
+        assert_eq!(numbers(&ports), [(1, "new,1".to_owned()), (7, "old7,1".to_owned())]);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ports");
+        let mut ports = Ports::new(portals(&[1, 2]), Some(file.clone())).expect("no file yet");
+        ports.number(&[target("a", vec![])]).expect("numbers");
+        let text = std::fs::read_to_string(&file).expect("text");
+        for (from, to) in [
+            ("\"version\": 1", "\"version\": 2"),
+            ("\"number\": 2", "\"number\": 1"),
+            ("\"number\": 1", "\"number\": 0"),
+            ("\"tag\": 2", "\"tag\": 1"),
+            ("{", ""),
+        ] {
+            assert!(text.contains(from), "{text}");
+            std::fs::write(&file, text.replacen(from, to, 1)).expect("written");
+            let error = Ports::new(portals(&[1]), Some(file.clone())).err().expect(from);
+            assert!(error.contains("ports"), "{error}");
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_groups_as_states_have_room_for() {
+        let tags: Vec<u16> = (1..=17).collect();
+        assert!(Ports::new(portals(&tags[..16]), None).is_ok());
+        assert!(Ports::new(portals(&tags), None).is_err());
+    }
+}
