@@ -6,3 +6,4 @@ mod growing;
 mod opening;
 mod running;
 mod slow;
+mod snapshots;
