@@ -237,7 +237,7 @@ fn synchronize(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
     })
 }
 
-/// WRITE SAME (SBC-4 5.50). A length of 0 is refused (WSNZ). PBDATA and LBDATA are obsolete; to
+/// WRITE SAME (SBC-4 5.50). A length of 0 means up to the last block, where WSNZ is 0. PBDATA and LBDATA are obsolete; to
 /// ignore them would write other data than an old initiator asks for, so they are refused.
 fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
@@ -248,8 +248,12 @@ fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource)
         cx.cdb.must_be_zero(1, 0x08)?;
     }
     let unmap = cx.cdb.flag(1, 0x08);
-    let range = on_volume(unit, extent)?;
-    if range.blocks == 0 || range.blocks > unit.limits.max_write_same_blocks {
+    let range = open_range(unit, extent)?;
+    if range.blocks == 0 {
+        return Err(Sense::lba_out_of_range(extent.lba));
+    }
+    let wsnz = unit.is_thin() && extent.blocks == 0;
+    if wsnz || range.blocks > unit.limits.max_write_same_blocks {
         return Err(Sense::invalid_cdb(extent.length_at, 7));
     }
     let action = Action::WriteSame { range, source, unmap };

@@ -123,7 +123,8 @@ fn extended(unit: &Unit) -> Vec<u8> {
 fn block_limits(unit: &Unit) -> Vec<u8> {
     let limits = &unit.limits;
     let mut data = vec![0; 60];
-    data[0] = 0x01; // WSNZ
+    // WSNZ where WRITE SAME may unmap: a length that got lost would discard up to the end of the volume.
+    data[0] = u8::from(unit.is_thin());
     data[2..4].copy_from_slice(&limits.optimal_granularity_blocks.to_be_bytes());
     data[4..8].copy_from_slice(&limits.max_transfer_blocks.to_be_bytes());
     data[8..12].copy_from_slice(&limits.optimal_transfer_blocks.to_be_bytes());
