@@ -81,7 +81,8 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
         Action::Reservation(_)
         | Action::PortGroups(_)
         | Action::Power(_)
-        | Action::WriteProtect(_) => {}
+        | Action::PreventRemoval(_)
+        | Action::Modes(_) => {}
     }
     None
 }

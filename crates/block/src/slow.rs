@@ -30,6 +30,8 @@ pub struct Space {
     pub used: u64,
     /// What the storage below could still give to it and to others.
     pub available: u64,
+    /// The size of the storage below: what it has given and what it could still give, together.
+    pub total: u64,
 }
 
 /// The operations of a volume that block the calling thread: system calls that wait for a disk,

@@ -7,6 +7,7 @@ use lunet_block::BlockRange;
 use crate::alua;
 use crate::reserve::Request;
 use crate::sense::Sense;
+use crate::state::Modes;
 
 /// Status codes (SAM-5 5.3).
 pub mod status {
@@ -232,10 +233,10 @@ pub enum Action {
     /// [`Target::groups`](crate::Target::groups), with
     /// [`PortGroups::execute`](crate::alua::PortGroups::execute).
     PortGroups(alua::Request),
-    /// Switch the software write protection on or off, with
-    /// [`UnitState::set_write_protected`](crate::UnitState::set_write_protected). If that changes anything, all
-    /// other nexuses are told MODE PARAMETERS CHANGED.
-    WriteProtect(bool),
+    /// Set the mode parameters, with [`UnitState::set_modes`](crate::UnitState::set_modes). If that
+    /// changes anything, all other nexuses are told MODE PARAMETERS CHANGED. If it switches the write
+    /// cache off, a flush must follow.
+    Modes(Modes),
     /// Change the unit's power condition, or take its medium out or in.
     Power(Power),
     /// The medium of the unit may (false) or may not (true) be ejected, says this nexus; tell

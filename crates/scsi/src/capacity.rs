@@ -24,7 +24,8 @@ pub(crate) fn read16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     // LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT; the lowest aligned address is 0.
     data[13] = (caps.physical_block_size / caps.block_size).max(1).ilog2() as u8 & 0x0F;
     if unit.is_thin() {
-        data[14] = 0x80 | 0x40; // LBPME, LBPRZ
+        // LBPME; LBPRZ if unmapped blocks read as zeroes.
+        data[14] = 0x80 | u8::from(caps.unmap_zeroes) << 6;
     }
     Ok(cx.data_in(data, cx.cdb.be32(10)))
 }

@@ -1,11 +1,10 @@
-//! MODE SELECT (SPC-5 6.11, 6.12). One thing can be changed: SWP of the Control page, the software write
-//! protection. It is not saved: a reset or a restart takes it away.
+//! MODE SELECT (SPC-5 6.11, 6.12). What can be changed is in [`Modes`](crate::Modes). It is not saved.
 
 use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
 use crate::execute::{Cx, Outcome};
-use crate::mode;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
+use crate::{mode, mode_pages};
 
 /// MODE SELECT (6).
 pub(crate) fn select6(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -56,40 +55,54 @@ pub(crate) fn parse(unit: &Unit, long: bool, list: &[u8]) -> Result<Action, Sens
     if !descriptor.is_empty() && descriptor != expected {
         return Err(Sense::invalid_parameter(header as u16));
     }
-    let mut protect = None;
+    if pages.is_empty() {
+        return Ok(Action::Complete(Reply::GOOD));
+    }
+    let current = mode_pages::all(unit, unit.state.modes());
+    let masks = mode_pages::changeable(unit);
+    let mut modes = unit.state.modes();
     while !pages.is_empty() {
         let at = list.len() - pages.len();
         let (page, rest) = split_page(pages).ok_or(too_short)?;
-        protect = check(unit, page, at)?.or(protect);
+        let known = current.iter().zip(&masks);
+        let mut named =
+            known.filter(|(known, _)| mode_pages::name(known) == mode_pages::name(page));
+        let (current, mask) = named.next().ok_or(Sense::invalid_parameter(at as u16))?;
+        check(page, current, mask, at)?;
+        modes = mode_pages::apply(modes, page, mask);
         pages = rest;
     }
-    Ok(match protect {
-        Some(on) => Action::WriteProtect(on),
-        None => Action::Complete(Reply::GOOD),
-    })
+    Ok(Action::Modes(modes))
 }
 
 /// The first page, with its header of code and length, and what follows it.
 fn split_page(pages: &[u8]) -> Option<(&[u8], &[u8])> {
-    pages.split_at_checked(2 + usize::from(*pages.get(1)?))
+    let header = pages.get(..mode_pages::header(pages))?;
+    let body = match header {
+        [_, len] => usize::from(*len),
+        [_, _, high, low] => usize::from(u16::from_be_bytes([*high, *low])),
+        _ => return None,
+    };
+    pages.split_at_checked(header.len() + body)
 }
 
-/// Compares a page with the current one. Returns what it says of SWP, if it has that.
-fn check(unit: &Unit, page: &[u8], at: usize) -> Result<Option<bool>, Sense> {
+/// Compares a page, that stands `at` this byte of the list, with the current one: what cannot be changed
+/// must be as it is.
+fn check(page: &[u8], current: &[u8], mask: &[u8], at: usize) -> Result<(), Sense> {
     let wrong = |offset: usize| Sense::invalid_parameter((at + offset) as u16);
-    let (current, changeable) = mode::page_with_code(unit, page[0] & 0x3F).ok_or(wrong(0))?;
-    // No page has subpages (SPF).
-    if page[0] & 0x40 != 0 {
+    let header = mode_pages::header(page);
+    if page.len() != current.len() {
+        // PAGE LENGTH.
+        return Err(wrong(header / 2));
+    }
+    // PS is reserved here.
+    if page[0] & 0x80 != 0 {
         return Err(wrong(0));
     }
-    if page.len() != current.len() {
-        return Err(wrong(1));
-    }
-    for offset in 2..page.len() {
-        if (page[offset] ^ current[offset]) & !changeable[offset] != 0 {
+    for offset in header..page.len() {
+        if (page[offset] ^ current[offset]) & !mask[offset] != 0 {
             return Err(wrong(offset));
         }
     }
-    let swp = mode::SWP.0 == page[0] & 0x3F;
-    Ok(swp.then(|| page[mode::SWP.1] & mode::SWP.2 != 0))
+    Ok(())
 }

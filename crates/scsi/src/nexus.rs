@@ -2,6 +2,7 @@
 
 use crate::reserve::Access;
 use crate::sense::{Code, Key, Sense};
+use crate::thin::THRESHOLD_DESCRIPTOR;
 
 /// A unit attention condition (SAM-5 5.14), in the order in which they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +28,8 @@ pub enum Attention {
     ModeParametersChanged,
     /// Another initiator changed the state of a target port group.
     AccessStateChanged,
+    /// The storage below a thin volume is as full as its [threshold](crate::Threshold) says.
+    ThresholdReached,
     /// The volume has another size.
     CapacityChanged,
     /// The set of LUNs of the target changed.
@@ -34,7 +37,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
@@ -45,6 +48,7 @@ impl Attention {
         Self::MediumChanged,
         Self::ModeParametersChanged,
         Self::AccessStateChanged,
+        Self::ThresholdReached,
         Self::CapacityChanged,
         Self::ReportedLunsChanged,
     ];
@@ -66,6 +70,7 @@ impl Attention {
             Self::MediumChanged => Code::NOT_READY_TO_READY_CHANGE,
             Self::ModeParametersChanged => Code::MODE_PARAMETERS_CHANGED,
             Self::AccessStateChanged => Code::ACCESS_STATE_CHANGED,
+            Self::ThresholdReached => Code::SOFT_THRESHOLD_REACHED,
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
         }
@@ -135,7 +140,13 @@ impl Nexus {
 
     /// Takes the next condition as the sense data that reports it.
     pub fn take_sense(&mut self) -> Option<Sense> {
-        self.take().map(|attention| Sense::new(Key::UnitAttention, attention.code()))
+        let attention = self.take()?;
+        let sense = Sense::new(Key::UnitAttention, attention.code());
+        Some(match attention {
+            // Which threshold: where it stands in its mode page (SBC-4 4.7.3.7.6).
+            Attention::ThresholdReached => sense.with_information(THRESHOLD_DESCRIPTOR.into()),
+            _ => sense,
+        })
     }
 
     /// Drops a condition: REPORT LUNS clears REPORTED LUNS DATA HAS CHANGED (SPC-5 6.33).

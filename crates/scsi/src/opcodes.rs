@@ -10,8 +10,8 @@ use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 use crate::{
-    alua, basic, capacity, inquiry, mode, mode_select, power, report_luns, reserve, rw, supported,
-    unmap,
+    alua, basic, capacity, diagnostic, inquiry, log, mode, mode_select, power, report_luns,
+    reserve, rw, supported, unmap,
 };
 
 bitflags! {
@@ -135,6 +135,8 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x17, 0x11, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
     op(&[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0x04], REPORT, QUICK, Handler::Unit(mode::sense6)),
     op(&[0x1B, 0x01, 0, 0x0F, 0xF7, 0x04], POWER, LONG, Handler::Unit(power::start_stop)),
+    op(&[0x1C, 0x01, 0xFF, 0xFF, 0xFF, 0x04], FREE, QUICK, Handler::Unit(diagnostic::receive)),
+    op(&[0x1D, 0xE4, 0, 0xFF, 0xFF, 0x04], SYNC, QUICK, Handler::Unit(diagnostic::send)),
     op(&[0x1E, 0, 0, 0, 0x03, 0x04], PREVENT, QUICK, Handler::Unit(power::prevent_allow)),
     op(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0x04], MEDIUM, QUICK, Handler::Unit(capacity::read10)),
     op(&[0x28, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read10)),
@@ -143,8 +145,11 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x2F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, LONG, Handler::Unit(rw::verify10)),
     op(&[0x34, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::prefetch10)),
     op(&[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], SYNC, LONG, Handler::Unit(rw::sync10)),
+    op(&[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], READ, QUICK, Handler::Unit(diagnostic::defects10)),
     op(&[0x41, 0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, LONG, Handler::Unit(rw::write_same10)),
     op(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], THIN, LONG, Handler::Unit(unmap::unmap)),
+    op(&[0x4C, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(log::select)),
+    op(&[0x4D, 0x01, 0x3F, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], FREE, QUICK, Handler::Unit(log::sense)),
     op(&[0x55, 0x13, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(mode_select::select10)),
     op(&[0x56, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::reserve)),
     op(&[0x57, 0x13, 0, 0, 0, 0, 0, 0, 0, 0x04], FREE, QUICK, Handler::Unit(reserve::release)),
@@ -178,6 +183,7 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0xAA, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write12)),
     op(&[0xAE, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify12)),
     op(&[0xAF, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::verify12)),
+    op(&[0xB7, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, QUICK, Handler::Unit(diagnostic::defects12)),
 ];
 
 /// The place of each operation code's first entry in [`TABLE`], or `NOWHERE`.

@@ -164,6 +164,7 @@ fn write(
     then_verify: Option<Check>,
 ) -> Outcome {
     let range = transfer_range(unit, extent)?;
+    let fua = fua || unit.write_through();
     data_out(unit, cx, range, |range| Action::Write { range, dpo, fua, then_verify })
 }
 
@@ -247,7 +248,8 @@ fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource)
     if !unit.is_thin() {
         cx.cdb.must_be_zero(1, 0x08)?;
     }
-    let unmap = cx.cdb.flag(1, 0x08);
+    // A block of zeroes is what an unmapped one reads as, or it is written (SBC-4 5.50).
+    let unmap = cx.cdb.flag(1, 0x08) && unit.caps.unmap_zeroes;
     let range = open_range(unit, extent)?;
     if range.blocks == 0 {
         return Err(Sense::lba_out_of_range(extent.lba));

@@ -1,6 +1,8 @@
 //! What commands change of a logical unit, for all initiators.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lunet_block::Space;
 
 use crate::action::PowerChange;
 use crate::alua::AccessStates;
@@ -17,8 +19,13 @@ const PROTECTED: u32 = 1 << 4;
 const DESCRIPTOR: u32 = 1 << 5;
 /// All but the active power condition: at most one of them is set.
 const POWER: u32 = STOPPED | EJECTED | IDLE | STANDBY;
-/// Mode parameters: a reset brings the default ones back (SPC-5 5.6.3), all of which are 0.
-const MODES: u32 = PROTECTED | DESCRIPTOR;
+/// WCE of the Caching mode page, the other way round.
+const WRITE_THROUGH: u32 = 1 << 6;
+/// The threshold is reached, and was told.
+const REACHED: u32 = 1 << 7;
+/// What a reset sets to 0: the default mode parameters come back (SPC-5 5.6.3). The write cache stays off,
+/// because who has switched it off sends no flushes any more, and may not notice.
+const RESET: u32 = PROTECTED | DESCRIPTOR;
 
 /// What a command that needs the unit to be ready gets while it is stopped.
 const NOT_STARTED: Sense = Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
@@ -33,6 +40,29 @@ pub struct UnitState {
     flags: AtomicU32,
     /// What each target port group may do.
     pub access: AccessStates,
+    used: AtomicU64,
+    available: AtomicU64,
+    /// 0: not known.
+    total: AtomicU64,
+}
+
+/// The mode parameters that MODE SELECT changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modes {
+    /// SWP of the Control page: the unit takes no writes.
+    pub write_protect: bool,
+    /// D_SENSE of the Control page: sense data that goes with CHECK CONDITION has descriptors.
+    pub descriptor_sense: bool,
+    /// WCE of the Caching page: what is answered may be in a volatile cache, where there is one.
+    pub write_cache: bool,
+}
+
+impl Modes {
+    pub(crate) const DEFAULT: Self =
+        Self { write_protect: false, descriptor_sense: false, write_cache: true };
+    pub(crate) const NONE: Self = Self { write_cache: false, ..Self::DEFAULT };
+    pub(crate) const ALL: Self =
+        Self { write_protect: true, descriptor_sense: true, write_cache: true };
 }
 
 impl UnitState {
@@ -111,25 +141,61 @@ impl UnitState {
         }
     }
 
+    /// The mode parameters.
+    pub fn modes(&self) -> Modes {
+        let flags = self.flags.load(Ordering::Relaxed);
+        Modes {
+            write_protect: flags & PROTECTED != 0,
+            descriptor_sense: flags & DESCRIPTOR != 0,
+            write_cache: flags & WRITE_THROUGH == 0,
+        }
+    }
+
+    /// Carries [`Action::Modes`](crate::Action::Modes) out. True if that changes anything.
+    pub fn set_modes(&self, modes: Modes) -> bool {
+        // All three, each whatever became of the others.
+        self.set(PROTECTED, modes.write_protect)
+            | self.set(DESCRIPTOR, modes.descriptor_sense)
+            | self.set(WRITE_THROUGH, !modes.write_cache)
+    }
+
     /// SWP: an initiator has switched the software write protection on.
-    pub fn write_protected(&self) -> bool {
+    pub(crate) fn write_protected(&self) -> bool {
         self.has(PROTECTED)
     }
 
-    /// Carries [`Action::WriteProtect`](crate::Action::WriteProtect) out. True if that changes
-    /// anything.
-    pub fn set_write_protected(&self, protected: bool) -> bool {
-        self.set(PROTECTED, protected)
-    }
-
     /// D_SENSE: sense data that goes with CHECK CONDITION has descriptors.
-    pub fn descriptor_sense(&self) -> bool {
+    pub(crate) fn descriptor_sense(&self) -> bool {
         self.has(DESCRIPTOR)
     }
 
-    /// A reset: the mode parameters are the default ones again.
+    /// True if an initiator has switched the write cache off.
+    pub(crate) fn write_through(&self) -> bool {
+        self.has(WRITE_THROUGH)
+    }
+
+    /// A reset of the unit.
     pub fn reset(&self) {
-        self.set(MODES, false);
+        self.set(RESET, false);
+    }
+
+    /// The room that the volume takes and could take, when it was looked at last.
+    pub fn space(&self) -> Option<Space> {
+        let [used, available, total] =
+            [&self.used, &self.available, &self.total].map(|n| n.load(Ordering::Relaxed));
+        (total != 0).then_some(Space { used, available, total })
+    }
+
+    /// Remembers how much room there is.
+    pub(crate) fn set_space(&self, space: &Space) {
+        self.used.store(space.used, Ordering::Relaxed);
+        self.available.store(space.available, Ordering::Relaxed);
+        self.total.store(space.total.max(1), Ordering::Relaxed);
+    }
+
+    /// Remembers that the threshold is reached, or that it is no more. True if that is news.
+    pub(crate) fn set_reached(&self, reached: bool) -> bool {
+        self.set(REACHED, reached)
     }
 }
 
@@ -138,15 +204,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_brings_the_default_mode_parameters_back_and_does_not_start_the_unit() {
+    fn a_reset_brings_default_mode_parameters_back_and_is_no_start() {
         let state = UnitState::default();
+        assert_eq!(state.modes(), Modes::DEFAULT);
         assert!(!state.change_power(PowerChange::Stopped));
-        assert!(state.set_write_protected(true));
-        assert!(!state.set_write_protected(true), "no change");
+        assert!(state.set_modes(Modes { write_protect: true, ..Modes::DEFAULT }));
+        assert!(!state.set_modes(Modes { write_protect: true, ..Modes::DEFAULT }), "no change");
+        assert!(state.set_modes(Modes { write_cache: false, ..Modes::ALL }));
         state.reset();
-        assert!(!state.write_protected());
+        assert_eq!(state.modes(), Modes::NONE, "the write cache stays off");
         assert!(state.stopped());
-        assert!(!state.set_write_protected(false), "no change");
+        assert!(state.set_modes(Modes::DEFAULT));
     }
 
     #[test]

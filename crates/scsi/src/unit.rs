@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use lunet_block::{Caps, Support};
+use lunet_block::{Caps, Space, Support};
 
 use crate::alua::{Alua, PortGroups};
 use crate::designator::Designator;
@@ -127,6 +127,25 @@ fn unmap_granularity(caps: &Caps) -> u32 {
     }
 }
 
+/// A part of the storage below, in percent, 1 to 99: when so much of it is in use, initiators are told
+/// (THIN PROVISIONING SOFT THRESHOLD REACHED, SBC-4 4.7.3.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threshold(u8);
+
+impl Threshold {
+    /// A threshold at this many percent, if that is one.
+    pub fn new(percent: u8) -> Option<Self> {
+        (1..=99).contains(&percent).then_some(Self(percent))
+    }
+
+    /// How many bytes are available at least while it is not reached.
+    pub(crate) fn least_available(self, space: &Space) -> u64 {
+        let free = u128::from(100 - self.0);
+        // A part of a u64.
+        (u128::from(space.total) * free / 100) as u64
+    }
+}
+
 /// One logical unit: shared by all shards. What commands change of it is in its [`UnitState`].
 #[derive(Debug)]
 pub struct Unit {
@@ -136,6 +155,8 @@ pub struct Unit {
     pub caps: Caps,
     /// The largest commands that it takes.
     pub limits: Limits,
+    /// When initiators are told that room is getting short; for thin volumes.
+    pub threshold: Option<Threshold>,
     /// Its medium can be ejected and loaded (RMB).
     pub removable: bool,
     /// Who changes the access states of its target port groups.
@@ -153,13 +174,36 @@ impl Unit {
     /// A unit that takes the place of another: `state` is that one's.
     pub fn with_state(identity: Identity, caps: Caps, state: Arc<UnitState>) -> Self {
         let limits = Limits::new(&caps);
-        Self { identity, caps, limits, removable: false, alua: Alua::default(), state }
+        let (threshold, removable, alua) = (None, false, Alua::default());
+        Self { identity, caps, limits, threshold, removable, alua, state }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software
     /// write protection on.
     pub fn read_only(&self) -> bool {
         self.caps.read_only || self.state.write_protected()
+    }
+
+    /// True if what a write has put into a volatile cache must be stable before the answer: the
+    /// initiators have switched the write cache off that the volume has.
+    pub fn write_through(&self) -> bool {
+        self.state.write_through() && self.caps.write_cache
+    }
+
+    /// Remembers how much room the volume has. True if the threshold has just been reached, of which
+    /// all initiators are to be told ([`Attention::ThresholdReached`](crate::Attention)).
+    pub fn note_space(&self, space: &Space) -> bool {
+        self.state.set_space(space);
+        let Some(threshold) = self.threshold else { return false };
+        let least = threshold.least_available(space);
+        if space.available < least {
+            return self.state.set_reached(true);
+        }
+        // A hundredth more, so that what comes and goes at the threshold is told once.
+        if space.available >= least.saturating_add(space.total / 100) {
+            self.state.set_reached(false);
+        }
+        false
     }
 
     /// The format of sense data that goes with CHECK CONDITION (D_SENSE of the Control mode page).

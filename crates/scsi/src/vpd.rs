@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::inquiry::{DISK, NO_UNIT};
+use crate::thin;
 use crate::unit::{Identity, Target, Unit, hash};
 
 /// The pages of a logical unit, ascending.
@@ -24,7 +25,7 @@ pub(crate) fn page(code: u8, unit: Option<&Unit>, target: &Target) -> Option<Vec
         (0x86, Some(unit)) => extended(unit),
         (0xB0, Some(unit)) => block_limits(unit),
         (0xB1, Some(_)) => characteristics(),
-        (0xB2, Some(unit)) => provisioning(unit),
+        (0xB2, Some(unit)) => thin::vpd(unit),
         _ => return None,
     };
     let mut data = Vec::with_capacity(4 + body.len());
@@ -141,14 +142,7 @@ fn block_limits(unit: &Unit) -> Vec<u8> {
 fn characteristics() -> Vec<u8> {
     let mut data = vec![0; 60];
     data[1] = 0x01;
+    // VBULS: blocks that are not mapped can be verified.
+    data[4] = 0x01;
     data
-}
-
-/// Logical Block Provisioning (page B2h, SBC-4 6.6.7).
-fn provisioning(unit: &Unit) -> Vec<u8> {
-    if !unit.is_thin() {
-        return vec![0; 4];
-    }
-    // LBPU, LBPWS, LBPWS10, LBPRZ 001b; PROVISIONING TYPE 2: thin.
-    vec![0, 0x80 | 0x40 | 0x20 | 0x04, 0x02, 0]
 }

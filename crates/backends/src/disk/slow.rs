@@ -58,9 +58,13 @@ impl Slow for Disk {
         let found =
             file.metadata().map_err(|e| Error::from_errno(e.raw_os_error().unwrap_or(5)))?;
         let system = rustix::fs::fstatvfs(file).map_err(error)?;
+        // What only root may use is neither given nor to be given.
+        let given = system.f_blocks.saturating_sub(system.f_bfree);
+        let total = given.saturating_add(system.f_bavail);
         Ok(Space {
             used: found.blocks().saturating_mul(512),
             available: system.f_bavail.saturating_mul(system.f_frsize),
+            total: total.saturating_mul(system.f_frsize),
         })
     }
 

@@ -59,6 +59,11 @@ pub fn unit_thick() -> Unit {
     })
 }
 
+/// Thin, but unmapped blocks read as anything.
+pub fn unit_anything() -> Unit {
+    with(|c| c.unmap_zeroes = false)
+}
+
 pub fn unit_removable() -> Unit {
     Unit { removable: true, ..unit() }
 }
@@ -145,6 +150,13 @@ pub fn illegal(task: &Task, code: Code) {
     assert_eq!(sense(&task.action), (Key::IllegalRequest, code));
 }
 
+/// These bytes, with zeroes behind them.
+pub fn padded(start: &[u8], len: usize) -> Vec<u8> {
+    let mut data = start.to_vec();
+    data.resize(len, 0);
+    data
+}
+
 /// The command block of `len` bytes with these bytes set.
 pub fn cdb(len: usize, bytes: &[(usize, &[u8])]) -> Vec<u8> {
     let mut cdb = vec![0; len];
@@ -163,4 +175,9 @@ pub fn listed(unit: &Unit) -> Vec<(u8, Option<u16>, usize)> {
         (d[0], action, usize::from(d[7]))
     };
     all[4..].chunks_exact(8).map(entry).collect()
+}
+
+/// LOG SENSE with room for every page.
+pub fn log(page: u8, subpage: u8, pointer: u8) -> Vec<u8> {
+    cdb(10, &[(0, &[0x4D, 0, page, subpage, 0, 0, pointer, 0xFF])])
 }

@@ -3,6 +3,7 @@
 mod alua;
 mod cluster;
 mod common;
+mod diagnostic;
 mod io;
 mod medium;
 mod mode_select;
@@ -13,3 +14,4 @@ mod reserve_model;
 mod reserve_saved;
 mod state;
 mod supported;
+mod thin;

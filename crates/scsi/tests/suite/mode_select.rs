@@ -1,7 +1,13 @@
-//! MODE SELECT: the software write protection.
+//! MODE SELECT: the software write protection, the format of sense data, the write cache.
 
 use crate::common::*;
-use lunet_scsi::{Action, Code, Key, ParameterKind, Parameters, Reply, Unit, parameters};
+use lunet_scsi::{
+    Action, Code, Key, Modes, ParameterKind, Parameters, Reply, SenseFormat, Unit, parameters,
+};
+
+const DEFAULT: Modes = Modes { write_protect: false, descriptor_sense: false, write_cache: true };
+const PROTECT: Modes = Modes { write_protect: true, ..DEFAULT };
+const HEAD: [u8; 4] = [0; 4];
 
 const CONTROL: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0];
 const PROTECTED: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0x08, 0, 0, 0, 0, 0, 0, 0];
@@ -32,18 +38,18 @@ fn refused(action: &Action, at: u16) {
 #[test]
 fn swp_is_switched_on_and_off() {
     let unit = unit();
-    assert_eq!(six(&unit, &[&[0; 4][..], &PROTECTED].concat()), Action::WriteProtect(true));
+    assert_eq!(six(&unit, &[&[0; 4][..], &PROTECTED].concat()), Action::Modes(PROTECT));
     assert!(!unit.read_only(), "nothing happens before it is carried out");
-    assert!(unit.state.set_write_protected(true));
+    assert!(unit.state.set_modes(PROTECT));
     let write = cdb(10, &[(0, &[0x2A]), (8, &[1])]);
     assert_eq!(sense(&run(&unit, &write).action), (Key::DataProtect, Code::WRITE_PROTECTED));
     let current = data(run(&unit, &[0x1A, 8, 0x0A, 0, 255, 0]));
     assert_eq!((current[2], &current[4..]), (0x90, &PROTECTED[..]));
     let default = data(run(&unit, &[0x1A, 8, 0x8A, 0, 255, 0]));
     assert_eq!(default[4..], CONTROL);
-    assert_eq!(ten(&unit, &[&[0; 8][..], &CONTROL].concat()), Action::WriteProtect(false));
-    assert!(unit.state.set_write_protected(false));
-    assert!(!unit.state.set_write_protected(false));
+    assert_eq!(ten(&unit, &[&[0; 8][..], &CONTROL].concat()), Action::Modes(DEFAULT));
+    assert!(unit.state.set_modes(DEFAULT));
+    assert!(!unit.state.set_modes(DEFAULT));
     assert!(matches!(run(&unit, &write).action, Action::Write { .. }));
 }
 
@@ -51,23 +57,79 @@ fn swp_is_switched_on_and_off() {
 fn what_cannot_be_changed_must_be_as_it_is() {
     let unit = unit();
     let head = [0; 4];
-    refused(&six(&unit, &[&head[..], &[0x08, 0x12], &[0; 18]].concat()), 6);
-    refused(&six(&unit, &[&head[..], &[0x0A, 0x0A, 4], &PROTECTED[3..]].concat()), 6);
+    refused(&six(&unit, &[&head[..], &[0x08, 0x12, 0x05], &[0; 17]].concat()), 6);
+    refused(&six(&unit, &[&head[..], &[0x0A, 0x0A, 2], &PROTECTED[3..]].concat()), 6);
+    refused(&six(&unit, &[&head[..], &[0x8A, 0x0A], &PROTECTED[2..]].concat()), 4);
+    let uncached = [&head[..], &[0x08, 0x12, 0x04], &[0; 17]].concat();
+    refused(&six(&unit_thick(), &uncached), 6);
     refused(&six(&unit, &[&head[..], &[0x07, 0x0A], &[0; 10]].concat()), 4);
-    refused(&six(&unit, &[&head[..], &[0x4A, 0x0A], &[0; 10]].concat()), 4);
+    refused(&six(&unit, &[&head[..], &[0x4A, 0x01, 0, 8], &[0; 8]].concat()), 4);
     refused(&six(&unit, &[&head[..], &[0x0A, 0x09, 0, 0x10], &[0; 7]].concat()), 5);
     refused(&six(&unit_read_only(), &[&head[..], &CONTROL].concat()), 8);
     // A page as it is, a block descriptor as it is; both of another size.
     let caching = [&[0x08, 0x12, 0x04][..], &[0; 17]].concat();
     let descriptor = [0, 0x20, 0, 1, 0, 0, 2, 0];
     let same = [&[0, 0, 0, 8][..], &descriptor, &caching].concat();
-    assert_eq!(six(&unit, &same), Action::Complete(Reply::GOOD));
+    assert_eq!(six(&unit, &same), Action::Modes(DEFAULT));
+    assert_eq!(six(&unit, &same[..12]), Action::Complete(Reply::GOOD));
     let mut other = same.clone();
     other[10] = 4;
     refused(&six(&unit, &other), 4);
     let long =
         [&[0, 0, 0, 0, 1, 0, 0, 16][..], &[0, 0, 0, 0, 0, 0x20, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0]];
     assert_eq!(ten(&unit, &long.concat()), Action::Complete(Reply::GOOD));
+}
+
+#[test]
+fn d_sense_chooses_the_format_of_sense_data() {
+    let unit = unit();
+    let page = [&[0x0A, 0x0A, 0x04, 0x10][..], &[0; 8]].concat();
+    let modes = Modes { descriptor_sense: true, ..DEFAULT };
+    assert_eq!(six(&unit, &[&HEAD[..], &page].concat()), Action::Modes(modes));
+    assert_eq!(unit.sense_format(), SenseFormat::Fixed);
+    unit.state.set_modes(modes);
+    assert_eq!(unit.sense_format(), SenseFormat::Descriptor);
+    assert_eq!(data(run(&unit, &[0x1A, 8, 0x0A, 0, 255, 0]))[4..], page);
+    assert_eq!(data(run(&unit, &[0x1A, 8, 0x8A, 0, 255, 0]))[4..], CONTROL);
+}
+
+#[test]
+fn without_write_cache_every_write_is_stable() {
+    let unit = unit();
+    let page = padded(&[0x08, 0x12], 20);
+    let modes = Modes { write_cache: false, ..DEFAULT };
+    assert_eq!(six(&unit, &[&HEAD[..], &page].concat()), Action::Modes(modes));
+    let fua = |cdb: &[u8]| match run(&unit, cdb).action {
+        Action::Write { fua, .. } => fua,
+        other => panic!("{other:?}"),
+    };
+    let writes = [cdb(6, &[(0, &[0x0A]), (4, &[1])]), cdb(10, &[(0, &[0x2A]), (8, &[1])])];
+    assert!(writes.iter().all(|write| !fua(write)) && !unit.write_through());
+    unit.state.set_modes(modes);
+    assert!(writes.iter().all(|write| fua(write)) && unit.write_through());
+    assert_eq!(data(run(&unit, &[0x1A, 8, 0x08, 0, 255, 0]))[4..], page);
+    // There is still a cache that can be volatile: V_SUP.
+    assert_eq!(data(run(&unit, &[0x12, 1, 0x86, 0, 255, 0]))[6], 1);
+    unit.state.reset();
+    assert!(unit.write_through(), "who has switched it off sends no flushes any more");
+    let thick = unit_thick();
+    thick.state.set_modes(modes);
+    assert!(!thick.write_through(), "there is nothing that could be volatile");
+}
+
+#[test]
+fn several_pages_take_effect_together_or_not_at_all() {
+    let unit = unit();
+    let caching = padded(&[0x08, 0x12], 20);
+    let both = [&HEAD[..], &caching, &PROTECTED].concat();
+    let modes = Modes { write_cache: false, ..PROTECT };
+    assert_eq!(six(&unit, &both), Action::Modes(modes));
+    let provisioning = data(run(&unit, &[0x1A, 8, 0x1C, 2, 255, 0]))[4..].to_vec();
+    let all = [&HEAD[..], &caching, &provisioning, &PROTECTED].concat();
+    assert_eq!(six(&unit, &all), Action::Modes(modes), "a page with a subpage code between");
+    let mut wrong = all;
+    wrong[4 + 20 + 4] = 1;
+    refused(&six(&unit, &wrong), 28);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn check(unit: &Unit, task: &Task) {
         | Action::PreventRemoval(_)
         | Action::Reservation(_)
         | Action::PortGroups(_)
-        | Action::WriteProtect(_) => vec![],
+        | Action::Modes(_) => vec![],
     };
     for range in ranges {
         assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");

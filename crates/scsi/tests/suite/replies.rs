@@ -3,13 +3,6 @@
 use crate::common::*;
 use lunet_scsi::{Code, Designator};
 
-/// `start` and then zeroes up to `len`.
-fn padded(start: &[u8], len: usize) -> Vec<u8> {
-    let mut data = start.to_vec();
-    data.resize(len, 0);
-    data
-}
-
 #[test]
 fn standard_inquiry() {
     let mut expected = b"\x00\x00\x06\x12\x5B\x30\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
@@ -123,8 +116,10 @@ fn vpd_block_limits() {
 
 #[test]
 fn vpd_characteristics_and_provisioning() {
-    assert_eq!(vpd(&unit(), 0xB1), padded(&[0, 0xB1, 0, 60, 0, 1], 64));
-    assert_eq!(vpd(&unit(), 0xB2), [0, 0xB2, 0, 4, 0, 0xE4, 0x02, 0]);
+    assert_eq!(vpd(&unit(), 0xB1), padded(&[0, 0xB1, 0, 60, 0, 1, 0, 0, 1], 64));
+    assert_eq!(vpd(&unit(), 0xB2), [0, 0xB2, 0, 4, 11, 0xE4, 0x02, 0]);
+    assert_eq!(vpd(&unit_4kn(), 0xB2), [0, 0xB2, 0, 4, 8, 0xE4, 0x02, 0]);
+    assert_eq!(vpd(&unit_anything(), 0xB2), [0, 0xB2, 0, 4, 11, 0xE0, 0x02, 0]);
     assert_eq!(vpd(&unit_thick(), 0xB2), [0, 0xB2, 0, 4, 0, 0, 0, 0]);
 }
 
@@ -139,6 +134,7 @@ fn read_capacity() {
     assert_eq!(rc16(&unit()), padded(&[&start[..], &[0, 0xC0]].concat(), 32));
     assert_eq!(rc16(&unit_512e()), padded(&[&start[..], &[3, 0xC0]].concat(), 32));
     assert_eq!(rc16(&unit_thick()), padded(&start, 32));
+    assert_eq!(rc16(&unit_anything()), padded(&[&start[..], &[0, 0x80]].concat(), 32));
     let big = [0, 0, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0x10, 0, 0, 0, 0xC0];
     assert_eq!(rc16(&unit_4kn()), padded(&big, 32));
     let short = run(&unit(), &cdb(16, &[(0, &[0x9E, 0x10]), (13, &[15])]));
@@ -147,24 +143,41 @@ fn read_capacity() {
 
 #[test]
 fn mode_sense_all_pages() {
-    let pages = |wce: u8, swp: u8| {
+    let pages = |wce: u8, swp: u8, thin: bool| {
         let mut pages = padded(&[0x01, 0x0A, 0xC0], 12);
         pages.extend_from_slice(&padded(&[0x02, 0x0E], 16));
         pages.extend_from_slice(&padded(&[0x08, 0x12, wce], 20));
         pages.extend_from_slice(&padded(&[0x0A, 0x0A, 0, 0x10, swp], 12));
         pages.extend_from_slice(&padded(&[0x1C, 0x0A], 12));
+        if thin {
+            pages.extend_from_slice(&padded(&[0x5C, 0x02, 0, 12], 16));
+        }
         pages
     };
-    for subpage in [0x00, 0xFF] {
+    for (subpage, thin, len) in [(0x00, false, 83), (0xFF, true, 99)] {
         let with_descriptor =
-            [&[83, 0, 0x10, 8, 0, 0x20, 0, 1, 0, 0, 2, 0][..], &pages(0x04, 0)].concat();
+            [&[len, 0, 0x10, 8, 0, 0x20, 0, 1, 0, 0, 2, 0][..], &pages(0x04, 0, thin)].concat();
         assert_eq!(data(run(&unit(), &[0x1A, 0, 0x3F, subpage, 0xFF, 0])), with_descriptor);
     }
-    let read_only = [&[75, 0, 0x90, 0][..], &pages(0x04, 0x08)].concat();
+    let read_only = [&[75, 0, 0x90, 0][..], &pages(0x04, 0x08, false)].concat();
     assert_eq!(data(run(&unit_read_only(), &[0x1A, 8, 0x3F, 0, 0xFF, 0])), read_only);
-    let no_cache = [&[75, 0, 0x10, 0][..], &pages(0, 0)].concat();
-    assert_eq!(data(run(&unit_thick(), &[0x1A, 8, 0x3F, 0, 0xFF, 0])), no_cache);
+    let no_cache = [&[75, 0, 0x10, 0][..], &pages(0, 0, false)].concat();
+    assert_eq!(data(run(&unit_thick(), &[0x1A, 8, 0x3F, 0xFF, 0xFF, 0])), no_cache);
     assert_eq!(data(run(&unit(), &[0x1A, 8, 0x3F, 0, 4, 0])).len(), 4);
+}
+
+#[test]
+fn mode_sense_finds_subpages() {
+    let ask =
+        |unit: &lunet_scsi::Unit, page, subpage| run(unit, &[0x1A, 8, page, subpage, 0xFF, 0]);
+    let (exceptions, thin) = (padded(&[0x1C, 0x0A], 12), padded(&[0x5C, 0x02, 0, 12], 16));
+    assert_eq!(data(ask(&unit(), 0x1C, 0))[4..], exceptions);
+    assert_eq!(data(ask(&unit(), 0x1C, 2))[4..], thin);
+    assert_eq!(data(ask(&unit(), 0x1C, 0xFF))[4..], [exceptions.clone(), thin].concat());
+    assert_eq!(data(ask(&unit_thick(), 0x1C, 0xFF))[4..], exceptions);
+    illegal(&ask(&unit_thick(), 0x1C, 2), Code::INVALID_FIELD_IN_CDB);
+    illegal(&ask(&unit(), 0x1C, 1), Code::INVALID_FIELD_IN_CDB);
+    illegal(&ask(&unit(), 0x3F, 2), Code::INVALID_FIELD_IN_CDB);
 }
 
 #[test]
@@ -186,11 +199,13 @@ fn mode_sense_10_has_long_addresses_and_one_page() {
 #[test]
 fn mode_sense_knows_changeable_default_and_no_saved_values() {
     let changeable = data(run(&unit(), &[0x1A, 8, 0x48, 0, 0xFF, 0]));
-    assert_eq!(changeable[4..], padded(&[0x08, 0x12], 20));
-    let swp = data(run(&unit(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
-    assert_eq!(swp[4..], padded(&[0x0A, 0x0A, 0, 0, 0x08], 12));
-    let fixed = data(run(&unit_read_only(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
-    assert_eq!(fixed[4..], padded(&[0x0A, 0x0A], 12));
+    assert_eq!(changeable[4..], padded(&[0x08, 0x12, 0x04], 20));
+    let uncached = data(run(&unit_thick(), &[0x1A, 8, 0x48, 0, 0xFF, 0]));
+    assert_eq!(uncached[4..], padded(&[0x08, 0x12], 20));
+    let control = data(run(&unit(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
+    assert_eq!(control[4..], padded(&[0x0A, 0x0A, 0x04, 0, 0x08], 12));
+    let protected = data(run(&unit_read_only(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
+    assert_eq!(protected[4..], padded(&[0x0A, 0x0A, 0x04], 12));
     let default = data(run(&unit(), &[0x1A, 8, 0x88, 0, 0xFF, 0]));
     assert_eq!(default[4..], padded(&[0x08, 0x12, 0x04], 20));
     illegal(&run(&unit(), &[0x1A, 8, 0xC8, 0, 0xFF, 0]), Code::SAVING_NOT_SUPPORTED);

@@ -98,7 +98,7 @@ fn a_stopped_unit_is_not_ready_until_it_is_started() {
         let task = run(&unit, &cdb(len, &[(0, &[opcode])]));
         let medium = !matches!(
             opcode,
-            0x03 | 0x12 | 0x15..=0x17 | 0x1A | 0x1B | 0x25 | 0x55..=0x5F | 0x9E | 0xA0 | 0xA3 | 0xA4 // need no medium
+            0x03 | 0x12 | 0x15..=0x17 | 0x1A..=0x1C | 0x25 | 0x4C | 0x4D | 0x55..=0x5F | 0x9E | 0xA0 | 0xA3 | 0xA4 // need no medium
         );
         let refused = matches!(&task.action, Action::Complete(r)
             if r.sense.map(|s| (s.key, s.code)) == Some(not_ready));

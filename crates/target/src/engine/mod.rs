@@ -322,9 +322,24 @@ impl Engine {
             Job::Settle(_) => self.pump_settle(index),
             Job::Away(_) => false,
         };
-        if finished {
+        if finished && !self.writes_through(index) {
             self.finish(conn, index);
         }
+    }
+
+    /// Where the write cache is switched off, a flush follows whatever has written without FUA. True
+    /// if one is under way.
+    fn writes_through(&mut self, index: u32) -> bool {
+        let task = &mut self.tasks[index as usize];
+        if task.writes.is_none() || task.stable || task.sense.is_some() || task.refused.is_some() {
+            return false;
+        }
+        task.stable = true;
+        if !self.volumes[task.volume].core.unit.write_through() {
+            return false;
+        }
+        task.job = Job::Bare(task::Bare::flush());
+        !self.pump_bare(index)
     }
 
     /// Answers a command whose work is over.

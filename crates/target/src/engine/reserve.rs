@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lunet_iscsi::target::Tag;
 use lunet_scsi::alua;
 use lunet_scsi::reserve::{Out, Outcome, Request};
-use lunet_scsi::{Attention, Code, Key, Reply, Sense, Transfer, status};
+use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
 use slab::Slab;
 
 use super::Engine;
@@ -115,16 +115,20 @@ impl Engine {
         }))
     }
 
-    /// The software write protection is switched; whoever did not ask for it is told.
-    pub(super) fn write_protect(&mut self, conn: &Conn, index: u32, on: bool) {
+    /// The mode parameters are set; whoever did not ask for it is told if they are others now.
+    pub(super) fn set_modes(&mut self, conn: &Conn, index: u32, modes: Modes) {
         let task = &mut self.tasks[index as usize];
-        task.job = Job::Bare(Bare::nothing());
         let core = &self.volumes[task.volume].core;
-        let Some(seat) = conn.seat(task.lun) else { return };
-        if core.unit.state.set_write_protected(on) {
-            core.reservations
-                .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
+        let through = core.unit.write_through();
+        if core.unit.state.set_modes(modes) {
+            if let Some(seat) = conn.seat(task.lun) {
+                core.reservations
+                    .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
+            }
         }
+        // Nobody flushes any more what was written before.
+        let flushes = core.unit.write_through() && !through;
+        task.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
     }
 
     /// Sends word of an order to abort to every shard. False if one cannot take it: nothing comes of

@@ -133,6 +133,7 @@ impl Engine {
         task.lun = arrival.lun;
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
+        task.stable = matches!(task.job, Job::Write(Write { fua: true, .. }));
         task.power = plan.power;
         // What is answered now goes on without a connection.
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });

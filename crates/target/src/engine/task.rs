@@ -49,6 +49,8 @@ pub struct Task {
     /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
     /// RESERVATION CONFLICT.
     pub refused: Option<u8>,
+    /// What it has written is on stable storage, as far as it must be.
+    pub stable: bool,
     /// What becomes of its unit when it is done.
     pub power: Option<PowerChange>,
     /// It has the engine's spare buffer.
@@ -244,6 +246,7 @@ impl Task {
             writes: None,
             fenced: None,
             refused: None,
+            stable: false,
             power: None,
             spare: false,
             job,

@@ -127,7 +127,7 @@ impl Engine {
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
-                    Action::WriteProtect(on) => self.write_protect(conn, index, on),
+                    Action::Modes(modes) => self.set_modes(conn, index, modes),
                     Action::PortGroups(request) => {
                         self.port_groups_collected(conn, index, &request);
                     }
