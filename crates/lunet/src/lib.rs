@@ -4,7 +4,9 @@
 
 pub mod config;
 pub mod control;
+pub mod files;
 pub mod identity;
+pub mod live;
 pub mod names;
 pub mod plan;
 pub mod ready;

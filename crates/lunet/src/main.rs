@@ -1,16 +1,16 @@
 //! The `lunet` program: reads the command line, and says in one sentence why something failed.
 #![forbid(unsafe_code)]
 
+mod cli;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use lunet::control::{self, Request};
+use lunet::control::Request;
 use lunet::{config, plan, serve, tables, units};
-use serde_json::Value;
 
 /// Block storage at wire speed, over iSCSI
 #[derive(Parser)]
@@ -24,24 +24,34 @@ struct Cli {
 enum Command {
     /// Serve volumes until SIGTERM or SIGINT
     ///
-    /// Without --config, a sparse volume `demo` is kept under --data and served as LUN 0 of
+    /// Without a configuration, a sparse volume `demo` is kept under --data and served as LUN 0 of
     /// iqn.2026-11.local.lunet:demo, to this machine only. Needs no root.
     #[command(verbatim_doc_comment)]
     Serve(Serve),
-    /// Check a configuration file
+    /// Check a configuration file, or let a running lunet take it over
     Config {
         #[command(subcommand)]
-        command: ConfigCommand,
+        command: cli::ConfigCommand,
+    },
+    /// Show and change the volumes of a running lunet
+    Volume {
+        #[command(subcommand)]
+        command: cli::VolumeCommand,
+    },
+    /// Show and change the targets of a running lunet
+    Target {
+        #[command(subcommand)]
+        command: cli::TargetCommand,
     },
     /// Show who is connected to a running lunet
-    Sessions(Ask),
+    Sessions(cli::Ask),
     /// Show what a running lunet has done, for each volume
-    Stats(Ask),
+    Stats(cli::Ask),
 }
 
 #[derive(Args)]
 struct Serve {
-    /// Configuration file, by custom lunet.toml
+    /// Configuration file [default: lunet.toml in --data, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Directory for volumes, identity and control socket [default: ./lunet-data]
@@ -58,28 +68,6 @@ struct Serve {
     socket: Option<PathBuf>,
 }
 
-#[derive(Subcommand)]
-enum ConfigCommand {
-    /// Say what is wrong with a configuration file, with line and key
-    Check {
-        /// The file
-        file: PathBuf,
-    },
-}
-
-#[derive(Args)]
-struct Ask {
-    /// Control socket of the running lunet [default: lunet.sock in --data]
-    #[arg(long, value_name = "PATH", conflicts_with = "data")]
-    socket: Option<PathBuf>,
-    /// Data directory of the running lunet
-    #[arg(long, value_name = "DIR", default_value = config::DEFAULT_DATA)]
-    data: PathBuf,
-    /// Print the answer as JSON
-    #[arg(long)]
-    json: bool,
-}
-
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(options) => serve::serve(&plan::Options {
@@ -90,9 +78,11 @@ fn main() -> ExitCode {
             socket: options.socket,
         })
         .map(|()| ExitCode::SUCCESS),
-        Command::Config { command: ConfigCommand::Check { file } } => check(&file),
-        Command::Sessions(ask) => answer(&ask, Request::Sessions, tables::sessions),
-        Command::Stats(ask) => answer(&ask, Request::Stats, tables::stats),
+        Command::Config { command } => cli::config(command),
+        Command::Volume { command } => cli::volume(command),
+        Command::Target { command } => cli::target(command),
+        Command::Sessions(ask) => cli::answer(&ask, &Request::Sessions, tables::sessions),
+        Command::Stats(ask) => cli::answer(&ask, &Request::Stats, tables::stats),
     };
     match result {
         Ok(code) => code,
@@ -103,48 +93,6 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
-    }
-}
-
-fn check(file: &Path) -> Result<ExitCode> {
-    match plan::read_config(file) {
-        Ok(config) => {
-            print(&format!("{}: all right: {}", file.display(), config::summary(&config)))?;
-            Ok(ExitCode::SUCCESS)
-        }
-        // The mistakes as compilers write them, for editors that jump to the line.
-        Err(error) => {
-            let wrong = error.downcast::<plan::Wrong>()?;
-            let _ = writeln!(io::stderr(), "{wrong}");
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
-fn answer(
-    ask: &Ask,
-    request: Request,
-    table: fn(&Value) -> serde_json::Result<String>,
-) -> Result<ExitCode> {
-    let path = ask.socket.clone().unwrap_or_else(|| control::default_path(&ask.data));
-    let answer = control::ask(&path, request)?;
-    if ask.json {
-        print(&format!("{answer:#}\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let strange = "the running lunet is of another version: use that one, or --json";
-    print(&table(&answer).context(strange)?)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints to standard output; a reader that has seen enough, as `head` has, is no error.
-fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
     }
 }
 

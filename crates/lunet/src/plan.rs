@@ -1,7 +1,8 @@
 //! From the command line and the configuration file to what will be served.
 //!
 //! An option of the command line says what the configuration file leaves out. If both say it,
-//! that is a contradiction, and refused.
+//! that is a contradiction, and refused. Without either, what was changed by commands is in
+//! `lunet.toml` in the data directory; before the first change, the embedded default is served.
 
 use std::fs;
 use std::io::{self, Read};
@@ -23,6 +24,9 @@ pub const DEMO_VOLUME: &str = "demo";
 /// The size of the embedded default's volume, in bytes, if a new one is made.
 pub const DEMO_SIZE: u64 = 8 << 30;
 
+/// The configuration in the data directory, used if no other is named.
+pub const OWN_FILE: &str = "lunet.toml";
+
 /// The options of `lunet serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -43,6 +47,10 @@ pub struct Options {
 pub struct Plan {
     /// The configuration; it has at least one portal.
     pub config: Config,
+    /// The configuration file, as it was read; for the embedded default, where one would be.
+    pub file: PathBuf,
+    /// What the file says; `None` is the embedded default.
+    pub text: Option<String>,
     /// The data directory.
     pub data: PathBuf,
     /// The control socket.
@@ -51,14 +59,26 @@ pub struct Plan {
 
 /// The mistakes of a configuration file, one line for each: `FILE:LINE: KEY: what is wrong`.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Wrong(pub String);
+#[error("{text}")]
+pub struct Wrong {
+    text: String,
+    /// The mistakes.
+    pub mistakes: Vec<config::Mistake>,
+}
 
 /// Reads a configuration file.
 ///
 /// # Errors
 /// The file cannot be read, or has mistakes ([`Wrong`]).
 pub fn read_config(path: &Path) -> Result<Config> {
+    check(path, &read_text(path)?)
+}
+
+/// Reads the text of a configuration file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_text(path: &Path) -> Result<String> {
     let name = path.display();
     let mut text = String::new();
     let read = fs::File::open(path)
@@ -71,11 +91,15 @@ pub fn read_config(path: &Path) -> Result<Config> {
         Ok(length) if length as u64 > config::MAX_BYTES => {
             bail!("{name}: the configuration is larger than 1 MiB")
         }
-        Ok(_) => {}
+        Ok(_) => Ok(text),
     }
-    config::check(&text).map_err(|mistakes| {
+}
+
+fn check(path: &Path, text: &str) -> Result<Config> {
+    config::check(text).map_err(|mistakes| {
+        let name = path.display();
         let lines: Vec<String> = mistakes.iter().map(|m| format!("{name}:{m}")).collect();
-        Wrong(lines.join("\n")).into()
+        Wrong { text: lines.join("\n"), mistakes }.into()
     })
 }
 
@@ -84,14 +108,26 @@ pub fn read_config(path: &Path) -> Result<Config> {
 /// # Errors
 /// The configuration file cannot be read or is wrong, or contradicts the options.
 pub fn plan(options: &Options) -> Result<Plan> {
-    let mut config = match &options.config {
-        Some(path) => {
-            let config = read_config(path)?;
-            agree(options, &config)?;
-            config
-        }
-        None => demo(options),
-    };
+    let data = options.data.clone().unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let file = options.config.clone().unwrap_or_else(|| data.join(OWN_FILE));
+    if options.config.is_some() || file.exists() {
+        return of_text(options, &file, read_text(&file)?);
+    }
+    Ok(settle(options, demo(options), file, None))
+}
+
+/// Makes the plan for a configuration file with this text.
+///
+/// # Errors
+/// The text is wrong, or contradicts the options.
+pub fn of_text(options: &Options, file: &Path, text: String) -> Result<Plan> {
+    let config = check(file, &text)?;
+    agree(options, &config)?;
+    Ok(settle(options, config, file.to_owned(), Some(text)))
+}
+
+/// Fills in what the configuration leaves out.
+fn settle(options: &Options, mut config: Config, file: PathBuf, text: Option<String>) -> Plan {
     let data = options.data.clone().or(config.server.data.take());
     let data = data.unwrap_or_else(|| config::DEFAULT_DATA.into());
     let socket = options.socket.clone().or(config.server.control_socket.take());
@@ -101,7 +137,7 @@ pub fn plan(options: &Options) -> Result<Plan> {
         let group_state = AccessState::Optimized;
         config.portals.push(Portal { address, tag: 1, group_state, preferred: false });
     }
-    Ok(Plan { config, data, socket })
+    Plan { config, file, text, data, socket }
 }
 
 /// Refuses options that contradict the configuration file.
@@ -112,7 +148,9 @@ fn agree(options: &Options, config: &Config) -> Result<()> {
         )
     };
     if options.size.is_some() {
-        bail!("--size is for the demo volume: with --config, volumes have their size in the file");
+        bail!(
+            "--size is for the demo volume: volumes of a configuration file have their size there"
+        );
     }
     if options.data.is_some() && config.server.data.is_some() {
         return Err(both("--data", "server.data"));
@@ -124,6 +162,25 @@ fn agree(options: &Options, config: &Config) -> Result<()> {
         return Err(both("--listen", "[[portal]]"));
     }
     Ok(())
+}
+
+/// The embedded default as a configuration file, for a demo volume of this size in bytes.
+pub fn demo_text(size: u64) -> String {
+    let size = config::edit::size(size);
+    format!(
+        "# lunet has written this when the demo was changed by a command for the first time. From now on
+# `lunet serve` reads it, also without --config, if this is its data directory. Change it as you
+# like: `lunet config apply` makes a running server take it over, and commands keep comments.
+
+[volumes.{DEMO_VOLUME}]
+backend = \"file\"
+size = {size}
+
+[[target]]
+name = \"{DEMO_TARGET}\"
+luns = {{ 0 = \"{DEMO_VOLUME}\" }}
+"
+    )
 }
 
 /// The embedded default: a sparse volume, as LUN 0 of a target.
@@ -200,6 +257,21 @@ mod tests {
         assert_eq!(plan(&options).unwrap().config.volumes[0].size(), Some(8 << 30));
         file.set_len(1 << 20).unwrap();
         assert_eq!(plan(&options).unwrap().config.volumes[0].size(), None);
+    }
+
+    #[test]
+    fn the_demo_as_a_file_is_the_same() {
+        let dir = TempDir::new().unwrap();
+        let size = Some(3 << 20);
+        let options = Options { data: Some(dir.path().into()), size, ..Options::default() };
+        let embedded = plan(&options).unwrap();
+        let file = dir.path().join("lunet.toml");
+        assert_eq!((&embedded.file, &embedded.text), (&file, &None));
+        fs::write(&file, demo_text(3 << 20)).unwrap();
+        assert!(plan(&options).unwrap_err().to_string().contains("--size is for the demo"));
+        let written = plan(&Options { size: None, ..options }).unwrap();
+        assert_eq!(written.text, Some(demo_text(3 << 20)));
+        assert_eq!(Plan { text: None, ..written }, embedded);
     }
 
     #[test]

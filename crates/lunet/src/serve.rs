@@ -1,9 +1,12 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
-use std::fs::DirBuilder;
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,13 +15,16 @@ use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_target::{Handle, Layout, Limits, Server, TargetEntry, VolumeEntry};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Backend, Cache, Config, Digest, Driver, LogLevel, Provisioning, Volume};
-use crate::control::{ControlServer, Request, Source};
+use crate::control::{self, Change, ControlServer, Request, Source};
+use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
-use crate::signals::Stop;
+use crate::signals::{Signals, Wish};
 use crate::{identity, ready};
 
 /// How often it is looked whether the event loops are alive.
@@ -33,22 +39,31 @@ pub fn serve(options: &Options) -> Result<()> {
     let plan = plan(options)?;
     log(plan.config.server.log_level);
     // Before any thread starts, so that an early signal ends the server in good order too.
-    let mut stop = Stop::catch().context("cannot catch signals")?;
-    let volumes = open_volumes(&plan)?;
-    let mut control = ControlServer::bind(&plan.socket)?;
-    let grace = plan.config.server.shutdown_grace;
+    let mut signals = Signals::catch().context("cannot catch signals")?;
+    let _taken = take_data(&plan.data)?;
+    for problem in live::recover(&plan.data, &plan.config)? {
+        tracing::warn!("{problem}");
+    }
+    let machine = identity::machine(&plan.data)?;
+    let served = open_volumes(plan, machine)?;
+    let mut control = ControlServer::bind(&served.plan.socket)?;
+    let config = served.plan.config.clone();
     // The error's own words hold its cause.
-    let server =
-        Server::start(assemble(&plan.config, &plan.data, volumes)).map_err(|e| anyhow!("{e}"))?;
-    control.serve(Asked(server.handle())).context("cannot start the control socket's thread")?;
+    let start = assemble(&config, &served.plan.data, served.layout());
+    let server = Server::start(start).map_err(|e| anyhow!("{e}"))?;
+    let manager = Arc::new(Manager::new(options, server.handle(), served));
+    let asked = Asked { handle: server.handle(), manager: manager.clone() };
+    control.serve(asked).context("cannot start the control socket's thread")?;
     for note in server.notes() {
         eprintln!("lunet: note: {note}");
     }
-    say(&ready::text(&plan.config, &server.portals()));
-    let failed = wait(&mut stop, &server)?;
-    stop.at_once().context("cannot catch a second signal")?;
+    say(&ready::text(&config, &server.portals()));
+    let failed = wait(&mut signals, &server, &manager)?;
+    signals.at_once().context("cannot catch a second signal")?;
     drop(control);
-    let report = server.stop(grace);
+    manager.close();
+    drop(manager);
+    let report = server.stop(config.server.shutdown_grace);
     if failed {
         bail!("an event loop has failed, see the log above");
     }
@@ -59,12 +74,17 @@ pub fn serve(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a signal, or for the failure of an event loop (true then).
-fn wait(stop: &mut Stop, server: &Server) -> Result<bool> {
+/// Does what signals ask for. Waits for the one that ends the server, or for the failure of an
+/// event loop (true then).
+fn wait(signals: &mut Signals, server: &Server, manager: &Arc<Manager>) -> Result<bool> {
     loop {
-        if stop.wait(Some(CHECK)).context("cannot wait for signals")? {
-            tracing::info!("a signal to stop: finishing what runs");
-            return Ok(false);
+        match signals.wait(Some(CHECK)).context("cannot wait for signals")? {
+            Some(Wish::Stop) => {
+                tracing::info!("a signal to stop: finishing what runs");
+                return Ok(false);
+            }
+            Some(Wish::Reload) => reload(manager.clone())?,
+            None => {}
         }
         if server.failed() {
             return Ok(true);
@@ -72,15 +92,41 @@ fn wait(stop: &mut Stop, server: &Server) -> Result<bool> {
     }
 }
 
+/// Reads the configuration again, beside the watch for signals.
+fn reload(manager: Arc<Manager>) -> Result<()> {
+    let apply = move || match manager.change(control::VERSION, &Change::Apply) {
+        Ok(done) => {
+            tracing::info!("SIGHUP: {}", done.done);
+            done.notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
+        Err(error) => tracing::error!("SIGHUP: nothing has changed: {error:#}"),
+    };
+    let thread = thread::Builder::new().name("reload".into()).spawn(apply);
+    thread.map(drop).context("cannot start a thread to read the configuration")
+}
+
 /// Answers the control socket.
-struct Asked(Handle);
+struct Asked {
+    handle: Handle,
+    manager: Arc<Manager>,
+}
 
 impl Source for Asked {
-    fn answer(&self, request: Request) -> serde_json::Result<Value> {
-        match request {
-            Request::Sessions => serde_json::to_value(self.0.sessions()),
-            Request::Stats => serde_json::to_value(self.0.stats()),
-        }
+    fn answer(&self, request: Request) -> Result<Value, String> {
+        let json = |answer: serde_json::Result<Value>| answer.map_err(anyhow::Error::from);
+        let answer = match request {
+            Request::Sessions => json(serde_json::to_value(self.handle.sessions())),
+            Request::Stats => json(serde_json::to_value(self.handle.stats())),
+            Request::Volumes => self.manager.volumes(),
+            Request::Snapshots { volume } => self.manager.snapshots(volume.as_deref()),
+            Request::Targets => self.manager.targets(),
+            Request::Config => self.manager.configuration(),
+            Request::Change { version, change } => {
+                let done = self.manager.change(version, &change);
+                done.and_then(|done| json(serde_json::to_value(done)))
+            }
+        };
+        answer.map_err(|error| format!("{error:#}"))
     }
 }
 
@@ -107,32 +153,68 @@ fn say(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Opens all volumes, and makes the data directory if it is not there.
-fn open_volumes(plan: &Plan) -> Result<Vec<VolumeEntry>> {
-    let data = &plan.data;
+/// Opens all volumes of a plan whose data directory is there.
+fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
+    let mut all = BTreeMap::new();
+    for config in &plan.config.volumes {
+        let volume = open(config, &plan.data)?;
+        all.insert(config.name.clone(), Open { config: config.clone(), volume });
+    }
+    Ok(Served { server: plan.config.server.clone(), plan, machine, open: all })
+}
+
+/// Opens a volume.
+pub(crate) fn open(volume: &Volume, data: &Path) -> Result<lunet_backends::Volume> {
+    lunet_backends::open(&spec(volume, data))
+        .map_err(|error| anyhow!("volume {}: {error}", volume.name))
+}
+
+/// An open volume in the target's terms.
+pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
+    let config = &open.config;
+    let identity = identity::of_volume(&served.machine, config);
+    let unit = Unit::new(identity, open.volume.caps().clone());
+    VolumeEntry {
+        name: config.name.clone(),
+        volume: open.volume.clone(),
+        unit: Unit { removable: config.removable, alua: served.server.alua, ..unit },
+        reservations: Some(reservations(&served.plan.data, &config.name)),
+    }
+}
+
+/// The file that keeps the persistent reservations of a volume.
+pub(crate) fn reservations(data: &Path, volume: &str) -> PathBuf {
+    data.join(format!("{volume}.reservations"))
+}
+
+/// Makes the data directory if it is not there, and takes it for this server alone, as long as the
+/// result lives.
+fn take_data(data: &Path) -> Result<File> {
     // What is kept there is nobody else's business.
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(data)
         .with_context(|| format!("cannot make the data directory {}", data.display()))?;
-    let machine = identity::machine(data)?;
-    let open = |volume: &Volume| {
-        let opened = lunet_backends::open(&spec(volume, data))
-            .map_err(|error| anyhow!("volume {}: {error}", volume.name))?;
-        let unit = Unit::new(identity::of_volume(&machine, volume), opened.caps().clone());
-        let unit = Unit { removable: volume.removable, alua: plan.config.server.alua, ..unit };
-        Ok(VolumeEntry {
-            name: volume.name.clone(),
-            volume: opened,
-            unit,
-            reservations: Some(data.join(format!("{}.reservations", volume.name))),
-        })
-    };
-    plan.config.volumes.iter().map(open).collect()
+    let path = data.join("lunet.lock");
+    let failed = || format!("cannot lock the data directory with {}", path.display());
+    let mut options = File::options();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.with_context(failed)?;
+    let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+    let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
+    match lunet_backends::patience::retry(lock, locked) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => bail!(
+            "{}: the data directory is already open in another lunet: stop that one first, or \
+             give this one another --data",
+            data.display()
+        ),
+        Err(error) => Err(error).with_context(failed),
+    }
 }
 
-fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
+pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
     let storage = match &volume.backend {
         Backend::File { size, cache, provisioning, .. } => Storage::File(FileSpec {
             path: volume.path(data).unwrap_or_default(),
@@ -160,7 +242,7 @@ fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
 }
 
 /// What is served, in the target's terms. The volumes are in the configuration's order.
-fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
+pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
     let target = |target: &crate::config::Target| TargetEntry {
         name: target.name.clone(),
         alias: target.alias.clone(),
@@ -176,7 +258,7 @@ fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
 }
 
 /// The configuration in the target's terms.
-fn assemble(config: &Config, data: &Path, volumes: Vec<VolumeEntry>) -> lunet_target::Config {
+fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Config {
     let server = &config.server;
     lunet_target::Config {
         portals: config
@@ -189,7 +271,7 @@ fn assemble(config: &Config, data: &Path, volumes: Vec<VolumeEntry>) -> lunet_ta
                 preferred: portal.preferred,
             })
             .collect(),
-        layout: layout(config, volumes),
+        layout,
         port_numbers: Some(data.join("ports")),
         iscsi: iscsi(config),
         limits: Limits {
@@ -242,7 +324,7 @@ mod tests {
     fn the_documented_defaults_are_those_of_the_target() {
         let config = check("[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
         assert_eq!(format!("{:?}", iscsi(&config)), format!("{:?}", IscsiOptions::default()));
-        let assembled = assemble(&config, Path::new("/data"), Vec::new());
+        let assembled = assemble(&config, Path::new("/data"), Layout::default());
         assert_eq!(format!("{:?}", assembled.limits), format!("{:?}", Limits::default()));
     }
 

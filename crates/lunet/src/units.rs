@@ -168,6 +168,22 @@ fn short(value: f64) -> String {
     out
 }
 
+/// Writes a time in seconds since 1970 as a date in UTC: `2026-11-20 09:00:00`.
+pub fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March have their leap day at the end; 400 of them have 146,097 days.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = 400 * era + year + next;
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +253,21 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(123), "123");
         assert_eq!(count(12_345_678), "12 345 678");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, words) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (951_868_800, "2000-03-01 00:00:00"),
+            (1_767_225_599, "2025-12-31 23:59:59"),
+            (1_795_165_200, "2026-11-20 09:00:00"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+        ] {
+            assert_eq!(date(seconds), words);
+        }
     }
 
     proptest! {

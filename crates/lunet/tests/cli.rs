@@ -273,10 +273,21 @@ fn the_page_and_the_program_have_the_same_options() {
         words.filter(long).map(String::from).collect()
     };
     let mut real = options("--version");
-    for command in [&["serve"][..], &["sessions"], &["stats"], &["config", "check"]] {
-        let help = run(&[command, &["--help"]].concat());
-        real.extend(options(&text(&help.stdout)));
-        assert!(page.contains(&format!("lunet {}", command.join(" "))), "{command:?}");
+    let groups = [
+        ("", &["serve", "sessions", "stats"][..]),
+        ("config", &["check", "apply", "show"]),
+        ("volume", &["list", "create", "resize", "delete"]),
+        ("volume", &["snapshot", "snapshots", "clone", "rollback"]),
+        ("target", &["list", "create", "delete", "map", "unmap"]),
+    ];
+    for (group, names) in groups {
+        for name in names {
+            let command: Vec<&str> = [group, name].into_iter().filter(|w| !w.is_empty()).collect();
+            let help = run(&[&command[..], &["--help"]].concat());
+            assert_eq!(help.status.code(), Some(0), "{command:?}");
+            real.extend(options(&text(&help.stdout)));
+            assert!(page.contains(&format!("lunet {}", command.join(" "))), "{command:?}");
+        }
     }
     assert_eq!(options(page), real);
 }

@@ -274,6 +274,14 @@ impl Volume {
     }
 }
 
+/// `; did you mean "..."?` if one of the names looks much like `name`; else nothing.
+pub fn did_you_mean<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    match schema::nearest(name, names) {
+        Some(near) => format!("; did you mean \"{near}\"?"),
+        None => String::new(),
+    }
+}
+
 /// Reads a configuration.
 ///
 /// # Errors

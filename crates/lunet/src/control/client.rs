@@ -13,6 +13,10 @@ use super::{Error, check_length, line};
 /// How long the server has to answer.
 const TIME: Duration = Duration::from_secs(10);
 
+/// How long it has for a change: reserving or copying much space takes its time. If the server
+/// ends meanwhile, so does the connection.
+const LONG_TIME: Duration = Duration::from_secs(3600);
+
 /// The longest answer that is read, in bytes: 65,535 sessions at a KiB each.
 const MOST: usize = 64 << 20;
 
@@ -20,7 +24,7 @@ const MOST: usize = 64 << 20;
 ///
 /// # Errors
 /// There is no server, it may not be asked, or it gives no sensible answer.
-pub fn ask(path: &Path, request: Request) -> Result<Value, Error> {
+pub fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
     check_length(path)?;
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
         // A refused connection: the socket was left behind by a server that is gone.
@@ -37,10 +41,11 @@ pub fn ask(path: &Path, request: Request) -> Result<Value, Error> {
     }
 }
 
-fn exchange(stream: &mut UnixStream, request: Request) -> io::Result<Answer> {
-    let deadline = Instant::now() + TIME;
+fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
+    let time = if matches!(request, Request::Change { .. }) { LONG_TIME } else { TIME };
+    let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
-    match line::send(stream, serde_json::to_vec(&request)?, deadline) {
+    match line::send(stream, serde_json::to_vec(request)?, deadline) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         sent => sent?,
     }

@@ -1,4 +1,4 @@
-//! The control socket: how `lunet sessions` and `lunet stats` ask a running server.
+//! The control socket: how the commands ask and change a running server.
 //!
 //! A Unix socket that only its owner may use. A client sends one request, a line of JSON; the
 //! server sends one answer, a line of JSON, and closes the connection.
@@ -16,7 +16,7 @@ mod server;
 use std::path::{Path, PathBuf};
 
 pub use client::ask;
-pub use protocol::{Answer, Request};
+pub use protocol::{Answer, Change, Done, NewVolume, Request, VERSION};
 pub use server::{ControlServer, Source};
 
 /// The name of the socket in the data directory.
@@ -52,7 +52,7 @@ pub enum Error {
     Denied { path: PathBuf },
     #[error("{path}: lunet does not answer: {error}")]
     NoAnswer { path: PathBuf, error: std::io::Error },
-    #[error("lunet answers: {0}")]
+    #[error("{0}")]
     Refused(String),
 }
 

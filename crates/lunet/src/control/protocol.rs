@@ -1,15 +1,156 @@
 //! Requests and answers.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
+/// The version of [`Change`]. A server refuses the changes of another one.
+pub const VERSION: u32 = 1;
+
 /// What a client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase")]
 pub enum Request {
     /// Who is connected.
     Sessions,
     /// What has been done.
     Stats,
+    /// The volumes.
+    Volumes,
+    /// The snapshots of a volume, or of all.
+    Snapshots {
+        /// The volume; all if left out.
+        volume: Option<String>,
+    },
+    /// The targets and their LUNs.
+    Targets,
+    /// The configuration that is in force, as text.
+    Config,
+    /// Change what is served.
+    Change {
+        /// [`VERSION`] of the client.
+        version: u32,
+        /// What to change.
+        change: Change,
+    },
+}
+
+/// A change of what is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Change {
+    /// Read the configuration again, and serve what it says now.
+    Apply,
+    /// Make a volume.
+    CreateVolume(NewVolume),
+    /// Give a volume more room.
+    ResizeVolume {
+        /// The volume.
+        name: String,
+        /// The new size in bytes; if left out, that which its device has by now.
+        size: Option<u64>,
+    },
+    /// Remove a volume, its LUNs and its data.
+    DeleteVolume {
+        /// The volume.
+        name: String,
+        /// Leave its data where it is.
+        keep_data: bool,
+        /// Although sessions use it.
+        force: bool,
+    },
+    /// Keep the present content of a volume.
+    CreateSnapshot {
+        /// The volume.
+        volume: String,
+        /// The name of the snapshot.
+        snapshot: String,
+    },
+    /// Remove a snapshot.
+    DeleteSnapshot {
+        /// The volume.
+        volume: String,
+        /// The name of the snapshot.
+        snapshot: String,
+    },
+    /// Make a volume with the content of another one.
+    CloneVolume {
+        /// The source.
+        volume: String,
+        /// Its content at that time; the present one if left out.
+        snapshot: Option<String>,
+        /// The new volume.
+        name: String,
+    },
+    /// Give a volume the content of a snapshot.
+    Rollback {
+        /// The volume.
+        volume: String,
+        /// The name of the snapshot.
+        snapshot: String,
+        /// Although sessions use it.
+        force: bool,
+    },
+    /// Make a target.
+    CreateTarget {
+        /// Its iSCSI name.
+        name: String,
+        /// Its name for people.
+        alias: Option<String>,
+    },
+    /// Remove a target.
+    DeleteTarget {
+        /// Its iSCSI name.
+        name: String,
+        /// Although sessions use it.
+        force: bool,
+    },
+    /// Make a volume a LUN of a target.
+    Map {
+        /// The target.
+        target: String,
+        /// The number of the LUN.
+        lun: u16,
+        /// The volume.
+        volume: String,
+    },
+    /// Remove a LUN of a target.
+    Unmap {
+        /// The target.
+        target: String,
+        /// The number of the LUN.
+        lun: u16,
+    },
+}
+
+/// A volume to make. What is left out has the default of the configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The name.
+    pub name: String,
+    /// `file`, `block`, `memory` or `null`.
+    pub backend: String,
+    /// In bytes.
+    pub size: Option<u64>,
+    /// The file or device.
+    pub path: Option<PathBuf>,
+    /// All space is taken at once.
+    pub full: bool,
+    /// In bytes.
+    pub block_size: Option<u32>,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// The answer to a change that was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was done, in one sentence.
+    pub done: String,
+    /// What the user should know besides, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// What the server says to it.

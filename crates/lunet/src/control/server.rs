@@ -17,11 +17,11 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use super::protocol::{Answer, Request};
 use super::{Error, check_length, line};
 
-/// How long a client may take for all that it does.
+/// How long a client may take to ask, and again to take the answer.
 const TIME: Duration = Duration::from_secs(5);
 
 /// The longest request, in bytes.
-const MOST: usize = 4096;
+const MOST: usize = 16 << 10;
 
 /// The most clients at one time; the others are told to come back.
 const CLIENTS: usize = 8;
@@ -34,8 +34,8 @@ pub trait Source: Send + Sync + 'static {
     /// Answers a request.
     ///
     /// # Errors
-    /// The answer cannot be put into JSON.
-    fn answer(&self, request: Request) -> serde_json::Result<Value>;
+    /// Why there is no answer, in one sentence.
+    fn answer(&self, request: Request) -> Result<Value, String>;
 }
 
 /// The control socket of a running server. Dropping it removes the socket.
@@ -180,12 +180,11 @@ impl Drop for Place {
 }
 
 fn serve(mut stream: UnixStream, source: &dyn Source) {
-    let deadline = Instant::now() + TIME;
-    let answer = match line::receive(&mut stream, MOST, deadline) {
+    let answer = match line::receive(&mut stream, MOST, Instant::now() + TIME) {
         Ok(line) => match serde_json::from_slice(&line) {
             Ok(request) => match source.answer(request) {
                 Ok(value) => Answer::Ok(value),
-                Err(error) => Answer::Error(format!("the answer cannot be written: {error}")),
+                Err(error) => Answer::Error(error),
             },
             Err(error) => Answer::Error(format!("this is no request: {error}")),
         },
@@ -195,7 +194,8 @@ fn serve(mut stream: UnixStream, source: &dyn Source) {
         // The client has gone, or has said nothing in time: nobody to answer.
         Err(_) => return,
     };
-    send(&mut stream, &answer, deadline);
+    // The answer may have taken its time, which is not the client's.
+    send(&mut stream, &answer, Instant::now() + TIME);
 }
 
 fn refuse(mut stream: UnixStream, why: &str) {

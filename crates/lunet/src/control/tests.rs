@@ -11,11 +11,13 @@ use super::*;
 struct Fixed;
 
 impl Source for Fixed {
-    fn answer(&self, request: Request) -> serde_json::Result<Value> {
+    fn answer(&self, request: Request) -> Result<Value, String> {
         Ok(match request {
             Request::Sessions => json!([{"initiator": "iqn.x:a"}]),
             // Larger than a socket buffer, so that sending takes more than one write.
             Request::Stats => json!("x".repeat(1 << 20)),
+            Request::Config => return Err("there is none".to_owned()),
+            other => json!(other),
         })
     }
 }
@@ -39,8 +41,28 @@ fn raw(path: &Path, request: &[u8]) -> String {
 #[test]
 fn each_request_gets_its_answer() {
     let (_dir, path, _server) = started();
-    assert_eq!(ask(&path, Request::Sessions).unwrap(), json!([{"initiator": "iqn.x:a"}]));
-    assert_eq!(ask(&path, Request::Stats).unwrap().as_str().map(str::len), Some(1 << 20));
+    assert_eq!(ask(&path, &Request::Sessions).unwrap(), json!([{"initiator": "iqn.x:a"}]));
+    assert_eq!(ask(&path, &Request::Stats).unwrap().as_str().map(str::len), Some(1 << 20));
+}
+
+#[test]
+fn a_change_travels_whole_and_a_refusal_is_a_sentence() {
+    let (_dir, path, _server) = started();
+    let new = NewVolume { name: "a".into(), backend: "file".into(), ..NewVolume::default() };
+    let change = Change::CreateVolume(new);
+    let answer = ask(&path, &Request::Change { version: VERSION, change }).unwrap();
+    let words = r#"{"change":{"backend":"file","block_size":null,"do":"create-volume","full":false,
+        "name":"a","path":null,"read_only":false,"size":null},"request":"change","version":1}"#;
+    assert_eq!(answer, serde_json::from_str::<Value>(words).unwrap());
+    assert_eq!(ask(&path, &Request::Config).unwrap_err().to_string(), "there is none");
+    for request in [
+        r#"{"request":"change","version":1}"#,
+        r#"{"request":"change","version":1,"change":{"do":"unmap","target":"t","lun":65536}}"#,
+        r#"{"request":"change","version":1,"change":{"do":"unmap","target":"t","lun":1,"x":1}}"#,
+    ] {
+        let answer = raw(&path, format!("{request}\n").as_bytes());
+        assert!(answer.starts_with("{\"error\":\"this is no request"), "{answer}");
+    }
 }
 
 #[test]
@@ -58,22 +80,22 @@ fn what_is_no_request_is_answered_with_an_error() {
         let answer = raw(&path, request);
         assert!(answer.starts_with("{\"error\":\"this is no request"), "{answer}");
     }
-    let answer = raw(&path, &[b'x'; 4097]);
-    assert!(answer.contains("at most 4096 bytes"), "{answer}");
+    let answer = raw(&path, &[b'x'; 16385]);
+    assert!(answer.contains("at most 16384 bytes"), "{answer}");
 }
 
 #[test]
 fn silent_clients_hold_up_nobody() {
     let (_dir, path, _server) = started();
     let _silent: Vec<_> = (0..7).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    assert!(ask(&path, Request::Sessions).is_ok());
+    assert!(ask(&path, &Request::Sessions).is_ok());
 }
 
 #[test]
 fn clients_beyond_the_bound_are_told_so() {
     let (_dir, path, _server) = started();
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    let refused = ask(&path, Request::Sessions).unwrap_err();
+    let refused = ask(&path, &Request::Sessions).unwrap_err();
     assert!(refused.to_string().contains("too many clients"), "{refused}");
 }
 
@@ -84,7 +106,7 @@ fn only_the_owner_may_use_the_socket_and_it_goes_with_the_server() {
     assert_eq!(mode & 0o777, 0o600);
     drop(server);
     assert!(!path.exists());
-    let error = ask(&path, Request::Stats).unwrap_err();
+    let error = ask(&path, &Request::Stats).unwrap_err();
     assert!(error.to_string().contains("no lunet is running"), "{error}");
 }
 
@@ -93,14 +115,14 @@ fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
     let dir = TempDir::new().unwrap();
     let path = default_path(dir.path());
     drop(UnixListener::bind(&path).unwrap());
-    let error = ask(&path, Request::Stats).unwrap_err();
+    let error = ask(&path, &Request::Stats).unwrap_err();
     assert!(error.to_string().contains("no lunet is running"), "{error}");
 
     let mut server = ControlServer::bind(&path).unwrap();
     let error = ControlServer::bind(&path).unwrap_err();
     assert!(error.to_string().contains("another lunet is running"), "{error}");
     server.serve(Fixed).unwrap();
-    assert!(ask(&path, Request::Sessions).is_ok(), "the live server was left alone");
+    assert!(ask(&path, &Request::Sessions).is_ok(), "the live server was left alone");
 }
 
 #[test]
@@ -113,7 +135,7 @@ fn paths_that_cannot_be_sockets_are_refused_in_a_sentence() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 
     let long = dir.path().join("x".repeat(108));
-    for error in [ControlServer::bind(&long).unwrap_err(), ask(&long, Request::Stats).unwrap_err()]
+    for error in [ControlServer::bind(&long).unwrap_err(), ask(&long, &Request::Stats).unwrap_err()]
     {
         assert!(error.to_string().contains("107 are allowed"), "{error}");
     }

@@ -3,6 +3,10 @@
 mod layout;
 mod sessions;
 mod stats;
+mod targets;
+mod volumes;
 
 pub use sessions::sessions;
 pub use stats::stats;
+pub use targets::targets;
+pub use volumes::{snapshots, volumes};

@@ -12,8 +12,10 @@ mod tests;
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-/// Keys that a clone does not inherit: they are the source's own.
-const OWN: &[&str] = &["backend", "path", "size", "serial", "read-only"];
+/// Keys that a clone does not inherit: they are the source's own. Its space is never reserved: it
+/// shares what it holds.
+const OWN: &[&str] =
+    &["backend", "path", "size", "provisioning", "serial", "naa", "eui", "read-only"];
 
 /// Why a text could not be edited. Each is one plain sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

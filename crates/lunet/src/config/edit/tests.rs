@@ -161,8 +161,9 @@ fn luns_in_lines_keep_their_comments() {
         let removed = edited(&added, |editor| {
             let _ = editor.remove_lun(target, 1);
         });
-        // A line of its own goes with the comment behind it.
-        let gone = usize::from(before.starts_with("luns.1"));
+        // A line of its own goes with the comments about it.
+        let own_line = before.starts_with("luns.1") || before.starts_with('[');
+        let gone = usize::from(own_line);
         assert_eq!(comments(&removed).len(), comments(&text).len() - gone, "{removed}");
     }
 }

@@ -1,0 +1,93 @@
+//! The commands that speak to a running lunet.
+
+mod config;
+mod target;
+mod volume;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lunet::control::{self, Change, Done, Request, VERSION};
+use serde_json::Value;
+
+pub use config::{ConfigCommand, run as config};
+pub use target::{TargetCommand, run as target};
+pub use volume::{VolumeCommand, run as volume};
+
+/// Which lunet.
+#[derive(Args)]
+pub struct Where {
+    /// Control socket of the running lunet [default: lunet.sock in --data]
+    #[arg(long, value_name = "PATH", conflicts_with = "data")]
+    socket: Option<PathBuf>,
+    /// Data directory of the running lunet
+    #[arg(long, value_name = "DIR", default_value = lunet::config::DEFAULT_DATA)]
+    data: PathBuf,
+}
+
+/// Which lunet, and how to show its answer.
+#[derive(Args)]
+pub struct Ask {
+    #[command(flatten)]
+    place: Where,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Where {
+    fn ask(&self, request: &Request) -> Result<Value> {
+        let path = self.socket.clone().unwrap_or_else(|| control::default_path(&self.data));
+        Ok(control::ask(&path, request)?)
+    }
+
+    /// Has something changed, and says what was done.
+    fn change(&self, change: Change) -> Result<ExitCode> {
+        let answer = self.ask(&Request::Change { version: VERSION, change })?;
+        let done: Done = serde_json::from_value(answer).context(STRANGE)?;
+        print(&format!("{}\n", done.done))?;
+        for note in done.notes {
+            let _ = writeln!(io::stderr(), "lunet: note: {note}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+const STRANGE: &str = "the running lunet is of another version: use that one, or --json";
+
+/// Asks, and prints the answer as a table or as JSON.
+pub fn answer(
+    ask: &Ask,
+    request: &Request,
+    table: fn(&Value) -> serde_json::Result<String>,
+) -> Result<ExitCode> {
+    let answer = ask.place.ask(request)?;
+    if ask.json {
+        print(&format!("{answer:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&table(&answer).context(STRANGE)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints to standard output; a reader that has seen enough, as `head` has, is no error.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what cannot be undone, unless it was meant.
+fn meant(yes: bool, what: &str) -> Result<()> {
+    if !yes {
+        bail!("this {what}, which cannot be undone: add --yes if you mean it");
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! `lunet volume`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Subcommand, ValueEnum};
+use lunet::control::{Change, NewVolume, Request};
+use lunet::{tables, units};
+
+use super::{Ask, Where, answer, meant};
+
+#[derive(Subcommand)]
+pub enum VolumeCommand {
+    /// Show the volumes
+    List(Ask),
+    /// Make a volume, and write it into the configuration
+    Create {
+        /// Its name
+        name: String,
+        /// Its size, as in 10GiB; leave it out for a file that exists and for a block device
+        #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+        size: Option<u64>,
+        /// Where its blocks are kept
+        #[arg(long, value_enum, default_value_t = Backend::File)]
+        backend: Backend,
+        /// The file or device [default: NAME.img in the data directory]
+        #[arg(long, value_name = "PATH")]
+        path: Option<PathBuf>,
+        /// Take space as it is written (the default)
+        #[arg(long, conflicts_with = "full")]
+        thin: bool,
+        /// Take all space now
+        #[arg(long)]
+        full: bool,
+        /// Logical block size, 512 or 4096
+        #[arg(long, value_name = "BYTES")]
+        block_size: Option<u32>,
+        /// Refuse writes
+        #[arg(long)]
+        read_only: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Give a volume more room; without SIZE, a block device's own new size
+    Resize {
+        /// The volume
+        name: String,
+        /// The new size, as in 20GiB
+        #[arg(value_name = "SIZE", value_parser = units::parse_size)]
+        size: Option<u64>,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Delete a volume with its LUNs and its data, or a snapshot
+    Delete {
+        /// The volume, or NAME@SNAPSHOT
+        #[arg(value_name = "NAME[@SNAPSHOT]")]
+        name: String,
+        /// Leave the data where it is
+        #[arg(long)]
+        keep_data: bool,
+        /// Although sessions use it
+        #[arg(long)]
+        force: bool,
+        /// It is meant: the data is gone then
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Keep the present content of a volume
+    Snapshot {
+        /// The volume, and a name for its content of now
+        #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
+        name: (String, String),
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Show the snapshots of a volume, or of all
+    Snapshots {
+        /// The volume
+        name: Option<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Make a volume with the content of another one, or of its snapshot
+    Clone {
+        /// The source
+        #[arg(value_name = "NAME[@SNAPSHOT]")]
+        source: String,
+        /// The new volume
+        new: String,
+        #[command(flatten)]
+        place: Where,
+    },
+    /// Give a volume the content of a snapshot; what was written since is lost
+    Rollback {
+        /// The volume and its snapshot
+        #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
+        name: (String, String),
+        /// Although sessions use it
+        #[arg(long)]
+        force: bool,
+        /// It is meant: what was written since the snapshot is gone then
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        place: Where,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Backend {
+    File,
+    Block,
+    Memory,
+    Null,
+}
+
+pub fn run(command: VolumeCommand) -> Result<ExitCode> {
+    match command {
+        VolumeCommand::List(ask) => answer(&ask, &Request::Volumes, tables::volumes),
+        VolumeCommand::Snapshots { name, ask } => {
+            answer(&ask, &Request::Snapshots { volume: name }, tables::snapshots)
+        }
+        VolumeCommand::Create {
+            name,
+            size,
+            backend,
+            path,
+            thin: _,
+            full,
+            block_size,
+            read_only,
+            place,
+        } => {
+            let backend = backend.to_possible_value().map(|word| word.get_name().to_owned());
+            let backend = backend.unwrap_or_default();
+            let new = NewVolume { name, backend, size, path, full, block_size, read_only };
+            place.change(Change::CreateVolume(new))
+        }
+        VolumeCommand::Resize { name, size, place } => {
+            place.change(Change::ResizeVolume { name, size })
+        }
+        VolumeCommand::Delete { name, keep_data, force, yes, place } => {
+            let change = match with_snapshot(&name) {
+                Ok((volume, snapshot)) => {
+                    meant(yes, &format!("deletes the snapshot {name}"))?;
+                    Change::DeleteSnapshot { volume, snapshot }
+                }
+                Err(_) => {
+                    meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
+                    Change::DeleteVolume { name, keep_data, force }
+                }
+            };
+            place.change(change)
+        }
+        VolumeCommand::Snapshot { name: (volume, snapshot), place } => {
+            place.change(Change::CreateSnapshot { volume, snapshot })
+        }
+        VolumeCommand::Clone { source, new, place } => {
+            let (volume, snapshot) = match with_snapshot(&source) {
+                Ok((volume, snapshot)) => (volume, Some(snapshot)),
+                Err(_) => (source, None),
+            };
+            place.change(Change::CloneVolume { volume, snapshot, name: new })
+        }
+        VolumeCommand::Rollback { name: (volume, snapshot), force, yes, place } => {
+            let what = format!(
+                "takes volume {volume} back to {snapshot} and drops what was written since"
+            );
+            meant(yes, &what)?;
+            place.change(Change::Rollback { volume, snapshot, force })
+        }
+    }
+}
+
+fn with_snapshot(text: &str) -> Result<(String, String), String> {
+    let parts =
+        text.split_once('@').filter(|(name, snapshot)| !name.is_empty() && !snapshot.is_empty());
+    let (name, snapshot) =
+        parts.ok_or("write the volume and the snapshot as NAME@SNAPSHOT".to_owned())?;
+    Ok((name.to_owned(), snapshot.to_owned()))
+}

@@ -1,0 +1,105 @@
+//! What there is, for the commands that show it.
+
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::served::backend;
+use super::{Manager, snapshots};
+use crate::config::Backend;
+
+impl Manager {
+    /// The volumes, by name.
+    ///
+    /// # Errors
+    /// A directory cannot be read.
+    pub fn volumes(&self) -> Result<Value> {
+        let now = self.now();
+        let mut out = Vec::new();
+        for (name, open) in &now.open {
+            let caps = open.volume.caps();
+            let path = open.config.path(&now.plan.data);
+            let used = match open.config.backend {
+                Backend::File { .. } => path.as_ref().and_then(|path| path.metadata().ok()),
+                _ => None,
+            };
+            let luns: Vec<Value> = now
+                .luns_of(name)
+                .map(|(target, lun)| json!({ "target": target, "lun": lun }))
+                .collect();
+            out.push(json!({
+                "name": name,
+                "backend": backend(&open.config),
+                "size_bytes": caps.bytes(),
+                "used_bytes": used.map(|file| file.blocks() * 512),
+                "block_size": caps.block_size,
+                "read_only": caps.read_only,
+                "path": path.map(|path| path.display().to_string()),
+                "luns": luns,
+                "sessions": self.sessions_on(&now, name),
+                "snapshots": snapshots::list(&now.plan.data, open)?.len(),
+            }));
+        }
+        Ok(out.into())
+    }
+
+    /// The snapshots of a volume or of all, the oldest of each first.
+    ///
+    /// # Errors
+    /// There is no such volume, or a directory cannot be read.
+    pub fn snapshots(&self, volume: Option<&str>) -> Result<Value> {
+        let now = self.now();
+        if let Some(name) = volume {
+            now.volume(name)?;
+        }
+        let mut out = Vec::new();
+        for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
+            for snapshot in snapshots::list(&now.plan.data, open)? {
+                out.push(json!({
+                    "volume": name,
+                    "snapshot": snapshot.name,
+                    "size_bytes": snapshot.bytes,
+                    "created": snapshot.created,
+                }));
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// The targets with their LUNs, in the order of the configuration.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn targets(&self) -> Result<Value> {
+        let now = self.now();
+        let config = &now.plan.config;
+        let target = |target: &crate::config::Target| {
+            let lun = |(lun, at): &(u16, usize)| {
+                let volume = &config.volumes[*at].name;
+                let bytes = now.open.get(volume).map(|open| open.volume.caps().bytes());
+                json!({ "lun": lun, "volume": volume, "size_bytes": bytes })
+            };
+            json!({
+                "name": target.name,
+                "alias": target.alias,
+                "luns": target.luns.iter().map(lun).collect::<Vec<_>>(),
+                "sessions": self.sessions(|name| name == target.name),
+            })
+        };
+        Ok(config.targets.iter().map(target).collect())
+    }
+
+    /// The configuration in force: its file, whether it is that of the embedded default, its text.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn configuration(&self) -> Result<Value> {
+        let now = self.now();
+        Ok(json!({
+            "file": self.file.display().to_string(),
+            "embedded": now.plan.text.is_none(),
+            "text": Self::text(&now),
+        }))
+    }
+}

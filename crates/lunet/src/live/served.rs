@@ -1,0 +1,91 @@
+//! What is served at one moment, in the configuration's terms.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use lunet_target::{Layout, VolumeEntry};
+
+use crate::config::{self, Backend};
+use crate::plan::Plan;
+use crate::serve;
+
+/// An open volume.
+#[derive(Clone)]
+pub struct Open {
+    /// As it was configured when it was opened. What has changed since takes effect after a restart.
+    pub config: config::Volume,
+    /// The volume.
+    pub volume: lunet_backends::Volume,
+}
+
+/// What is served at one moment. Never changed, but replaced.
+pub struct Served {
+    /// The configuration in force.
+    pub plan: Plan,
+    /// `[server]` as it was when the server started: what changed since waits for a restart.
+    pub server: config::Server,
+    /// The identity of the data directory.
+    pub machine: String,
+    /// The open volumes by name: all of the configuration.
+    pub open: BTreeMap<String, Open>,
+}
+
+impl Served {
+    /// The next one, on the same machine.
+    pub fn with(&self, plan: Plan, open: BTreeMap<String, Open>) -> Self {
+        Self { plan, server: self.server.clone(), machine: self.machine.clone(), open }
+    }
+
+    /// The same in the target's terms.
+    pub fn layout(&self) -> Layout {
+        let config = &self.plan.config;
+        // Every volume of the configuration is open; if one were not, its LUNs must not become
+        // those of another volume.
+        let open = config.volumes.iter().filter_map(|volume| self.open.get(&volume.name));
+        let entries: Vec<VolumeEntry> = open.map(|open| serve::entry(self, open)).collect();
+        debug_assert_eq!(entries.len(), config.volumes.len());
+        serve::layout(config, entries)
+    }
+
+    /// The volume with this name.
+    pub fn volume(&self, name: &str) -> Result<&Open> {
+        match self.open.get(name) {
+            Some(open) => Ok(open),
+            None => {
+                let names = self.open.keys().map(String::as_str);
+                bail!("there is no volume \"{name}\"{}", config::did_you_mean(name, names))
+            }
+        }
+    }
+
+    /// The target with this name.
+    pub fn target(&self, name: &str) -> Result<&config::Target> {
+        let targets = &self.plan.config.targets;
+        match targets.iter().find(|target| target.name == name) {
+            Some(target) => Ok(target),
+            None => {
+                let names = targets.iter().map(|target| target.name.as_str());
+                bail!("there is no target {name}{}", config::did_you_mean(name, names))
+            }
+        }
+    }
+
+    /// The LUNs that show a volume, with their targets.
+    pub fn luns_of<'a>(&'a self, volume: &'a str) -> impl Iterator<Item = (&'a str, u16)> + 'a {
+        let config = &self.plan.config;
+        config.targets.iter().flat_map(move |target| {
+            let ours = move |(_, at): &&(u16, usize)| config.volumes[*at].name == volume;
+            target.luns.iter().filter(ours).map(|(lun, _)| (target.name.as_str(), *lun))
+        })
+    }
+}
+
+/// The word for a backend, as the configuration has it.
+pub fn backend(volume: &config::Volume) -> &'static str {
+    match volume.backend {
+        Backend::File { .. } => "file",
+        Backend::Block { .. } => "block",
+        Backend::Memory { .. } => "memory",
+        Backend::Null { .. } => "null",
+    }
+}

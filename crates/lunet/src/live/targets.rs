@@ -1,0 +1,67 @@
+//! Targets and their LUNs.
+
+use anyhow::{Result, bail};
+
+use super::{Manager, Served, counted, done};
+use crate::control::Done;
+
+impl Manager {
+    pub(super) fn create_target(
+        &self,
+        now: &Served,
+        name: &str,
+        alias: Option<&str>,
+    ) -> Result<Done> {
+        if now.target(name).is_ok() {
+            bail!("there is a target {name} already");
+        }
+        let plan = self.edited(now, |editor| editor.add_target(name, alias))?;
+        self.commit(now, plan, now.open.clone())?;
+        let mut done = done(format!("target {name} is there"));
+        done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
+        Ok(done)
+    }
+
+    pub(super) fn delete_target(&self, now: &Served, name: &str, force: bool) -> Result<Done> {
+        now.target(name)?;
+        if now.plan.config.targets.len() == 1 {
+            bail!("{name} is the only target, and lunet needs one: create another one first");
+        }
+        let sessions = self.sessions(|target| target == name);
+        if sessions > 0 && !force {
+            bail!(
+                "{} are logged in to {name}: log out there first, or end them with --force",
+                counted(sessions, "session")
+            );
+        }
+        let plan = self.edited(now, |editor| editor.remove_target(name))?;
+        self.commit(now, plan, now.open.clone())?;
+        Ok(done(format!("target {name} is gone; its volumes are as they were")))
+    }
+
+    pub(super) fn map(&self, now: &Served, target: &str, lun: u16, volume: &str) -> Result<Done> {
+        let found = now.target(target)?;
+        now.volume(volume)?;
+        if let Some((_, taken)) = found.luns.iter().find(|(number, _)| *number == lun) {
+            let other = &now.plan.config.volumes[*taken].name;
+            bail!(
+                "LUN {lun} of {target} is volume \"{other}\" already: take another number, or \
+                 `lunet target unmap` it first"
+            );
+        }
+        let plan = self.edited(now, |editor| editor.add_lun(target, lun, volume))?;
+        self.commit(now, plan, now.open.clone())?;
+        Ok(done(format!("volume {volume} is LUN {lun} of {target}")))
+    }
+
+    pub(super) fn unmap(&self, now: &Served, target: &str, lun: u16) -> Result<Done> {
+        let found = now.target(target)?;
+        let Some((_, at)) = found.luns.iter().find(|(number, _)| *number == lun) else {
+            bail!("target {target} has no LUN {lun}: `lunet target list` shows those that it has");
+        };
+        let volume = &now.plan.config.volumes[*at].name;
+        let plan = self.edited(now, |editor| editor.remove_lun(target, lun))?;
+        self.commit(now, plan, now.open.clone())?;
+        Ok(done(format!("LUN {lun} of {target} is gone; volume {volume} is as it was")))
+    }
+}

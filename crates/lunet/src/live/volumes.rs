@@ -1,0 +1,239 @@
+//! Volumes come, grow and go.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use toml_edit::Value;
+
+use super::journal::Entry;
+use super::served::Open;
+use super::{Manager, Served, counted, done, storage};
+use crate::config::{self, Backend, edit};
+use crate::control::{Done, NewVolume};
+use crate::{names, serve, units};
+
+impl Manager {
+    pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {
+        let name = &new.name;
+        check_new(now, name)?;
+        let mut keys: Vec<(&str, Value)> = vec![("backend", new.backend.as_str().into())];
+        if let Some(path) = &new.path {
+            keys.push(("path", path.to_str().context("the path is not UTF-8 text")?.into()));
+        }
+        let found = existing(now, new)?;
+        keys.extend(new.size.or(found).map(|bytes| ("size", edit::size(bytes))));
+        keys.extend(new.full.then(|| ("provisioning", "full".into())));
+        keys.extend(new.block_size.map(|bytes| ("block-size", i64::from(bytes).into())));
+        keys.extend(new.read_only.then(|| ("read-only", true.into())));
+        let plan = self.edited(now, |editor| editor.add_volume(name, &keys))?;
+        let made = if found.is_none() { file_of(&plan, name) } else { None };
+        let opened =
+            self.add_volume(now, plan, name, made, |volume, plan| serve::open(volume, &plan.data))?;
+        let mut done = done(format!(
+            "volume {name} of {} is there",
+            units::size(opened.volume.caps().bytes())
+        ));
+        done.notes.push(no_lun_yet(name));
+        Ok(done)
+    }
+
+    /// Adds the volume that `plan` has and `now` has not. `made` is the file that `prepare` makes.
+    pub(super) fn add_volume(
+        &self,
+        now: &Served,
+        plan: crate::plan::Plan,
+        name: &str,
+        made: Option<PathBuf>,
+        prepare: impl FnOnce(&config::Volume, &crate::plan::Plan) -> Result<lunet_backends::Volume>,
+    ) -> Result<Open> {
+        let config = plan.config.volumes.iter().find(|volume| volume.name == name);
+        let config = config.context("the volume is not in the configuration")?.clone();
+        let mut entries = Vec::new();
+        if let Some(path) = made {
+            entries.push(Entry::Made { volume: name.to_owned(), path });
+        }
+        // A volume of this name may have been there long ago, and with it its reservations.
+        let reservations = serve::reservations(&plan.data, name);
+        let stale = "cannot remove the reservations of an earlier volume";
+        crate::files::remove(&reservations).context(stale)?;
+        self.noted(now, entries, || {
+            let volume = prepare(&config, &plan)?;
+            let opened = Open { config, volume };
+            let mut open = now.open.clone();
+            open.insert(name.to_owned(), opened.clone());
+            self.commit(now, plan, open)?;
+            Ok(opened)
+        })
+    }
+
+    pub(super) fn resize_volume(
+        &self,
+        now: &Served,
+        name: &str,
+        size: Option<u64>,
+    ) -> Result<Done> {
+        let open = now.volume(name)?;
+        let before = open.volume.caps().bytes();
+        match size {
+            Some(size) if size < before => bail!(
+                "volume {name} has {}, and volumes do not shrink: what lies behind the new end \
+                 would be lost; make a smaller volume and copy what it needs",
+                units::size(before)
+            ),
+            Some(size) if size == before => {
+                return Ok(done(format!("volume {name} has {} already", units::size(before))));
+            }
+            _ => {}
+        }
+        match (&open.config.backend, size) {
+            (Backend::Block { .. }, None) => {
+                let mut all = now.open.clone();
+                let volume = storage::grow(open, &now.plan.data, None)?;
+                all.insert(name.to_owned(), Open { volume, ..open.clone() });
+                self.adopt(now.with(now.plan.clone(), all))?;
+            }
+            (Backend::Block { path }, Some(_)) => bail!(
+                "{} has the size of its device: make that larger, then `lunet volume resize {name}` \
+                 without a size",
+                path.display()
+            ),
+            (_, None) => bail!("say how large volume {name} should be"),
+            (Backend::Memory { .. }, _) => bail!(
+                "volume {name} is in memory, which does not grow: delete the volume, and create it \
+                 anew"
+            ),
+            (_, Some(size)) => self.grow(now, open, size)?,
+        }
+        let after = self.now().volume(name)?.volume.caps().bytes();
+        Ok(done(format!("volume {name} has {} now", units::size(after))))
+    }
+
+    fn grow(&self, now: &Served, open: &Open, size: u64) -> Result<()> {
+        let name = &open.config.name;
+        let plan = self.edited(now, |editor| editor.set_size(name, size))?;
+        let grown = |path| Entry::Grown {
+            volume: name.clone(),
+            path,
+            from: open.volume.caps().bytes(),
+            to: size,
+        };
+        let entries = file_of(&plan, name).map(grown).into_iter().collect();
+        self.noted(now, entries, || {
+            let volume = storage::grow(open, &now.plan.data, Some(size))?;
+            let config = storage::with_size(&open.config, size);
+            let mut all = now.open.clone();
+            all.insert(name.clone(), Open { config, volume });
+            self.commit(now, plan, all)
+        })
+    }
+
+    pub(super) fn delete_volume(
+        &self,
+        now: &Served,
+        name: &str,
+        keep_data: bool,
+        force: bool,
+    ) -> Result<Done> {
+        let open = now.volume(name)?;
+        self.refuse_used(now, name, "delete it", force)?;
+        let snapshots = super::snapshots::list(&now.plan.data, open)?;
+        if !snapshots.is_empty() && !keep_data {
+            bail!(
+                "volume {name} has {}: delete them first (`lunet volume snapshots {name}` shows \
+                 them), or leave everything in place with --keep-data",
+                counted(snapshots.len(), "snapshot")
+            );
+        }
+        let luns: Vec<(String, u16)> =
+            now.luns_of(name).map(|(target, lun)| (target.to_owned(), lun)).collect();
+        let plan = self.edited(now, |editor| {
+            for (target, lun) in &luns {
+                editor.remove_lun(target, *lun)?;
+            }
+            editor.remove_volume(name)
+        })?;
+        let file = match open.config.backend {
+            Backend::File { .. } => open.config.path(&now.plan.data),
+            _ => None,
+        };
+        // What lunet was not to write it is not to delete either.
+        let file = file.filter(|_| !keep_data && !open.config.read_only);
+        let mut paths = vec![serve::reservations(&now.plan.data, name)];
+        paths.extend(file.clone());
+        let entries = vec![Entry::Gone { volume: name.to_owned(), paths }];
+        self.noted(now, entries, || {
+            let mut open = now.open.clone();
+            open.remove(name);
+            self.commit(now, plan, open)
+        })?;
+        let mut done = match (&file, open.config.path(&now.plan.data)) {
+            (Some(file), _) => done(format!("volume {name} is gone, and so is {}", file.display())),
+            (None, Some(path)) => {
+                done(format!("volume {name} is gone; its data is still in {}", path.display()))
+            }
+            (None, None) => done(format!("volume {name} is gone")),
+        };
+        done.notes.extend(luns.iter().map(|(target, lun)| format!("it was LUN {lun} of {target}")));
+        Ok(done)
+    }
+
+    /// Refuses what would hurt sessions, unless they were meant.
+    pub(super) fn refuse_used(
+        &self,
+        now: &Served,
+        volume: &str,
+        what: &str,
+        force: bool,
+    ) -> Result<()> {
+        let sessions = self.sessions_on(now, volume);
+        if sessions > 0 && !force {
+            let see = if sessions == 1 { "sees" } else { "see" };
+            bail!(
+                "{} {see} volume {volume}: log out there first, or {what} all the same with \
+                 --force",
+                counted(sessions, "session")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a name that no volume can have, or that one has.
+pub(super) fn check_new(now: &Served, name: &str) -> Result<()> {
+    names::check_volume_name(name).map_err(anyhow::Error::msg)?;
+    if now.open.contains_key(name) {
+        bail!("there is a volume \"{name}\" already");
+    }
+    Ok(())
+}
+
+pub(super) fn no_lun_yet(name: &str) -> String {
+    format!("it is no LUN yet: `lunet target map TARGET LUN {name}`")
+}
+
+/// The size in bytes of the file that is to become a volume as it is; `None` if one is to be made.
+fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
+    if new.backend != "file" {
+        return Ok(None);
+    }
+    let file = new.path.clone().unwrap_or_else(|| format!("{}.img", new.name).into());
+    let path = now.plan.data.join(file);
+    match (std::fs::metadata(&path), new.size) {
+        (Ok(found), None) => Ok(Some(found.len())),
+        (Ok(_), Some(_)) => bail!(
+            "{} is there already: leave --size out to take it as it is, or name another --path",
+            path.display()
+        ),
+        (Err(_), None) => bail!(
+            "{}: there is no such file: say with --size how large a new one should be",
+            path.display()
+        ),
+        (Err(_), Some(_)) => Ok(None),
+    }
+}
+
+/// The file of a file volume.
+pub(super) fn file_of(plan: &crate::plan::Plan, name: &str) -> Option<PathBuf> {
+    let volume = plan.config.volumes.iter().find(|volume| volume.name == name)?;
+    matches!(volume.backend, Backend::File { .. }).then(|| volume.path(&plan.data)).flatten()
+}

@@ -1,0 +1,126 @@
+//! `lunet volume list` and `lunet volume snapshots`
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::layout::{Columns, harmless};
+use crate::units;
+
+#[derive(Deserialize)]
+struct Volume {
+    name: String,
+    backend: String,
+    size_bytes: u64,
+    used_bytes: Option<u64>,
+    read_only: bool,
+    luns: Vec<Lun>,
+    sessions: usize,
+    snapshots: usize,
+}
+
+#[derive(Deserialize)]
+struct Lun {
+    target: String,
+    lun: u16,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    volume: String,
+    snapshot: String,
+    size_bytes: u64,
+    created: u64,
+}
+
+/// A line for each volume, and under it where it is seen.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn volumes(answer: &Value) -> serde_json::Result<String> {
+    let volumes = Vec::<Volume>::deserialize(answer)?;
+    if volumes.is_empty() {
+        return Ok("no volumes\n".to_owned());
+    }
+    let mut columns = Columns::default();
+    columns.row(["volume", "backend", "size", "used", "snapshots", "sessions", "LUNs"]);
+    for volume in &volumes {
+        let backend = match volume.read_only {
+            true => format!("{} (read-only)", volume.backend),
+            false => volume.backend.clone(),
+        };
+        let luns: Vec<String> =
+            volume.luns.iter().map(|l| format!("{}/{}", harmless(&l.target), l.lun)).collect();
+        columns.row([
+            harmless(&volume.name),
+            backend,
+            units::size(volume.size_bytes),
+            volume.used_bytes.map_or_else(|| "-".to_owned(), units::size),
+            volume.snapshots.to_string(),
+            volume.sessions.to_string(),
+            if luns.is_empty() { "-".to_owned() } else { luns.join(" ") },
+        ]);
+    }
+    let mut out = String::new();
+    columns.write(&mut out);
+    Ok(out)
+}
+
+/// A line for each snapshot.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn snapshots(answer: &Value) -> serde_json::Result<String> {
+    let snapshots = Vec::<Snapshot>::deserialize(answer)?;
+    if snapshots.is_empty() {
+        return Ok("no snapshots\n".to_owned());
+    }
+    let mut columns = Columns::default();
+    columns.row(["snapshot", "size", "made (UTC)"]);
+    for one in &snapshots {
+        columns.row([
+            harmless(&format!("{}@{}", one.volume, one.snapshot)),
+            units::size(one.size_bytes),
+            units::date(one.created),
+        ]);
+    }
+    let mut out = String::new();
+    columns.write(&mut out);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_volume_is_a_line() {
+        let answer = json!([
+            {"name": "vm1", "backend": "file", "size_bytes": 8u64 << 30, "used_bytes": 4096,
+             "block_size": 512, "read_only": true, "path": "/d/vm1.img", "sessions": 2,
+             "snapshots": 1, "luns": [{"target": "iqn.x:a", "lun": 0}, {"target": "iqn.x:b", "lun": 7}]},
+            {"name": "ram", "backend": "memory", "size_bytes": 512, "used_bytes": null,
+             "block_size": 512, "read_only": false, "path": null, "sessions": 0, "snapshots": 0,
+             "luns": []},
+        ]);
+        assert_eq!(
+            volumes(&answer).unwrap(),
+            "  volume           backend   size   used  snapshots  sessions                 LUNs\n  \
+               vm1     file (read-only)  8 GiB  4 KiB          1         2  iqn.x:a/0 iqn.x:b/7\n  \
+               ram               memory  512 B      -          0         0                    -\n"
+        );
+        assert_eq!(volumes(&json!([])).unwrap(), "no volumes\n");
+        assert!(volumes(&json!([{}])).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_is_a_line() {
+        let answer =
+            json!([{"volume": "vm1", "snapshot": "a", "size_bytes": 4096, "created": 1795165200}]);
+        assert_eq!(
+            snapshots(&answer).unwrap(),
+            "  snapshot   size           made (UTC)\n  vm1@a     4 KiB  2026-11-20 09:00:00\n"
+        );
+        assert_eq!(snapshots(&json!([])).unwrap(), "no snapshots\n");
+    }
+}
