@@ -130,11 +130,14 @@ impl Ports {
         stable::replace(file, &serde_json::to_vec_pretty(&kept)?)
     }
 
-    /// The target ports that lead to a volume: `volume` is its place in the layout.
+    /// The target ports that lead to a volume, by number: `volume` is its place in the layout.
     pub fn leading_to(&self, volume: usize, targets: &[TargetEntry]) -> Vec<Port> {
         let shows = |target: &&TargetEntry| target.luns.iter().any(|(_, at)| *at == volume);
         let names = targets.iter().filter(shows).flat_map(|target| self.names(target));
-        names.map(|name| Port { relative: self.relative(&name), name }).collect()
+        let mut ports: Vec<_> =
+            names.map(|name| Port { relative: self.relative(&name), name }).collect();
+        ports.sort_unstable_by_key(|port| port.relative);
+        ports
     }
 
     /// How a target looks through each portal, apart from its LUNs.
