@@ -66,7 +66,9 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
         | Action::Verify { range, .. }
         | Action::Prefetch { range, .. }
         | Action::Flush { range, .. } => check_range(unit, *range),
-        Action::Write { range, .. } | Action::WriteSame { range, .. } => {
+        Action::Write { range, .. }
+        | Action::WriteSame { range, .. }
+        | Action::Exclusive { range, .. } => {
             check_range(unit, *range);
             assert!(unit.is_some_and(|unit| !unit.caps.read_only));
         }
@@ -82,6 +84,7 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
         | Action::PortGroups(_)
         | Action::Power(_)
         | Action::PreventRemoval(_)
+        | Action::Sanitize(_)
         | Action::Modes(_) => {}
     }
     None

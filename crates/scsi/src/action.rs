@@ -6,6 +6,7 @@ use lunet_block::BlockRange;
 
 use crate::alua;
 use crate::reserve::Request;
+use crate::sanitize::Sanitize;
 use crate::sense::Sense;
 use crate::state::Modes;
 
@@ -137,6 +138,16 @@ pub struct Power {
     pub immediate: bool,
 }
 
+/// A command that reads and writes its range, or writes it, with no other command in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exclusive {
+    /// COMPARE AND WRITE: the first half of the Data-Out is compared with the range; if it is equal,
+    /// the second half is written, else MISCOMPARE names the first byte that differs.
+    CompareAndWrite,
+    /// ORWRITE: the range becomes the bitwise OR of itself and the Data-Out.
+    OrWrite,
+}
+
 /// Parameter lists that come as Data-Out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterKind {
@@ -154,6 +165,13 @@ pub enum ParameterKind {
         action: u8,
         /// SCOPE and TYPE, 0 where the service action has no use for them.
         scope_and_kind: u8,
+    },
+    /// SANITIZE with the OVERWRITE service action (SBC-4 5.24.2.2).
+    Overwrite {
+        /// Answer before it is done.
+        immediate: bool,
+        /// If it fails, EXIT FAILURE MODE is not enough.
+        restricted: bool,
     },
 }
 
@@ -223,6 +241,20 @@ pub enum Action {
         /// Give the space back if the block is all zeroes; else write it (SBC-4 5.50, LBPRZ = 1).
         unmap: bool,
     },
+    /// Fetch Data-Out in full (`range` in bytes, twice that for COMPARE AND WRITE), then do this while no
+    /// other command touches the range.
+    Exclusive {
+        /// What.
+        what: Exclusive,
+        /// Where.
+        range: BlockRange,
+        /// Do not keep the blocks in a cache.
+        dpo: bool,
+        /// What is written is on stable storage before the answer.
+        fua: bool,
+    },
+    /// Make all data unreadable; see [`UnitState`](crate::UnitState) for what others see of it.
+    Sanitize(Sanitize),
     /// Fetch a parameter list, then call [`parameters`](crate::parameters).
     Parameters(Parameters),
     /// Give the space of these ranges back; they read as zeroes afterwards. Not empty.

@@ -119,6 +119,9 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         ParameterKind::PersistentReserveOut { action, scope_and_kind } => {
             crate::reserve::parse(action, scope_and_kind, &data[..asked])
         }
+        ParameterKind::Overwrite { immediate, restricted } => {
+            crate::sanitize::parse(unit, (immediate, restricted), &data[..asked])
+        }
     };
     result.unwrap_or_else(|sense| Action::Complete(Reply::check(sense)))
 }

@@ -15,6 +15,7 @@
 //! | [`nexus`] | what is known of one initiator at one logical unit |
 //! | [`alua`] | target port groups and their access states |
 //! | [`reserve`] | the reservations of one logical unit |
+//! | [`sanitize`] | SANITIZE |
 //! | [`action`] | what a command asks for |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ mod capacity;
 mod cdb;
 mod designator;
 mod diagnostic;
+mod exclusive;
 mod execute;
 mod inquiry;
 mod log;
@@ -43,6 +45,7 @@ mod power;
 mod report_luns;
 pub mod reserve;
 mod rw;
+pub mod sanitize;
 pub mod sense;
 pub mod state;
 mod supported;
@@ -52,13 +55,14 @@ mod unmap;
 mod vpd;
 
 pub use action::{
-    Action, Check, CommandIn, ParameterKind, Parameters, Power, PowerChange, Reply, Task, Transfer,
-    WriteSameSource, status,
+    Action, Check, CommandIn, Exclusive, ParameterKind, Parameters, Power, PowerChange, Reply,
+    Task, Transfer, WriteSameSource, status,
 };
 pub use designator::Designator;
 pub use execute::{execute, parameters};
 pub use lun::Lun;
 pub use nexus::{Attention, Nexus};
+pub use sanitize::Sanitize;
 pub use sense::{Code, FieldPointer, Key, Sense, SenseData, SenseFormat};
-pub use state::{Modes, UnitState};
+pub use state::{Modes, Sanitation, UnitState};
 pub use unit::{Identity, Limits, Target, Threshold, Unit};

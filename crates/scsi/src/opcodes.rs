@@ -10,8 +10,8 @@ use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 use crate::{
-    alua, basic, capacity, diagnostic, inquiry, log, mode, mode_select, power, report_luns,
-    reserve, rw, supported, unmap,
+    alua, basic, capacity, diagnostic, exclusive, inquiry, log, mode, mode_select, power,
+    report_luns, reserve, rw, sanitize, supported, unmap,
 };
 
 bitflags! {
@@ -32,6 +32,8 @@ bitflags! {
         const ACTIVE = 1 << 5;
         /// The command exists only where the medium can be ejected.
         const REMOVABLE = 1 << 6;
+        /// It ends the failure mode of SANITIZE.
+        const SANITIZE = 1 << 7;
         /// The command exists only where there is asymmetric access.
         const GROUPS = 1 << 14;
         /// The command exists only where initiators may change access states.
@@ -116,11 +118,15 @@ const WRITE: Rule = (SYNC.0.union(Needs::WRITABLE), Guard::Write);
 const GROUPS: Rule = (Needs::GROUPS, Guard::Free);
 const SET_GROUPS: Rule = (Needs::EXPLICIT, Guard::Write);
 const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
+const SANITIZE: Rule = (WRITE.0.union(Needs::SANITIZE), Guard::Write);
+const ERASE: Rule = (SANITIZE.0.union(Needs::THIN), Guard::Write);
 
 /// Seconds: commands answered from memory, transfers, and those that work through large ranges.
 const QUICK: u32 = 10;
 const MOVE: u32 = 30;
 const LONG: u32 = 120;
+/// Work on a whole volume.
+const HOURS: u32 = 86_400;
 
 /// All commands, by operation code, then service action.
 #[rustfmt::skip]
@@ -148,6 +154,9 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x37, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], READ, QUICK, Handler::Unit(diagnostic::defects10)),
     op(&[0x41, 0xFE, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0x04], WRITE, LONG, Handler::Unit(rw::write_same10)),
     op(&[0x42, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], THIN, LONG, Handler::Unit(unmap::unmap)),
+    sa(&[0x48, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x01, SANITIZE, HOURS, Handler::Unit(sanitize::overwrite)),
+    sa(&[0x48, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x02, ERASE, HOURS, Handler::Unit(sanitize::block_erase)),
+    sa(&[0x48, 0x5F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x1F, SANITIZE, QUICK, Handler::Unit(sanitize::exit_failure_mode)),
     op(&[0x4C, 0x01, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(log::select)),
     op(&[0x4D, 0x01, 0x3F, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], FREE, QUICK, Handler::Unit(log::sense)),
     op(&[0x55, 0x13, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0x04], SELECT, QUICK, Handler::Unit(mode_select::select10)),
@@ -167,7 +176,9 @@ pub(crate) static TABLE: &[Opcode] = &[
     sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x06, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
     sa(&[0x5F, 0x1F, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x07, FREE, QUICK, Handler::Unit(reserve::persistent_out)),
     op(&[0x88, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::read16)),
+    op(&[0x89, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(exclusive::compare_and_write)),
     op(&[0x8A, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write16)),
+    op(&[0x8B, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(exclusive::orwrite16)),
     op(&[0x8E, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, MOVE, Handler::Unit(rw::write_verify16)),
     op(&[0x8F, 0xF6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, LONG, Handler::Unit(rw::verify16)),
     op(&[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::prefetch16)),

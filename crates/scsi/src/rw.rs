@@ -9,9 +9,9 @@ use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 
 /// RDPROTECT, WRPROTECT and VRPROTECT: there is no protection information.
-const PROTECT: u8 = 0xE0;
-const DPO: u8 = 0x10;
-const FUA: u8 = 0x08;
+pub(crate) const PROTECT: u8 = 0xE0;
+pub(crate) const DPO: u8 = 0x10;
+pub(crate) const FUA: u8 = 0x08;
 
 pub(crate) fn read6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     read(unit, cx, Extent::six(&cx.cdb), false, false)
@@ -107,7 +107,7 @@ fn on_volume(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
 }
 
 /// The range of a transfer: on the volume, and no longer than a transfer may be.
-fn transfer_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
+pub(crate) fn transfer_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
     let range = on_volume(unit, extent)?;
     if extent.blocks > unit.limits.max_transfer_blocks {
         return Err(Sense::invalid_cdb(extent.length_at, 7));
@@ -170,7 +170,7 @@ fn write(
 
 /// A range whose Data-Out has its length, cut to the whole blocks that the initiator sends: the
 /// residual overflow tells it that the rest was not taken (RFC 7143 11.4.5.1).
-fn data_out(
+pub(crate) fn data_out(
     unit: &Unit,
     cx: &Cx<'_>,
     mut range: BlockRange,
@@ -238,7 +238,7 @@ fn synchronize(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
     })
 }
 
-/// WRITE SAME (SBC-4 5.50). A length of 0 means up to the last block, where WSNZ is 0. PBDATA and LBDATA are obsolete; to
+/// WRITE SAME (SBC-4 5.50). A length of 0 is refused (WSNZ). PBDATA and LBDATA are obsolete; to
 /// ignore them would write other data than an old initiator asks for, so they are refused.
 fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;

@@ -62,6 +62,7 @@ codes! {
         "LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN STANDBY STATE";
     PORT_UNAVAILABLE = 0x04, 0x0C,
         "LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN UNAVAILABLE STATE";
+    SANITIZE_IN_PROGRESS = 0x04, 0x1B, "LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS";
     WRITE_ERROR = 0x0C, 0x00, "WRITE ERROR";
     INVALID_FIELD_IN_INFORMATION_UNIT = 0x0E, 0x03, "INVALID FIELD IN COMMAND INFORMATION UNIT";
     UNRECOVERED_READ_ERROR = 0x11, 0x00, "UNRECOVERED READ ERROR";
@@ -87,6 +88,7 @@ codes! {
     ACCESS_STATE_CHANGED = 0x2A, 0x06, "ASYMMETRIC ACCESS STATE CHANGED";
     CAPACITY_CHANGED = 0x2A, 0x09, "CAPACITY DATA HAS CHANGED";
     COMMANDS_CLEARED = 0x2F, 0x00, "COMMANDS CLEARED BY ANOTHER INITIATOR";
+    SANITIZE_COMMAND_FAILED = 0x31, 0x03, "SANITIZE COMMAND FAILED";
     SOFT_THRESHOLD_REACHED = 0x38, 0x07, "THIN PROVISIONING SOFT THRESHOLD REACHED";
     SAVING_NOT_SUPPORTED = 0x39, 0x00, "SAVING PARAMETERS NOT SUPPORTED";
     MEDIUM_NOT_PRESENT = 0x3A, 0x00, "MEDIUM NOT PRESENT";
@@ -126,6 +128,9 @@ pub struct Sense {
     pub information: Option<u64>,
     /// The field at fault, with ILLEGAL REQUEST.
     pub field: Option<FieldPointer>,
+    /// PROGRESS INDICATION in 65,536ths, with NOT READY (SPC-5 4.4.2.4.4). Never with `field`: both are
+    /// the sense key specific data.
+    pub progress: Option<u16>,
 }
 
 /// The two encodings of sense data. The Control mode page's D_SENSE bit chooses between them for
@@ -142,7 +147,7 @@ pub enum SenseFormat {
 impl Sense {
     /// Sense data with no further information.
     pub const fn new(key: Key, code: Code) -> Self {
-        Self { key, code, information: None, field: None }
+        Self { key, code, information: None, field: None, progress: None }
     }
 
     /// ILLEGAL REQUEST.
@@ -186,6 +191,22 @@ impl Sense {
         self
     }
 
+    /// The same with PROGRESS INDICATION.
+    #[must_use]
+    pub const fn with_progress(mut self, progress: u16) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// The sense key specific data, if there is any.
+    fn specific(&self) -> Option<[u8; 3]> {
+        let progress = |progress: u16| {
+            let [high, low] = progress.to_be_bytes();
+            [0x80, high, low]
+        };
+        self.field.map(FieldPointer::encode).or(self.progress.map(progress))
+    }
+
     /// What a failed block operation is to a SCSI initiator. The caller adds the LBA with
     /// [`with_information`](Self::with_information) where it knows it.
     pub const fn from_block(error: Error, op: Op) -> Self {
@@ -226,8 +247,8 @@ impl Sense {
         b[7] = 18 - 8;
         b[12] = self.code.asc;
         b[13] = self.code.ascq;
-        if let Some(field) = self.field {
-            b[15..18].copy_from_slice(&field.encode());
+        if let Some(specific) = self.specific() {
+            b[15..18].copy_from_slice(&specific);
         }
         SenseData { bytes: b, len: 18 }
     }
@@ -244,9 +265,9 @@ impl Sense {
             b[at + 4..at + 12].copy_from_slice(&information.to_be_bytes());
             at += 12;
         }
-        if let Some(field) = self.field {
+        if let Some(specific) = self.specific() {
             b[at..at + 4].copy_from_slice(&[0x02, 0x06, 0, 0]);
-            b[at + 4..at + 7].copy_from_slice(&field.encode());
+            b[at + 4..at + 7].copy_from_slice(&specific);
             at += 8;
         }
         b[7] = at as u8 - 8;
@@ -298,6 +319,9 @@ mod tests {
         assert_eq!(*sense.encode(SenseFormat::Fixed), expected);
         let sense = Sense::invalid_cdb(0x0102, 4);
         assert_eq!(sense.encode(SenseFormat::Fixed)[12..], [0x24, 0, 0, 0xCC, 1, 2]);
+        let sense = Sense::new(Key::NotReady, Code::SANITIZE_IN_PROGRESS).with_progress(0x1234);
+        let expected = [0x70, 0, 2, 0, 0, 0, 0, 10, 0, 0, 0, 0, 4, 0x1B, 0, 0x80, 0x12, 0x34];
+        assert_eq!(*sense.encode(SenseFormat::Fixed), expected);
         let sense = Sense::invalid_parameter(8);
         assert_eq!(sense.encode(SenseFormat::Fixed)[12..], [0x26, 0, 0, 0x80, 0, 8]);
     }

@@ -1,6 +1,6 @@
 //! What commands change of a logical unit, for all initiators.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use lunet_block::Space;
 
@@ -17,6 +17,10 @@ const IDLE: u32 = 1 << 2;
 const STANDBY: u32 = 1 << 3;
 const PROTECTED: u32 = 1 << 4;
 const DESCRIPTOR: u32 = 1 << 5;
+/// A sanitize operation is under way; one has failed, in the restricted mode.
+const SANITIZING: u32 = 1 << 16;
+const FAILED: u32 = 1 << 17;
+const RESTRICTED: u32 = 1 << 18;
 /// All but the active power condition: at most one of them is set.
 const POWER: u32 = STOPPED | EJECTED | IDLE | STANDBY;
 /// WCE of the Caching mode page, the other way round.
@@ -44,6 +48,22 @@ pub struct UnitState {
     available: AtomicU64,
     /// 0: not known.
     total: AtomicU64,
+    /// PROGRESS INDICATION of the sanitize operation.
+    progress: AtomicU16,
+}
+
+/// Where a unit stands with SANITIZE (SBC-4 4.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sanitation {
+    /// Nothing was asked, or all of it was done.
+    None,
+    /// Under way.
+    Running,
+    /// The last operation did not end well.
+    Failed {
+        /// Only another operation makes the unit usable again (AUSE was 0).
+        restricted: bool,
+    },
 }
 
 /// The mode parameters that MODE SELECT changes.
@@ -80,6 +100,56 @@ impl UnitState {
         (before & flag != 0) != on
     }
 
+    /// Where the unit stands with SANITIZE.
+    pub fn sanitation(&self) -> Sanitation {
+        match self.flags.load(Ordering::Relaxed) {
+            flags if flags & SANITIZING != 0 => Sanitation::Running,
+            flags if flags & FAILED != 0 => {
+                Sanitation::Failed { restricted: flags & RESTRICTED != 0 }
+            }
+            _ => Sanitation::None,
+        }
+    }
+
+    /// A sanitize operation begins. False if one is under way.
+    pub fn begin_sanitize(&self) -> bool {
+        let begins = self.set(SANITIZING, true);
+        if begins {
+            self.progress.store(0, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    /// How far the operation has come, in 65,536ths.
+    pub fn set_sanitize_progress(&self, progress: u16) {
+        self.progress.store(progress, Ordering::Relaxed);
+    }
+
+    /// The sanitize operation has ended, or one before the start of the server has not.
+    pub fn end_sanitize(&self, sanitation: Sanitation) {
+        let (failed, restricted) = match sanitation {
+            Sanitation::None | Sanitation::Running => (false, false),
+            Sanitation::Failed { restricted } => (true, restricted),
+        };
+        self.set(RESTRICTED, restricted);
+        self.set(FAILED, failed);
+        self.set(SANITIZING, sanitation == Sanitation::Running);
+    }
+
+    /// Why a command is not carried out for the sake of SANITIZE.
+    pub fn sanitize_sense(&self) -> Option<Sense> {
+        match self.sanitation() {
+            Sanitation::None => None,
+            Sanitation::Running => {
+                let sense = Sense::new(Key::NotReady, Code::SANITIZE_IN_PROGRESS);
+                Some(sense.with_progress(self.progress.load(Ordering::Relaxed)))
+            }
+            Sanitation::Failed { .. } => {
+                Some(Sense::new(Key::MediumError, Code::SANITIZE_COMMAND_FAILED))
+            }
+        }
+    }
+
     /// True after START STOP UNIT stopped the unit.
     pub fn stopped(&self) -> bool {
         self.has(STOPPED)
@@ -110,8 +180,11 @@ impl UnitState {
         change == PowerChange::Load && before.is_ok_and(|flags| flags & EJECTED != 0)
     }
 
-    /// What REQUEST SENSE says of the power condition.
+    /// What REQUEST SENSE says of SANITIZE, or else of the power condition.
     pub(crate) fn condition(&self) -> Sense {
+        if let Some(sense) = self.sanitize_sense() {
+            return sense;
+        }
         let flags = self.flags.load(Ordering::Relaxed);
         match flags & POWER {
             EJECTED => NO_MEDIUM,
@@ -122,12 +195,18 @@ impl UnitState {
         }
     }
 
-    /// Sees whether the unit can serve a command that needs this. One load, while the power condition
-    /// is the active one.
+    /// Sees whether the unit can serve a command that needs this: while it is sanitized, or should be,
+    /// it does nothing else (SBC-4 4.11). One load, while the power condition is the active one.
     pub(crate) fn serve(&self, needs: Needs) -> Result<(), Sense> {
         let flags = self.flags.load(Ordering::Relaxed);
-        if flags & POWER == 0 {
+        if flags & (POWER | SANITIZING | FAILED) == 0 {
             return Ok(());
+        }
+        match self.sanitize_sense() {
+            Some(sense) if flags & SANITIZING != 0 || !needs.contains(Needs::SANITIZE) => {
+                return Err(sense);
+            }
+            _ => {}
         }
         let medium = needs.intersects(Needs::READY.union(Needs::MEDIUM));
         match flags & POWER {
@@ -229,5 +308,27 @@ mod tests {
         }
         assert!(state.change_power(PowerChange::Load));
         assert_eq!((state.ejected(), state.stopped()), (false, false));
+    }
+
+    #[test]
+    fn one_sanitize_operation_at_a_time_and_resets_do_not_end_it() {
+        let state = UnitState::default();
+        assert_eq!((state.sanitation(), state.sanitize_sense()), (Sanitation::None, None));
+        assert!(state.begin_sanitize());
+        assert!(!state.begin_sanitize());
+        state.set_sanitize_progress(0x8000);
+        state.reset();
+        assert_eq!(state.sanitation(), Sanitation::Running);
+        assert_eq!(state.sanitize_sense().and_then(|sense| sense.progress), Some(0x8000));
+        for sanitation in [
+            Sanitation::Failed { restricted: true },
+            Sanitation::Failed { restricted: false },
+            Sanitation::None,
+        ] {
+            state.end_sanitize(sanitation);
+            assert_eq!(state.sanitation(), sanitation);
+            assert!(state.begin_sanitize());
+        }
+        assert_eq!(state.sanitize_sense().and_then(|sense| sense.progress), Some(0));
     }
 }

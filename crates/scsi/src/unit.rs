@@ -83,6 +83,10 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 pub struct Limits {
     /// MAXIMUM TRANSFER LENGTH.
     pub max_transfer_blocks: u32,
+    /// MAXIMUM COMPARE AND WRITE LENGTH.
+    pub max_compare_and_write_blocks: u32,
+    /// The longest ORWRITE: 1 MiB.
+    pub max_exclusive_blocks: u32,
     /// OPTIMAL TRANSFER LENGTH.
     pub optimal_transfer_blocks: u32,
     /// OPTIMAL TRANSFER LENGTH GRANULARITY.
@@ -107,6 +111,8 @@ impl Limits {
         let unmap = caps.unmap != Support::None;
         Self {
             max_transfer_blocks: (16 << 20) / bs,
+            max_compare_and_write_blocks: 255,
+            max_exclusive_blocks: (1 << 20) / bs,
             optimal_transfer_blocks: (1 << 20) / bs,
             optimal_granularity_blocks: (caps.physical_block_size.max(4096) / bs) as u16,
             max_unmap_blocks: if unmap { (512 << 20) / bs } else { 0 },

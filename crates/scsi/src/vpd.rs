@@ -24,7 +24,7 @@ pub(crate) fn page(code: u8, unit: Option<&Unit>, target: &Target) -> Option<Vec
         (0x83, Some(unit)) => identification(&unit.identity, target),
         (0x86, Some(unit)) => extended(unit),
         (0xB0, Some(unit)) => block_limits(unit),
-        (0xB1, Some(_)) => characteristics(),
+        (0xB1, Some(unit)) => characteristics(unit),
         (0xB2, Some(unit)) => thin::vpd(unit),
         _ => return None,
     };
@@ -124,8 +124,9 @@ fn extended(unit: &Unit) -> Vec<u8> {
 fn block_limits(unit: &Unit) -> Vec<u8> {
     let limits = &unit.limits;
     let mut data = vec![0; 60];
-    // WSNZ where WRITE SAME may unmap: a length that got lost would discard up to the end of the volume.
-    data[0] = u8::from(unit.is_thin());
+    data[0] = 0x01; // WSNZ
+    let longest = limits.max_compare_and_write_blocks.min(limits.max_transfer_blocks);
+    data[1] = u8::try_from(longest).unwrap_or(u8::MAX);
     data[2..4].copy_from_slice(&limits.optimal_granularity_blocks.to_be_bytes());
     data[4..8].copy_from_slice(&limits.max_transfer_blocks.to_be_bytes());
     data[8..12].copy_from_slice(&limits.optimal_transfer_blocks.to_be_bytes());
@@ -139,9 +140,11 @@ fn block_limits(unit: &Unit) -> Vec<u8> {
 }
 
 /// Block Device Characteristics (page B1h, SBC-4 6.6.2): a non-rotating medium.
-fn characteristics() -> Vec<u8> {
+fn characteristics(unit: &Unit) -> Vec<u8> {
     let mut data = vec![0; 60];
     data[1] = 0x01;
+    // WABEREQ 01b: after BLOCK ERASE, blocks can be read without being written first.
+    data[3] = u8::from(unit.is_thin()) << 6;
     // VBULS: blocks that are not mapped can be verified.
     data[4] = 0x01;
     data

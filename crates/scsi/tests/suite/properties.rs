@@ -21,7 +21,8 @@ fn check(unit: &Unit, task: &Task) {
         | Action::Verify { range, .. }
         | Action::Prefetch { range, .. }
         | Action::Flush { range, .. }
-        | Action::WriteSame { range, .. } => vec![*range],
+        | Action::WriteSame { range, .. }
+        | Action::Exclusive { range, .. } => vec![*range],
         Action::Parameters(asked) => {
             assert!(asked.len > 0 && asked.len <= lunet_scsi::unit::MAX_PARAMETER_LIST);
             vec![]
@@ -34,6 +35,7 @@ fn check(unit: &Unit, task: &Task) {
         | Action::PreventRemoval(_)
         | Action::Reservation(_)
         | Action::PortGroups(_)
+        | Action::Sanitize(_)
         | Action::Modes(_) => vec![],
     };
     for range in ranges {
@@ -156,6 +158,8 @@ impl Random {
 }
 
 const VERIFYS: [u8; 3] = [0x2F, 0xAF, 0x8F];
+const SANITIZE: u8 = 0x48;
+const COMPARE_AND_WRITE: u8 = 0x89;
 
 #[test]
 fn the_usage_data_says_which_bits_are_looked_at() {
@@ -186,9 +190,17 @@ fn the_usage_data_says_which_bits_are_looked_at() {
             }
             // Each bit in turn, so that all get the same share.
             let bit = 8 + round % (8 * (len - 1));
+            if code == SANITIZE {
+                // What is reserved must be zero, or nothing else is looked at.
+                cdb[1] &= !0x40;
+                cdb[2..7].fill(0);
+            }
             let mut other = cdb.clone();
             other[bit / 8] ^= 1 << (bit % 8);
-            let expects = [0, 512, 512, u32::MAX][random.next() as usize % 4];
+            let expects = match code {
+                COMPARE_AND_WRITE => 1024 * u32::from(cdb[13]),
+                _ => [0, 512, 512, u32::MAX][random.next() as usize % 4],
+            };
             let tasks = [&cdb, &other].map(|cdb| run_expecting(&unit, cdb, u32::MAX, expects));
             if tasks[0] != tasks[1] {
                 seen[bit / 8] |= 1 << (bit % 8);

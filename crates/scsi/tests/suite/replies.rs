@@ -90,7 +90,7 @@ fn vpd_extended_inquiry() {
 fn vpd_block_limits() {
     #[rustfmt::skip]
     let thin = [
-        0, 0xB0, 0, 60, 0x01, 0, 0, 8, // WSNZ, granularity 4 KiB
+        0, 0xB0, 0, 60, 0x01, 0xFF, 0, 8, // WSNZ, COMPARE AND WRITE of 255 blocks, granularity 4 KiB
         0, 0, 0x80, 0, 0, 0, 0x08, 0, // 16 MiB at most, 1 MiB at best
         0, 0, 0, 0, 0, 0x10, 0, 0, // no PRE-FETCH limit, 2^20 blocks to unmap
         0, 0, 1, 0, 0, 0, 0, 8, // in 256 descriptors, granularity 4 KiB
@@ -100,14 +100,14 @@ fn vpd_block_limits() {
     assert_eq!(vpd(&unit(), 0xB0), padded(&thin, 64));
     #[rustfmt::skip]
     let thick = [
-        0, 0xB0, 0, 60, 0, 0, 0, 8, 0, 0, 0x80, 0, 0, 0, 0x08, 0,
+        0, 0xB0, 0, 60, 0x01, 0xFF, 0, 8, 0, 0, 0x80, 0, 0, 0, 0x08, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0,
     ];
     assert_eq!(vpd(&unit_thick(), 0xB0), padded(&thick, 64));
     #[rustfmt::skip]
     let big = [
-        0, 0xB0, 0, 60, 0x01, 0, 0, 1, 0, 0, 0x10, 0, 0, 0, 1, 0,
+        0, 0xB0, 0, 60, 0x01, 0xFF, 0, 1, 0, 0, 0x10, 0, 0, 0, 1, 0,
         0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, // granularity: any block
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0,
     ];
@@ -116,7 +116,9 @@ fn vpd_block_limits() {
 
 #[test]
 fn vpd_characteristics_and_provisioning() {
-    assert_eq!(vpd(&unit(), 0xB1), padded(&[0, 0xB1, 0, 60, 0, 1, 0, 0, 1], 64));
+    // VBULS, and WABEREQ where there is a BLOCK ERASE.
+    assert_eq!(vpd(&unit(), 0xB1), padded(&[0, 0xB1, 0, 60, 0, 1, 0, 0x40, 1], 64));
+    assert_eq!(vpd(&unit_thick(), 0xB1), padded(&[0, 0xB1, 0, 60, 0, 1, 0, 0, 1], 64));
     assert_eq!(vpd(&unit(), 0xB2), [0, 0xB2, 0, 4, 11, 0xE4, 0x02, 0]);
     assert_eq!(vpd(&unit_4kn(), 0xB2), [0, 0xB2, 0, 4, 8, 0xE4, 0x02, 0]);
     assert_eq!(vpd(&unit_anything(), 0xB2), [0, 0xB2, 0, 4, 11, 0xE0, 0x02, 0]);
