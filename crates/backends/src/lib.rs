@@ -28,11 +28,9 @@ mod grow;
 mod memory;
 mod null;
 pub mod patience;
-pub mod snapshot;
 mod spec;
 mod sysfs;
 mod token;
-pub mod zfs;
 
 use std::sync::Arc;
 

@@ -248,13 +248,8 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
-        access: lunet_target::Access::default(),
     };
-    Layout {
-        volumes,
-        targets: config.targets.iter().map(target).collect(),
-        discovery: lunet_target::Access::default(),
-    }
+    Layout { volumes, targets: config.targets.iter().map(target).collect() }
 }
 
 /// The configuration in the target's terms.

@@ -10,8 +10,6 @@ use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::AccessState;
 
-use crate::access::Access;
-
 /// An address that initiators connect to.
 #[derive(Clone, Debug)]
 pub struct Portal {
@@ -46,7 +44,7 @@ pub struct VolumeEntry {
 }
 
 /// A target: a name, and the volumes behind it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TargetEntry {
     /// The iSCSI name.
     pub name: String,
@@ -56,8 +54,6 @@ pub struct TargetEntry {
     pub luns: Vec<(u16, usize)>,
     /// Indexes into [`Config::portals`]; empty means all.
     pub portals: Vec<usize>,
-    /// Who may see and reach it.
-    pub access: Access,
 }
 
 impl TargetEntry {
@@ -91,8 +87,6 @@ pub struct Layout {
     pub volumes: Vec<VolumeEntry>,
     /// The targets that show them, each name once.
     pub targets: Vec<TargetEntry>,
-    /// Who may ask for the list of targets. The rules of each target say what of it they get.
-    pub discovery: Access,
 }
 
 /// Everything that a [`Server`](crate::Server) is started with.

@@ -10,11 +10,11 @@ use lunet_iscsi::target::Options;
 
 use crate::config::{Config, Limits, Portal};
 use crate::keeper::Order;
-use crate::mail::Mailbox;
+use crate::locks::Waiter;
+use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
 use crate::ports::Ports;
 use crate::registry::Registry;
-use crate::throttle::Throttle;
 use crate::world::World;
 
 /// The server, as its shards see it.
@@ -31,8 +31,6 @@ pub struct Core {
     pub limits: Limits,
     /// Who is logged in.
     pub registry: Registry,
-    /// Failed logins.
-    pub throttle: Throttle,
     /// Connections that have not finished their login.
     pub logins: AtomicUsize,
     /// Connections of each shard.
@@ -66,7 +64,6 @@ impl Core {
             options: config.iscsi,
             registry: Registry::new(config.limits.max_sessions),
             limits: config.limits,
-            throttle: Throttle::default(),
             logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             coalesce: config.coalesce,
@@ -108,6 +105,17 @@ impl Core {
     /// Tells the keeper. False if it has too much to do.
     pub fn order(&self, order: Order) -> bool {
         self.keeper.get().is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// Tells those whose turn it is at the locks of a volume. A letter that finds no room is not missed: who
+    /// waits looks by itself as well.
+    pub fn wake(&self, waiters: &[Waiter]) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Shard(shard) => drop(self.mailboxes()[*shard].send(Mail::Turn)),
+                Waiter::Thread(thread) => drop(thread.try_send(())),
+            }
+        }
     }
 
     /// A number that no connection or command had before.

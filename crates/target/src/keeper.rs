@@ -8,15 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lunet_scsi::Designator;
 use lunet_scsi::reserve::{InitiatorPort, Kind, NexusId, Saved, SavedRegistration, TargetPort};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
-use crate::mail::Mail;
-use crate::stable;
+use crate::mail::{Mail, Undelivered};
 use crate::world::CoreVolume;
+use crate::{marks, stable};
 
 /// How many orders may wait; the next command is answered BUSY.
 const ORDERS: usize = 256;
@@ -35,6 +36,17 @@ pub enum Order {
         /// Who waits.
         shard: usize,
         /// The ticket of the command that waits.
+        ticket: u64,
+    },
+    /// Make it stable that a volume is being sanitized, or that it is not, then tell the shard so.
+    Mark {
+        /// The volume.
+        volume: Arc<CoreVolume>,
+        /// Whether a failure is restricted; `None` takes the mark away.
+        mark: Option<bool>,
+        /// Who waits.
+        shard: usize,
+        /// The ticket of the operation that waits.
         ticket: u64,
     },
     /// End.
@@ -70,19 +82,44 @@ impl Keeper {
 }
 
 fn work(core: &Core, orders: &Receiver<Order>) {
-    while let Ok(Order::Keep { volume, shard, ticket }) = orders.recv() {
-        let saved = volume.reservations.with(|state| state.saved());
-        let kept = match &volume.kept {
-            Some(path) => keep(path, &volume.unit.identity.naa, saved.as_ref()),
-            None => Ok(()),
-        };
-        if let Err(error) = &kept {
-            tracing::error!(volume = %volume.name, %error, "reservations cannot be kept");
+    while let Ok(order) = orders.recv() {
+        match order {
+            Order::Keep { volume, shard, ticket } => keep_for(core, &volume, (shard, ticket)),
+            Order::Mark { volume, mark, shard, ticket } => {
+                mark_for(core, &volume, mark, (shard, ticket));
+            }
+            Order::Stop => return,
         }
-        let mail = Mail::Settled { ticket, done: kept.is_ok() };
-        if core.mailboxes()[shard].send(mail).is_err() {
-            tracing::warn!("PERSISTENT RESERVE OUT stays unanswered: mailbox full");
-        }
+    }
+}
+
+fn keep_for(core: &Core, volume: &CoreVolume, (shard, ticket): (usize, u64)) {
+    let saved = volume.reservations.with(|state| state.saved());
+    let kept = match &volume.kept {
+        Some(path) => keep(path, &volume.unit.identity.naa, saved.as_ref()),
+        None => Ok(()),
+    };
+    if let Err(error) = &kept {
+        tracing::error!(volume = %volume.name, %error, "reservations cannot be kept");
+    }
+    let mail = Mail::Settled { ticket, done: kept.is_ok() };
+    if core.mailboxes()[shard].send(mail).is_err() {
+        tracing::warn!("PERSISTENT RESERVE OUT stays unanswered: mailbox full");
+    }
+}
+
+fn mark_for(core: &Core, volume: &CoreVolume, mark: Option<bool>, (shard, ticket): (usize, u64)) {
+    let marked = match &volume.kept {
+        Some(path) => marks::set(path, &volume.unit.identity.naa, mark),
+        None => Ok(()),
+    };
+    if let Err(error) = &marked {
+        tracing::error!(volume = %volume.name, %error, "the mark of SANITIZE cannot be kept");
+    }
+    let mail = || Mail::Settled { ticket, done: marked.is_ok() };
+    // The operation would wait for ever; the shard reads its mail in its next turn.
+    while let Err(Undelivered::Full) = core.mailboxes()[shard].send(mail()) {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -4,15 +4,17 @@
 //! command), `engine` (decoded by `lunet_scsi`, carried out by `lunet_backends`), and back.
 #![forbid(unsafe_code)]
 
-mod access;
 mod change;
 mod config;
 mod conn;
 mod core;
 mod engine;
 mod fence;
+mod hold;
 mod keeper;
+mod locks;
 mod mail;
+mod marks;
 mod offload;
 mod ports;
 mod registry;
@@ -22,12 +24,11 @@ mod shard;
 mod site;
 mod stable;
 mod stats;
-mod throttle;
 mod transmit;
 mod world;
 
-pub use access::{Access, Guard, Initiators, Network, User};
 pub use change::ApplyError;
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, VolumeEntry};
+pub use hold::{HeldVolume, HoldError};
 pub use server::{Handle, Server, StartError, StopReport};
 pub use stats::{Bucket, OpStats, Percentile, Protocol, SessionInfo, Stats, VolumeStats};

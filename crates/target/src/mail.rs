@@ -7,9 +7,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lunet_block::ByteRange;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
+use crate::locks::Locks;
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
 use crate::world::World;
@@ -67,6 +69,19 @@ pub enum Mail {
         /// False if it could not be done.
         done: bool,
     },
+    /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
+    Drain {
+        /// The slot of the volume.
+        volume: usize,
+        /// Its locks.
+        locks: Arc<Locks>,
+        /// The lock's place in the line.
+        id: u64,
+        /// The range.
+        range: ByteRange,
+    },
+    /// Somebody on this shard who stood in a line has come to its head.
+    Turn,
     /// Work that a command waited for has been done by another thread.
     Returned {
         /// The work's ticket.

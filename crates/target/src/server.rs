@@ -13,6 +13,7 @@ use lunet_ring::{Config as RingConfig, Ring};
 use crate::change::{self, ApplyError};
 use crate::config::{Config, Layout, Portal};
 use crate::core::Core;
+use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::shard::Shard;
@@ -176,6 +177,16 @@ impl Handle {
     /// [`ApplyError`]; all is as before then.
     pub fn apply(&self, layout: Layout) -> Result<(), ApplyError> {
         change::apply(&self.core, layout)
+    }
+
+    /// Holds a volume: waits, at most for `limit`, until nothing is under way at its storage, and lets nothing
+    /// new begin until the answer is dropped. Commands wait meanwhile, and can be aborted. To be called from a
+    /// thread that is no shard.
+    ///
+    /// # Errors
+    /// [`HoldError`]; commands go on then.
+    pub fn hold(&self, volume: &str, limit: Duration) -> Result<HeldVolume, HoldError> {
+        HeldVolume::new(&self.core, volume, limit)
     }
 
     /// The open volumes with their names, as they are served now.

@@ -12,12 +12,13 @@ use std::sync::{Arc, Weak};
 use lunet_backends::Volume;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::Reservations;
-use lunet_scsi::{PowerChange, Unit};
+use lunet_scsi::{PowerChange, Sanitation, Unit};
 
-use crate::access::Access;
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
 use crate::keeper;
+use crate::locks::Locks;
+use crate::marks;
 use crate::ports::Ports;
 use crate::reservations::Shared;
 
@@ -32,6 +33,8 @@ pub struct CoreVolume {
     pub unit: Unit,
     /// Abandoned writes.
     pub fence: Arc<Fence>,
+    /// Ranges that commands have for themselves.
+    pub locks: Arc<Locks>,
     /// Who may use it.
     pub reservations: Arc<Shared>,
     /// The file that keeps them through power loss.
@@ -60,8 +63,6 @@ pub struct CoreTarget {
     scsi: Vec<lunet_scsi::Target>,
     /// Whether it is reached through each of the portals.
     pub portals: Vec<bool>,
-    /// Who may see and reach it.
-    pub access: Access,
 }
 
 impl CoreTarget {
@@ -75,19 +76,12 @@ impl CoreTarget {
             luns,
             name: entry.name,
             alias: entry.alias,
-            access: entry.access,
         }
     }
 
-    /// True if an initiator may know of the target and reach it by this portal.
-    pub fn admits(&self, portal: usize, initiator: &str, address: IpAddr) -> bool {
-        self.portals[portal] && self.access.admits(initiator, address)
-    }
-
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
-    pub fn view(&self, initiator: &str, address: IpAddr) -> Vec<(u16, usize)> {
-        let shown = |(lun, _): &&(u16, usize)| self.access.shows(*lun, initiator, address);
-        self.luns.iter().filter(shown).copied().collect()
+    pub fn view(&self, _initiator: &str, _address: IpAddr) -> Vec<(u16, usize)> {
+        self.luns.clone()
     }
 
     /// How the target looks through a portal to somebody who sees these LUNs.
@@ -101,8 +95,6 @@ impl CoreTarget {
 pub struct World {
     volumes: Vec<Slot<CoreVolume>>,
     targets: Vec<Slot<CoreTarget>>,
-    /// Who may ask for the list of targets.
-    pub discovery: Access,
 }
 
 /// A place for something that comes and goes.
@@ -184,7 +176,7 @@ impl World {
             let target = Arc::new(CoreTarget::new(entry, &slots, ports));
             place(&mut targets, old, target);
         }
-        Ok(Self { volumes, targets, discovery: layout.discovery })
+        Ok(Self { volumes, targets })
     }
 }
 
@@ -201,10 +193,17 @@ fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
 
 fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, String> {
     let state = reservations(&entry)?;
+    if let Some(kept) = &entry.reservations {
+        if let Some(restricted) = marks::get(kept, &entry.unit.identity.naa)? {
+            tracing::warn!(volume = %entry.name, "SANITIZE was cut off: it has failed");
+            entry.unit.state.end_sanitize(Sanitation::Failed { restricted });
+        }
+    }
     entry.unit.state.access.configure(groups);
     Ok(CoreVolume {
         reservations: Arc::new(Shared::new(state)),
         fence: Arc::default(),
+        locks: Arc::default(),
         kept: entry.reservations,
         name: entry.name,
         volume: entry.volume,
@@ -221,6 +220,7 @@ fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
     CoreVolume {
         reservations: old.reservations.clone(),
         fence: old.fence.clone(),
+        locks: old.locks.clone(),
         kept: entry.reservations,
         name: entry.name,
         volume: entry.volume,

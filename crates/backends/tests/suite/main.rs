@@ -6,4 +6,3 @@ mod growing;
 mod opening;
 mod running;
 mod slow;
-mod snapshots;

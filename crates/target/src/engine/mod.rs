@@ -6,10 +6,14 @@
 
 mod away;
 mod compare;
+mod exclusive;
 mod intake;
+mod line;
 mod power;
 mod read;
+mod requests;
 mod reserve;
+mod sanitize;
 mod start;
 mod task;
 mod volumes;
@@ -19,12 +23,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_block::{Completion, Error, IoDone, Op, Request, Submit};
+use lunet_block::{Completion, Error, IoDone, Op};
 use lunet_iscsi::target::{Response, Tag, Wanted};
 use lunet_ring::{Buf, Payload, Ring};
 use lunet_scsi::{Sense, SenseData, Transfer, status};
 use slab::Slab;
 
+use self::line::Held;
+use self::requests::{request_tag, split_tag};
 use self::task::{Job, Owner, Task};
 pub use self::volumes::Volumes;
 use self::volumes::Way;
@@ -66,6 +72,12 @@ pub struct Engine {
     batch: Vec<Completion<Payload>>,
     /// Tasks that wait for buffer memory, in order.
     starved: VecDeque<u32>,
+    /// Requests that a lock is in the way of.
+    held: Vec<Held>,
+    /// Tasks that go on when it is their turn, or at the next look.
+    in_line: Vec<u32>,
+    /// When was looked whose turn it is.
+    looked: Duration,
     /// For the one comparison that must get on when memory is short.
     spare: Option<Buf>,
 }
@@ -95,6 +107,9 @@ impl Engine {
             touched: Vec::with_capacity(256),
             failed_flushes: 0,
             starved: VecDeque::new(),
+            held: Vec::new(),
+            in_line: Vec::new(),
+            looked: Duration::ZERO,
             spare,
         };
         engine.prepare(&world)?;
@@ -188,6 +203,8 @@ impl Engine {
         task.owner = None;
         task.soliciting = 0;
         task.drop_buffers();
+        self.drop_held(index);
+        let task = &mut self.tasks[index as usize];
         if task.inflight.is_empty() && !task.is_away() {
             self.remove_task(index);
             return;
@@ -196,50 +213,10 @@ impl Engine {
             task.fenced = Some(range);
             self.volumes[task.volume].core.fence.raise(range);
         }
-        for seq in task.inflight.clone() {
+        for flight in task.inflight.clone() {
             // The volume may have got another channel since.
             for way in self.ways.iter_mut().flatten().filter(|way| way.volume == task.volume) {
-                way.channel.cancel(request_tag(index, seq), &mut self.ring);
-            }
-        }
-    }
-
-    /// Sends a request of a task to its volume.
-    fn submit(
-        &mut self,
-        task: u32,
-        seq: u32,
-        op: Op,
-        range: lunet_block::ByteRange,
-        buf: Option<Payload>,
-    ) {
-        let volume = &mut self.volumes[self.tasks[task as usize].volume];
-        volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
-        let way = self.ways[volume.channel].as_mut().expect("a volume's channel is open");
-        let request = Request::new(request_tag(task, seq), op, range, buf);
-        if !way.waiting.is_empty() {
-            return way.waiting.push_back(request);
-        }
-        match way.channel.submit(request, &mut self.ring) {
-            Submit::Queued => way.queued += 1,
-            Submit::Done(completion) => self.done.push(completion),
-            Submit::Busy(request) => way.waiting.push_back(request),
-        }
-    }
-
-    /// The channel has room again.
-    fn resubmit(&mut self, number: usize) {
-        let Some(Some(way)) = self.ways.get_mut(number) else { return };
-        while let Some(request) = way.waiting.pop_front() {
-            let (task, _) = split_tag(request.tag);
-            if self.tasks.get(task as usize).is_some_and(|task| task.fenced.is_some()) {
-                self.done.push(request.complete(Err(Error::Cancelled)));
-                continue;
-            }
-            match way.channel.submit(request, &mut self.ring) {
-                Submit::Queued => way.queued += 1,
-                Submit::Done(completion) => self.done.push(completion),
-                Submit::Busy(request) => return way.waiting.push_front(request),
+                way.channel.cancel(request_tag(index, flight.seq), &mut self.ring);
             }
         }
     }
@@ -252,7 +229,15 @@ impl Engine {
     fn complete(&mut self, conns: &mut Slab<Conn>, done: Completion<Payload>) {
         let (index, seq) = split_tag(done.tag);
         let task = &mut self.tasks[index as usize];
-        task.inflight.retain(|s| *s != seq);
+        task.inflight.retain(|flight| flight.seq != seq);
+        let slot = task.volume;
+        if !self.volumes[slot].watches.is_empty() {
+            self.left_storage(slot, done.tag);
+        }
+        let task = &self.tasks[index as usize];
+        if matches!(task.job, Job::Sanitize(_)) {
+            return self.sanitize_done(conns, index, done);
+        }
         match task.owner.and_then(|owner| conns.get_mut(owner.slot as usize)) {
             Some(conn) => {
                 match &self.tasks[index as usize].job {
@@ -261,7 +246,8 @@ impl Engine {
                     Job::Compare(_) => self.compare_done(index, done),
                     Job::Fill(_) => self.fill_done(index, done),
                     Job::Bare(_) => self.bare_done(index, done),
-                    Job::Collect(_) | Job::Settle(_) | Job::Away(_) => {}
+                    Job::Exclusive(_) => self.exclusive_done(index, done),
+                    Job::Collect(_) | Job::Sanitize(_) | Job::Settle(_) | Job::Away(_) => {}
                 }
                 self.pump(conn, index);
             }
@@ -319,8 +305,9 @@ impl Engine {
             Job::Collect(_) => self.pump_collect(conn, index),
             Job::Fill(_) => self.pump_fill(index),
             Job::Bare(_) => self.pump_bare(index),
+            Job::Exclusive(_) => self.pump_exclusive(conn, index),
             Job::Settle(_) => self.pump_settle(index),
-            Job::Away(_) => false,
+            Job::Sanitize(_) | Job::Away(_) => false,
         };
         if finished && !self.writes_through(index) {
             self.finish(conn, index);
@@ -398,12 +385,4 @@ fn respond_sense(conn: &mut Conn, tag: Tag, sense: &SenseData, transfer: Transfe
 fn wanted(transfer: Transfer) -> Wanted {
     let clip = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     Wanted { read: clip(transfer.data_in), write: clip(transfer.data_out) }
-}
-
-const fn request_tag(task: u32, seq: u32) -> u64 {
-    (task as u64) << 32 | seq as u64
-}
-
-const fn split_tag(tag: u64) -> (u32, u32) {
-    ((tag >> 32) as u32, tag as u32)
 }

@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Ends a command with a status that has no sense data.
-    fn refuse(&mut self, index: u32, status: u8) {
+    pub(super) fn refuse(&mut self, index: u32, status: u8) {
         let task = &mut self.tasks[index as usize];
         task.refused = Some(status);
         task.job = Job::Bare(Bare::nothing());
@@ -149,6 +149,22 @@ impl Engine {
 
     /// Something that a command waited for is done, or has failed.
     pub fn settled(&mut self, conns: &mut Slab<Conn>, ticket: u64, done: bool) {
+        let marks = |job: &Job| matches!(job, Job::Sanitize(job) if job.ticket == Some(ticket));
+        if let Some((index, _)) = self.tasks.iter().find(|(_, task)| marks(&task.job)) {
+            self.marked(conns, index as u32, done);
+            return self.settle(conns);
+        }
+        let failure = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
+        self.answer_settled(conns, ticket, (!done).then_some(failure));
+    }
+
+    /// One of the things that a command waited for is done, or has failed for this reason.
+    pub(super) fn answer_settled(
+        &mut self,
+        conns: &mut Slab<Conn>,
+        ticket: u64,
+        failure: Option<Sense>,
+    ) {
         let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
         // The command may have been aborted meanwhile.
         let Some((index, task)) = self.tasks.iter_mut().find(|(_, task)| waits(&task.job)) else {
@@ -157,8 +173,8 @@ impl Engine {
         if let Job::Settle(settle) = &mut task.job {
             settle.left -= 1;
         }
-        if !done {
-            task.fail(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE));
+        if let Some(sense) = failure {
+            task.fail(sense);
         }
         let index = index as u32;
         if let Some(conn) = self.conn_of(conns, index) {

@@ -4,8 +4,8 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, CommandIn, Key, Lun, PowerChange, Reply, SenseFormat, Transfer,
-    WriteSameSource, status,
+    Action, Attention, Check, CommandIn, Key, Lun, PowerChange, Reply, Sanitize, SenseFormat,
+    Transfer, WriteSameSource, status,
 };
 
 use super::intake::{Intake, Piece};
@@ -112,6 +112,7 @@ impl Engine {
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
+            Action::Sanitize(what) => self.sanitize(conn, &arrival, what),
             Action::PreventRemoval(prevent) => {
                 self.prevent_removal(conn, (arrival.tag, arrival.lun, volume), prevent);
             }
@@ -149,6 +150,26 @@ impl Engine {
         self.pump(conn, index);
     }
 
+    /// A sanitize operation without a parameter list.
+    fn sanitize(&mut self, conn: &mut Conn, arrival: &Arrival, what: Sanitize) {
+        let job = match self.begin_sanitize(arrival.volume, what) {
+            Ok(job) => job,
+            Err(None) => {
+                return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
+            }
+            Err(Some(sense)) => {
+                let format = self.volumes[arrival.volume].core.unit.sense_format();
+                let sense = sense.encode(format);
+                return respond_sense(conn, arrival.tag, &sense, arrival.transfer);
+            }
+        };
+        let mut task = Task::new(arrival.volume, Kind::Other, self.now, job);
+        (task.lun, task.transfer) = (arrival.lun, arrival.transfer);
+        task.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
+        let index = self.insert_task(task);
+        conn.set_task(arrival.tag, Some(index));
+    }
+
     /// Starts a job whose command has been answered: a flush.
     fn set_off(&mut self, index: u32) {
         if self.pump_bare(index) {
@@ -160,7 +181,9 @@ impl Engine {
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
         let caps = &self.volumes[arrival.volume].core.unit.caps;
         let block = caps.block_size;
-        let mapped = caps.mapped_reads && !conn.needs_stable_data();
+        let mapped = caps.mapped_reads
+            && !conn.needs_stable_data()
+            && !self.volumes[arrival.volume].exclusive;
         let read = |range: ByteRange, wire: u64, discard: bool| {
             let chunk = if mapped { MAPPED_CHUNK } else { CHUNK as u64 };
             Plan::reads(range, Job::Read(Read::new(range, chunk, wire, mapped, discard)))
@@ -205,6 +228,12 @@ impl Engine {
             Action::WriteSame { range, source: WriteSameSource::Zeroes, unmap } => {
                 let range = range.bytes(block);
                 Plan::writes(range, self.zeroes(conn, arrival.volume, range, unmap)?)
+            }
+            Action::Exclusive { what, range, fua, .. } => {
+                let range = range.bytes(block);
+                let first = arrival.first.take();
+                let (job, piece) = self.plan_exclusive(conn, (what, range, fua), block, first)?;
+                Plan { piece, ..Plan::writes(range, job) }
             }
             Action::Parameters(parameters) => {
                 let then = Then::Parameters(parameters);

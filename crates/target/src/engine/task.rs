@@ -9,7 +9,10 @@ use lunet_ring::{Buf, Payload};
 use lunet_scsi::{PowerChange, Sense, Transfer};
 
 use super::Engine;
+use super::exclusive::Exclusive;
 use super::intake::{Intake, Piece};
+use super::line::Claim;
+use super::sanitize::Sanitizing;
 use crate::conn::Conn;
 use crate::stats::Kind;
 
@@ -34,8 +37,8 @@ pub struct Task {
     pub started: Duration,
     /// What the command block asks for, in bytes.
     pub transfer: Transfer,
-    /// Sequence numbers of its block requests at work.
-    pub inflight: ArrayVec<u32, DEPTH>,
+    /// Its block requests at work.
+    pub inflight: ArrayVec<Flight, DEPTH>,
     /// Ready-to-transfers that have not been filled.
     pub soliciting: u32,
     /// The next block request's sequence number.
@@ -55,8 +58,21 @@ pub struct Task {
     pub power: Option<PowerChange>,
     /// It has the engine's spare buffer.
     pub spare: bool,
+    /// Its place in the line for a range of the volume.
+    pub claim: Option<Box<Claim>>,
     /// What it does.
     pub job: Job,
+}
+
+/// A block request of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    /// Its sequence number.
+    pub seq: u32,
+    /// What it touches.
+    pub range: ByteRange,
+    /// A lock is in its way: it has not gone to the volume.
+    pub held: bool,
 }
 
 /// The command that a task belongs to.
@@ -82,6 +98,10 @@ pub enum Job {
     Fill(Fill),
     /// Requests without data, one after the other (UNMAP, WRITE SAME of zeroes, a flush).
     Bare(Bare),
+    /// A command that no other may come between (COMPARE AND WRITE, ORWRITE).
+    Exclusive(Box<Exclusive>),
+    /// A sanitize operation, on behalf of no connection.
+    Sanitize(Box<Sanitizing>),
     /// Nothing but to wait until the rest of the server has done its part.
     Settle(Settle),
     /// Nothing but to wait for work that another thread does.
@@ -249,6 +269,7 @@ impl Task {
             stable: false,
             power: None,
             spare: false,
+            claim: None,
             job,
         }
     }
@@ -259,7 +280,13 @@ impl Task {
             Job::Read(job) => job.ready = [const { None }; DEPTH],
             Job::Compare(job) => job.data = Data::None,
             Job::Fill(job) => job.pattern = None,
-            Job::Write(_) | Job::Collect(_) | Job::Bare(_) | Job::Settle(_) | Job::Away(_) => {}
+            Job::Exclusive(job) => job.drop_buffers(),
+            Job::Write(_)
+            | Job::Collect(_)
+            | Job::Bare(_)
+            | Job::Sanitize(_)
+            | Job::Settle(_)
+            | Job::Away(_) => {}
         }
     }
 
@@ -283,11 +310,16 @@ impl Task {
         self.inflight.is_empty() && self.soliciting == 0
     }
 
+    /// One of its requests.
+    pub fn flight(&mut self, seq: u32) -> Option<&mut Flight> {
+        self.inflight.iter_mut().find(|flight| flight.seq == seq)
+    }
+
     /// A number for its next block request, which is in flight from now on.
     pub fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.inflight.push(seq);
+        self.inflight.push(Flight { seq, range: ByteRange::new(0, 0), held: false });
         seq
     }
 }

@@ -8,6 +8,7 @@ use lunet_block::{Channel, Request};
 use lunet_ring::{Payload, Ring};
 
 use super::Engine;
+use super::line::Watch;
 use super::task::{Bare, Job, Task};
 use crate::stats::{Kind, VolumeCount};
 use crate::world::{CoreVolume, World};
@@ -24,6 +25,13 @@ pub struct Volume {
     pub written: bool,
     /// Tasks that work on it.
     pub tasks: usize,
+    /// There may be locks on it.
+    pub guarded: bool,
+    /// There was one: its data is no more read by reference, so that no answer on its way to an initiator
+    /// shows half of what a command with a lock has written.
+    pub exclusive: bool,
+    /// Requests at the storage that locks wait for.
+    pub watches: Vec<Watch>,
 }
 
 /// The volumes by their slots in the world. A volume that was removed stays until its last task has ended.
@@ -48,6 +56,11 @@ impl Volumes {
     /// All of them with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Volume)> {
         self.0.iter().enumerate().filter_map(|(slot, volume)| Some((slot, volume.as_ref()?)))
+    }
+
+    /// What is in a slot, to change it.
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut Volume> {
+        self.0.get_mut(slot).and_then(Option::as_mut)
     }
 
     /// What is in a slot.
@@ -148,7 +161,16 @@ impl Engine {
             }
             place @ None => {
                 let count = VolumeCount::default();
-                *place = Some(Volume { core, channel: number, count, written: false, tasks: 0 });
+                *place = Some(Volume {
+                    core,
+                    channel: number,
+                    count,
+                    written: false,
+                    tasks: 0,
+                    guarded: false,
+                    exclusive: false,
+                    watches: Vec::new(),
+                });
             }
         }
     }
@@ -188,6 +210,9 @@ impl Engine {
     /// A task has ended.
     pub(super) fn remove_task(&mut self, index: u32) -> Task {
         let task = self.tasks.remove(index as usize);
+        if let Some(claim) = &task.claim {
+            self.release(index, task.volume, claim);
+        }
         let volume = &mut self.volumes[task.volume];
         volume.tasks -= 1;
         if volume.tasks == 0 && self.world.volume(task.volume).is_none() {

@@ -3,7 +3,7 @@
 use lunet_block::{BlockRange, ByteRange, Completion, Op};
 use lunet_iscsi::target::{Tag, TransferError};
 use lunet_ring::{Arena, Buf, Payload};
-use lunet_scsi::{Action, Code, Key, Sense, status};
+use lunet_scsi::{Action, Code, Key, Sanitize, Sense, status};
 
 use super::Engine;
 use super::intake::Piece;
@@ -22,6 +22,7 @@ impl Engine {
             Job::Write(job) => job.intake.arrived(offset, len, buf),
             Job::Compare(job) => job.intake.arrived(offset, len, buf),
             Job::Collect(job) => job.intake.arrived(offset, len, buf),
+            Job::Exclusive(job) => job.intake.arrived(offset, len, buf),
             _ => return,
         };
         self.take_piece(conn, index, piece);
@@ -59,7 +60,13 @@ impl Engine {
             }
             Job::Compare(_) => self.compare_piece(index, piece),
             Job::Collect(_) => self.collected(conn, index, piece.buf, piece.len),
-            Job::Read(_) | Job::Fill(_) | Job::Bare(_) | Job::Settle(_) | Job::Away(_) => {}
+            Job::Exclusive(_) => self.exclusive_piece(index, piece),
+            Job::Read(_)
+            | Job::Fill(_)
+            | Job::Bare(_)
+            | Job::Sanitize(_)
+            | Job::Settle(_)
+            | Job::Away(_) => {}
         }
     }
 
@@ -127,6 +134,7 @@ impl Engine {
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
+                    Action::Sanitize(what) => self.sanitize_collected(index, what),
                     Action::Modes(modes) => self.set_modes(conn, index, modes),
                     Action::PortGroups(request) => {
                         self.port_groups_collected(conn, index, &request);
@@ -176,6 +184,16 @@ impl Engine {
         }
         task.writes = hull(&ranges);
         task.job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
+    }
+
+    /// The parameter list of SANITIZE has been read.
+    fn sanitize_collected(&mut self, index: u32, what: Sanitize) {
+        let volume = self.tasks[index as usize].volume;
+        match self.begin_sanitize(volume, what) {
+            Ok(job) => self.tasks[index as usize].job = job,
+            Err(None) => self.refuse(index, status::BUSY),
+            Err(sense) => self.end(index, sense),
+        }
     }
 
     /// Nothing is left to do but to answer.

@@ -29,6 +29,10 @@ impl Shard {
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),
+                Mail::Drain { volume, locks, id, range } => {
+                    self.engine.drain(volume, &locks, id, range);
+                }
+                Mail::Turn => self.engine.look(&mut self.conns),
                 Mail::Returned { ticket } => self.engine.returned(&mut self.conns, ticket),
                 Mail::World { world, step, reply } => self.change(world, step, &reply),
                 Mail::Stop { grace } => self.stop(grace),
@@ -97,6 +101,7 @@ impl Shard {
         }
         // What was acknowledged is completed, so one flush covers it. Abandoned writes may go on.
         let limit = *self.flushing.get_or_insert_with(|| {
+            self.engine.stop_sanitizing();
             self.engine.flush_written();
             self.engine.settle(&mut self.conns);
             now + FLUSH_LIMIT

@@ -8,7 +8,6 @@ mod change;
 mod close;
 mod control;
 mod management;
-mod refusal;
 mod reserve;
 
 use std::net::{SocketAddr, TcpStream};
@@ -109,6 +108,9 @@ impl Shard {
                 self.handle(event);
             }
             self.engine.feed_starved(&mut self.conns);
+            if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
+                self.engine.look(&mut self.conns);
+            }
             self.look_at_the_clock();
             self.flush();
             if self.stopping.is_some() && self.stopped() {
@@ -135,7 +137,8 @@ impl Shard {
     fn patience(&self) -> Option<Duration> {
         // The start of this turn is close enough, and costs no look at the clock.
         let now = self.engine.now;
-        let next = [self.timer, self.stopping, self.flushing].into_iter().flatten().min()?;
+        let times = [self.timer, self.stopping, self.flushing, self.engine.next_look()];
+        let next = times.into_iter().flatten().min()?;
         // Rounded up to the tick, so that a shard never spins on a time limit.
         Some(next.saturating_sub(now).max(Duration::from_millis(1)))
     }

@@ -1,12 +1,13 @@
 //! The target in this process, with initiators over loopback.
 
-mod access;
 mod commands;
+mod exclusive;
 mod greedy_clients;
 mod live;
 mod medium;
 mod modes;
 mod reservations;
+mod sanitize;
 mod sessions;
 mod stalled_storage;
 mod support;

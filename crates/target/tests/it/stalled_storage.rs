@@ -3,21 +3,13 @@
 
 use crate::support::client::{Client, rw16};
 use crate::support::stall::Gate;
-use crate::support::{config, memory, on_each_driver, stalling, start};
+use crate::support::{config, memory, on_each_driver, stalling, start, until};
 use lunet_iscsi::initiator::{Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !condition() {
-        assert!(std::time::Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
-}
 
 /// Writes one block again and again until the fence is gone.
 fn write_until_good(client: &mut Client, lba: u64, byte: u8) {

@@ -38,8 +38,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         portals: vec![Portal::new(SocketAddr::from(([127, 0, 0, 1], 0)), 1)],
         layout: Layout {
             volumes: entries.collect(),
-            targets: vec![TargetEntry { name: TARGET.into(), luns, ..TargetEntry::default() }],
-            ..Layout::default()
+            targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
         },
         port_numbers: None,
         iscsi: Options::default(),
@@ -62,6 +61,15 @@ pub fn start(config: Config) -> (Server, SocketAddr) {
     let server = Server::start(config).expect("the server starts");
     let address = server.portals()[0];
     (server, address)
+}
+
+/// Waits for something that must come.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
 }
 
 /// A volume that can be stopped, over one in memory.

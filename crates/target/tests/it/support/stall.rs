@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lunet_backends::{Volume, disk_token};
-use lunet_block::{Backend, Caps, Channel, Completion, IoDone, IoToken, Op, Request, Slow, Submit};
+use lunet_block::{
+    Backend, Caps, Channel, Completion, Error, IoDone, IoToken, Op, Request, Slow, Submit,
+};
 use lunet_ring::{FileId, Payload, Ring};
 
 /// Holds writes up while it is closed.
@@ -12,6 +14,7 @@ use lunet_ring::{FileId, Payload, Ring};
 pub struct Gate {
     closed: AtomicBool,
     held: AtomicUsize,
+    broken: AtomicBool,
 }
 
 impl Gate {
@@ -21,6 +24,17 @@ impl Gate {
 
     pub fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Opens it, and what was held fails.
+    pub fn break_open(&self) {
+        self.broken.store(true, Ordering::SeqCst);
+        self.open();
+    }
+
+    /// What is let through succeeds again.
+    pub fn repair(&self) {
+        self.broken.store(false, Ordering::SeqCst);
     }
 
     /// How many requests it holds.
@@ -101,6 +115,9 @@ impl Channel<Payload, Ring> for StallingChannel {
         }
         let request = self.held[slot].take().expect("a held request");
         self.gate.held.fetch_sub(1, Ordering::SeqCst);
+        if self.gate.broken.load(Ordering::SeqCst) {
+            return Some(request.complete(Err(Error::Io(5))));
+        }
         match self.inner.submit(request, ring) {
             Submit::Done(completion) => Some(completion),
             Submit::Queued | Submit::Busy(_) => panic!("memory answers at once"),

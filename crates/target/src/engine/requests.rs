@@ -1,0 +1,72 @@
+//! Requests on their way to the volumes' channels.
+
+use lunet_block::{ByteRange, Error, Op, Request, Submit};
+use lunet_ring::Payload;
+
+use super::Engine;
+
+impl Engine {
+    /// Sends a request of a task to its volume.
+    pub(super) fn submit(
+        &mut self,
+        task: u32,
+        seq: u32,
+        op: Op,
+        range: ByteRange,
+        buf: Option<Payload>,
+    ) {
+        let request = Request::new(request_tag(task, seq), op, range, buf);
+        let task = &mut self.tasks[task as usize];
+        if let Some(flight) = task.flight(seq) {
+            flight.range = range;
+        }
+        let slot = task.volume;
+        let volume = &mut self.volumes[slot];
+        volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
+        if volume.guarded {
+            return self.submit_guarded(slot, request);
+        }
+        self.send(slot, request);
+    }
+
+    /// Hands a request to its volume's channel.
+    pub(super) fn send(&mut self, slot: usize, request: Request<Payload>) {
+        let number = self.volumes[slot].channel;
+        let way = self.ways[number].as_mut().expect("a volume's channel is open");
+        if !way.waiting.is_empty() {
+            return way.waiting.push_back(request);
+        }
+        match way.channel.submit(request, &mut self.ring) {
+            Submit::Queued => way.queued += 1,
+            Submit::Done(completion) => self.done.push(completion),
+            Submit::Busy(request) => way.waiting.push_back(request),
+        }
+    }
+
+    /// The channel has room again.
+    pub(super) fn resubmit(&mut self, number: usize) {
+        let Some(Some(way)) = self.ways.get_mut(number) else { return };
+        while let Some(request) = way.waiting.pop_front() {
+            let (task, _) = split_tag(request.tag);
+            if self.tasks.get(task as usize).is_some_and(|task| task.fenced.is_some()) {
+                self.done.push(request.complete(Err(Error::Cancelled)));
+                continue;
+            }
+            match way.channel.submit(request, &mut self.ring) {
+                Submit::Queued => way.queued += 1,
+                Submit::Done(completion) => self.done.push(completion),
+                Submit::Busy(request) => return way.waiting.push_front(request),
+            }
+        }
+    }
+}
+
+/// What the answer to a request is known by.
+pub(super) const fn request_tag(task: u32, seq: u32) -> u64 {
+    (task as u64) << 32 | seq as u64
+}
+
+/// Whose request it was, and which of his.
+pub(super) const fn split_tag(tag: u64) -> (u32, u32) {
+    ((tag >> 32) as u32, tag as u32)
+}

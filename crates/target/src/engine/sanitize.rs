@@ -1,0 +1,353 @@
+//! SANITIZE: a task of its own, without a connection, which no abort and no lost session ends. The command that
+//! asked for it waits for its answer like any other.
+//!
+//! Before the first block is touched, a mark is made stable that the volume is being sanitized; it goes when all
+//! is done. A server that finds the mark at its start takes the operation for failed.
+
+use lunet_block::{ByteRange, Completion, Op, Support};
+use lunet_ring::{Buf, Payload};
+use lunet_scsi::sanitize::{Method, Overwrite, Sanitize};
+use lunet_scsi::{Code, Key, Sanitation, Sense};
+use slab::Slab;
+
+use super::Engine;
+use super::task::{CHUNK, Job, Settle, Task};
+use crate::conn::Conn;
+use crate::keeper::Order;
+use crate::stats::Kind;
+
+/// The whole volume, whatever its size becomes meanwhile.
+const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
+
+/// Requests at work at a time: enough to keep a disk busy, and other volumes hardly notice.
+const WIDTH: usize = 2;
+
+/// How much space one request gives back, in bytes.
+const ERASE: u64 = 64 << 20;
+
+/// State of [`Job::Sanitize`].
+pub struct Sanitizing {
+    what: Sanitize,
+    /// Where the unit stood before.
+    before: Sanitation,
+    /// What the command that asked waits for.
+    reply: u64,
+    /// What the keeper's answer is told by.
+    pub ticket: Option<u64>,
+    step: Step,
+    /// The pass, counted from 0, and where its next request starts.
+    pass: u8,
+    next: u64,
+    /// Bytes worked on in all passes.
+    done: u64,
+    /// Buffers with the data of this pass.
+    ready: Vec<Buf>,
+    failed: bool,
+    /// The server stops: so does this, as soon as nothing is at work.
+    stops: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Stands in line for the whole volume.
+    Line,
+    /// The mark is being made stable.
+    Mark,
+    /// Works on the blocks.
+    Work,
+    /// What this pass did is being made stable.
+    Flush,
+    /// The mark must go.
+    Unmark,
+    /// It is going.
+    Unmarking,
+}
+
+impl Sanitizing {
+    fn passes(&self) -> u8 {
+        match &self.what.method {
+            Method::Overwrite(overwrite) => overwrite.passes,
+            Method::BlockErase | Method::ExitFailureMode => 1,
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a sanitize operation. Returns the job of the command that waits for it.
+    ///
+    /// # Errors
+    /// Another operation is under way; or the line for the volume is full, if there is no sense data.
+    pub(super) fn begin_sanitize(
+        &mut self,
+        volume: usize,
+        mut what: Sanitize,
+    ) -> Result<Job, Option<Sense>> {
+        let core = self.volumes[volume].core.clone();
+        let before = core.unit.state.sanitation();
+        if !core.unit.state.begin_sanitize() {
+            return Err(core.unit.state.sanitize_sense());
+        }
+        let caps = &core.unit.caps;
+        let zeroes = caps.unmap_zeroes || caps.write_zeroes == Support::Native;
+        if what.method == Method::BlockErase && !zeroes {
+            // The storage below has nothing that can be relied on.
+            let zeroes = Overwrite { pattern: vec![0], passes: 1, invert: false };
+            what.method = Method::Overwrite(zeroes);
+        }
+        let exits = what.method == Method::ExitFailureMode;
+        let reply = self.core.next_serial();
+        let job = Sanitizing {
+            what,
+            before,
+            reply,
+            ticket: None,
+            step: if exits { Step::Unmark } else { Step::Line },
+            pass: 0,
+            next: 0,
+            done: 0,
+            ready: Vec::new(),
+            failed: false,
+            stops: false,
+        };
+        let job = Job::Sanitize(Box::new(job));
+        let index = self.insert_task(Task::new(volume, Kind::Other, self.now, job));
+        if exits {
+            self.in_line.push(index);
+        } else if !self.claim(index, WHOLE) {
+            core.unit.state.end_sanitize(before);
+            self.remove_task(index);
+            return Err(None);
+        }
+        self.look_soon();
+        Ok(Job::Settle(Settle { ticket: reply, left: 1 }))
+    }
+
+    /// Does the next step, if it can be done now.
+    pub(super) fn step_sanitize(&mut self, conns: &mut Slab<Conn>, index: u32) {
+        let Job::Sanitize(job) = &self.tasks[index as usize].job else { return };
+        let (step, restricted) = (job.step, job.what.restricted);
+        match step {
+            Step::Line => {
+                if self.has_range(index) {
+                    self.order_mark(conns, index, Some(restricted), Step::Mark);
+                }
+            }
+            Step::Work => self.work_on(conns, index),
+            Step::Unmark => self.order_mark(conns, index, None, Step::Unmarking),
+            Step::Mark | Step::Flush | Step::Unmarking => {}
+        }
+    }
+
+    /// Has the mark made or taken away, and waits for that in `then`.
+    fn order_mark(&mut self, conns: &mut Slab<Conn>, index: u32, mark: Option<bool>, then: Step) {
+        self.in_line.retain(|waiting| *waiting != index);
+        let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
+        let ticket = self.core.next_serial();
+        let kept = volume.kept.is_some();
+        let order = Order::Mark { volume, mark, shard: self.number, ticket };
+        if kept && !self.core.order(order) {
+            // The keeper has too much to do.
+            return self.in_line.push(index);
+        }
+        if let Job::Sanitize(job) = &mut self.tasks[index as usize].job {
+            job.step = then;
+            job.ticket = Some(ticket);
+        }
+        if !kept {
+            self.marked(conns, index, true);
+        }
+    }
+
+    /// The keeper has answered.
+    pub(super) fn marked(&mut self, conns: &mut Slab<Conn>, index: u32, done: bool) {
+        let Job::Sanitize(job) = &mut self.tasks[index as usize].job else { return };
+        job.ticket = None;
+        let broken = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
+        match (job.step, done) {
+            (Step::Mark, true) => {
+                job.step = Step::Work;
+                if job.what.immediate {
+                    let reply = job.reply;
+                    self.answer_settled(conns, reply, None);
+                }
+                self.work_on(conns, index);
+            }
+            // Nothing was touched.
+            (Step::Mark, false) => {
+                let before = job.before;
+                self.end_sanitize(conns, index, before, Some(broken));
+            }
+            (Step::Unmarking, true) => self.end_sanitize(conns, index, Sanitation::None, None),
+            _ => self.fail_sanitize(conns, index),
+        }
+    }
+
+    /// Sends the next requests of a pass. When all are done, makes them stable.
+    fn work_on(&mut self, conns: &mut Slab<Conn>, index: u32) {
+        loop {
+            let task = &mut self.tasks[index as usize];
+            let core = &self.volumes[task.volume].core;
+            let total = core.unit.caps.bytes();
+            let Job::Sanitize(job) = &mut task.job else { return };
+            if job.next >= total || job.failed {
+                if !task.inflight.is_empty() {
+                    return;
+                }
+                return if job.failed {
+                    self.fail_sanitize(conns, index);
+                } else {
+                    self.end_pass(conns, index);
+                };
+            }
+            if task.inflight.len() >= WIDTH {
+                return;
+            }
+            let (op, len, buf) = match &job.what.method {
+                Method::Overwrite(_) => {
+                    let buf = job.ready.pop().or_else(|| self.pattern_buffer(index));
+                    let Some(buf) = buf else {
+                        if self.tasks[index as usize].inflight.is_empty() {
+                            self.in_line.push(index);
+                        }
+                        return;
+                    };
+                    (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
+                }
+                _ if core.unit.caps.unmap_zeroes => (Op::Unmap, ERASE, None),
+                _ => (Op::WriteZeroes { may_unmap: true }, ERASE, None),
+            };
+            self.in_line.retain(|waiting| *waiting != index);
+            let task = &mut self.tasks[index as usize];
+            let Job::Sanitize(job) = &mut task.job else { return };
+            let range = ByteRange::new(job.next, len.min(total - job.next));
+            job.next = range.end();
+            let seq = task.take_seq();
+            self.submit(index, seq, op, range, buf);
+        }
+    }
+
+    /// A buffer full of what this pass writes, as long as memory allows.
+    fn pattern_buffer(&self, index: u32) -> Option<Buf> {
+        let task = &self.tasks[index as usize];
+        let Job::Sanitize(job) = &task.job else { return None };
+        let Method::Overwrite(overwrite) = &job.what.method else { return None };
+        let block = self.volumes[task.volume].core.unit.caps.block_size as usize;
+        let arena = self.ring.arena();
+        let mut buf = arena.alloc(CHUNK).or_else(|| arena.alloc(block))?;
+        overwrite.fill(job.pass, &mut buf[..block]);
+        let (first, rest) = buf.split_at_mut(block);
+        rest.chunks_exact_mut(block).for_each(|other| other.copy_from_slice(first));
+        Some(buf)
+    }
+
+    /// A request is done.
+    pub(super) fn sanitize_done(
+        &mut self,
+        conns: &mut Slab<Conn>,
+        index: u32,
+        done: Completion<Payload>,
+    ) {
+        let task = &mut self.tasks[index as usize];
+        let core = &self.volumes[task.volume].core;
+        let Job::Sanitize(job) = &mut task.job else { return };
+        if let Err(error) = done.result {
+            tracing::error!(volume = %core.name, %error, "SANITIZE has failed");
+            job.failed = true;
+        }
+        if job.stops {
+            if task.inflight.is_empty() {
+                self.remove_task(index);
+            }
+            return;
+        }
+        if let Some(Payload::Buf(buf)) = done.buf {
+            job.ready.push(buf);
+        }
+        if done.op == Op::Flush {
+            job.step = Step::Work;
+            return match job.failed {
+                true => self.fail_sanitize(conns, index),
+                false => self.next_pass(conns, index),
+            };
+        }
+        job.done += done.range.len;
+        let total = u128::from(core.unit.caps.bytes()) * u128::from(job.passes());
+        let progress = (u128::from(job.done) << 16) / total.max(1);
+        core.unit.state.set_sanitize_progress(progress.min(0xFFFF) as u16);
+        self.work_on(conns, index);
+    }
+
+    /// Every block has been worked on: now make it stable.
+    fn end_pass(&mut self, conns: &mut Slab<Conn>, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let cached = self.volumes[task.volume].core.unit.caps.write_cache;
+        let Job::Sanitize(job) = &mut task.job else { return };
+        if !cached {
+            return self.next_pass(conns, index);
+        }
+        job.step = Step::Flush;
+        let seq = task.take_seq();
+        self.submit(index, seq, Op::Flush, ByteRange::new(0, 0), None);
+    }
+
+    /// A pass is stable: on with the next, or the mark can go.
+    fn next_pass(&mut self, conns: &mut Slab<Conn>, index: u32) {
+        let Job::Sanitize(job) = &mut self.tasks[index as usize].job else { return };
+        job.pass += 1;
+        job.next = 0;
+        job.ready.clear();
+        if job.pass < job.passes() {
+            // Not at once: a volume in memory answers on the spot, pass upon pass.
+            self.in_line.push(index);
+            return self.look_soon();
+        }
+        job.step = Step::Unmark;
+        self.step_sanitize(conns, index);
+    }
+
+    fn fail_sanitize(&mut self, conns: &mut Slab<Conn>, index: u32) {
+        let Job::Sanitize(job) = &self.tasks[index as usize].job else { return };
+        let failed = match job.what.method {
+            // It is where it was.
+            Method::ExitFailureMode => job.before,
+            _ => Sanitation::Failed { restricted: job.what.restricted },
+        };
+        let sense = Sense::new(Key::MediumError, Code::SANITIZE_COMMAND_FAILED);
+        self.end_sanitize(conns, index, failed, Some(sense));
+    }
+
+    /// The operation is over.
+    fn end_sanitize(
+        &mut self,
+        conns: &mut Slab<Conn>,
+        index: u32,
+        stands: Sanitation,
+        sense: Option<Sense>,
+    ) {
+        self.in_line.retain(|waiting| *waiting != index);
+        let slot = self.tasks[index as usize].volume;
+        self.volumes[slot].core.unit.state.end_sanitize(stands);
+        // With the task goes its lock.
+        if let Job::Sanitize(job) = self.remove_task(index).job {
+            self.answer_settled(conns, job.reply, sense);
+        }
+    }
+
+    /// The server stops: what is not done counts as failed when it starts again.
+    pub fn stop_sanitizing(&mut self) {
+        let tasks = self.tasks.iter_mut();
+        let mut idle = Vec::new();
+        for (index, task) in tasks {
+            if let Job::Sanitize(job) = &mut task.job {
+                job.stops = true;
+                if task.inflight.is_empty() {
+                    idle.push(index as u32);
+                }
+            }
+        }
+        for index in idle {
+            self.in_line.retain(|waiting| *waiting != index);
+            self.remove_task(index);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! COMPARE AND WRITE and ORWRITE against everything else on the volume, from sessions on several shards.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lunet_iscsi::initiator::{Completion, Data, Outcome};
+use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
+
+use crate::support::client::{Client, rw16};
+use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
+
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
+const MISCOMPARE: u8 = 0x0E;
+
+fn compare_and_write_cdb(lba: u64, blocks: u8) -> [u8; 16] {
+    let mut cdb = rw16(0x89, lba, 0);
+    cdb[13] = blocks;
+    cdb
+}
+
+fn compare_and_write(client: &mut Client, lba: u64, old: &[u8], new: &[u8]) -> Completion {
+    let cdb = compare_and_write_cdb(lba, (old.len() / 512) as u8);
+    client.finish(0, &cdb, Data::Write([old, new].concat()))
+}
+
+/// Blocks that say a number, all the same.
+fn saying(number: u64, blocks: usize) -> Vec<u8> {
+    number.to_be_bytes().repeat(blocks * 64)
+}
+
+/// The number that blocks say. Panics if they do not agree.
+fn said(data: &[u8]) -> u64 {
+    let number = u64::from_be_bytes(data[..8].try_into().expect("a block"));
+    let blocks = data.len() / 512;
+    assert!(data == saying(number, blocks), "half of a command is seen");
+    number
+}
+
+/// Adds 1 with COMPARE AND WRITE. How often somebody else was faster.
+fn increment(client: &mut Client, lba: u64, blocks: usize) -> u64 {
+    let mut lost = 0;
+    let (_, mut data) = client.read(0, lba, blocks as u32);
+    loop {
+        let number = said(&data);
+        let done = compare_and_write(client, lba, &data, &saying(number + 1, blocks));
+        match done.status {
+            GOOD => return lost,
+            CHECK_CONDITION => assert_eq!(done.sense[2], MISCOMPARE),
+            status => panic!("status {status}"),
+        }
+        lost += 1;
+        data = client.read(0, lba, blocks as u32).1;
+        assert!(said(&data) > number, "somebody was faster");
+    }
+}
+
+#[test]
+fn sessions_that_race_lose_no_increment_and_readers_see_all_or_nothing() {
+    const LBA: u64 = 100;
+    const ROUNDS: u64 = 40;
+    const WRITERS: u8 = 4;
+    on_each_driver(|driver| {
+        for (in_file, blocks) in [(false, 1), (true, 7), (false, 255), (true, 255)] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let volume = if in_file { file_volume(&dir) } else { memory(16) };
+            let (server, address) = start(config(vec![volume], driver));
+            let mut first = Client::login(address, 99);
+            assert_eq!(first.write(0, LBA, saying(0, blocks)), GOOD);
+            let ended = AtomicBool::new(false);
+            let (ended, beside) = (&ended, &AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                let writers = (0..WRITERS).map(|n| {
+                    scope.spawn(move || {
+                        let mut client = Client::login(address, n);
+                        (0..ROUNDS).map(|_| increment(&mut client, LBA, blocks)).sum::<u64>()
+                    })
+                });
+                let writers: Vec<_> = writers.collect();
+                for n in 0..2 {
+                    scope.spawn(move || {
+                        let mut client = Client::login(address, 10 + n);
+                        let mut last = 0;
+                        while !ended.load(Ordering::Relaxed) {
+                            let (status, data) = client.read(0, LBA, blocks as u32);
+                            assert_eq!(status, GOOD);
+                            let now = said(&data);
+                            assert!(now >= last, "the number goes back");
+                            last = now;
+                        }
+                    });
+                }
+                scope.spawn(move || {
+                    let mut client = Client::login(address, 20);
+                    while !ended.load(Ordering::Relaxed) {
+                        assert_eq!(client.write(0, LBA - 8, vec![7; 8 * 512]), GOOD);
+                        assert_eq!(client.write(0, LBA + blocks as u64, vec![8; 512]), GOOD);
+                        beside.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                for writer in writers {
+                    writer.join().expect("a writer");
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            let (_, data) = first.read(0, LBA, blocks as u32);
+            assert_eq!(said(&data), ROUNDS * u64::from(WRITERS), "{blocks} blocks");
+            assert_ne!(beside.load(Ordering::Relaxed), 0, "others are not kept away");
+            drop(first);
+            assert!(server.stop(std::time::Duration::ZERO).flushed);
+        }
+    });
+}
+
+#[test]
+fn the_first_byte_that_differs_is_named_and_nothing_is_written() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![file_volume(&dir)], driver));
+        // The data may come in pieces of any size, and end anywhere in a block.
+        for (n, burst) in [512, 700, 70_001, 262_144].into_iter().enumerate() {
+            let mut client = Client::login_with(address, n as u8, |options| {
+                options.first_burst_length = burst;
+                options.max_recv_data_segment_length = 5000;
+            });
+            for blocks in [1_usize, 3, 255] {
+                let old = saying(5, blocks);
+                assert_eq!(client.write(0, 9, old.clone()), GOOD);
+                for offset in [0, 511, 512 * blocks - 1, 512 * blocks / 2] {
+                    let mut wrong = old.clone();
+                    wrong[offset] ^= 0x40;
+                    let done = compare_and_write(&mut client, 9, &wrong, &saying(6, blocks));
+                    let told = u32::from_be_bytes([3, 4, 5, 6].map(|at| done.sense[at]));
+                    let expected = (CHECK_CONDITION, 0xF0, MISCOMPARE, 0x1D, offset as u32);
+                    let (sense, code) = (&done.sense, done.sense[12]);
+                    assert_eq!((done.status, sense[0], sense[2], code, told), expected);
+                    assert!(client.read(0, 9, blocks as u32).1 == old, "it was written");
+                }
+                let new = saying(7, blocks);
+                assert_eq!(compare_and_write(&mut client, 9, &old, &new).status, GOOD);
+                let (_, all) = client.read(0, 8, blocks as u32 + 2);
+                assert!(all[512..all.len() - 512] == new);
+                let beside = [&all[..512], &all[all.len() - 512..]].concat();
+                assert!(beside.iter().all(|byte| *byte == 0), "its neighbours were written");
+                assert_eq!(client.write(0, 9, vec![0; 512 * blocks]), GOOD);
+            }
+        }
+        server.stop(std::time::Duration::ZERO);
+    });
+}
+
+#[test]
+fn orwrite_of_several_sessions_loses_no_bit() {
+    const BLOCKS: usize = 300;
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![file_volume(&dir)], driver));
+        std::thread::scope(|scope| {
+            for bit in 0..4_u8 {
+                scope.spawn(move || {
+                    let mut client = Client::login(address, bit);
+                    for part in 0..10 {
+                        // Ranges of all sessions overlap.
+                        let from = (part * 29 + bit as usize) % 30;
+                        let data = vec![1 << bit; (BLOCKS - from) * 512];
+                        let cdb = rw16(0x8B, from as u64, (BLOCKS - from) as u32);
+                        assert_eq!(client.finish(0, &cdb, Data::Write(data)).status, GOOD);
+                    }
+                });
+            }
+        });
+        let mut client = Client::login(address, 9);
+        let (_, data) = client.read(0, 30, BLOCKS as u32 - 30);
+        assert!(data.iter().all(|byte| *byte == 0x0F));
+        drop(client);
+        server.stop(std::time::Duration::ZERO);
+    });
+}
+
+#[test]
+fn a_disk_that_hangs_under_a_lock_blocks_its_range_only() {
+    on_each_driver(|driver| {
+        let (volume, gate) = stalling(16);
+        let (server, address) = start(config(vec![volume], driver));
+        let mut holder = Client::login(address, 1);
+        let mut others: Vec<Client> = (2..5).map(|n| Client::login(address, n)).collect();
+        gate.close();
+        let data = [vec![0; 4 * 512], vec![1; 4 * 512]].concat();
+        let cdb = compare_and_write_cdb(100, 4);
+        let hangs = holder.start(0, &cdb, Data::Write(data.clone()));
+        until("its write is held", || gate.held() == 1);
+
+        // Reads and another command wait behind it; what does not touch the range goes on.
+        let waiting: Vec<_> = others
+            .iter_mut()
+            .map(|client| client.start(0, &rw16(0x88, 102, 4), Data::Read(vec![0; 4 * 512])))
+            .collect();
+        let behind = others[0].start(0, &cdb, Data::Write(data));
+        for client in &mut others {
+            assert_eq!(client.read(0, 104, 8).0, GOOD);
+            assert_eq!(client.read(0, 92, 8).0, GOOD);
+        }
+        // All of them can be aborted, those that wait and the one that works.
+        let answer = others[0].manage(TmfFunction::AbortTask, 0, Some(behind));
+        assert_eq!(answer, TmfResponse::Complete);
+        let answer = others[1].manage(TmfFunction::AbortTask, 0, Some(waiting[1]));
+        assert_eq!(answer, TmfResponse::Complete);
+        let answer = holder.manage(TmfFunction::AbortTask, 0, Some(hangs));
+        assert_eq!(answer, TmfResponse::Complete);
+        assert_eq!(others[2].read(0, 100, 1).0, BUSY, "its write may still land there");
+
+        gate.open();
+        for (client, tag) in [(0, waiting[0]), (2, waiting[2])] {
+            let finished = others[client].outcome(tag);
+            assert!(matches!(finished.outcome, Outcome::Completed(done) if done.status == GOOD));
+        }
+        assert_eq!(others[1].outcome(waiting[1]).outcome, Outcome::Aborted);
+        let mut now = Vec::new();
+        until("the fence is gone", || {
+            let (status, data) = others[0].read(0, 100, 4);
+            now = data;
+            status == GOOD
+        });
+        // The lock is gone with its command.
+        assert_eq!(compare_and_write(&mut holder, 100, &now, &saying(1, 4)).status, GOOD);
+        drop((holder, others));
+        assert!(server.stop(std::time::Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn neither_resets_nor_lost_sessions_leave_a_lock_behind() {
+    on_each_driver(|driver| {
+        let (volume, gate) = stalling(16);
+        let (server, address) = start(config(vec![volume], driver));
+        let mut judge = Client::login(address, 9);
+        for round in 0..2 {
+            let lba = 100 + 10 * round;
+            gate.close();
+            let mut clients: Vec<Client> = (1..5).map(|n| Client::login(address, n)).collect();
+            for client in &mut clients {
+                let data = [saying(0, 2), saying(1, 2)].concat();
+                client.start(0, &compare_and_write_cdb(lba, 2), Data::Write(data));
+                client.start(0, &rw16(0x8A, lba + 1, 1), Data::Write(saying(3, 1)));
+            }
+            // The plain writes that came first hang, or the first command does.
+            until("something is held", || gate.held() > 0);
+            match round {
+                0 => {
+                    let answer = judge.manage(TmfFunction::LogicalUnitReset, 0, None);
+                    assert_eq!(answer, TmfResponse::Complete);
+                    // What the reset found of the commands is gone; what came later is told of it.
+                    judge.finish(0, &[0; 6], Data::None);
+                }
+                _ => drop(clients),
+            }
+            gate.open();
+            until("the range is free", || {
+                let (status, data) = judge.read(0, lba, 2);
+                status == GOOD
+                    && compare_and_write(&mut judge, lba, &data, &saying(9, 2)).status == GOOD
+            });
+            assert_eq!(said(&judge.read(0, lba, 2).1), 9);
+        }
+        drop(judge);
+        assert!(server.stop(std::time::Duration::ZERO).flushed);
+    });
+}
