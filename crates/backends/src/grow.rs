@@ -2,7 +2,7 @@
 
 use crate::disk::Disk;
 use crate::null::Null;
-use crate::{OpenError, Storage, Volume, VolumeSpec, device, file, null};
+use crate::{OpenError, Storage, Volume, VolumeSpec, device, file, layers, null};
 
 /// Makes a volume larger, and gives what is to be served in its place: with the same file or
 /// device, under the same lock. The old volume stays valid, with its old size, until it is
@@ -16,6 +16,9 @@ use crate::{OpenError, Storage, Volume, VolumeSpec, device, file, null};
 /// [`OpenError::Shrink`] if the new size is smaller, [`OpenError::Fixed`] for a volume in memory or
 /// a storage of another kind, else as [`open`](crate::open). The volume is as it was then.
 pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    if let Some(layered) = layers::of(volume) {
+        return Ok(layered.over(grow(layered.inner(), spec)?));
+    }
     let any = volume.slow().as_any();
     let disk = any.and_then(|any| any.downcast_ref::<Disk>());
     let old = volume.caps().bytes();

@@ -25,6 +25,7 @@ mod error;
 mod file;
 mod geometry;
 mod grow;
+pub mod layers;
 mod memory;
 mod null;
 pub mod patience;
@@ -54,10 +55,14 @@ pub type Channel = dyn lunet_block::Channel<Payload, Ring>;
 /// # Errors
 /// [`OpenError`]: what is wrong with the specification, the path or the storage.
 pub fn open(spec: &VolumeSpec) -> Result<Volume, OpenError> {
-    match &spec.storage {
+    let volume = match &spec.storage {
         Storage::File(file) => file::open(spec, file),
         Storage::Block { path } => device::open(spec, path),
         Storage::Memory { size } => memory::open(spec, *size),
         Storage::Null { size } => null::open(spec, *size),
+    }?;
+    if spec.layers.is_empty() {
+        return Ok(volume);
     }
+    Ok(layers::wrap(volume, &spec.layers).0)
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::layers::Layer;
+
 /// A volume to open with [`open`](crate::open).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
@@ -15,12 +17,20 @@ pub struct VolumeSpec {
     pub physical_block_size: Option<u32>,
     /// Refuse all that changes the volume, and open its storage for reading only.
     pub read_only: bool,
+    /// What makes the volume fail, slow or hang; nothing, normally.
+    pub layers: Vec<Layer>,
 }
 
 impl VolumeSpec {
     /// A writable volume with the default block sizes.
     pub const fn new(storage: Storage) -> Self {
-        Self { storage, block_size: None, physical_block_size: None, read_only: false }
+        Self {
+            storage,
+            block_size: None,
+            physical_block_size: None,
+            read_only: false,
+            layers: Vec::new(),
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use alloc::boxed::Box;
 
 use crate::{Caps, Completion, NothingSlow, Request, Slow};
 
-/// Names an operation that a channel has queued on the event loop. The channel chooses `slot`;
-/// `channel` is the number that the shard gave it when it was opened.
+/// Names an operation that a channel has queued on the event loop. The channel chooses `slot`,
+/// below 2^31, because the top bit belongs to channels that wrap another one. `channel` is the
+/// number that the shard gave it when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoToken {
     /// The channel that queued the operation.

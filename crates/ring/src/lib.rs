@@ -25,6 +25,7 @@ mod region;
 mod ring;
 mod slots;
 mod sys;
+mod timers;
 mod uring;
 mod waker;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::disk::{DiskOp, Refused};
 use crate::epoll::Epoll;
+use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
     Arena, Buf, Config, Counters, Driver, DriverChoice, Event, FileId, RxBufs, SocketId, Token,
@@ -43,6 +44,7 @@ pub struct Ring {
     notes: Vec<String>,
     /// Ends of operations that were refused on the spot.
     ready: Vec<Event>,
+    timers: Timers,
 }
 
 impl Ring {
@@ -71,7 +73,7 @@ impl Ring {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self { inner, arena, waker, notes, ready: Vec::new() })
+        Ok(Self { inner, arena, waker, notes, ready: Vec::new(), timers: Timers::default() })
     }
 
     /// The driver in use.
@@ -228,10 +230,24 @@ impl Ring {
         }
     }
 
-    /// Asks that the disk operations with this token be given up. Each ends in its event either
-    /// way: with ECANCELED if it took no effect, else as if nothing had been asked.
+    /// Asks that the disk operations and timers with this token be given up. Each ends in its event
+    /// either way: with ECANCELED if it took no effect, else as if nothing had been asked.
     pub fn cancel(&mut self, token: Token) {
+        for _ in 0..self.timers.remove(token) {
+            self.ready.push(Event::Disk { token, buf: None, result: Err(libc::ECANCELED) });
+        }
         driver!(self, d => d.cancel(token));
+    }
+
+    /// Ends in an [`Event::Disk`] without a buffer when `time` has passed: for channels that let
+    /// requests wait. Not meant for many at a time.
+    pub fn timer(&mut self, time: Duration, token: Token) {
+        self.timers.add(time, token);
+    }
+
+    /// Removes the timers with this token; they never end.
+    pub fn forget_timer(&mut self, token: Token) {
+        self.timers.remove(token);
     }
 
     /// Submits everything queued, waits until there is an event or `timeout` has passed (`None`:
@@ -243,7 +259,13 @@ impl Ring {
     pub fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
         events.append(&mut self.ready);
-        driver!(self, d => d.wait(timeout, events))
+        if self.timers.is_empty() {
+            return driver!(self, d => d.wait(timeout, events));
+        }
+        let timeout = self.timers.limit(timeout);
+        driver!(self, d => d.wait(timeout, events))?;
+        self.timers.fire(events);
+        Ok(())
     }
 
     /// Submits everything queued and lets events gather for `time`, or until there are many. Then

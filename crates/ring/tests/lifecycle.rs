@@ -175,7 +175,31 @@ fn the_driver_is_the_one_that_was_asked_for(config: Config) {
     assert_eq!(l.ring.arena().total_bytes(), config.arena_bytes);
 }
 
+fn timers_end_in_order_and_not_before_their_time(config: Config) {
+    let mut l = Loop::new(&config);
+    let start = Instant::now();
+    for (millis, token) in [(30, 3), (10, 1), (20, 2), (60_000, 4), (60_000, 5), (0, 0)] {
+        l.ring.timer(Duration::from_millis(millis), Token(token));
+    }
+    for token in 0..4 {
+        let (ended, buf, result) = l.disk();
+        assert_eq!((ended, buf.is_none(), result), (Token(token), true, Ok(0)));
+        assert!(start.elapsed() >= Duration::from_millis(10 * token));
+    }
+    l.ring.cancel(Token(4));
+    let (ended, _, result) = l.disk();
+    assert_eq!((ended, result), (Token(4), Err(libc::ECANCELED)));
+    l.ring.forget_timer(Token(5));
+    assert!(l.poll().is_none());
+    // A wait that ends earlier than the timer.
+    l.ring.timer(Duration::from_secs(60), Token(6));
+    l.turn(Some(Duration::from_millis(5)));
+    l.ring.waker().wake();
+    assert!(matches!(l.next(), lunet_ring::Event::Woken));
+}
+
 for_each_driver!(
+    timers_end_in_order_and_not_before_their_time,
     connections_are_reported_with_their_peers,
     after_stop_accepting_connections_are_refused,
     no_call_of_wake_is_lost,

@@ -162,8 +162,8 @@ impl<P> Machine<P> {
         self.turn = self.turn.wrapping_add(1);
         let entry = self.flights.vacant_entry();
         let index = entry.key();
-        // The index is below CAPACITY, so it fits into its bits.
-        let slot = (self.turn << INDEX_BITS) | index as u32;
+        // The index is below CAPACITY, so it fits into its bits. The top bit is for layers.
+        let slot = ((self.turn << INDEX_BITS) | index as u32) & (u32::MAX >> 1);
         entry.insert(Flight { slot, request, step, moved: 0, piece: 0, cancelled: false });
         match self.launch(index, io) {
             Ok(()) => Submit::Queued,

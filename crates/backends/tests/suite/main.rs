@@ -3,6 +3,7 @@
 mod common;
 mod conformance;
 mod growing;
+mod layers;
 mod opening;
 mod running;
 mod slow;

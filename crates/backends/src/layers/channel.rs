@@ -1,0 +1,171 @@
+//! A channel whose requests are held up, or do not get through.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lunet_block::{Channel, Completion, Error, IoDone, IoToken, Request, Submit};
+use lunet_ring::{Payload, Ring, Token};
+use slab::Slab;
+
+use super::Shared;
+use super::rules::Rules;
+use crate::disk_token;
+
+/// Marks the slots of layers; the channels below leave this bit alone.
+const LAYER: u32 = 1 << 31;
+
+/// The slot of the timer that looks after what hangs.
+const LOOK: u32 = u32::MAX;
+
+/// How often it looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// After this time a request is offered again to a channel that was full.
+const OFFER_AGAIN: Duration = Duration::from_millis(1);
+
+/// Requests held up on one channel at most.
+const CAPACITY: usize = 1024;
+
+struct Held {
+    request: Request<Payload>,
+    /// The layer in which it hangs. If it does not, it has a timer.
+    hang: Option<usize>,
+    delay: Option<Duration>,
+    fault: Option<Error>,
+}
+
+/// What is held up. If the channel is dropped at the end of the program, so is that.
+struct Waiting {
+    held: Slab<Held>,
+    shared: Arc<Shared>,
+}
+
+impl Waiting {
+    fn insert(&mut self, held: Held) -> u32 {
+        self.shared.held.fetch_add(1, Ordering::SeqCst);
+        self.held.insert(held) as u32
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<Held> {
+        let held = self.held.try_remove(slot as usize)?;
+        self.shared.held.fetch_sub(1, Ordering::SeqCst);
+        Some(held)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        for held in self.held.drain() {
+            self.shared.held.fetch_sub(1, Ordering::SeqCst);
+            drop(held.request.complete(Err(Error::Cancelled)));
+        }
+    }
+}
+
+pub(super) struct LayeredChannel {
+    inner: Box<dyn Channel<Payload, Ring>>,
+    rules: Rules,
+    number: u16,
+    waiting: Waiting,
+    /// Requests that hang. While there are some, the timer of [`LOOK`] runs.
+    hanging: usize,
+}
+
+impl LayeredChannel {
+    pub fn new(inner: Box<dyn Channel<Payload, Ring>>, rules: Rules, number: u16) -> Self {
+        let waiting = Waiting { held: Slab::new(), shared: Arc::clone(&rules.shared) };
+        Self { inner, rules, number, waiting, hanging: 0 }
+    }
+
+    fn token(&self, slot: u32) -> Token {
+        disk_token(IoToken { channel: self.number, slot: LAYER | slot })
+    }
+
+    fn hold(&mut self, held: Held, io: &mut Ring) {
+        let (hangs, delay) = (held.hang.is_some(), held.delay);
+        let slot = self.waiting.insert(held);
+        if !hangs {
+            io.timer(delay.unwrap_or_default(), self.token(slot));
+            return;
+        }
+        if self.hanging == 0 {
+            io.timer(LOOK_AGAIN, self.token(LOOK));
+        }
+        self.hanging += 1;
+    }
+
+    /// Lets go on what hangs in no layer any more: each gets a timer, because each has an
+    /// answer of its own.
+    fn look(&mut self, io: &mut Ring) {
+        let token = |slot| disk_token(IoToken { channel: self.number, slot: LAYER | slot as u32 });
+        for (slot, held) in &mut self.waiting.held {
+            if held.hang.is_some_and(|layer| !self.rules.is_on(layer)) {
+                held.hang = None;
+                self.hanging -= 1;
+                io.timer(held.delay.unwrap_or_default(), token(slot));
+            }
+        }
+        if self.hanging > 0 {
+            io.timer(LOOK_AGAIN, self.token(LOOK));
+        }
+    }
+}
+
+impl Channel<Payload, Ring> for LayeredChannel {
+    fn submit(&mut self, request: Request<Payload>, io: &mut Ring) -> Submit<Payload> {
+        if self.waiting.held.len() == CAPACITY {
+            return Submit::Busy(request);
+        }
+        let verdict = self.rules.judge(request.op, request.range);
+        if verdict.hang.is_some() || verdict.delay.is_some() {
+            let (hang, delay, fault) = (verdict.hang, verdict.delay, verdict.fault);
+            self.hold(Held { request, hang, delay, fault }, io);
+            return Submit::Queued;
+        }
+        match verdict.fault {
+            Some(error) => Submit::Done(request.complete(Err(error))),
+            None => self.inner.submit(request, io),
+        }
+    }
+
+    fn advance(&mut self, done: IoDone<Payload>, io: &mut Ring) -> Option<Completion<Payload>> {
+        if done.slot & LAYER == 0 {
+            return self.inner.advance(done, io);
+        }
+        if done.slot == LOOK {
+            self.look(io);
+            return None;
+        }
+        let Held { request, fault, .. } = self.waiting.remove(done.slot & !LAYER)?;
+        if done.result.is_err() {
+            return Some(request.complete(Err(Error::Cancelled)));
+        }
+        if let Some(error) = fault {
+            return Some(request.complete(Err(error)));
+        }
+        match self.inner.submit(request, io) {
+            Submit::Done(done) => Some(done),
+            Submit::Queued => None,
+            Submit::Busy(request) => {
+                let delay = Some(OFFER_AGAIN);
+                self.hold(Held { request, hang: None, delay, fault: None }, io);
+                None
+            }
+        }
+    }
+
+    fn cancel(&mut self, tag: u64, io: &mut Ring) {
+        match self.waiting.held.iter().find(|(_, held)| held.request.tag == tag) {
+            Some((slot, held)) if held.hang.is_none() => io.cancel(self.token(slot as u32)),
+            // The disk has it already, and does not answer.
+            Some(_) => {}
+            None => self.inner.cancel(tag, io),
+        }
+    }
+
+    fn close(self: Box<Self>, io: &mut Ring) {
+        io.forget_timer(self.token(LOOK));
+        self.inner.close(io);
+    }
+}

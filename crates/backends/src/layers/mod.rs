@@ -1,0 +1,229 @@
+//! Layers over a volume that make it fail, slow or hang: for tests, and for the curious who want to
+//! see what their initiators do then.
+//!
+//! Nothing here waits in a thread: what is held up waits on the event loop's timers.
+
+mod channel;
+mod rules;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lunet_block::{Backend, ByteRange, Caps, Channel, Error, Extent, Op, Slow, Space};
+use lunet_ring::{Payload, Ring};
+
+use self::channel::LayeredChannel;
+use self::rules::Rules;
+use crate::Volume;
+
+/// The part of all operations that is hit, in millionths: all of them.
+pub const ALWAYS: u32 = 1_000_000;
+
+/// Something that happens to operations on their way to the volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// What happens.
+    pub effect: Effect,
+    /// To which operations.
+    pub ops: Ops,
+    /// Only to those that touch this range, in bytes. A flush has no place, and touches all.
+    pub range: Option<ByteRange>,
+    /// To how many of them.
+    pub which: Which,
+}
+
+impl Layer {
+    /// A layer that hits every one of these operations.
+    pub const fn new(effect: Effect, ops: Ops) -> Self {
+        Self { effect, ops, range: None, which: Which::Share(ALWAYS) }
+    }
+}
+
+/// What happens to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It fails with this error number, and takes no effect.
+    Fault(i32),
+    /// It begins later: after `time` and a random part of `spread`. Until then it can be
+    /// cancelled.
+    Delay {
+        /// The shortest delay.
+        time: Duration,
+        /// The longest delay is this much longer.
+        spread: Duration,
+    },
+    /// It does not begin until the layer is switched off, and cannot be cancelled, as with a disk
+    /// that does not answer.
+    Hang,
+}
+
+/// Which operations of those that match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// This many of a million, chosen at random.
+    Share(u32),
+    /// Only this one; the first is 1.
+    Nth(u64),
+}
+
+/// Kinds of operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ops {
+    /// Reads.
+    pub read: bool,
+    /// Writes.
+    pub write: bool,
+    /// Flushes.
+    pub flush: bool,
+    /// Unmapping, and writing zeroes.
+    pub unmap: bool,
+}
+
+impl Ops {
+    /// All operations.
+    pub const ALL: Self = Self { read: true, write: true, flush: true, unmap: true };
+    /// Reads only.
+    pub const READ: Self = Self { read: true, ..Self::NONE };
+    /// Writes only.
+    pub const WRITE: Self = Self { write: true, ..Self::NONE };
+    /// Flushes only.
+    pub const FLUSH: Self = Self { flush: true, ..Self::NONE };
+    /// Unmapping, and writing zeroes.
+    pub const UNMAP: Self = Self { unmap: true, ..Self::NONE };
+    const NONE: Self = Self { read: false, write: false, flush: false, unmap: false };
+
+    const fn has(self, op: Op) -> bool {
+        match op {
+            Op::Read | Op::ReadMapped => self.read,
+            Op::Write { .. } => self.write,
+            Op::Flush => self.flush,
+            Op::Unmap | Op::WriteZeroes { .. } => self.unmap,
+        }
+    }
+}
+
+/// What the channels of a layered volume have in common.
+#[derive(Debug)]
+struct Shared {
+    layers: Vec<State>,
+    /// Operations that are held up at the moment.
+    held: AtomicUsize,
+    /// Channels opened so far: each has random numbers of its own.
+    channels: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    layer: Layer,
+    on: AtomicBool,
+    /// Operations that have matched.
+    matched: AtomicU64,
+}
+
+/// Switches the layers of a volume while it is served.
+#[derive(Clone, Debug)]
+pub struct Controls(Arc<Shared>);
+
+impl Controls {
+    /// Switches a layer on or off. They are numbered as they were given, from 0; all are on at
+    /// first. What hangs in a layer that is switched off goes on within milliseconds.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn switch(&self, layer: usize, on: bool) {
+        self.0.layers[layer].on.store(on, Ordering::SeqCst);
+    }
+
+    /// Operations that are held up at the moment, on all shards.
+    pub fn held(&self) -> usize {
+        self.0.held.load(Ordering::SeqCst)
+    }
+
+    /// Operations that a layer has matched so far, whether they were hit or not.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn matched(&self, layer: usize) -> u64 {
+        self.0.layers[layer].matched.load(Ordering::SeqCst)
+    }
+}
+
+/// Puts layers on a volume. Of those that hit an operation, all delays add up and the first fault
+/// counts. If the volume has layers already, the new ones come behind them, and share
+/// nothing but what is below.
+pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
+    let below = of(&volume).map(|layered| {
+        let old = layered.shared.layers.iter().map(|state| state.layer.clone());
+        (old.collect::<Vec<_>>(), layered.inner.clone())
+    });
+    let (mut all, inner) = below.unwrap_or_else(|| (Vec::new(), volume));
+    all.extend_from_slice(layers);
+    let state = |layer| State { layer, on: AtomicBool::new(true), matched: AtomicU64::new(0) };
+    let shared = Arc::new(Shared {
+        layers: all.into_iter().map(state).collect(),
+        held: AtomicUsize::new(0),
+        channels: AtomicU64::new(0),
+    });
+    (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls(shared))
+}
+
+/// The layered volume, if it is one.
+pub(crate) fn of(volume: &Volume) -> Option<&Layered> {
+    volume.slow().as_any().and_then(|any| any.downcast_ref())
+}
+
+/// A volume with layers.
+pub(crate) struct Layered {
+    inner: Volume,
+    shared: Arc<Shared>,
+}
+
+impl Layered {
+    /// The volume below.
+    pub fn inner(&self) -> &Volume {
+        &self.inner
+    }
+
+    /// The same layers, in the same state, on another volume.
+    pub fn over(&self, inner: Volume) -> Volume {
+        Arc::new(Self { inner, shared: Arc::clone(&self.shared) })
+    }
+}
+
+impl Backend<Payload, Ring> for Layered {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn open_channel(
+        &self,
+        number: u16,
+        io: &mut Ring,
+    ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
+        let seed = self.shared.channels.fetch_add(1, Ordering::SeqCst);
+        let rules = Rules::new(Arc::clone(&self.shared), seed);
+        let inner = self.inner.open_channel(number, io)?;
+        Ok(Box::new(LayeredChannel::new(inner, rules, number)))
+    }
+
+    fn slow(&self) -> &dyn Slow {
+        self
+    }
+}
+
+/// Copies go through requests, where the layers see them.
+impl Slow for Layered {
+    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
+        self.inner.slow().extents(range, most)
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        self.inner.slow().space()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}

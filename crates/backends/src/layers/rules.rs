@@ -1,0 +1,163 @@
+//! What becomes of an operation.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lunet_block::{ByteRange, Error, Op};
+
+use super::{ALWAYS, Effect, Shared, State, Which};
+
+/// What the layers want with an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// It waits until this layer is switched off.
+    pub hang: Option<usize>,
+    /// It waits for so long.
+    pub delay: Option<Duration>,
+    /// Then it fails.
+    pub fault: Option<Error>,
+}
+
+/// The layers as one channel sees them.
+pub(super) struct Rules {
+    pub shared: Arc<Shared>,
+    /// A generator of random numbers (xorshift64); never 0.
+    random: u64,
+}
+
+impl Rules {
+    pub fn new(shared: Arc<Shared>, seed: u64) -> Self {
+        Self { shared, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
+    }
+
+    /// A number below `limit`, which is not 0.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        // The high bits are the better ones.
+        (self.random >> 16) % limit
+    }
+
+    /// Counts the operation, and says what becomes of it.
+    pub fn judge(&mut self, op: Op, range: ByteRange) -> Verdict {
+        let mut verdict = Verdict::default();
+        for index in 0..self.shared.layers.len() {
+            if !self.hits(index, op, range) {
+                continue;
+            }
+            match self.shared.layers[index].layer.effect {
+                Effect::Fault(errno) => {
+                    verdict.fault = verdict.fault.or(Some(Error::from_errno(errno)));
+                }
+                Effect::Delay { time, spread } => {
+                    let spread = u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX - 1);
+                    let extra = Duration::from_nanos(self.below(spread + 1));
+                    let delay = time.saturating_add(extra);
+                    verdict.delay = Some(verdict.delay.unwrap_or_default().saturating_add(delay));
+                }
+                Effect::Hang => verdict.hang = verdict.hang.or(Some(index)),
+            }
+        }
+        verdict
+    }
+
+    fn hits(&mut self, index: usize, op: Op, range: ByteRange) -> bool {
+        let State { layer, on, matched } = &self.shared.layers[index];
+        let here = layer.range.is_none_or(|of| op == Op::Flush || of.overlaps(range));
+        if !layer.ops.has(op) || !here || !on.load(Ordering::SeqCst) {
+            return false;
+        }
+        let number = matched.fetch_add(1, Ordering::SeqCst) + 1;
+        match layer.which {
+            Which::Nth(nth) => number == nth,
+            Which::Share(ALWAYS..) => true,
+            Which::Share(share) => self.below(u64::from(ALWAYS)) < u64::from(share),
+        }
+    }
+
+    /// Whether a layer is on.
+    pub fn is_on(&self, layer: usize) -> bool {
+        self.shared.layers[layer].on.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Layer, Ops, State};
+    use super::*;
+
+    const HERE: ByteRange = ByteRange::new(8192, 4096);
+    const WRITE: Op = Op::Write { fua: false };
+
+    fn rules(layers: &[Layer]) -> Rules {
+        let state =
+            |layer: &Layer| State { layer: layer.clone(), on: true.into(), matched: 0.into() };
+        let layers = layers.iter().map(state).collect();
+        Rules::new(Arc::new(Shared { layers, held: 0.into(), channels: 0.into() }), 1)
+    }
+
+    fn fails(rules: &mut Rules, op: Op, range: ByteRange) -> bool {
+        rules.judge(op, range).fault.is_some()
+    }
+
+    #[test]
+    fn only_the_operations_in_the_range_are_hit() {
+        let mut layer = Layer::new(Effect::Fault(5), Ops { flush: true, ..Ops::WRITE });
+        layer.range = Some(HERE);
+        let mut rules = rules(&[layer]);
+        assert!(fails(&mut rules, WRITE, HERE));
+        assert!(fails(&mut rules, Op::Write { fua: true }, ByteRange::new(0, 8193)));
+        assert!(!fails(&mut rules, WRITE, ByteRange::new(0, 8192)));
+        assert!(fails(&mut rules, Op::Flush, ByteRange::new(0, 0)));
+        for op in [Op::Read, Op::ReadMapped, Op::Unmap, Op::WriteZeroes { may_unmap: true }] {
+            assert!(!fails(&mut rules, op, HERE), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn the_nth_is_hit_and_no_other() {
+        let layer = Layer { which: Which::Nth(3), ..Layer::new(Effect::Fault(28), Ops::WRITE) };
+        let mut rules = rules(&[layer]);
+        let hits: Vec<bool> = (0..6)
+            .map(|_| {
+                rules.judge(Op::Read, HERE);
+                rules.judge(WRITE, HERE).fault == Some(Error::OutOfSpace)
+            })
+            .collect();
+        assert_eq!(hits, [false, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_share_is_hit() {
+        for (share, expected) in [(0, 0..=0), (10_000, 50..=200), (ALWAYS, 10_000..=10_000)] {
+            let which = Which::Share(share);
+            let mut rules = rules(&[Layer { which, ..Layer::new(Effect::Fault(5), Ops::ALL) }]);
+            let hits = (0..10_000).filter(|_| fails(&mut rules, Op::Read, HERE)).count();
+            assert!(expected.contains(&hits), "{hits} of 10000 for {share} millionths");
+        }
+    }
+
+    #[test]
+    fn delays_add_up_and_the_first_fault_counts() {
+        let millis = Duration::from_millis;
+        let delay = |time, spread| Effect::Delay { time: millis(time), spread: millis(spread) };
+        let effects =
+            [delay(5, 10), Effect::Fault(5), delay(20, 0), Effect::Fault(28), Effect::Hang];
+        let mut rules = rules(&effects.map(|effect| Layer::new(effect, Ops::ALL)));
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            let Verdict { hang, delay, fault } = rules.judge(Op::Flush, HERE);
+            assert_eq!((hang, fault), (Some(4), Some(Error::Io(5))));
+            seen.push(delay.expect("a delay"));
+        }
+        assert!(seen.iter().all(|delay| (millis(25)..=millis(35)).contains(delay)));
+        assert!(seen.iter().max() > seen.iter().min(), "it is random");
+        rules.shared.layers[4].on.store(false, Ordering::SeqCst);
+        assert_eq!(rules.judge(Op::Flush, HERE).hang, None);
+        let most = Effect::Delay { time: Duration::MAX, spread: Duration::MAX };
+        let mut rules = self::rules(&[Layer::new(most, Ops::ALL)]);
+        assert_eq!(rules.judge(Op::Read, HERE).delay, Some(Duration::MAX));
+    }
+}
