@@ -65,6 +65,7 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
         Action::Read { range, .. }
         | Action::Verify { range, .. }
         | Action::Prefetch { range, .. }
+        | Action::LbaStatus { range, .. }
         | Action::Flush { range, .. } => check_range(unit, *range),
         Action::Write { range, .. }
         | Action::WriteSame { range, .. }

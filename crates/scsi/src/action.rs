@@ -259,6 +259,14 @@ pub enum Action {
     Parameters(Parameters),
     /// Give the space of these ranges back; they read as zeroes afterwards. Not empty.
     Unmap(Vec<BlockRange>),
+    /// Look which of these blocks are mapped, and answer with
+    /// [`lba_status::answer`](crate::lba_status::answer), cut to the allocation length.
+    LbaStatus {
+        /// Where: up to the end of the volume.
+        range: BlockRange,
+        /// ALLOCATION LENGTH.
+        allocation: u32,
+    },
     /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
     Reservation(Request),
     /// Carry this out on the target port groups that the unit has in

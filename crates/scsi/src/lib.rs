@@ -9,6 +9,7 @@
 //! | `cdb` | reading command descriptor blocks |
 //! | `opcodes` | the table of commands: dispatch, and what REPORT SUPPORTED OPERATION CODES says |
 //! | [`sense`] | sense data |
+//! | [`lba_status`] | GET LBA STATUS |
 //! | [`lun`] | logical unit numbers, REPORT LUNS |
 //! | [`mod@unit`] | what is known of one logical unit |
 //! | [`state`] | what commands change of it |
@@ -34,6 +35,7 @@ mod diagnostic;
 mod exclusive;
 mod execute;
 mod inquiry;
+pub mod lba_status;
 mod log;
 pub mod lun;
 mod mode;

@@ -15,6 +15,7 @@ mod keeper;
 mod locks;
 mod mail;
 mod marks;
+mod monitor;
 mod offload;
 mod ports;
 mod registry;

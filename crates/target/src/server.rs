@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
+use crate::monitor::Monitor;
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 
@@ -52,6 +53,7 @@ pub struct Server {
     core: Arc<Core>,
     threads: Vec<JoinHandle<io::Result<bool>>>,
     keeper: Keeper,
+    monitor: Monitor,
     notes: Vec<String>,
     driver: &'static str,
 }
@@ -117,11 +119,12 @@ impl Server {
         };
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let keeper = Keeper::start(core.clone()).map_err(StartError::Shard)?;
+        let monitor = Monitor::start(core.clone()).map_err(StartError::Shard)?;
         for start in go {
             // A shard that died meanwhile is found when the server stops.
             let _ = start.send(());
         }
-        Ok(Self { core, threads, keeper, notes, driver })
+        Ok(Self { core, threads, keeper, monitor, notes, driver })
     }
 
     /// Where the server listens, with the real port numbers, in the configuration's order.
@@ -152,6 +155,7 @@ impl Server {
             flushed &= matches!(thread.join(), Ok(Ok(true)));
         }
         self.keeper.stop();
+        self.monitor.stop();
         StopReport { flushed }
     }
 

@@ -46,8 +46,9 @@ impl CoreVolume {
     fn is(&self, entry: &VolumeEntry) -> bool {
         let (ours, next) = (&self.unit, &entry.unit);
         Arc::ptr_eq(&self.volume, &entry.volume)
-            && (&ours.identity, &ours.caps, &ours.limits, ours.removable)
-                == (&next.identity, &next.caps, &next.limits, next.removable)
+            && (&ours.identity, &ours.caps, &ours.limits)
+                == (&next.identity, &next.caps, &next.limits)
+            && (ours.removable, ours.threshold) == (next.removable, next.threshold)
     }
 }
 

@@ -21,6 +21,7 @@ fn check(unit: &Unit, task: &Task) {
         | Action::Verify { range, .. }
         | Action::Prefetch { range, .. }
         | Action::Flush { range, .. }
+        | Action::LbaStatus { range, .. }
         | Action::WriteSame { range, .. }
         | Action::Exclusive { range, .. } => vec![*range],
         Action::Parameters(asked) => {

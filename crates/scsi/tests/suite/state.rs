@@ -95,10 +95,13 @@ fn a_stopped_unit_is_not_ready_until_it_is_started() {
     unit.state.change_power(PowerChange::Stopped);
     let not_ready = (Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
     for (opcode, action, len) in listed(&unit) {
-        let task = run(&unit, &cdb(len, &[(0, &[opcode, action.unwrap_or(0) as u8])]));
+        let low = action.unwrap_or(0) as u8;
+        let task = run(&unit, &cdb(len, &[(0, &[opcode, low])]));
         let medium = !matches!(
-            opcode,
-            0x03 | 0x12 | 0x15..=0x17 | 0x1A..=0x1C | 0x25 | 0x4C | 0x4D | 0x55..=0x5F | 0x9E | 0xA0 | 0xA3 | 0xA4 // need no medium
+            (opcode, low),
+            (0x03 | 0x12 | 0x15..=0x17 | 0x1A..=0x1C | 0x25 | 0x4C | 0x4D | 0x55..=0x5F, _)
+                | (0x9E, 0x10)
+                | (0xA0 | 0xA3 | 0xA4, _)
         );
         let refused = matches!(&task.action, Action::Complete(r)
             if r.sense.map(|s| (s.key, s.code)) == Some(not_ready));

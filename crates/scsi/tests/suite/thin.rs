@@ -1,8 +1,8 @@
 //! What thin units say of their space, and when they speak up.
 
 use crate::common::*;
-use lunet_block::Space;
-use lunet_scsi::{Action, Attention, Code, Key, Nexus, SenseFormat, Threshold, Unit};
+use lunet_block::{BlockRange, Extent, Space};
+use lunet_scsi::{Action, Attention, Code, Key, Nexus, SenseFormat, Threshold, Unit, lba_status};
 
 const GIB: u64 = 1 << 30;
 
@@ -81,4 +81,53 @@ fn where_unmapped_blocks_read_as_anything_write_same_writes() {
     };
     assert!(unmaps(&unit()));
     assert!(!unmaps(&unit_anything()));
+}
+
+fn get_lba_status(lba: u64, allocation: u32) -> Vec<u8> {
+    let (lba, allocation) = (lba.to_be_bytes(), allocation.to_be_bytes());
+    cdb(16, &[(0, &[0x9E, 0x12]), (2, &lba), (10, &allocation)])
+}
+
+#[test]
+fn get_lba_status_asks_from_an_address_to_the_end() {
+    let (thin, thick) = (unit(), unit_thick());
+    let blocks = thin.caps.blocks;
+    for lba in [0, 7, blocks - 1] {
+        let range = BlockRange::new(lba, blocks - lba);
+        let asked = run(&thin, &get_lba_status(lba, 24)).action;
+        assert_eq!(asked, Action::LbaStatus { range, allocation: 24 });
+        // Where all has its space, nobody needs to be asked.
+        let mut all = vec![0, 0, 0, 20, 0, 0, 0, 0];
+        all.extend_from_slice(&lba.to_be_bytes());
+        all.extend_from_slice(&(blocks as u32 - lba as u32).to_be_bytes());
+        all.extend_from_slice(&[0; 4]);
+        assert_eq!(data(run(&thick, &get_lba_status(lba, 24))), all);
+        assert_eq!(data(run(&thick, &get_lba_status(lba, 20))), all[..20]);
+    }
+    for lba in [blocks, 1 << 63, u64::MAX] {
+        illegal(&run(&thin, &get_lba_status(lba, 24)), Code::LBA_OUT_OF_RANGE);
+    }
+    let mut by_type = get_lba_status(0, 24);
+    by_type[14] = 1;
+    illegal(&run(&thin, &by_type), Code::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn the_status_of_long_extents_takes_several_descriptors() {
+    let unit = unit_4kn();
+    let extent = |from: u64, blocks: u64, mapped| {
+        let range = BlockRange::new(from, blocks).bytes(4096);
+        Extent { range, mapped }
+    };
+    let extents = [extent(2, 6, true), extent(8, (1 << 32) + 5, false)];
+    let [max, zero] = [u32::MAX.to_be_bytes(), [0; 4]];
+    let mapped = [&zero[..], &[0, 0, 0, 2, 0, 0, 0, 6, 0, 0, 0, 0]].concat();
+    let hole = [&zero[..], &[0, 0, 0, 8], &max, &[1, 0, 0, 0]].concat();
+    let rest = [0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 6, 1, 0, 0, 0];
+    let whole = [&[0, 0, 0, 52, 0, 0, 0, 0][..], &mapped, &hole, &rest].concat();
+    assert_eq!(lba_status::answer(&unit, &extents, 9), whole);
+    let two = [&[0, 0, 0, 36, 0, 0, 0, 0][..], &mapped, &hole].concat();
+    assert_eq!(lba_status::answer(&unit, &extents, 2), two);
+    let most = [0, 8, 24, 39, 40, 1 << 20].map(lba_status::descriptors);
+    assert_eq!(most, [1, 1, 1, 1, 2, 256]);
 }

@@ -8,6 +8,7 @@ mod away;
 mod compare;
 mod exclusive;
 mod intake;
+mod lba_status;
 mod line;
 mod power;
 mod read;
@@ -348,7 +349,10 @@ impl Engine {
         }
         match &task.sense {
             Some(sense) => respond_sense(conn, tag, &sense.encode(format), task.transfer),
-            None => respond(conn, tag, status::GOOD, &[], task.transfer),
+            None if task.data.is_empty() => {
+                respond(conn, tag, status::GOOD, &[], task.transfer);
+            }
+            None => start::send_data(conn, tag, task.data, task.transfer),
         }
     }
 

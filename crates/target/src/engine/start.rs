@@ -113,6 +113,10 @@ impl Engine {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
             Action::Sanitize(what) => self.sanitize(conn, &arrival, what),
+            Action::LbaStatus { range, allocation } => {
+                let owner = Owner { slot, tag: arrival.tag };
+                self.lba_status(conn, (owner, arrival.lun, volume), range, allocation);
+            }
             Action::PreventRemoval(prevent) => {
                 self.prevent_removal(conn, (arrival.tag, arrival.lun, volume), prevent);
             }
@@ -374,11 +378,13 @@ pub(super) fn send_reply(
         None if reply.data.is_empty() || reply.status != status::GOOD => {
             respond(conn, tag, reply.status, &[], transfer);
         }
-        None => {
-            let len = reply.data.len();
-            let data = transmit::Data(Payload::Bytes(reply.data));
-            let status = Some(wanted(transfer));
-            conn.proto.send_data(tag, data, 0..len, status, &mut conn.out);
-        }
+        None => send_data(conn, tag, reply.data, transfer),
     }
+}
+
+/// Sends Data-In that is not empty, and with it GOOD.
+pub(super) fn send_data(conn: &mut Conn, tag: Tag, data: Vec<u8>, transfer: Transfer) {
+    let len = data.len();
+    let data = transmit::Data(Payload::Bytes(data));
+    conn.proto.send_data(tag, data, 0..len, Some(wanted(transfer)), &mut conn.out);
 }

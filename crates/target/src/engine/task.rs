@@ -49,6 +49,8 @@ pub struct Task {
     pub writes: Option<ByteRange>,
     /// The fence that stands because of it.
     pub fenced: Option<ByteRange>,
+    /// Data-In that it ends with, already cut to the allocation length.
+    pub data: Vec<u8>,
     /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
     /// RESERVATION CONFLICT.
     pub refused: Option<u8>,
@@ -266,6 +268,7 @@ impl Task {
             writes: None,
             fenced: None,
             refused: None,
+            data: Vec::new(),
             stable: false,
             power: None,
             spare: false,

@@ -11,3 +11,4 @@ mod sanitize;
 mod sessions;
 mod stalled_storage;
 mod support;
+mod thin;

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod record;
+pub mod room;
 pub mod stall;
 
 use std::net::SocketAddr;

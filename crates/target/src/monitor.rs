@@ -1,0 +1,85 @@
+//! Looks after the room of thin volumes: what LOG SENSE says of it, and the thresholds.
+//!
+//! A thread that sleeps. It asks no storage itself, which may hang: one thread of [`crate::offload`] at a
+//! time does that for each volume, and a volume that has not answered is not asked again.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lunet_scsi::Attention;
+
+use crate::core::Core;
+use crate::world::CoreVolume;
+
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// The thread.
+pub struct Monitor {
+    /// Dropped, it ends the thread.
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Slots of volumes that have been asked and have not answered.
+type Asked = Arc<Mutex<HashSet<usize>>>;
+
+impl Monitor {
+    /// Starts the thread, which looks for the first time at once.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start(core: Arc<Core>) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let asked = Asked::default();
+        let work = move || {
+            look(&core, &asked);
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                look(&core, &asked);
+            }
+        };
+        let thread = std::thread::Builder::new().name("lunet-monitor".into()).spawn(work)?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends the thread.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+fn look(core: &Core, asked: &Asked) {
+    let world = core.world();
+    for (slot, volume) in world.volumes().filter(|(_, volume)| volume.unit.is_thin()) {
+        if !asked.lock().unwrap_or_else(PoisonError::into_inner).insert(slot) {
+            continue;
+        }
+        let (volume, mine) = (volume.clone(), asked.clone());
+        let ask = move || {
+            note(&volume);
+            mine.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        };
+        if !core.offload.give(slot, Box::new(ask)) {
+            asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        }
+    }
+}
+
+/// Asks the storage how much room there is.
+fn note(volume: &CoreVolume) {
+    // Where nobody knows, nothing is said.
+    let Ok(space) = volume.volume.slow().space() else { return };
+    if volume.unit.note_space(&space) {
+        tracing::warn!(
+            volume = %volume.name,
+            available_mib = space.available >> 20,
+            "the storage below a thin volume is filled up to its threshold"
+        );
+        volume.reservations.with(|state| state.attend_all(Attention::ThresholdReached));
+    }
+}
