@@ -100,7 +100,7 @@ fn create(spec: &VolumeSpec, file: &FileSpec) -> Result<File, OpenError> {
     Ok(made)
 }
 
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

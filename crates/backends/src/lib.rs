@@ -29,9 +29,11 @@ pub mod layers;
 mod memory;
 mod null;
 pub mod patience;
+pub mod snapshot;
 mod spec;
 mod sysfs;
 mod token;
+pub mod zfs;
 
 use std::sync::Arc;
 

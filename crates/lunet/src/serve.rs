@@ -249,8 +249,13 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
+        access: lunet_target::Access::default(),
     };
-    Layout { volumes, targets: config.targets.iter().map(target).collect() }
+    Layout {
+        volumes,
+        targets: config.targets.iter().map(target).collect(),
+        discovery: lunet_target::Access::default(),
+    }
 }
 
 /// The configuration in the target's terms.

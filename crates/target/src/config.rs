@@ -10,6 +10,8 @@ use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::AccessState;
 
+use crate::access::Access;
+
 /// An address that initiators connect to.
 #[derive(Clone, Debug)]
 pub struct Portal {
@@ -44,7 +46,7 @@ pub struct VolumeEntry {
 }
 
 /// A target: a name, and the volumes behind it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TargetEntry {
     /// The iSCSI name.
     pub name: String,
@@ -54,6 +56,8 @@ pub struct TargetEntry {
     pub luns: Vec<(u16, usize)>,
     /// Indexes into [`Config::portals`]; empty means all.
     pub portals: Vec<usize>,
+    /// Who may see and reach it.
+    pub access: Access,
 }
 
 impl TargetEntry {
@@ -87,6 +91,8 @@ pub struct Layout {
     pub volumes: Vec<VolumeEntry>,
     /// The targets that show them, each name once.
     pub targets: Vec<TargetEntry>,
+    /// Who may ask for the list of targets. The rules of each target say what of it they get.
+    pub discovery: Access,
 }
 
 /// Everything that a [`Server`](crate::Server) is started with.

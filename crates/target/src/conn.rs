@@ -201,7 +201,10 @@ impl Conn {
             arena: engine.ring.arena(),
             allowance: engine.allowance(self),
             account: &self.account,
+            now: engine.now,
             portal: self.portal,
+            peer: self.peer.ip(),
+            initiator: self.session.as_ref().map(|session| session.nexus.initiator.as_str()),
             local: self.local,
         };
         let mut cx =

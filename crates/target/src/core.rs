@@ -15,6 +15,7 @@ use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
 use crate::ports::Ports;
 use crate::registry::Registry;
+use crate::throttle::Throttle;
 use crate::world::World;
 
 /// The server, as its shards see it.
@@ -31,6 +32,8 @@ pub struct Core {
     pub limits: Limits,
     /// Who is logged in.
     pub registry: Registry,
+    /// Failed logins.
+    pub throttle: Throttle,
     /// Connections that have not finished their login.
     pub logins: AtomicUsize,
     /// Connections of each shard.
@@ -64,6 +67,7 @@ impl Core {
             options: config.iscsi,
             registry: Registry::new(config.limits.max_sessions),
             limits: config.limits,
+            throttle: Throttle::default(),
             logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             coalesce: config.coalesce,

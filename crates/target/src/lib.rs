@@ -4,6 +4,7 @@
 //! command), `engine` (decoded by `lunet_scsi`, carried out by `lunet_backends`), and back.
 #![forbid(unsafe_code)]
 
+mod access;
 mod change;
 mod config;
 mod conn;
@@ -25,9 +26,11 @@ mod shard;
 mod site;
 mod stable;
 mod stats;
+mod throttle;
 mod transmit;
 mod world;
 
+pub use access::{Access, Guard, Initiators, Network, User};
 pub use change::ApplyError;
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, VolumeEntry};
 pub use hold::{HeldVolume, HoldError};

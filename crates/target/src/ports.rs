@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn target(name: &str, portals: Vec<usize>) -> TargetEntry {
-        TargetEntry { name: name.into(), alias: None, luns: vec![(0, 0)], portals }
+        TargetEntry { name: name.into(), luns: vec![(0, 0)], portals, ..TargetEntry::default() }
     }
 
     /// Name and tag of each port, by number.

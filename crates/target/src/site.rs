@@ -1,16 +1,18 @@
 //! What a connection asks of its surroundings.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::{
-    Credentials, LoginIdentity, LoginRefusal, SendTargets, Site, TargetInfo,
+    Credentials, LoginIdentity, LoginRefusal, SendTargets, SessionType, Site, TargetInfo,
 };
 use lunet_ring::{Account, Arena, Buf};
 use rustix::rand::GetRandomFlags;
 
 use crate::core::Core;
+use crate::throttle::Aim;
 use crate::world::World;
 
 /// The surroundings of one connection, for the time of one call.
@@ -25,10 +27,27 @@ pub struct Surroundings<'a> {
     pub account: &'a Account,
     /// How many more bytes the connection may hold.
     pub allowance: usize,
+    /// The time.
+    pub now: Duration,
     /// The portal that it came in by.
     pub portal: usize,
+    /// The initiator's address.
+    pub peer: IpAddr,
+    /// The initiator's name, once its login is complete.
+    pub initiator: Option<&'a str>,
     /// The server's address on the connection.
     pub local: SocketAddr,
+}
+
+impl Surroundings<'_> {
+    /// Refuses a client that has failed too often at this.
+    fn may_try(&self, aim: &Aim) -> Result<(), LoginRefusal> {
+        match self.core.throttle.allows(self.peer, aim, self.now) {
+            true => Ok(()),
+            // Initiators come back after this, unlike after a failed authentication.
+            false => Err(LoginStatus::ServiceUnavailable.into()),
+        }
+    }
 }
 
 impl Site for Surroundings<'_> {
@@ -48,16 +67,35 @@ impl Site for Surroundings<'_> {
         let Some(name) = &id.target_name else {
             return Ok(TargetInfo { portal_group_tag, alias: None });
         };
-        match self.world.find_target(name) {
-            Some((_, target)) if target.portals[self.portal] => {
-                Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() })
+        let found = self
+            .world
+            .find_target(name)
+            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.peer));
+        match found {
+            Some((_, target)) => Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() }),
+            // What is not for this initiator is not there for it: who may not reach a target shall
+            // not learn its name by trying.
+            None => {
+                self.may_try(&Aim::Unknown)?;
+                Err(LoginStatus::NotFound.into())
             }
-            _ => Err(LoginStatus::NotFound.into()),
         }
     }
 
-    fn credentials(&self, _: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
-        Ok(None)
+    fn credentials(&self, id: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        let aim = Aim::of(id);
+        self.may_try(&aim)?;
+        let access = match &id.target_name {
+            Some(name) if id.session_type == SessionType::Normal => {
+                let found = self.world.find_target(name).ok_or(LoginStatus::NotFound)?;
+                &found.1.access
+            }
+            _ => &self.world.discovery,
+        };
+        if !access.admits(&id.initiator_name, self.peer) {
+            return Err(LoginStatus::AuthorizationFailure.into());
+        }
+        Ok(access.credentials(&id.initiator_name, self.peer))
     }
 
     fn random(&self, bytes: &mut [u8]) -> bool {
@@ -67,6 +105,10 @@ impl Site for Surroundings<'_> {
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
         for (_, target) in self.world.targets() {
+            let Some(initiator) = self.initiator else { return };
+            if !target.access.admits(initiator, self.peer) {
+                continue;
+            }
             match which {
                 SendTargets::Named(name) if name != target.name => continue,
                 SendTargets::Named(_) | SendTargets::All => {}

@@ -81,8 +81,16 @@ pub struct Protocol {
     pub turned_away: u64,
     /// Logins that came to full feature phase.
     pub logins: u64,
-    /// Logins refused.
+    /// Logins refused, for whatever reason.
     pub login_failures: u64,
+    /// Of these: the initiator could not prove who it is (status 0201).
+    pub login_auth_failures: u64,
+    /// Of these: discovery that is not for this initiator (status 0202).
+    pub login_forbidden: u64,
+    /// Of these: a target that is not there, or not for this initiator (status 0203).
+    pub login_not_found: u64,
+    /// Of these: the client had failed too often shortly before (status 0301).
+    pub login_throttled: u64,
     /// Connections that were closed for a protocol error, a wrong digest or a missed time limit.
     pub dropped: u64,
     /// Protocol data units received.
@@ -114,6 +122,10 @@ impl Protocol {
         self.turned_away += other.turned_away;
         self.logins += other.logins;
         self.login_failures += other.login_failures;
+        self.login_auth_failures += other.login_auth_failures;
+        self.login_forbidden += other.login_forbidden;
+        self.login_not_found += other.login_not_found;
+        self.login_throttled += other.login_throttled;
         self.dropped += other.dropped;
         self.pdus += other.pdus;
         self.rejects += other.rejects;

@@ -14,6 +14,7 @@ use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::Reservations;
 use lunet_scsi::{PowerChange, Sanitation, Unit};
 
+use crate::access::Access;
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
 use crate::keeper;
@@ -64,6 +65,8 @@ pub struct CoreTarget {
     scsi: Vec<lunet_scsi::Target>,
     /// Whether it is reached through each of the portals.
     pub portals: Vec<bool>,
+    /// Who may see and reach it.
+    pub access: Access,
 }
 
 impl CoreTarget {
@@ -77,12 +80,19 @@ impl CoreTarget {
             luns,
             name: entry.name,
             alias: entry.alias,
+            access: entry.access,
         }
     }
 
+    /// True if an initiator may know of the target and reach it by this portal.
+    pub fn admits(&self, portal: usize, initiator: &str, address: IpAddr) -> bool {
+        self.portals[portal] && self.access.admits(initiator, address)
+    }
+
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
-    pub fn view(&self, _initiator: &str, _address: IpAddr) -> Vec<(u16, usize)> {
-        self.luns.clone()
+    pub fn view(&self, initiator: &str, address: IpAddr) -> Vec<(u16, usize)> {
+        let shown = |(lun, _): &&(u16, usize)| self.access.shows(*lun, initiator, address);
+        self.luns.iter().filter(shown).copied().collect()
     }
 
     /// How the target looks through a portal to somebody who sees these LUNs.
@@ -96,6 +106,8 @@ impl CoreTarget {
 pub struct World {
     volumes: Vec<Slot<CoreVolume>>,
     targets: Vec<Slot<CoreTarget>>,
+    /// Who may ask for the list of targets.
+    pub discovery: Access,
 }
 
 /// A place for something that comes and goes.
@@ -177,7 +189,7 @@ impl World {
             let target = Arc::new(CoreTarget::new(entry, &slots, ports));
             place(&mut targets, old, target);
         }
-        Ok(Self { volumes, targets })
+        Ok(Self { volumes, targets, discovery: layout.discovery })
     }
 }
 

@@ -185,14 +185,19 @@ impl LoopDevice {
     }
 }
 
-/// An ext4 file system on a device, mounted.
+/// A file system on a device, mounted.
 pub struct Mounted(tempfile::TempDir);
 
 impl Mounted {
-    /// `None`, and a word on standard error, where we may not mount.
+    /// With ext4. `None`, and a word on standard error, where we may not mount.
     pub fn new(device: &Path) -> Option<Self> {
+        Self::with(&["mkfs.ext4", "-q"], device)
+    }
+
+    /// With what this command makes. `None` as above, and where there is no such file system.
+    pub fn with(mkfs: &[&str], device: &Path) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
-        let made = Command::new("mkfs.ext4").arg("-q").arg(device).output();
+        let made = Command::new(mkfs[0]).args(&mkfs[1..]).arg(device).output();
         let mounted = Command::new("mount").arg(device).arg(directory.path()).output();
         match &mounted {
             Ok(done) if done.status.success() => Some(Self(directory)),

@@ -7,3 +7,4 @@ mod layers;
 mod opening;
 mod running;
 mod slow;
+mod snapshots;

@@ -121,6 +121,18 @@ impl Authentication {
         self.needed = credentials;
     }
 
+    /// True if the response to a challenge comes next.
+    pub(super) fn awaits_response(&self) -> bool {
+        matches!(self.state, State::Challenged(_))
+    }
+
+    /// Takes the credentials of this moment; what had to be proved before still has to.
+    pub(super) fn renew(&mut self, credentials: Option<Arc<Credentials>>) {
+        if credentials.is_some() {
+            self.needed = credentials;
+        }
+    }
+
     /// True if the initiator may go on to the next stage.
     pub(super) fn is_done(&self) -> bool {
         self.needed.is_none() || matches!(self.state, State::Done)

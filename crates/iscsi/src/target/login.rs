@@ -198,7 +198,12 @@ impl Login {
         keys: &ChapKeys<'_>,
         site: &impl Site,
         out: &mut Writer,
-    ) -> Result<(), LoginStatus> {
+    ) -> Result<(), LoginRefusal> {
+        if self.authentication.awaits_response() {
+            // Much may have happened since the challenge: the client may have failed on other
+            // connections, the secret may be another one.
+            self.authentication.renew(site.credentials(&self.identity)?);
+        }
         self.authentication.step(keys, flags & TRANSIT != 0, site, out)?;
         if self.authentication.is_done() {
             // Only who may come in gets to know what is here.

@@ -21,8 +21,8 @@ pub trait Site {
     /// Looks up the target of a normal session, for this initiator on this portal.
     fn find_target(&self, identity: &LoginIdentity) -> Result<TargetInfo, LoginRefusal>;
 
-    /// What the initiator has to prove before it gets on; none: nothing. Asked once for each login,
-    /// of a normal session after its target was found, and of a discovery session.
+    /// What the initiator has to prove before it gets on; none: nothing. Asked when a login begins,
+    /// of a normal session after its target was found, and again before a response is checked.
     fn credentials(
         &self,
         identity: &LoginIdentity,

@@ -24,8 +24,13 @@ impl Shard {
         let target = match &identity.target_name {
             None => None,
             Some(name) => match self.engine.world.find_target(name) {
-                Some((target, _)) => Some(target),
-                None => return self.turn_away(slot, LoginStatus::NotFound),
+                // The world may have changed since the login began.
+                Some((number, target))
+                    if target.admits(conn.portal, &identity.initiator_name, conn.peer.ip()) =>
+                {
+                    Some(number)
+                }
+                _ => return self.turn_away(slot, LoginStatus::NotFound),
             },
         };
         let nexus = Nexus {
@@ -81,10 +86,9 @@ impl Shard {
     }
 
     fn turn_away(&mut self, slot: u32, status: LoginStatus) {
+        self.refused(slot, status.code());
         let conn = &mut self.conns[slot as usize];
-        tracing::info!(peer = %conn.peer, ?status, "login refused");
         conn.proto.refuse(status, &mut conn.out);
-        self.engine.protocol.login_failures += 1;
         self.drain(slot);
     }
 

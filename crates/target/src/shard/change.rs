@@ -56,7 +56,8 @@ impl Shard {
             return;
         };
         let Some(number) = session.nexus.target else { return };
-        let target = next.target(number).filter(|target| target.portals[portal]).cloned();
+        let may = |target: &&Arc<CoreTarget>| target.admits(portal, &session.nexus.initiator, peer);
+        let target = next.target(number).filter(may).cloned();
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);
         for lun in &gone {
@@ -114,7 +115,7 @@ impl Shard {
         (gone, came)
     }
 
-    /// A session whose target was removed: its commands end, and it is asked to log out.
+    /// A session whose target was removed, or is not for it any more: its commands end, and it is asked to log out.
     fn dismiss(&mut self, slot: u32) {
         let conn = &mut self.conns[slot as usize];
         let Some(session) = &mut conn.session else { return };

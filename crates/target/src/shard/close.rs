@@ -21,10 +21,16 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match reason {
             CloseReason::LoggedOut | CloseReason::LogoutTimeout => {}
-            CloseReason::LoginRefused(_) => self.engine.protocol.login_failures += 1,
+            CloseReason::LoginRefused(status) => {
+                self.refused(slot, status);
+                return self.drain(slot);
+            }
             _ => self.engine.protocol.dropped += 1,
         }
-        tracing::info!(peer = %conn.peer, %reason, "connection closes");
+        // Strangers cannot fill the log.
+        if conn.session.is_some() || self.core.throttle.logs(self.engine.now).is_some() {
+            tracing::info!(peer = %conn.peer, %reason, "connection closes");
+        }
         self.drain(slot);
     }
 

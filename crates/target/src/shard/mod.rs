@@ -8,6 +8,7 @@ mod change;
 mod close;
 mod control;
 mod management;
+mod refusal;
 mod reserve;
 
 use std::net::{SocketAddr, TcpStream};

@@ -23,8 +23,12 @@ fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
         reservations: None,
     };
     let luns = volumes.iter().enumerate().map(|(at, (_, _, lun))| (*lun, at)).collect();
-    let target = TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] };
-    Layout { volumes: volumes.iter().map(entry).collect(), targets: vec![target] }
+    let target = TargetEntry { name: TARGET.into(), luns, ..TargetEntry::default() };
+    Layout {
+        volumes: volumes.iter().map(entry).collect(),
+        targets: vec![target],
+        ..Layout::default()
+    }
 }
 
 /// Sense key and additional sense code of TEST UNIT READY; zeroes if it is ready.

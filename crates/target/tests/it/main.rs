@@ -1,5 +1,6 @@
 //! The target in this process, with initiators over loopback.
 
+mod access;
 mod commands;
 mod exclusive;
 mod greedy_clients;

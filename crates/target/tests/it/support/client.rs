@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lunet_iscsi::initiator::{
-    Command, Completion, Connection, Cx, Data, Event, Finished, Options, Outcome, Tag,
+    Command, Completion, Connection, Cx, Data, Error, Event, Finished, Options, Outcome, Tag,
 };
 use lunet_iscsi::pdu::{TaskAttribute, TmfFunction, TmfResponse};
 
@@ -30,10 +30,23 @@ impl Client {
 
     /// Logs in with other options.
     pub fn login_with(address: SocketAddr, number: u8, change: impl Fn(&mut Options)) -> Self {
-        let mut options =
-            Options::new("iqn.2026-11.local.lunet:client", Some(crate::support::TARGET));
+        let mut options = Self::options();
         options.isid[5] = number;
         change(&mut options);
+        let mut client = Self::try_login(address, options).expect("the login succeeds");
+        // The unit attention of a new session.
+        let first = client.finish(0, &[0; 6], Data::None);
+        assert_eq!(first.status, 2, "power on is reported first");
+        client
+    }
+
+    /// What it logs in with, if nothing else is said.
+    pub fn options() -> Options {
+        Options::new("iqn.2026-11.local.lunet:client", Some(crate::support::TARGET))
+    }
+
+    /// Logs in, or says why not.
+    pub fn try_login(address: SocketAddr, options: Options) -> Result<Self, Error> {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit can be set");
         let mut client = Self {
@@ -45,11 +58,25 @@ impl Client {
         let mut out = Vec::new();
         client.proto.start(Duration::ZERO, &mut out);
         client.send(&out);
-        client.wait(|event| matches!(event, Event::LoggedIn(_)).then_some(()));
-        // The unit attention of a new session.
-        let first = client.finish(0, &[0; 6], Data::None);
-        assert_eq!(first.status, 2, "power on is reported first");
-        client
+        let end = client.wait(|event| match event {
+            Event::LoggedIn(_) => Some(Ok(())),
+            Event::Failed(error) => Some(Err(error.clone())),
+            _ => None,
+        });
+        end.map(|()| client)
+    }
+
+    /// The targets that a discovery session is told of.
+    pub fn targets(&mut self) -> Vec<String> {
+        let mut out = Vec::new();
+        self.proto.send_targets("All", &mut out).expect("it can be sent");
+        self.send(&out);
+        self.wait(|event| match event {
+            Event::Targets { targets, .. } => {
+                Some(targets.iter().map(|target| target.name.clone()).collect())
+            }
+            _ => None,
+        })
     }
 
     fn send(&mut self, bytes: &[u8]) {

@@ -39,7 +39,8 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         portals: vec![Portal::new(SocketAddr::from(([127, 0, 0, 1], 0)), 1)],
         layout: Layout {
             volumes: entries.collect(),
-            targets: vec![TargetEntry { name: TARGET.into(), alias: None, luns, portals: vec![] }],
+            targets: vec![TargetEntry { name: TARGET.into(), luns, ..TargetEntry::default() }],
+            ..Layout::default()
         },
         port_numbers: None,
         iscsi: Options::default(),

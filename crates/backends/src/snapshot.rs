@@ -1,0 +1,269 @@
+//! Snapshots and clones of volumes in files: copies that share their blocks with the original
+//! (reflinks), on XFS and btrfs. For ZFS volumes see [`zfs`](crate::zfs).
+//!
+//! A copy is made whole under a temporary name, stored, and renamed. So a crash leaves what was
+//! there before or what was asked for, and perhaps a temporary file, which the next try and
+//! [`tidy`] remove. All functions block.
+//!
+//! A volume may be served while a snapshot of it is taken. The snapshot has every write that was
+//! answered before, flushed or not, and of those in flight any.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FlockOperation, IFlags, RenameFlags};
+use rustix::io::Errno;
+
+/// How the names of temporary files end; they begin with a dot.
+const TEMPORARY: &str = ".lunet-new";
+
+/// Why a snapshot or clone could not be made, in one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the variants' messages say what they and their fields mean")]
+pub enum SnapshotError {
+    #[error("{path}: no such file")]
+    Missing { path: PathBuf },
+    #[error("{path}: it exists already: choose another name, or remove it first")]
+    Exists { path: PathBuf },
+    #[error("{path}: it is not a regular file")]
+    NotAFile { path: PathBuf },
+    #[error(
+        "{path}: the file system cannot share blocks between files: keep the volume on XFS or \
+         btrfs, or in a ZFS volume, to have snapshots and clones"
+    )]
+    NoReflink { path: PathBuf },
+    #[error(
+        "{path}: it must be on the same file system as {other}, because they share their blocks"
+    )]
+    OtherFileSystem { path: PathBuf, other: PathBuf },
+    #[error("{path}: no space left on the file system: make room first")]
+    NoSpace { path: PathBuf },
+    #[error("{path}: permission denied: give the user that runs lunet access to it")]
+    Permission { path: PathBuf },
+    #[error("{path}: cannot {action}: {error}")]
+    Io { path: PathBuf, action: &'static str, error: io::Error },
+}
+
+impl SnapshotError {
+    fn new(path: &Path, action: &'static str, error: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NOTDIR) => Self::Missing { path },
+            Some(Errno::EXIST) => Self::Exists { path },
+            Some(Errno::NOSPC | Errno::DQUOT) => Self::NoSpace { path },
+            Some(Errno::ACCESS | Errno::PERM) => Self::Permission { path },
+            _ => Self::Io { path, action, error },
+        }
+    }
+}
+
+/// Keeps the present content of a volume in a new file, which is not meant to be written.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn snapshot(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
+    let from = Source::open(volume)?;
+    let mode = from.mode & !0o222;
+    from.copy(snapshot, mode, from.file_len()?)?.publish(snapshot, RenameFlags::NOREPLACE)
+}
+
+/// Makes a new volume with the content of a snapshot, or of another volume.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn clone(from: &Path, to: &Path) -> Result<(), SnapshotError> {
+    let from = Source::open(from)?;
+    let mode = from.mode | 0o200;
+    from.copy(to, mode, from.file_len()?)?.publish(to, RenameFlags::NOREPLACE)
+}
+
+/// Gives a volume the content of a snapshot. The volume's file is exchanged: who has it open keeps
+/// the old content, so the volume must be opened again. It keeps its size if the snapshot
+/// is smaller; what lies behind the snapshot's end reads as zeroes.
+///
+/// # Errors
+/// [`SnapshotError`]; the volume is as it was then.
+pub fn rollback(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
+    let action = "find the volume";
+    // A link to the volume stays a link.
+    let path = volume.canonicalize().map_err(|e| SnapshotError::new(volume, action, e))?;
+    let old = Source::open(&path)?;
+    let from = Source::open(snapshot)?;
+    let size = from.file_len()?.max(old.file_len()?);
+    from.copy(&path, old.mode, size)?.publish(&path, RenameFlags::empty())
+}
+
+/// Removes a snapshot, or the file of a volume. That it is gone is on stable storage then.
+///
+/// # Errors
+/// [`SnapshotError::Missing`], or what the file system says.
+pub fn remove(path: &Path) -> Result<(), SnapshotError> {
+    fs::remove_file(path).map_err(|e| SnapshotError::new(path, "remove the file", e))?;
+    sync_parent(path)
+}
+
+/// Removes the temporary files that interrupted calls have left in a directory, and tells how many.
+/// Those that are being made stay.
+///
+/// # Errors
+/// The directory cannot be read, or a file not be removed.
+pub fn tidy(directory: &Path) -> io::Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let ours = name.starts_with(b".") && name.ends_with(TEMPORARY.as_bytes());
+        if ours && entry.file_type()?.is_file() && discard(&entry.path())? {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Removes a temporary file unless somebody is at work on it. False if it is or is gone.
+fn discard(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => fs::remove_file(path).map(|()| true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// What is copied.
+struct Source {
+    path: PathBuf,
+    file: File,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, SnapshotError> {
+        let fail = |e| SnapshotError::new(path, "open the file", e);
+        // Opening a pipe would wait for its other end, so look first.
+        let found = path.metadata().map_err(fail)?;
+        if !found.is_file() {
+            return Err(SnapshotError::NotAFile { path: path.to_path_buf() });
+        }
+        let file = File::open(path).map_err(fail)?;
+        let mode = found.permissions().mode() & 0o777;
+        Ok(Self { path: path.to_path_buf(), file, mode, owner: (found.uid(), found.gid()) })
+    }
+
+    fn file_len(&self) -> Result<u64, SnapshotError> {
+        let found = self.file.metadata();
+        Ok(found.map_err(|e| SnapshotError::new(&self.path, "look at the file", e))?.len())
+    }
+
+    /// Makes a copy of `size` bytes, for the name `to`: complete and stored, but still under
+    /// another name.
+    fn copy(&self, to: &Path, mode: u32, size: u64) -> Result<Temporary, SnapshotError> {
+        let made = Temporary::create(to)?;
+        let fail = |action| move |e| SnapshotError::new(to, action, e);
+        self.share(&made.file, to)?;
+        let len = self.file_len()?;
+        let shared = made.file.metadata().map_err(fail("look at the copy"))?.len();
+        if shared != len {
+            // XFS reports a copy that it had to break off as a success.
+            return Err(SnapshotError::NoSpace { path: to.to_path_buf() });
+        }
+        if size != len {
+            made.file.set_len(size).map_err(fail("set the size of the copy"))?;
+        }
+        // An unprivileged lunet cannot give files away, and need not: they are its own.
+        let (user, group) = self.owner;
+        drop(std::os::unix::fs::fchown(&made.file, Some(user), Some(group)));
+        let mode = fs::Permissions::from_mode(mode);
+        made.file.set_permissions(mode).map_err(fail("set the permissions of the copy"))?;
+        made.file.sync_all().map_err(fail("store the copy"))?;
+        Ok(made)
+    }
+
+    fn share(&self, target: &File, to: &Path) -> Result<(), SnapshotError> {
+        // btrfs shares blocks only between files of the same kind: with copy-on-write or without.
+        if let Ok(flags) = rustix::fs::ioctl_getflags(&self.file) {
+            if flags.contains(IFlags::NOCOW) {
+                let _ = rustix::fs::ioctl_setflags(target, IFlags::NOCOW);
+            }
+        }
+        loop {
+            match rustix::fs::ioctl_ficlone(target, &self.file) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::XDEV) => {
+                    let (path, other) = (to.to_path_buf(), self.path.clone());
+                    return Err(SnapshotError::OtherFileSystem { path, other });
+                }
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
+                    return Err(SnapshotError::NoReflink { path: self.path.clone() });
+                }
+                Err(e) => return Err(SnapshotError::new(to, "share the blocks", e.into())),
+            }
+        }
+    }
+}
+
+/// A file under a temporary name; removed if it does not get its own.
+struct Temporary {
+    path: PathBuf,
+    file: File,
+    published: bool,
+}
+
+impl Temporary {
+    fn create(to: &Path) -> Result<Self, SnapshotError> {
+        let path = temporary(to)?;
+        let fail = |action| move |e| SnapshotError::new(to, action, e);
+        discard(&path).map_err(fail("remove what an interrupted try has left"))?;
+        let mut how = OpenOptions::new();
+        let file = how.read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(fail("create the file"))?;
+        let made = Self { path, file, published: false };
+        // Tells `tidy` that it is being made.
+        let locked = rustix::fs::flock(&made.file, FlockOperation::NonBlockingLockExclusive);
+        locked.map_err(|e| SnapshotError::new(to, "lock the file", e.into()))?;
+        Ok(made)
+    }
+
+    /// Gives the file its name.
+    fn publish(mut self, to: &Path, flags: RenameFlags) -> Result<(), SnapshotError> {
+        let renamed = rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags);
+        renamed.map_err(|e| SnapshotError::new(to, "name the copy", e.into()))?;
+        self.published = true;
+        sync_parent(to)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.published {
+            // If this fails too, the next try removes it.
+            drop(fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn temporary(to: &Path) -> Result<PathBuf, SnapshotError> {
+    let Some(name) = to.file_name() else {
+        return Err(SnapshotError::NotAFile { path: to.to_path_buf() });
+    };
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(TEMPORARY);
+    Ok(to.with_file_name(hidden))
+}
+
+fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
+    let directory = crate::file::parent(path);
+    let synced = File::open(directory).and_then(|d| d.sync_all());
+    synced.map_err(|e| SnapshotError::new(path, "store the name", e))
+}

@@ -1,0 +1,313 @@
+//! Snapshots, clones and sizes of ZFS volumes (zvols), by the `zfs` command. All functions block.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+
+/// Where the names of zvols lead to their devices.
+const NAMES: &str = "/dev/zvol";
+
+/// Where `zfs` is on systems that do not have it in an ordinary user's PATH.
+const SYSTEM: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+/// The longest name of a dataset, `zfs(8)`.
+const MAX_NAME: usize = 255;
+
+/// What is read of the command's output, in bytes.
+const MAX_OUTPUT: u64 = 16 << 20;
+
+/// How deep datasets lie in each other at most, `zfs(8)`.
+const MAX_DEPTH: usize = 50;
+
+/// Why something could not be done with a ZFS volume, in one sentence.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the variants' messages say what they and their fields mean")]
+pub enum ZfsError {
+    #[error(
+        "the command zfs is not in {places}: install the ZFS tools, or add their place to PATH"
+    )]
+    NoCommand { places: String },
+    #[error("{path}: it is not the device of a ZFS volume (below /dev/zvol, or one of /dev/zd*)")]
+    NotAZvol { path: PathBuf },
+    #[error(
+        "\"{name}\" is not a name that ZFS takes: use letters, digits and any of _ . : - and do \
+         not begin with a hyphen"
+    )]
+    Name { name: String },
+    #[error("{command}: {message}")]
+    Refused { command: String, message: String },
+    #[error("{command}: no answer within {} seconds; see what zpool status says", limit.as_secs())]
+    Hangs { command: String, limit: Duration },
+    #[error("{command}: {error}")]
+    Io { command: String, error: io::Error },
+    #[error("{command}: its answer cannot be understood: {line}")]
+    Answer { command: String, line: String },
+}
+
+/// The name of a ZFS volume: `POOL/NAME`, perhaps deeper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dataset(String);
+
+impl Dataset {
+    /// Takes a name.
+    ///
+    /// # Errors
+    /// [`ZfsError::Name`] if ZFS, or the command line of `zfs`, would not take it.
+    pub fn new(name: &str) -> Result<Self, ZfsError> {
+        let valid = name.contains('/') && name.len() <= MAX_NAME && name.split('/').all(is_part);
+        if valid {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(ZfsError::Name { name: name.to_owned() })
+        }
+    }
+
+    /// The volume whose device this is: a name below `/dev/zvol`, or what such a name leads to.
+    ///
+    /// # Errors
+    /// [`ZfsError::NotAZvol`].
+    pub fn of_device(device: &Path) -> Result<Self, ZfsError> {
+        Self::of_device_below(device, Path::new(NAMES))
+    }
+
+    fn of_device_below(device: &Path, names: &Path) -> Result<Self, ZfsError> {
+        let other = || ZfsError::NotAZvol { path: device.to_path_buf() };
+        let found = match device.strip_prefix(names) {
+            Ok(name) => Some(name.to_path_buf()),
+            Err(_) => {
+                let target = device.canonicalize().map_err(|_| other())?;
+                find(names, &target, MAX_DEPTH)
+                    .and_then(|path| Some(path.strip_prefix(names).ok()?.to_path_buf()))
+            }
+        };
+        let name = found.and_then(|path| path.to_str().map(str::to_owned)).ok_or_else(other)?;
+        Self::new(&name)
+    }
+
+    /// The device's path.
+    pub fn device(&self) -> PathBuf {
+        Path::new(NAMES).join(&self.0)
+    }
+
+    fn at(&self, snapshot: &str) -> Result<String, ZfsError> {
+        let name = format!("{self}@{snapshot}");
+        if is_part(snapshot) && name.len() <= MAX_NAME {
+            Ok(name)
+        } else {
+            Err(ZfsError::Name { name: snapshot.to_owned() })
+        }
+    }
+}
+
+impl fmt::Display for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A part of a name. `.` and `..` would lead elsewhere in a path, a hyphen would begin an option.
+fn is_part(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"_.:-".contains(&b);
+    !matches!(name, "" | "." | "..") && !name.starts_with('-') && name.bytes().all(known)
+}
+
+/// The link below a directory that leads to a device.
+fn find(directory: &Path, device: &Path, depth: usize) -> Option<PathBuf> {
+    for entry in fs::read_dir(directory).ok()?.flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().ok()?);
+        if kind.is_dir() && depth > 0 {
+            if let Some(found) = find(&path, device, depth - 1) {
+                return Some(found);
+            }
+        } else if path.canonicalize().is_ok_and(|target| target == device) {
+            return Some(path);
+        }
+    }
+    None
+}
+
+/// A snapshot of a ZFS volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZfsSnapshot {
+    /// Its name: what stands behind the `@`.
+    pub name: String,
+    /// When it was taken, in seconds since 1970.
+    pub created: u64,
+    /// What would be free without it, in bytes.
+    pub used: u64,
+}
+
+/// The `zfs` command.
+#[derive(Clone, Debug)]
+pub struct Zfs {
+    program: PathBuf,
+    limit: Duration,
+}
+
+impl Zfs {
+    /// Finds the command in a PATH (that of the process, if none is given) or where systems keep
+    /// it. A call of it may take as long as `limit`.
+    ///
+    /// # Errors
+    /// [`ZfsError::NoCommand`].
+    pub fn find(path: Option<&OsStr>, limit: Duration) -> Result<Self, ZfsError> {
+        let own = std::env::var_os("PATH").unwrap_or_default();
+        let mut places: Vec<PathBuf> = std::env::split_paths(path.unwrap_or(&own)).collect();
+        if path.is_none() {
+            places.extend(SYSTEM.map(PathBuf::from));
+        }
+        match places.iter().map(|place| place.join("zfs")).find(|file| file.is_file()) {
+            Some(program) => Ok(Self { program, limit }),
+            None => {
+                let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+                Err(ZfsError::NoCommand { places: places.join(":") })
+            }
+        }
+    }
+
+    /// Keeps the present content of a volume: `zfs snapshot`.
+    ///
+    /// # Errors
+    /// [`ZfsError`], for all functions here: what the command says is in it.
+    pub fn snapshot(&self, volume: &Dataset, snapshot: &str) -> Result<(), ZfsError> {
+        self.run(&["snapshot", &volume.at(snapshot)?]).map(drop)
+    }
+
+    /// Makes a new volume with the content of a snapshot: `zfs clone`.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn clone_to(&self, of: &Dataset, snapshot: &str, to: &Dataset) -> Result<(), ZfsError> {
+        self.run(&["clone", &of.at(snapshot)?, &to.0]).map(drop)
+    }
+
+    /// Gives a volume the content of its latest snapshot: `zfs rollback`. ZFS refuses an earlier
+    /// one, for which the later ones would have to go.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn rollback(&self, volume: &Dataset, snapshot: &str) -> Result<(), ZfsError> {
+        self.run(&["rollback", &volume.at(snapshot)?]).map(drop)
+    }
+
+    /// Removes a snapshot: `zfs destroy`.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn destroy_snapshot(&self, volume: &Dataset, snapshot: &str) -> Result<(), ZfsError> {
+        self.run(&["destroy", &volume.at(snapshot)?]).map(drop)
+    }
+
+    /// Removes a volume without snapshots: `zfs destroy`.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn destroy(&self, volume: &Dataset) -> Result<(), ZfsError> {
+        self.run(&["destroy", &volume.0]).map(drop)
+    }
+
+    /// Gives a volume another size in bytes, a multiple of its block size: `zfs set volsize`. Its
+    /// device has it at once. The caller must not make it smaller.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn resize(&self, volume: &Dataset, size: u64) -> Result<(), ZfsError> {
+        self.run(&["set", &format!("volsize={size}"), &volume.0]).map(drop)
+    }
+
+    /// The snapshots of a volume, the oldest first: `zfs list`.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn snapshots(&self, volume: &Dataset) -> Result<Vec<ZfsSnapshot>, ZfsError> {
+        let arguments = ["list", "-H", "-p", "-t", "snapshot", "-d", "1", "-s", "createtxg"];
+        let arguments = [&arguments[..], &["-o", "name,creation,used", &volume.0]].concat();
+        let text = self.run(&arguments)?;
+        text.lines().map(|line| self.listed(&arguments, volume, line)).collect()
+    }
+
+    fn listed(
+        &self,
+        arguments: &[&str],
+        volume: &Dataset,
+        line: &str,
+    ) -> Result<ZfsSnapshot, ZfsError> {
+        let mut fields = line.split('\t');
+        let mut next = || fields.next().unwrap_or_default();
+        let name = next().strip_prefix(&volume.0).and_then(|rest| rest.strip_prefix('@'));
+        match (name, next().parse(), next().parse()) {
+            (Some(name), Ok(created), Ok(used)) => {
+                Ok(ZfsSnapshot { name: name.to_owned(), created, used })
+            }
+            _ => Err(ZfsError::Answer { command: command(arguments), line: line.to_owned() }),
+        }
+    }
+
+    /// Runs the command to its end, and gives what it has printed. Without a shell; its
+    /// messages are to be in English.
+    fn run(&self, arguments: &[&str]) -> Result<String, ZfsError> {
+        let fail = |error| ZfsError::Io { command: command(arguments), error };
+        // In memory, so that a child cannot be held up by a full pipe nor hold us up by an open one.
+        let output = || rustix::fs::memfd_create("zfs", MemfdFlags::CLOEXEC).map(File::from);
+        let mut out = output().map_err(|e| fail(e.into()))?;
+        let mut err = output().map_err(|e| fail(e.into()))?;
+        let status = self.wait(arguments, &out, &err)?;
+        let text = read_back(&mut out).map_err(fail)?;
+        if status.success() {
+            return Ok(text);
+        }
+        let said = read_back(&mut err).map_err(fail)?;
+        let said: Vec<&str> = said.split_whitespace().collect();
+        let message = if said.is_empty() { status.to_string() } else { said.join(" ") };
+        Err(ZfsError::Refused { command: command(arguments), message })
+    }
+
+    fn wait(&self, arguments: &[&str], out: &File, err: &File) -> Result<ExitStatus, ZfsError> {
+        let fail = |error| ZfsError::Io { command: command(arguments), error };
+        let mut child = Command::new(&self.program)
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().map_err(fail)?)
+            .stderr(err.try_clone().map_err(fail)?)
+            .spawn()
+            .map_err(fail)?;
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if let Some(status) = child.try_wait().map_err(fail)? {
+                return Ok(status);
+            }
+            if start.elapsed() >= self.limit {
+                // It may be stuck in the kernel and not even die: do not wait for that.
+                drop(child.kill());
+                thread::sleep(pause);
+                drop(child.try_wait());
+                return Err(ZfsError::Hangs { command: command(arguments), limit: self.limit });
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+}
+
+fn command(arguments: &[&str]) -> String {
+    format!("zfs {}", arguments.join(" "))
+}
+
+fn read_back(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(MAX_OUTPUT).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests;

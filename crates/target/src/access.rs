@@ -1,0 +1,275 @@
+//! Who may see and reach what.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use lunet_iscsi::chap::{Account, Algorithms};
+use lunet_iscsi::target::Credentials;
+
+/// A set of initiators, by their names and their addresses. If it has names, an initiator must have one of
+/// them; if it has networks, it must come from one of them. An empty set is everybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Initiators {
+    names: Vec<String>,
+    networks: Vec<Network>,
+}
+
+impl Initiators {
+    /// Adds an iSCSI name. `*` stands for any characters, or none.
+    pub fn add_name(&mut self, pattern: &str) {
+        self.names.push(pattern.to_ascii_lowercase());
+    }
+
+    /// Adds a network.
+    pub fn add_network(&mut self, network: Network) {
+        self.networks.push(network);
+    }
+
+    /// True if the set is everybody.
+    pub fn is_everybody(&self) -> bool {
+        self.names.is_empty() && self.networks.is_empty()
+    }
+
+    /// True if the initiator with this name and address is one of them. Names are compared without regard
+    /// to case, as iSCSI names are (RFC 7143 section 4.2.7.1).
+    pub fn have(&self, name: &str, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let name = name.to_ascii_lowercase();
+        (self.names.is_empty() || self.names.iter().any(|pattern| matches(pattern, &name)))
+            && (self.networks.is_empty() || self.networks.iter().any(|net| net.has(address)))
+    }
+}
+
+/// True if a name fits a pattern.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // The last asterisk, and how much of the name it stands for.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, n));
+            p += 1;
+        } else if pattern.get(p) == Some(&name[n]) {
+            (p, n) = (p + 1, n + 1);
+        } else if let Some((at, taken)) = star {
+            star = Some((at, taken + 1));
+            (p, n) = (at + 1, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// An address, or all that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// The network of an address and the length of its prefix in bits. None if the prefix is longer than
+    /// the address.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        (bits <= most).then_some(Self { address, bits })
+    }
+
+    /// A single address.
+    pub fn host(address: IpAddr) -> Self {
+        Self { address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// True if the address is in it.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let (ours, theirs, width) = match (self.address, address) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                (u128::from(a.to_bits()), u128::from(b.to_bits()), 32)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits(), b.to_bits(), 128),
+            _ => return false,
+        };
+        // A shift by the whole width would be none.
+        (ours ^ theirs).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0
+    }
+
+    /// What one client can easily have all addresses of: an IPv4 address, or a /64 of IPv6.
+    pub fn of_client(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let prefix = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
+                Self { address: prefix.into(), bits: 64 }
+            }
+            address => Self::host(address),
+        }
+    }
+}
+
+/// Somebody who may log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Name and secret.
+    pub account: Account,
+    /// The initiators that may use it.
+    pub initiators: Initiators,
+}
+
+/// What has to be proved by CHAP, and what is proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The algorithms that will do.
+    pub algorithms: Algorithms,
+    /// Who may log in.
+    pub users: Vec<User>,
+    /// The target's own account.
+    pub mutual: Option<Account>,
+}
+
+/// The rules of a target, or of discovery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Who may see and reach it.
+    pub initiators: Initiators,
+    /// What they have to prove; nothing if there is none.
+    pub guard: Option<Guard>,
+    /// LUNs that not all of them see, each with those who do.
+    pub luns: Vec<(u16, Initiators)>,
+}
+
+impl Access {
+    /// True if this initiator may see and reach it.
+    pub fn admits(&self, name: &str, address: IpAddr) -> bool {
+        self.initiators.have(name, address)
+    }
+
+    /// True if this initiator sees a LUN.
+    pub fn shows(&self, lun: u16, name: &str, address: IpAddr) -> bool {
+        let rule = self.luns.iter().find(|(number, _)| *number == lun);
+        rule.is_none_or(|(_, initiators)| initiators.have(name, address))
+    }
+
+    /// What this initiator has to prove. A user that is not for it is unknown to it.
+    pub fn credentials(&self, name: &str, address: IpAddr) -> Option<Arc<Credentials>> {
+        let guard = self.guard.as_ref()?;
+        let users = guard.users.iter().filter(|user| user.initiators.have(name, address));
+        Some(Arc::new(Credentials {
+            algorithms: guard.algorithms,
+            accounts: users.map(|user| user.account.clone()).collect(),
+            mutual: guard.mutual.clone(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunet_iscsi::chap::Secret;
+
+    fn set(names: &[&str], networks: &[(&str, u8)]) -> Initiators {
+        let mut set = Initiators::default();
+        names.iter().for_each(|name| set.add_name(name));
+        for (address, bits) in networks {
+            set.add_network(Network::new(ip(address), *bits).expect("it fits"));
+        }
+        set
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_pattern_fits_whole_names() {
+        for (pattern, name, fits) in [
+            ("iqn.x:a", "iqn.x:a", true),
+            ("iqn.x:a", "iqn.x:ab", false),
+            ("iqn.x:ab", "iqn.x:a", false),
+            ("iqn.x:*", "iqn.x:", true),
+            ("iqn.x:*", "iqn.x:esx-1", true),
+            ("iqn.x:*", "iqn.y:esx-1", false),
+            ("*:esx-*", "iqn.x:esx-1", true),
+            ("*:esx-*-a", "iqn.x:esx-1-a-b", false),
+            ("*:esx-*-a", "iqn.x:esx-1-a-a", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("**", "", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn many_asterisks_do_not_take_for_ever() {
+        let pattern = format!("{}b", "a*".repeat(100));
+        assert!(!matches(&pattern, &"a".repeat(223)));
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_with_its_prefix() {
+        for (network, bits, address, has) in [
+            ("10.0.0.0", 24, "10.0.0.255", true),
+            ("10.0.0.0", 24, "10.0.1.0", false),
+            ("10.0.0.77", 24, "10.0.0.1", true),
+            ("0.0.0.0", 0, "255.255.255.255", true),
+            ("0.0.0.0", 0, "::1", false),
+            ("192.168.1.5", 32, "192.168.1.5", true),
+            ("192.168.1.5", 32, "192.168.1.4", false),
+            ("fd00::", 8, "fdff::1", true),
+            ("fd00::", 8, "fe80::1", false),
+            ("::", 0, "fe80::1", true),
+            ("::1", 128, "::1", true),
+            ("::1", 128, "::2", false),
+        ] {
+            let network = Network::new(ip(network), bits).expect("it fits");
+            assert_eq!(network.has(ip(address)), has, "{network:?} {address}");
+        }
+        assert_eq!((Network::new(ip("10.0.0.0"), 33), Network::new(ip("::"), 129)), (None, None));
+    }
+
+    #[test]
+    fn names_and_addresses_must_both_be_right() {
+        let both = set(&["iqn.x:a", "iqn.X:B*"], &[("10.0.0.0", 8), ("fd00::", 8)]);
+        assert!(both.have("iqn.x:a", ip("10.1.2.3")) && both.have("IQN.x:bee", ip("fd00::7")));
+        assert!(both.have("iqn.x:a", ip("::ffff:10.1.2.3")), "IPv4 over an IPv6 socket");
+        assert!(!both.have("iqn.x:c", ip("10.1.2.3")) && !both.have("iqn.x:a", ip("11.1.2.3")));
+        assert!(set(&[], &[]).have("iqn.x:c", ip("::1")) && set(&[], &[]).is_everybody());
+        assert!(set(&["iqn.x:c"], &[]).have("iqn.x:c", ip("::1")));
+        assert!(!set(&[], &[("127.0.0.1", 32)]).have("iqn.x:c", ip("::1")));
+    }
+
+    #[test]
+    fn a_user_of_others_is_unknown() {
+        let account =
+            |name: &str| Account { name: name.into(), secret: Secret::new(vec![b'x'; 12]) };
+        let user = |name: &str, initiators| User { account: account(name), initiators };
+        let access = Access {
+            guard: Some(Guard {
+                algorithms: Algorithms::ALL,
+                users: vec![user("a", set(&["iqn.x:a"], &[])), user("all", set(&[], &[]))],
+                mutual: None,
+            }),
+            luns: vec![(3, set(&["iqn.x:a"], &[]))],
+            ..Access::default()
+        };
+        let names = |initiator: &str| {
+            let credentials = access.credentials(initiator, ip("::1")).expect("there are some");
+            credentials.accounts.iter().map(|account| account.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("iqn.x:a"), ["a", "all"]);
+        assert_eq!(names("iqn.x:b"), ["all"]);
+        assert!(access.shows(3, "iqn.x:a", ip("::1")) && access.shows(4, "iqn.x:b", ip("::1")));
+        assert!(!access.shows(3, "iqn.x:b", ip("::1")));
+        assert!(Access::default().credentials("iqn.x:a", ip("::1")).is_none());
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_a_64() {
+        let same = |a, b| Network::of_client(ip(a)) == Network::of_client(ip(b));
+        assert!(same("10.0.0.1", "::ffff:10.0.0.1") && !same("10.0.0.1", "10.0.0.2"));
+        assert!(same("2001:db8::1", "2001:db8::ffff:1") && !same("2001:db8::1", "2001:db8:0:1::1"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Logins that are refused: counted, held against the client, and logged.
+
+use lunet_iscsi::pdu::LoginStatus;
+
+use super::Shard;
+use crate::throttle::Aim;
+
+impl Shard {
+    /// A login was refused with this status.
+    pub(super) fn refused(&mut self, slot: u32, status: u16) {
+        let conn = &self.conns[slot as usize];
+        let (peer, now) = (conn.peer.ip(), self.engine.now);
+        let identity = conn.proto.login_identity();
+        let count = &mut self.engine.protocol;
+        count.login_failures += 1;
+        let throttle = &self.core.throttle;
+        let known = LoginStatus::from_code(status);
+        match known {
+            Some(LoginStatus::AuthenticationFailure) => {
+                count.login_auth_failures += 1;
+                throttle.failed(peer, identity.map_or(Aim::Unknown, Aim::of), now);
+            }
+            Some(LoginStatus::NotFound) => {
+                count.login_not_found += 1;
+                throttle.failed(peer, Aim::Unknown, now);
+            }
+            Some(LoginStatus::AuthorizationFailure) => count.login_forbidden += 1,
+            Some(LoginStatus::ServiceUnavailable) => count.login_throttled += 1,
+            _ => {}
+        }
+        let Some(unlogged) = throttle.logs(now) else { return };
+        let why = match (conn.proto.authentication_error(), known) {
+            (Some(error), _) => error.to_string(),
+            (None, Some(LoginStatus::NotFound)) => {
+                "the target is not there, or not for this initiator".to_owned()
+            }
+            (None, Some(LoginStatus::AuthorizationFailure)) => {
+                "discovery is not for this initiator".to_owned()
+            }
+            (None, Some(LoginStatus::ServiceUnavailable)) => {
+                "too many failed logins from this address: it has to wait".to_owned()
+            }
+            (None, Some(status)) => format!("{status:?}"),
+            (None, None) => String::new(),
+        };
+        // What a stranger sends is not printed as it is.
+        let initiator = identity.map(|id| id.initiator_name.escape_debug().to_string());
+        let target = identity.and_then(|id| id.target_name.as_deref()).map(str::escape_debug);
+        tracing::warn!(
+            initiator = initiator.unwrap_or_default(),
+            target = target.map(|name| name.to_string()).unwrap_or_default(),
+            peer = %conn.peer,
+            status = format_args!("{status:#06x}"),
+            unlogged,
+            "login refused: {why}"
+        );
+    }
+}

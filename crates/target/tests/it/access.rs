@@ -1,0 +1,272 @@
+//! An initiator sees and reaches what is its own, and nothing else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_backends::Volume;
+use lunet_iscsi::chap::{Account, Algorithms, Secret};
+use lunet_iscsi::initiator::{Chap, ChapError, Data, Error, Mutual, Options};
+use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
+use lunet_scsi::{Identity, Unit};
+use lunet_target::{
+    Access, Config, Guard, Initiators, Layout, Network, Server, TargetEntry, User, VolumeEntry,
+};
+
+use crate::support::client::Client;
+use crate::support::{TARGET, config, memory, on_each_driver, start};
+
+const OTHER: &str = "iqn.2026-11.local.lunet:other";
+const A: &str = "iqn.2026-11.local.lunet:host-a";
+const B: &str = "iqn.2026-11.local.lunet:host-b";
+
+fn account(name: &str, secret: &str) -> Account {
+    Account { name: name.into(), secret: Secret::new(secret.as_bytes().to_vec()) }
+}
+
+fn alice() -> Account {
+    account("alice", "the secret of alice")
+}
+
+fn names(names: &[&str]) -> Initiators {
+    let mut set = Initiators::default();
+    names.iter().for_each(|name| set.add_name(name));
+    set
+}
+
+fn from(address: &str, bits: u8) -> Access {
+    let mut initiators = Initiators::default();
+    let address = address.parse().expect("an address");
+    initiators.add_network(Network::new(address, bits).expect("it fits"));
+    Access { initiators, ..Access::default() }
+}
+
+/// CHAP for Alice, and for Bob on host B only.
+fn guarded(mutual: bool) -> Access {
+    let user = |account, initiators| User { account, initiators };
+    let users = vec![
+        user(alice(), Initiators::default()),
+        user(account("bob", "the secret of bob"), names(&[B])),
+    ];
+    let mutual = mutual.then(|| account("storage", "the secret of the target"));
+    let guard = Guard { algorithms: Algorithms::ALL, users, mutual };
+    Access { guard: Some(guard), ..Access::default() }
+}
+
+/// Two volumes as LUNs 0 and 1 of a target, and another target.
+fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
+    let entry = |(n, volume): (usize, &Volume)| VolumeEntry {
+        name: format!("v{n}"),
+        volume: Arc::clone(volume),
+        unit: Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone()),
+        reservations: None,
+    };
+    let target = |name: &str, luns, access| TargetEntry {
+        name: name.into(),
+        luns,
+        access,
+        ..TargetEntry::default()
+    };
+    Layout {
+        volumes: volumes.iter().enumerate().map(entry).collect(),
+        targets: vec![
+            target(TARGET, vec![(0, 0), (1, 1)], access),
+            target(OTHER, vec![(0, 1)], from("192.0.2.0", 24)),
+        ],
+        discovery,
+    }
+}
+
+fn serve(access: Access, discovery: Access) -> (Server, SocketAddr, [Volume; 2]) {
+    let volumes = [memory(1), memory(1)];
+    let layout = layout(&volumes, access, discovery);
+    let config = Config { layout, ..config(vec![], lunet_ring::DriverChoice::Auto) };
+    let (server, address) = start(config);
+    (server, address, volumes)
+}
+
+fn as_host(name: &str) -> Options {
+    Options { initiator_name: name.into(), ..Client::options() }
+}
+
+fn with_chap(options: Options, account: Account, mutual: Option<&str>) -> Options {
+    let mutual = mutual.map(|secret| Mutual {
+        account: self::account("storage", secret),
+        id: 3,
+        challenge: vec![0x3c; 32],
+    });
+    Options { chap: Some(Chap { account, algorithms: Algorithms::ALL, mutual }), ..options }
+}
+
+fn refused(status: u16) -> Option<Error> {
+    Some(Error::LoginRefused { status, address: None })
+}
+
+#[test]
+fn chap_opens_a_target_in_one_direction_and_in_both() {
+    let (server, address, _) = serve(guarded(true), Access::default());
+    let login = |options| Client::try_login(address, options).err();
+    assert_eq!(login(with_chap(as_host(A), alice(), None)), None);
+    let right = Some("the secret of the target");
+    assert_eq!(login(with_chap(as_host(A), alice(), right)), None);
+    let wrong = Some("the secret of a thief");
+    let error = login(with_chap(as_host(A), alice(), wrong));
+    assert_eq!(error, Some(Error::Chap(ChapError::Target)));
+    // A name is bound to its initiators.
+    let bob = || account("bob", "the secret of bob");
+    assert_eq!(login(with_chap(as_host(B), bob(), None)), None);
+    assert_eq!(login(with_chap(as_host(A), bob(), None)), refused(0x0201));
+    assert_eq!(login(as_host(A)), refused(0x0201));
+    assert_eq!(login(Options { skip_security: true, ..as_host(A) }), refused(0x0201));
+    let stats = server.handle().stats().protocol;
+    assert_eq!((stats.logins, stats.login_failures, stats.login_auth_failures), (3, 3, 3));
+}
+
+#[test]
+fn who_guesses_has_to_wait_and_others_do_not() {
+    let (server, address, _) = serve(guarded(false), guarded(false));
+    let login = |options| Client::try_login(address, options).err();
+    let wrong = || with_chap(as_host(A), account("alice", "the secret of mallory"), None);
+    for _ in 0..5 {
+        assert_eq!(login(wrong()), refused(0x0201));
+    }
+    assert_eq!(login(wrong()), refused(0x0301));
+    // Not even the right secret is looked at now,
+    assert_eq!(login(with_chap(as_host(A), alice(), None)), refused(0x0301));
+    // but for something else it is.
+    let discovery = Options { target_name: None, ..as_host(A) };
+    assert_eq!(login(with_chap(discovery.clone(), alice(), None)), None);
+    assert_eq!(login(discovery), refused(0x0201));
+    // Names of targets cannot be guessed without end either.
+    let unknown = |n: u8| Options {
+        target_name: Some(format!("iqn.2026-11.local.lunet:x{n}")),
+        ..as_host(A)
+    };
+    let answers: Vec<_> = (0..7).map(|n| login(unknown(n))).collect();
+    assert_eq!(answers[..5], vec![refused(0x0203); 5]);
+    assert_eq!(answers[5..], vec![refused(0x0301); 2]);
+    let stats = server.handle().stats().protocol;
+    assert_eq!((stats.login_auth_failures, stats.login_not_found), (6, 5));
+    assert_eq!((stats.login_throttled, stats.login_failures), (4, 15));
+}
+
+/// Many connections at a time do not buy more guesses than one after the other.
+#[test]
+fn guesses_at_one_time_count_as_well() {
+    let (server, address, _) = serve(guarded(false), Access::default());
+    std::thread::scope(|scope| {
+        for n in 0..40 {
+            scope.spawn(move || {
+                let guess = account("alice", &format!("a wrong secret {n}"));
+                let error = Client::try_login(address, with_chap(as_host(A), guess, None)).err();
+                assert!(error == refused(0x0201) || error == refused(0x0301), "{error:?}");
+            });
+        }
+    });
+    let stats = server.handle().stats().protocol;
+    assert_eq!(stats.login_auth_failures + stats.login_throttled, 40);
+    // Each of the two shards may be at one when the other learns of the fifth, and while time
+    // passes there are more to be had.
+    assert!((5..=8).contains(&stats.login_auth_failures), "{stats:?}");
+}
+
+#[test]
+fn a_target_of_others_is_not_there() {
+    let access = Access { initiators: names(&["*:host-a"]), ..Access::default() };
+    let (server, address, _) = serve(access, Access::default());
+    let login = |options| Client::try_login(address, options).err();
+    assert_eq!(login(as_host(A)), None);
+    assert_eq!(login(as_host(B)), refused(0x0203));
+    let other = Options { target_name: Some(OTHER.into()), ..as_host(A) };
+    assert_eq!(login(other), refused(0x0203));
+    let discover = |name: &str| {
+        let options = Options { target_name: None, ..as_host(name) };
+        Client::try_login(address, options).expect("it is for everybody").targets()
+    };
+    assert_eq!(discover(A), [TARGET]);
+    assert_eq!(discover(B), [""; 0]);
+    drop(server);
+    // Discovery that is not for everybody hides nothing: it says so.
+    let (server, address, _) = serve(Access::default(), from("192.0.2.1", 32));
+    let options = Options { target_name: None, ..as_host(A) };
+    assert_eq!(Client::try_login(address, options).err(), refused(0x0202));
+    assert_eq!(Client::try_login(address, as_host(A)).err(), None);
+    assert_eq!(server.handle().stats().protocol.login_forbidden, 1);
+}
+
+/// Status and sense of TEST UNIT READY.
+fn state(client: &mut Client, lun: u16) -> (u8, u8) {
+    let answer = client.finish(lun, &[0; 6], Data::None);
+    if answer.sense.len() >= 14 { (answer.sense[12], answer.sense[13]) } else { (0, 0) }
+}
+
+const READY: (u8, u8) = (0, 0);
+const POWER_ON: (u8, u8) = (0x29, 0x00);
+const LUNS_CHANGED: (u8, u8) = (0x3f, 0x0e);
+const NO_SUCH_LUN: (u8, u8) = (0x25, 0x00);
+
+fn luns(client: &mut Client) -> Vec<u8> {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[9]) = (0xa0, 255);
+    let tag = client.start(0, &cdb, Data::Read(vec![0; 255]));
+    let Data::Read(data) = client.outcome(tag).data else { panic!("no data") };
+    let len = usize::from(data[3]);
+    data[8..8 + len].chunks(8).map(|lun| lun[1]).collect()
+}
+
+#[test]
+fn a_hidden_lun_is_not_there() {
+    on_each_driver(|driver| {
+        let volumes = [memory(1), memory(1)];
+        let masked = Access { luns: vec![(1, names(&[A]))], ..Access::default() };
+        let layout = |access| layout(&volumes, access, Access::default());
+        let config = Config { layout: layout(masked), ..config(vec![], driver) };
+        let (server, address) = start(config);
+        let mut a = Client::try_login(address, as_host(A)).expect("it may");
+        let mut b = Client::try_login(address, as_host(B)).expect("it may");
+        assert_eq!((luns(&mut a), luns(&mut b)), (vec![0, 1], vec![0]));
+        assert_eq!((state(&mut a, 0), state(&mut a, 0)), (POWER_ON, READY));
+        assert_eq!((state(&mut a, 1), state(&mut a, 1)), (POWER_ON, READY));
+        assert_eq!(a.write(1, 5, vec![7; 512]), 0);
+        // A LUN that does not exist looks the same.
+        assert_eq!((state(&mut b, 1), state(&mut b, 2)), (NO_SUCH_LUN, NO_SUCH_LUN));
+        assert_eq!(b.write(1, 5, vec![1; 512]), 2);
+        assert_eq!(b.read(1, 5, 1).0, 2);
+        for lun in [1, 2] {
+            let answer = b.manage(TmfFunction::LogicalUnitReset, lun, None);
+            assert_eq!(answer, TmfResponse::LunDoesNotExist);
+            let inquiry = [0x12, 0, 0, 0, 36, 0];
+            let tag = b.start(lun, &inquiry, Data::Read(vec![0; 36]));
+            let Data::Read(data) = b.outcome(tag).data else { panic!("no data") };
+            assert_eq!(data[0], 0x7f, "no device can be there");
+        }
+        assert_eq!(a.read(1, 5, 1).1, vec![7; 512]);
+        // While sessions run, what they see changes hands.
+        let other = Access { luns: vec![(1, names(&[B]))], ..Access::default() };
+        server.handle().apply(layout(other)).expect("it changes");
+        assert_eq!((state(&mut a, 1), state(&mut a, 0)), (NO_SUCH_LUN, LUNS_CHANGED));
+        assert_eq!((luns(&mut a), luns(&mut b)), (vec![0], vec![0, 1]));
+        assert_eq!((state(&mut b, 1), b.read(1, 5, 1).1), (POWER_ON, vec![7; 512]));
+        // And who may not stay is asked to leave.
+        let only_b = Access { initiators: names(&[B]), ..Access::default() };
+        server.handle().apply(layout(only_b)).expect("it changes");
+        assert!(a.is_closed_by_server());
+        assert_eq!(luns(&mut b), [0, 1]);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn addresses_decide_too() {
+    let loopback: IpAddr = [127, 0, 0, 1].into();
+    for (network, bits, status) in [
+        ("127.0.0.0", 8, None),
+        (&*loopback.to_string(), 32, None),
+        ("127.0.0.2", 32, refused(0x0203)),
+        ("::1", 128, refused(0x0203)),
+        ("0.0.0.0", 0, None),
+    ] {
+        let (_server, address, _) = serve(from(network, bits), Access::default());
+        assert_eq!(Client::try_login(address, as_host(A)).err(), status, "{network}/{bits}");
+    }
+}
