@@ -1,6 +1,6 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -25,7 +25,7 @@ use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{identity, ready};
+use crate::{files, identity, ready};
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
@@ -117,10 +117,10 @@ impl Source for Asked {
         let answer = match request {
             Request::Sessions => json(serde_json::to_value(self.handle.sessions())),
             Request::Stats => json(serde_json::to_value(self.handle.stats())),
-            Request::Volumes => self.manager.volumes(),
+            Request::Volumes => Ok(self.manager.volumes()),
             Request::Snapshots { volume } => self.manager.snapshots(volume.as_deref()),
-            Request::Targets => self.manager.targets(),
-            Request::Config => self.manager.configuration(),
+            Request::Targets => Ok(self.manager.targets()),
+            Request::Config => Ok(self.manager.configuration()),
             Request::Change { version, change } => {
                 let done = self.manager.change(version, &change);
                 done.and_then(|done| json(serde_json::to_value(done)))
@@ -156,11 +156,27 @@ fn say(text: &str) {
 /// Opens all volumes of a plan whose data directory is there.
 fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
     let mut all = BTreeMap::new();
+    tidy(&plan);
     for config in &plan.config.volumes {
         let volume = open(config, &plan.data)?;
         all.insert(config.name.clone(), Open { config: config.clone(), volume });
     }
     Ok(Served { server: plan.config.server.clone(), plan, machine, open: all })
+}
+
+/// Removes what snapshots and clones that were cut short have left.
+fn tidy(plan: &Plan) {
+    let file = |volume: &Volume| match volume.backend {
+        Backend::File { .. } => volume.path(&plan.data),
+        _ => None,
+    };
+    let files: Vec<PathBuf> = plan.config.volumes.iter().filter_map(file).collect();
+    let directories: BTreeSet<&Path> = files.iter().map(|file| files::parent(file)).collect();
+    for directory in directories {
+        if let Err(error) = lunet_backends::snapshot::tidy(directory) {
+            tracing::warn!("cannot look for leftovers in {}: {error}", directory.display());
+        }
+    }
 }
 
 /// Opens a volume.

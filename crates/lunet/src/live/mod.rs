@@ -15,6 +15,7 @@
 //! A step that fails goes straight to the last one: by the old configuration, that undoes all.
 
 mod apply;
+mod clones;
 mod journal;
 mod lists;
 mod served;

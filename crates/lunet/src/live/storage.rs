@@ -1,18 +1,56 @@
 //! What is asked of storage while it is served.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use lunet_backends::Volume;
-use rustix::fs::ioctl_ficlone;
-use rustix::io::Errno;
+use lunet_backends::zfs::{Dataset, Zfs};
 
-use super::served::Open;
+use super::served::{Open, backend};
 use crate::config::{self, Backend};
-use crate::{files, serve};
+use crate::serve;
+
+/// How long the `zfs` command may take. It waits for the pool, which may be busy.
+const ZFS_TIME: Duration = Duration::from_secs(60);
+
+/// What keeps the snapshots of a volume.
+pub enum Keeper {
+    /// Files that share their blocks with this one.
+    File(PathBuf),
+    /// ZFS.
+    Zfs(Zfs, Dataset),
+}
+
+/// What keeps the snapshots of a volume.
+///
+/// # Errors
+/// It can have none.
+pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
+    let name = &open.config.name;
+    match (&open.config.backend, open.config.path(data)) {
+        (Backend::File { .. }, Some(path)) => Ok(Keeper::File(path)),
+        (Backend::Block { path }, _) => {
+            let Ok(dataset) = Dataset::of_device(path) else {
+                bail!(
+                    "{} is no ZFS volume: snapshots need one, or a file on XFS or btrfs",
+                    path.display()
+                )
+            };
+            Ok(Keeper::Zfs(zfs()?, dataset))
+        }
+        _ => bail!(
+            "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or \
+             btrfs, or a ZFS volume",
+            backend(&open.config)
+        ),
+    }
+}
+
+/// The `zfs` command.
+pub fn zfs() -> Result<Zfs> {
+    Ok(Zfs::find(None, ZFS_TIME)?)
+}
 
 /// A volume with more room, on the same storage; without a size, that which the storage has by now.
 pub fn grow(open: &Open, data: &Path, size: Option<u64>) -> Result<Volume> {
@@ -30,24 +68,4 @@ pub fn with_size(config: &config::Volume, bytes: u64) -> config::Volume {
         Backend::Block { .. } => {}
     }
     config
-}
-
-/// A file that shares all blocks with another one until either is written to. On stable storage when
-/// this returns.
-pub fn share(from: &Path, to: &Path) -> Result<()> {
-    let copied = || -> io::Result<()> {
-        let source = File::open(from)?;
-        let copy = File::options().write(true).create_new(true).mode(0o600).open(to)?;
-        ioctl_ficlone(&copy, &source)?;
-        copy.sync_all()?;
-        files::sync_parent(to)
-    };
-    copied().map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::XDEV) => anyhow!(
-            "the file system of {} cannot share blocks between files: snapshots and clones need XFS \
-             or btrfs",
-            from.display()
-        ),
-        _ => anyhow!("cannot copy {} to {}: {error}", from.display(), to.display()),
-    })
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use lunet_backends::zfs::Dataset;
 use toml_edit::Value;
 
 use super::journal::Entry;
@@ -86,17 +87,17 @@ impl Manager {
             _ => {}
         }
         match (&open.config.backend, size) {
-            (Backend::Block { .. }, None) => {
-                let mut all = now.open.clone();
-                let volume = storage::grow(open, &now.plan.data, None)?;
-                all.insert(name.to_owned(), Open { volume, ..open.clone() });
-                self.adopt(now.with(now.plan.clone(), all))?;
+            (Backend::Block { .. }, None) => self.look_again(now, open)?,
+            (Backend::Block { path }, Some(size)) => {
+                let Ok(dataset) = Dataset::of_device(path) else {
+                    bail!(
+                        "volume {name} has the size of its device: make that larger, then `lunet \
+                         volume resize {name}` without a size"
+                    )
+                };
+                storage::zfs()?.resize(&dataset, size)?;
+                self.look_again(now, open)?;
             }
-            (Backend::Block { path }, Some(_)) => bail!(
-                "{} has the size of its device: make that larger, then `lunet volume resize {name}` \
-                 without a size",
-                path.display()
-            ),
             (_, None) => bail!("say how large volume {name} should be"),
             (Backend::Memory { .. }, _) => bail!(
                 "volume {name} is in memory, which does not grow: delete the volume, and create it \
@@ -136,8 +137,12 @@ impl Manager {
     ) -> Result<Done> {
         let open = now.volume(name)?;
         self.refuse_used(now, name, "delete it", force)?;
-        let snapshots = super::snapshots::list(&now.plan.data, open)?;
-        if !snapshots.is_empty() && !keep_data {
+        let is_file = matches!(open.config.backend, Backend::File { .. });
+        let snapshots = match is_file && !keep_data {
+            true => super::snapshots::list(&now.plan.data, open)?,
+            false => Vec::new(),
+        };
+        if !snapshots.is_empty() {
             bail!(
                 "volume {name} has {}: delete them first (`lunet volume snapshots {name}` shows \
                  them), or leave everything in place with --keep-data",
@@ -152,10 +157,7 @@ impl Manager {
             }
             editor.remove_volume(name)
         })?;
-        let file = match open.config.backend {
-            Backend::File { .. } => open.config.path(&now.plan.data),
-            _ => None,
-        };
+        let file = open.config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !open.config.read_only);
         let mut paths = vec![serve::reservations(&now.plan.data, name)];

@@ -28,7 +28,7 @@ struct Lun {
 struct Snapshot {
     volume: String,
     snapshot: String,
-    size_bytes: u64,
+    size_bytes: Option<u64>,
     created: u64,
 }
 
@@ -79,7 +79,7 @@ pub fn snapshots(answer: &Value) -> serde_json::Result<String> {
     for one in &snapshots {
         columns.row([
             harmless(&format!("{}@{}", one.volume, one.snapshot)),
-            units::size(one.size_bytes),
+            one.size_bytes.map_or_else(|| "-".to_owned(), units::size),
             units::date(one.created),
         ]);
     }

@@ -1,0 +1,121 @@
+//! Clones: new volumes with the content of others.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use lunet_backends::patience;
+use lunet_backends::snapshot as reflink;
+use lunet_backends::zfs::{Dataset, Zfs};
+use toml_edit::Value;
+
+use super::storage::{self, Keeper};
+use super::volumes::{check_new, no_lun_yet};
+use super::{Manager, Served, done, snapshots};
+use crate::config::edit;
+use crate::control::Done;
+use crate::plan::Plan;
+use crate::{files, serve, units};
+
+impl Manager {
+    pub(super) fn clone_volume(
+        &self,
+        now: &Served,
+        volume: &str,
+        snapshot: Option<&str>,
+        name: &str,
+    ) -> Result<Done> {
+        let open = now.volume(volume)?;
+        check_new(now, name)?;
+        let keeper = match snapshot {
+            Some(snapshot) => snapshots::find(now, volume, snapshot)?,
+            None => storage::keeper(open, &now.plan.data)?,
+        };
+        match (keeper, snapshot) {
+            (Keeper::File(file), Some(snapshot)) => {
+                self.clone_file(now, volume, &snapshots::path(&file, volume, snapshot), name)?;
+            }
+            (Keeper::File(file), None) => self.clone_file(now, volume, &file, name)?,
+            (Keeper::Zfs(zfs, dataset), Some(snapshot)) => {
+                self.clone_zvol(now, volume, &zfs, &dataset, snapshot, name)?;
+            }
+            (Keeper::Zfs(..), None) => bail!(
+                "ZFS clones snapshots only: `lunet volume snapshot {volume}@{name}` first, then \
+                 `lunet volume clone {volume}@{name} {name}`"
+            ),
+        }
+        let size = self.now().volume(name)?.volume.caps().bytes();
+        let from = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
+        let mut done =
+            done(format!("volume {name} of {} holds what {volume}{from} holds", units::size(size)));
+        done.notes.push(no_lun_yet(name));
+        Ok(done)
+    }
+
+    fn clone_file(&self, now: &Served, volume: &str, from: &Path, name: &str) -> Result<()> {
+        // Beside its source, since it shares its blocks.
+        let place = files::parent(from).join(format!("{name}.img"));
+        if place.exists() {
+            bail!("{} is there already: choose another name", place.display());
+        }
+        let found = from.metadata().with_context(|| format!("cannot read {}", from.display()))?;
+        let mut keys: Vec<(&str, Value)> = vec![("backend", "file".into())];
+        if place != now.plan.data.join(format!("{name}.img")) {
+            // Relative paths of the configuration start in the data directory, not where we are.
+            let place = std::path::absolute(&place).context("cannot tell where files are")?;
+            keys.push(("path", place.to_str().context("the path is not UTF-8 text")?.into()));
+        }
+        keys.push(("size", edit::size(found.len())));
+        let plan = self.clone_plan(now, volume, name, &keys)?;
+        self.add_volume(now, plan, name, Some(place.clone()), |config, plan| {
+            reflink::clone(from, &place)?;
+            serve::open(config, &plan.data)
+        })
+        .map(drop)
+    }
+
+    fn clone_zvol(
+        &self,
+        now: &Served,
+        volume: &str,
+        zfs: &Zfs,
+        source: &Dataset,
+        snapshot: &str,
+        name: &str,
+    ) -> Result<()> {
+        let pool = source.to_string();
+        let above = pool.rsplit_once('/').map_or("", |(above, _)| above);
+        let dataset = Dataset::new(&format!("{above}/{name}"))?;
+        let device: PathBuf = dataset.device();
+        let path = device.to_str().context("the path is not UTF-8 text")?;
+        let keys: [(&str, Value); 2] = [("backend", "block".into()), ("path", path.into())];
+        let plan = self.clone_plan(now, volume, name, &keys)?;
+        zfs.clone_to(source, snapshot, &dataset)?;
+        let added = self.add_volume(now, plan, name, None, |config, plan| {
+            // The device comes a moment after the volume.
+            let look = || if device.exists() { Ok(()) } else { Err(()) };
+            let _ = patience::retry(look, |()| true);
+            serve::open(config, &plan.data)
+        });
+        added.map(drop).inspect_err(|_| {
+            if let Err(error) = zfs.destroy(&dataset) {
+                tracing::warn!("the clone {dataset} is of no use, and stays: {error}");
+            }
+        })
+    }
+
+    /// The configuration with the clone in it.
+    fn clone_plan(
+        &self,
+        now: &Served,
+        volume: &str,
+        name: &str,
+        keys: &[(&str, Value)],
+    ) -> Result<Plan> {
+        self.edited(now, |editor| {
+            let inherited = editor.inherited(volume)?;
+            let inherited = inherited.iter().map(|(key, value)| (key.as_str(), value.clone()));
+            let all: Vec<_> = keys.iter().cloned().chain(inherited).collect();
+            editor.add_volume(name, &all)
+        })
+    }
+}
