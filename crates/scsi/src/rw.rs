@@ -238,7 +238,7 @@ fn synchronize(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
     })
 }
 
-/// WRITE SAME (SBC-4 5.50). A length of 0 is refused (WSNZ). PBDATA and LBDATA are obsolete; to
+/// WRITE SAME (SBC-4 5.50). A length of 0 means up to the last block, where WSNZ is 0. PBDATA and LBDATA are obsolete; to
 /// ignore them would write other data than an old initiator asks for, so they are refused.
 fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;

@@ -124,7 +124,8 @@ fn extended(unit: &Unit) -> Vec<u8> {
 fn block_limits(unit: &Unit) -> Vec<u8> {
     let limits = &unit.limits;
     let mut data = vec![0; 60];
-    data[0] = 0x01; // WSNZ
+    // WSNZ where WRITE SAME may unmap: a length that got lost would discard up to the end of the volume.
+    data[0] = u8::from(unit.is_thin());
     let longest = limits.max_compare_and_write_blocks.min(limits.max_transfer_blocks);
     data[1] = u8::try_from(longest).unwrap_or(u8::MAX);
     data[2..4].copy_from_slice(&limits.optimal_granularity_blocks.to_be_bytes());

@@ -206,7 +206,7 @@ fn write_same() {
         assert_eq!(task.transfer.data_out, 512);
         let task = go(&unit(), opcode, 0x08, 5, 512);
         assert_eq!(task.action, action(WriteSameSource::DataOut, true));
-        // WSNZ, UNMAP on a thick unit, ANCHOR, PBDATA, LBDATA.
+        // WSNZ on a thin unit, UNMAP on a thick one, ANCHOR, PBDATA, LBDATA.
         illegal(&go(&unit(), opcode, 0, 0, 512), Code::INVALID_FIELD_IN_CDB);
         illegal(&go(&unit_thick(), opcode, 0x08, 5, 512), Code::INVALID_FIELD_IN_CDB);
         for flags in [0x10, 0x18, 0x02, 0x04] {
@@ -222,6 +222,24 @@ fn write_same() {
     assert_eq!(task.action, action(WriteSameSource::Zeroes, false));
     assert_eq!(task.transfer, Transfer::default());
     assert_eq!(go(&unit(), 0x93, 0x09, 5, 0).action, action(WriteSameSource::Zeroes, true));
+}
+
+#[test]
+fn write_same_of_no_blocks_goes_to_the_end_of_a_thick_unit() {
+    let unit = unit_thick();
+    let most = unit.limits.max_write_same_blocks;
+    for opcode in [0x41, 0x93] {
+        let go = |lba| run_expecting(&unit, &rw(opcode, 0, lba, 0), 0, 512);
+        for blocks in [1, most] {
+            let range = range(BLOCKS - blocks, blocks);
+            let source = WriteSameSource::DataOut;
+            let action = Action::WriteSame { range, source, unmap: false };
+            assert_eq!(go(BLOCKS - blocks).action, action);
+        }
+        illegal(&go(BLOCKS - most - 1), Code::INVALID_FIELD_IN_CDB);
+        illegal(&go(BLOCKS), Code::LBA_OUT_OF_RANGE);
+        illegal(&go(BLOCKS + 1), Code::LBA_OUT_OF_RANGE);
+    }
 }
 
 /// A parameter list of UNMAP with a right header.
