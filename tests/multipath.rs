@@ -316,7 +316,7 @@ fn libiscsis_multipath_tests_pass_over_two_portals() -> Result<()> {
     let config = format!("{PORTALS}{TARGET_BOTH}{TARGET_SECOND}");
     let server = Serve::config(config).start()?;
     let [one, two] = portals(&server)?;
-    for test in ["Simple", "Reset"] {
+    for test in ["Simple", "Reset", "CompareAndWrite", "CompareAndWriteAsync"] {
         let mut command = Command::new(conformance::PROGRAM);
         command.args(["--dataloss", "--verbose", "--Verbose-scsi"]);
         command.arg(format!("--test=ALL.MultipathIO.{test}"));
