@@ -250,6 +250,7 @@ fn special() -> Vec<Configuration> {
     let thin = &format!("backend = \"file\"\nsize = {SIZE}");
     let full = &format!("{thin}\nprovisioning = \"full\"");
     let direct = &format!("{thin}\ncache = \"direct\"");
+    let removable = &format!("{thin}\nremovable = true");
     let another = format!("[volumes.b]\nbackend = \"memory\"\nsize = {SIZE}\n");
     let second_portal = "[[portal]]\naddress = \"{second}\"\ntag = 2\n".to_owned();
     let second_target = format!("[[target]]\nname = \"{TARGET}-2\"\nluns = [\"a\"]\n");
@@ -257,6 +258,7 @@ fn special() -> Vec<Configuration> {
         Configuration::new("thin", "a thin file, as it comes", thin),
         Configuration::new("full", "a fully provisioned file", full),
         Configuration::new("direct", "a file with direct I/O", direct),
+        Configuration::new("removable", "a removable medium", removable),
         Configuration {
             image: true,
             leaves_out: writes,
@@ -325,8 +327,14 @@ fn aborts(name: &str) -> Option<&'static str> {
 }
 
 /// The few configurations that together run every test that can run at all.
-pub const SELECTION: [&str; 4] =
-    ["two-portals", "read-only", "memory-512e-epoll-digests", "block-4kn-io_uring"];
+pub const SELECTION: [&str; 6] = [
+    "two-portals",
+    "full",
+    "removable",
+    "read-only",
+    "memory-512e-epoll-digests",
+    "block-4kn-io_uring",
+];
 
 #[cfg(test)]
 mod tests {
