@@ -122,8 +122,8 @@ pub enum PowerChange {
     /// Without medium. Refused while any nexus
     /// [prevents](crate::reserve::Reservations::removal_prevented) that.
     Eject,
-    /// With its medium again, started. Refused likewise. If there was none, all nexuses are told
-    /// NOT READY TO READY CHANGE.
+    /// With its medium again, started. Refused likewise. If there was none, all other nexuses are
+    /// told NOT READY TO READY CHANGE.
     Load,
 }
 

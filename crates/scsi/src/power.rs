@@ -11,9 +11,13 @@ pub(crate) const NO_MEDIUM: Sense = Sense::new(Key::NotReady, Code::MEDIUM_NOT_P
 
 /// START STOP UNIT (SBC-4 5.31). There are no timers, so the power conditions that work with them are
 /// refused.
+///
+/// A removable unit takes nothing for a change but LOEJ: it is not stopped while its medium is in, and
+/// any power condition will do. So do the devices that it stands for, and libiscsi's suite asks for it.
 pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let cdb = cx.cdb;
     let change = match cdb.byte(4) >> 4 {
+        0x4..=0xF if unit.removable => PowerChange::Active,
         // START_VALID: START and LOEJ say what to do.
         0x0 => {
             if !unit.removable {
@@ -22,8 +26,8 @@ pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
             match (cdb.flag(4, 0x02), cdb.flag(4, 0x01)) {
                 (true, true) => PowerChange::Load,
                 (true, false) => PowerChange::Eject,
-                (false, true) => PowerChange::Active,
-                (false, false) => PowerChange::Stopped,
+                (false, false) if !unit.removable => PowerChange::Stopped,
+                (false, _) => PowerChange::Active,
             }
         }
         0x1 => PowerChange::Active,
@@ -46,9 +50,11 @@ pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     }
     // What leaves the unit is complete, whatever NO_FLUSH says.
     let flush = match change {
+        // Asked to stop: no power condition, START = 0, NO_FLUSH = 0.
+        PowerChange::Active => cdb.byte(4) & 0xF5 == 0,
         PowerChange::Eject => !unit.state.ejected(),
         PowerChange::Stopped | PowerChange::Standby => !cdb.flag(4, 0x04),
-        PowerChange::Active | PowerChange::Idle | PowerChange::Load => false,
+        PowerChange::Idle | PowerChange::Load => false,
     };
     Ok(Task::still(Action::Power(Power { change, flush, immediate: cdb.flag(1, 0x01) })))
 }

@@ -25,6 +25,13 @@ fn only_a_removable_unit_says_so_and_can_be_ejected() {
     assert_eq!(power(0x02), action(PowerChange::Eject, true));
     assert_eq!(power(0x06), action(PowerChange::Eject, true));
     assert_eq!(power(0x03), action(PowerChange::Load, false));
+    // It does not stop, and any power condition will do.
+    assert_eq!(power(0x00), action(PowerChange::Active, true));
+    assert_eq!(power(0x04), action(PowerChange::Active, false));
+    assert_eq!(power(0x01), action(PowerChange::Active, false));
+    for condition in 0x4..=0xF {
+        assert_eq!(power(condition << 4 | 0x02), action(PowerChange::Active, false));
+    }
     assert_eq!(run(&removable, &[0x1E, 0, 0, 0, 1, 0]).action, Action::PreventRemoval(true));
     assert_eq!(run(&removable, &[0x1E, 0, 0, 0, 0, 0]).action, Action::PreventRemoval(false));
     illegal(&run(&removable, &[0x1E, 0, 0, 0, 2, 0]), Code::INVALID_FIELD_IN_CDB);

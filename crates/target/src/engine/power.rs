@@ -14,10 +14,12 @@ impl Engine {
             && self.volumes[volume].core.reservations.with(|state| state.removal_prevented())
     }
 
-    /// Carries START STOP UNIT out, once the flush is done.
+    /// Carries START STOP UNIT out: once the flush is done, or before it if that was answered already.
     pub(super) fn change_power(&mut self, index: u32) {
         let task = &mut self.tasks[index as usize];
-        let Some(change) = task.power.filter(|_| task.sense.is_none()) else { return };
+        let Some((change, seat)) = task.power.take().filter(|_| task.sense.is_none()) else {
+            return;
+        };
         let core = &self.volumes[task.volume].core;
         if !matches!(change, PowerChange::Eject | PowerChange::Load) {
             core.unit.state.change_power(change);
@@ -28,7 +30,11 @@ impl Engine {
             if state.removal_prevented() {
                 task.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
             } else if core.unit.state.change_power(change) {
-                state.attend_all(Attention::MediumChanged);
+                // Whoever loaded it knows.
+                match seat {
+                    Some(seat) => state.attend_others(seat, Attention::MediumChanged),
+                    None => state.attend_all(Attention::MediumChanged),
+                }
             }
         });
     }

@@ -139,7 +139,7 @@ impl Engine {
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
         task.stable = matches!(task.job, Job::Write(Write { fua: true, .. }));
-        task.power = plan.power;
+        task.power = plan.power.map(|change| (change, conn.seat(arrival.lun)));
         // What is answered now goes on without a connection.
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.insert_task(task);
@@ -176,8 +176,9 @@ impl Engine {
 
     /// Starts a job whose command has been answered: a flush.
     fn set_off(&mut self, index: u32) {
+        // The next command finds what this one was told.
+        self.change_power(index);
         if self.pump_bare(index) {
-            self.change_power(index);
             self.remove_task(index);
         }
     }

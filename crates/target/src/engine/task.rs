@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
 use lunet_ring::{Buf, Payload};
+use lunet_scsi::reserve::Seat;
 use lunet_scsi::{PowerChange, Sense, Transfer};
 
 use super::Engine;
@@ -56,8 +57,8 @@ pub struct Task {
     pub refused: Option<u8>,
     /// What it has written is on stable storage, as far as it must be.
     pub stable: bool,
-    /// What becomes of its unit when it is done.
-    pub power: Option<PowerChange>,
+    /// What becomes of its unit when it is done, and the nexus that wants it.
+    pub power: Option<(PowerChange, Option<Seat>)>,
     /// It has the engine's spare buffer.
     pub spare: bool,
     /// Its place in the line for a range of the volume.
