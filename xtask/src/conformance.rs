@@ -54,22 +54,24 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let names: Vec<String> = names.into_iter().filter(|n| n.contains(&arguments.only)).collect();
     ensure!(!names.is_empty(), "no test has `{}` in its name", arguments.only);
     match (&arguments.url, arguments.peer) {
-        (Some(url), _) => summary(url, &other(url, &names)?),
+        (Some(url), _) => other(url, url, &names),
         (None, Peer::Lunet) => all_configurations(&arguments, &names),
         (None, Peer::Tgt) => {
             let dir = scratch("lunet-conformance-")?;
             let path = dir.path().join("volume");
             File::create(&path)?.set_len(512 << 20)?;
             let tgt = Tgt::start(&[&path], &[], None)?;
-            summary("tgt", &other(&tgt.url(FIRST_LUN), &names)?)
+            other("tgt", &tgt.url(FIRST_LUN), &names)
         }
     }
 }
 
 /// A target that is not started from a configuration.
-fn other(url: &str, names: &[String]) -> Result<Report> {
+fn other(name: &str, url: &str, names: &[String]) -> Result<()> {
     let urls = [url.to_owned(), url.to_owned()];
-    conformance::run(&urls, names, |_| None, |case| progress("", case))
+    let report = conformance::run(&urls, names, |_| None, |case| progress("", case))?;
+    print!("{}", report.failures());
+    summary(name, &report)
 }
 
 fn all_configurations(arguments: &Arguments, names: &[String]) -> Result<()> {
@@ -98,6 +100,7 @@ fn all_configurations(arguments: &Arguments, names: &[String]) -> Result<()> {
         print!("{:32} ", configuration.name);
         // Every configuration is told of before the first failure ends it.
         let _ = summary("", &outcome.report);
+        print!("{}", outcome.report.failures());
         all.cases.extend(outcome.report.cases.iter().cloned());
     }
     summary("all together", &all)
@@ -128,7 +131,6 @@ fn summary(name: &str, report: &Report) -> Result<()> {
         "{name} {} tests: {} passed, {} skipped, {} not started, {} failed, {} hung, {} unfit",
         c.total, c.passed, c.skipped, c.left_out, c.failed, c.hung, c.unfit
     );
-    print!("{}", report.failures());
     ensure!(c.failed + c.hung == 0, "not every test that ran passed");
     Ok(())
 }
