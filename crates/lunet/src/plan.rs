@@ -203,6 +203,7 @@ fn demo(options: &Options) -> Config {
         serial: None,
         naa: None,
         eui: None,
+        layers: Vec::new(),
     };
     // A volume that is there already keeps the size that it was made with.
     let there = volume.path(&data).and_then(|path| fs::metadata(path).ok());

@@ -254,7 +254,7 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
         block_size: volume.block_size,
         physical_block_size: volume.physical_block_size,
         read_only: volume.read_only,
-        layers: Vec::new(),
+        layers: volume.layers.clone(),
     }
 }
 

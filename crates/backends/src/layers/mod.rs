@@ -7,6 +7,7 @@ mod channel;
 mod rules;
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub struct Layer {
     /// To which operations.
     pub ops: Ops,
     /// Only to those that touch this range, in bytes. A flush has no place, and touches all.
-    pub range: Option<ByteRange>,
+    pub range: Option<Range<u64>>,
     /// To how many of them.
     pub which: Which,
 }

@@ -1,5 +1,6 @@
 //! What becomes of an operation.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -65,7 +66,8 @@ impl Rules {
 
     fn hits(&mut self, index: usize, op: Op, range: ByteRange) -> bool {
         let State { layer, on, matched } = &self.shared.layers[index];
-        let here = layer.range.is_none_or(|of| op == Op::Flush || of.overlaps(range));
+        let overlaps = |of: &Range<u64>| of.start < range.end() && range.offset < of.end;
+        let here = op == Op::Flush || layer.range.as_ref().is_none_or(overlaps);
         if !layer.ops.has(op) || !here || !on.load(Ordering::SeqCst) {
             return false;
         }
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn only_the_operations_in_the_range_are_hit() {
         let mut layer = Layer::new(Effect::Fault(5), Ops { flush: true, ..Ops::WRITE });
-        layer.range = Some(HERE);
+        layer.range = Some(HERE.offset..HERE.end());
         let mut rules = rules(&[layer]);
         assert!(fails(&mut rules, WRITE, HERE));
         assert!(fails(&mut rules, Op::Write { fua: true }, ByteRange::new(0, 8193)));

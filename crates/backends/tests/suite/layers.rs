@@ -49,7 +49,7 @@ fn a_delayed_volume_is_still_a_volume() {
 fn faults_hit_what_they_are_meant_for() {
     for driver in DRIVERS {
         let mut write = Layer::new(Effect::Fault(28), Ops::WRITE);
-        write.range = Some(ByteRange::new(0, 4096));
+        write.range = Some(0..4096);
         let flush = Layer { which: Which::Nth(2), ..Layer::new(Effect::Fault(5), Ops::FLUSH) };
         let (mut on_loop, controls) = on_loop(memory(), &[write, flush], driver);
         on_loop.write(4096, &[1; 4096]).unwrap();

@@ -2,6 +2,7 @@
 
 pub mod edit;
 mod files;
+mod layers;
 mod mistake;
 mod reader;
 pub mod schema;
@@ -17,6 +18,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lunet_backends::layers::Layer;
 use lunet_scsi::Designator;
 use lunet_scsi::alua::{AccessState, Alua};
 use toml::de::DeTable;
@@ -189,6 +191,8 @@ pub struct Volume {
     pub naa: Option<Designator>,
     /// EUI-64 based designator.
     pub eui: Option<Designator>,
+    /// What makes the volume fail, slow or hang; for tests.
+    pub layers: Vec<Layer>,
 }
 
 /// Where the blocks of a volume are kept.

@@ -167,6 +167,17 @@ pub(crate) fn integer(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result
     if range.contains(&number) { Ok(number) } else { Err(wanted()) }
 }
 
+/// A part of the whole, from 0 to 1.
+pub(crate) fn share(value: &DeValue<'_>) -> Result<f64, String> {
+    let number = match value {
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        DeValue::Integer(number) => number.as_str().parse().ok(),
+        _ => None,
+    };
+    let number = number.filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "must be a number from 0.0 to 1.0".to_owned())
+}
+
 /// A size in bytes within bounds: a string with a unit, or an integer.
 pub(crate) fn size(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result<u64, String> {
     let bytes = match value {

@@ -116,6 +116,24 @@ pub const VOLUME: Table = Table {
         key("serial", "string", "(from the volume's identity)"),
         key("naa", "string", "(from the volume's identity)"),
         key("eui", "string", "(from the volume's identity)"),
+        key("layers", "array of tables", "(none)"),
+    ],
+};
+
+/// `[[volumes.NAME.layers]]`
+pub const LAYER: Table = Table {
+    heading: "[[volumes.NAME.layers]]",
+    keys: &[
+        key("fault", "string", "(none)"),
+        key("errno", "string", "\"EIO\""),
+        key("delay", "duration", "(none)"),
+        key("spread", "duration", "\"0s\""),
+        key("on", "string", "\"all\""),
+        key("hang", "string", "(none)"),
+        key("share", "number", "1.0"),
+        key("nth", "integer", "(all)"),
+        key("from", "size", "(the start)"),
+        key("to", "size", "(the end)"),
     ],
 };
 
@@ -131,7 +149,7 @@ pub const TARGET: Table = Table {
 };
 
 /// Every kind of table below the top.
-pub const TABLES: &[&Table] = &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &TARGET];
+pub const TABLES: &[&Table] = &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET];
 
 /// The candidate that looks most like `name`, if one looks enough like it.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use lunet_backends::layers::{Effect, Layer, Ops, Which};
 use proptest::prelude::*;
 
 use super::*;
@@ -215,6 +216,40 @@ fn volumes_have_what_their_backend_needs_and_nothing_else() {
     let text = with("[volumes.a]\nbackend = 'file'\nblock-size = 4096\nphysical-block-size = 512");
     one(&text, 5, "volumes.a.physical-block-size", "smaller than block-size");
     one(&with("[volumes.'../x']\nbackend = 'file'"), 2, "volumes.../x", "name of a volume");
+}
+
+#[test]
+fn a_layer_does_one_thing() {
+    let volume =
+        |layer| with(&format!("[volumes.a]\nbackend = 'null'\nsize = 512\nlayers = {layer}"));
+    for (layers, key, words) in [
+        ("'delay'", "", "an array of tables"),
+        ("['delay']", "", "must be a table"),
+        ("[{ }]", "", "one of fault, delay and hang"),
+        ("[{ delay = '5ms' }, { fault = 'read', hang = 'read' }]", "", "one of fault, delay"),
+        ("[{ delai = '5ms', hang = 'all' }]", ".delai", "did you mean \"delay\"?"),
+        ("[{ fault = 'wirte' }]", ".fault", "did you mean \"write\"?"),
+        ("[{ fault = 'write', errno = 'EWHAT' }]", ".errno", "must be one of \"EIO\""),
+        ("[{ fault = 'write', spread = '1ms' }]", ".spread", "it belongs to delay"),
+        ("[{ hang = 'write', share = 1.5 }]", ".share", "from 0.0 to 1.0"),
+        ("[{ hang = 'write', share = 0.5, nth = 1 }]", ".nth", "contradicts share"),
+        ("[{ hang = 'write', nth = 0 }]", ".nth", "from 1"),
+        ("[{ hang = 'write', from = 4096, to = 4096 }]", ".to", "larger than from"),
+        ("[{ delay = '2d' }]", ".delay", "2d"),
+    ] {
+        one(&volume(layers), 5, &format!("volumes.a.layers{key}"), words);
+    }
+    let text = volume(
+        "[{ delay = '5ms', spread = '1ms', on = 'read' }, { fault = 'write', share = 0.01, \
+         errno = 'ENOSPC', from = '1MiB' }, { hang = 'flush', nth = 3 }]",
+    );
+    let millis = Duration::from_millis;
+    let delay = Effect::Delay { time: millis(5), spread: millis(1) };
+    let fault = Layer::new(Effect::Fault(28), Ops::WRITE);
+    let fault = Layer { which: Which::Share(10_000), range: Some(1 << 20..u64::MAX), ..fault };
+    let hang = Layer { which: Which::Nth(3), ..Layer::new(Effect::Hang, Ops::FLUSH) };
+    let expected = vec![Layer::new(delay, Ops::READ), fault, hang];
+    assert_eq!(check(&text).expect("right").volumes[0].layers, expected);
 }
 
 #[test]

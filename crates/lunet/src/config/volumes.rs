@@ -2,6 +2,7 @@
 
 use lunet_scsi::Designator;
 
+use super::layers::layers;
 use super::mistake::Mistakes;
 use super::reader::{At, Convert, Section, boolean, choice, integer, label, size, string};
 use super::schema;
@@ -10,7 +11,7 @@ use super::{Backend, Cache, Provisioning, Volume};
 use crate::names;
 
 /// The largest volume: what a file offset can express, in bytes.
-const MAX_SIZE: u64 = 1 << 62;
+pub(super) const MAX_SIZE: u64 = 1 << 62;
 
 const CACHES: &[(&str, Cache)] = &[("buffered", Cache::Buffered), ("direct", Cache::Direct)];
 
@@ -118,6 +119,7 @@ fn volume(
         serial,
         naa,
         eui,
+        layers: layers(table, mistakes),
     })
 }
 
