@@ -198,6 +198,7 @@ fn demo(options: &Options) -> Config {
         physical_block_size: None,
         read_only: false,
         removable: false,
+        threshold: None,
         vendor: None,
         product: None,
         serial: None,

@@ -193,7 +193,12 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     VolumeEntry {
         name: config.name.clone(),
         volume: open.volume.clone(),
-        unit: Unit { removable: config.removable, alua: served.server.alua, ..unit },
+        unit: Unit {
+            removable: config.removable,
+            threshold: config.threshold,
+            alua: served.server.alua,
+            ..unit
+        },
         reservations: Some(reservations(&served.plan.data, &config.name)),
     }
 }

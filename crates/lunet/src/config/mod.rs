@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lunet_backends::layers::Layer;
-use lunet_scsi::Designator;
 use lunet_scsi::alua::{AccessState, Alua};
+use lunet_scsi::{Designator, Threshold};
 use toml::de::DeTable;
 
 pub use mistake::Mistake;
@@ -181,6 +181,8 @@ pub struct Volume {
     pub read_only: bool,
     /// Initiators may eject the medium and load it again.
     pub removable: bool,
+    /// When initiators are told that the storage below fills up.
+    pub threshold: Option<Threshold>,
     /// T10 vendor identification.
     pub vendor: Option<String>,
     /// Product identification.

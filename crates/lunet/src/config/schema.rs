@@ -111,6 +111,7 @@ pub const VOLUME: Table = Table {
         key("removable", "boolean", "false"),
         key("cache", "string", "\"buffered\""),
         key("provisioning", "string", "\"thin\""),
+        key("threshold", "string", "(none)"),
         key("vendor", "string", "\"LUNET\""),
         key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),

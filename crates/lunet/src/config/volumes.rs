@@ -1,6 +1,6 @@
 //! `[volumes.NAME]`
 
-use lunet_scsi::Designator;
+use lunet_scsi::{Designator, Threshold};
 
 use super::layers::layers;
 use super::mistake::Mistakes;
@@ -35,6 +35,7 @@ const ONLY: &[(&str, &[Kind])] = &[
     ("size", &[Kind::File, Kind::Memory, Kind::Null]),
     ("cache", &[Kind::File]),
     ("provisioning", &[Kind::File]),
+    ("threshold", &[Kind::File]),
 ];
 
 /// A volume of the file; `value` is None if something is wrong with it (noted).
@@ -107,6 +108,7 @@ fn volume(
     let naa = designator(table, others, "naa", |volume| volume.naa, mistakes);
     let eui = designator(table, others, "eui", |volume| volume.eui, mistakes);
     let backend = backend(table, kind?.value, block_size, mistakes)?;
+    let threshold = threshold(table, &backend, mistakes);
     Some(Volume {
         name: name.to_owned(),
         backend,
@@ -114,6 +116,7 @@ fn volume(
         physical_block_size,
         read_only,
         removable,
+        threshold,
         vendor,
         product,
         serial,
@@ -121,6 +124,21 @@ fn volume(
         eui,
         layers: layers(table, mistakes),
     })
+}
+
+/// `threshold`. The storage below a volume that has all its space already has nothing more to give to it.
+fn threshold(table: &Section<'_>, backend: &Backend, mistakes: &mut Mistakes) -> Option<Threshold> {
+    let read: Convert<'_, Threshold> = &|value| {
+        let text = string(value)?;
+        let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok());
+        percent.and_then(Threshold::new).ok_or_else(|| "must be \"1%\" to \"99%\"".to_owned())
+    };
+    let found = table.get("threshold", read, mistakes)?;
+    if matches!(backend, Backend::File { provisioning: Provisioning::Full, .. }) {
+        let text = "has no meaning for a volume with provisioning = \"full\"";
+        mistakes.add(found.offset, table.key("threshold"), text);
+    }
+    Some(found.value)
 }
 
 /// `naa` or `eui`. Two volumes with the same are one to every initiator, and their data gets mixed up.

@@ -27,8 +27,8 @@ fn one_command_with_service_action() {
         [0, 3, 0, 16, 0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04];
     assert_eq!(data(run(&unit(), &ask(2, 0x9E, 0x10))), expected);
     assert_eq!(data(run(&unit(), &ask(3, 0x9E, 0x10))), expected);
-    assert_eq!(data(run(&unit(), &ask(2, 0x9E, 0x12))), UNSUPPORTED);
-    assert_eq!(data(run(&unit(), &ask(3, 0x9E, 0x12))), UNSUPPORTED);
+    assert_eq!(data(run(&unit(), &ask(2, 0x9E, 0x13))), UNSUPPORTED);
+    assert_eq!(data(run(&unit(), &ask(3, 0x9E, 0x13))), UNSUPPORTED);
 }
 
 #[test]
