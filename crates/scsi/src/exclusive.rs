@@ -6,7 +6,7 @@ use crate::action::{Action, Exclusive, Reply, Task, Transfer};
 use crate::cdb::Extent;
 use crate::execute::{Cx, Outcome};
 use crate::rw::{DPO, FUA, PROTECT, data_out, transfer_range};
-use crate::sense::{Code, Sense};
+use crate::sense::Sense;
 use crate::unit::Unit;
 
 /// COMPARE AND WRITE (SBC-4 5.3). The Data-Out holds the blocks to compare with, then those to write.
@@ -14,16 +14,14 @@ pub(crate) fn compare_and_write(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
     let extent = Extent { lba: cx.cdb.be64(2), blocks: u32::from(cx.cdb.byte(13)), length_at: 13 };
     let range = bounded(unit, extent, unit.limits.max_compare_and_write_blocks)?;
-    if range.blocks == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
     let data_out = 2 * range.bytes(unit.caps.block_size).len;
-    // Less is no command, and more was meant for another number of blocks.
-    let action = if u64::from(cx.command.expects_write) == data_out {
-        exclusive(cx, range, Exclusive::CompareAndWrite)
+    // Less is no command. More was meant for another number of blocks: 256 are 0 in a field of one byte.
+    let action = if u64::from(cx.command.expects_write) != data_out {
+        Action::Complete(Reply::check(Sense::invalid_cdb(13, 7)))
+    } else if range.blocks == 0 {
+        Action::Complete(Reply::GOOD)
     } else {
-        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
-        Action::Complete(Reply::check(sense))
+        exclusive(cx, range, Exclusive::CompareAndWrite)
     };
     Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }

@@ -28,11 +28,14 @@ fn compare_and_write_takes_twice_the_blocks_that_it_names() {
         assert_eq!(task.transfer, Transfer { data_in: 0, data_out: data_out.into() });
         for wrong in [0, 512, data_out - 512, data_out - 1, data_out + 512, 4 * data_out] {
             let task = run_expecting(&unit(), &cdb, 0, wrong);
-            illegal(&task, Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+            illegal(&task, Code::INVALID_FIELD_IN_CDB);
         }
     }
     let nothing = run_expecting(&unit(), &compare_and_write(0, 0, 0), 0, 0);
     good(&nothing);
+    // 256 blocks do not fit into the field.
+    let wraps = run_expecting(&unit(), &compare_and_write(0, 0, 0), 0, 2 * 256 * 512);
+    illegal(&wraps, Code::INVALID_FIELD_IN_CDB);
 }
 
 #[test]
