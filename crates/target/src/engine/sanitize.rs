@@ -23,7 +23,11 @@ const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
 const WIDTH: usize = 2;
 
 /// How much space one request gives back, in bytes.
-const ERASE: u64 = 64 << 20;
+const ERASE: u64 = 16 << 20;
+
+/// Bytes written in one turn of the loop, or one request that gives space back: a volume in memory answers on the
+/// spot, and the shard has others to serve.
+const SHARE: u64 = 8 << 20;
 
 /// State of [`Job::Sanitize`].
 pub struct Sanitizing {
@@ -43,6 +47,8 @@ pub struct Sanitizing {
     /// Buffers with the data of this pass.
     ready: Vec<Buf>,
     failed: bool,
+    /// Bytes that may still be worked on in this turn.
+    share: u64,
     /// The server stops: so does this, as soon as nothing is at work.
     stops: bool,
 }
@@ -107,6 +113,7 @@ impl Engine {
             done: 0,
             ready: Vec::new(),
             failed: false,
+            share: SHARE,
             stops: false,
         };
         let job = Job::Sanitize(Box::new(job));
@@ -132,7 +139,13 @@ impl Engine {
                     self.order_mark(conns, index, Some(restricted), Step::Mark);
                 }
             }
-            Step::Work => self.work_on(conns, index),
+            Step::Work => {
+                self.in_line.retain(|waiting| *waiting != index);
+                if let Job::Sanitize(job) = &mut self.tasks[index as usize].job {
+                    job.share = SHARE;
+                }
+                self.work_on(conns, index);
+            }
             Step::Unmark => self.order_mark(conns, index, None, Step::Unmarking),
             Step::Mark | Step::Flush | Step::Unmarking => {}
         }
@@ -199,8 +212,12 @@ impl Engine {
                     self.end_pass(conns, index);
                 };
             }
-            if task.inflight.len() >= WIDTH {
+            if task.inflight.len() >= WIDTH || self.in_line.contains(&index) {
                 return;
+            }
+            if job.share == 0 {
+                self.in_line.push(index);
+                return self.look_soon();
             }
             let (op, len, buf) = match &job.what.method {
                 Method::Overwrite(_) => {
@@ -216,9 +233,9 @@ impl Engine {
                 _ if core.unit.caps.unmap_zeroes => (Op::Unmap, ERASE, None),
                 _ => (Op::WriteZeroes { may_unmap: true }, ERASE, None),
             };
-            self.in_line.retain(|waiting| *waiting != index);
             let task = &mut self.tasks[index as usize];
             let Job::Sanitize(job) = &mut task.job else { return };
+            job.share = job.share.saturating_sub(len.min(SHARE));
             let range = ByteRange::new(job.next, len.min(total - job.next));
             job.next = range.end();
             let seq = task.take_seq();
@@ -297,9 +314,7 @@ impl Engine {
         job.next = 0;
         job.ready.clear();
         if job.pass < job.passes() {
-            // Not at once: a volume in memory answers on the spot, pass upon pass.
-            self.in_line.push(index);
-            return self.look_soon();
+            return self.work_on(conns, index);
         }
         job.step = Step::Unmark;
         self.step_sanitize(conns, index);
