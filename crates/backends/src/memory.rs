@@ -17,8 +17,8 @@ use crate::{OpenError, Volume, VolumeSpec};
 /// The unit in which memory is given back.
 const PAGE: u32 = 4096;
 
-/// Power loss takes all of it, so there is no half of a write to be found.
-const ATOMIC: u32 = 128 << 10;
+/// Blocks. Power loss takes all of a volume in memory, so there is no half of a write to be found.
+const ATOMIC: u32 = 256;
 
 /// Copied at a time between two volumes, over the stack: it is as long as what is given back when
 /// it holds nothing but zeroes.
@@ -46,7 +46,7 @@ pub(crate) const fn caps(geometry: &Geometry, read_only: bool) -> Caps {
         unmap: Support::Native,
         unmap_zeroes: true,
         unmap_granularity: PAGE,
-        atomic_bytes: ATOMIC,
+        atomic_bytes: ATOMIC * geometry.block_size,
         mapped_reads: true,
         alignment: 1,
     }

@@ -146,6 +146,8 @@ pub enum Exclusive {
     CompareAndWrite,
     /// ORWRITE: the range becomes the bitwise OR of itself and the Data-Out.
     OrWrite,
+    /// WRITE ATOMIC: the Data-Out is written in one request.
+    WriteAtomic,
 }
 
 /// Parameter lists that come as Data-Out.

@@ -1,4 +1,4 @@
-//! The commands that no other may come between: COMPARE AND WRITE, ORWRITE (16).
+//! The commands that no other may come between: COMPARE AND WRITE, ORWRITE (16), WRITE ATOMIC (16).
 
 use lunet_block::BlockRange;
 
@@ -6,7 +6,7 @@ use crate::action::{Action, Exclusive, Reply, Task, Transfer};
 use crate::cdb::Extent;
 use crate::execute::{Cx, Outcome};
 use crate::rw::{DPO, FUA, PROTECT, data_out, transfer_range};
-use crate::sense::Sense;
+use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 
 /// COMPARE AND WRITE (SBC-4 5.3). The Data-Out holds the blocks to compare with, then those to write.
@@ -33,6 +33,34 @@ pub(crate) fn orwrite16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let extent = Extent::sixteen(&cx.cdb);
     let range = bounded(unit, extent, unit.limits.max_exclusive_blocks)?;
     data_out(unit, cx, range, |range| exclusive(cx, range, Exclusive::OrWrite))
+}
+
+/// WRITE ATOMIC (16) (SBC-4 5.48). One atomic write for a command: no ATOMIC BOUNDARY. A part of its data is
+/// not written.
+pub(crate) fn write_atomic16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    cx.cdb.must_be_zero(10, 0xFF)?;
+    cx.cdb.must_be_zero(11, 0xFF)?;
+    let extent = Extent { lba: cx.cdb.be64(2), blocks: u32::from(cx.cdb.be16(12)), length_at: 12 };
+    let unit_blocks = unit.limits.atomic_blocks;
+    let range = bounded(unit, extent, unit_blocks)?;
+    if range.blocks == 0 {
+        return Ok(Task::reply(Reply::GOOD));
+    }
+    if extent.lba % u64::from(unit_blocks) != 0 {
+        return Err(Sense::invalid_cdb(2, 7));
+    }
+    if extent.blocks % unit_blocks != 0 {
+        return Err(Sense::invalid_cdb(12, 7));
+    }
+    let data_out = range.bytes(unit.caps.block_size).len;
+    let action = if u64::from(cx.command.expects_write) < data_out {
+        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+        Action::Complete(Reply::check(sense))
+    } else {
+        exclusive(cx, range, Exclusive::WriteAtomic)
+    };
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }
 
 fn exclusive(cx: &Cx<'_>, range: BlockRange, what: Exclusive) -> Action {

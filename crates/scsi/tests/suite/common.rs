@@ -68,6 +68,11 @@ pub fn unit_removable() -> Unit {
     Unit { removable: true, ..unit() }
 }
 
+/// A unit that writes 128 KiB as a whole.
+pub fn unit_atomic() -> Unit {
+    with(|c| c.atomic_bytes = 128 << 10)
+}
+
 /// Every kind of unit.
 pub fn units() -> [Unit; 6] {
     [unit(), unit_512e(), unit_4kn(), unit_read_only(), unit_thick(), unit_removable()]
