@@ -6,11 +6,11 @@ CARGO ?= cargo
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench conformance fuzz lint clean prepare
+.PHONY: help run test bench conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
 run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
 	@scripts/install-missing build
@@ -32,6 +32,10 @@ conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.m
 
 fuzz: ## fuzz each parser for SECONDS (default 20)
 	$(MAKE) -C fuzz fuzz SECONDS=$(SECONDS)
+
+fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/
+	$(MAKE) -C fuzz fuzz SECONDS=600
+	$(MAKE) -C fuzz keep
 
 lint: prepare ## format check, clippy, licences and advisories of the dependencies
 	scripts/lint
