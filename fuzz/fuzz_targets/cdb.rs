@@ -11,6 +11,7 @@ use lunet_scsi::reserve::{
     InitiatorPort, MAX_REGISTRATIONS, NexusId, Port, Request, Reservations, Seat, TargetPort,
 };
 use lunet_scsi::unit::MAX_PARAMETER_LIST;
+use lunet_scsi::copy;
 use lunet_scsi::{
     Action, Attention, CommandIn, Identity, Nexus, Parameters, Reply, Target, Unit, execute,
     parameters,
@@ -81,6 +82,7 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
             assert!((1..=MAX_PARAMETER_LIST).contains(&wanted.len));
             return Some(*wanted);
         }
+        Action::Copy(request) => check_copy(unit, request),
         Action::Reservation(_)
         | Action::PortGroups(_)
         | Action::Power(_)
@@ -89,6 +91,35 @@ fn check_action(unit: Option<&Unit>, action: &Action) -> Option<Parameters> {
         | Action::Modes(_) => {}
     }
     None
+}
+
+/// What a copy names of the unit lies on it, whoever the other party is.
+fn check_copy(unit: Option<&Unit>, request: &copy::Request) {
+    let own = unit.expect("a copy without a unit");
+    match request {
+        copy::Request::Extended(extended) => {
+            for index in 0..extended.segments() {
+                let step = extended.step(index, |name| {
+                    let here = name.is_none_or(|name| name.names(&own.identity));
+                    here.then_some(((), own))
+                });
+                if let Ok(Some(step)) = step {
+                    assert!(step.from.len > 0 && step.from.len == step.to.len);
+                    assert!(step.from.end() <= own.caps.bytes() && step.to.end() <= own.caps.bytes());
+                }
+            }
+        }
+        copy::Request::Populate(populate) => {
+            populate.ranges.iter().for_each(|range| check_range(unit, *range));
+        }
+        copy::Request::WriteUsing(write) => {
+            write.ranges.iter().for_each(|range| check_range(unit, *range));
+            let rod = copy::Rod { ranges: write.ranges.clone(), block_size: 512 };
+            let pieces = write.pieces(&rod, own.caps.block_size).unwrap_or_default();
+            assert!(pieces.iter().all(|p| p.from.len == p.to.len && p.to.end() <= own.caps.bytes()));
+        }
+        copy::Request::Query(_) | copy::Request::Abort { .. } => {}
+    }
 }
 
 /// The initiators at the unit, and what they reserve of it.

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use lunet_block::BlockRange;
 
 use crate::alua;
+use crate::copy;
 use crate::reserve::Request;
 use crate::sanitize::Sanitize;
 use crate::sense::Sense;
@@ -175,6 +176,21 @@ pub enum ParameterKind {
         /// If it fails, EXIT FAILURE MODE is not enough.
         restricted: bool,
     },
+    /// EXTENDED COPY (SPC-5 6.4, 6.5).
+    ExtendedCopy {
+        /// The list identifier has four bytes.
+        long: bool,
+    },
+    /// POPULATE TOKEN (SBC-4 5.11).
+    PopulateToken {
+        /// LIST IDENTIFIER.
+        list: u32,
+    },
+    /// WRITE USING TOKEN (SBC-4 5.52).
+    WriteUsingToken {
+        /// LIST IDENTIFIER.
+        list: u32,
+    },
 }
 
 /// A parameter list to fetch.
@@ -279,6 +295,8 @@ pub enum Action {
     /// changes anything, all other nexuses are told MODE PARAMETERS CHANGED. If it switches the write
     /// cache off, a flush must follow.
     Modes(Modes),
+    /// Copy between logical units, or tell of it.
+    Copy(copy::Request),
     /// Change the unit's power condition, or take its medium out or in.
     Power(Power),
     /// The medium of the unit may (false) or may not (true) be ejected, says this nexus; tell

@@ -1,6 +1,7 @@
 //! READ CAPACITY.
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::execute::{Cx, Outcome};
 use crate::unit::Unit;
@@ -17,6 +18,11 @@ pub(crate) fn read10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 
 /// READ CAPACITY (16) (SBC-4 5.21).
 pub(crate) fn read16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    Ok(cx.data_in(long(unit), cx.cdb.be32(10)))
+}
+
+/// The parameter data of READ CAPACITY (16).
+pub(crate) fn long(unit: &Unit) -> Vec<u8> {
     let caps = &unit.caps;
     let mut data = vec![0; 32];
     data[0..8].copy_from_slice(&caps.blocks.saturating_sub(1).to_be_bytes());
@@ -27,5 +33,5 @@ pub(crate) fn read16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
         // LBPME; LBPRZ if unmapped blocks read as zeroes.
         data[14] = 0x80 | u8::from(caps.unmap_zeroes) << 6;
     }
-    Ok(cx.data_in(data, cx.cdb.be32(10)))
+    data
 }

@@ -1,9 +1,11 @@
 //! From a command block to a task: the checks that all commands share, in SAM-5's order.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::action::{Action, CommandIn, ParameterKind, Parameters, Reply, Task};
 use crate::cdb::Cdb;
+use crate::copy::{self, extended, rod};
 use crate::nexus::Nexus;
 use crate::opcodes::{self, Handler, Needs, Opcode};
 use crate::reserve::Guard;
@@ -122,6 +124,12 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         ParameterKind::Overwrite { immediate, restricted } => {
             crate::sanitize::parse(unit, (immediate, restricted), &data[..asked])
         }
+        ParameterKind::ExtendedCopy { long } => extended::parse(long, &data[..asked])
+            .map(|copy| Action::Copy(copy::Request::Extended(Box::new(copy)))),
+        ParameterKind::PopulateToken { list } => rod::populate(unit, list, &data[..asked])
+            .map(|populate| Action::Copy(copy::Request::Populate(populate))),
+        ParameterKind::WriteUsingToken { list } => rod::write_using(unit, list, &data[..asked])
+            .map(|write| Action::Copy(copy::Request::WriteUsing(Box::new(write)))),
     };
     result.unwrap_or_else(|sense| Action::Complete(Reply::check(sense)))
 }

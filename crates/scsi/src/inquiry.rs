@@ -42,7 +42,7 @@ fn standard(unit: Option<&Unit>) -> Vec<u8> {
     data[7] = 0x02; // CMDQUE
     if let Some(unit) = unit {
         data[1] = u8::from(unit.removable) << 7; // RMB
-        data[5] = unit.alua.tpgs();
+        data[5] = unit.alua.tpgs() | 0x08; // 3PC
         data[8..16].copy_from_slice(&unit.identity.vendor);
         data[16..32].copy_from_slice(&unit.identity.product);
         data[32..36].copy_from_slice(&unit.identity.revision);

@@ -9,6 +9,7 @@
 //! | `cdb` | reading command descriptor blocks |
 //! | `opcodes` | the table of commands: dispatch, and what REPORT SUPPORTED OPERATION CODES says |
 //! | [`sense`] | sense data |
+//! | [`copy`] | third-party copy |
 //! | [`lba_status`] | GET LBA STATUS |
 //! | [`lun`] | logical unit numbers, REPORT LUNS |
 //! | [`mod@unit`] | what is known of one logical unit |
@@ -30,6 +31,7 @@ pub mod alua;
 mod basic;
 mod capacity;
 mod cdb;
+pub mod copy;
 mod designator;
 mod diagnostic;
 mod exclusive;
@@ -65,6 +67,6 @@ pub use execute::{execute, parameters};
 pub use lun::Lun;
 pub use nexus::{Attention, Nexus};
 pub use sanitize::Sanitize;
-pub use sense::{Code, FieldPointer, Key, Sense, SenseData, SenseFormat};
+pub use sense::{Code, CopyFault, FieldPointer, Forwarded, Key, Sense, SenseData, SenseFormat};
 pub use state::{Modes, Sanitation, UnitState};
 pub use unit::{Identity, Limits, Target, Threshold, Unit};

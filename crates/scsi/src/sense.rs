@@ -23,6 +23,8 @@ pub enum Key {
     UnitAttention = 0x6,
     /// The blocks are protected from the access.
     DataProtect = 0x7,
+    /// A copy between devices failed.
+    CopyAborted = 0xA,
     /// The device server gave the command up.
     AbortedCommand = 0xB,
     /// Data did not compare equal.
@@ -56,6 +58,7 @@ macro_rules! codes {
 
 codes! {
     NO_ADDITIONAL_SENSE = 0x00, 0x00, "NO ADDITIONAL SENSE INFORMATION";
+    OPERATION_IN_PROGRESS = 0x00, 0x16, "OPERATION IN PROGRESS";
     INITIALIZING_COMMAND_REQUIRED = 0x04, 0x02,
         "LOGICAL UNIT NOT READY, INITIALIZING COMMAND REQUIRED";
     PORT_IN_STANDBY = 0x04, 0x0B,
@@ -63,17 +66,34 @@ codes! {
     PORT_UNAVAILABLE = 0x04, 0x0C,
         "LOGICAL UNIT NOT ACCESSIBLE, TARGET PORT IN UNAVAILABLE STATE";
     SANITIZE_IN_PROGRESS = 0x04, 0x1B, "LOGICAL UNIT NOT READY, SANITIZE IN PROGRESS";
+    UNREACHABLE_COPY_TARGET = 0x08, 0x04, "UNREACHABLE COPY TARGET";
     WRITE_ERROR = 0x0C, 0x00, "WRITE ERROR";
+    THIRD_PARTY_DEVICE_FAILURE = 0x0D, 0x01, "THIRD PARTY DEVICE FAILURE";
+    COPY_TARGET_NOT_REACHABLE = 0x0D, 0x02, "COPY TARGET DEVICE NOT REACHABLE";
+    INCORRECT_COPY_TARGET_TYPE = 0x0D, 0x03, "INCORRECT COPY TARGET DEVICE TYPE";
     INVALID_FIELD_IN_INFORMATION_UNIT = 0x0E, 0x03, "INVALID FIELD IN COMMAND INFORMATION UNIT";
     UNRECOVERED_READ_ERROR = 0x11, 0x00, "UNRECOVERED READ ERROR";
     PARAMETER_LIST_LENGTH_ERROR = 0x1A, 0x00, "PARAMETER LIST LENGTH ERROR";
     MISCOMPARE = 0x1D, 0x00, "MISCOMPARE DURING VERIFY OPERATION";
     INVALID_OPCODE = 0x20, 0x00, "INVALID COMMAND OPERATION CODE";
     LBA_OUT_OF_RANGE = 0x21, 0x00, "LOGICAL BLOCK ADDRESS OUT OF RANGE";
+    INVALID_TOKEN_OPERATION = 0x23, 0x00, "INVALID TOKEN OPERATION, CAUSE NOT REPORTABLE";
+    UNSUPPORTED_TOKEN_TYPE = 0x23, 0x01, "INVALID TOKEN OPERATION, UNSUPPORTED TOKEN TYPE";
+    TOKEN_UNKNOWN = 0x23, 0x04, "INVALID TOKEN OPERATION, TOKEN UNKNOWN";
+    TOKEN_REVOKED = 0x23, 0x06, "INVALID TOKEN OPERATION, TOKEN REVOKED";
+    TOKEN_EXPIRED = 0x23, 0x07, "INVALID TOKEN OPERATION, TOKEN EXPIRED";
+    INVALID_TOKEN_LENGTH = 0x23, 0x0A, "INVALID TOKEN OPERATION, INVALID TOKEN LENGTH";
     INVALID_FIELD_IN_CDB = 0x24, 0x00, "INVALID FIELD IN CDB";
     LUN_NOT_SUPPORTED = 0x25, 0x00, "LOGICAL UNIT NOT SUPPORTED";
     INVALID_FIELD_IN_PARAMETER_LIST = 0x26, 0x00, "INVALID FIELD IN PARAMETER LIST";
     INVALID_RELEASE = 0x26, 0x04, "INVALID RELEASE OF PERSISTENT RESERVATION";
+    TOO_MANY_TARGET_DESCRIPTORS = 0x26, 0x06, "TOO MANY TARGET DESCRIPTORS";
+    UNSUPPORTED_TARGET_DESCRIPTOR = 0x26, 0x07, "UNSUPPORTED TARGET DESCRIPTOR TYPE CODE";
+    TOO_MANY_SEGMENT_DESCRIPTORS = 0x26, 0x08, "TOO MANY SEGMENT DESCRIPTORS";
+    UNSUPPORTED_SEGMENT_DESCRIPTOR = 0x26, 0x09, "UNSUPPORTED SEGMENT DESCRIPTOR TYPE CODE";
+    UNEXPECTED_INEXACT_SEGMENT = 0x26, 0x0A, "UNEXPECTED INEXACT SEGMENT";
+    INLINE_DATA_LENGTH_EXCEEDED = 0x26, 0x0B, "INLINE DATA LENGTH EXCEEDED";
+    COPY_SEGMENT_GRANULARITY = 0x26, 0x0D, "COPY SEGMENT GRANULARITY VIOLATION";
     WRITE_PROTECTED = 0x27, 0x00, "WRITE PROTECTED";
     SPACE_ALLOCATION_FAILED = 0x27, 0x07, "SPACE ALLOCATION FAILED WRITE PROTECT";
     NOT_READY_TO_READY_CHANGE = 0x28, 0x00,
@@ -131,6 +151,30 @@ pub struct Sense {
     /// PROGRESS INDICATION in 65,536ths, with NOT READY (SPC-5 4.4.2.4.4). Never with `field`: both are
     /// the sense key specific data.
     pub progress: Option<u16>,
+    /// Where a copy stopped, with COPY ABORTED.
+    pub copy: Option<CopyFault>,
+}
+
+/// Where a copy between devices stopped (SPC-5 5.18.7.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyFault {
+    /// The segment's number, counted from 0.
+    pub segment: u16,
+    /// What one of the devices has said.
+    pub forwarded: Option<Forwarded>,
+}
+
+/// The status and sense data of a copy source or copy destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The copy source's; else the copy destination's.
+    pub source: bool,
+    /// The status.
+    pub status: u8,
+    /// Its sense key.
+    pub key: Key,
+    /// Its additional sense code.
+    pub code: Code,
 }
 
 /// The two encodings of sense data. The Control mode page's D_SENSE bit chooses between them for
@@ -147,7 +191,7 @@ pub enum SenseFormat {
 impl Sense {
     /// Sense data with no further information.
     pub const fn new(key: Key, code: Code) -> Self {
-        Self { key, code, information: None, field: None, progress: None }
+        Self { key, code, information: None, field: None, progress: None, copy: None }
     }
 
     /// ILLEGAL REQUEST.
@@ -167,15 +211,29 @@ impl Sense {
 
     /// ILLEGAL REQUEST, INVALID FIELD IN PARAMETER LIST, for a field that starts at `byte`.
     pub const fn invalid_parameter(byte: u16) -> Self {
-        Self {
-            field: Some(FieldPointer { in_cdb: false, byte, bit: None }),
-            ..Self::illegal(Code::INVALID_FIELD_IN_PARAMETER_LIST)
-        }
+        Self::parameter(Code::INVALID_FIELD_IN_PARAMETER_LIST, byte)
+    }
+
+    /// The same for a field smaller than a byte, whose most significant bit is `bit`.
+    pub const fn invalid_parameter_bit(byte: u16, bit: u8) -> Self {
+        let field = Some(FieldPointer { in_cdb: false, byte, bit: Some(bit) });
+        Self { field, ..Self::illegal(Code::INVALID_FIELD_IN_PARAMETER_LIST) }
+    }
+
+    /// ILLEGAL REQUEST for a field of the parameter list that starts at `byte`.
+    pub const fn parameter(code: Code, byte: u16) -> Self {
+        let field = Some(FieldPointer { in_cdb: false, byte, bit: None });
+        Self { field, ..Self::illegal(code) }
     }
 
     /// ILLEGAL REQUEST, LOGICAL BLOCK ADDRESS OUT OF RANGE, with the first address at fault.
     pub const fn lba_out_of_range(lba: u64) -> Self {
         Self::illegal(Code::LBA_OUT_OF_RANGE).with_information(lba)
+    }
+
+    /// COPY ABORTED, THIRD PARTY DEVICE FAILURE: what a copy source or copy destination has said.
+    pub const fn third_party(fault: CopyFault) -> Self {
+        Self { copy: Some(fault), ..Self::new(Key::CopyAborted, Code::THIRD_PARTY_DEVICE_FAILURE) }
     }
 
     /// MISCOMPARE: `offset` is that of the first byte that differs, from the start of the data
@@ -250,7 +308,17 @@ impl Sense {
         if let Some(specific) = self.specific() {
             b[15..18].copy_from_slice(&specific);
         }
-        SenseData { bytes: b, len: 18 }
+        let Some(copy) = self.copy else { return SenseData { bytes: b, len: 18 } };
+        b[10..12].copy_from_slice(&copy.segment.to_be_bytes());
+        let Some(forwarded) = copy.forwarded else { return SenseData { bytes: b, len: 18 } };
+        // The first byte of COMMAND-SPECIFIC INFORMATION says where the source's status and sense
+        // data stand, the second where the destination's.
+        b[if forwarded.source { 8 } else { 9 }] = 18;
+        b[18] = forwarded.status;
+        let sense = Self::new(forwarded.key, forwarded.code).encode_fixed();
+        b[19..37].copy_from_slice(&sense);
+        b[7] = 37 - 8;
+        SenseData { bytes: b, len: 37 }
     }
 
     fn encode_descriptor(&self) -> SenseData {
@@ -269,6 +337,19 @@ impl Sense {
             b[at..at + 4].copy_from_slice(&[0x02, 0x06, 0, 0]);
             b[at + 4..at + 7].copy_from_slice(&specific);
             at += 8;
+        }
+        if let Some(copy) = self.copy {
+            // Command-specific information, then forwarded sense data.
+            b[at..at + 2].copy_from_slice(&[0x01, 0x0A]);
+            b[at + 6..at + 8].copy_from_slice(&copy.segment.to_be_bytes());
+            at += 12;
+            if let Some(forwarded) = copy.forwarded {
+                let from = if forwarded.source { 1 } else { 2 };
+                b[at..at + 4].copy_from_slice(&[0x0C, 2 + 8, from, forwarded.status]);
+                let sense = Self::new(forwarded.key, forwarded.code).encode_descriptor();
+                b[at + 4..at + 12].copy_from_slice(&sense);
+                at += 12;
+            }
         }
         b[7] = at as u8 - 8;
         SenseData { bytes: b, len: at as u8 }
@@ -293,7 +374,7 @@ pub struct SenseData {
 
 impl SenseData {
     /// The longest that lunet sends, in bytes.
-    pub const MAX: usize = 28;
+    pub const MAX: usize = 52;
 }
 
 impl Deref for SenseData {
@@ -336,7 +417,6 @@ mod tests {
         let information = [0x00, 0x0A, 0x80, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let expected = [&[0x72, 5, 0x24, 0, 0, 0, 0, 20][..], &information, &field].concat();
         assert_eq!(*sense.encode(SenseFormat::Descriptor), expected);
-        assert_eq!(expected.len(), SenseData::MAX);
     }
 
     #[test]

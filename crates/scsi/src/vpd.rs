@@ -4,12 +4,13 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::copy;
 use crate::inquiry::{DISK, NO_UNIT};
 use crate::thin;
 use crate::unit::{Identity, Target, Unit, hash};
 
 /// The pages of a logical unit, ascending.
-const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2];
+const PAGES: [u8; 8] = [0x00, 0x80, 0x83, 0x86, 0x8F, 0xB0, 0xB1, 0xB2];
 
 /// PROTOCOL IDENTIFIER: iSCSI.
 const ISCSI: u8 = 0x5;
@@ -23,6 +24,7 @@ pub(crate) fn page(code: u8, unit: Option<&Unit>, target: &Target) -> Option<Vec
         (0x80, Some(unit)) => serial(&unit.identity).as_bytes().to_vec(),
         (0x83, Some(unit)) => identification(&unit.identity, target),
         (0x86, Some(unit)) => extended(unit),
+        (0x8F, Some(unit)) => copy::limits::page(unit),
         (0xB0, Some(unit)) => block_limits(unit),
         (0xB1, Some(unit)) => characteristics(unit),
         (0xB2, Some(unit)) => thin::vpd(unit),
@@ -89,6 +91,24 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
     let port = format!("{},t,0x{:04x}", target.name, target.portal_group_tag);
     add(CodeSet::Utf8, Association::Port, 0x8, &name_string(&port));
     add(CodeSet::Utf8, Association::Target, 0x8, &name_string(&target.name));
+    data
+}
+
+/// True if page 83h names a unit of this identity by a designator of this type.
+pub(crate) fn designates(identity: &Identity, kind: u8, designator: &[u8]) -> bool {
+    match kind {
+        0x3 => *identity.naa == *designator,
+        0x2 => *identity.eui == *designator,
+        0x1 => t10(identity) == designator,
+        _ => false,
+    }
+}
+
+/// The designation descriptor of the target device, as page 83h has it.
+pub(crate) fn target_device(target: &Target) -> Vec<u8> {
+    let name = name_string(&target.name);
+    let mut data = vec![ISCSI << 4 | CodeSet::Utf8 as u8, 0xA8, 0, name.len().min(0xFC) as u8];
+    data.extend_from_slice(&name[..name.len().min(0xFC)]);
     data
 }
 

@@ -16,6 +16,7 @@ use crate::offload::Offload;
 use crate::ports::Ports;
 use crate::registry::Registry;
 use crate::throttle::Throttle;
+use crate::tokens::Tokens;
 use crate::world::World;
 
 /// The server, as its shards see it.
@@ -42,6 +43,8 @@ pub struct Core {
     pub coalesce: Duration,
     /// Threads for what may block.
     pub offload: Offload,
+    /// ROD tokens that are good.
+    pub tokens: Tokens,
     /// One change of the world at a time.
     pub changing: Mutex<()>,
     world: Mutex<Arc<World>>,
@@ -72,6 +75,7 @@ impl Core {
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             coalesce: config.coalesce,
             offload: Offload::default(),
+            tokens: Tokens::default(),
             changing: Mutex::new(()),
             mailboxes: OnceLock::new(),
             keeper: OnceLock::new(),

@@ -27,6 +27,7 @@ mod site;
 mod stable;
 mod stats;
 mod throttle;
+mod tokens;
 mod transmit;
 mod world;
 

@@ -145,6 +145,14 @@ impl Locks {
         Passage::Behind(line.push(range, Waiter::Shard(shard), Kind::Guests(lock)))
     }
 
+    /// True if no lock is in the way of a request: it may go to the storage at once.
+    pub fn is_free(&self, range: ByteRange) -> bool {
+        let line = self.line();
+        !line.places.iter().any(|place| {
+            place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
+        })
+    }
+
     /// True if it is the turn of the requests with this place. They must go to the storage, all of them,
     /// before the place is left.
     pub fn may_pass(&self, id: u64) -> bool {

@@ -28,6 +28,7 @@ pub struct VolumeCount {
     ops: [u64; KINDS],
     bytes: [u64; KINDS],
     errors: u64,
+    copied: u64,
     latency: [Histogram<u64>; 2],
 }
 
@@ -35,7 +36,8 @@ impl Default for VolumeCount {
     fn default() -> Self {
         // 1 us to a minute with two digits: about 20 KiB each.
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
-        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, latency: [histogram(), histogram()] }
+        let latency = [histogram(), histogram()];
+        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, copied: 0, latency }
     }
 }
 
@@ -50,12 +52,18 @@ impl VolumeCount {
         }
     }
 
+    /// Counts bytes that were copied here from a volume of this server, or zeroed by a token.
+    pub fn copied(&mut self, bytes: u64) {
+        self.copied += bytes;
+    }
+
     fn add(&mut self, other: &Self) {
         for kind in 0..KINDS {
             self.ops[kind] += other.ops[kind];
             self.bytes[kind] += other.bytes[kind];
         }
         self.errors += other.errors;
+        self.copied += other.copied;
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
             // Same bounds on both sides: adding cannot fail.
             let _ = sum.add(part);
@@ -170,6 +178,8 @@ pub struct VolumeStats {
     pub unmaps: u64,
     /// Other commands.
     pub others: u64,
+    /// Bytes that EXTENDED COPY and WRITE USING TOKEN have written, without the network.
+    pub copied_bytes: u64,
     /// Commands that ended with CHECK CONDITION, unit attentions apart.
     pub errors: u64,
 }
@@ -233,6 +243,7 @@ fn volume_stats(sum: &VolumeCount, (name, size): &(String, u64)) -> VolumeStats 
         flushes: sum.ops[Kind::Flush as usize],
         unmaps: sum.ops[Kind::Unmap as usize],
         others: sum.ops[Kind::Other as usize],
+        copied_bytes: sum.copied,
         errors: sum.errors,
     }
 }

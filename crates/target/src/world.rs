@@ -159,6 +159,30 @@ impl World {
         self.targets.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
     }
 
+    /// True if an initiator that is logged in at the target `at` may see the volume in this slot through any
+    /// target: of the portal that it came in by, and without proving more than it has proved there.
+    pub fn shows(
+        &self,
+        slot: usize,
+        at: &CoreTarget,
+        (portal, initiator, address): (usize, &str, IpAddr),
+    ) -> bool {
+        let proved = at.access.credentials(initiator, address);
+        self.targets().any(|(_, target)| {
+            let enough = match target.access.credentials(initiator, address) {
+                None => true,
+                // With whichever account it has logged in.
+                Some(wanted) => proved.as_ref().is_some_and(|proved| {
+                    !proved.accounts.is_empty()
+                        && proved.accounts.iter().all(|one| wanted.accounts.contains(one))
+                }),
+            };
+            enough
+                && target.admits(portal, initiator, address)
+                && target.view(initiator, address).iter().any(|(_, volume)| *volume == slot)
+        })
+    }
+
     /// The slot of the target with this name.
     pub fn find_target(&self, name: &str) -> Option<(usize, &Arc<CoreTarget>)> {
         self.targets().find(|(_, target)| target.name == name)

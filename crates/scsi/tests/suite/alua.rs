@@ -226,7 +226,7 @@ fn who_may_change_states_can_be_configured() {
         (Alua::Off, 0x00, [false, false]),
     ] {
         unit.alua = alua;
-        assert_eq!(data(run(&unit, &[0x12, 0, 0, 0, 96, 0]))[5], tpgs);
+        assert_eq!(data(run(&unit, &[0x12, 0, 0, 0, 96, 0]))[5] & 0x30, tpgs);
         assert_eq!(listed(&unit), commands);
         let set = run(&unit, &cdb(12, &[(0, &[0xA4, 0x0A]), (9, &[8])]));
         assert_eq!(matches!(set.action, Action::Parameters(_)), commands[1]);

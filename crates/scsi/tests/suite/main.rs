@@ -3,6 +3,7 @@
 mod alua;
 mod cluster;
 mod common;
+mod copy;
 mod diagnostic;
 mod exclusive;
 mod io;
@@ -13,6 +14,7 @@ mod replies;
 mod reserve;
 mod reserve_model;
 mod reserve_saved;
+mod rod;
 mod sanitize;
 mod state;
 mod supported;

@@ -45,10 +45,12 @@ fn without_a_medium_only_what_needs_none_is_done() {
     for (opcode, action, len) in listed(&unit) {
         let low = action.unwrap_or(0) as u8;
         let task = run(&unit, &cdb(len, &[(0, &[opcode, low])]));
-        let needs = !matches!(
-            opcode,
-            0x03 | 0x12 | 0x15..=0x17 | 0x1A | 0x1C | 0x1E | 0x4C | 0x4D | 0x55..=0x5F | 0xA0 | 0xA3 | 0xA4 // no medium
-        );
+        // COPY OPERATION ABORT stops what may be on its way.
+        let needs = !matches!((opcode, action), (0x84, _) | (0x83, Some(0x1C)))
+            && !matches!(
+                opcode,
+                0x03 | 0x12 | 0x15..=0x17 | 0x1A | 0x1C | 0x1E | 0x4C | 0x4D | 0x55..=0x5F | 0xA0 | 0xA3 | 0xA4 // no medium
+            );
         let refused = matches!(&task.action, Action::Complete(r)
             if r.sense.map(|s| (s.key, s.code)) == Some(no_medium));
         assert_eq!(refused, needs, "{opcode:02X}h");

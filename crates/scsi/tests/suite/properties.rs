@@ -1,6 +1,8 @@
 //! What must hold for every command block.
 
 use crate::common::*;
+use lunet_block::BlockRange;
+use lunet_scsi::copy::Request;
 use lunet_scsi::{
     Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, PowerChange, Reply, Task,
     Unit, execute, parameters, status,
@@ -32,6 +34,7 @@ fn check(unit: &Unit, task: &Task) {
             assert!(!ranges.is_empty());
             ranges.clone()
         }
+        Action::Copy(request) => copied(request),
         Action::Power(_)
         | Action::PreventRemoval(_)
         | Action::Reservation(_)
@@ -51,6 +54,15 @@ const POWER: [PowerChange; 5] = [
     PowerChange::Stopped,
     PowerChange::Eject,
 ];
+
+/// The ranges that a copy names on the unit itself.
+fn copied(request: &Request) -> Vec<BlockRange> {
+    match request {
+        Request::Populate(populate) => populate.ranges.clone(),
+        Request::WriteUsing(write) => write.ranges.clone(),
+        Request::Extended(_) | Request::Query(_) | Request::Abort { .. } => vec![],
+    }
+}
 
 /// Command blocks that get past the first checks: a listed operation code, mostly small fields.
 fn cdbs() -> impl Strategy<Value = Vec<u8>> {

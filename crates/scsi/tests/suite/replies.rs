@@ -5,7 +5,7 @@ use lunet_scsi::{Code, Designator};
 
 #[test]
 fn standard_inquiry() {
-    let mut expected = b"\x00\x00\x06\x12\x5B\x30\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
+    let mut expected = b"\x00\x00\x06\x12\x5B\x38\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
     expected.resize(58, 0);
     expected.extend_from_slice(&[0x00, 0xA0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xC0]);
     assert_eq!(data(run(&unit(), &[0x12, 0, 0, 1, 0, 0])), padded(&expected, 96));
@@ -27,7 +27,7 @@ fn vpd(unit: &lunet_scsi::Unit, page: u8) -> Vec<u8> {
 #[test]
 fn vpd_pages_lists_what_can_be_read() {
     let pages = vpd(&unit(), 0x00);
-    assert_eq!(pages, [0, 0, 0, 7, 0x00, 0x80, 0x83, 0x86, 0xB0, 0xB1, 0xB2]);
+    assert_eq!(pages, [0, 0, 0, 8, 0x00, 0x80, 0x83, 0x86, 0x8F, 0xB0, 0xB1, 0xB2]);
     for page in 0..=255 {
         let task = run(&unit(), &[0x12, 1, page, 0xFF, 0xFF, 0]);
         if pages[4..].contains(&page) {

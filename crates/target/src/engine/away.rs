@@ -6,6 +6,7 @@ use std::sync::mpsc::sync_channel;
 use slab::Slab;
 
 use super::Engine;
+use super::requests::request_tag;
 use super::task::{Away, Bare, Job};
 use crate::conn::Conn;
 use crate::mail::{Mail, Undelivered};
@@ -32,7 +33,7 @@ impl Engine {
             }
         };
         let task = &mut self.tasks[index as usize];
-        if !self.core.offload.give(task.volume, Box::new(work)) {
+        if !self.core.offload.give(task.writes_on, Box::new(work)) {
             return false;
         }
         let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: u32| {
@@ -52,6 +53,10 @@ impl Engine {
         else {
             return;
         };
+        // What it touched at the storage, others may have now.
+        for flight in std::mem::take(&mut self.tasks[index as usize].inflight) {
+            self.left_storage(flight.slot, request_tag(index, flight.seq));
+        }
         let task = &mut self.tasks[index as usize];
         let job = std::mem::replace(&mut task.job, Job::Bare(Bare::nothing()));
         match (job, self.conn_of(conns, index)) {

@@ -124,10 +124,10 @@ impl Engine {
             volume.guarded = true;
             volume.exclusive = true;
             volume.watches.retain(|watch| locks.stage(watch.id).is_some());
-            for (index, task) in self.tasks.iter().filter(|(_, task)| task.volume == slot) {
-                let mut flights = task.inflight.iter();
-                let at_work =
-                    flights.by_ref().filter(|flight| !flight.held && flight.range.overlaps(range));
+            for (index, task) in &self.tasks {
+                let at_work = task.inflight.iter().filter(|flight| {
+                    flight.slot == slot && !flight.held && flight.range.overlaps(range)
+                });
                 tags.extend(at_work.map(|flight| request_tag(index as u32, flight.seq)));
             }
             if !tags.is_empty() {

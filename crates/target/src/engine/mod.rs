@@ -6,6 +6,7 @@
 
 mod away;
 mod compare;
+mod copy;
 mod exclusive;
 mod intake;
 mod lba_status;
@@ -27,9 +28,11 @@ use std::time::Duration;
 use lunet_block::{Completion, Error, IoDone, Op};
 use lunet_iscsi::target::{Response, Tag, Wanted};
 use lunet_ring::{Buf, Payload, Ring};
+use lunet_scsi::copy::Outcome;
 use lunet_scsi::{Sense, SenseData, Transfer, status};
 use slab::Slab;
 
+use self::copy::Copies;
 use self::line::Held;
 use self::requests::{request_tag, split_tag};
 use self::task::{Job, Owner, Task};
@@ -79,6 +82,8 @@ pub struct Engine {
     in_line: Vec<u32>,
     /// When was looked whose turn it is.
     looked: Duration,
+    /// What became of the copies of each connection.
+    copies: Copies,
     /// For the one comparison that must get on when memory is short.
     spare: Option<Buf>,
 }
@@ -111,6 +116,7 @@ impl Engine {
             held: Vec::new(),
             in_line: Vec::new(),
             looked: Duration::ZERO,
+            copies: Copies::default(),
             spare,
         };
         engine.prepare(&world)?;
@@ -201,7 +207,11 @@ impl Engine {
     pub fn abandon(&mut self, index: u32) {
         let Some(task) = self.tasks.get_mut(index as usize) else { return };
         self.protocol.aborted += 1;
+        if let Some(copy) = &task.copy {
+            self.copies.of(copy.slot).end(copy.op, Outcome::Aborted, self.now);
+        }
         task.owner = None;
+        task.background = None;
         task.soliciting = 0;
         task.drop_buffers();
         self.drop_held(index);
@@ -211,27 +221,30 @@ impl Engine {
             return;
         }
         if let Some(range) = task.writes {
+            if task.fenced.is_none() {
+                self.volumes[task.writes_on].core.fence.raise(range);
+            }
             task.fenced = Some(range);
-            self.volumes[task.volume].core.fence.raise(range);
         }
         for flight in task.inflight.clone() {
             // The volume may have got another channel since.
-            for way in self.ways.iter_mut().flatten().filter(|way| way.volume == task.volume) {
+            for way in self.ways.iter_mut().flatten().filter(|way| task.uses(way.volume)) {
                 way.channel.cancel(request_tag(index, flight.seq), &mut self.ring);
             }
         }
     }
 
     fn conn_of<'a>(&self, conns: &'a mut Slab<Conn>, task: u32) -> Option<&'a mut Conn> {
-        let owner = self.tasks.get(task as usize)?.owner?;
-        conns.get_mut(owner.slot as usize)
+        let slot = self.tasks.get(task as usize)?.slot()?;
+        conns.get_mut(slot as usize)
     }
 
     fn complete(&mut self, conns: &mut Slab<Conn>, done: Completion<Payload>) {
         let (index, seq) = split_tag(done.tag);
         let task = &mut self.tasks[index as usize];
+        let own = task.volume;
+        let slot = task.flight(seq).map_or(own, |flight| flight.slot);
         task.inflight.retain(|flight| flight.seq != seq);
-        let slot = task.volume;
         if !self.volumes[slot].watches.is_empty() {
             self.left_storage(slot, done.tag);
         }
@@ -239,7 +252,7 @@ impl Engine {
         if matches!(task.job, Job::Sanitize(_)) {
             return self.sanitize_done(conns, index, done);
         }
-        match task.owner.and_then(|owner| conns.get_mut(owner.slot as usize)) {
+        match task.slot().and_then(|slot| conns.get_mut(slot as usize)) {
             Some(conn) => {
                 match &self.tasks[index as usize].job {
                     Job::Read(_) => self.read_done(index, seq, done),
@@ -247,6 +260,7 @@ impl Engine {
                     Job::Compare(_) => self.compare_done(index, done),
                     Job::Fill(_) => self.fill_done(index, done),
                     Job::Bare(_) => self.bare_done(index, done),
+                    Job::Copy => self.copy_done(index, done),
                     Job::Exclusive(_) => self.exclusive_done(index, done),
                     Job::Collect(_) | Job::Sanitize(_) | Job::Settle(_) | Job::Away(_) => {}
                 }
@@ -277,7 +291,7 @@ impl Engine {
     fn let_go(&mut self, index: u32) {
         let task = &self.tasks[index as usize];
         if let Some(range) = task.fenced {
-            self.volumes[task.volume].core.fence.lift(range);
+            self.volumes[task.writes_on].core.fence.lift(range);
         }
         // Before the task goes: with it goes a volume that was removed.
         self.change_power(index);
@@ -309,6 +323,7 @@ impl Engine {
             Job::Exclusive(_) => self.pump_exclusive(conn, index),
             Job::Settle(_) => self.pump_settle(index),
             Job::Sanitize(_) | Job::Away(_) => false,
+            Job::Copy => self.pump_copy(conn, index),
         };
         if finished && !self.writes_through(index) {
             self.finish(conn, index);
@@ -338,6 +353,7 @@ impl Engine {
             self.change_power(index);
             self.count(index);
         }
+        self.end_copy(index);
         // Before the task goes: with it goes a volume that was removed.
         let format = self.volumes[self.tasks[index as usize].volume].core.unit.sense_format();
         let task = self.remove_task(index);

@@ -81,7 +81,7 @@ impl Engine {
 
     /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
     /// pages, 16 KiB at least.
-    fn take_some(&self, conn: &Conn, len: usize) -> Option<Buf> {
+    pub(super) fn take_some(&self, conn: &Conn, len: usize) -> Option<Buf> {
         let mut wanted = len;
         loop {
             match self.take_buffer(conn, wanted) {

@@ -15,12 +15,22 @@ impl Engine {
         range: ByteRange,
         buf: Option<Payload>,
     ) {
+        self.submit_to(self.tasks[task as usize].volume, (task, seq), op, range, buf);
+    }
+
+    /// Sends a request of a task to the volume in this slot.
+    pub(super) fn submit_to(
+        &mut self,
+        slot: usize,
+        (task, seq): (u32, u32),
+        op: Op,
+        range: ByteRange,
+        buf: Option<Payload>,
+    ) {
         let request = Request::new(request_tag(task, seq), op, range, buf);
-        let task = &mut self.tasks[task as usize];
-        if let Some(flight) = task.flight(seq) {
-            flight.range = range;
+        if let Some(flight) = self.tasks[task as usize].flight(seq) {
+            (flight.slot, flight.range) = (slot, range);
         }
-        let slot = task.volume;
         let volume = &mut self.volumes[slot];
         volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
         if volume.guarded {

@@ -112,6 +112,10 @@ impl Engine {
             Action::Reservation(request) => {
                 self.reservation(conn, (arrival.tag, arrival.lun, arrival.volume), &request);
             }
+            Action::Copy(request) => {
+                let place = (arrival.lun, arrival.volume);
+                self.copy_request(conn, (slot, arrival.tag), place, &request);
+            }
             Action::Sanitize(what) => self.sanitize(conn, &arrival, what),
             Action::LbaStatus { range, allocation } => {
                 let owner = Owner { slot, tag: arrival.tag };

@@ -10,6 +10,7 @@ use lunet_scsi::reserve::Seat;
 use lunet_scsi::{PowerChange, Sense, Transfer};
 
 use super::Engine;
+use super::copy::Copy;
 use super::exclusive::Exclusive;
 use super::intake::{Intake, Piece};
 use super::line::Claim;
@@ -48,6 +49,8 @@ pub struct Task {
     pub sense: Option<Sense>,
     /// What it may write, so that an abort knows what to fence off.
     pub writes: Option<ByteRange>,
+    /// The slot of the volume that it writes to: its own, but for a copy.
+    pub writes_on: usize,
     /// The fence that stands because of it.
     pub fenced: Option<ByteRange>,
     /// Data-In that it ends with, already cut to the allocation length.
@@ -63,6 +66,10 @@ pub struct Task {
     pub spare: bool,
     /// Its place in the line for a range of the volume.
     pub claim: Option<Box<Claim>>,
+    /// The slot of the connection that it belongs to although its command has been answered.
+    pub background: Option<u32>,
+    /// State of [`Job::Copy`].
+    pub copy: Option<Box<Copy>>,
     /// What it does.
     pub job: Job,
 }
@@ -72,6 +79,8 @@ pub struct Task {
 pub struct Flight {
     /// Its sequence number.
     pub seq: u32,
+    /// The slot of the volume that it goes to.
+    pub slot: usize,
     /// What it touches.
     pub range: ByteRange,
     /// A lock is in its way: it has not gone to the volume.
@@ -109,6 +118,8 @@ pub enum Job {
     Settle(Settle),
     /// Nothing but to wait for work that another thread does.
     Away(Away),
+    /// Volume to volume (EXTENDED COPY, WRITE USING TOKEN).
+    Copy,
 }
 
 /// State of [`Job::Away`].
@@ -267,6 +278,7 @@ impl Task {
             next_seq: 0,
             sense: None,
             writes: None,
+            writes_on: volume,
             fenced: None,
             refused: None,
             data: Vec::new(),
@@ -274,6 +286,8 @@ impl Task {
             power: None,
             spare: false,
             claim: None,
+            background: None,
+            copy: None,
             job,
         }
     }
@@ -290,13 +304,24 @@ impl Task {
             | Job::Bare(_)
             | Job::Sanitize(_)
             | Job::Settle(_)
-            | Job::Away(_) => {}
+            | Job::Away(_)
+            | Job::Copy => {}
         }
     }
 
     /// Remembers the first failure; the command stops after what is at work.
     pub fn fail(&mut self, sense: Sense) {
         self.sense.get_or_insert(sense);
+    }
+
+    /// The slot of the connection that it belongs to.
+    pub fn slot(&self) -> Option<u32> {
+        self.owner.map(|owner| owner.slot).or(self.background)
+    }
+
+    /// True if it has business with the volume in this slot.
+    pub fn uses(&self, slot: usize) -> bool {
+        self.volume == slot || self.copy.as_ref().is_some_and(|copy| copy.held().contains(&slot))
     }
 
     /// True if it belongs to a command of the connection in `slot`.
@@ -323,7 +348,8 @@ impl Task {
     pub fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.inflight.push(Flight { seq, range: ByteRange::new(0, 0), held: false });
+        let (slot, range) = (self.volume, ByteRange::new(0, 0));
+        self.inflight.push(Flight { seq, slot, range, held: false });
         seq
     }
 }

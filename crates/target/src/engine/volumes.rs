@@ -213,12 +213,20 @@ impl Engine {
         if let Some(claim) = &task.claim {
             self.release(index, task.volume, claim);
         }
-        let volume = &mut self.volumes[task.volume];
-        volume.tasks -= 1;
-        if volume.tasks == 0 && self.world.volume(task.volume).is_none() {
-            self.retire(task.volume);
+        self.leave_volume(task.volume);
+        for slot in task.copy.iter().flat_map(|copy| copy.held()) {
+            self.leave_volume(slot);
         }
         task
+    }
+
+    /// A task has nothing more to do with a volume.
+    pub(super) fn leave_volume(&mut self, slot: usize) {
+        let volume = &mut self.volumes[slot];
+        volume.tasks -= 1;
+        if volume.tasks == 0 && self.world.volume(slot).is_none() {
+            self.retire(slot);
+        }
     }
 
     /// Flushes every volume that this shard wrote to, without a connection that waits for it.

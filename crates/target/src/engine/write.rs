@@ -66,7 +66,8 @@ impl Engine {
             | Job::Bare(_)
             | Job::Sanitize(_)
             | Job::Settle(_)
-            | Job::Away(_) => {}
+            | Job::Away(_)
+            | Job::Copy => {}
         }
     }
 
@@ -142,6 +143,7 @@ impl Engine {
                     Action::Reservation(request) => {
                         self.reservation_collected(conn, index, &request);
                     }
+                    Action::Copy(request) => self.copy_collected(conn, index, request),
                     _ => {}
                 };
             }

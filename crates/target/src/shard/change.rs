@@ -62,6 +62,7 @@ impl Shard {
         let (gone, came) = self.compare_view(slot, next, &target, peer);
         for lun in &gone {
             self.abort_unit(slot, *lun);
+            self.engine.reset_copies(slot, *lun);
         }
         let Some(session) = self.conns[slot as usize].session.as_mut() else { return };
         let mut kept = Vec::with_capacity(session.luns.len());
@@ -127,6 +128,7 @@ impl Shard {
             core.reservations.with(|state| state.detach(lun.seat));
         }
         conn.proto.request_logout(self.engine.now, GRACE, &mut conn.out);
+        self.engine.end_copies(slot);
         for lun in luns {
             self.abort_unit(slot, lun.lun);
         }

@@ -61,6 +61,7 @@ impl Shard {
     }
 
     fn end_tasks(&mut self, slot: u32) {
+        self.engine.end_copies(slot);
         let conn = &mut self.conns[slot as usize];
         for at in 0..conn.tasks.len() {
             if let Some(task) = conn.tasks[at].take() {

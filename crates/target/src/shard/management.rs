@@ -141,6 +141,9 @@ impl Shard {
 
     /// Another shard's session, or one of this shard's, has cleared these volumes.
     pub(super) fn clear(&mut self, clear: &Clear) {
+        if clear.cause != Cause::ClearTaskSet {
+            self.engine.interrupt_copies(&clear.volumes);
+        }
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let Some(session) = &self.conns[slot as usize].session else { continue };
@@ -152,6 +155,9 @@ impl Shard {
                 .collect();
             for (at, lun) in concerned {
                 let aborted = self.abort_unit(slot, lun);
+                if clear.cause != Cause::ClearTaskSet {
+                    self.engine.reset_copies(slot, lun);
+                }
                 let attention = match clear.cause {
                     Cause::ClearTaskSet if own || aborted == 0 => continue,
                     Cause::ClearTaskSet => Attention::CommandsCleared,

@@ -44,5 +44,8 @@ impl Shard {
         for tag in tags {
             self.abort(slot, tag);
         }
+        for lun in luns {
+            self.engine.abandon_background(slot, Some(lun));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod copy;
 mod exclusive;
 mod greedy_clients;
 mod live;
@@ -13,3 +14,4 @@ mod sessions;
 mod stalled_storage;
 mod support;
 mod thin;
+mod tokens;

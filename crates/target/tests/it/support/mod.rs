@@ -1,6 +1,7 @@
 //! A server in this process, and a blocking initiator over lunet's own protocol crate.
 
 pub mod client;
+pub mod copy;
 pub mod record;
 pub mod room;
 pub mod stall;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lunet_backends::{Volume, disk_token};
 use lunet_block::{
-    Backend, Caps, Channel, Completion, Error, IoDone, IoToken, Op, Request, Slow, Submit,
+    Backend, ByteRange, Caps, Channel, Completion, Error, Extent, IoDone, IoToken, Op, Request,
+    Slow, Space, Submit,
 };
 use lunet_ring::{FileId, Payload, Ring};
 
@@ -46,11 +47,38 @@ impl Gate {
 pub struct Stalling {
     inner: Volume,
     gate: Arc<Gate>,
+    slow: StallingSlow,
 }
 
 impl Stalling {
     pub fn new(inner: Volume, gate: Arc<Gate>) -> Self {
-        Self { inner, gate }
+        let slow = StallingSlow { inner: inner.clone(), gate: gate.clone() };
+        Self { inner, gate, slow }
+    }
+}
+
+/// Copies are held up as well.
+struct StallingSlow {
+    inner: Volume,
+    gate: Arc<Gate>,
+}
+
+impl Slow for StallingSlow {
+    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
+        self.inner.slow().extents(range, most)
+    }
+
+    fn copy_from(&self, at: u64, source: &dyn Slow, from: ByteRange) -> Result<u64, Error> {
+        self.gate.held.fetch_add(1, Ordering::SeqCst);
+        while self.gate.closed.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        self.gate.held.fetch_sub(1, Ordering::SeqCst);
+        self.inner.slow().copy_from(at, source, from)
+    }
+
+    fn space(&self) -> Result<Space, Error> {
+        self.inner.slow().space()
     }
 }
 
@@ -76,7 +104,7 @@ impl Backend<Payload, Ring> for Stalling {
     }
 
     fn slow(&self) -> &dyn Slow {
-        self.inner.slow()
+        &self.slow
     }
 }
 

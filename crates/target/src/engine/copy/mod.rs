@@ -1,0 +1,265 @@
+//! Third-party copy: EXTENDED COPY, and tokens (POPULATE TOKEN, WRITE USING TOKEN).
+//!
+//! A copy is a task of its own kind. If its command is answered before it is done, the task goes on without it
+//! and belongs to the connection. What became of copies is kept for each connection: it is the nexus.
+
+mod job;
+mod pump;
+mod step;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_iscsi::target::Tag;
+use lunet_scsi::copy::{
+    Operations, Origin, Outcome, Piece, Populate, Query, Refused, Request, Rod, RodToken, Side,
+    TokenKind, WriteUsing, action,
+};
+use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+pub use self::job::Copy;
+use self::job::Work;
+use super::start::send_reply;
+use super::task::{Bare, Job, Owner};
+use super::{Engine, respond};
+use crate::conn::Conn;
+use crate::stats::Kind;
+
+/// The copy operations of the connections on this shard, by slot.
+#[derive(Default)]
+pub struct Copies(HashMap<u32, Operations>);
+
+impl Copies {
+    /// Those of one connection.
+    pub fn of(&mut self, slot: u32) -> &mut Operations {
+        self.0.entry(slot).or_default()
+    }
+}
+
+impl Engine {
+    /// A command about copies that has no parameter list: it is answered at once.
+    pub(super) fn copy_request(
+        &mut self,
+        conn: &mut Conn,
+        (slot, tag): (u32, Tag),
+        (lun, volume): (u16, usize),
+        request: &Request,
+    ) {
+        let format = self.volumes[volume].core.unit.sense_format();
+        let reply = match request {
+            Request::Query(query) => self.copy_query(slot, lun, *query, volume),
+            Request::Abort { list } => match self.copies.of(slot).abort(u64::from(lun), *list) {
+                Ok(Some(op)) => {
+                    self.abort_copy(conn, slot, op);
+                    Reply::GOOD
+                }
+                Ok(None) => Reply::GOOD,
+                Err(sense) => Reply::check(sense),
+            },
+            // These come with a parameter list.
+            Request::Extended(_) | Request::Populate(_) | Request::WriteUsing(_) => {
+                Reply::check(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))
+            }
+        };
+        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
+        send_reply(conn, tag, reply, transfer, format);
+    }
+
+    fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: usize) -> Reply {
+        let format = self.volumes[volume].core.unit.sense_format();
+        self.copies.of(slot).query(u64::from(lun), query, format, self.now)
+    }
+
+    /// The parameter list of a command that copies has come.
+    pub(super) fn copy_collected(&mut self, conn: &mut Conn, index: u32, request: Request) {
+        let task = &mut self.tasks[index as usize];
+        task.kind = Kind::Other;
+        task.job = Job::Bare(Bare::nothing());
+        let Some(slot) = task.owner.map(|owner| owner.slot) else { return };
+        let (list, action, background) = match &request {
+            Request::Extended(copy) => (copy.list, copy.action, copy.immediate),
+            Request::Populate(populate) => (Some(populate.list), action::POPULATE_TOKEN, false),
+            Request::WriteUsing(write) => {
+                (Some(write.list), action::WRITE_USING_TOKEN, write.immediate)
+            }
+            Request::Query(_) | Request::Abort { .. } => return,
+        };
+        let block_size = self.volumes[task.volume].core.unit.caps.block_size;
+        let unit = u64::from(task.lun);
+        let origin = Origin { unit, list, action, background, block_size };
+        let op = match self.copies.of(slot).begin(origin, self.now) {
+            Ok(op) => op,
+            Err(Refused::InUse(sense)) => return task.fail(sense),
+            Err(Refused::Full) => {
+                task.refused = Some(status::TASK_SET_FULL);
+                return;
+            }
+        };
+        let planned = match request {
+            Request::Extended(extended) => Ok((Work::Segments(extended), false)),
+            Request::WriteUsing(write) => self.plan_write(conn, index, &write),
+            Request::Populate(populate) => {
+                return self.populate(conn, index, (slot, op), populate);
+            }
+            Request::Query(_) | Request::Abort { .. } => return,
+        };
+        match planned {
+            Ok((work, partial)) => {
+                let copy = Copy { slot, op, work, next: 0, moving: None, partial };
+                let task = &mut self.tasks[index as usize];
+                task.copy = Some(Box::new(copy));
+                task.job = Job::Copy;
+                if background {
+                    self.answer_early(conn, index);
+                }
+            }
+            Err(sense) => {
+                // It never got as far as to be an operation.
+                self.copies.of(slot).forget(op);
+                self.tasks[index as usize].fail(sense);
+            }
+        }
+    }
+
+    /// IMMED: the command is answered, the copy goes on.
+    fn answer_early(&mut self, conn: &mut Conn, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let Some(Owner { slot, tag }) = task.owner.take() else { return };
+        task.background = Some(slot);
+        let transfer = task.transfer;
+        conn.set_task(tag, None);
+        respond(conn, tag, status::GOOD, &[], transfer);
+    }
+
+    /// POPULATE TOKEN: nothing is read, so it is done at once, IMMED or not.
+    fn populate(&mut self, conn: &Conn, index: u32, (slot, op): (u32, u64), populate: Populate) {
+        let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
+        let block_size = volume.unit.caps.block_size;
+        let bytes = populate.blocks() * u64::from(block_size);
+        let mut secret = [0; RodToken::SECRET];
+        let random = getrandom(&mut secret, GetRandomFlags::empty()) == Ok(secret.len());
+        let (Some(session), true) = (&conn.session, random) else {
+            self.copies.of(slot).forget(op);
+            let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
+            return self.tasks[index as usize].fail(sense);
+        };
+        let token = RodToken::new(&volume.unit, &session.scsi, bytes, &secret);
+        let rod = Rod { ranges: populate.ranges, block_size };
+        let inactivity = Duration::from_secs(populate.inactivity.into());
+        self.core.tokens.add(token, (&volume, rod), conn.serial, (inactivity, self.now));
+        let operations = self.copies.of(slot);
+        operations.made(op, token);
+        operations.advance(op, 0, bytes, 1);
+        operations.end(op, Outcome::Done, self.now);
+    }
+
+    /// What WRITE USING TOKEN has to do, and whether that is less than it asks for.
+    fn plan_write(
+        &self,
+        conn: &Conn,
+        index: u32,
+        write: &WriteUsing,
+    ) -> Result<(Work, bool), Sense> {
+        let unit = &self.volumes[self.tasks[index as usize].volume].core.unit;
+        let block_size = unit.caps.block_size;
+        if write.kind()? == TokenKind::Zero {
+            let ranges = write.ranges.iter().map(|range| range.bytes(block_size));
+            let pieces = ranges.map(|range| Piece { from: range, to: range }).collect();
+            return Ok((Work::Pieces(None, pieces), false));
+        }
+        let (source, rod) = self.core.tokens.find(&write.token, self.now)?;
+        if write.delete {
+            self.core.tokens.delete(&write.token);
+        }
+        let served = self.world.volumes().find(|(_, volume)| Arc::ptr_eq(volume, &source));
+        let slot = served.map(|(slot, _)| slot);
+        let revoked = Sense::parameter(Code::TOKEN_REVOKED, 16);
+        // Who does not see the volume gets nothing by a token for it either.
+        let slot = slot.filter(|slot| self.may_reach(conn, *slot)).ok_or(revoked)?;
+        let pieces = write.pieces(&rod, block_size)?;
+        let bytes: u64 = pieces.iter().map(|piece| piece.to.len).sum();
+        let partial = bytes < write.blocks() * u64::from(block_size);
+        Ok((Work::Pieces(Some(slot), pieces), partial))
+    }
+
+    /// A copy is over: its outcome is kept for whoever asks.
+    pub(super) fn end_copy(&mut self, index: u32) {
+        let task = &mut self.tasks[index as usize];
+        let Some(copy) = &task.copy else { return };
+        if let Some(range) = task.fenced.take() {
+            self.volumes[task.writes_on].core.fence.lift(range);
+        }
+        let operations = self.copies.of(copy.slot);
+        if task.refused.is_some() {
+            return operations.forget(copy.op);
+        }
+        let outcome = match task.sense {
+            Some(sense) => Outcome::Failed(sense),
+            None if copy.partial => Outcome::Partial,
+            None => Outcome::Done,
+        };
+        operations.end(copy.op, outcome, self.now);
+    }
+
+    /// COPY OPERATION ABORT: ends a copy at once, and its command if that waits.
+    fn abort_copy(&mut self, conn: &mut Conn, slot: u32, op: u64) {
+        let is = |copy: &Copy| (copy.slot, copy.op) == (slot, op);
+        let found = self.tasks.iter().find(|(_, task)| task.copy.as_deref().is_some_and(is));
+        let Some((index, task)) = found else { return };
+        if let Some(Owner { tag, .. }) = task.owner {
+            let transfer = task.transfer;
+            conn.set_task(tag, None);
+            respond(conn, tag, status::TASK_ABORTED, &[], transfer);
+        }
+        self.abandon(index as u32);
+    }
+
+    /// The nexus is lost: its copies end, and what was known of them is forgotten.
+    pub fn end_copies(&mut self, slot: u32) {
+        self.abandon_background(slot, None);
+        self.copies.0.remove(&slot);
+    }
+
+    /// A logical unit of a connection was reset, or is gone: as above, for that unit.
+    pub fn reset_copies(&mut self, slot: u32, lun: u16) {
+        self.abandon_background(slot, Some(lun));
+        if let Some(operations) = self.copies.0.get_mut(&slot) {
+            operations.reset(u64::from(lun));
+        }
+    }
+
+    /// Ends copies of a connection whose commands are answered: all, or those of one unit.
+    pub fn abandon_background(&mut self, slot: u32, lun: Option<u16>) {
+        let concerned = self.tasks.iter().filter(|(_, task)| {
+            task.background == Some(slot) && lun.is_none_or(|lun| lun == task.lun)
+        });
+        let concerned: Vec<u32> = concerned.map(|(index, _)| index as u32).collect();
+        for index in concerned {
+            self.abandon(index);
+        }
+    }
+
+    /// Volumes were reset: copies from or to them fail, whatever unit has their commands. What they may
+    /// still write is fenced off.
+    pub fn interrupt_copies(&mut self, volumes: &[usize]) {
+        for (_, task) in &mut self.tasks {
+            let Some(copy) = &task.copy else { continue };
+            let Some(moving) = &copy.moving else { continue };
+            let hit = |slot: usize| volumes.contains(&slot);
+            let side = match (hit(moving.source), hit(moving.destination)) {
+                (true, _) => Side::Source,
+                (_, true) => Side::Destination,
+                _ => continue,
+            };
+            let sense = copy.failure(side, status::TASK_ABORTED, None);
+            task.sense.get_or_insert(sense);
+            if let (Some(range), None) = (task.writes, task.fenced) {
+                task.fenced = Some(range);
+                self.volumes[task.writes_on].core.fence.raise(range);
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Data on its way from volume to volume: by the storage itself where it can, else through buffers.
+
+use lunet_block::{ByteRange, Completion, Error, Op, Support};
+use lunet_ring::Payload;
+use lunet_scsi::copy::Side;
+use lunet_scsi::{Sense, status};
+
+use super::job::{How, Moving, STRIDE};
+use crate::conn::Conn;
+use crate::engine::Engine;
+use crate::engine::task::{CHUNK, DEPTH, Job};
+
+impl Engine {
+    /// Lets a copy get on. True if it is over.
+    pub(in crate::engine) fn pump_copy(&mut self, conn: &mut Conn, index: u32) -> bool {
+        loop {
+            let task = &self.tasks[index as usize];
+            let Some(copy) = &task.copy else { return false };
+            if task.sense.is_some() || task.refused.is_some() {
+                return task.inflight.is_empty();
+            }
+            let Some(moving) = &copy.moving else {
+                if copy.next == copy.count() {
+                    return true;
+                }
+                self.next_step(conn, index);
+                continue;
+            };
+            if moving.written == moving.to.len {
+                self.end_step(index);
+                continue;
+            }
+            let room = task.inflight.len() + moving.ahead() < moving.depth();
+            if moving.left() == 0 || !room {
+                return false;
+            }
+            if let Err(sense) = self.still_allowed(conn, index) {
+                self.tasks[index as usize].fail(sense);
+                continue;
+            }
+            let on = match self.how(index) {
+                How::Offload => !self.copy_away(index),
+                How::Buffers(_) | How::Backwards => self.read_next(conn, index),
+                How::Zeroes => self.zero_next(conn, index),
+            };
+            if !on {
+                return false;
+            }
+        }
+    }
+
+    fn how(&self, index: u32) -> How {
+        let moving = self.tasks[index as usize].copy.as_ref().and_then(|copy| copy.moving.as_ref());
+        moving.map_or(How::Zeroes, |moving| moving.how)
+    }
+
+    /// The segment or piece at work.
+    pub(super) fn moving(&mut self, index: u32) -> Option<&mut Moving> {
+        self.tasks[index as usize].copy.as_mut().and_then(|copy| copy.moving.as_mut())
+    }
+
+    /// The storage copies the next stride on another thread. False if too much work waits there: it goes
+    /// through buffers then.
+    fn copy_away(&mut self, index: u32) -> bool {
+        let Some(moving) = self.moving(index) else { return false };
+        let (source, destination) = (moving.source, moving.destination);
+        let (offset, len) = (moving.asked, moving.left().min(STRIDE));
+        let from = ByteRange::new(moving.from.offset + offset, len);
+        let to = ByteRange::new(moving.to.offset + offset, len);
+        let reads = self.volumes[source].core.clone();
+        let writes = self.volumes[destination].core.clone();
+        if !reads.locks.is_free(from) || !writes.locks.is_free(to) {
+            // Requests of their own wait for their turn.
+            self.by_buffers(index);
+            return false;
+        }
+        // Locks that come now wait for it, as for any request at the storage.
+        let task = &mut self.tasks[index as usize];
+        for (slot, range) in [(source, from), (destination, to)] {
+            let seq = task.take_seq();
+            if let Some(flight) = task.flight(seq) {
+                (flight.slot, flight.range) = (slot, range);
+            }
+        }
+        let work = move || writes.volume.slow().copy_from(to.offset, reads.volume.slow(), from);
+        let sent = self.send_away(index, work, move |engine, _, index, result| {
+            engine.tasks[index as usize].job = Job::Copy;
+            engine.copied_away(index, result, len);
+        });
+        if !sent {
+            self.tasks[index as usize].inflight.clear();
+            self.by_buffers(index);
+        }
+        sent
+    }
+
+    /// The storage has copied, or cannot.
+    fn copied_away(&mut self, index: u32, result: Result<u64, Error>, asked: u64) {
+        match result {
+            Ok(copied) if copied > 0 => {
+                let Some(moving) = self.moving(index) else { return };
+                let (destination, len) = (moving.destination, copied.min(asked));
+                let offset = moving.ask(len);
+                self.volumes[destination].written = true;
+                self.wrote(index, offset, len);
+            }
+            // Nothing is lost by another try: the range holds old or new data.
+            Ok(_) | Err(Error::Unsupported) => self.by_buffers(index),
+            Err(error) => {
+                let sense = Sense::from_block(error, Op::Write { fua: false });
+                self.copy_failed(index, Side::Destination, sense);
+            }
+        }
+    }
+
+    /// The rest of a step goes through buffers.
+    fn by_buffers(&mut self, index: u32) {
+        if let Some(moving) = self.moving(index) {
+            moving.how = How::Buffers(DEPTH);
+        }
+    }
+
+    /// Reads the next chunk. False if there is no memory for it.
+    fn read_next(&mut self, conn: &Conn, index: u32) -> bool {
+        let Some(moving) = self.moving(index) else { return false };
+        let wanted = moving.left().min(CHUNK as u64) as usize;
+        let Some(buf) = self.take_some(conn, wanted) else { return self.starve(index) };
+        let len = buf.len() as u64;
+        let Some(moving) = self.moving(index) else { return false };
+        let offset = moving.ask(len);
+        let source = moving.source;
+        let range = ByteRange::new(moving.from.offset + offset, len);
+        let seq = self.tasks[index as usize].take_seq();
+        self.submit_to(source, (index, seq), Op::Read, range, Some(Payload::Buf(buf)));
+        true
+    }
+
+    /// Makes the next part read as zeroes. False if there is no memory for it.
+    fn zero_next(&mut self, conn: &Conn, index: u32) -> bool {
+        let Some(moving) = self.moving(index) else { return false };
+        let (destination, left) = (moving.destination, moving.left());
+        let native = self.volumes[destination].core.unit.caps.write_zeroes == Support::Native;
+        let (op, len, buf) = if native {
+            (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
+        } else {
+            let taken = self.take_some(conn, left.min(CHUNK as u64) as usize);
+            let Some(mut buf) = taken else { return self.starve(index) };
+            buf.fill(0);
+            (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
+        };
+        let Some(moving) = self.moving(index) else { return false };
+        let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
+        let seq = self.tasks[index as usize].take_seq();
+        self.submit_to(destination, (index, seq), op, range, buf);
+        true
+    }
+
+    /// Waits for memory: that of its own requests, or of others.
+    fn starve(&mut self, index: u32) -> bool {
+        if self.tasks[index as usize].inflight.is_empty() {
+            self.starved.push_back(index);
+        }
+        false
+    }
+
+    /// A chunk has been read, or written.
+    pub(in crate::engine) fn copy_done(&mut self, index: u32, done: Completion<Payload>) {
+        let reads = matches!(done.op, Op::Read);
+        let task = &self.tasks[index as usize];
+        let failed = task.sense.is_some();
+        let Some(moving) = task.copy.as_ref().and_then(|copy| copy.moving.as_ref()) else { return };
+        match (done.result, done.buf) {
+            (Ok(()), Some(buf)) if reads && !failed => {
+                let offset = done.range.offset - moving.from.offset;
+                let range = ByteRange::new(moving.to.offset + offset, done.range.len);
+                let destination = moving.destination;
+                let seq = self.tasks[index as usize].take_seq();
+                let op = Op::Write { fua: false };
+                self.submit_to(destination, (index, seq), op, range, Some(buf));
+            }
+            (Ok(()), _) if reads => {}
+            (Ok(()), _) => {
+                let offset = done.range.offset - moving.to.offset;
+                self.wrote(index, offset, done.range.len);
+            }
+            (Err(error), _) => {
+                let side = if reads { Side::Source } else { Side::Destination };
+                let slot = if reads { moving.source } else { moving.destination };
+                let block = u64::from(self.volumes[slot].core.unit.caps.block_size);
+                let sense = Sense::from_block(error, done.op);
+                self.copy_failed(index, side, sense.with_information(done.range.offset / block));
+            }
+        }
+    }
+
+    /// A part of a step is on its destination.
+    fn wrote(&mut self, index: u32, offset: u64, len: u64) {
+        let Some(copy) = &mut self.tasks[index as usize].copy else { return };
+        let (slot, op, segments) = (copy.slot, copy.op, copy.segments());
+        let Some(moving) = &mut copy.moving else { return };
+        let counts = moving.wrote(offset, len);
+        self.volumes[moving.destination].count.copied(len);
+        self.copies.of(slot).advance(op, segments, counts, 1);
+    }
+
+    /// One of the parties has failed: the copy ends when nothing is at work any more.
+    fn copy_failed(&mut self, index: u32, side: Side, sense: Sense) {
+        let task = &mut self.tasks[index as usize];
+        let Some(copy) = &task.copy else { return };
+        let mut failure = copy.failure(side, status::CHECK_CONDITION, Some(sense));
+        if let (Some(moving), true) = (&copy.moving, failure.copy.is_some()) {
+            // The residual, in blocks of the destination (SPC-5 5.18.7.4).
+            let block = u64::from(self.volumes[moving.destination].core.unit.caps.block_size);
+            if moving.written > 0 && moving.how != How::Backwards {
+                failure = failure.with_information((moving.to.len - moving.written) / block);
+            }
+        }
+        task.fail(failure);
+    }
+}
