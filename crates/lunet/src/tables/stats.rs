@@ -33,6 +33,7 @@ struct Volume {
     unmaps: u64,
     others: u64,
     errors: u64,
+    copied_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -108,6 +109,8 @@ fn volume(out: &mut String, volume: &Volume) {
         columns.row([name.to_owned(), units::count(count)]);
     }
     columns.row(["failed".to_owned(), units::count(volume.errors)]);
+    // Without the network: it is in no other row.
+    columns.row(["copied".to_owned(), String::new(), units::size(volume.copied_bytes)]);
     columns.write(out);
     for (name, kind) in kinds.iter().filter(|(_, kind)| !kind.histogram.is_empty()) {
         out.push_str(&format!("  latency of {name}s\n"));
@@ -160,7 +163,7 @@ mod tests {
             "protocol": {"logins": 3, "digest_errors": 0},
             "volumes": [{
                 "name": "demo", "size_bytes": 8u64 << 30, "flushes": 12, "unmaps": 0, "others": 7,
-                "errors": 1, "write": idle,
+                "errors": 1, "copied_bytes": 3u64 << 20, "write": idle,
                 "read": {
                     "ops": 12345, "bytes": 12345 * 4096, "mean_us": 85.5,
                     "percentiles": [{"percentile": 50.0, "us": 80}, {"percentile": 99.9, "us": 1500},
@@ -183,6 +186,7 @@ mod tests {
                unmap            0\n  \
                other            7\n  \
                failed           1\n  \
+               copied               3 MiB\n  \
                latency of reads\n    \
                  up to 127 us  12 000  ########################################\n    \
                  up to  2.1 s     345  ##\n\
@@ -205,7 +209,7 @@ mod tests {
             "uptime_seconds": u64::MAX, "driver": "", "shards": 1, "sessions": 0, "protocol": {},
             "volumes": [{
                 "name": "", "size_bytes": u64::MAX, "flushes": 0, "unmaps": 0, "others": 0,
-                "errors": 0, "read": operations, "write": operations,
+                "errors": 0, "copied_bytes": u64::MAX, "read": operations, "write": operations,
             }],
         });
         assert!(stats(&answer).unwrap().contains("slowest"));
