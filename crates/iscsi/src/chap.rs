@@ -91,6 +91,12 @@ impl Algorithms {
     }
 }
 
+impl Default for Algorithms {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 impl FromIterator<Algorithm> for Algorithms {
     fn from_iter<I: IntoIterator<Item = Algorithm>>(all: I) -> Self {
         Self(all.into_iter().fold(0, |set, algorithm| set | 1 << algorithm.code()))
@@ -124,6 +130,12 @@ impl Secret {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// True if it is more than one line: most likely not what was meant.
+    #[must_use]
+    pub fn has_line_break(&self) -> bool {
+        self.0.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
     }
 
     /// The response to a challenge: the hash of identifier, secret and challenge (RFC 1994

@@ -10,6 +10,7 @@ pub mod live;
 pub mod names;
 pub mod plan;
 pub mod ready;
+pub mod secrets;
 pub mod serve;
 pub mod signals;
 pub mod tables;

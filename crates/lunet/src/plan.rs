@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
-use crate::control;
+use crate::{control, secrets};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
@@ -66,6 +66,14 @@ pub struct Wrong {
     pub mistakes: Vec<config::Mistake>,
 }
 
+impl Wrong {
+    fn new(path: &Path, mistakes: Vec<config::Mistake>) -> Self {
+        let lines: Vec<String> =
+            mistakes.iter().map(|m| format!("{}:{m}", path.display())).collect();
+        Self { text: lines.join("\n"), mistakes }
+    }
+}
+
 /// Reads a configuration file.
 ///
 /// # Errors
@@ -96,11 +104,9 @@ pub fn read_text(path: &Path) -> Result<String> {
 }
 
 fn check(path: &Path, text: &str) -> Result<Config> {
-    config::check(text).map_err(|mistakes| {
-        let name = path.display();
-        let lines: Vec<String> = mistakes.iter().map(|m| format!("{name}:{m}")).collect();
-        Wrong { text: lines.join("\n"), mistakes }.into()
-    })
+    let config = config::check(text).map_err(|mistakes| Wrong::new(path, mistakes))?;
+    secrets::check_file(&config, path).map_err(|mistakes| Wrong::new(path, mistakes))?;
+    Ok(config)
 }
 
 /// Makes the plan.
@@ -119,10 +125,11 @@ pub fn plan(options: &Options) -> Result<Plan> {
 /// Makes the plan for a configuration file with this text.
 ///
 /// # Errors
-/// The text is wrong, or contradicts the options.
+/// The text is wrong, contradicts the options, or names a secret that cannot be read.
 pub fn of_text(options: &Options, file: &Path, text: String) -> Result<Plan> {
-    let config = check(file, &text)?;
+    let mut config = check(file, &text)?;
     agree(options, &config)?;
+    secrets::read(&mut config, file).map_err(|mistakes| Wrong::new(file, mistakes))?;
     Ok(settle(options, config, file.to_owned(), Some(text)))
 }
 
@@ -216,6 +223,7 @@ fn demo(options: &Options) -> Config {
         alias: None,
         portals: Vec::new(),
         luns: vec![(0, 0)],
+        access: config::Access::default(),
     };
     Config {
         server: config::Server::default(),
@@ -223,6 +231,7 @@ fn demo(options: &Options) -> Config {
         portals: Vec::new(),
         volumes: vec![volume],
         targets: vec![target],
+        discovery: config::Access::default(),
     }
 }
 

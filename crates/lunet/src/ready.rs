@@ -10,6 +10,8 @@ struct Way<'c> {
     portal: SocketAddr,
     target: &'c str,
     lun: u16,
+    /// Not everybody may log in to the target.
+    guarded: bool,
 }
 
 impl Way<'_> {
@@ -42,7 +44,10 @@ fn ways<'c>(config: &'c Config, portals: &[SocketAddr]) -> Vec<Way<'c>> {
     for target in &config.targets {
         let portal = portals.get(target.portals.first().copied().unwrap_or(0));
         let Some(portal) = portal.copied().map(reachable) else { continue };
-        let way = |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun };
+        let rules = &target.access;
+        let guarded = !rules.users.is_empty() || !rules.initiators.is_everybody();
+        let way =
+            |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun, guarded };
         out.extend(target.luns.iter().map(way));
     }
     out
@@ -59,17 +64,23 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn attach(way: &Way<'_>) -> String {
-    let Way { portal, target, lun } = way;
+    let Way { portal, target, lun, guarded } = way;
     let (url, host, port) = (way.url(), portal.ip(), portal.port());
     // A hypervisor of its own cannot come to this machine's loopback address.
-    let (from_afar, elsewhere) = match host.is_loopback() {
+    let (from_afar, mut elsewhere) = match host.is_loopback() {
         true => (
             "ADDRESS:3260".to_owned(),
             "\nOther machines need a portal that they can reach: --listen ADDRESS:3260, or \
-             [[portal]]\nin lunet.toml. Anyone who can reach it can read and write the volumes.\n",
+             [[portal]]\nin lunet.toml."
+                .to_owned(),
         ),
-        false => (portal.to_string(), ""),
+        false => (portal.to_string(), String::new()),
     };
+    if *guarded {
+        elsewhere.push_str("\nNot everybody may log in to this target: see docs/access.md.\n");
+    } else if host.is_loopback() {
+        elsewhere.push_str(" Anyone who can reach it can read and write the volumes.\n");
+    }
     format!(
         "
 Attach it from
@@ -112,6 +123,20 @@ mod tests {
         assert_eq!(lines.next(), Some("  and iscsi://[2001:db8::1]:7/iqn.2026-11.l:y/0"));
         assert!(text.contains("-p 127.0.0.1:40000 --login"), "{text}");
         assert!(text.contains("Other machines"), "{text}");
+    }
+
+    #[test]
+    fn a_target_that_asks_for_a_name_says_so() {
+        let file = "[volumes.a]\nbackend = 'null'\nsize = 512\n\
+                    [[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n";
+        let user = "[[target.user]]\nname = 'a'\nsecret-env = 'A'\n";
+        for (text, guarded) in [(file.to_owned(), false), (format!("{file}{user}"), true)] {
+            let config = check(&text).unwrap();
+            let said = super::text(&config, &["192.0.2.1:3260".parse().unwrap()]);
+            assert_eq!(said.contains("Not everybody may log in"), guarded, "{said}");
+            let said = super::text(&config, &["127.0.0.1:3260".parse().unwrap()]);
+            assert_eq!(said.contains("Anyone who can reach it"), !guarded, "{said}");
+        }
     }
 
     #[test]

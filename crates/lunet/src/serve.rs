@@ -25,7 +25,7 @@ use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{files, identity, ready};
+use crate::{files, identity, ready, secrets};
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
@@ -270,12 +270,12 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
-        access: lunet_target::Access::default(),
+        access: secrets::access(&target.access),
     };
     Layout {
         volumes,
         targets: config.targets.iter().map(target).collect(),
-        discovery: lunet_target::Access::default(),
+        discovery: secrets::access(&config.discovery),
     }
 }
 

@@ -54,6 +54,12 @@ impl Mistakes {
         }
     }
 
+    /// Takes mistakes that know their lines.
+    pub(crate) fn extend(&mut self, mistakes: Vec<Mistake>) {
+        let room = MOST - self.found.len();
+        self.found.extend(mistakes.into_iter().take(room));
+    }
+
     pub(crate) fn none(&self) -> bool {
         self.found.is_empty()
     }

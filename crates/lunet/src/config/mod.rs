@@ -1,5 +1,6 @@
 //! `lunet.toml`: what it says, and what is wrong with it. Pure: text in, settings or mistakes out.
 
+pub mod access;
 pub mod edit;
 mod files;
 mod layers;
@@ -23,6 +24,7 @@ use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
 use toml::de::DeTable;
 
+pub use access::Access;
 pub use mistake::Mistake;
 
 pub use sections::parse_portal;
@@ -58,6 +60,8 @@ pub struct Config {
     pub volumes: Vec<Volume>,
     /// `[[target]]`
     pub targets: Vec<Target>,
+    /// `[discovery]`
+    pub discovery: Access,
 }
 
 /// `[server]`: the process itself.
@@ -257,6 +261,8 @@ pub struct Target {
     pub portals: Vec<usize>,
     /// LUN numbers and the indices of their volumes in [`Config::volumes`], by number.
     pub luns: Vec<(u16, usize)>,
+    /// Who may see and reach it.
+    pub access: Access,
 }
 
 impl Volume {
@@ -316,6 +322,8 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let volumes = volumes::volumes(&top, &mut mistakes);
     files::check(&volumes, &mut mistakes);
     let targets = targets::targets(&top, &portals, &volumes, &mut mistakes);
+    let discovery = access::discovery(&top, &mut mistakes);
+    mistakes.extend(access::same_secrets(&targets, &discovery));
     if !mistakes.none() {
         return Err(mistakes.into_sorted());
     }
@@ -325,5 +333,6 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         portals: portals.into_iter().map(|portal| portal.value).collect(),
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,
+        discovery,
     })
 }

@@ -47,6 +47,7 @@ pub const ROOT: Table = Table {
         key("portal", "array of tables", "(127.0.0.1:3260)"),
         key("volumes", "table of tables", "(none)"),
         key("target", "array of tables", "(required)"),
+        key("discovery", "table", "(for everybody)"),
     ],
 };
 
@@ -146,11 +147,56 @@ pub const TARGET: Table = Table {
         key("alias", "string", "(none)"),
         key("portals", "array of strings", "(all)"),
         key("luns", "table or array", "(none)"),
+        key("initiators", "array of strings", "(all)"),
+        key("chap-algorithms", "array of strings", "(all)"),
+        key("user", "array of tables", "(none)"),
+        key("mutual", "table", "(none)"),
+    ],
+};
+
+/// `[target.luns.NUMBER]`
+pub const LUN: Table = Table {
+    heading: "[target.luns.NUMBER]",
+    keys: &[key("volume", "string", "(required)"), key("initiators", "array of strings", "(all)")],
+};
+
+/// `[[target.user]]` and `[[discovery.user]]`
+pub const USER: Table = Table {
+    heading: "[[target.user]]",
+    keys: &[
+        key("name", "string", "(required)"),
+        key("secret-file", "path", "(none)"),
+        key("secret-env", "string", "(none)"),
+        key("secret", "string", "(none)"),
+        key("initiators", "array of strings", "(all)"),
+    ],
+};
+
+/// `[target.mutual]` and `[discovery.mutual]`
+pub const MUTUAL: Table = Table {
+    heading: "[target.mutual]",
+    keys: &[
+        key("name", "string", "(required)"),
+        key("secret-file", "path", "(none)"),
+        key("secret-env", "string", "(none)"),
+        key("secret", "string", "(none)"),
+    ],
+};
+
+/// `[discovery]`
+pub const DISCOVERY: Table = Table {
+    heading: "[discovery]",
+    keys: &[
+        key("initiators", "array of strings", "(all)"),
+        key("chap-algorithms", "array of strings", "(all)"),
+        key("user", "array of tables", "(none)"),
+        key("mutual", "table", "(none)"),
     ],
 };
 
 /// Every kind of table below the top.
-pub const TABLES: &[&Table] = &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET];
+pub const TABLES: &[&Table] =
+    &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY];
 
 /// The candidate that looks most like `name`, if one looks enough like it.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {

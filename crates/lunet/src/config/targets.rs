@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::access::{self, Access};
 use super::mistake::Mistakes;
 use super::reader::{At, Convert, Section, label, string};
 use super::schema::{self, nearest};
@@ -54,9 +55,10 @@ pub(super) fn targets(
         }
         let alias = table.get("alias", &|v| label(v, MAX_ALIAS), mistakes).map(|a| a.value);
         let portals = target_portals(&table, portals, mistakes);
-        let luns = luns(&table, volumes, mistakes);
+        let mut access = access::access(&table, mistakes);
+        let luns = luns(&table, volumes, &mut access, mistakes);
         if let Some(name) = name {
-            out.push(Target { name: name.value, alias, portals, luns });
+            out.push(Target { name: name.value, alias, portals, luns, access });
         }
     }
     out
@@ -99,7 +101,12 @@ fn no_portal(address: SocketAddr) -> String {
     format!("no [[portal]] has the address \"{address}\"")
 }
 
-fn luns(table: &Section<'_>, volumes: &[Found], mistakes: &mut Mistakes) -> Vec<(u16, usize)> {
+fn luns(
+    table: &Section<'_>,
+    volumes: &[Found],
+    access: &mut Access,
+    mistakes: &mut Mistakes,
+) -> Vec<(u16, usize)> {
     let mut out: Vec<(u16, usize)> = Vec::new();
     let Some(value) = table.raw("luns") else { return out };
     let path = table.key("luns");
@@ -110,6 +117,8 @@ fn luns(table: &Section<'_>, volumes: &[Found], mistakes: &mut Mistakes) -> Vec<
             mistakes.add(offset, key, text);
             continue;
         };
+        let Some((volume, only)) = access::lun(&key, volume, mistakes) else { continue };
+        access.luns.extend(only.map(|initiators| (lun, initiators)));
         let offset = volume.span().start;
         match find_volume(volume.get_ref(), volumes) {
             Err(text) => mistakes.add(offset, key, text),

@@ -29,10 +29,12 @@ impl Manager {
             bail!("there is no configuration file {file}: lunet serves its embedded default");
         }
         let text = plan::read_text(&self.file)?;
-        if now.plan.text.as_ref() == Some(&text) {
+        let next = plan::of_text(&self.options, &self.file, text)?;
+        // The same text may lead to other secrets.
+        let rules = |plan: &Plan| (plan.config.targets.clone(), plan.config.discovery.clone());
+        if now.plan.text == next.text && rules(&now.plan) == rules(&next) {
             return Ok(done(format!("{file} is in force already")));
         }
-        let next = plan::of_text(&self.options, &self.file, text)?;
         check_fixed(&now.plan, &next)?;
         let old = self.plan_text(now);
         let mut done = done(String::new());

@@ -1,0 +1,241 @@
+//! Secrets: read from where the configuration says they are, and never shown to anybody.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use lunet_iscsi::chap::{Account, Secret};
+use lunet_target::{Guard, User};
+
+use crate::config::access::{Access, Login, MAX_SECRET, Source, check_secret, same_secrets};
+use crate::config::{Config, Mistake};
+
+/// Permission bits of everybody but the owner.
+const OTHERS: u32 = 0o077;
+
+/// Looks whether others may read a configuration that has secrets in it. One that is not there any
+/// more, or is no file, has no secrets to lose.
+///
+/// # Errors
+/// A mistake at each of the secrets.
+pub fn check_file(config: &Config, file: &Path) -> Result<(), Vec<Mistake>> {
+    let mode = fs::metadata(file).map_or(0, |found| found.mode());
+    let here = logins(config).filter(|login| matches!(login.secret, Source::Here(_)));
+    let mistakes: Vec<Mistake> = match mode & OTHERS {
+        0 => Vec::new(),
+        _ => here.map(|login| login.mistake(exposed("the configuration", file, mode))).collect(),
+    };
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// Reads the secrets that are in files and in the environment. Relative paths start where the
+/// configuration `file` is.
+///
+/// # Errors
+/// The mistakes, in the order of lines.
+pub fn read(config: &mut Config, file: &Path) -> Result<(), Vec<Mistake>> {
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let mut mistakes = Vec::new();
+    let rules = config.targets.iter_mut().map(|target| &mut target.access);
+    for login in rules.chain([&mut config.discovery]).flat_map(Access::logins_mut) {
+        let found = match &login.secret {
+            Source::Here(_) | Source::Read(_) => continue,
+            Source::File(path) => of_file(&directory.join(path)),
+            Source::Environment(name) => of_environment(name),
+        };
+        match found {
+            Ok(secret) => login.secret = Source::Read(secret),
+            Err(text) => mistakes.push(login.mistake(text)),
+        }
+    }
+    if mistakes.is_empty() {
+        mistakes = same_secrets(&config.targets, &config.discovery);
+    }
+    mistakes.sort_by_key(|mistake| mistake.line);
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+fn logins(config: &Config) -> impl Iterator<Item = &Login> {
+    let rules = config.targets.iter().map(|target| &target.access);
+    rules.chain([&config.discovery]).flat_map(Access::logins)
+}
+
+fn exposed(what: &str, file: &Path, mode: u32) -> String {
+    let (name, mode) = (file.display(), mode & 0o7777);
+    format!("others may read {what} (mode {mode:04o}) with the secret in it: chmod 600 {name}")
+}
+
+/// The only line of a file.
+fn of_file(path: &Path) -> Result<Secret, String> {
+    let name = path.display();
+    let failed = |error| format!("cannot read {name}: {error}");
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode();
+    if mode & OTHERS != 0 {
+        return Err(exposed(&name.to_string(), path, mode));
+    }
+    // A line break belongs to the file, not to the secret.
+    let mut bytes = Vec::with_capacity(MAX_SECRET + 3);
+    file.take(MAX_SECRET as u64 + 3).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+    }
+    let secret = Secret::new(bytes);
+    check(&secret).map_err(|text| format!("{name} {text}"))?;
+    Ok(secret)
+}
+
+fn of_environment(name: &str) -> Result<Secret, String> {
+    let value = env::var_os(name).ok_or_else(|| format!("the environment has no {name}"))?;
+    let secret = Secret::new(value.into_vec());
+    check(&secret).map_err(|text| format!("{name} {text}"))?;
+    Ok(secret)
+}
+
+fn check(secret: &Secret) -> Result<(), String> {
+    check_secret(secret.len())?;
+    if secret.has_line_break() {
+        return Err("has more than one line".to_owned());
+    }
+    Ok(())
+}
+
+/// The rules in the target's terms. A user whose secret was not read cannot log in.
+pub fn access(rules: &Access) -> lunet_target::Access {
+    let account = |login: &Login| {
+        let secret = login.secret.known()?.clone();
+        Some(Account { name: login.name.clone(), secret })
+    };
+    let users = rules.users.iter().filter_map(|user| {
+        Some(User { account: account(&user.login)?, initiators: user.initiators.clone() })
+    });
+    let guard = Guard {
+        algorithms: rules.algorithms,
+        users: users.collect(),
+        mutual: rules.mutual.as_ref().and_then(account),
+    };
+    lunet_target::Access {
+        initiators: rules.initiators.clone(),
+        guard: (!rules.users.is_empty()).then_some(guard),
+        luns: rules.luns.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use std::os::unix::fs::PermissionsExt;
+    use tempfile::TempDir;
+
+    const TARGET: &str = "[[target]]\nname = 'iqn.2026-11.l:x'\n";
+
+    fn write(dir: &TempDir, name: &str, text: impl AsRef<[u8]>, mode: u32) {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn user(line: &str) -> Config {
+        config::check(&format!("{TARGET}[[target.user]]\nname = 'a'\n{line}\n")).unwrap()
+    }
+
+    fn mistake(config: &mut Config, dir: &TempDir) -> String {
+        let mistakes = read(config, &dir.path().join("lunet.toml")).unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        mistakes[0].to_string().replace(dir.path().to_str().unwrap(), "DIR")
+    }
+
+    #[test]
+    fn a_secret_is_the_only_line_of_its_file() {
+        let dir = TempDir::new().unwrap();
+        for (text, wrong) in [
+            ("a secret of 16 b", None),
+            ("a secret of 16 b\n", None),
+            ("a secret of 16 b\r\n", None),
+            (" two spaces are ", None),
+            ("eleven byte\n", Some("DIR/s is a secret of 11 bytes; it must have 12 to 255")),
+            ("", Some("DIR/s is a secret of 0 bytes")),
+            ("a secret of 16 b\n\n", Some("DIR/s has more than one line")),
+            ("first line\nsecond line\n", Some("DIR/s has more than one line")),
+            (&*"x".repeat(300), Some("DIR/s is a secret of more than 255 bytes")),
+        ] {
+            write(&dir, "s", text, 0o600);
+            let mut config = user("secret-file = 's'");
+            let Some(words) = wrong else {
+                read(&mut config, &dir.path().join("lunet.toml")).unwrap();
+                let rules = access(&config.targets[0].access);
+                let secret = Secret::new(text.trim_end_matches(['\r', '\n']).into());
+                assert_eq!(rules.guard.unwrap().users[0].account.secret, secret);
+                continue;
+            };
+            let found = mistake(&mut config, &dir);
+            let start = format!("5: target.user.secret-file: {words}");
+            assert!(found.starts_with(&start), "{found}");
+            // It is as if nobody had that name.
+            let rules = access(&config.targets[0].access);
+            assert!(rules.guard.unwrap().users.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let dir = TempDir::new().unwrap();
+        for mode in [0o644, 0o640, 0o604, 0o660] {
+            write(&dir, "s", "a secret of 16 b", mode);
+            let words = format!(
+                "5: target.user.secret-file: others may read DIR/s (mode {mode:04o}) with the secret \
+                 in it: chmod 600 DIR/s"
+            );
+            assert_eq!(mistake(&mut user("secret-file = 's'"), &dir), words);
+        }
+        let missing = mistake(&mut user("secret-file = 'none'"), &dir);
+        assert!(missing.contains("cannot read DIR/none: No such file"), "{missing}");
+        // So is a configuration with a secret, and only such a one.
+        let here = user("secret = 'a secret of 16 b'");
+        let path = dir.path().join("lunet.toml");
+        write(&dir, "lunet.toml", "", 0o644);
+        let found = check_file(&here, &path).unwrap_err()[0].to_string();
+        let words = "5: target.user.secret: others may read the configuration (mode 0644)";
+        assert!(found.starts_with(words), "{found}");
+        assert_eq!(check_file(&user("secret-file = 's'"), &path), Ok(()));
+        write(&dir, "lunet.toml", "", 0o600);
+        assert_eq!(check_file(&here, &path), Ok(()));
+    }
+
+    #[test]
+    fn a_secret_may_be_in_the_environment() {
+        let dir = TempDir::new().unwrap();
+        // Cargo sets this one for every test.
+        let mut config = user("secret-env = 'CARGO_MANIFEST_DIR'");
+        read(&mut config, &dir.path().join("lunet.toml")).unwrap();
+        let known = config.targets[0].access.users[0].login.secret.known().unwrap();
+        assert_eq!(*known, Secret::new(env!("CARGO_MANIFEST_DIR").into()));
+        let missing = mistake(&mut user("secret-env = 'LUNET_NO_SUCH_THING'"), &dir);
+        let words = "5: target.user.secret-env: the environment has no LUNET_NO_SUCH_THING";
+        assert_eq!(missing, words);
+    }
+
+    #[test]
+    fn one_secret_in_both_directions_is_found_wherever_it_is() {
+        let dir = TempDir::new().unwrap();
+        write(&dir, "s", "a secret of 16 b\n", 0o600);
+        let text = format!(
+            "{TARGET}[[target.user]]\nname = 'a'\nsecret = 'another secret'\n\
+             mutual = 'x'\n[discovery]\nuser = [{{ name = 'b', secret = 'a secret of 16 b' }}]\n"
+        );
+        let text =
+            text.replace("mutual = 'x'\n", "[target.mutual]\nname = 'm'\nsecret-file = 's'\n");
+        let mut config = config::check(&text).unwrap();
+        let found = mistake(&mut config, &dir);
+        let words = "8: target.mutual.secret-file: is also the secret of user \"b\" (line 10): who \
+                     knows it could pose as the target";
+        assert_eq!(found, words);
+    }
+}
