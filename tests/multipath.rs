@@ -1,13 +1,15 @@
 //! One volume over several portals and targets: who it is, access states, reservations for each path.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::SHORT;
 use lunet_e2e::conformance;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process;
-use lunet_e2e::server::{Serve, Server, portal_of, url};
+use lunet_e2e::server::{Serve, Server, lunet_binary, portal_of, url};
 use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, TEST_UNIT_READY};
 use lunet_e2e::wire::{Answer, Login, Session};
 
@@ -197,6 +199,39 @@ fn access_states_are_enforced_told_and_those_of_the_configuration_after_a_restar
     let [one, _] = portals(&server)?;
     let mut again = open(&Login::new(&one, BOTH))?;
     ensure!(groups(&mut again)?.iter().map(|g| g.0).eq([0x80, 0x01]));
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn states_follow_the_configuration_while_it_is_served() -> Result<()> {
+    let dir = scratch("lunet-paths-")?;
+    let config = format!("{PORTALS}{TARGET_BOTH}{TARGET_SECOND}");
+    let server = Serve::config(config.clone()).data(dir.path()).start()?;
+    let [one, two] = portals(&server)?;
+    let mut first = open(&Login::new(&one, BOTH))?;
+    let mut second = open(&Login::new(&two, BOTH))?;
+    let apply = |text: &str| {
+        fs::write(dir.path().join("lunet.toml"), text)?;
+        let mut command = Command::new(lunet_binary()?);
+        process::output(command.args(["config", "apply", "--data"]).arg(dir.path()), SHORT)
+    };
+    let said = apply(&config.replace("non-optimized", "unavailable"))?;
+    ensure!(said.contains("portal group 2 is unavailable now"), "{said}");
+    for session in [&mut first, &mut second] {
+        let told = session.execute(0, &TEST_UNIT_READY, 0, &[])?;
+        ensure!(sense(&told) == Some([6, 0x2A, 0x06]), "{told:02x?}");
+        let data = data_in(session, &[0xA3, 0x0A, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0])?;
+        // The second group follows the one port of the first; its state is an implicit change.
+        ensure!(data[16..22] == [0x03, 0x0F, 0, 2, 0, 2], "{data:02x?}");
+    }
+    ensure!(write(&mut first)?.status == GOOD);
+    let refused = write(&mut second)?;
+    ensure!(sense(&refused) == Some([2, 0x04, 0x0C]), "{refused:02x?}");
+    apply(&config)?;
+    let told = write(&mut second)?;
+    ensure!(sense(&told) == Some([6, 0x2A, 0x06]), "{told:02x?}");
+    ensure!(write(&mut second)?.status == GOOD);
     server.stop()?;
     Ok(())
 }

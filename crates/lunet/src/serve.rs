@@ -14,13 +14,16 @@ use lunet_backends::{Access, FileSpec, Storage, VolumeSpec};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
+use lunet_scsi::alua::PortGroup;
 use lunet_target::{Handle, Layout, Limits, Server, TargetEntry, VolumeEntry};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{Backend, Cache, Config, Digest, Driver, LogLevel, Provisioning, Volume};
+use crate::config::{
+    Backend, Cache, Config, Digest, Driver, LogLevel, Portal, Provisioning, Volume,
+};
 use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
@@ -272,9 +275,15 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         portals: target.portals.clone(),
         access: secrets::access(&target.access),
     };
+    let group = |portal: &Portal| PortGroup {
+        tag: portal.tag,
+        state: portal.group_state,
+        preferred: portal.preferred,
+    };
     Layout {
         volumes,
         targets: config.targets.iter().map(target).collect(),
+        groups: config.portals.iter().map(group).collect(),
         discovery: secrets::access(&config.discovery),
     }
 }
@@ -286,12 +295,7 @@ fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Confi
         portals: config
             .portals
             .iter()
-            .map(|portal| lunet_target::Portal {
-                address: portal.address,
-                tag: portal.tag,
-                state: portal.group_state,
-                preferred: portal.preferred,
-            })
+            .map(|portal| lunet_target::Portal { address: portal.address, tag: portal.tag })
             .collect(),
         layout,
         port_numbers: Some(data.join("ports")),

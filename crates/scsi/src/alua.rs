@@ -5,7 +5,6 @@
 //! ([`AccessStates`]). All states fit into one number, so that a command needs one load to know its own.
 
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,7 +99,7 @@ impl Alua {
 pub struct PortGroup {
     /// TARGET PORT GROUP, which is the target portal group tag.
     pub tag: u16,
-    /// The state at start.
+    /// The state that the configuration gives.
     pub state: AccessState,
     /// PREF: initiators should prefer it.
     pub preferred: bool,
@@ -125,6 +124,21 @@ impl PortGroups {
     /// The number of the group with this tag.
     pub fn number(&self, tag: u16) -> Option<usize> {
         self.0.binary_search_by_key(&tag, |group| group.tag).ok()
+    }
+
+    /// Takes over what these groups, configured anew, say of a unit: an implicit transition. A state that is
+    /// configured as it was `before` stays as initiators have set it. True if they are to be told.
+    pub fn reconfigure(&self, states: &AccessStates, before: &Self) -> bool {
+        let (was, mut next) = (states.load(), states.load());
+        let mut told = false;
+        for (number, (group, before)) in self.0.iter().zip(before.0.iter()).enumerate() {
+            told |= group.preferred != before.preferred;
+            if group.state != before.state && group.state != next.state(number) {
+                next = next.with(number, group.state, CAUSE_IMPLICIT);
+            }
+        }
+        states.store(next);
+        told || next != was
     }
 
     /// Carries a request out on a unit, to which these ports lead. The caller sees to it that there is one at
@@ -196,9 +210,10 @@ impl PortGroups {
 /// U_SUP, S_SUP, AN_SUP, AO_SUP.
 const SUPPORTED: u8 = 0x08 | 0x04 | 0x02 | 0x01;
 
-/// STATUS CODE: no change yet; by SET TARGET PORT GROUPS.
+/// STATUS CODE: no change yet; by SET TARGET PORT GROUPS; by the target itself.
 const CAUSE_NONE: u8 = 0;
 const CAUSE_COMMAND: u8 = 1;
+const CAUSE_IMPLICIT: u8 = 2;
 
 /// All states of a unit. Four bits for each group: two of the state, two of what changed it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -320,7 +335,7 @@ pub(crate) fn parse(list: &[u8]) -> Result<Action, Sense> {
     if list.len() % 4 != 0 {
         return Err(wrong_length);
     }
-    let mut changes = vec![];
+    let mut changes = Vec::new();
     for (at, descriptor) in list.chunks_exact(4).enumerate() {
         let at = 4 + 4 * at as u16;
         let state = AccessState::from_number(descriptor[0] & 0x0F);

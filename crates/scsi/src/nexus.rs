@@ -26,7 +26,7 @@ pub enum Attention {
     MediumChanged,
     /// The mode parameters changed.
     ModeParametersChanged,
-    /// Another initiator changed the state of a target port group.
+    /// The state of a target port group changed.
     AccessStateChanged,
     /// The storage below a thin volume is as full as its [threshold](crate::Threshold) says.
     ThresholdReached,

@@ -7,6 +7,9 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use lunet_scsi::Attention;
+use lunet_scsi::alua::Alua;
+
 use crate::config::Layout;
 use crate::core::Core;
 use crate::mail::{Mail, Step, Undelivered};
@@ -44,7 +47,8 @@ pub fn apply(core: &Core, layout: Layout) -> Result<(), ApplyError> {
     };
     let mut ports = core.ports.lock().unwrap_or_else(PoisonError::into_inner);
     ports.number(&layout.targets).map_err(ApplyError::Ports)?;
-    let next = core.world().next(layout, &ports).map_err(ApplyError::Reservations)?;
+    let before = core.world();
+    let next = before.next(layout, &ports).map_err(ApplyError::Reservations)?;
     drop(ports);
     let next = Arc::new(next);
     if let Err(error) = everywhere(core, &next, Step::Prepare) {
@@ -53,7 +57,22 @@ pub fn apply(core: &Core, layout: Layout) -> Result<(), ApplyError> {
         return Err(error);
     }
     core.set_world(next.clone());
-    everywhere(core, &next, Step::Adopt)
+    let result = everywhere(core, &next, Step::Adopt);
+    regroup(&next, &before);
+    result
+}
+
+/// Target port groups have other states from now on.
+fn regroup(next: &World, before: &World) {
+    for (_, volume) in next.volumes() {
+        let states = &volume.unit.state.access;
+        volume.reservations.with(|state| {
+            let told = next.groups.reconfigure(states, &before.groups);
+            if told && volume.unit.alua != Alua::Off {
+                state.attend_all(Attention::AccessStateChanged);
+            }
+        });
+    }
 }
 
 /// Lets every shard take a step, and waits for all.

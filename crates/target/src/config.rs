@@ -8,7 +8,7 @@ use lunet_backends::Volume;
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
-use lunet_scsi::alua::AccessState;
+use lunet_scsi::alua::PortGroup;
 
 use crate::access::Access;
 
@@ -19,17 +19,6 @@ pub struct Portal {
     pub address: SocketAddr,
     /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
     pub tag: u16,
-    /// The access state of its target port group at start; all portals with a tag have the same.
-    pub state: AccessState,
-    /// Whether initiators should prefer that group.
-    pub preferred: bool,
-}
-
-impl Portal {
-    /// A portal whose group is active/optimized.
-    pub fn new(address: SocketAddr, tag: u16) -> Self {
-        Self { address, tag, state: AccessState::Optimized, preferred: false }
-    }
 }
 
 /// A volume and the logical unit that shows it.
@@ -91,6 +80,8 @@ pub struct Layout {
     pub volumes: Vec<VolumeEntry>,
     /// The targets that show them, each name once.
     pub targets: Vec<TargetEntry>,
+    /// Access states of portal groups; those that are not here are active/optimized.
+    pub groups: Vec<PortGroup>,
     /// Who may ask for the list of targets. The rules of each target say what of it they get.
     pub discovery: Access,
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
-use lunet_scsi::alua::{PortGroup, PortGroups};
+use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::reserve::{Port, TargetPort};
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +22,9 @@ const MAX_FILE: u64 = 32 << 20;
 
 const VERSION: u32 = 1;
 
-/// Portals, groups and numbers.
+/// Portals and numbers.
 pub struct Ports {
     portals: Vec<Portal>,
-    groups: PortGroups,
     numbers: BTreeMap<u16, TargetPort>,
     by_name: HashMap<TargetPort, u16>,
     /// Where the numbers are kept; without it, they are new with every start.
@@ -53,21 +52,11 @@ impl Ports {
     /// # Errors
     /// A plain sentence: there are too many portal groups, or the file cannot be read or is damaged.
     pub fn new(portals: Vec<Portal>, file: Option<PathBuf>) -> Result<Self, String> {
-        let group = |portal: &Portal| PortGroup {
-            tag: portal.tag,
-            state: portal.state,
-            preferred: portal.preferred,
-        };
-        let groups = PortGroups::new(portals.iter().map(group).collect());
-        let groups =
-            groups.ok_or(format!("there are more than {} portal tags", PortGroups::MAX))?;
-        let mut ports = Self {
-            portals,
-            groups,
-            numbers: BTreeMap::new(),
-            by_name: HashMap::new(),
-            file: file.clone(),
-        };
+        if groups_of(&portals, &[]).is_none() {
+            return Err(format!("there are more than {} portal tags", PortGroups::MAX));
+        }
+        let mut ports =
+            Self { portals, numbers: BTreeMap::new(), by_name: HashMap::new(), file: file.clone() };
         let Some(file) = file else { return Ok(ports) };
         let name = file.display();
         let Some(text) = stable::read(&file, MAX_FILE)? else { return Ok(ports) };
@@ -87,9 +76,9 @@ impl Ports {
         Ok(ports)
     }
 
-    /// The target port groups.
-    pub fn groups(&self) -> &PortGroups {
-        &self.groups
+    /// The target port groups with what is configured for them.
+    pub fn groups(&self, configured: &[PortGroup]) -> PortGroups {
+        groups_of(&self.portals, configured).unwrap_or_default()
     }
 
     /// Sees to it that every port of these targets has a number, and that it is on stable storage.
@@ -141,15 +130,15 @@ impl Ports {
     }
 
     /// How a target looks through each portal, apart from its LUNs.
-    pub fn views(&self, target: &str) -> Vec<lunet_scsi::Target> {
+    pub fn views(&self, target: &str, groups: &PortGroups) -> Vec<lunet_scsi::Target> {
         let view = |portal: &Portal| {
             let port = TargetPort { target: target.into(), tag: portal.tag };
             lunet_scsi::Target {
                 name: target.to_owned(),
                 portal_group_tag: portal.tag,
                 relative_port: self.relative(&port),
-                groups: self.groups.clone(),
-                group: self.groups.number(portal.tag).unwrap_or(0),
+                groups: groups.clone(),
+                group: groups.number(portal.tag).unwrap_or(0),
                 luns: Vec::new(),
             }
         };
@@ -174,20 +163,24 @@ impl Ports {
     }
 }
 
+/// The groups that portals make. None if they are too many.
+fn groups_of(portals: &[Portal], configured: &[PortGroup]) -> Option<PortGroups> {
+    let group = |portal: &Portal| {
+        let found = configured.iter().find(|group| group.tag == portal.tag).copied();
+        let state = AccessState::Optimized;
+        found.unwrap_or(PortGroup { tag: portal.tag, state, preferred: false })
+    };
+    PortGroups::new(portals.iter().map(group).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunet_scsi::alua::AccessState;
     use std::net::SocketAddr;
 
     fn portals(tags: &[u16]) -> Vec<Portal> {
-        let portal = |tag: &u16| Portal {
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            tag: *tag,
-            state: AccessState::Optimized,
-            preferred: false,
-        };
-        tags.iter().map(portal).collect()
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        tags.iter().map(|tag| Portal { address, tag: *tag }).collect()
     }
 
     fn target(name: &str, portals: Vec<usize>) -> TargetEntry {
@@ -206,7 +199,7 @@ mod tests {
         let file = Some(dir.path().join("ports"));
         let (a, b) = (target("a", vec![]), target("b", vec![]));
         let mut ports = Ports::new(portals(&[1, 2, 2]), file.clone()).expect("no file yet");
-        ports.number(&[a.clone()]).expect("numbers");
+        ports.number(std::slice::from_ref(&a)).expect("numbers");
         ports.number(&[a.clone(), b.clone()]).expect("numbers");
         let expected =
             [(1, "a,1"), (2, "a,2"), (3, "b,1"), (4, "b,2")].map(|(n, t)| (n, t.to_owned()));
@@ -219,7 +212,7 @@ mod tests {
         sorted.retain(|entry| !expected.contains(entry));
         // b is asked for first, and gets its tag: it is taken; so the lowest that is free.
         assert_eq!(sorted, more);
-        assert_eq!(again.views("b")[1].relative_port, 4);
+        assert_eq!(again.views("b", &again.groups(&[]))[1].relative_port, 4);
     }
 
     #[test]
@@ -233,8 +226,9 @@ mod tests {
         let seen: Vec<_> =
             leading.iter().map(|p| (&*p.name.target, p.name.tag, p.relative)).collect();
         assert_eq!(seen, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5)]);
-        assert_eq!(ports.views("b")[0].relative_port, 0, "nobody comes this way");
-        assert_eq!(ports.views("b")[1].group, 1);
+        let views = ports.views("b", &ports.groups(&[]));
+        assert_eq!(views[0].relative_port, 0, "nobody comes this way");
+        assert_eq!(views[1].group, 1);
     }
 
     #[test]

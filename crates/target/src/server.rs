@@ -82,7 +82,7 @@ impl Server {
         let mut portals = Vec::new();
         for portal in &config.portals {
             let (listener, address) = listen(portal.address)?;
-            portals.push(Portal { address, ..portal.clone() });
+            portals.push(Portal { address, tag: portal.tag });
             listeners.push(listener);
         }
         let count = config.shards.unwrap_or_else(processors).max(1);

@@ -70,10 +70,10 @@ pub struct CoreTarget {
 }
 
 impl CoreTarget {
-    fn new(entry: TargetEntry, slots: &[usize], ports: &Ports) -> Self {
+    fn new(entry: TargetEntry, slots: &[usize], (ports, groups): (&Ports, &PortGroups)) -> Self {
         let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
         luns.sort_unstable();
-        let scsi = ports.views(&entry.name);
+        let scsi = ports.views(&entry.name, groups);
         Self {
             portals: (0..scsi.len()).map(|portal| entry.reached_through(portal)).collect(),
             scsi,
@@ -106,6 +106,8 @@ impl CoreTarget {
 pub struct World {
     volumes: Vec<Slot<CoreVolume>>,
     targets: Vec<Slot<CoreTarget>>,
+    /// The target port groups.
+    pub groups: PortGroups,
     /// Who may ask for the list of targets.
     pub discovery: Access,
 }
@@ -195,6 +197,7 @@ impl World {
     pub fn next(&self, layout: Layout, ports: &Ports) -> Result<Self, String> {
         let leading: Vec<_> =
             (0..layout.volumes.len()).map(|at| ports.leading_to(at, &layout.targets)).collect();
+        let groups = ports.groups(&layout.groups);
         let mut volumes: Vec<_> = self.volumes.iter().map(Slot::leave).collect();
         let mut slots = Vec::with_capacity(layout.volumes.len());
         for (entry, leading) in layout.volumes.into_iter().zip(leading) {
@@ -202,7 +205,7 @@ impl World {
             let volume = match old {
                 Some((_, old)) if old.is(&entry) => old.clone(),
                 Some((_, old)) => Arc::new(successor(old, entry)),
-                None => Arc::new(newcomer(entry, ports.groups())?),
+                None => Arc::new(newcomer(entry, &groups)?),
             };
             volume.reservations.with(|state| state.set_ports(leading));
             slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
@@ -210,10 +213,10 @@ impl World {
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
         for entry in layout.targets {
             let old = self.find_target(&entry.name).map(|(slot, _)| slot);
-            let target = Arc::new(CoreTarget::new(entry, &slots, ports));
+            let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &groups)));
             place(&mut targets, old, target);
         }
-        Ok(Self { volumes, targets, discovery: layout.discovery })
+        Ok(Self { volumes, targets, groups, discovery: layout.discovery })
     }
 }
 

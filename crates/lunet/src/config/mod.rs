@@ -27,7 +27,7 @@ use toml::de::DeTable;
 pub use access::Access;
 pub use mistake::Mistake;
 
-pub use sections::parse_portal;
+pub use sections::{parse_portal, state_word};
 pub use summary::summary;
 
 use mistake::Mistakes;
@@ -164,7 +164,7 @@ pub struct Portal {
     pub address: SocketAddr,
     /// The portal group tag.
     pub tag: u16,
-    /// The access state of its target port group at start; the same for all portals with the tag.
+    /// The access state of its target port group; the same for all portals with the tag.
     pub group_state: AccessState,
     /// Initiators should prefer that group; the same for all portals with the tag.
     pub preferred: bool,

@@ -78,6 +78,11 @@ impl Default for Iscsi {
     }
 }
 
+/// The word for an access state, as `group-state` has it.
+pub fn state_word(state: AccessState) -> &'static str {
+    STATES.iter().find(|(_, s)| *s == state).map_or("", |(word, _)| word)
+}
+
 /// Opens a table at the top of the file, if it is there.
 fn top_table<'a>(
     top: &Section<'a>,

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::journal::Entry;
 use super::served::Open;
 use super::{Manager, Served, done, storage};
-use crate::config::{Backend, Volume};
+use crate::config::{self, Backend, Volume};
 use crate::control::Done;
 use crate::plan::{self, Plan};
 use crate::{serve, units};
@@ -49,7 +49,7 @@ impl Manager {
             fates.push((volume.clone(), fate));
         }
         done.notes = after_a_restart(&now.plan, &next, &old);
-        let mut news = Vec::new();
+        let mut news = regrouped(&now.plan, &next);
         self.noted(now, entries, || {
             let mut open = BTreeMap::new();
             for (volume, fate) in fates {
@@ -125,7 +125,9 @@ fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Opti
 
 /// Refuses what a running server cannot change.
 fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
-    if old.config.portals != new.config.portals {
+    let places =
+        |plan: &Plan| plan.config.portals.iter().map(|p| (p.address, p.tag)).collect::<Vec<_>>();
+    if places(old) != places(new) {
         bail!("[[portal]]: portals change at a restart only: restart lunet, or take that back");
     }
     for (key, same) in
@@ -136,6 +138,20 @@ fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Says which portal groups have another state or preference.
+fn regrouped(old: &Plan, new: &Plan) -> Vec<String> {
+    let mut news = Vec::new();
+    for (was, is) in old.config.portals.iter().zip(&new.config.portals) {
+        if was != is {
+            let preferred = if is.preferred { ", preferred" } else { "" };
+            let state = config::state_word(is.group_state);
+            news.push(format!("portal group {} is {state}{preferred} now", is.tag));
+        }
+    }
+    news.dedup();
+    news
 }
 
 /// What becomes of an open volume that is now configured as `new`.

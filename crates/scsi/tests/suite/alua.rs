@@ -214,6 +214,32 @@ fn states_start_as_configured_and_survive_another_unit_of_the_volume() {
 }
 
 #[test]
+fn another_configuration_changes_what_it_says_anew() {
+    let group = |tag, state, preferred| PortGroup { tag, state, preferred };
+    let configured = |one, two, preferred| {
+        let groups = vec![group(1, one, preferred), group(2, two, false)];
+        PortGroups::new(groups).expect("not too many")
+    };
+    let (good, poor, gone) =
+        (AccessState::Optimized, AccessState::NonOptimized, AccessState::Unavailable);
+    let unit = unit();
+    let states = &unit.state.access;
+    let first = configured(good, poor, false);
+    states.configure(&first);
+    // An initiator has changed group 2.
+    assert_eq!(set(&unit, &[0, 0, 0, 2]), Ok(true));
+    let next = configured(gone, poor, false);
+    assert!(next.reconfigure(states, &first));
+    assert_eq!([states.get(0), states.get(1)], [gone, good], "group 2 is configured as before");
+    let data = report(&unit, 0, 255);
+    assert_eq!([data[9], data[25]], [2, 1], "implicitly; by SET TARGET PORT GROUPS");
+    assert!(!next.reconfigure(states, &next));
+    assert!(configured(gone, poor, true).reconfigure(states, &next), "PREF is another");
+    assert!(!configured(gone, good, false).reconfigure(states, &next), "it is in that state");
+    assert_eq!(report(&unit, 0, 255)[25], 1);
+}
+
+#[test]
 fn who_may_change_states_can_be_configured() {
     let mut unit = unit();
     let listed = |unit: &Unit| {

@@ -68,6 +68,7 @@ fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
         ..TargetEntry::default()
     };
     Layout {
+        groups: vec![],
         volumes: volumes.iter().enumerate().map(entry).collect(),
         targets: vec![
             target(TARGET, vec![(0, 0), (1, 1)], access),

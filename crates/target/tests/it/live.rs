@@ -25,6 +25,7 @@ fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
     let luns = volumes.iter().enumerate().map(|(at, (_, _, lun))| (*lun, at)).collect();
     let target = TargetEntry { name: TARGET.into(), luns, ..TargetEntry::default() };
     Layout {
+        groups: vec![],
         volumes: volumes.iter().map(entry).collect(),
         targets: vec![target],
         ..Layout::default()

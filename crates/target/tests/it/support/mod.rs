@@ -37,8 +37,9 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
     });
     Config {
-        portals: vec![Portal::new(SocketAddr::from(([127, 0, 0, 1], 0)), 1)],
+        portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
         layout: Layout {
+            groups: vec![],
             volumes: entries.collect(),
             targets: vec![TargetEntry { name: TARGET.into(), luns, ..TargetEntry::default() }],
             ..Layout::default()
