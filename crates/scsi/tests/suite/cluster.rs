@@ -50,8 +50,18 @@ impl Cluster {
     }
 
     pub fn over(state: Reservations) -> Self {
+        Self::of(state, [('a', 1), ('b', 1), ('a', 2), ('d', 1)])
+    }
+
+    /// Two hosts with two paths each: nodes 0 and 1 are the paths of a, nodes 2 and 3 those of b.
+    pub fn two_hosts() -> Self {
+        let state = Reservations::new([port(1), port(2)].map(leading).to_vec(), true);
+        Self::of(state, [('a', 1), ('a', 2), ('b', 1), ('b', 2)])
+    }
+
+    fn of(state: Reservations, paths: [(char, u16); 4]) -> Self {
         let mut cluster = Self { unit: unit(), state, nodes: vec![], aborts: vec![] };
-        for (letter, tag) in [('a', 1), ('b', 1), ('a', 2), ('d', 1)] {
+        for (letter, tag) in paths {
             let id = Arc::new(NexusId { initiator: initiator(letter), port: port(tag) });
             let seat = cluster.state.attach(id.clone());
             cluster.nodes.push(Node { id, seat, nexus: Nexus::new() });
@@ -65,6 +75,19 @@ impl Cluster {
         self.state.detach(node.seat);
         node.seat = self.state.attach(node.id.clone());
         node.nexus = Nexus::new();
+    }
+
+    /// The target loses power: what was kept is taken up, and all sessions begin anew.
+    pub fn lose_power(&mut self) {
+        let mut fresh = Reservations::new(self.state.ports().to_vec(), true);
+        if let Some(saved) = self.state.saved() {
+            fresh.restore(saved).expect("what was saved makes sense");
+        }
+        self.state = fresh;
+        for node in &mut self.nodes {
+            node.seat = self.state.attach(node.id.clone());
+            node.nexus = Nexus::new();
+        }
     }
 
     /// Sends a command with the data that it may ask for.

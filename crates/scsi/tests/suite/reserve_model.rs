@@ -1,16 +1,15 @@
-//! Random commands of four nexuses, against a small model written from the tables of SPC-5.
+//! What four nexuses may do with the reservations of a unit: a small model written from the tables of SPC-5.
 
 use std::collections::BTreeSet;
 
 use crate::cluster::*;
 use crate::common::cdb;
 use lunet_scsi::Code;
-use proptest::prelude::*;
 
 const PREEMPTED: u8 = 3;
 const RELEASED: u8 = 4;
 const UNREGISTERED: u8 = 5;
-const NODES: usize = 4;
+pub const NODES: usize = 4;
 
 /// Who may read and write under each type: the holder, the registered, the others (SPC-5 table 66
 /// and the table of types).
@@ -26,22 +25,53 @@ const ACCESS: [(u8, Rights); 6] = [
 ];
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
-    Register { who: usize, ignore: bool, key: u64, new: u64 },
-    Reserve { who: usize, key: u64, kind: u8 },
-    Release { who: usize, key: u64, kind: u8 },
-    Clear { who: usize, key: u64 },
-    Preempt { who: usize, key: u64, victim: u64, kind: u8, abort: bool },
-    Move { who: usize, key: u64, new: u64, to: usize, unregister: bool },
+pub enum Step {
+    Register {
+        who: usize,
+        ignore: bool,
+        key: u64,
+        new: u64,
+        aptpl: bool,
+    },
+    Reserve {
+        who: usize,
+        key: u64,
+        kind: u8,
+    },
+    Release {
+        who: usize,
+        key: u64,
+        kind: u8,
+    },
+    Clear {
+        who: usize,
+        key: u64,
+    },
+    Preempt {
+        who: usize,
+        key: u64,
+        victim: u64,
+        kind: u8,
+        abort: bool,
+    },
+    Move {
+        who: usize,
+        key: u64,
+        new: u64,
+        to: usize,
+        unregister: bool,
+    },
     LegacyReserve(usize),
     LegacyRelease(usize),
     Reset,
     LogInAgain(usize),
+    /// The target loses power, and with it all sessions.
+    PowerLoss,
 }
 
 /// What a command is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+pub enum Answer {
     Good,
     Conflict,
     InvalidCdb,
@@ -51,18 +81,20 @@ enum Answer {
 use Answer::*;
 
 #[derive(Clone, Debug, Default)]
-struct Model {
-    keys: [Option<u64>; NODES],
+pub struct Model {
+    pub keys: [Option<u64>; NODES],
     /// Type, and who reserved; for the all registrants types everybody registered holds it.
-    persistent: Option<(u8, usize)>,
-    legacy: Option<usize>,
+    pub persistent: Option<(u8, usize)>,
+    pub legacy: Option<usize>,
+    /// Persist through power loss is activated.
+    pub aptpl: bool,
     generation: u32,
     told: [BTreeSet<u8>; NODES],
     aborted: BTreeSet<usize>,
 }
 
 impl Model {
-    fn holds(&self, who: usize) -> bool {
+    pub fn holds(&self, who: usize) -> bool {
         match self.persistent {
             Some((7 | 8, _)) => self.keys[who].is_some(),
             Some((_, holder)) => holder == who,
@@ -70,7 +102,7 @@ impl Model {
         }
     }
 
-    fn rights(&self, who: usize) -> (bool, bool) {
+    pub fn rights(&self, who: usize) -> (bool, bool) {
         if let Some(holder) = self.legacy {
             return (holder == who, holder == who);
         }
@@ -101,16 +133,22 @@ impl Model {
         }
     }
 
-    fn step(&mut self, step: Step) -> Answer {
+    pub fn step(&mut self, step: Step) -> Answer {
         let uses_list = !matches!(
             step,
-            Step::LegacyReserve(_) | Step::LegacyRelease(_) | Step::Reset | Step::LogInAgain(_)
+            Step::LegacyReserve(_)
+                | Step::LegacyRelease(_)
+                | Step::Reset
+                | Step::LogInAgain(_)
+                | Step::PowerLoss
         );
         if uses_list && self.legacy.is_some() {
             return Conflict;
         }
         match step {
-            Step::Register { who, ignore, key, new } => self.register(who, ignore, key, new),
+            Step::Register { who, ignore, key, new, aptpl } => {
+                self.register(who, (ignore, aptpl), key, new)
+            }
             Step::Reserve { who, key, kind } => match self.persistent {
                 _ if self.keys[who] != Some(key) => Conflict,
                 None => {
@@ -153,10 +191,26 @@ impl Model {
                 }
                 Good
             }
+            Step::PowerLoss => {
+                let kept = if self.aptpl { self.clone() } else { Self::default() };
+                *self = Self {
+                    keys: kept.keys,
+                    persistent: kept.persistent,
+                    aptpl: kept.aptpl,
+                    ..Self::default()
+                };
+                Good
+            }
         }
     }
 
-    fn register(&mut self, who: usize, ignore: bool, key: u64, new: u64) -> Answer {
+    fn register(
+        &mut self,
+        who: usize,
+        (ignore, aptpl): (bool, bool),
+        key: u64,
+        new: u64,
+    ) -> Answer {
         if !ignore && self.keys[who].unwrap_or(0) != key {
             return Conflict;
         }
@@ -165,6 +219,7 @@ impl Model {
             (Some(_), 0) => self.remove(who),
             (_, new) => self.keys[who] = Some(new),
         }
+        self.aptpl = aptpl;
         self.generation += 1;
         Good
     }
@@ -246,6 +301,7 @@ impl Model {
         }
         self.keys[to] = Some(new);
         self.persistent = Some((kind, to));
+        self.aptpl = false;
         if unregister {
             self.keys[who] = None;
         }
@@ -272,11 +328,12 @@ impl Model {
     }
 }
 
-fn carry_out(c: &mut Cluster, step: Step) -> Answer {
+pub fn carry_out(c: &mut Cluster, step: Step) -> Answer {
     c.aborts.clear();
     let reply = match step {
-        Step::Register { who, ignore, key, new } => {
-            c.out(who, if ignore { 6 } else { 0 }, 0, &list(key, new, 0))
+        Step::Register { who, ignore, key, new, aptpl } => {
+            let list = list(key, new, u8::from(aptpl));
+            c.out(who, if ignore { 6 } else { 0 }, 0, &list)
         }
         Step::Reserve { who, key, kind } => c.out(who, 1, kind, &list(key, 0, 0)),
         Step::Release { who, key, kind } => c.out(who, 2, kind, &list(key, 0, 0)),
@@ -299,6 +356,10 @@ fn carry_out(c: &mut Cluster, step: Step) -> Answer {
             c.log_in_again(who);
             return Good;
         }
+        Step::PowerLoss => {
+            c.lose_power();
+            return Good;
+        }
     };
     match (reply.status, reply.sense.map(|sense| sense.code)) {
         (GOOD, None) => Good,
@@ -311,7 +372,7 @@ fn carry_out(c: &mut Cluster, step: Step) -> Answer {
 }
 
 /// Everything that can be seen from outside.
-fn compare(c: &mut Cluster, model: &mut Model, step: Step) {
+pub fn compare(c: &mut Cluster, model: &mut Model, step: Step) {
     for who in 0..NODES {
         let told: BTreeSet<u8> = c.told(who).into_iter().collect();
         assert_eq!(told, std::mem::take(&mut model.told[who]), "{step:?}: {who} is told");
@@ -332,67 +393,4 @@ fn compare(c: &mut Cluster, model: &mut Model, step: Step) {
     assert_eq!(c.kind(0), model.persistent.map_or(0, |(kind, _)| kind), "{step:?}");
     let generation = u32::from_be_bytes(c.report(0, 0)[0..4].try_into().unwrap());
     assert_eq!(generation, model.generation, "{step:?}");
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let who = 0..NODES;
-    let key = || prop_oneof![1 => Just(0_u64), 4 => 1..4_u64];
-    let kind = || prop::sample::select(vec![1_u8, 3, 5, 6, 7, 8]);
-    let step = prop_oneof![
-        4 => (who.clone(), any::<bool>(), key(), key())
-            .prop_map(|(who, ignore, key, new)| Step::Register { who, ignore, key, new }),
-        4 => (who.clone(), key(), kind()).prop_map(|(who, key, kind)| Step::Reserve { who, key, kind }),
-        2 => (who.clone(), key(), kind()).prop_map(|(who, key, kind)| Step::Release { who, key, kind }),
-        1 => (who.clone(), key()).prop_map(|(who, key)| Step::Clear { who, key }),
-        4 => (who.clone(), key(), key(), kind(), any::<bool>()).prop_map(
-            |(who, key, victim, kind, abort)| Step::Preempt { who, key, victim, kind, abort }
-        ),
-        3 => (who.clone(), key(), key(), who.clone(), any::<bool>()).prop_map(
-            |(who, key, new, to, unregister)| Step::Move { who, key, new, to, unregister }
-        ),
-        1 => who.clone().prop_map(Step::LegacyReserve),
-        2 => who.clone().prop_map(Step::LegacyRelease),
-        1 => Just(Step::Reset),
-        1 => who.prop_map(Step::LogInAgain),
-    ];
-    prop::collection::vec(step, 1..60)
-}
-
-/// Sends the sender's real key three times out of four: with random keys alone, most commands end
-/// in a conflict.
-fn aim(model: &Model, step: Step, honest: bool) -> Step {
-    let real = |who: usize, key: u64| if honest { model.keys[who].unwrap_or(0) } else { key };
-    match step {
-        Step::Register { who, ignore, key, new } => {
-            Step::Register { who, ignore, key: real(who, key), new }
-        }
-        Step::Reserve { who, key, kind } => Step::Reserve { who, key: real(who, key), kind },
-        Step::Release { who, key, kind } => Step::Release { who, key: real(who, key), kind },
-        Step::Clear { who, key } => Step::Clear { who, key: real(who, key) },
-        Step::Preempt { who, key, victim, kind, abort } => {
-            Step::Preempt { who, key: real(who, key), victim, kind, abort }
-        }
-        Step::Move { who, key, new, to, unregister } => {
-            Step::Move { who, key: real(who, key), new, to, unregister }
-        }
-        other => other,
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2048))]
-
-    #[test]
-    fn the_reservations_are_those_of_the_model(
-        steps in steps(),
-        honest in prop::collection::vec(prop::bool::weighted(0.75), 60),
-    ) {
-        let (mut cluster, mut model) = (Cluster::new(), Model::default());
-        for (step, honest) in steps.into_iter().zip(honest) {
-            let step = aim(&model, step, honest);
-            let expected = model.step(step);
-            prop_assert_eq!(carry_out(&mut cluster, step), expected, "{:?}", step);
-            compare(&mut cluster, &mut model, step);
-        }
-    }
 }
