@@ -9,7 +9,7 @@ use lunet_ring::{Payload, Ring, Token};
 use slab::Slab;
 
 use super::Shared;
-use super::rules::Rules;
+use super::rules::{Rules, Wait};
 use crate::disk_token;
 
 /// Marks the slots of layers; the channels below leave this bit alone.
@@ -29,10 +29,10 @@ const CAPACITY: usize = 1024;
 
 struct Held {
     request: Request<Payload>,
-    /// The layer in which it hangs. If it does not, it has a timer.
-    hang: Option<usize>,
-    delay: Option<Duration>,
-    fault: Option<Error>,
+    /// If it hangs in no layer (any more), it has a timer.
+    wait: Wait,
+    /// It was let through, and the channel below was full.
+    passed: bool,
 }
 
 /// What is held up. If the channel is dropped at the end of the program, so is that.
@@ -83,9 +83,9 @@ impl LayeredChannel {
     }
 
     fn hold(&mut self, held: Held, io: &mut Ring) {
-        let (hangs, delay) = (held.hang.is_some(), held.delay);
+        let Wait { hang, delay } = held.wait;
         let slot = self.waiting.insert(held);
-        if !hangs {
+        if hang.is_none() {
             io.timer(delay.unwrap_or_default(), self.token(slot));
             return;
         }
@@ -100,10 +100,10 @@ impl LayeredChannel {
     fn look(&mut self, io: &mut Ring) {
         let token = |slot| disk_token(IoToken { channel: self.number, slot: LAYER | slot as u32 });
         for (slot, held) in &mut self.waiting.held {
-            if held.hang.is_some_and(|layer| !self.rules.is_on(layer)) {
-                held.hang = None;
+            if held.wait.hang.is_some_and(|layer| !self.rules.is_on(layer)) {
+                held.wait.hang = None;
                 self.hanging -= 1;
-                io.timer(held.delay.unwrap_or_default(), token(slot));
+                io.timer(held.wait.delay.unwrap_or_default(), token(slot));
             }
         }
         if self.hanging > 0 {
@@ -117,13 +117,12 @@ impl Channel<Payload, Ring> for LayeredChannel {
         if self.waiting.held.len() == CAPACITY {
             return Submit::Busy(request);
         }
-        let verdict = self.rules.judge(request.op, request.range);
-        if verdict.hang.is_some() || verdict.delay.is_some() {
-            let (hang, delay, fault) = (verdict.hang, verdict.delay, verdict.fault);
-            self.hold(Held { request, hang, delay, fault }, io);
+        let wait = self.rules.wait(request.op, request.range);
+        if wait != Wait::default() {
+            self.hold(Held { request, wait, passed: false }, io);
             return Submit::Queued;
         }
-        match verdict.fault {
+        match self.rules.fault(request.op, request.range) {
             Some(error) => Submit::Done(request.complete(Err(error))),
             None => self.inner.submit(request, io),
         }
@@ -137,19 +136,21 @@ impl Channel<Payload, Ring> for LayeredChannel {
             self.look(io);
             return None;
         }
-        let Held { request, fault, .. } = self.waiting.remove(done.slot & !LAYER)?;
+        let Held { request, passed, .. } = self.waiting.remove(done.slot & !LAYER)?;
         if done.result.is_err() {
             return Some(request.complete(Err(Error::Cancelled)));
         }
-        if let Some(error) = fault {
-            return Some(request.complete(Err(error)));
+        if !passed {
+            if let Some(error) = self.rules.fault(request.op, request.range) {
+                return Some(request.complete(Err(error)));
+            }
         }
         match self.inner.submit(request, io) {
             Submit::Done(done) => Some(done),
             Submit::Queued => None,
             Submit::Busy(request) => {
-                let delay = Some(OFFER_AGAIN);
-                self.hold(Held { request, hang: None, delay, fault: None }, io);
+                let wait = Wait { hang: None, delay: Some(OFFER_AGAIN) };
+                self.hold(Held { request, wait, passed: true }, io);
                 None
             }
         }
@@ -157,7 +158,7 @@ impl Channel<Payload, Ring> for LayeredChannel {
 
     fn cancel(&mut self, tag: u64, io: &mut Ring) {
         match self.waiting.held.iter().find(|(_, held)| held.request.tag == tag) {
-            Some((slot, held)) if held.hang.is_none() => io.cancel(self.token(slot as u32)),
+            Some((slot, held)) if held.wait.hang.is_none() => io.cancel(self.token(slot as u32)),
             // The disk has it already, and does not answer.
             Some(_) => {}
             None => self.inner.cancel(tag, io),

@@ -1,18 +1,18 @@
 //! Layers over a volume that make it fail, slow or hang: for tests, and for the curious who want to
 //! see what their initiators do then.
 //!
-//! Nothing here waits in a thread: what is held up waits on the event loop's timers.
+//! No shard waits: what is held up waits on the event loop's timers.
 
 mod channel;
 mod rules;
+mod slow;
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lunet_block::{Backend, ByteRange, Caps, Channel, Error, Extent, Op, Slow, Space};
+use lunet_block::{Backend, Caps, Channel, Op, Slow};
 use lunet_ring::{Payload, Ring};
 
 use self::channel::LayeredChannel;
@@ -111,8 +111,8 @@ struct Shared {
     layers: Vec<State>,
     /// Operations that are held up at the moment.
     held: AtomicUsize,
-    /// Channels opened so far: each has random numbers of its own.
-    channels: AtomicU64,
+    /// Sets of random numbers given out so far: each channel has its own.
+    seeds: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -165,7 +165,7 @@ pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
     let shared = Arc::new(Shared {
         layers: all.into_iter().map(state).collect(),
         held: AtomicUsize::new(0),
-        channels: AtomicU64::new(0),
+        seeds: AtomicU64::new(0),
     });
     (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls(shared))
 }
@@ -203,28 +203,12 @@ impl Backend<Payload, Ring> for Layered {
         number: u16,
         io: &mut Ring,
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
-        let seed = self.shared.channels.fetch_add(1, Ordering::SeqCst);
-        let rules = Rules::new(Arc::clone(&self.shared), seed);
+        let rules = Rules::new(Arc::clone(&self.shared));
         let inner = self.inner.open_channel(number, io)?;
         Ok(Box::new(LayeredChannel::new(inner, rules, number)))
     }
 
     fn slow(&self) -> &dyn Slow {
         self
-    }
-}
-
-/// Copies go through requests, where the layers see them.
-impl Slow for Layered {
-    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
-        self.inner.slow().extents(range, most)
-    }
-
-    fn space(&self) -> Result<Space, Error> {
-        self.inner.slow().space()
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
     }
 }

@@ -9,18 +9,16 @@ use lunet_block::{ByteRange, Error, Op};
 
 use super::{ALWAYS, Effect, Shared, State, Which};
 
-/// What the layers want with an operation.
+/// How an operation is held up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
-    /// It waits until this layer is switched off.
+pub(super) struct Wait {
+    /// Until this layer is switched off.
     pub hang: Option<usize>,
-    /// It waits for so long.
+    /// For so long, after that.
     pub delay: Option<Duration>,
-    /// Then it fails.
-    pub fault: Option<Error>,
 }
 
-/// The layers as one channel sees them.
+/// The layers as one channel, or one copy, sees them.
 pub(super) struct Rules {
     pub shared: Arc<Shared>,
     /// A generator of random numbers (xorshift64); never 0.
@@ -28,7 +26,8 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub fn new(shared: Arc<Shared>, seed: u64) -> Self {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let seed = shared.seeds.fetch_add(1, Ordering::SeqCst) + 1;
         Self { shared, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
     }
 
@@ -41,29 +40,42 @@ impl Rules {
         (self.random >> 16) % limit
     }
 
-    /// Counts the operation, and says what becomes of it.
-    pub fn judge(&mut self, op: Op, range: ByteRange) -> Verdict {
-        let mut verdict = Verdict::default();
+    /// How an operation that comes in is held up.
+    pub fn wait(&mut self, op: Op, range: ByteRange) -> Wait {
+        let mut wait = Wait::default();
         for index in 0..self.shared.layers.len() {
-            if !self.hits(index, op, range) {
-                continue;
-            }
-            match self.shared.layers[index].layer.effect {
-                Effect::Fault(errno) => {
-                    verdict.fault = verdict.fault.or(Some(Error::from_errno(errno)));
-                }
-                Effect::Delay { time, spread } => {
+            // A copy, so that nothing is borrowed while the layer is asked.
+            let effect = self.shared.layers[index].layer.effect;
+            match effect {
+                Effect::Delay { time, spread } if self.hits(index, op, range) => {
                     let spread = u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX - 1);
                     let extra = Duration::from_nanos(self.below(spread + 1));
                     let delay = time.saturating_add(extra);
-                    verdict.delay = Some(verdict.delay.unwrap_or_default().saturating_add(delay));
+                    wait.delay = Some(wait.delay.unwrap_or_default().saturating_add(delay));
                 }
-                Effect::Hang => verdict.hang = verdict.hang.or(Some(index)),
+                Effect::Hang if self.hits(index, op, range) => {
+                    wait.hang = wait.hang.or(Some(index));
+                }
+                Effect::Delay { .. } | Effect::Hang | Effect::Fault(_) => {}
             }
         }
-        verdict
+        wait
     }
 
+    /// How an operation fails that has waited long enough, if it does.
+    pub fn fault(&mut self, op: Op, range: ByteRange) -> Option<Error> {
+        let mut fault = None;
+        for index in 0..self.shared.layers.len() {
+            if let Effect::Fault(errno) = self.shared.layers[index].layer.effect {
+                if self.hits(index, op, range) {
+                    fault = fault.or(Some(Error::from_errno(errno)));
+                }
+            }
+        }
+        fault
+    }
+
+    /// Counts an operation, and says whether the layer hits it.
     fn hits(&mut self, index: usize, op: Op, range: ByteRange) -> bool {
         let State { layer, on, matched } = &self.shared.layers[index];
         let overlaps = |of: &Range<u64>| of.start < range.end() && range.offset < of.end;
@@ -97,11 +109,11 @@ mod tests {
         let state =
             |layer: &Layer| State { layer: layer.clone(), on: true.into(), matched: 0.into() };
         let layers = layers.iter().map(state).collect();
-        Rules::new(Arc::new(Shared { layers, held: 0.into(), channels: 0.into() }), 1)
+        Rules::new(Arc::new(Shared { layers, held: 0.into(), seeds: 0.into() }))
     }
 
     fn fails(rules: &mut Rules, op: Op, range: ByteRange) -> bool {
-        rules.judge(op, range).fault.is_some()
+        rules.fault(op, range).is_some()
     }
 
     #[test]
@@ -124,8 +136,8 @@ mod tests {
         let mut rules = rules(&[layer]);
         let hits: Vec<bool> = (0..6)
             .map(|_| {
-                rules.judge(Op::Read, HERE);
-                rules.judge(WRITE, HERE).fault == Some(Error::OutOfSpace)
+                rules.fault(Op::Read, HERE);
+                rules.fault(WRITE, HERE) == Some(Error::OutOfSpace)
             })
             .collect();
         assert_eq!(hits, [false, false, true, false, false, false]);
@@ -150,16 +162,17 @@ mod tests {
         let mut rules = rules(&effects.map(|effect| Layer::new(effect, Ops::ALL)));
         let mut seen = Vec::new();
         for _ in 0..100 {
-            let Verdict { hang, delay, fault } = rules.judge(Op::Flush, HERE);
+            let Wait { hang, delay } = rules.wait(Op::Flush, HERE);
+            let fault = rules.fault(Op::Flush, HERE);
             assert_eq!((hang, fault), (Some(4), Some(Error::Io(5))));
             seen.push(delay.expect("a delay"));
         }
         assert!(seen.iter().all(|delay| (millis(25)..=millis(35)).contains(delay)));
         assert!(seen.iter().max() > seen.iter().min(), "it is random");
         rules.shared.layers[4].on.store(false, Ordering::SeqCst);
-        assert_eq!(rules.judge(Op::Flush, HERE).hang, None);
+        assert_eq!(rules.wait(Op::Flush, HERE).hang, None);
         let most = Effect::Delay { time: Duration::MAX, spread: Duration::MAX };
         let mut rules = self::rules(&[Layer::new(most, Ops::ALL)]);
-        assert_eq!(rules.judge(Op::Read, HERE).delay, Some(Duration::MAX));
+        assert_eq!(rules.wait(Op::Read, HERE).delay, Some(Duration::MAX));
     }
 }

@@ -176,6 +176,26 @@ fn layers_come_with_the_specification_and_stay_when_the_volume_grows() {
         assert_eq!(on_loop.run(Op::Flush, ByteRange::new(0, 0), None).map(drop), Err(EIO));
         assert_eq!(on_loop.read(0, 4096).is_ok(), reads);
         let copied = volume.slow().copy_from(0, volume.slow(), ByteRange::new(4096, 4096));
-        assert_eq!(copied, Err(Error::Unsupported), "copies must meet the layers");
+        assert_eq!(copied, if reads { Ok(4096) } else { Err(EIO) }, "copies meet the layers");
     }
+}
+
+#[test]
+fn copies_wait_and_fail_as_their_reads_and_writes_would() {
+    let (source, _) = wrap(memory(), &[Layer::new(Effect::Fault(28), Ops::WRITE)]);
+    let (target, controls) = wrap(memory(), &[Layer::new(Effect::Hang, Ops::WRITE)]);
+    let range = ByteRange::new(0, 1 << 20);
+    assert_eq!(source.slow().copy_from(0, target.slow(), range), Err(Error::OutOfSpace));
+    OnLoop::new(source.clone(), DRIVERS[0]).write(0, &[1; 4096]).unwrap_err();
+    std::thread::scope(|scope| {
+        let copy = scope.spawn(|| target.slow().copy_from(0, source.slow(), range));
+        while controls.held() == 0 {
+            std::thread::yield_now();
+        }
+        assert!(!copy.is_finished());
+        controls.switch(0, false);
+        assert_eq!(copy.join().expect("no panic"), Ok(1 << 20));
+    });
+    let plain = memory();
+    assert_eq!(plain.slow().copy_from(0, target.slow(), range), Err(Error::Unsupported));
 }

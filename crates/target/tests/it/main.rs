@@ -4,6 +4,7 @@ mod access;
 mod commands;
 mod copy;
 mod exclusive;
+mod failing_storage;
 mod greedy_clients;
 mod live;
 mod medium;
