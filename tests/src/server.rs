@@ -11,13 +11,16 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::data::scratch;
-use crate::process::{Running, leashed};
+use crate::process::{Finished, Running, leashed, run};
 
 /// The target that the embedded default configuration serves.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
 
 /// From start to the ready line. Generous: the machine may be busy with other tests.
 const READY: Duration = Duration::from_secs(20);
+
+/// For a command that changes a running server.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// From SIGTERM to the end.
 pub const GRACE: Duration = Duration::from_secs(15);
@@ -107,7 +110,10 @@ impl Serve {
     /// Starts the server and waits until it serves.
     pub fn start(self) -> Result<Server> {
         let quiet = self.quiet;
+        let data = self.data.clone();
         let (mut process, directory) = self.spawn()?;
+        let data = data.or_else(|| directory.as_ref().map(|dir| dir.path().to_owned()));
+        let data = data.context("no directory")?;
         let deadline = Instant::now() + READY;
         let urls = process.stdout.find(deadline, |text| {
             // Only whole lines: the last one may still grow.
@@ -120,7 +126,7 @@ impl Serve {
             let (out, err) = (process.stdout.text(), process.stderr.text());
             bail!("`{}` got not ready ({end:?})\n{out}{err}", process.command());
         };
-        Ok(Server { process, urls, directory, quiet })
+        Ok(Server { process, urls, directory, data, quiet })
     }
 
     /// Starts the server without waiting for anything: for starts that must fail.
@@ -158,6 +164,7 @@ pub struct Server {
     process: Running,
     urls: Vec<String>,
     directory: Option<TempDir>,
+    data: PathBuf,
     quiet: bool,
 }
 
@@ -190,6 +197,36 @@ impl Server {
     /// The temporary directory, when the server has one.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_ref().map(TempDir::path)
+    }
+
+    /// Where it keeps its data.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Runs a command of the `lunet` program against this server.
+    pub fn command(&self, arguments: &[&str]) -> Result<Finished> {
+        let mut command = Command::new(lunet_binary()?);
+        command.args(arguments).arg("--data").arg(&self.data);
+        run(&mut command, PATIENCE)
+    }
+
+    /// The same; demands success, and gives what the command printed.
+    pub fn tell(&self, arguments: &[&str]) -> Result<String> {
+        self.command(arguments)?.success()
+    }
+
+    /// The same; demands exit status 1, and gives the one line on standard error.
+    pub fn refuses(&self, arguments: &[&str]) -> Result<String> {
+        let finished = self.command(arguments)?;
+        ensure!(
+            finished.status.and_then(|status| status.code()) == Some(1)
+                && finished.stderr.lines().count() == 1
+                && finished.stderr.starts_with("lunet: "),
+            "{}",
+            finished.describe()
+        );
+        Ok(finished.stderr)
     }
 
     /// SIGTERM; demands exit status 0 within [`GRACE`]. Gives back the directory, so that the data can be looked at.

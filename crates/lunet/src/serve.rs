@@ -206,8 +206,14 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     }
 }
 
+/// The files that are kept about a volume beside its data: its reservations, and the mark of a
+/// sanitize operation that has not ended.
+pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 2] {
+    [reservations(data, volume), data.join(format!("{volume}.sanitize"))]
+}
+
 /// The file that keeps the persistent reservations of a volume.
-pub(crate) fn reservations(data: &Path, volume: &str) -> PathBuf {
+fn reservations(data: &Path, volume: &str) -> PathBuf {
     data.join(format!("{volume}.reservations"))
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lunet_backends::snapshot as reflink;
@@ -16,6 +16,9 @@ use super::{Manager, Served, done};
 use crate::config::{self, Backend};
 use crate::control::Done;
 use crate::{files, names, serve};
+
+/// How long the storage has to end what is under way before a rollback.
+const HOLD: Duration = Duration::from_secs(30);
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ impl Manager {
         match keeper {
             Keeper::File(file) => self.roll_file_back(now, open, &file, snapshot)?,
             Keeper::Zfs(zfs, dataset) => {
+                let _held = self.handle.hold(volume, HOLD)?;
                 zfs.rollback(&dataset, snapshot)?;
                 // The size of the volume is part of what goes back.
                 self.look_again(now, open)?;
@@ -109,6 +113,8 @@ impl Manager {
             files::sync_parent(place)
         };
         let failed = || format!("cannot exchange {} and {}", fresh.display(), place.display());
+        // No write may go to the old file once the new one counts.
+        let _held = self.handle.hold(&open.config.name, HOLD)?;
         // The moment that counts.
         exchange().with_context(failed)?;
         let mut all = now.open.clone();

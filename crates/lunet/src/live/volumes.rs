@@ -11,7 +11,7 @@ use super::served::Open;
 use super::{Manager, Served, counted, done, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
-use crate::{names, serve, units};
+use crate::{files, names, serve, units};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {
@@ -54,9 +54,9 @@ impl Manager {
             entries.push(Entry::Made { volume: name.to_owned(), path });
         }
         // A volume of this name may have been there long ago, and with it its reservations.
-        let reservations = serve::reservations(&plan.data, name);
-        let stale = "cannot remove the reservations of an earlier volume";
-        crate::files::remove(&reservations).context(stale)?;
+        for stale in serve::kept(&plan.data, name) {
+            files::remove(&stale).with_context(|| format!("cannot remove {}", stale.display()))?;
+        }
         self.noted(now, entries, || {
             let volume = prepare(&config, &plan)?;
             let opened = Open { config, volume };
@@ -160,7 +160,7 @@ impl Manager {
         let file = open.config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !open.config.read_only);
-        let mut paths = vec![serve::reservations(&now.plan.data, name)];
+        let mut paths = serve::kept(&now.plan.data, name).to_vec();
         paths.extend(file.clone());
         let entries = vec![Entry::Gone { volume: name.to_owned(), paths }];
         self.noted(now, entries, || {
