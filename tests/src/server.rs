@@ -1,8 +1,10 @@
 //! `lunet serve` as a child process.
 
 use std::env;
-use std::fs;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -58,6 +60,7 @@ pub struct Serve {
     core: Option<usize>,
     quiet: bool,
     program: Option<PathBuf>,
+    environment: Vec<(String, String)>,
 }
 
 impl Serve {
@@ -98,6 +101,12 @@ impl Serve {
     /// Starts this program instead of the [built one](lunet_binary).
     pub fn program(mut self, program: &Path) -> Serve {
         self.program = Some(program.to_owned());
+        self
+    }
+
+    /// Sets a variable of the server's environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Serve {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -146,10 +155,17 @@ impl Serve {
         if let Some(text) = self.config {
             let path = dir.join("lunet.toml");
             let dir = dir.to_str().context("the directory's name is not UTF-8")?;
-            fs::write(&path, text.replace("{dir}", dir))?;
+            // Its owner's alone, in case that there are secrets in it.
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path)?;
+            file.write_all(text.replace("{dir}", dir).as_bytes())?;
             command.arg("--config").arg(path);
         }
-        command.args(self.arguments);
+        command.args(self.arguments).envs(self.environment);
         Ok((Running::spawn(&mut command)?, owned))
     }
 }

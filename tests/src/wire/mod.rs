@@ -3,6 +3,7 @@
 //! It does what the stock clients cannot: data digests, an exact record of which write and which flush was answered, and
 //! deliberately broken PDUs.
 
+pub mod handshake;
 mod pdu;
 mod relay;
 pub mod scsi;
@@ -22,6 +23,8 @@ pub mod opcode {
     pub const TASK_MANAGEMENT: u8 = 0x02;
     /// Login Request.
     pub const LOGIN_REQUEST: u8 = 0x03;
+    /// Text Request.
+    pub const TEXT_REQUEST: u8 = 0x04;
     /// SCSI Data-Out.
     pub const DATA_OUT: u8 = 0x05;
     /// Logout Request.
@@ -34,6 +37,8 @@ pub mod opcode {
     pub const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
     /// Login Response.
     pub const LOGIN_RESPONSE: u8 = 0x23;
+    /// Text Response.
+    pub const TEXT_RESPONSE: u8 = 0x24;
     /// SCSI Data-In.
     pub const DATA_IN: u8 = 0x25;
     /// Logout Response.

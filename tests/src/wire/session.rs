@@ -1,16 +1,17 @@
 //! Login and commands.
 
 use std::collections::HashMap;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::handshake::{Chap, Handshake, TO_FULL_FEATURE};
 use super::opcode;
 use super::pdu::Pdu;
 
 /// A target that says nothing for so long has failed the test.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What one Data-In or Data-Out of ours may carry; the target may ask for less.
 const SEGMENT: usize = 64 << 10;
@@ -21,8 +22,6 @@ const WRITE: u8 = 0x20;
 const SIMPLE: u8 = 0x01;
 /// Data-In with status (RFC 7143 11.7.1).
 const STATUS: u8 = 0x01;
-/// Login: transit from operational negotiation to full feature phase.
-const TO_FULL_FEATURE: u8 = 0x87;
 
 /// How to log in.
 #[derive(Clone, Debug)]
@@ -39,6 +38,10 @@ pub struct Login<'a> {
     pub header_digest: bool,
     /// Ask for CRC32C.
     pub data_digest: bool,
+    /// Authenticate.
+    pub chap: Option<Chap<'a>>,
+    /// The address to connect from; all of 127.0.0.0/8 are at hand.
+    pub from: Option<Ipv4Addr>,
 }
 
 impl<'a> Login<'a> {
@@ -51,7 +54,19 @@ impl<'a> Login<'a> {
             qualifier: 0,
             header_digest: false,
             data_digest: false,
+            chap: None,
+            from: None,
         }
+    }
+
+    /// The keys that say who logs in, and to what.
+    pub fn names(&self) -> Vec<String> {
+        let mut keys = vec![format!("InitiatorName={}", self.initiator)];
+        match self.target {
+            Some(name) => keys.extend([format!("TargetName={name}"), "SessionType=Normal".into()]),
+            None => keys.push("SessionType=Discovery".into()),
+        }
+        keys
     }
 
     /// The Login Request that goes straight to operational negotiation.
@@ -64,11 +79,7 @@ impl<'a> Login<'a> {
         pdu.set_word(16, 1);
         pdu.set_word(24, 1);
         let digest = |wanted| if wanted { "CRC32C" } else { "None" };
-        let mut keys = vec![format!("InitiatorName={}", self.initiator)];
-        match self.target {
-            Some(name) => keys.extend([format!("TargetName={name}"), "SessionType=Normal".into()]),
-            None => keys.push("SessionType=Discovery".into()),
-        }
+        let mut keys = self.names();
         keys.push(format!("HeaderDigest={}", digest(self.header_digest)));
         keys.push(format!("DataDigest={}", digest(self.data_digest)));
         keys.push(format!("MaxRecvDataSegmentLength={SEGMENT}"));
@@ -117,36 +128,24 @@ pub struct Session {
 impl Session {
     /// Connects and logs in.
     pub fn open(login: &Login<'_>) -> Result<Session> {
-        let address = login.portal.to_socket_addrs()?.next().context("no address")?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        login.request().send(&mut stream, false, false)?;
-        let mut text = Vec::new();
+        let mut handshake = Handshake::connect(login)?;
+        if let Some(chap) = &login.chap {
+            let reply = handshake.authenticate(login, chap)?;
+            ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
+        }
+        let mut keys = HashMap::new();
+        let mut request = login.request();
         let answer = loop {
-            let answer = Pdu::receive(&mut stream, false, false)?;
-            ensure!(answer.opcode() == opcode::LOGIN_RESPONSE, "opcode {:02x}", answer.opcode());
-            let status = (answer.header[36], answer.header[37]);
-            ensure!(status == (0, 0), "login refused: status {status:02x?}");
-            text.extend_from_slice(&answer.data);
-            if answer.flags() & 0x83 == 0x83 {
-                break answer;
+            let reply = handshake.send(request.clone(), TO_FULL_FEATURE)?;
+            ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
+            keys.extend(reply.keys);
+            if reply.pdu.flags() & 0x83 == 0x83 {
+                break reply.pdu;
             }
             // The target wants another round before the transition.
-            let mut again = Pdu::new(opcode::LOGIN_REQUEST | 0x40);
-            again.header[1..16].copy_from_slice(&login.request().header[1..16]);
-            again.header[5..8].fill(0);
-            again.set_word(16, 1);
-            again.set_word(24, 1);
-            again.set_word(28, answer.word(24).wrapping_add(1));
-            again.send(&mut stream, false, false)?;
+            request.data.clear();
         };
-        let keys: HashMap<String, String> = String::from_utf8_lossy(&text)
-            .split('\0')
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
+        let stream = handshake.stream;
         let number = |key: &str, default: usize| {
             keys.get(key).and_then(|v| v.parse().ok()).unwrap_or(default)
         };

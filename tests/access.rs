@@ -1,0 +1,298 @@
+//! An initiator sees and reaches what is its own: every way in that is not meant to be one, and what it is answered.
+//! The table of docs/access.md is held to what really happens.
+
+#[path = "access/tries.rs"]
+mod tries;
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::SHORT;
+use lunet_e2e::data::scratch;
+use lunet_e2e::process::{output, run};
+use lunet_e2e::server::{Serve, Server, lunet_binary};
+use lunet_e2e::wire::handshake::{Chap, hex};
+use lunet_e2e::wire::{Login, Session};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const GUARDED: &str = "iqn.2026-11.local.lunet:guarded";
+const STRONG: &str = "iqn.2026-11.local.lunet:strong";
+const LISTED: &str = "iqn.2026-11.local.lunet:listed";
+const NEARBY: &str = "iqn.2026-11.local.lunet:nearby";
+const HOST_A: &str = "iqn.2026-11.local.lunet:host-a";
+const HOST_B: &str = "iqn.2026-11.local.lunet:host-b";
+
+const ALICE: (&str, &str) = ("alice", "alices-own-secret");
+const BOB: (&str, &str) = ("bob", "bobs-own-secret");
+const STORAGE: (&str, &str) = ("storage", "the-targets-secret");
+const FINDER: (&str, &str) = ("finder", "a-secret-to-find");
+
+const CONFIG: &str = r#"
+[server]
+log-level = "trace"
+shards = 2
+
+[[portal]]
+address = "127.0.0.1:0"
+
+[volumes.a]
+backend = "memory"
+size = "8MiB"
+
+[volumes.b]
+backend = "memory"
+size = "8MiB"
+
+[[target]]
+name = "iqn.2026-11.local.lunet:guarded"
+luns = { 0 = "a", 1 = { volume = "b", initiators = ["*:host-a"] } }
+[[target.user]]
+name = "alice"
+secret-file = "alice.secret"
+[[target.user]]
+name = "bob"
+secret-env = "LUNET_TEST_SECRET"
+initiators = ["*:host-b"]
+[target.mutual]
+name = "storage"
+secret = "the-targets-secret"
+
+[[target]]
+name = "iqn.2026-11.local.lunet:strong"
+luns = ["a"]
+chap-algorithms = ["sha256", "sha3-256"]
+user = [{ name = "alice", secret-file = "alice.secret" }]
+
+[[target]]
+name = "iqn.2026-11.local.lunet:listed"
+luns = ["b"]
+initiators = ["iqn.2026-11.local.lunet:host-a"]
+
+[[target]]
+name = "iqn.2026-11.local.lunet:nearby"
+luns = ["b"]
+initiators = ["127.0.0.1", "127.0.2.0/24"]
+
+[discovery]
+initiators = ["127.0.0.0/16"]
+user = [{ name = "finder", secret-file = "finder.secret" }]
+"#;
+
+/// The server of this page, in a directory with its secrets.
+fn start() -> Result<(Server, TempDir)> {
+    let dir = scratch("lunet-access-")?;
+    for (name, secret) in [ALICE, FINDER] {
+        let path = dir.path().join(format!("{name}.secret"));
+        fs::write(&path, format!("{secret}\n"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    }
+    let serve = Serve::config(CONFIG).data(dir.path()).environment("LUNET_TEST_SECRET", BOB.1);
+    Ok((serve.quiet().start()?, dir))
+}
+
+/// As host A, from an address of its own, so that no try makes another wait.
+fn login(portal: &str, number: u8) -> Login<'_> {
+    let from = Some(Ipv4Addr::new(127, 0, 1, number));
+    Login { initiator: HOST_A, from, ..Login::new(portal, GUARDED) }
+}
+
+/// What the table of the page says: each try with its answer.
+fn documented() -> Vec<(String, String)> {
+    let page = include_str!("../docs/access.md");
+    let (_, table) =
+        page.split_once("| try | answer |\n|---|---|\n").expect("the page has the table");
+    let rows = table.lines().take_while(|line| line.starts_with("| "));
+    let cells = |line: &str| {
+        let mut cells = line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned());
+        (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
+    };
+    rows.map(cells).collect()
+}
+
+#[test]
+fn each_unauthorised_try_gets_the_documented_answer() -> Result<()> {
+    let (mut server, dir) = start()?;
+    let portal = server.portal().to_owned();
+    let mut happened = Vec::new();
+    for (number, (name, attempt)) in tries::TRIES.iter().enumerate() {
+        let answer =
+            attempt(&login(&portal, number as u8 + 1)).with_context(|| format!("try: {name}"))?;
+        happened.push(((*name).to_owned(), answer));
+    }
+    assert_eq!(documented(), happened);
+
+    // What is right still gets in, in both directions.
+    let chap = Chap { target: Some(STORAGE), ..Chap::new(ALICE.0, ALICE.1) };
+    let session = Session::open(&Login { chap: Some(chap), ..login(&portal, 200) })?;
+    session.logout()?;
+    let false_target = Chap { target: Some((STORAGE.0, "another-secret")), ..chap };
+    let error = Session::open(&Login { chap: Some(false_target), ..login(&portal, 201) });
+    ensure!(error.is_err_and(|e| e.to_string().contains("the target is another")));
+
+    // The failures were counted by their reasons.
+    let mut command = Command::new(lunet_binary()?);
+    command.args(["stats", "--json", "--data"]).arg(dir.path());
+    let stats: Value = serde_json::from_str(&output(&mut command, SHORT)?)?;
+    let count = |key: &str| stats["protocol"][key].as_u64().unwrap_or_default();
+    let answered = |status: &str| {
+        let times = happened.iter().filter(|(_, answer)| answer.starts_with(status)).count();
+        times as u64
+    };
+    // Guessing of secrets and of names takes five to be stopped.
+    assert_eq!(count("login_auth_failures"), answered("`0201`") + 5, "{stats:#}");
+    assert_eq!(count("login_not_found"), answered("`0203`") + 5, "{stats:#}");
+    assert_eq!(count("login_forbidden"), answered("`0202`"), "{stats:#}");
+    assert_eq!(count("login_throttled"), 2, "{stats:#}");
+
+    // Neither the log, which was to tell everything, nor the command line has a secret in it.
+    let command_line = fs::read_to_string(format!("/proc/{}/cmdline", server.pid()))?;
+    let status = server.process().terminate(Duration::from_secs(15))?;
+    ensure!(status.success(), "{status}");
+    let told =
+        format!("{}{}", server.process().stdout.whole_text(), server.process().stderr.whole_text());
+    ensure!(told.contains("login refused: unknown CHAP name or wrong secret"), "{told}");
+    ensure!(told.contains(&format!("initiator=\"{HOST_A}\"")), "{told}");
+    for (_, secret) in [ALICE, BOB, STORAGE, FINDER] {
+        for text in [secret, &hex(secret.as_bytes())[2..], &format!("{:?}", secret.as_bytes())] {
+            ensure!(!told.contains(text) && !command_line.contains(text), "{text} in {told}");
+        }
+    }
+    ensure!(!told.contains("CHAP_R"), "{told}");
+    Ok(())
+}
+
+/// Who guesses is stopped; others on other addresses, and the same one elsewhere, are not.
+#[test]
+fn guessing_stops_the_guesser_alone() -> Result<()> {
+    let (server, _dir) = start()?;
+    let portal = server.portal();
+    let open = |number, target, secret| {
+        let chap = Some(Chap::new(ALICE.0, secret));
+        Session::open(&Login { target: Some(target), chap, ..login(portal, number) })
+    };
+    for _ in 0..5 {
+        let refused = open(1, GUARDED, "a wrong secret").err().context("a wrong secret opens")?;
+        ensure!(refused.to_string().contains("status 0201"), "{refused}");
+    }
+    let refused = open(1, GUARDED, ALICE.1).err().context("it does not wait")?;
+    ensure!(refused.to_string().contains("status 0301"), "{refused}");
+    open(2, GUARDED, ALICE.1)?.logout()?;
+    open(1, STRONG, ALICE.1)?.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+/// libiscsi's tools and QEMU, with their names and secrets.
+#[test]
+fn stock_clients_log_in_with_chap() -> Result<()> {
+    let (server, _dir) = start()?;
+    let portal = server.portal();
+    let url = |(name, secret): (&str, &str), target: &str, lun: u8| {
+        format!("iscsi://{name}%{secret}@{portal}/{target}/{lun}")
+    };
+    let inquiry = |initiator: &str, url: &str| {
+        let mut command = Command::new("iscsi-inq");
+        command.args(["-i", initiator, url]);
+        command
+    };
+    let mut right = inquiry(HOST_A, &url(ALICE, GUARDED, 0));
+    ensure!(output(&mut right, SHORT)?.contains("Vendor:LUNET"));
+    // Mutual authentication, where libiscsi checks the target too.
+    right.env("LIBISCSI_CHAP_TARGET_USERNAME", STORAGE.0);
+    right.env("LIBISCSI_CHAP_TARGET_PASSWORD", STORAGE.1);
+    ensure!(output(&mut right, SHORT)?.contains("Vendor:LUNET"));
+    right.env("LIBISCSI_CHAP_TARGET_PASSWORD", "not-the-targets");
+    let wrong = run(&mut right, SHORT)?;
+    ensure!(!wrong.status.context("it hangs")?.success(), "{}", wrong.describe());
+    // What must not get in.
+    let secret = (ALICE.0, "alices-old-secret");
+    for (initiator, url) in [
+        (HOST_A, url(secret, GUARDED, 0)),
+        (HOST_A, url(BOB, GUARDED, 0)),
+        (HOST_A, format!("iscsi://{portal}/{GUARDED}/0")),
+        // libiscsi has MD5 alone.
+        (HOST_A, url(ALICE, STRONG, 0)),
+        (HOST_B, format!("iscsi://{portal}/{LISTED}/0")),
+        // Its LUN is hidden.
+        (HOST_B, url(BOB, GUARDED, 1)),
+    ] {
+        let refused = run(&mut inquiry(initiator, &url), SHORT)?;
+        let failed = refused.status.context("it hangs")?;
+        let shown = refused.stdout.contains("DIRECT_ACCESS");
+        ensure!(!failed.success() || !shown, "{url}: {}", refused.describe());
+    }
+    let mut bobs = inquiry(HOST_B, &url(BOB, GUARDED, 0));
+    ensure!(output(&mut bobs, SHORT)?.contains("Vendor:LUNET"));
+    // Discovery with its own name; only what the initiator may reach is in the list.
+    let list = |initiator: &str, host: &str| {
+        let mut command = Command::new("iscsi-ls");
+        run(command.args(["-i", initiator]).arg(format!("iscsi://{host}")), SHORT)
+    };
+    let found = list(HOST_B, &format!("{}%{}@{portal}", FINDER.0, FINDER.1))?.success()?;
+    ensure!(
+        found.contains(GUARDED) && found.contains(NEARBY) && !found.contains(LISTED),
+        "{found}"
+    );
+    let found = list(HOST_A, &format!("{}%{}@{portal}", FINDER.0, FINDER.1))?.success()?;
+    ensure!(found.contains(LISTED), "{found}");
+    ensure!(list(HOST_A, portal)?.success().is_err(), "discovery without a secret");
+    // QEMU.
+    let image = |secret: &str| {
+        let mut command = Command::new("qemu-img");
+        let file = format!(
+            "driver=iscsi,transport=tcp,portal={portal},target={GUARDED},lun=0,user={},\
+             password-secret=s,initiator-name={HOST_A}",
+            ALICE.0
+        );
+        command.args(["info", "--object", &format!("secret,id=s,data={secret}"), "--image-opts"]);
+        command.arg(file);
+        run(&mut command, SHORT)
+    };
+    ensure!(image(ALICE.1)?.success()?.contains("8 MiB"));
+    ensure!(image("alices-old-secret")?.success().is_err());
+    server.stop()?;
+    Ok(())
+}
+
+/// Secrets that others may read, or that are not there, keep the server from starting.
+#[test]
+fn secrets_are_looked_after() -> Result<()> {
+    let refused = |change: &dyn Fn(&TempDir) -> Result<()>, variable: bool| -> Result<String> {
+        let dir = scratch("lunet-access-")?;
+        for (name, secret) in [ALICE, FINDER] {
+            let path = dir.path().join(format!("{name}.secret"));
+            fs::write(&path, secret)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        }
+        change(&dir)?;
+        let mut serve = Serve::config(CONFIG).data(dir.path());
+        if variable {
+            serve = serve.environment("LUNET_TEST_SECRET", BOB.1);
+        }
+        let (mut process, _) = serve.spawn()?;
+        let status = process.wait(SHORT)?.context("it serves")?;
+        ensure!(!status.success());
+        let text = process.stderr.whole_text();
+        ensure!(!text.contains(ALICE.1) && !text.contains(STORAGE.1), "{text}");
+        Ok(text.replace(dir.path().to_str().unwrap_or("?"), "DIR"))
+    };
+    let missing = refused(&|_| Ok(()), false)?;
+    let words = "target.user.secret-env: the environment has no LUNET_TEST_SECRET";
+    ensure!(missing.contains(words), "{missing}");
+    let exposed = |dir: &TempDir| -> Result<()> {
+        let path = dir.path().join("alice.secret");
+        Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o644))?)
+    };
+    let text = refused(&exposed, true)?;
+    ensure!(text.contains("others may read DIR/alice.secret (mode 0644)"), "{text}");
+    let gone =
+        |dir: &TempDir| -> Result<()> { Ok(fs::remove_file(dir.path().join("finder.secret"))?) };
+    let text = refused(&gone, true)?;
+    ensure!(text.contains("discovery.user.secret-file: cannot read DIR/finder.secret"), "{text}");
+    Ok(())
+}
