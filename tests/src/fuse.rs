@@ -71,19 +71,27 @@ impl Drop for Export {
     }
 }
 
-/// A file system mounted from an image file through a loop device. Needs root. Unmounted when dropped.
+/// A file system that a test mounts. Needs root. Unmounted when dropped.
 pub struct Mounted {
     directory: TempDir,
     mounted: bool,
 }
 
 impl Mounted {
-    /// Mounts the file system in `image`.
+    /// Mounts the file system in `image` through a loop device.
     pub fn new(image: &Path) -> Result<Mounted> {
+        Mounted::with(Command::new("mount").args(["-o", "loop"]).arg(image))
+    }
+
+    /// Mounts one in memory, with room for this many MiB.
+    pub fn in_memory(mib: u64) -> Result<Mounted> {
+        let size = format!("size={mib}m");
+        Mounted::with(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]))
+    }
+
+    fn with(command: &mut Command) -> Result<Mounted> {
         let directory = scratch("lunet-mount-")?;
-        let mut command = Command::new("mount");
-        command.args(["-o", "loop"]).arg(image).arg(directory.path());
-        output(&mut command, LIMIT)?;
+        output(command.arg(directory.path()), LIMIT)?;
         Ok(Mounted { directory, mounted: true })
     }
 

@@ -42,6 +42,14 @@ pub fn sense_key(answer: &Answer) -> Option<u8> {
     Some(answer.sense.get(at)? & 0x0f)
 }
 
+/// The sense key, additional sense code and qualifier of an answer in fixed format.
+pub fn sense_code(answer: &Answer) -> Option<(u8, u8, u8)> {
+    match *answer.sense.first_chunk::<14>()? {
+        [0x70 | 0xf0, _, key, .., asc, ascq] => Some((key & 0x0f, asc, ascq)),
+        _ => None,
+    }
+}
+
 /// LOGICAL UNIT RESET (RFC 7143 11.5.1).
 pub const LOGICAL_UNIT_RESET: u8 = 5;
 
