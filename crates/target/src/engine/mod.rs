@@ -334,7 +334,9 @@ impl Engine {
     /// if one is under way.
     fn writes_through(&mut self, index: u32) -> bool {
         let task = &mut self.tasks[index as usize];
-        if task.writes.is_none() || task.stable || task.sense.is_some() || task.refused.is_some() {
+        let over = task.sense.is_some() || task.refused.is_some();
+        // A copy has seen to it by itself.
+        if task.writes.is_none() || task.stable || over {
             return false;
         }
         task.stable = true;

@@ -3,6 +3,7 @@
 mod access;
 mod commands;
 mod copy;
+mod copy_reach;
 mod exclusive;
 mod failing_storage;
 mod greedy_clients;

@@ -56,6 +56,8 @@ pub struct Moving {
     pub written: u64,
     /// What has been written beyond that: offset and length.
     ahead: ArrayVec<(u64, u64), DEPTH>,
+    /// All of it is stable, as a volume without write cache must have it.
+    pub stable: bool,
     /// The world in which it was found that the initiator may do it.
     pub world: Arc<World>,
 }
@@ -131,7 +133,8 @@ impl Moving {
         };
         let source = source.unwrap_or(destination);
         let (asked, written, ahead) = (0, 0, ArrayVec::new());
-        Self { source, destination, from, to, how, asked, written, ahead, world }
+        let stable = false;
+        Self { source, destination, from, to, how, asked, written, ahead, stable, world }
     }
 
     /// What is not asked for yet, in bytes.

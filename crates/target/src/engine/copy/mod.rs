@@ -171,15 +171,16 @@ impl Engine {
             return Ok((Work::Pieces(None, pieces), false));
         }
         let (source, rod) = self.core.tokens.find(&write.token, self.now)?;
+        let served = self.world.volumes().find(|(_, volume)| Arc::ptr_eq(volume, &source));
+        let (slot, _) = served.ok_or(Sense::parameter(Code::TOKEN_REVOKED, 16))?;
+        // Who does not see the volume gets nothing by a token for it either.
+        if !self.may_reach(conn, slot) {
+            return Err(Sense::parameter(Code::TOKEN_UNKNOWN, 16));
+        }
+        let pieces = write.pieces(&rod, block_size)?;
         if write.delete {
             self.core.tokens.delete(&write.token);
         }
-        let served = self.world.volumes().find(|(_, volume)| Arc::ptr_eq(volume, &source));
-        let slot = served.map(|(slot, _)| slot);
-        let revoked = Sense::parameter(Code::TOKEN_REVOKED, 16);
-        // Who does not see the volume gets nothing by a token for it either.
-        let slot = slot.filter(|slot| self.may_reach(conn, *slot)).ok_or(revoked)?;
-        let pieces = write.pieces(&rod, block_size)?;
         let bytes: u64 = pieces.iter().map(|piece| piece.to.len).sum();
         let partial = bytes < write.blocks() * u64::from(block_size);
         Ok((Work::Pieces(Some(slot), pieces), partial))

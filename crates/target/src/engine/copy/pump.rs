@@ -27,6 +27,9 @@ impl Engine {
                 continue;
             };
             if moving.written == moving.to.len {
+                if self.flush_step(index) {
+                    return false;
+                }
                 self.end_step(index);
                 continue;
             }
@@ -155,6 +158,22 @@ impl Engine {
         true
     }
 
+    /// Where the write cache is switched off, what was copied is made stable. True while that is under way.
+    fn flush_step(&mut self, index: u32) -> bool {
+        let Some(moving) = self.moving(index) else { return false };
+        let (destination, stable) = (moving.destination, moving.stable);
+        if stable || !self.volumes[destination].core.unit.write_through() {
+            return false;
+        }
+        let task = &mut self.tasks[index as usize];
+        if task.inflight.is_empty() {
+            let seq = task.take_seq();
+            let nowhere = ByteRange::new(0, 0);
+            self.submit_to(destination, (index, seq), Op::Flush, nowhere, None);
+        }
+        true
+    }
+
     /// Waits for memory: that of its own requests, or of others.
     fn starve(&mut self, index: u32) -> bool {
         if self.tasks[index as usize].inflight.is_empty() {
@@ -179,6 +198,11 @@ impl Engine {
                 self.submit_to(destination, (index, seq), op, range, Some(buf));
             }
             (Ok(()), _) if reads => {}
+            (Ok(()), _) if done.op == Op::Flush => {
+                if let Some(moving) = self.moving(index) {
+                    moving.stable = true;
+                }
+            }
             (Ok(()), _) => {
                 let offset = done.range.offset - moving.to.offset;
                 self.wrote(index, offset, done.range.len);

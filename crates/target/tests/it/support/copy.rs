@@ -24,6 +24,15 @@ pub fn cscd_of(client: &mut Client, lun: u16) -> Vec<u8> {
     cscd
 }
 
+/// An identification descriptor with an NAA name.
+pub fn cscd_named(naa: &[u8]) -> Vec<u8> {
+    let mut cscd = vec![0; 32];
+    cscd[0] = 0xE4;
+    cscd[4..8].copy_from_slice(&[1, 3, 0, naa.len() as u8]);
+    cscd[8..8 + naa.len()].copy_from_slice(naa);
+    cscd
+}
+
 /// A segment descriptor.
 pub struct Segment;
 
