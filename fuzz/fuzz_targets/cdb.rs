@@ -2,19 +2,20 @@
 #![no_main]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use lunet_block::{BlockRange, Caps, Support};
 use lunet_fuzz::Input;
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
+use lunet_scsi::copy;
 use lunet_scsi::reserve::{
     InitiatorPort, MAX_REGISTRATIONS, NexusId, Port, Request, Reservations, Seat, TargetPort,
 };
 use lunet_scsi::unit::MAX_PARAMETER_LIST;
-use lunet_scsi::copy;
 use lunet_scsi::{
-    Action, Attention, CommandIn, Identity, Nexus, Parameters, Reply, Target, Unit, execute,
-    parameters,
+    Action, Attention, Code, CommandIn, Identity, Key, Nexus, Parameters, Reply, Sense, Target,
+    Unit, execute, parameters,
 };
 
 const ATTENTIONS: [Attention; 3] =
@@ -105,7 +106,9 @@ fn check_copy(unit: Option<&Unit>, request: &copy::Request) {
                 });
                 if let Ok(Some(step)) = step {
                     assert!(step.from.len > 0 && step.from.len == step.to.len);
-                    assert!(step.from.end() <= own.caps.bytes() && step.to.end() <= own.caps.bytes());
+                    assert!(
+                        step.from.end() <= own.caps.bytes() && step.to.end() <= own.caps.bytes()
+                    );
                 }
             }
         }
@@ -116,9 +119,71 @@ fn check_copy(unit: Option<&Unit>, request: &copy::Request) {
             write.ranges.iter().for_each(|range| check_range(unit, *range));
             let rod = copy::Rod { ranges: write.ranges.clone(), block_size: 512 };
             let pieces = write.pieces(&rod, own.caps.block_size).unwrap_or_default();
-            assert!(pieces.iter().all(|p| p.from.len == p.to.len && p.to.end() <= own.caps.bytes()));
+            assert!(
+                pieces.iter().all(|p| p.from.len == p.to.len && p.to.end() <= own.caps.bytes())
+            );
         }
         copy::Request::Query(_) | copy::Request::Abort { .. } => {}
+    }
+}
+
+/// The copies of one initiator, as they begin, end and are asked for.
+#[derive(Default)]
+struct Copies {
+    operations: copy::Operations,
+    now: Duration,
+    running: Vec<u64>,
+}
+
+impl Copies {
+    fn request(&mut self, request: &copy::Request, unit: &Unit, control: u8) {
+        self.now += Duration::from_secs(u64::from(control >> 4));
+        let (list, action, background) = match request {
+            copy::Request::Query(query) => {
+                let formats = [lunet_scsi::SenseFormat::Fixed, lunet_scsi::SenseFormat::Descriptor];
+                let format = formats[usize::from(control & 1)];
+                let reply = self.operations.query(0, *query, format, self.now);
+                check_reply(&reply);
+                assert!(reply.data.len() <= query.allocation as usize);
+                return;
+            }
+            copy::Request::Abort { list } => {
+                if let Ok(Some(id)) = self.operations.abort(0, *list) {
+                    assert!(self.running.contains(&id));
+                    self.end(id, copy::Outcome::Aborted);
+                }
+                return;
+            }
+            copy::Request::Extended(copy) => (copy.list, copy.action, copy.immediate),
+            copy::Request::Populate(populate) => {
+                (Some(populate.list), copy::action::POPULATE_TOKEN, false)
+            }
+            copy::Request::WriteUsing(write) => {
+                (Some(write.list), copy::action::WRITE_USING_TOKEN, write.immediate)
+            }
+        };
+        let block_size = unit.caps.block_size;
+        let origin = copy::Origin { unit: 0, list, action, background, block_size };
+        let Ok(id) = self.operations.begin(origin, self.now) else { return };
+        self.running.push(id);
+        assert!(self.running.len() <= copy::MAX_COPIES);
+        self.operations.advance(id, u16::from(control), u64::from(control) << 28, 1);
+        let sense = Sense::new(Key::CopyAborted, Code::UNREACHABLE_COPY_TARGET);
+        match control >> 4 & 3 {
+            0 => {
+                let secret = [control; copy::RodToken::SECRET];
+                self.operations.made(id, copy::RodToken::new(unit, &target(vec![]), 512, &secret));
+                self.end(id, copy::Outcome::Done);
+            }
+            1 => self.end(id, copy::Outcome::Failed(sense)),
+            2 => self.end(id, copy::Outcome::Partial),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, id: u64, outcome: copy::Outcome) {
+        self.running.retain(|other| *other != id);
+        self.operations.end(id, outcome, self.now);
     }
 }
 
@@ -168,22 +233,20 @@ impl Initiators {
 
 const NAME: &str = "iqn.2026-11.local.lunet:fuzz";
 
+fn target(luns: Vec<u16>) -> Target {
+    let groups =
+        [1, 2].map(|tag| PortGroup { tag, state: AccessState::Optimized, preferred: false });
+    let groups = PortGroups::new(groups.to_vec()).expect("not too many");
+    Target { name: NAME.to_string(), portal_group_tag: 1, relative_port: 1, groups, group: 0, luns }
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let unit = unit(input.byte());
     let unit = unit.as_ref();
     let mut initiators = Initiators::new();
-    let groups = [1, 2].map(|tag| PortGroup { tag, state: AccessState::Optimized, preferred: false });
-    let groups = PortGroups::new(groups.to_vec()).expect("not too many");
-    let luns = (0..u16::from(input.byte())).map(|lun| lun * 7).collect();
-    let target = Target {
-        name: NAME.to_string(),
-        portal_group_tag: 1,
-        relative_port: 1,
-        groups: groups.clone(),
-        group: 0,
-        luns,
-    };
+    let mut copies = Copies::default();
+    let target = target((0..u16::from(input.byte())).map(|lun| lun * 7).collect());
     while !input.is_empty() {
         let control = input.byte();
         let len = match control & 3 {
@@ -216,8 +279,11 @@ fuzz_target!(|data: &[u8]| {
             assert!(check_action(Some(unit), &action).is_none());
         }
         if let (Action::PortGroups(request), Some(unit)) = (&action, unit) {
-            let done = groups.execute(&unit.state.access, &initiators.ports, request);
+            let done = target.groups.execute(&unit.state.access, &initiators.ports, request);
             check_reply(&done.reply);
+        }
+        if let (Action::Copy(request), Some(unit)) = (&action, unit) {
+            copies.request(request, unit, control);
         }
         if let Action::Reservation(request) = &action {
             initiators.request(sender, request);
