@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
+use lunet_block::Op;
 use lunet_iscsi::initiator::{Completion, Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
 use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake};
+use crate::support::record::Recording;
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start};
 
 const GOOD: u8 = 0;
@@ -287,6 +289,34 @@ fn reservations_and_write_protection_of_either_side_count() {
     assert_eq!(sense(&refused), (COPY_ABORTED, 0x0D, 0x01));
     let status = refused.sense[9] as usize;
     assert_eq!((refused.sense[status], refused.sense[status + 3]), (CHECK_CONDITION, 7));
+    drop((client, holder));
+    server.stop(Duration::ZERO);
+}
+
+#[test]
+fn without_write_cache_each_segment_is_stable() {
+    let (recorded, record) = Recording::over(memory(16));
+    let (server, address) = start(config(vec![memory(16), recorded], DriverChoice::Auto));
+    let mut client = Client::login(address, 1);
+    wake(&mut client, 1..2);
+    let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
+    let segments = [Segment::blocks((0, 1), 64, 0, 0), Segment::blocks((0, 1), 64, 0, 64)];
+    let mut copied = || {
+        let list = lid1(8, 0, &cscds, &segments);
+        assert_eq!(send(&mut client, 0, 0, 0, list).status, GOOD);
+        std::mem::take(&mut *record.lock().expect("nobody panics"))
+    };
+    let write = Op::Write { fua: false };
+    assert_eq!(copied(), [write, write]);
+    // The Caching mode page with WCE = 0.
+    let mut select = vec![0; 24];
+    select[4..6].copy_from_slice(&[0x08, 0x12]);
+    let mut holder = Client::login(address, 2);
+    wake(&mut holder, 1..2);
+    let cdb = [0x15, 0x10, 0, 0, 24, 0];
+    assert_eq!(holder.finish(1, &cdb, Data::Write(select)).status, GOOD);
+    record.lock().expect("nobody panics").clear();
+    assert_eq!(copied(), [write, Op::Flush, write, Op::Flush]);
     drop((client, holder));
     server.stop(Duration::ZERO);
 }
