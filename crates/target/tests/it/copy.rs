@@ -1,5 +1,6 @@
 //! EXTENDED COPY between volumes of all kinds, and what becomes of it when something is in the way.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
@@ -94,6 +95,40 @@ fn data_goes_from_volume_to_volume() {
 }
 
 #[test]
+fn holes_stay_holes() {
+    on_each_driver(|driver| {
+        let (dir, other) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("one"));
+        // From a file to memory, what is data goes through buffers.
+        let volumes = vec![file_volume(&dir), file_volume(&other), memory(64)];
+        let (server, address) = start(config(volumes, driver));
+        let mut client = Client::login(address, 1);
+        wake(&mut client, 1..3);
+        let data = pattern(1 << 20, 3);
+        assert_eq!(client.write(0, 10_001, data.clone()), GOOD);
+        for to in 1..3 {
+            for at in (0..4).map(|n| n * 16_384) {
+                assert_eq!(client.write(to, at, vec![0xAA; 8 << 20]), GOOD);
+            }
+            let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, to)];
+            let segments = [Segment::blocks((0, 1), 65_535, 0, 1)];
+            let answer = send(&mut client, 0, 0, 0, lid1(0, 0b11, &cscds, &segments));
+            assert_eq!(answer.status, GOOD, "{:?}", answer.sense);
+            let read = read_all(&mut client, to, 0, 65_536);
+            let (start, end) = (10_002 * 512, 10_002 * 512 + data.len());
+            assert!(read[..512].iter().all(|byte| *byte == 0xAA));
+            assert!(read[512..start].iter().chain(&read[end..]).all(|byte| *byte == 0));
+            assert!(read[start..end] == data);
+        }
+        let file = other.path().join("volume.img");
+        let taken = std::fs::metadata(file).expect("the volume's file").blocks() * 512;
+        assert!(taken < 4 << 20, "the copy takes {taken} bytes");
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
 fn ranges_of_one_volume_may_overlap() {
     on_each_driver(|driver| {
         let dir = tempfile::tempdir().expect("a folder");
@@ -175,6 +210,7 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
         wake(&mut client, 1..2);
         let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
         let list = || lid1(3, 0, &cscds, &[Segment::blocks((0, 1), 16_384, 0, 0)]);
+        assert_eq!(client.write(0, 0, pattern(1 << 20, 1)), GOOD);
         gate.close();
         let copy = begin(&mut client, 0, 0, 0, list());
         until("writes are held", || (gate.held() > 0).then_some(()));

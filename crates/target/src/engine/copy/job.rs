@@ -52,6 +52,8 @@ pub struct Moving {
     pub how: How,
     /// How much has been asked for.
     pub asked: u64,
+    /// Up to here the storage could not copy what is data: it goes through buffers.
+    pub through: u64,
     /// How much has been written, from the start on or from the end back.
     pub written: u64,
     /// What has been written beyond that: offset and length.
@@ -132,9 +134,9 @@ impl Moving {
             Some(_) => How::Offload,
         };
         let source = source.unwrap_or(destination);
-        let (asked, written, ahead) = (0, 0, ArrayVec::new());
-        let stable = false;
-        Self { source, destination, from, to, how, asked, written, ahead, stable, world }
+        let ahead = ArrayVec::new();
+        let (asked, through, written, stable) = (0, 0, 0, false);
+        Self { source, destination, from, to, how, asked, through, written, ahead, stable, world }
     }
 
     /// What is not asked for yet, in bytes.
@@ -142,10 +144,19 @@ impl Moving {
         self.to.len - self.asked
     }
 
+    /// What of that goes through buffers next.
+    pub fn left_to_read(&self) -> u64 {
+        match self.how {
+            How::Offload => self.through - self.asked,
+            _ => self.left(),
+        }
+    }
+
     /// Requests that may be at work or wait for their turn to count.
     pub const fn depth(&self) -> usize {
         match self.how {
             How::Buffers(depth) => depth,
+            How::Offload if self.asked < self.through => DEPTH,
             How::Offload | How::Backwards => 1,
             How::Zeroes => DEPTH,
         }

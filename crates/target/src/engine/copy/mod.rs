@@ -6,6 +6,7 @@
 mod job;
 mod pump;
 mod step;
+mod stride;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -6,6 +6,7 @@ use lunet_scsi::copy::Side;
 use lunet_scsi::{Sense, status};
 
 use super::job::{How, Moving, STRIDE};
+use super::stride::{self, Stride};
 use crate::conn::Conn;
 use crate::engine::Engine;
 use crate::engine::task::{CHUNK, DEPTH, Job};
@@ -42,8 +43,10 @@ impl Engine {
                 continue;
             }
             let on = match self.how(index) {
-                How::Offload => !self.copy_away(index),
-                How::Buffers(_) | How::Backwards => self.read_next(conn, index),
+                How::Offload if self.moving(index).is_some_and(|m| m.asked >= m.through) => {
+                    !self.copy_away(index)
+                }
+                How::Offload | How::Buffers(_) | How::Backwards => self.read_next(conn, index),
                 How::Zeroes => self.zero_next(conn, index),
             };
             if !on {
@@ -85,10 +88,10 @@ impl Engine {
                 (flight.slot, flight.range) = (slot, range);
             }
         }
-        let work = move || writes.volume.slow().copy_from(to.offset, reads.volume.slow(), from);
+        let work = move || stride::go(&reads, &writes, from, to.offset);
         let sent = self.send_away(index, work, move |engine, _, index, result| {
             engine.tasks[index as usize].job = Job::Copy;
-            engine.copied_away(index, result, len);
+            engine.copied_away(index, result);
         });
         if !sent {
             self.tasks[index as usize].inflight.clear();
@@ -98,17 +101,23 @@ impl Engine {
     }
 
     /// The storage has copied, or cannot.
-    fn copied_away(&mut self, index: u32, result: Result<u64, Error>, asked: u64) {
+    fn copied_away(&mut self, index: u32, result: Result<Stride, Error>) {
+        let Some(moving) = self.moving(index) else { return };
+        let destination = moving.destination;
         match result {
-            Ok(copied) if copied > 0 => {
-                let Some(moving) = self.moving(index) else { return };
-                let (destination, len) = (moving.destination, copied.min(asked));
+            Ok(Stride::Copied(len)) => {
                 let offset = moving.ask(len);
                 self.volumes[destination].written = true;
                 self.wrote(index, offset, len);
             }
-            // Nothing is lost by another try: the range holds old or new data.
-            Ok(_) | Err(Error::Unsupported) => self.by_buffers(index),
+            Ok(Stride::Hole(len)) => {
+                let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
+                let seq = self.tasks[index as usize].take_seq();
+                let op = Op::WriteZeroes { may_unmap: true };
+                self.submit_to(destination, (index, seq), op, range, None);
+            }
+            Ok(Stride::Data(len)) => moving.through = moving.asked + len,
+            Ok(Stride::Blind) => self.by_buffers(index),
             Err(error) => {
                 let sense = Sense::from_block(error, Op::Write { fua: false });
                 self.copy_failed(index, Side::Destination, sense);
@@ -126,7 +135,7 @@ impl Engine {
     /// Reads the next chunk. False if there is no memory for it.
     fn read_next(&mut self, conn: &Conn, index: u32) -> bool {
         let Some(moving) = self.moving(index) else { return false };
-        let wanted = moving.left().min(CHUNK as u64) as usize;
+        let wanted = moving.left_to_read().min(CHUNK as u64) as usize;
         let Some(buf) = self.take_some(conn, wanted) else { return self.starve(index) };
         let len = buf.len() as u64;
         let Some(moving) = self.moving(index) else { return false };
