@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lunet_block::ByteRange;
 
 /// How many locks of one volume may wait. Commands beyond are answered BUSY.
-const MOST: usize = 1024;
+const MOST: usize = 256;
 
 /// Who waits.
 #[derive(Clone, Debug)]

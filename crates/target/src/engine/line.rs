@@ -1,9 +1,11 @@
 //! What the locks of a volume mean on one shard: requests are held back while a command has their range for
 //! itself, and such a command waits until those before it have left the storage. See [`crate::locks`].
 
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use lunet_block::{ByteRange, Error, Request};
 use lunet_ring::Payload;
 use lunet_scsi::{Sanitation, Sense};
@@ -11,7 +13,7 @@ use slab::Slab;
 
 use super::Engine;
 use super::requests::{request_tag, split_tag};
-use super::task::{Bare, Job};
+use super::task::{Bare, DEPTH, Job};
 use crate::conn::Conn;
 use crate::locks::{Locks, Passage, Stage, Waiter};
 use crate::mail::Mail;
@@ -29,13 +31,22 @@ pub struct Claim {
     unasked: Vec<usize>,
 }
 
-/// A request that waits for a lock to be given up.
+/// Where a request stands that waits for a lock to be given up: all of one place are together, by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// The slot of its volume.
     volume: usize,
-    /// Its place in the line.
+    /// The place in the line that it shares with others.
     place: u64,
-    request: Request<Payload>,
+    /// Its number among all.
+    order: u64,
+}
+
+impl Held {
+    /// Where all are that share a place.
+    fn all_of(volume: usize, place: u64) -> RangeInclusive<Self> {
+        Self { volume, place, order: 0 }..=Self { volume, place, order: u64::MAX }
+    }
 }
 
 /// Requests at the storage that a lock waits for.
@@ -58,10 +69,13 @@ impl Engine {
             Passage::NoLine => volume.guarded = false,
             Passage::Free => {}
             Passage::Behind(place) => {
+                let held = Held { volume: slot, place, order: self.holds };
+                self.holds += 1;
                 if let Some(flight) = self.tasks[index as usize].flight(seq) {
-                    flight.held = true;
+                    flight.held = Some(held);
                 }
-                return self.held.push(Held { volume: slot, place, request });
+                self.held.insert(held, request);
+                return;
             }
         }
         self.send(slot, request);
@@ -126,7 +140,7 @@ impl Engine {
             volume.watches.retain(|watch| locks.stage(watch.id).is_some());
             for (index, task) in &self.tasks {
                 let at_work = task.inflight.iter().filter(|flight| {
-                    flight.slot == slot && !flight.held && flight.range.overlaps(range)
+                    flight.slot == slot && flight.held.is_none() && flight.range.overlaps(range)
                 });
                 tags.extend(at_work.map(|flight| request_tag(index as u32, flight.seq)));
             }
@@ -159,24 +173,21 @@ impl Engine {
         if self.held.is_empty() {
             return;
         }
-        let (own, rest): (Vec<Held>, Vec<Held>) = std::mem::take(&mut self.held)
-            .into_iter()
-            .partition(|held| split_tag(held.request.tag).0 == index);
-        self.held = rest;
-        for Held { volume, place, request } in own {
-            let done = request.complete(Err(Error::Cancelled));
-            let (_, seq) = split_tag(done.tag);
-            self.tasks[index as usize].inflight.retain(|flight| flight.seq != seq);
-            if let Some(Payload::Buf(buf)) = done.buf {
+        let task = &mut self.tasks[index as usize];
+        let held: ArrayVec<Held, DEPTH> = task.inflight.iter().filter_map(|f| f.held).collect();
+        task.inflight.retain(|flight| flight.held.is_none());
+        for held in held {
+            let Some(request) = self.held.remove(&held) else { continue };
+            if let Some(Payload::Buf(buf)) = request.complete(Err(Error::Cancelled)).buf {
                 self.give_back(index, buf);
             }
-            self.leave_if_empty(volume, place);
+            self.leave_if_empty(held.volume, held.place);
         }
     }
 
     /// Gives the place of held requests up when there are none any more.
     fn leave_if_empty(&mut self, slot: usize, place: u64) {
-        if self.held.iter().any(|held| (held.volume, held.place) == (slot, place)) {
+        if self.held.range(Held::all_of(slot, place)).next().is_some() {
             return;
         }
         let woken = self.volumes[slot].core.locks.leave(place);
@@ -203,8 +214,8 @@ impl Engine {
         self.looked = self.now;
         self.let_held_pass();
         for index in self.in_line.clone() {
-            // One that has just ended has left the line.
-            if !self.in_line.contains(&index) {
+            // One may have ended because of another.
+            if !self.tasks.contains(index as usize) {
                 continue;
             }
             if matches!(self.tasks[index as usize].job, Job::Sanitize(_)) {
@@ -219,35 +230,37 @@ impl Engine {
 
     /// The requests whose turn it is go to the storage.
     fn let_held_pass(&mut self) {
-        let mut places: Vec<(usize, u64)> =
-            self.held.iter().map(|held| (held.volume, held.place)).collect();
-        places.sort_unstable();
-        places.dedup();
-        for (slot, place) in places {
-            let Some(refusal) = self.turn_of(slot, place) else { continue };
-            let (own, rest): (Vec<Held>, Vec<Held>) = std::mem::take(&mut self.held)
-                .into_iter()
-                .partition(|held| (held.volume, held.place) == (slot, place));
-            self.held = rest;
-            for Held { request, .. } in own {
-                let (index, seq) = split_tag(request.tag);
-                let task = &mut self.tasks[index as usize];
-                match &refusal {
-                    Some(sense) => {
-                        task.fail(*sense);
-                        self.done.push(request.complete(Err(Error::Cancelled)));
-                    }
-                    None => {
-                        if let Some(flight) = task.flight(seq) {
-                            flight.held = false;
-                        }
-                        self.send(slot, request);
-                    }
-                }
+        let mut next = self.held.keys().next().copied();
+        while let Some(Held { volume, place, .. }) = next {
+            if let Some(refusal) = self.turn_of(volume, place) {
+                self.let_pass(volume, place, refusal);
             }
-            // All of them are at the storage: whoever comes next waits for them there.
-            self.leave_if_empty(slot, place);
+            let behind = Held { volume, place, order: u64::MAX };
+            let rest = (Bound::Excluded(behind), Bound::Unbounded);
+            next = self.held.range(rest).next().map(|(held, _)| *held);
         }
+    }
+
+    /// Sends all requests of a place to the storage, or fails their commands.
+    fn let_pass(&mut self, slot: usize, place: u64, refusal: Option<Sense>) {
+        while let Some((held, _)) = self.held.range(Held::all_of(slot, place)).next() {
+            let held = *held;
+            let Some(request) = self.held.remove(&held) else { break };
+            let (index, seq) = split_tag(request.tag);
+            let task = &mut self.tasks[index as usize];
+            if let Some(flight) = task.flight(seq) {
+                flight.held = None;
+            }
+            match refusal {
+                Some(sense) => {
+                    task.fail(sense);
+                    self.done.push(request.complete(Err(Error::Cancelled)));
+                }
+                None => self.send(slot, request),
+            }
+        }
+        // All of them are at the storage: whoever comes next waits for them there.
+        self.leave_if_empty(slot, place);
     }
 
     /// What becomes of held requests: nothing yet, the storage, or the sense data of a unit that is being

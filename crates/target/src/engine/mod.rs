@@ -4,6 +4,7 @@
 //! One engine per shard. It owns the event loop, the volumes' channels and every task; connections
 //! are lent to it.
 
+mod answer;
 mod away;
 mod compare;
 mod copy;
@@ -21,21 +22,21 @@ mod task;
 mod volumes;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_block::{Completion, Error, IoDone, Op};
-use lunet_iscsi::target::{Response, Tag, Wanted};
+use lunet_block::{Completion, Error, IoDone, Op, Request};
 use lunet_ring::{Buf, Payload, Ring};
+use lunet_scsi::Sense;
 use lunet_scsi::copy::Outcome;
-use lunet_scsi::{Sense, SenseData, Transfer, status};
 use slab::Slab;
 
+use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
 use self::line::Held;
 use self::requests::{request_tag, split_tag};
-use self::task::{Job, Owner, Task};
+use self::task::{Job, Task};
 pub use self::volumes::Volumes;
 use self::volumes::Way;
 use crate::conn::{BACKLOG_HIGH, Conn};
@@ -77,7 +78,9 @@ pub struct Engine {
     /// Tasks that wait for buffer memory, in order.
     starved: VecDeque<u32>,
     /// Requests that a lock is in the way of.
-    held: Vec<Held>,
+    held: BTreeMap<Held, Request<Payload>>,
+    /// How many there were.
+    holds: u64,
     /// Tasks that go on when it is their turn, or at the next look.
     in_line: Vec<u32>,
     /// When was looked whose turn it is.
@@ -113,7 +116,8 @@ impl Engine {
             touched: Vec::with_capacity(256),
             failed_flushes: 0,
             starved: VecDeque::new(),
-            held: Vec::new(),
+            held: BTreeMap::new(),
+            holds: 0,
             in_line: Vec::new(),
             looked: Duration::ZERO,
             copies: Copies::default(),
@@ -346,65 +350,10 @@ impl Engine {
         task.job = Job::Bare(task::Bare::flush());
         !self.pump_bare(index)
     }
-
-    /// Answers a command whose work is over.
-    fn finish(&mut self, conn: &mut Conn, index: u32) {
-        let task = &self.tasks[index as usize];
-        debug_assert!(task.idle(), "a command was answered with work in flight");
-        if task.refused.is_none() {
-            self.change_power(index);
-            self.count(index);
-        }
-        self.end_copy(index);
-        // Before the task goes: with it goes a volume that was removed.
-        let format = self.volumes[self.tasks[index as usize].volume].core.unit.sense_format();
-        let task = self.remove_task(index);
-        let Some(Owner { tag, .. }) = task.owner else { return };
-        conn.set_task(tag, None);
-        if let Some(code) = task.refused {
-            self.protocol.busy += u64::from(code == status::BUSY);
-            return respond(conn, tag, code, &[], task.transfer);
-        }
-        match &task.sense {
-            Some(sense) => respond_sense(conn, tag, &sense.encode(format), task.transfer),
-            None if task.data.is_empty() => {
-                respond(conn, tag, status::GOOD, &[], task.transfer);
-            }
-            None => start::send_data(conn, tag, task.data, task.transfer),
-        }
-    }
-
-    /// Counts a command that is about to be answered.
-    fn count(&mut self, index: u32) {
-        let task = &self.tasks[index as usize];
-        let failed = task.sense.is_some();
-        let bytes = if failed { 0 } else { task.transfer.data_in + task.transfer.data_out };
-        let elapsed = self.core.started.elapsed().saturating_sub(task.started);
-        let count = &mut self.volumes[task.volume].count;
-        count.record(task.kind, bytes, elapsed.as_micros() as u64, failed);
-    }
 }
 
 /// The share of a connection, see [`Engine::allowance`].
 fn allowance(free: usize, total: usize, connections: usize) -> usize {
     let share = (total / 2 / connections.max(1)).max(task::CHUNK / 16);
     if free > total / 2 { share.max(BACKLOG_HIGH) } else { share.min(free / 2) }
-}
-
-fn respond(conn: &mut Conn, tag: Tag, code: u8, sense: &[u8], transfer: Transfer) {
-    // What a failed command moved is counted by the connection.
-    let wanted = (code == status::GOOD).then(|| wanted(transfer));
-    let response = Response { status: code, sense, wanted };
-    conn.proto.respond(tag, response, &mut conn.out);
-}
-
-fn respond_sense(conn: &mut Conn, tag: Tag, sense: &SenseData, transfer: Transfer) {
-    respond(conn, tag, status::CHECK_CONDITION, sense, transfer);
-}
-
-/// What a command moves, as the protocol counts it. Longer commands than 4 GiB are refused by the
-/// device server.
-fn wanted(transfer: Transfer) -> Wanted {
-    let clip = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-    Wanted { read: clip(transfer.data_in), write: clip(transfer.data_out) }
 }

@@ -13,7 +13,7 @@ use super::Engine;
 use super::copy::Copy;
 use super::exclusive::Exclusive;
 use super::intake::{Intake, Piece};
-use super::line::Claim;
+use super::line::{Claim, Held};
 use super::sanitize::Sanitizing;
 use crate::conn::Conn;
 use crate::stats::Kind;
@@ -84,7 +84,7 @@ pub struct Flight {
     /// What it touches.
     pub range: ByteRange,
     /// A lock is in its way: it has not gone to the volume.
-    pub held: bool,
+    pub held: Option<Held>,
 }
 
 /// The command that a task belongs to.
@@ -349,7 +349,7 @@ impl Task {
         let seq = self.next_seq;
         self.next_seq += 1;
         let (slot, range) = (self.volume, ByteRange::new(0, 0));
-        self.inflight.push(Flight { seq, slot, range, held: false });
+        self.inflight.push(Flight { seq, slot, range, held: None });
         seq
     }
 }
