@@ -144,6 +144,14 @@ impl Access {
         self.initiators.have(name, address)
     }
 
+    /// True if a session that has logged in as this user may stay. Who had to prove nothing when it
+    /// logged in may stay too.
+    pub fn keeps(&self, user: Option<&str>, name: &str, address: IpAddr) -> bool {
+        let (Some(guard), Some(user)) = (&self.guard, user) else { return true };
+        let mut users = guard.users.iter().filter(|known| known.account.name == user);
+        users.any(|known| known.initiators.have(name, address))
+    }
+
     /// True if this initiator sees a LUN.
     pub fn shows(&self, lun: u16, name: &str, address: IpAddr) -> bool {
         let rule = self.luns.iter().find(|(number, _)| *number == lun);
@@ -263,6 +271,10 @@ mod tests {
         assert_eq!(names("iqn.x:b"), ["all"]);
         assert!(access.shows(3, "iqn.x:a", ip("::1")) && access.shows(4, "iqn.x:b", ip("::1")));
         assert!(!access.shows(3, "iqn.x:b", ip("::1")));
+        let keeps = |user, name| access.keeps(user, name, ip("::1"));
+        assert!(keeps(Some("a"), "iqn.x:a") && keeps(Some("all"), "iqn.x:b"));
+        assert!(!keeps(Some("a"), "iqn.x:b") && !keeps(Some("gone"), "iqn.x:a"));
+        assert!(keeps(None, "iqn.x:b") && Access::default().keeps(Some("a"), "", ip("::1")));
         assert!(Access::default().credentials("iqn.x:a", ip("::1")).is_none());
     }
 

@@ -33,6 +33,8 @@ pub struct Session {
     pub tsih: u16,
     /// The target that it is a session of; `None` for a discovery session.
     pub target: Option<Arc<CoreTarget>>,
+    /// The CHAP name that it has logged in with.
+    pub user: Option<String>,
     /// How that target looks to this initiator.
     pub scsi: lunet_scsi::Target,
     /// The LUNs that it sees, ascending.

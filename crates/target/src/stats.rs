@@ -278,6 +278,8 @@ pub struct SessionInfo {
     pub initiator: String,
     /// The target's name; `None` is a discovery session.
     pub target: Option<String>,
+    /// The CHAP name that it has logged in with; `None` if nothing had to be proved.
+    pub user: Option<String>,
     /// The initiator's address.
     pub peer: String,
     /// The portal that it came in by.

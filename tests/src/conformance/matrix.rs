@@ -285,6 +285,12 @@ fn special() -> Vec<Configuration> {
             ..Configuration::new("two-luns", "a target with two logical units, LUN 7 of it", thin)
         },
         Configuration {
+            target: "luns = [\"a\"]\nuser = [{ name = \"suite\", secret = \"a-secret-of-16-b\" }]"
+                .into(),
+            login: "suite%a-secret-of-16-b@",
+            ..Configuration::new("chap", "CHAP, with MD5: libiscsi has nothing else", thin)
+        },
+        Configuration {
             more: second_portal,
             second: Second::Portal,
             ..Configuration::new("two-portals", "two portals with tags of their own", thin)

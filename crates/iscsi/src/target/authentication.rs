@@ -5,6 +5,7 @@ use crate::chap::{Account, Algorithm, Algorithms, Secret, binary, parse_binary, 
 use crate::keys::{Key, choose};
 use crate::pdu::LoginStatus;
 use crate::text::Writer;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -111,6 +112,8 @@ pub(super) struct Authentication {
     needed: Option<Arc<Credentials>>,
     /// A text brought it a step further.
     moved: bool,
+    /// The name of the account that was proved.
+    pub(super) user: Option<String>,
     /// Why it failed.
     pub(super) failure: Option<AuthenticationError>,
 }
@@ -191,6 +194,7 @@ impl Authentication {
                     back.and_then(|back| verify(&needed, ours, (name, response), back, out));
                 result.map_err(|why| self.fail(why))?;
                 self.state = State::Done;
+                self.user = Some(name.to_string());
                 Ok(())
             }
             _ => Err(self.fail(AuthenticationError::Malformed)),

@@ -114,6 +114,8 @@ pub struct LoginIdentity {
     pub session_type: SessionType,
     /// TargetName; a normal session has one.
     pub target_name: Option<String>,
+    /// The CHAP name that the initiator has proved to be its own, when the login is complete.
+    pub user: Option<String>,
 }
 
 /// What a login response says about a target.

@@ -16,6 +16,8 @@ const WIDTH: usize = 100;
 struct Session {
     initiator: String,
     target: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
     peer: String,
     portal: String,
     transport: String,
@@ -47,7 +49,9 @@ pub fn sessions(answer: &Value) -> serde_json::Result<String> {
 
 fn paragraph(out: &mut String, session: &Session) {
     let target = session.target.as_deref().unwrap_or("(discovery)");
-    out.push_str(&format!("{} -> {}\n", harmless(&session.initiator), harmless(target)));
+    let user = session.user.as_deref().map(|user| format!(" as {}", harmless(user)));
+    let user = user.unwrap_or_default();
+    out.push_str(&format!("{}{user} -> {}\n", harmless(&session.initiator), harmless(target)));
     out.push_str(&format!(
         "  from {} to {} over {}, shard {}, ISID {}, TSIH {}\n",
         session.peer, session.portal, session.transport, session.shard, session.isid, session.tsih
@@ -73,14 +77,14 @@ mod tests {
             "initiator": "iqn.2008-11.org.linux-kvm:vm1", "target": "iqn.2026-11.local.lunet:demo",
             "peer": "127.0.0.1:51234", "portal": "127.0.0.1:3260", "transport": "tcp",
             "isid": "0x800000000001", "tsih": 3, "shard": 1, "connected_seconds": 200,
-            "commands_in_flight": 1, "keys": [["HeaderDigest", "None"], ["DataDigest", "CRC32C"]],
+            "user": "vm1", "commands_in_flight": 1, "keys": [["HeaderDigest", "None"], ["DataDigest", "CRC32C"]],
             "added_later": true,
         }]);
         assert_eq!(
             sessions(&answer).unwrap(),
             "1 session\n\
              \n\
-             iqn.2008-11.org.linux-kvm:vm1 -> iqn.2026-11.local.lunet:demo\n  \
+             iqn.2008-11.org.linux-kvm:vm1 as vm1 -> iqn.2026-11.local.lunet:demo\n  \
                from 127.0.0.1:51234 to 127.0.0.1:3260 over tcp, shard 1, ISID 0x800000000001, TSIH 3\n  \
                connected for 3 min 20 s, 1 command at work\n  \
                HeaderDigest=None DataDigest=CRC32C\n"

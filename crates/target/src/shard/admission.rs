@@ -66,7 +66,8 @@ impl Shard {
     fn admit(&mut self, slot: u32, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
         let conn = &mut self.conns[slot as usize];
         let name = identity.target_name.as_deref().unwrap_or("discovery");
-        tracing::info!(initiator = %identity.initiator_name, target = %name, peer = %conn.peer, tsih, "logged in");
+        let initiator = identity.initiator_name.escape_debug();
+        tracing::info!(%initiator, target = %name, peer = %conn.peer, tsih, "logged in");
         let world = &self.engine.world;
         let target = nexus.target.and_then(|target| world.target(target)).cloned();
         let id = nexus_id(&nexus, name);
@@ -78,8 +79,9 @@ impl Shard {
         let numbers = luns.iter().map(|lun| lun.lun).collect();
         let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
         let since = self.engine.now;
+        let user = identity.user.clone();
         let scsi = scsi.unwrap_or_default();
-        conn.session = Some(Session { nexus, id, tsih, target, scsi, luns, since });
+        conn.session = Some(Session { nexus, id, tsih, target, user, scsi, luns, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.logins.fetch_sub(1, Ordering::Relaxed);

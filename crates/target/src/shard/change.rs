@@ -56,7 +56,10 @@ impl Shard {
             return;
         };
         let Some(number) = session.nexus.target else { return };
-        let may = |target: &&Arc<CoreTarget>| target.admits(portal, &session.nexus.initiator, peer);
+        let (name, user) = (session.nexus.initiator.as_str(), session.user.as_deref());
+        let may = |target: &&Arc<CoreTarget>| {
+            target.admits(portal, name, peer) && target.access.keeps(user, name, peer)
+        };
         let target = next.target(number).filter(may).cloned();
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);

@@ -83,7 +83,8 @@ impl Shard {
                     core.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
-                tracing::info!(initiator = %session.nexus.initiator, peer = %conn.peer, "session ended");
+                let initiator = session.nexus.initiator.escape_debug();
+                tracing::info!(%initiator, peer = %conn.peer, "session ended");
             }
             None => {
                 self.core.logins.fetch_sub(1, Ordering::Relaxed);

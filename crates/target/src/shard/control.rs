@@ -53,6 +53,7 @@ impl Shard {
         open.map(|(conn, session)| SessionInfo {
             initiator: session.nexus.initiator.clone(),
             target: session.target.as_ref().map(|target| target.name.clone()),
+            user: session.user.clone(),
             peer: conn.peer.to_string(),
             portal: conn.local.to_string(),
             transport: "tcp",

@@ -258,6 +258,34 @@ fn a_hidden_lun_is_not_there() {
 }
 
 #[test]
+fn a_session_goes_with_its_user() {
+    let (server, address, volumes) = serve(guarded(false), Access::default());
+    let apply = |access| server.handle().apply(layout(&volumes, access, Access::default()));
+    let chap = |account| with_chap(as_host(B), account, None);
+    let isid = [0x80, 0, 0, 0, 0, 9];
+    let mut alices = Client::try_login(address, chap(alice())).expect("it may");
+    let bob = account("bob", "the secret of bob");
+    let mut bobs = Client::try_login(address, Options { isid, ..chap(bob) }).expect("it may");
+    let users = || {
+        let mut users: Vec<_> = server.handle().sessions().into_iter().map(|s| s.user).collect();
+        users.sort();
+        users
+    };
+    assert_eq!(users(), [Some("alice".to_owned()), Some("bob".to_owned())]);
+    // Another secret counts from the next login on; a user that is gone is asked to leave.
+    let mut access = guarded(false);
+    let guard = access.guard.as_mut().expect("there is one");
+    guard.users.truncate(1);
+    guard.users[0].account = account("alice", "the next secret of alice");
+    apply(access).expect("it changes");
+    assert!(bobs.is_closed_by_server());
+    assert_eq!((state(&mut alices, 0), users()), (POWER_ON, vec![Some("alice".to_owned())]));
+    let old = Client::try_login(address, Options { isid, ..chap(alice()) }).err();
+    assert_eq!(old, refused(0x0201));
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
 fn addresses_decide_too() {
     let loopback: IpAddr = [127, 0, 0, 1].into();
     for (network, bits, status) in [
