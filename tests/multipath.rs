@@ -232,6 +232,22 @@ fn states_follow_the_configuration_while_it_is_served() -> Result<()> {
     let told = write(&mut second)?;
     ensure!(sense(&told) == Some([6, 0x2A, 0x06]), "{told:02x?}");
     ensure!(write(&mut second)?.status == GOOD);
+
+    // What an initiator has set outlives another size of the volume.
+    first.settle(0)?;
+    ensure!(set_group(&mut first, 2, 2)?.status == GOOD);
+    let mut resize = Command::new(lunet_binary()?);
+    resize.args(["volume", "resize", "v", "256MiB", "--data"]).arg(dir.path());
+    process::output(&mut resize, SHORT)?;
+    let capacity = loop {
+        let answer = first.execute(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8, &[])?;
+        if answer.status == GOOD {
+            break answer.data;
+        }
+        ensure!(answer.sense.get(2) == Some(&6), "{answer:02x?}");
+    };
+    ensure!(capacity[..4] == (256_u32 * 2048 - 1).to_be_bytes(), "{capacity:02x?}");
+    ensure!(groups(&mut first)?.iter().map(|g| g.0).eq([0x80, 0x02]));
     server.stop()?;
     Ok(())
 }

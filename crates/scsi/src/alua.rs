@@ -59,10 +59,10 @@ impl AccessState {
             _ if self.sense().is_none() => true,
             // REQUEST SENSE, INQUIRY, REPORT LUNS, REPORT and SET TARGET PORT GROUPS.
             (0x03 | 0x12 | 0xA0, _) | (0xA3 | 0xA4, GROUPS) => true,
-            // MODE SELECT and SENSE, LOG SELECT and SENSE, PERSISTENT RESERVE IN and OUT, READ CAPACITY.
-            (0x15 | 0x1A | 0x25 | 0x4C | 0x4D | 0x55 | 0x5A | 0x5E | 0x5F, _) | (0x9E, 0x10) => {
-                self == Self::Standby
-            }
+            // MODE SELECT and SENSE, LOG SELECT and SENSE, RECEIVE and SEND DIAGNOSTIC, PERSISTENT RESERVE
+            // IN and OUT, READ CAPACITY.
+            (0x15 | 0x1A | 0x1C | 0x1D | 0x25 | 0x4C | 0x4D | 0x55 | 0x5A | 0x5E | 0x5F, _)
+            | (0x9E, 0x10) => self == Self::Standby,
             _ => false,
         }
     }

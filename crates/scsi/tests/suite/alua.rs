@@ -113,7 +113,9 @@ fn a_wrong_list_changes_nothing() {
 }
 
 /// What SPC-5 lets through a port in standby, and READ CAPACITY.
-const ABOUT: [&[u8]; 5] = [
+const ABOUT: [&[u8]; 7] = [
+    &[0x1D, 0x04, 0, 0, 0, 0],
+    &[0x4D, 0, 0x40, 0, 0, 0, 0, 0, 255, 0],
     &[0x1A, 0, 0x3F, 0, 255, 0],
     &[0x5E, 0, 0, 0, 0, 0, 0, 0, 8, 0],
     &[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0],
