@@ -2,10 +2,11 @@
 
 use crate::common::*;
 use lunet_block::BlockRange;
+use lunet_block::Space;
 use lunet_scsi::copy::Request;
 use lunet_scsi::{
-    Action, Attention, Code, CommandIn, Nexus, ParameterKind, Parameters, PowerChange, Reply, Task,
-    Unit, execute, parameters, status,
+    Action, Attention, Code, CommandIn, Modes, Nexus, ParameterKind, Parameters, PowerChange,
+    Reply, Task, Unit, execute, parameters, status,
 };
 use proptest::prelude::*;
 
@@ -45,6 +46,23 @@ fn check(unit: &Unit, task: &Task) {
     for range in ranges {
         assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");
     }
+}
+
+/// True if the byte of this answer of MODE SENSE (6) is part of a page, and not of a header.
+fn in_page_body(answer: &[u8], at: usize) -> bool {
+    let mut page = 4;
+    while page < answer.len() {
+        let (header, len) = if answer[page] & 0x40 == 0 {
+            (2, usize::from(answer[page + 1]))
+        } else {
+            (4, usize::from(answer[page + 3]))
+        };
+        if (page + header..page + header + len).contains(&at) {
+            return true;
+        }
+        page += header + len;
+    }
+    false
 }
 
 const POWER: [PowerChange; 5] = [
@@ -119,8 +137,40 @@ proptest! {
             let len = (list.len() - 8) as u16;
             list[2..4].copy_from_slice(&len.to_be_bytes());
         }
-        let action = parameters(&unit, Parameters { kind: ParameterKind::Unmap, len }, &list);
-        check(&unit, &Task::still(action));
+        for kind in
+            [ParameterKind::Unmap, ParameterKind::ModeSelect6, ParameterKind::ModeSelect10]
+        {
+            let action = parameters(&unit, Parameters { kind, len }, &list);
+            check(&unit, &Task::still(action));
+        }
+    }
+
+    #[test]
+    fn what_mode_sense_says_mode_select_takes_and_other_bits_only_where_they_can_be_changed(
+        which in 0..6_usize,
+        modes in (any::<bool>(), any::<bool>(), any::<bool>()),
+        at in 4..200_usize,
+        bit in 0..8_u32,
+    ) {
+        let unit = &units()[which];
+        unit.note_space(&Space { used: 0, available: 1 << 30, total: 1 << 40 });
+        let (write_protect, descriptor_sense, write_cache) = modes;
+        unit.state.set_modes(Modes { write_protect, descriptor_sense, write_cache });
+        let page = |control: u8| data(run(unit, &[0x1A, 8, control << 6 | 0x3F, 0xFF, 0xFF, 0]));
+        let (mut list, mask) = (page(0), page(1));
+        list[..4].fill(0);
+        let select = |list: &[u8]| {
+            let asked = Parameters { kind: ParameterKind::ModeSelect6, len: list.len() as u32 };
+            parameters(unit, asked, list)
+        };
+        prop_assert_eq!(select(&list), Action::Modes(unit.state.modes()));
+        let at = at % list.len();
+        list[at] ^= 1 << bit;
+        // Other headers may happen to fit: only what is not a header is foretold.
+        if in_page_body(&mask, at) {
+            let taken = matches!(select(&list), Action::Modes(_));
+            prop_assert_eq!(taken, mask[at] & (1 << bit) != 0, "byte {} bit {}", at, bit);
+        }
     }
 }
 
