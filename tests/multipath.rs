@@ -193,12 +193,14 @@ fn access_states_are_enforced_told_and_those_of_the_configuration_after_a_restar
     ensure!(groups(&mut good)?.iter().map(|g| g.0).eq([0x83, 0x00]));
     let refused = set_group(&mut good, 3, 0)?;
     ensure!(sense(&refused) == Some([5, 0x26, 0x00]), "there is no group 3: {refused:02x?}");
+    drop((good, poor, third));
     server.stop()?;
 
     let server = Serve::config(config).data(dir.path()).start()?;
     let [one, _] = portals(&server)?;
     let mut again = open(&Login::new(&one, BOTH))?;
     ensure!(groups(&mut again)?.iter().map(|g| g.0).eq([0x80, 0x01]));
+    drop(again);
     server.stop()?;
     Ok(())
 }
@@ -248,6 +250,7 @@ fn states_follow_the_configuration_while_it_is_served() -> Result<()> {
     };
     ensure!(capacity[..4] == (256_u32 * 2048 - 1).to_be_bytes(), "{capacity:02x?}");
     ensure!(groups(&mut first)?.iter().map(|g| g.0).eq([0x80, 0x02]));
+    drop((first, second));
     server.stop()?;
     Ok(())
 }
@@ -263,6 +266,7 @@ fn states_can_be_for_the_configuration_alone_or_be_none_at_all() -> Result<()> {
         ensure!(groups(&mut session).is_ok() == reports, "{alua}");
         let refused = set_group(&mut session, 2, 0)?;
         ensure!(sense(&refused) == Some([5, 0x20, 0x00]), "{alua}: {refused:02x?}");
+        drop(session);
         server.stop()?;
     }
     Ok(())
@@ -358,6 +362,7 @@ fn registrations_belong_to_paths_and_survive_a_kill() -> Result<()> {
     ensure!(write(&mut guest)?.status == GOOD);
     let mut stranger = open(&Login { initiator: OTHER_HOST, ..Login::new(&one, BOTH) })?;
     ensure!(write(&mut stranger)?.status == CONFLICT);
+    drop((first, guest, stranger));
     server.stop()?;
     Ok(())
 }
