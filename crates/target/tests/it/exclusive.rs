@@ -229,6 +229,40 @@ fn a_disk_that_hangs_under_a_lock_blocks_its_range_only() {
 }
 
 #[test]
+fn what_was_at_the_storage_before_is_seen() {
+    on_each_driver(|driver| {
+        let (volume, gate) = stalling(16);
+        let (server, address) = start(config(vec![volume], driver));
+        // On both shards.
+        let mut clients: Vec<Client> = (1..4).map(|n| Client::login(address, n)).collect();
+        for at in 0..2 {
+            let lba = 100 + at as u64;
+            gate.close();
+            let write = clients[at].start(0, &rw16(0x8A, lba, 1), Data::Write(saying(1, 1)));
+            until("the write is held", || gate.held() == 1);
+            let data = [saying(1, 1), saying(2, 1)].concat();
+            let command = clients[2].start(0, &compare_and_write_cdb(lba, 1), Data::Write(data));
+            // Its letters and answers have gone round when these have been.
+            for client in &mut clients {
+                for _ in 0..20 {
+                    assert_eq!(client.finish(0, &[0; 6], Data::None).status, GOOD);
+                }
+            }
+            gate.open();
+            for (client, tag) in [(at, write), (2, command)] {
+                let finished = clients[client].outcome(tag);
+                let good =
+                    matches!(&finished.outcome, Outcome::Completed(done) if done.status == GOOD);
+                assert!(good, "{:?}", finished.outcome);
+            }
+            assert_eq!(said(&clients[0].read(0, lba, 1).1), 2);
+        }
+        drop(clients);
+        assert!(server.stop(std::time::Duration::ZERO).flushed);
+    });
+}
+
+#[test]
 fn neither_resets_nor_lost_sessions_leave_a_lock_behind() {
     on_each_driver(|driver| {
         let (volume, gate) = stalling(16);
