@@ -7,7 +7,7 @@ use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
-use crate::support::{config, memory, on_each_driver, stalling, start};
+use crate::support::{config, memory, on_each_driver, stalling, start, until};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
@@ -78,37 +78,50 @@ fn a_reservation_holds_on_every_shard() {
     });
 }
 
+/// WRITE, and COMPARE AND WRITE, which has its blocks for itself.
+fn writing() -> [(Vec<u8>, Vec<u8>); 2] {
+    let mut compare_and_write = rw16(0x89, 8, 0).to_vec();
+    compare_and_write[13] = 1;
+    let both = [vec![0; 512], vec![0x11; 512]].concat();
+    [(rw16(0x8A, 8, 1).to_vec(), vec![0x11; 512]), (compare_and_write, both)]
+}
+
 #[test]
 fn preempt_and_abort_ends_the_commands_of_the_preempted() {
     on_each_driver(|driver| {
-        let (volume, gate) = stalling(16);
-        let (server, address) = start(config(vec![volume], driver));
-        let mut victim = Client::login(address, 1);
-        let mut winner = Client::login(address, 2);
-        assert_eq!((register(&mut victim, 0, 1), register(&mut winner, 0, 2)), (GOOD, GOOD));
-        assert_eq!(out(&mut victim, 1, 3, 1, 0, 0).status, GOOD);
-        gate.close();
-        let lost = victim.start(0, &rw16(0x8A, 8, 1), Data::Write(vec![0x11; 512]));
-        while gate.held() == 0 {
-            std::thread::yield_now();
+        for (cdb, data) in writing() {
+            preempted_while(driver, &cdb, &data);
         }
-        // The answer comes although the disk does not answer.
-        assert_eq!(out(&mut winner, 5, 3, 2, 1, 0).status, GOOD);
-        assert_eq!(winner.write(0, 8, vec![0x22; 512]), BUSY, "the old write may still land");
-        gate.open();
-        while winner.write(0, 8, vec![0x22; 512]) != GOOD {
-            std::thread::yield_now();
-        }
-        assert_eq!(winner.read(0, 8, 1), (GOOD, vec![0x22; 512]));
-        assert_eq!(told(&mut victim), Some((0x2A, 0x05)));
-        let answer = victim.finish(0, &rw16(0x8A, 8, 1), Data::Write(vec![0x33; 512]));
-        assert_eq!(answer.status, CONFLICT);
-        // The aborted command has no answer, and is gone.
-        let answer = victim.manage(TmfFunction::AbortTask, 0, Some(lost));
-        assert_eq!(answer, TmfResponse::TaskDoesNotExist);
-        drop((victim, winner));
-        server.stop(std::time::Duration::ZERO);
     });
+}
+
+/// The victim has two of these commands, one of which waits for the other if it must.
+fn preempted_while(driver: DriverChoice, cdb: &[u8], data: &[u8]) {
+    let (volume, gate) = stalling(16);
+    let (server, address) = start(config(vec![volume], driver));
+    let mut victim = Client::login(address, 1);
+    let mut winner = Client::login(address, 2);
+    assert_eq!((register(&mut victim, 0, 1), register(&mut winner, 0, 2)), (GOOD, GOOD));
+    assert_eq!(out(&mut victim, 1, 3, 1, 0, 0).status, GOOD);
+    gate.close();
+    let lost = victim.start(0, cdb, Data::Write(data.to_vec()));
+    until("it is held", || gate.held() > 0);
+    victim.start(0, cdb, Data::Write(data.to_vec()));
+    assert_eq!(told(&mut victim), None, "both are there");
+    // The answer comes although the disk does not answer.
+    assert_eq!(out(&mut winner, 5, 3, 2, 1, 0).status, GOOD);
+    assert_eq!(winner.write(0, 8, vec![0x22; 512]), BUSY, "the old write may still land");
+    gate.open();
+    until("the blocks are free", || winner.write(0, 8, vec![0x22; 512]) == GOOD);
+    assert_eq!(winner.read(0, 8, 1), (GOOD, vec![0x22; 512]));
+    assert_eq!(told(&mut victim), Some((0x2A, 0x05)));
+    let answer = victim.finish(0, &rw16(0x8A, 8, 1), Data::Write(vec![0x33; 512]));
+    assert_eq!(answer.status, CONFLICT);
+    // The aborted command has no answer, and is gone.
+    let answer = victim.manage(TmfFunction::AbortTask, 0, Some(lost));
+    assert_eq!(answer, TmfResponse::TaskDoesNotExist);
+    drop((victim, winner));
+    server.stop(std::time::Duration::ZERO);
 }
 
 #[test]
