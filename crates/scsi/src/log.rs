@@ -88,7 +88,8 @@ fn provisioning(unit: &Unit) -> Vec<Parameter> {
     thin::resources(unit).into_iter().map(resource).collect()
 }
 
-/// Informational Exceptions (SPC-5 7.3.8): there is none, and no temperature is known.
+/// Informational Exceptions (SPC-5 7.3.8): there is none, and no temperature is known, nor one that
+/// would be too high.
 fn exceptions() -> Parameter {
-    (0x0000, vec![0, 0, 0xFF, 0])
+    (0x0000, vec![0, 0, 0xFF, 0xFF])
 }

@@ -45,7 +45,7 @@ fn log_pages_are_listed_and_read() {
     assert_eq!(data(ask(&thick, 0x00, 0)), [0, 0, 0, 2, 0x00, 0x2F]);
     let all = [0x40, 0xFF, 0, 8, 0, 0, 0, 0xFF, 0x0C, 0, 0x2F, 0];
     assert_eq!(data(ask(&thin, 0x00, 0xFF)), all);
-    let exceptions = [0x2F, 0, 0, 8, 0, 0, 3, 4, 0, 0, 0xFF, 0];
+    let exceptions = [0x2F, 0, 0, 8, 0, 0, 3, 4, 0, 0, 0xFF, 0xFF];
     // PC makes no difference to lists.
     for pc in [0x00, 0x40, 0x80, 0xC0] {
         assert_eq!(data(ask(&thin, pc | 0x2F, 0)), exceptions);
