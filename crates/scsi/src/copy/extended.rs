@@ -36,6 +36,20 @@ pub enum Side {
     Destination,
 }
 
+impl Side {
+    /// What a unit in its state would answer to the reads or writes of a copy.
+    ///
+    /// # Errors
+    /// That of a unit that is not ready, or takes no writes.
+    pub fn served_by(self, unit: &Unit) -> Result<(), Sense> {
+        unit.state.serve(Needs::READY.union(Needs::ACTIVE))?;
+        if self == Self::Destination && unit.read_only() {
+            return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
+        }
+        Ok(())
+    }
+}
+
 /// A segment whose parties are found. Both ranges have the same length, which is not 0; they are whole
 /// blocks and lie on their volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,14 +242,8 @@ impl Extended {
 
     /// What a unit would answer to a READ or WRITE in its state.
     fn ready(&self, index: usize, side: Side, unit: &Unit) -> Result<(), Sense> {
-        let sense = match unit.state.serve(Needs::READY.union(Needs::ACTIVE)) {
-            Err(sense) => sense,
-            Ok(()) if side == Side::Destination && unit.read_only() => {
-                Sense::new(Key::DataProtect, Code::WRITE_PROTECTED)
-            }
-            Ok(()) => return Ok(()),
-        };
-        Err(self.failure(index, side, status::CHECK_CONDITION, Some(sense)))
+        let served = side.served_by(unit);
+        served.map_err(|sense| self.failure(index, side, status::CHECK_CONDITION, Some(sense)))
     }
 
     /// A place as a range of bytes: whole blocks, on the volume.

@@ -142,6 +142,9 @@ impl Engine {
             if changed && (self.world.volume(slot).is_none() || !self.may_reach(conn, slot)) {
                 return Err(copy.gone(side));
             }
+            if let Err(sense) = side.served_by(&self.volumes[slot].core.unit) {
+                return Err(copy.failure(side, status::CHECK_CONDITION, Some(sense)));
+            }
             let access = self.access_to(conn, slot);
             if !(if side == Side::Source { access.read } else { access.write }) {
                 return Err(copy.failure(side, CONFLICT, None));
