@@ -19,6 +19,8 @@ impl Manager {
         self.commit(now, plan, now.open.clone())?;
         let mut done = done(format!("target {name} is there"));
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
+        done.notes
+            .push("every initiator may log in to it, until the configuration says who".to_owned());
         Ok(done)
     }
 

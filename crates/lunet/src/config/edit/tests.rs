@@ -358,3 +358,73 @@ proptest! {
         prop_assert!(changed <= 1);
     }
 }
+
+/// Rules of access stay with their target, and LUNs that only some see are LUNs like others.
+#[test]
+fn rules_of_access_stay_as_they_are() {
+    let file = "\
+[volumes]
+a = { backend = 'null', size = 512 }
+b = { backend = 'null', size = 512 }
+c = { backend = 'null', size = 512 }
+
+[[target]]
+name = 'iqn.2026-11.l:x'
+initiators = ['iqn.x:*'] # ours
+luns = { 0 = 'a', 1 = { volume = 'b', initiators = ['*:b'] } }
+
+[[target.user]]
+name = 'u' # who
+secret-env = 'U'
+
+[target.mutual]
+name = 'm'
+secret-env = 'M'
+
+[[target]]
+name = 'iqn.2026-11.l:y'
+
+[target.luns.3]
+volume = 'a'
+initiators = ['10.0.0.0/8']
+
+[[target.user]]
+name = 'v'
+secret-env = 'V'
+";
+    let config = |text: &str| check(text).unwrap();
+    let (x, y) = ("iqn.2026-11.l:x", "iqn.2026-11.l:y");
+    let before = config(file);
+    let same_rules = |text: &str| {
+        let after = config(text);
+        for (old, new) in before.targets.iter().zip(&after.targets) {
+            assert_eq!(old.access.initiators, new.access.initiators);
+            let names = |of: &crate::config::Target| {
+                of.access.logins().map(|login| login.name.clone()).collect::<Vec<_>>()
+            };
+            assert_eq!((&old.name, names(old)), (&new.name, names(new)), "{text}");
+        }
+        assert_eq!(comments(text), comments(file), "{text}");
+        after
+    };
+    let added = edited(file, |editor| {
+        editor.add_lun(x, 2, "c").unwrap();
+        editor.add_lun(y, 0, "b").unwrap();
+        editor.add_target("iqn.2026-11.l:z", None).unwrap();
+    });
+    let after = same_rules(&added);
+    assert_eq!(after.targets[0].luns, [(0, 0), (1, 1), (2, 2)]);
+    assert_eq!(after.targets[1].luns, [(0, 1), (3, 0)]);
+    assert_eq!(after.targets[0].access.luns, before.targets[0].access.luns);
+    assert_eq!(after.targets[2].access, Default::default(), "{added}");
+    let removed = edited(file, |editor| {
+        editor.remove_lun(x, 1).unwrap();
+        editor.remove_lun(y, 3).unwrap();
+    });
+    let after = same_rules(&removed);
+    assert_eq!((&after.targets[0].luns[..], after.targets[1].luns.len()), (&[(0, 0)][..], 0));
+    assert!(after.targets.iter().all(|target| target.access.luns.is_empty()));
+    let gone = edited(file, |editor| editor.remove_target(x).unwrap());
+    let after = config(&gone);
+    assert_eq!((after.targets.len(), &after.targets[0].access.users[0].login.name[..]), (1, "v"));
+}
