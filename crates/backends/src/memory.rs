@@ -2,17 +2,20 @@
 //! blocks are written and given back by unmap; a volume that is larger than the machine's memory
 //! can be opened, but not filled.
 
-use std::any::Any;
+mod pages;
+mod slow;
+
 use std::sync::Arc;
 
 use lunet_block::{
-    Backend, ByteRange, Caps, Channel, Completion, Error, Extent, IoDone, Op, Request, Slow,
-    Submit, Support,
+    Backend, ByteRange, Caps, Channel, Completion, Error, IoDone, Op, Request, Slow, Submit,
+    Support,
 };
 use lunet_ring::{Payload, Region, RegionRef, Ring};
 
 use crate::geometry::Geometry;
 use crate::{OpenError, Volume, VolumeSpec};
+use pages::Pages;
 
 /// The unit in which memory is given back.
 const PAGE: u32 = 4096;
@@ -20,17 +23,11 @@ const PAGE: u32 = 4096;
 /// Blocks. Power loss takes all of a volume in memory, so there is no half of a write to be found.
 const ATOMIC: u32 = 256;
 
-/// Copied at a time between two volumes, over the stack: it is as long as what is given back when
-/// it holds nothing but zeroes.
-const COPY_CHUNK: usize = 64 << 10;
-
-/// The most that one call copies.
-const COPY_STEP: u64 = 64 << 20;
-
 pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
     let region = Region::new(size).map_err(|error| OpenError::Memory { size, error })?;
-    Ok(Arc::new(Memory { caps: caps(&geometry, spec.read_only), region: Arc::new(region) }))
+    let (caps, region) = (caps(&geometry, spec.read_only), Arc::new(region));
+    Ok(Arc::new(Memory { caps, region, pages: Arc::new(Pages::new(size)) }))
 }
 
 /// What a volume can do whose data is nowhere but in memory.
@@ -85,6 +82,8 @@ pub(crate) fn room(buf: &mut Option<Payload>, len: u64) -> Option<&mut [u8]> {
 struct Memory {
     caps: Caps,
     region: Arc<Region>,
+    /// What has been written.
+    pages: Arc<Pages>,
 }
 
 impl Backend<Payload, Ring> for Memory {
@@ -98,7 +97,8 @@ impl Backend<Payload, Ring> for Memory {
         _io: &mut Ring,
     ) -> Result<Box<dyn Channel<Payload, Ring>>, i32> {
         let region = RegionRef::new(Arc::clone(&self.region));
-        Ok(Box::new(InlineChannel(MemoryChannel { caps: self.caps.clone(), region })))
+        let (caps, pages) = (self.caps.clone(), Arc::clone(&self.pages));
+        Ok(Box::new(InlineChannel(MemoryChannel { caps, region, pages })))
     }
 
     fn slow(&self) -> &dyn Slow {
@@ -106,50 +106,10 @@ impl Backend<Payload, Ring> for Memory {
     }
 }
 
-impl Slow for Memory {
-    fn extents(&self, range: ByteRange, most: usize) -> Result<Vec<Extent>, Error> {
-        check(&self.caps, range)?;
-        Ok(Extent::all_mapped(range).into_iter().take(most).collect())
-    }
-
-    fn copy_from(&self, at: u64, source: &dyn Slow, from: ByteRange) -> Result<u64, Error> {
-        let Some(source) = source.as_any().and_then(|any| any.downcast_ref::<Self>()) else {
-            return Err(Error::Unsupported);
-        };
-        if self.caps.read_only {
-            return Err(Error::ReadOnly);
-        }
-        let to = ByteRange::new(at, from.len);
-        check(&source.caps, from)?;
-        check(&self.caps, to)?;
-        if Arc::ptr_eq(&self.region, &source.region) && to.overlaps(from) {
-            return Err(Error::Unsupported);
-        }
-        let mut buf = [0; COPY_CHUNK];
-        let mut done = 0;
-        let len = from.len.min(COPY_STEP);
-        while done < len {
-            let chunk = &mut buf[..(len - done).min(COPY_CHUNK as u64) as usize];
-            source.region.read(from.offset + done, chunk);
-            if chunk.iter().any(|byte| *byte != 0) {
-                self.region.write(at + done, chunk);
-            } else {
-                // Takes no memory.
-                self.region.zero(at + done, chunk.len() as u64);
-            }
-            done += chunk.len() as u64;
-        }
-        Ok(done)
-    }
-
-    fn as_any(&self) -> Option<&dyn Any> {
-        Some(self)
-    }
-}
-
 struct MemoryChannel {
     caps: Caps,
     region: RegionRef,
+    pages: Arc<Pages>,
 }
 
 impl Inline for MemoryChannel {
@@ -171,9 +131,17 @@ impl Inline for MemoryChannel {
                     self.region.region().write(at, chunk);
                     at += chunk.len() as u64;
                 });
+                self.pages.set(offset, len);
             }
             Op::Flush => {}
-            Op::Unmap | Op::WriteZeroes { .. } => self.region.region().zero(offset, len),
+            Op::Unmap | Op::WriteZeroes { may_unmap: true } => {
+                self.pages.clear(offset, len);
+                self.region.region().zero(offset, len);
+            }
+            Op::WriteZeroes { may_unmap: false } => {
+                self.region.region().zero(offset, len);
+                self.pages.set(offset, len);
+            }
         }
         Ok(())
     }

@@ -40,8 +40,8 @@ fn mapped(volume: &Volume, range: ByteRange) -> Vec<(u64, u64)> {
 #[test]
 fn what_was_written_is_mapped_and_what_was_unmapped_is_not() {
     let directory = tempfile::tempdir().unwrap();
-    for access in [Access::Buffered, Access::Direct] {
-        let volume = thin(&directory.path().join(format!("{access:?}")), access);
+    let on_file = |access| thin(&directory.path().join(format!("{access:?}")), access);
+    for volume in [memory(), on_file(Access::Buffered), on_file(Access::Direct)] {
         if volume.caps().unmap == Support::None {
             eprintln!("SKIPPED: the file system of {} has no unmap", directory.path().display());
             return;
@@ -55,6 +55,7 @@ fn what_was_written_is_mapped_and_what_was_unmapped_is_not() {
         let left = [(MIB, MIB), (3 * MIB, MIB), (SIZE - 4096, 4096)];
         assert_eq!(mapped(&volume, ALL), left);
         assert_eq!(mapped(&volume, ByteRange::new(2 * MIB, MIB)), []);
+        assert_eq!(volume.slow().extents(ALL, 2).map(|list| list.len()), Ok(2));
         let beyond = volume.slow().extents(ByteRange::new(SIZE - MIB, 2 * MIB), 9);
         assert_eq!(beyond, Err(Error::OutOfRange));
     }
@@ -149,14 +150,16 @@ fn what_cannot_be_copied_inside_the_machine_is_left_to_the_caller() {
 #[test]
 fn space_grows_with_what_is_written() {
     let directory = tempfile::tempdir().unwrap();
-    let volume = thin(&directory.path().join("volume"), Access::Buffered);
-    let before = volume.slow().space().expect("space");
-    assert!(before.used <= 64 << 10 && before.available > 0, "{before:?}");
-    let mut on_loop = OnLoop::new(volume.clone(), DriverChoice::Auto);
-    on_loop.write(0, &vec![1; 4 * MIB as usize]).unwrap();
-    on_loop.run(Op::Flush, ByteRange::new(0, 0), None).unwrap();
-    let after = volume.slow().space().expect("space");
-    assert!(after.used >= before.used + 4 * MIB, "{before:?} {after:?}");
+    let on_file = thin(&directory.path().join("volume"), Access::Buffered);
+    for volume in [on_file, memory()] {
+        let before = volume.slow().space().expect("space");
+        assert!(before.used <= 64 << 10 && before.available > 0, "{before:?}");
+        let mut on_loop = OnLoop::new(volume.clone(), DriverChoice::Auto);
+        on_loop.write(0, &vec![1; 4 * MIB as usize]).unwrap();
+        on_loop.run(Op::Flush, ByteRange::new(0, 0), None).unwrap();
+        let after = volume.slow().space().expect("space");
+        assert!(after.used >= before.used + 4 * MIB, "{before:?} {after:?}");
+    }
 }
 
 #[test]
