@@ -16,6 +16,8 @@ enum Tool {
     Bench(bench::Arguments),
     /// Compares this build of lunet with another one, and prints the ratios. Needs two cores.
     Compare(bench::compare::Arguments),
+    /// Measures a volume beside one that does not answer, and prints the ratios. Needs two cores.
+    Neighbour(bench::neighbour::Arguments),
     /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
     Conformance(conformance::Arguments),
 }
@@ -24,6 +26,7 @@ fn main() -> Result<()> {
     match Tool::parse() {
         Tool::Bench(arguments) => bench::run(arguments),
         Tool::Compare(arguments) => bench::compare::run(&arguments),
+        Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }
 }

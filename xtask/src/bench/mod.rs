@@ -7,6 +7,7 @@ pub mod compare;
 mod idle;
 mod loads;
 mod machine;
+pub mod neighbour;
 mod peers;
 mod report;
 mod usage;
