@@ -1,6 +1,7 @@
 //! The device server from outside: command blocks in, tasks out.
 
 mod alua;
+mod alua_model;
 mod cluster;
 mod common;
 mod copy;
