@@ -1,12 +1,13 @@
 # `make help` explains the targets.
 
 SECONDS ?= 20
+KILLS ?= 1000
 CARGO ?= cargo
 # A failed end-to-end test explains itself; the way through its own code is noise.
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-kills bench conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -21,6 +22,10 @@ test: lint ## everything: install what is missing, lint, unit tests, real client
 	@if [ -d fuzz ]; then $(MAKE) fuzz; fi
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) test --locked --no-fail-fast -p lunet-e2e
+
+test-kills: prepare ## kill the server KILLS times (default 1000) while what it serves changes
+	$(CARGO) build --locked --release -p lunet
+	LUNET_E2E_KILLS=$(KILLS) $(CARGO) test --locked -p lunet-e2e --test kills -- --nocapture
 
 bench: prepare ## compare with tgt on this machine (root, two cores, < 15 min); writes docs/benchmarks/
 	$(CARGO) build --locked --release -p lunet

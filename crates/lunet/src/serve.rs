@@ -1,7 +1,7 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{DirBuilder, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -167,8 +167,16 @@ fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
     Ok(Served { server: plan.config.server.clone(), plan, machine, open: all })
 }
 
-/// Removes what snapshots and clones that were cut short have left.
+/// Removes what was cut short has left: files that were to take the place of others.
 fn tidy(plan: &Plan) {
+    files::clear(&plan.file);
+    let kept = plan.config.volumes.iter().flat_map(|volume| kept(&plan.data, &volume.name));
+    for path in kept.chain([ports(&plan.data)]) {
+        let mut fresh = path.into_os_string();
+        fresh.push(".new");
+        // It would be written over, were the same to be done again.
+        let _ = fs::remove_file(fresh);
+    }
     let file = |volume: &Volume| match volume.backend {
         Backend::File { .. } => volume.path(&plan.data),
         _ => None,
@@ -210,6 +218,11 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
 /// sanitize operation that has not ended.
 pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 2] {
     [reservations(data, volume), data.join(format!("{volume}.sanitize"))]
+}
+
+/// The file that keeps the numbers of the targets' ports.
+fn ports(data: &Path) -> PathBuf {
+    data.join("ports")
 }
 
 /// The file that keeps the persistent reservations of a volume.
@@ -304,7 +317,7 @@ fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Confi
             .map(|portal| lunet_target::Portal { address: portal.address, tag: portal.tag })
             .collect(),
         layout,
-        port_numbers: Some(data.join("ports")),
+        port_numbers: Some(ports(data)),
         iscsi: iscsi(config),
         limits: Limits {
             max_sessions: server.max_sessions,
