@@ -180,7 +180,7 @@ impl Fight {
         }
         // Never do both lose: whoever threw the other out is still in.
         let some_left = (0..2).any(|host| registered(host).contains(&true));
-        let joined = self.stages.iter().any(|stage| *stage == Stage::Member);
+        let joined = self.stages.contains(&Stage::Member);
         assert!(some_left || !joined, "nobody is left in the cluster");
     }
 }
