@@ -302,6 +302,85 @@ fn the_demo_becomes_a_file_when_it_is_changed() -> Result<()> {
 }
 
 #[test]
+fn a_change_that_fails_leaves_everything_as_it_was() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let mut two = open(&server, TWO, 0)?;
+    let files = || -> Result<Vec<_>> {
+        let all: Result<Vec<_>, _> = fs::read_dir(server.data())?.collect();
+        let mut names: Vec<_> = all?.iter().map(|entry| entry.file_name()).collect();
+        names.sort();
+        Ok(names)
+    };
+    // The last step but one fails: the configuration cannot be replaced.
+    fs::create_dir(server.data().join(".lunet.toml.new"))?;
+    let before = files()?;
+    for change in [
+        &["volume", "create", "c", "--size", "16MiB"][..],
+        &["volume", "resize", "b", "40MiB"],
+        &["volume", "delete", "b", "--yes", "--force"],
+        &["target", "map", TWO, "1", "a"],
+        &["target", "delete", TWO, "--force"],
+    ] {
+        let error = server.refuses(change)?;
+        ensure!(error.contains("cannot write"), "{error}");
+        ensure!(files()? == before, "{change:?} left something: {:?}", files()?);
+        ensure!(text(&server)? == FILE);
+        ensure!(fs::metadata(server.data().join("b.img"))?.len() == 32 * MIB, "{change:?}");
+        ensure!(ready(&mut two, 0)?.is_none(), "{change:?} was told to initiators");
+        ensure!(capacity(&mut two, 0)? == 32 * MIB);
+    }
+    // And with that out of the way, they come to pass.
+    fs::remove_dir(server.data().join(".lunet.toml.new"))?;
+    server.tell(&["volume", "resize", "b", "40MiB"])?;
+    told(&mut two, 0, CAPACITY_CHANGED)?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn one_change_at_a_time() -> Result<()> {
+    const EACH: u32 = 10;
+    let server = Serve::config(FILE).start()?;
+    let create = &|thread: u32| -> Result<(Vec<String>, u32)> {
+        let (mut made, mut busy) = (Vec::new(), 0);
+        for n in 0..EACH {
+            let name = format!("iqn.2026-11.local.lunet:{thread}-{n}");
+            let finished = server.command(&["target", "create", &name])?;
+            if finished.status.is_some_and(|status| status.success()) {
+                made.push(name);
+                continue;
+            }
+            let sentence = "another change is under way: try again when it has ended";
+            ensure!(finished.stderr.contains(sentence), "{}", finished.describe());
+            busy += 1;
+            // Questions are answered meanwhile.
+            server.tell(&["stats"])?;
+        }
+        Ok((made, busy))
+    };
+    let (mut made, mut busy) = (vec![ONE.to_owned(), TWO.to_owned()], 0);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || create(n))).collect();
+        for thread in threads {
+            let (more, turned_away) =
+                thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            made.extend(more);
+            busy += turned_away;
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    println!("{} changes done, {busy} turned away", made.len() - 2);
+    let targets: Value = serde_json::from_str(&server.tell(&["target", "list", "--json"])?)?;
+    let mut there: Vec<_> =
+        targets.as_array().into_iter().flatten().filter_map(|t| t["name"].as_str()).collect();
+    there.sort_unstable();
+    made.sort_unstable();
+    ensure!(there == made, "{there:?}, but {made:?} were acknowledged");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
 fn lists_tell_what_is_there() -> Result<()> {
     let server = Serve::config(FILE).start()?;
     let _session = open(&server, ONE, 0)?;

@@ -19,7 +19,7 @@ use crate::process::{Finished, Running, leashed, run};
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
 
 /// From start to the ready line. Generous: the machine may be busy with other tests.
-const READY: Duration = Duration::from_secs(20);
+const READY: Duration = Duration::from_secs(60);
 
 /// For a command that changes a running server.
 const PATIENCE: Duration = Duration::from_secs(60);
