@@ -24,6 +24,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const FULL: Option<(u8, u8, u8)> = Some((0x7, 0x27, 0x07));
 /// THIN PROVISIONING SOFT THRESHOLD REACHED.
 const THRESHOLD: Option<(u8, u8, u8)> = Some((0x6, 0x38, 0x07));
+/// MODE PARAMETERS CHANGED.
+const MODES_CHANGED: Option<(u8, u8, u8)> = Some((0x6, 0x2a, 0x01));
 
 /// A volume of 64 MiB in `dir`, and one in memory.
 fn serve(dir: &Path) -> Result<Server> {
@@ -171,4 +173,26 @@ fn a_volume_on_ext4_fills_up_and_recovers() -> Result<()> {
 #[test]
 fn a_volume_on_xfs_fills_up_and_recovers() -> Result<()> {
     image("mkfs.xfs", &["-q"], 320)
+}
+
+#[test]
+fn a_threshold_changes_while_the_volume_is_served() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    let mounted = Mounted::in_memory(64)?;
+    fill(mounted.path())?;
+    let server = serve(mounted.path())?;
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    let file = server.data().join("lunet.toml");
+    fs::write(&file, fs::read_to_string(&file)?.replace("99%", "50%"))?;
+    let applied = server.command(&["config", "apply"])?;
+    ensure!(applied.stderr.is_empty(), "{}", applied.describe());
+    until(&mut session, &TEST_UNIT_READY, &[], MODES_CHANGED)?;
+    until(&mut session, &TEST_UNIT_READY, &[], THRESHOLD)?;
+    drop(session);
+    server.stop()?;
+    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::plan::{self, Plan};
 use crate::{serve, units};
 
 /// Keys of a volume that are looked at one by one.
-const KNOWN: &[&str] = &["backend", "path", "size", "block-size"];
+const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold"];
 
 /// What becomes of a volume that is in the old and the new configuration.
 enum Fate {
@@ -81,20 +81,22 @@ impl Manager {
         next: &Plan,
         news: &mut Vec<String>,
     ) -> Result<Open> {
-        let name = config.name.clone();
-        match (fate, now.open.get(&name)) {
-            (Some(Fate::Stays), Some(open)) => Ok(open.clone()),
+        let (name, threshold) = (config.name.clone(), config.threshold);
+        let mut open = match (fate, now.open.get(&name)) {
+            (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
                 news.push(format!("volume {name} has {} now", units::size(size)));
                 let volume = storage::grow(open, &next.data, Some(size))?;
-                Ok(Open { config: storage::with_size(&open.config, size), volume })
+                Open { config: storage::with_size(&open.config, size), volume }
             }
             _ => {
                 news.push(format!("volume {name} is new"));
                 let volume = serve::open(&config, &next.data)?;
-                Ok(Open { config, volume })
+                Open { config, volume }
             }
-        }
+        };
+        open.config.threshold = threshold;
+        Ok(open)
     }
 
     /// The text in force as a table.

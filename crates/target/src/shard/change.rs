@@ -83,6 +83,10 @@ impl Shard {
             if after.is_some_and(|after| after.unit.caps.blocks != before.unit.caps.blocks) {
                 lun.nexus.establish(Attention::CapacityChanged);
             }
+            // It is in a mode page.
+            if after.is_some_and(|after| after.unit.threshold != before.unit.threshold) {
+                lun.nexus.establish(Attention::ModeParametersChanged);
+            }
         }
         if !gone.is_empty() || !came.is_empty() {
             for lun in &mut kept {
