@@ -3,7 +3,8 @@
 use std::thread;
 
 use anyhow::{Result, ensure};
-use lunet_e2e::conformance::matrix::{SELECTION, all, run_all};
+use lunet_e2e::conformance::configurations::{SELECTION, all};
+use lunet_e2e::conformance::matrix::run_all;
 use lunet_e2e::conformance::page::never_passed;
 use lunet_e2e::conformance::{list, reasons::NEVER};
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use lunet_e2e::conformance::matrix::{self, Configuration};
+use lunet_e2e::conformance::configurations::{self, Configuration};
+use lunet_e2e::conformance::matrix;
 use lunet_e2e::conformance::page::{About, markdown};
-use lunet_e2e::conformance::{self, Case, Report, Verdict};
+use lunet_e2e::conformance::{self, Case, Place, Report, Verdict};
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::output;
 use lunet_e2e::server;
@@ -69,7 +70,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
 /// A target that is not started from a configuration.
 fn other(name: &str, url: &str, names: &[String]) -> Result<()> {
     let urls = [url.to_owned(), url.to_owned()];
-    let report = conformance::run(&urls, names, |_| None, |case| progress("", case))?;
+    let place = Place { urls, leaves_out: |_| None, slow: false };
+    let report = conformance::run(&place, names, |case| progress("", case))?;
     print!("{}", report.failures());
     summary(name, &report)
 }
@@ -77,11 +79,11 @@ fn other(name: &str, url: &str, names: &[String]) -> Result<()> {
 fn all_configurations(arguments: &Arguments, names: &[String]) -> Result<()> {
     let wanted = |c: &Configuration| c.name.contains(&arguments.configuration);
     if arguments.configuration == "list" {
-        matrix::all().iter().for_each(|c| println!("{:32} {}", c.name, c.about));
+        configurations::all().iter().for_each(|c| println!("{:32} {}", c.name, c.about));
         return Ok(());
     }
     let (ready, missing): (Vec<_>, Vec<_>) =
-        matrix::all().into_iter().filter(wanted).partition(|c| c.obstacle().is_none());
+        configurations::all().into_iter().filter(wanted).partition(|c| c.obstacle().is_none());
     ensure!(!ready.is_empty(), "no configuration has `{}` in its name", arguments.configuration);
     let outcomes = matrix::run_all(&ready, names, arguments.jobs, |c, case| {
         progress(&c.name, case);

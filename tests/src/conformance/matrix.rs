@@ -1,9 +1,7 @@
-//! The configurations that the suite runs on.
-//!
-//! A grid of backend, block size, event loop and digests, and one configuration for each thing that the suite asks for or
-//! that changes what it sees.
+//! Runs the suite on the configurations.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::thread;
@@ -12,81 +10,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::{Case, Report};
+use super::configurations::{Configuration, SIZE, Second, TARGET};
+use super::{Case, Place, Report};
 use crate::data::scratch;
 use crate::fuse::{LoopDevice, is_root};
 use crate::server::{Serve, Server, free_port, url};
 use crate::wire::Relay;
 
-/// Large enough for every test, and small enough for READ(6) to reach beyond the end.
-const SIZE: u64 = 512 << 20;
-
-const TARGET: &str = "iqn.2026-11.local.lunet:conformance";
-
-/// The configuration whose volume takes long to be sanitized.
-const HUGE: &str = "huge";
-
-/// How the second of the two paths that the tool is given leads to the logical unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Second {
-    /// The same address again: a second session.
-    Session,
-    /// Another portal of the same target.
-    Portal,
-    /// Another target, which has the same volume.
-    Target,
-}
-
-/// A way to serve the volume, and to reach it.
-#[derive(Clone, Debug)]
-pub struct Configuration {
-    /// Short, for the command line and the page.
-    pub name: String,
-    /// What is special about it.
-    pub about: String,
-    /// Lines of `[server]`.
-    server: String,
-    /// Lines of `[iscsi]`.
-    iscsi: String,
-    /// Lines of `[volumes.a]`. `{dir}` is the server's directory, `{device}` the loop device.
-    volume: String,
-    /// Lines of the first `[[target]]`, beside its name.
-    target: String,
-    /// Further tables.
-    more: String,
-    /// A loop device of this sector size is the volume.
-    sector: Option<u32>,
-    /// The volume's file exists already.
-    image: bool,
-    lun: u16,
-    second: Second,
-    /// `user%secret@` of the URL.
-    login: &'static str,
-    /// A relay gives the tool data digests.
-    data_digest: bool,
-    leaves_out: fn(&str) -> Option<&'static str>,
-}
+/// Files that CHAP's secrets are in.
+const SECRETS: [(&str, &str); 2] =
+    [("user.secret", "secretOfTheUser"), ("target.secret", "secretOfTheTarget")];
 
 impl Configuration {
-    fn new(name: impl Into<String>, about: impl Into<String>, volume: &str) -> Configuration {
-        Configuration {
-            name: name.into(),
-            about: about.into(),
-            server: String::new(),
-            iscsi: String::new(),
-            volume: volume.to_owned(),
-            target: "luns = [\"a\"]".into(),
-            more: String::new(),
-            sector: None,
-            image: false,
-            lun: 0,
-            second: Second::Session,
-            login: "",
-            data_digest: false,
-            leaves_out: |_| None,
-        }
-    }
-
     /// Why it cannot run here; `None`: it can.
     pub fn obstacle(&self) -> Option<&'static str> {
         (self.sector.is_some() && !is_root()).then_some("only root may make a loop device")
@@ -110,6 +45,11 @@ impl Configuration {
             File::create(&path)?.set_len(SIZE)?;
         }
         let device = self.sector.map(|sector| LoopDevice::new(&path, sector)).transpose()?;
+        for (name, secret) in SECRETS {
+            let path = directory.path().join(name);
+            fs::write(&path, secret)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        }
         let second = format!("127.0.0.1:{}", free_port()?);
         let mut text = self.text(&second);
         if let Some(device) = &device {
@@ -118,29 +58,25 @@ impl Configuration {
         let server = Serve::config(text).data(directory.path()).quiet().start()?;
         let relay = self.data_digest.then(|| Relay::start(server.portal())).transpose()?;
         let portal = relay.as_ref().map_or(server.portal().to_owned(), Relay::portal);
-        let way =
-            |portal: &str, target: &str| url(&format!("{}{portal}", self.login), target, self.lun);
+        let (user, mutual) = self.chap;
+        let way = |portal: &str, target: &str| {
+            format!("{}{mutual}", url(&format!("{user}{portal}"), target, self.lun))
+        };
         let first = way(&portal, TARGET);
         let other = match self.second {
             Second::Session => first.clone(),
             Second::Portal => way(&second, TARGET),
             Second::Target => way(&portal, &format!("{TARGET}-2")),
         };
-        Ok(Stand { urls: [first, other], server, relay, device, directory })
-    }
-
-    /// Why a test is not for this configuration.
-    fn leaves_out(&self, name: &str) -> Option<&'static str> {
-        let looks_late = name == "Sanitize.Reset" && self.name != HUGE;
-        let over = "it looks at SANITIZE after 3 s, when a volume of this size is done";
-        (self.leaves_out)(name).or_else(|| looks_late.then_some(over))
+        let place = Place { urls: [first, other], leaves_out: self.leaves_out, slow: self.slow };
+        Ok(Stand { place, server, relay, device, directory })
     }
 
     /// Starts a server, runs every test of `names` on it, and stops it.
     pub fn run(&self, names: &[String], progress: impl FnMut(&Case)) -> Result<Outcome> {
         let start = Instant::now();
         let stand = self.start()?;
-        let report = super::run(&stand.urls, names, |name| self.leaves_out(name), progress)?;
+        let report = super::run(&stand.place, names, progress)?;
         let digests = stand.relay.as_ref().map(Relay::checked).transpose()?;
         stand.stop()?;
         Ok(Outcome { report, digests, elapsed: start.elapsed() })
@@ -149,7 +85,7 @@ impl Configuration {
 
 /// A running server with all that belongs to it, in the order in which they must go.
 struct Stand {
-    urls: [String; 2],
+    place: Place,
     server: Server,
     relay: Option<Relay>,
     device: Option<LoopDevice>,
@@ -204,178 +140,4 @@ pub fn run_all(
         outcome.context("a configuration that was not run")?
     });
     taken.collect()
-}
-
-/// All configurations, those that stand for something special first.
-pub fn all() -> Vec<Configuration> {
-    let mut all = special();
-    all.extend(grid());
-    all
-}
-
-/// The grid: each backend, block size and event loop, with digests and without.
-fn grid() -> Vec<Configuration> {
-    let mut grid = Vec::new();
-    for backend in ["file", "block", "memory"] {
-        for (geometry, logical, physical) in
-            [("512n", 512, 512), ("512e", 512, 4096), ("4kn", 4096, 4096)]
-        {
-            for driver in ["io_uring", "epoll"] {
-                for digests in [false, true] {
-                    grid.push(cell(backend, (geometry, logical, physical), driver, digests));
-                }
-            }
-        }
-    }
-    grid
-}
-
-fn cell(
-    backend: &str,
-    (geometry, logical, physical): (&str, u32, u32),
-    driver: &str,
-    digests: bool,
-) -> Configuration {
-    let place = match backend {
-        "block" => "path = \"{device}\"".to_owned(),
-        _ => format!("size = {SIZE}\nblock-size = {logical}"),
-    };
-    let volume = format!("backend = \"{backend}\"\n{place}\nphysical-block-size = {physical}");
-    let (suffix, words) =
-        if digests { ("-digests", ", header and data digests") } else { ("", ", no digests") };
-    let name = format!("{backend}-{geometry}-{driver}{suffix}");
-    let about = format!("{backend}, {logical} bytes in {physical}, {driver}{words}");
-    let digest = |on: bool| if on { "require" } else { "forbid" };
-    Configuration {
-        server: format!("driver = \"{driver}\""),
-        iscsi: format!("header-digest = \"{0}\"\ndata-digest = \"{0}\"", digest(digests)),
-        sector: (backend == "block").then_some(logical),
-        data_digest: digests,
-        ..Configuration::new(name, about, &volume)
-    }
-}
-
-/// One volume of each kind, and each way to a volume.
-fn special() -> Vec<Configuration> {
-    let thin = &format!("backend = \"file\"\nsize = {SIZE}");
-    let full = &format!("{thin}\nprovisioning = \"full\"");
-    let direct = &format!("{thin}\ncache = \"direct\"");
-    let removable = &format!("{thin}\nremovable = true");
-    let another = format!("[volumes.b]\nbackend = \"memory\"\nsize = {SIZE}\n");
-    let second_portal = "[[portal]]\naddress = \"{second}\"\ntag = 2\n".to_owned();
-    let second_target = format!("[[target]]\nname = \"{TARGET}-2\"\nluns = [\"a\"]\n");
-    vec![
-        Configuration::new("thin", "a thin file, as it comes", thin),
-        Configuration::new("full", "a fully provisioned file", full),
-        Configuration::new("direct", "a file with direct I/O", direct),
-        Configuration::new("removable", "a removable medium", removable),
-        Configuration {
-            image: true,
-            leaves_out: writes,
-            ..Configuration::new(
-                "read-only",
-                "a read-only file",
-                "backend = \"file\"\nread-only = true",
-            )
-        },
-        Configuration {
-            more: another,
-            target: "luns = { 0 = \"b\", 7 = \"a\" }".into(),
-            lun: 7,
-            ..Configuration::new("two-luns", "a target with two logical units, LUN 7 of it", thin)
-        },
-        Configuration {
-            target: "luns = [\"a\"]\nuser = [{ name = \"suite\", secret = \"a-secret-of-16-b\" }]"
-                .into(),
-            login: "suite%a-secret-of-16-b@",
-            ..Configuration::new("chap", "CHAP, with MD5: libiscsi has nothing else", thin)
-        },
-        Configuration {
-            more: second_portal,
-            second: Second::Portal,
-            ..Configuration::new("two-portals", "two portals with tags of their own", thin)
-        },
-        Configuration {
-            more: second_target,
-            second: Second::Target,
-            ..Configuration::new("two-targets", "two targets with the same volume", thin)
-        },
-        Configuration {
-            leaves_out: keeps,
-            ..Configuration::new(
-                HUGE,
-                "a volume that takes 10 s to be sanitized, and keeps nothing",
-                "backend = \"null\"\nsize = \"64GiB\"",
-            )
-        },
-        Configuration {
-            iscsi: "header-digest = \"require\"".into(),
-            ..Configuration::new("header-digest", "header digests alone, without a relay", thin)
-        },
-        Configuration {
-            iscsi: "max-recv-data-segment-length = 4096\nfirst-burst-length = 4096\n\
-                    max-burst-length = 8192\nmax-outstanding-r2t = 1\ninitial-r2t = true\n\
-                    immediate-data = false\nqueue-depth = 4"
-                .into(),
-            leaves_out: aborts,
-            ..Configuration::new("narrow", "the smallest bursts, every byte asked for", thin)
-        },
-    ]
-}
-
-/// The tests that write to the medium without a look at its write protection. On a read-only volume they would fail on
-/// every target.
-fn writes(name: &str) -> Option<&'static str> {
-    const THEY_DO: [&str; 10] = [
-        "CompareAndWrite.",
-        "ExtendedCopy.",
-        "GetLBAStatus.",
-        "OrWrite.",
-        "ProutReserve.Access",
-        "Sanitize.",
-        "Unmap.",
-        "Write",
-        "iSCSIResiduals.Write",
-        "iSCSITMF.",
-    ];
-    let does = THEY_DO.iter().any(|start| name.starts_with(start))
-        || (name.starts_with("MultipathIO.") && name != "MultipathIO.Reset");
-    does.then_some("it writes without asking whether the medium is write-protected")
-}
-
-/// All tests but one: they want to read what they have written.
-fn keeps(name: &str) -> Option<&'static str> {
-    (name != "Sanitize.Reset").then_some("the volume keeps nothing")
-}
-
-/// The tests that abort a write for which an R2T may be on its way. libiscsi 1.19 then frees the write twice and crashes, now
-/// and then.
-fn aborts(name: &str) -> Option<&'static str> {
-    name.starts_with("iSCSITMF.")
-        .then_some("the tool frees an aborted write twice when an R2T comes for it")
-}
-
-/// The few configurations that together run every test that can run at all.
-pub const SELECTION: [&str; 7] = [
-    HUGE,
-    "two-portals",
-    "full",
-    "removable",
-    "read-only",
-    "memory-512e-epoll-digests",
-    "block-4kn-io_uring",
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn names_are_unique_and_the_selection_is_among_them() {
-        let all = all();
-        let names: BTreeSet<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names.len(), all.len());
-        assert!(SELECTION.iter().all(|name| names.contains(name)));
-    }
 }

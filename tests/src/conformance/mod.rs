@@ -1,8 +1,8 @@
 //! Runs libiscsi's `iscsi-test-cu` against a volume, one process per test, and counts what it really did.
 //!
 //! The tool's own summary counts a skipped test as passed, and one hanging test would take the rest with it. Hence a process
-//! and a time limit for each test, and a verdict from the verbose output ([`verdict`]). [`matrix`] has the configurations
-//! that the suite runs on, [`reasons`] what no target can pass, [`page`] the page about it all.
+//! and a time limit for each test, and a verdict from the verbose output ([`verdict`]). [`configurations`] are what the
+//! suite runs on, [`matrix`] runs it on them, [`reasons`] what no target can pass, [`page`] the page about it all.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -13,6 +13,7 @@ use anyhow::{Result, ensure};
 
 use crate::process;
 
+pub mod configurations;
 pub mod matrix;
 pub mod page;
 pub mod reasons;
@@ -23,8 +24,8 @@ pub use verdict::Verdict;
 /// The program that this module runs.
 pub const PROGRAM: &str = "iscsi-test-cu";
 
-/// The longest test of the suite sleeps 30 s by itself.
-const LIMIT: Duration = Duration::from_secs(90);
+/// `Sanitize.Reset` sleeps a minute between two looks, and there may be two.
+const LIMIT: Duration = Duration::from_secs(150);
 
 /// The words of a failed test that was answered BUSY. A target may (SAM-5 5.3.1) while the blocks of an aborted write are
 /// still on their way to the medium, and initiators try again. The tool does not.
@@ -69,16 +70,22 @@ pub fn list() -> Result<Vec<String>> {
     Ok(tests)
 }
 
-/// Runs every test of `names` against a logical unit, to which both URLs lead. Its data is destroyed.
-pub fn run(
-    urls: &[String; 2],
-    names: &[String],
-    leaves_out: impl Fn(&str) -> Option<&'static str>,
-    mut progress: impl FnMut(&Case),
-) -> Result<Report> {
+/// What the tests run on.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Both lead to the same logical unit. Its data is destroyed.
+    pub urls: [String; 2],
+    /// Why a test is not to be started here; `None`: it is.
+    pub leaves_out: fn(&str) -> Option<&'static str>,
+    /// Writes take their time: see [`reasons::SECOND_RUN`].
+    pub slow: bool,
+}
+
+/// Runs every test of `names`.
+pub fn run(place: &Place, names: &[String], mut progress: impl FnMut(&Case)) -> Result<Report> {
     let mut report = Report::default();
     for name in names {
-        let case = match (leaves_out(name), report.missing_command(name)) {
+        let case = match ((place.leaves_out)(name), report.missing_command(name)) {
             (Some(reason), _) => Case {
                 name: name.clone(),
                 verdict: Verdict::LeftOut(reason),
@@ -91,7 +98,7 @@ pub fn run(
                 elapsed: Duration::ZERO,
                 busy: 0,
             },
-            (None, None) => run_one(urls, name)?,
+            (None, None) => run_one(place, name)?,
         };
         progress(&case);
         report.cases.push(case);
@@ -99,15 +106,24 @@ pub fn run(
     Ok(report)
 }
 
-fn run_one(urls: &[String; 2], name: &str) -> Result<Case> {
+fn run_one(place: &Place, name: &str) -> Result<Case> {
+    let (again, between) = reasons::SECOND_RUN;
+    let twice = place.slow && name == again;
+    let tests = if twice {
+        // In two families, so that it is named twice.
+        format!("ALL.{name},ALL.{between},iSCSI.{name}")
+    } else {
+        format!("ALL.{name}")
+    };
     let mut busy = 0;
     loop {
         let mut command = Command::new(PROGRAM);
         // Some tests say only with the SCSI log switched on that they leave something out.
         command.args(["--dataloss", "--allow-sanitize", "--verbose", "--Verbose-scsi"]);
-        command.arg(format!("--test=ALL.{name}")).args(urls);
+        command.arg(format!("--test={tests}")).args(&place.urls);
         let finished = process::run(&mut command, LIMIT)?;
-        let verdict = verdict::of(name, &finished);
+        let judge = if twice { verdict::of_second } else { verdict::of };
+        let verdict = judge(name, &finished);
         let was_busy = matches!(verdict, Verdict::Failed(_)) && finished.stdout.contains(BUSY);
         if !was_busy || busy == RETRIES {
             return Ok(Case { name: name.to_owned(), verdict, elapsed: finished.elapsed, busy });

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::matrix::{Configuration, Outcome};
+use super::configurations::Configuration;
+use super::matrix::Outcome;
 use super::reasons::{NEVER, PARTS};
 use super::{LIMIT, PROGRAM, Verdict};
 
@@ -198,12 +199,12 @@ fn places_in_words(places: &[&str], runs: &Runs) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Case, Report, matrix};
+    use super::super::{Case, Report, configurations};
     use super::*;
 
     #[test]
     fn a_page_names_the_fewer_places() {
-        let configurations = matrix::all();
+        let configurations = configurations::all();
         let case = |verdict| Case { name: "A.B".into(), verdict, elapsed: Duration::ZERO, busy: 0 };
         let outcome = |verdict| Outcome {
             report: Report { cases: vec![case(verdict)] },

@@ -1,0 +1,268 @@
+//! The configurations that the suite runs on.
+//!
+//! A grid of backend, block size, event loop and digests, and one configuration for each thing that the suite asks for or
+//! that changes what it sees.
+
+/// Large enough for every test, and small enough for READ(6) to reach beyond the end.
+pub(super) const SIZE: u64 = 512 << 20;
+
+pub(super) const TARGET: &str = "iqn.2026-11.local.lunet:conformance";
+
+/// How the second of the two paths that the tool is given leads to the logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Second {
+    /// The same address again: a second session.
+    Session,
+    /// Another portal of the same target.
+    Portal,
+    /// Another target, which has the same volume.
+    Target,
+}
+
+/// A way to serve the volume, and to reach it.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Short, for the command line and the page.
+    pub name: String,
+    /// What is special about it.
+    pub about: String,
+    /// Lines of `[server]`.
+    pub(super) server: String,
+    /// Lines of `[iscsi]`.
+    pub(super) iscsi: String,
+    /// Lines of `[volumes.a]`. `{dir}` is the server's directory, `{device}` the loop device.
+    pub(super) volume: String,
+    /// Lines of the first `[[target]]`, beside its name.
+    pub(super) target: String,
+    /// Further tables.
+    pub(super) more: String,
+    /// A loop device of this sector size is the volume.
+    pub(super) sector: Option<u32>,
+    /// The volume's file exists already.
+    pub(super) image: bool,
+    pub(super) lun: u16,
+    pub(super) second: Second,
+    /// `user%secret@` and `?target_user=..` of the URL.
+    pub(super) chap: (&'static str, &'static str),
+    /// A relay gives the tool data digests.
+    pub(super) data_digest: bool,
+    pub(super) slow: bool,
+    pub(super) leaves_out: fn(&str) -> Option<&'static str>,
+}
+
+impl Configuration {
+    fn new(name: impl Into<String>, about: impl Into<String>, volume: &str) -> Configuration {
+        Configuration {
+            name: name.into(),
+            about: about.into(),
+            server: String::new(),
+            iscsi: String::new(),
+            volume: volume.to_owned(),
+            target: "luns = [\"a\"]".into(),
+            more: String::new(),
+            sector: None,
+            image: false,
+            lun: 0,
+            second: Second::Session,
+            chap: ("", ""),
+            data_digest: false,
+            slow: false,
+            leaves_out: needs_delay,
+        }
+    }
+}
+
+/// All configurations, those that stand for something special first.
+pub fn all() -> Vec<Configuration> {
+    let mut all = special();
+    all.extend(grid());
+    all
+}
+
+/// The grid: each backend, block size and event loop, with digests and without.
+fn grid() -> Vec<Configuration> {
+    let mut grid = Vec::new();
+    for backend in ["file", "block", "memory"] {
+        for (geometry, logical, physical) in
+            [("512n", 512, 512), ("512e", 512, 4096), ("4kn", 4096, 4096)]
+        {
+            for driver in ["io_uring", "epoll"] {
+                for digests in [false, true] {
+                    grid.push(cell(backend, (geometry, logical, physical), driver, digests));
+                }
+            }
+        }
+    }
+    grid
+}
+
+fn cell(
+    backend: &str,
+    (geometry, logical, physical): (&str, u32, u32),
+    driver: &str,
+    digests: bool,
+) -> Configuration {
+    let place = match backend {
+        "block" => "path = \"{device}\"".to_owned(),
+        _ => format!("size = {SIZE}\nblock-size = {logical}"),
+    };
+    let volume = format!("backend = \"{backend}\"\n{place}\nphysical-block-size = {physical}");
+    let (suffix, words) =
+        if digests { ("-digests", ", header and data digests") } else { ("", ", no digests") };
+    let name = format!("{backend}-{geometry}-{driver}{suffix}");
+    let about = format!("{backend}, {logical} bytes in {physical}, {driver}{words}");
+    let digest = |on: bool| if on { "require" } else { "forbid" };
+    Configuration {
+        server: format!("driver = \"{driver}\""),
+        iscsi: format!("header-digest = \"{0}\"\ndata-digest = \"{0}\"", digest(digests)),
+        sector: (backend == "block").then_some(logical),
+        data_digest: digests,
+        ..Configuration::new(name, about, &volume)
+    }
+}
+
+/// Who may log in.
+const USER: &str = "user = [{ name = \"tester\", secret-file = \"{dir}/user.secret\" }]";
+
+/// How the target shows that it is the right one.
+const MUTUAL: &str = "mutual = { name = \"storage\", secret-file = \"{dir}/target.secret\" }";
+
+/// One volume of each kind, and each way to a volume.
+fn special() -> Vec<Configuration> {
+    let thin = &format!("backend = \"file\"\nsize = {SIZE}");
+    let full = &format!("{thin}\nprovisioning = \"full\"");
+    let direct = &format!("{thin}\ncache = \"direct\"");
+    let removable = &format!("{thin}\nremovable = true");
+    let slow = &format!(
+        "{thin}\nlayers = [{{ delay = \"500ms\", on = \"write\", to = \"4KiB\" }}, \
+         {{ delay = \"5ms\", on = \"write\" }}]"
+    );
+    let another = format!("[volumes.b]\nbackend = \"memory\"\nsize = {SIZE}\n");
+    let second_portal = "[[portal]]\naddress = \"{second}\"\ntag = 2\n".to_owned();
+    let second_target = format!("[[target]]\nname = \"{TARGET}-2\"\nluns = [\"a\"]\n");
+    vec![
+        Configuration::new("thin", "a thin file, as it comes", thin),
+        Configuration::new("full", "a fully provisioned file", full),
+        Configuration::new("direct", "a file with direct I/O", direct),
+        Configuration::new("removable", "a removable medium", removable),
+        Configuration {
+            image: true,
+            leaves_out: writes,
+            ..Configuration::new(
+                "read-only",
+                "a read-only file",
+                "backend = \"file\"\nread-only = true",
+            )
+        },
+        Configuration {
+            more: another,
+            target: "luns = { 0 = \"b\", 7 = \"a\" }".into(),
+            lun: 7,
+            ..Configuration::new("two-luns", "a target with two logical units, LUN 7 of it", thin)
+        },
+        Configuration {
+            more: second_portal,
+            second: Second::Portal,
+            ..Configuration::new("two-portals", "two portals with tags of their own", thin)
+        },
+        Configuration {
+            more: second_target,
+            second: Second::Target,
+            ..Configuration::new("two-targets", "two targets with the same volume", thin)
+        },
+        Configuration {
+            target: format!("luns = [\"a\"]\n{USER}"),
+            chap: ("tester%secretOfTheUser@", ""),
+            ..Configuration::new("chap", "CHAP (libiscsi knows MD5)", thin)
+        },
+        Configuration {
+            target: format!("luns = [\"a\"]\n{USER}\n{MUTUAL}"),
+            chap: (
+                "tester%secretOfTheUser@",
+                "?target_user=storage&target_password=secretOfTheTarget",
+            ),
+            ..Configuration::new("chap-mutual", "CHAP both ways", thin)
+        },
+        Configuration {
+            iscsi: "header-digest = \"require\"".into(),
+            ..Configuration::new("header-digest", "header digests alone, without a relay", thin)
+        },
+        Configuration {
+            iscsi: "max-recv-data-segment-length = 4096\nfirst-burst-length = 4096\n\
+                    max-burst-length = 8192\nmax-outstanding-r2t = 1\ninitial-r2t = true\n\
+                    immediate-data = false\nqueue-depth = 4"
+                .into(),
+            leaves_out: aborts,
+            ..Configuration::new("narrow", "the smallest bursts, every byte asked for", thin)
+        },
+        Configuration {
+            server: "shards = 1".into(),
+            slow: true,
+            leaves_out: need_no_delay,
+            ..Configuration::new("slow", "a file that is slow to write", slow)
+        },
+    ]
+}
+
+/// The tests that write to the medium without a look at its write protection. On a read-only volume they would fail on
+/// every target.
+fn writes(name: &str) -> Option<&'static str> {
+    const THEY_DO: [&str; 10] = [
+        "CompareAndWrite.",
+        "ExtendedCopy.",
+        "GetLBAStatus.",
+        "OrWrite.",
+        "ProutReserve.Access",
+        "Sanitize.",
+        "Unmap.",
+        "Write",
+        "iSCSIResiduals.Write",
+        "iSCSITMF.",
+    ];
+    let does = THEY_DO.iter().any(|start| name.starts_with(start))
+        || (name.starts_with("MultipathIO.") && name != "MultipathIO.Reset");
+    does.then_some("it writes without asking whether the medium is write-protected")
+}
+
+/// The tests that abort a write for which an R2T may be on its way. libiscsi 1.19 then frees the write twice and crashes, now
+/// and then.
+fn aborts(name: &str) -> Option<&'static str> {
+    name.starts_with("iSCSITMF.")
+        .then_some("the tool frees an aborted write twice when an R2T comes for it")
+}
+
+/// All but the tests that a fast volume is done with before they look.
+fn need_no_delay(name: &str) -> Option<&'static str> {
+    let needs = ["Sanitize.Reset", "iSCSITMF."].iter().any(|start| name.starts_with(start));
+    (!needs).then_some("a slow volume tells nothing more")
+}
+
+/// `Sanitize.Reset` looks after three seconds whether the volume is still being overwritten.
+fn needs_delay(name: &str) -> Option<&'static str> {
+    (name == "Sanitize.Reset").then_some("it wants a volume that takes 4 s to overwrite")
+}
+
+/// The few configurations that together run every test that can run at all.
+pub const SELECTION: [&str; 6] = [
+    "two-portals",
+    "full",
+    "removable",
+    "read-only",
+    "memory-512e-epoll-digests",
+    "block-4kn-io_uring",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_the_selection_is_among_them() {
+        let all = all();
+        let names: BTreeSet<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(SELECTION.iter().all(|name| names.contains(name)));
+    }
+}
