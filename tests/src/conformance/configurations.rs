@@ -40,6 +40,8 @@ pub struct Configuration {
     pub(super) sector: Option<u32>,
     /// The volume's file exists already.
     pub(super) image: bool,
+    /// An initiator protects it from writing before the first test.
+    pub(super) protect: bool,
     pub(super) lun: u16,
     pub(super) second: Second,
     /// `user%secret@` and `?target_user=..` of the URL.
@@ -62,6 +64,7 @@ impl Configuration {
             more: String::new(),
             sector: None,
             image: false,
+            protect: false,
             lun: 0,
             second: Second::Session,
             chap: ("", ""),
@@ -74,9 +77,7 @@ impl Configuration {
 
 /// All configurations, those that stand for something special first.
 pub fn all() -> Vec<Configuration> {
-    let mut all = special();
-    all.extend(grid());
-    all
+    [kinds(), ways(), grid()].concat()
 }
 
 /// The grid: each backend, block size and event loop, with digests and without.
@@ -127,33 +128,63 @@ const USER: &str = "user = [{ name = \"tester\", secret-file = \"{dir}/user.secr
 /// How the target shows that it is the right one.
 const MUTUAL: &str = "mutual = { name = \"storage\", secret-file = \"{dir}/target.secret\" }";
 
-/// One volume of each kind, and each way to a volume.
-fn special() -> Vec<Configuration> {
-    let thin = &format!("backend = \"file\"\nsize = {SIZE}");
-    let full = &format!("{thin}\nprovisioning = \"full\"");
-    let direct = &format!("{thin}\ncache = \"direct\"");
-    let removable = &format!("{thin}\nremovable = true");
-    let slow = &format!(
-        "{thin}\nlayers = [{{ delay = \"500ms\", on = \"write\", to = \"4KiB\" }}, \
-         {{ delay = \"5ms\", on = \"write\" }}]"
-    );
+/// One volume of each kind.
+fn kinds() -> Vec<Configuration> {
+    let thin = thin();
+    let more = |line: &str| format!("{thin}\n{line}");
+    let delays = "layers = [{ delay = \"500ms\", on = \"write\", to = \"4KiB\" }, \
+                  { delay = \"5ms\", on = \"write\" }]";
+    let read_only = "backend = \"file\"\nread-only = true";
+    vec![
+        Configuration::new("thin", "a thin file, as it comes", &thin),
+        Configuration::new("full", "a fully provisioned file", &more("provisioning = \"full\"")),
+        Configuration::new("direct", "a file with direct I/O", &more("cache = \"direct\"")),
+        Configuration::new("removable", "a removable medium", &more("removable = true")),
+        Configuration {
+            image: true,
+            leaves_out: writes,
+            ..Configuration::new("read-only", "a read-only file", read_only)
+        },
+        Configuration {
+            protect: true,
+            leaves_out: |name| {
+                (!name.starts_with("ReadOnly.")).then_some("as on a read-only volume")
+            },
+            ..Configuration::new(
+                "write-protected",
+                "a thin file that an initiator has switched to read-only (SWP)",
+                &thin,
+            )
+        },
+        Configuration {
+            server: "shards = 1".into(),
+            slow: true,
+            leaves_out: need_no_delay,
+            ..Configuration::new("slow", "a file that is slow to write", &more(delays))
+        },
+        Configuration {
+            leaves_out: keeps,
+            ..Configuration::new(
+                "huge",
+                "a volume that takes 10 s to be sanitized, and keeps nothing",
+                "backend = \"null\"\nsize = \"64GiB\"",
+            )
+        },
+    ]
+}
+
+/// A thin file.
+fn thin() -> String {
+    format!("backend = \"file\"\nsize = {SIZE}")
+}
+
+/// Each way to a volume.
+fn ways() -> Vec<Configuration> {
+    let thin = &thin();
     let another = format!("[volumes.b]\nbackend = \"memory\"\nsize = {SIZE}\n");
     let second_portal = "[[portal]]\naddress = \"{second}\"\ntag = 2\n".to_owned();
     let second_target = format!("[[target]]\nname = \"{TARGET}-2\"\nluns = [\"a\"]\n");
     vec![
-        Configuration::new("thin", "a thin file, as it comes", thin),
-        Configuration::new("full", "a fully provisioned file", full),
-        Configuration::new("direct", "a file with direct I/O", direct),
-        Configuration::new("removable", "a removable medium", removable),
-        Configuration {
-            image: true,
-            leaves_out: writes,
-            ..Configuration::new(
-                "read-only",
-                "a read-only file",
-                "backend = \"file\"\nread-only = true",
-            )
-        },
         Configuration {
             more: another,
             target: "luns = { 0 = \"b\", 7 = \"a\" }".into(),
@@ -195,24 +226,19 @@ fn special() -> Vec<Configuration> {
             leaves_out: aborts,
             ..Configuration::new("narrow", "the smallest bursts, every byte asked for", thin)
         },
-        Configuration {
-            server: "shards = 1".into(),
-            slow: true,
-            leaves_out: need_no_delay,
-            ..Configuration::new("slow", "a file that is slow to write", slow)
-        },
     ]
 }
 
 /// The tests that write to the medium without a look at its write protection. On a read-only volume they would fail on
 /// every target.
 fn writes(name: &str) -> Option<&'static str> {
-    const THEY_DO: [&str; 10] = [
+    const THEY_DO: [&str; 11] = [
         "CompareAndWrite.",
         "ExtendedCopy.",
         "GetLBAStatus.",
         "OrWrite.",
         "ProutReserve.Access",
+        "ReceiveCopyResults.CopyStatus",
         "Sanitize.",
         "Unmap.",
         "Write",
@@ -237,6 +263,11 @@ fn need_no_delay(name: &str) -> Option<&'static str> {
     (!needs).then_some("a slow volume tells nothing more")
 }
 
+/// All tests but one: they want to read what they have written.
+fn keeps(name: &str) -> Option<&'static str> {
+    (name != "Sanitize.Reset").then_some("the volume keeps nothing")
+}
+
 /// `Sanitize.Reset` looks after three seconds whether the volume is still being overwritten.
 fn needs_delay(name: &str) -> Option<&'static str> {
     (name == "Sanitize.Reset").then_some("it wants a volume that takes 4 s to overwrite")
@@ -249,7 +280,7 @@ pub const SELECTION: [&str; 6] = [
     "removable",
     "read-only",
     "memory-512e-epoll-digests",
-    "block-4kn-io_uring",
+    "file-4kn-io_uring",
 ];
 
 #[cfg(test)]

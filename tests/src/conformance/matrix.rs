@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::configurations::{Configuration, SIZE, Second, TARGET};
@@ -15,7 +15,8 @@ use super::{Case, Place, Report};
 use crate::data::scratch;
 use crate::fuse::{LoopDevice, is_root};
 use crate::server::{Serve, Server, free_port, url};
-use crate::wire::Relay;
+use crate::wire::scsi::GOOD;
+use crate::wire::{Login, Relay, Session};
 
 /// Files that CHAP's secrets are in.
 const SECRETS: [(&str, &str); 2] =
@@ -56,6 +57,9 @@ impl Configuration {
             text = text.replace("{device}", &device.path().display().to_string());
         }
         let server = Serve::config(text).data(directory.path()).quiet().start()?;
+        if self.protect {
+            protect(server.portal())?;
+        }
         let relay = self.data_digest.then(|| Relay::start(server.portal())).transpose()?;
         let portal = relay.as_ref().map_or(server.portal().to_owned(), Relay::portal);
         let (user, mutual) = self.chap;
@@ -81,6 +85,21 @@ impl Configuration {
         stand.stop()?;
         Ok(Outcome { report, digests, elapsed: start.elapsed() })
     }
+}
+
+/// Switches the software write protection of the logical unit on: SWP of the Control mode page (SPC-5 7.5.10).
+fn protect(portal: &str) -> Result<()> {
+    let mut session = Session::open(&Login::new(portal, TARGET))?;
+    session.settle(0)?;
+    let sense = session.execute(0, &[0x1a, 0x08, 0x0a, 0, 255, 0], 255, &[])?;
+    let mut list = sense.data;
+    ensure!(sense.status == GOOD && list.len() == 16, "MODE SENSE: {list:02x?}");
+    list[..4].fill(0);
+    list[4] &= 0x3f;
+    list[4 + 4] |= 0x08;
+    let answer = session.execute(0, &[0x15, 0x10, 0, 0, 16, 0], 0, &list)?;
+    ensure!(answer.status == GOOD, "MODE SELECT: {:02x?}", answer.sense);
+    session.logout()
 }
 
 /// A running server with all that belongs to it, in the order in which they must go.
