@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use lunet::config::{check, summary};
+use lunet::config::edit::{Editor, size};
+use lunet::config::{Config, check, summary};
 
 fuzz_target!(|text: &str| {
     match check(text) {
@@ -17,6 +18,7 @@ fuzz_target!(|text: &str| {
                 assert!(target.portals.iter().all(|portal| *portal < config.portals.len()));
                 assert!(target.luns.iter().all(|(_, volume)| *volume < config.volumes.len()));
             }
+            edit(text, &config);
         }
         Err(mistakes) => {
             assert!((1..=100).contains(&mistakes.len()));
@@ -26,3 +28,32 @@ fuzz_target!(|text: &str| {
         }
     }
 });
+
+/// Every kind of change to a configuration that is right. A change that cannot be made is refused, and
+/// whatever comes out is still read as TOML; the server checks what it says.
+fn edit(text: &str, config: &Config) {
+    let same = Editor::new(text).expect("it has been read").text();
+    assert_eq!(check(&same).as_ref(), Ok(config));
+    let try_to = |change: &dyn Fn(&mut Editor) -> bool| {
+        let mut editor = Editor::new(text).expect("it has been read");
+        if change(&mut editor) {
+            let _ = Editor::new(&editor.text()).expect("it is TOML still");
+        }
+    };
+    let keys = [("backend", "null".into()), ("size", size(4096))];
+    try_to(&|editor| editor.add_volume("added", &keys).is_ok());
+    try_to(&|editor| editor.add_target("iqn.2026-11.added:x", Some("added")).is_ok());
+    for volume in &config.volumes {
+        try_to(&|editor| editor.remove_volume(&volume.name).is_ok());
+        try_to(&|editor| editor.set_size(&volume.name, 8192).is_ok());
+        try_to(&|editor| editor.inherited(&volume.name).is_ok());
+    }
+    for target in &config.targets {
+        try_to(&|editor| editor.remove_target(&target.name).is_ok());
+        try_to(&|editor| editor.add_lun(&target.name, 16_383, "added").is_ok());
+        try_to(&|editor| editor.add_lun(&target.name, target.luns.len() as u16, "added").is_ok());
+        for (lun, _) in &target.luns {
+            try_to(&|editor| editor.remove_lun(&target.name, *lun).is_ok());
+        }
+    }
+}

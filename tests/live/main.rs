@@ -1,21 +1,18 @@
 //! What is served changes while it is served: who is concerned is told once, and nobody else notices.
 
+mod configuration;
+mod storage;
+
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use lunet_e2e::clients::{LONG, QemuLun, SHORT, list, size};
-use lunet_e2e::data::scratch;
-use lunet_e2e::fuse::{Mounted, is_root};
-use lunet_e2e::process::output;
+use anyhow::{Result, bail, ensure};
+use lunet_e2e::clients::{QemuLun, list, size};
 use lunet_e2e::server::{Serve, Server, url};
 use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, TEST_UNIT_READY};
 use lunet_e2e::wire::{Login, Session};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -100,16 +97,6 @@ fn luns(session: &mut Session) -> Result<Vec<u8>> {
 
 fn text(server: &Server) -> Result<String> {
     Ok(fs::read_to_string(server.data().join("lunet.toml"))?)
-}
-
-/// Waits until the configuration in force has these words.
-fn in_force(server: &Server, words: &str) -> Result<()> {
-    let until = Instant::now() + SHORT;
-    while !server.tell(&["config", "show"])?.contains(words) {
-        ensure!(Instant::now() < until, "{words} is not in force");
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// Writes and reads without a pause until told to stop, and demands GOOD and the right data of all.
@@ -205,103 +192,6 @@ fn a_deleted_target_ends_its_sessions_and_no_others() -> Result<()> {
 }
 
 #[test]
-fn the_file_keeps_what_people_wrote_and_a_restart_serves_the_same() -> Result<()> {
-    let dir = scratch("lunet-live-")?;
-    let server = Serve::config(FILE).data(dir.path()).start()?;
-    server.tell(&["volume", "resize", "b", "48MiB"])?;
-    server.tell(&["volume", "create", "c", "--size", "1GiB", "--block-size", "4096"])?;
-    server.tell(&["target", "map", ONE, "3", "c"])?;
-    server.tell(&["target", "map", TWO, "1", "a"])?;
-    server.tell(&["target", "unmap", ONE, "0"])?;
-    let expected = FILE
-        .replace("'32MiB'     # for now\n", "\"48MiB\"     # for now\n\n[volumes.c]\nbackend = \"file\"\nsize = \"1GiB\"\nblock-size = 4096\n")
-        .replace("luns = ['a']", "luns = { 3 = \"c\" }")
-        .replace("luns = { 0 = 'b' }", "luns = { 0 = 'b', 1 = \"a\" }");
-    ensure!(text(&server)? == expected, "{}", text(&server)?);
-    server.stop()?;
-    // Without --config: the file is where lunet looks for one.
-    let server = Serve::default().data(dir.path()).start()?;
-    ensure!(text(&server)? == expected);
-    let mut two = open(&server, TWO, 0)?;
-    ensure!(luns(&mut two)? == [0, 1] && capacity(&mut two, 0)? == 48 * MIB);
-    server.stop()?;
-    Ok(())
-}
-
-#[test]
-fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
-    let server = Serve::config(FILE).start()?;
-    let path = server.data().join("lunet.toml");
-    let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
-    let first = FILE.replace("'32MiB'", "'40MiB'");
-    fs::write(&path, &first)?;
-    let error = server.refuses(&["volume", "create", "x", "--size", "1MiB"])?;
-    ensure!(error.contains("changed by hand") && error.contains("lunet config apply"), "{error}");
-    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
-    kill_process(pid, Signal::HUP)?;
-    in_force(&server, "40MiB")?;
-    told(&mut two, 0, CAPACITY_CHANGED)?;
-    ensure!(capacity(&mut two, 0)? == 40 * MIB);
-
-    let second = first.replace("luns = { 0 = 'b' }", "luns = { 0 = 'b', 1 = 'n' }")
-        + "[volumes.n]\nbackend = 'null'\nsize = '1TiB'\n[server]\nmax-sessions = 77\n";
-    fs::write(&path, &second)?;
-    let applied = server.command(&["config", "apply"])?;
-    ensure!(applied.stdout.contains("volume n is new"), "{}", applied.describe());
-    let note = "server.max-sessions takes effect after a restart";
-    ensure!(applied.stderr.contains(note), "{}", applied.describe());
-    told(&mut two, 0, LUNS_CHANGED)?;
-    two.settle(1)?;
-    ensure!(capacity(&mut two, 1)? == 1 << 40);
-
-    // What is wrong, or cannot change, changes nothing at all.
-    for (old, new, words) in [
-        ("'40MiB'", "'39MiB'", "volumes.b.size: the volume has 40 MiB"),
-        ("'40MiB'", "'1000'", "volumes.b.size: must be a multiple"),
-        ("'127.0.0.1:0'", "'127.0.0.2:0'", "portals change at a restart"),
-        ("size = '64MiB'", "size = '64MiB'\nblock-size = 4096", "volumes.a.block-size: cannot"),
-        ("size = '64MiB'", "size = '64MiB'\npath = 'other.img'", "volumes.a.path: cannot change"),
-        ("luns = ['a']", "luns = ['q']", "there is no volume \"q\""),
-        ("max-sessions", "max-session", "did you mean \"max-sessions\""),
-    ] {
-        ensure!(second.contains(old), "{old}");
-        let wrong = second.replace(old, new).replace("'1TiB'", "'2TiB'");
-        fs::write(&path, &wrong)?;
-        let error = server.refuses(&["config", "apply"])?;
-        ensure!(error.contains(words), "{error}");
-        ensure!(server.tell(&["config", "show"])? == second && text(&server)? == wrong);
-        ensure!(capacity(&mut two, 1)? == 1 << 40, "half of a change");
-    }
-    fs::write(&path, &second)?;
-    ensure!(ready(&mut one, 0)?.is_none() && ready(&mut two, 0)?.is_none());
-
-    // Without [volumes.n] and its LUN again; its data would have stayed.
-    fs::write(&path, &first)?;
-    let gone = server.tell(&["config", "apply"])?;
-    ensure!(gone.contains("volume n is gone"), "{gone}");
-    told(&mut two, 0, LUNS_CHANGED)?;
-    server.stop()?;
-    Ok(())
-}
-
-#[test]
-fn the_demo_becomes_a_file_when_it_is_changed() -> Result<()> {
-    let dir = scratch("lunet-live-")?;
-    let server = Serve::demo("64M").data(dir.path()).start()?;
-    ensure!(!server.data().join("lunet.toml").exists());
-    let error = server.refuses(&["config", "apply"])?;
-    ensure!(error.contains("there is no configuration file"), "{error}");
-    server.tell(&["volume", "resize", "demo", "96MiB"])?;
-    ensure!(text(&server)?.contains("size = \"96MiB\""), "{}", text(&server)?);
-    server.stop()?;
-    let server =
-        Serve::default().arguments(&["--listen", "127.0.0.1:0"]).data(dir.path()).start()?;
-    ensure!(size(&QemuLun::new(server.url()))? == 96 * MIB);
-    server.stop()?;
-    Ok(())
-}
-
-#[test]
 fn a_change_that_fails_leaves_everything_as_it_was() -> Result<()> {
     let server = Serve::config(FILE).start()?;
     let mut two = open(&server, TWO, 0)?;
@@ -392,97 +282,6 @@ fn lists_tell_what_is_there() -> Result<()> {
     ensure!(targets[1]["name"] == TWO && targets[1]["luns"][0]["volume"] == "b", "{targets:#}");
     ensure!(server.tell(&["volume", "snapshots", "--json"])?.trim() == "[]");
     ensure!(server.tell(&["target", "list"])?.contains("1 session"));
-    server.stop()?;
-    Ok(())
-}
-
-/// An XFS file system on a loop device. Its files lie in a directory that only this uses.
-fn xfs(dir: &Path) -> Result<Mounted> {
-    let image = dir.join("xfs");
-    fs::File::create(&image)?.set_len(512 * MIB)?;
-    output(Command::new("mkfs.xfs").arg("-q").arg(&image), LONG)?;
-    Mounted::new(&image)
-}
-
-#[test]
-fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
-    if !is_root() {
-        println!("left out: only root may mount");
-        return Ok(());
-    }
-    let dir = scratch("lunet-live-")?;
-    let mounted = xfs(dir.path())?;
-    let data = mounted.path().join("data");
-    fs::create_dir(&data)?;
-    let server = Serve::config(FILE).data(&data).start()?;
-    let mut one = open(&server, ONE, 0)?;
-    one.write(0, 0, &[1; 4096], 512)?;
-    server.tell(&["volume", "snapshot", "a@first"])?;
-    one.write(0, 0, &[2; 4096], 512)?;
-    server.tell(&["volume", "clone", "a", "now"])?;
-    server.tell(&["volume", "clone", "a@first", "then"])?;
-    server.tell(&["volume", "resize", "a", "80MiB"])?;
-    told(&mut one, 0, CAPACITY_CHANGED)?;
-    one.write(0, 72 * MIB / 512, &[3; 4096], 512)?;
-    server.tell(&["target", "map", TWO, "1", "now"])?;
-    server.tell(&["target", "map", TWO, "2", "then"])?;
-    let mut two = open(&server, TWO, 0)?;
-    for (lun, byte) in [(1, 2), (2, 1)] {
-        two.settle(lun)?;
-        ensure!(two.read(lun, 0, 8, 512)? == [byte; 4096], "LUN {lun}");
-        ensure!(capacity(&mut two, lun)? == 64 * MIB);
-    }
-    let serial = |session: &mut Session, lun| -> Result<Vec<u8>> {
-        Ok(session.execute(lun, &[0x12, 1, 0x80, 0, 255, 0], 255, &[])?.data)
-    };
-    ensure!(serial(&mut two, 1)? != serial(&mut two, 2)?, "two disks with one serial number");
-    ensure!(serial(&mut two, 1)? != serial(&mut one, 0)?, "two disks with one serial number");
-    two.write(1, 0, &[4; 4096], 512)?;
-    ensure!(one.read(0, 0, 8, 512)? == [2; 4096], "a clone is not its source");
-
-    let error = server.refuses(&["volume", "rollback", "a@first", "--yes"])?;
-    ensure!(error.contains("1 session sees volume a"), "{error}");
-    let error = server.refuses(&["volume", "rollback", "a@first", "--force"])?;
-    ensure!(error.contains("--yes"), "{error}");
-    server.tell(&["volume", "rollback", "a@first", "--yes", "--force"])?;
-    ensure!(one.read(0, 0, 8, 512)? == [1; 4096], "not what the snapshot holds");
-    ensure!(one.read(0, 72 * MIB / 512, 8, 512)? == [0; 4096], "not zero behind the snapshot");
-    ensure!(capacity(&mut one, 0)? == 80 * MIB);
-    one.write(0, 8, &[5; 4096], 512)?;
-    one.flush(0)?;
-
-    let error = server.refuses(&["volume", "delete", "a", "--yes", "--force"])?;
-    ensure!(error.contains("1 snapshot"), "{error}");
-    let snapshots = server.tell(&["volume", "snapshots", "a"])?;
-    ensure!(snapshots.contains("a@first"), "{snapshots}");
-    server.tell(&["volume", "delete", "a@first", "--yes"])?;
-    ensure!(server.tell(&["volume", "snapshots"])? == "no snapshots\n");
-    drop((one, two));
-    server.stop()?;
-
-    let server = Serve::default().data(&data).start()?;
-    let mut one = open(&server, ONE, 0)?;
-    ensure!(one.read(0, 0, 8, 512)? == [1; 4096] && one.read(0, 8, 8, 512)? == [5; 4096]);
-    drop(one);
-    server.stop()?;
-    Ok(())
-}
-
-#[test]
-fn where_blocks_cannot_be_shared_snapshots_are_refused() -> Result<()> {
-    // ext4 and tmpfs cannot; where a developer's disk can, this has nothing to show.
-    let server = Serve::config(FILE).start()?;
-    server.tell(&["volume", "create", "ram", "--backend", "memory", "--size", "1MiB"])?;
-    let error = server.refuses(&["volume", "snapshot", "ram@x"])?;
-    ensure!(error.contains("of the kind \"memory\""), "{error}");
-    let finished = server.command(&["volume", "snapshot", "a@x"])?;
-    if finished.status.is_some_and(|status| status.success()) {
-        println!("left out: this file system shares blocks");
-    } else {
-        ensure!(finished.stderr.contains("XFS or btrfs"), "{}", finished.describe());
-        let left: Vec<_> = fs::read_dir(server.data())?.filter_map(|e| e.ok()).collect();
-        ensure!(!left.iter().any(|e| e.file_name().to_string_lossy().contains('@')), "{left:?}");
-    }
     server.stop()?;
     Ok(())
 }

@@ -1,0 +1,122 @@
+//! The configuration file: edited by people, edited by commands.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::{QemuLun, SHORT, size};
+use lunet_e2e::data::scratch;
+use lunet_e2e::server::{Serve, Server};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    CAPACITY_CHANGED, FILE, LUNS_CHANGED, MIB, ONE, TWO, capacity, luns, open, ready, text, told,
+};
+
+/// Waits until the configuration in force has these words.
+fn in_force(server: &Server, words: &str) -> Result<()> {
+    let until = Instant::now() + SHORT;
+    while !server.tell(&["config", "show"])?.contains(words) {
+        ensure!(Instant::now() < until, "{words} is not in force");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_file_keeps_what_people_wrote_and_a_restart_serves_the_same() -> Result<()> {
+    let dir = scratch("lunet-live-")?;
+    let server = Serve::config(FILE).data(dir.path()).start()?;
+    server.tell(&["volume", "resize", "b", "48MiB"])?;
+    server.tell(&["volume", "create", "c", "--size", "1GiB", "--block-size", "4096"])?;
+    server.tell(&["target", "map", ONE, "3", "c"])?;
+    server.tell(&["target", "map", TWO, "1", "a"])?;
+    server.tell(&["target", "unmap", ONE, "0"])?;
+    let expected = FILE
+        .replace("'32MiB'     # for now\n", "\"48MiB\"     # for now\n\n[volumes.c]\nbackend = \"file\"\nsize = \"1GiB\"\nblock-size = 4096\n")
+        .replace("luns = ['a']", "luns = { 3 = \"c\" }")
+        .replace("luns = { 0 = 'b' }", "luns = { 0 = 'b', 1 = \"a\" }");
+    ensure!(text(&server)? == expected, "{}", text(&server)?);
+    server.stop()?;
+    // Without --config: the file is where lunet looks for one.
+    let server = Serve::default().data(dir.path()).start()?;
+    ensure!(text(&server)? == expected);
+    let mut two = open(&server, TWO, 0)?;
+    ensure!(luns(&mut two)? == [0, 1] && capacity(&mut two, 0)? == 48 * MIB);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let path = server.data().join("lunet.toml");
+    let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
+    let first = FILE.replace("'32MiB'", "'40MiB'");
+    fs::write(&path, &first)?;
+    let error = server.refuses(&["volume", "create", "x", "--size", "1MiB"])?;
+    ensure!(error.contains("changed by hand") && error.contains("lunet config apply"), "{error}");
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
+    kill_process(pid, Signal::HUP)?;
+    in_force(&server, "40MiB")?;
+    told(&mut two, 0, CAPACITY_CHANGED)?;
+    ensure!(capacity(&mut two, 0)? == 40 * MIB);
+
+    let second = first.replace("luns = { 0 = 'b' }", "luns = { 0 = 'b', 1 = 'n' }")
+        + "[volumes.n]\nbackend = 'null'\nsize = '1TiB'\n[server]\nmax-sessions = 77\n";
+    fs::write(&path, &second)?;
+    let applied = server.command(&["config", "apply"])?;
+    ensure!(applied.stdout.contains("volume n is new"), "{}", applied.describe());
+    let note = "server.max-sessions takes effect after a restart";
+    ensure!(applied.stderr.contains(note), "{}", applied.describe());
+    told(&mut two, 0, LUNS_CHANGED)?;
+    two.settle(1)?;
+    ensure!(capacity(&mut two, 1)? == 1 << 40);
+
+    // What is wrong, or cannot change, changes nothing at all.
+    for (old, new, words) in [
+        ("'40MiB'", "'39MiB'", "volumes.b.size: the volume has 40 MiB"),
+        ("'40MiB'", "'1000'", "volumes.b.size: must be a multiple"),
+        ("'127.0.0.1:0'", "'127.0.0.2:0'", "portals change at a restart"),
+        ("size = '64MiB'", "size = '64MiB'\nblock-size = 4096", "volumes.a.block-size: cannot"),
+        ("size = '64MiB'", "size = '64MiB'\npath = 'other.img'", "volumes.a.path: cannot change"),
+        ("luns = ['a']", "luns = ['q']", "there is no volume \"q\""),
+        ("max-sessions", "max-session", "did you mean \"max-sessions\""),
+    ] {
+        ensure!(second.contains(old), "{old}");
+        let wrong = second.replace(old, new).replace("'1TiB'", "'2TiB'");
+        fs::write(&path, &wrong)?;
+        let error = server.refuses(&["config", "apply"])?;
+        ensure!(error.contains(words), "{error}");
+        ensure!(server.tell(&["config", "show"])? == second && text(&server)? == wrong);
+        ensure!(capacity(&mut two, 1)? == 1 << 40, "half of a change");
+    }
+    fs::write(&path, &second)?;
+    ensure!(ready(&mut one, 0)?.is_none() && ready(&mut two, 0)?.is_none());
+
+    // Without [volumes.n] and its LUN again; its data would have stayed.
+    fs::write(&path, &first)?;
+    let gone = server.tell(&["config", "apply"])?;
+    ensure!(gone.contains("volume n is gone"), "{gone}");
+    told(&mut two, 0, LUNS_CHANGED)?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn the_demo_becomes_a_file_when_it_is_changed() -> Result<()> {
+    let dir = scratch("lunet-live-")?;
+    let server = Serve::demo("64M").data(dir.path()).start()?;
+    ensure!(!server.data().join("lunet.toml").exists());
+    let error = server.refuses(&["config", "apply"])?;
+    ensure!(error.contains("there is no configuration file"), "{error}");
+    server.tell(&["volume", "resize", "demo", "96MiB"])?;
+    ensure!(text(&server)?.contains("size = \"96MiB\""), "{}", text(&server)?);
+    server.stop()?;
+    let server =
+        Serve::default().arguments(&["--listen", "127.0.0.1:0"]).data(dir.path()).start()?;
+    ensure!(size(&QemuLun::new(server.url()))? == 96 * MIB);
+    server.stop()?;
+    Ok(())
+}

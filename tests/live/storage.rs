@@ -1,0 +1,140 @@
+//! What storage can do beside holding blocks: snapshots, clones, another size.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::{LONG, SHORT};
+use lunet_e2e::data::scratch;
+use lunet_e2e::fuse::{LoopDevice, Mounted, is_root};
+use lunet_e2e::process::output;
+use lunet_e2e::server::Serve;
+use lunet_e2e::wire::Session;
+
+use super::{CAPACITY_CHANGED, FILE, MIB, ONE, TWO, capacity, open, told};
+
+/// An XFS file system on a loop device. Its files lie in a directory that only this uses.
+fn xfs(dir: &Path) -> Result<Mounted> {
+    let image = dir.join("xfs");
+    fs::File::create(&image)?.set_len(512 * MIB)?;
+    output(Command::new("mkfs.xfs").arg("-q").arg(&image), LONG)?;
+    Mounted::new(&image)
+}
+
+#[test]
+fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    let dir = scratch("lunet-live-")?;
+    let mounted = xfs(dir.path())?;
+    let data = mounted.path().join("data");
+    fs::create_dir(&data)?;
+    let server = Serve::config(FILE).data(&data).start()?;
+    let mut one = open(&server, ONE, 0)?;
+    one.write(0, 0, &[1; 4096], 512)?;
+    server.tell(&["volume", "snapshot", "a@first"])?;
+    one.write(0, 0, &[2; 4096], 512)?;
+    server.tell(&["volume", "clone", "a", "now"])?;
+    server.tell(&["volume", "clone", "a@first", "then"])?;
+    server.tell(&["volume", "resize", "a", "80MiB"])?;
+    told(&mut one, 0, CAPACITY_CHANGED)?;
+    one.write(0, 72 * MIB / 512, &[3; 4096], 512)?;
+    server.tell(&["target", "map", TWO, "1", "now"])?;
+    server.tell(&["target", "map", TWO, "2", "then"])?;
+    let mut two = open(&server, TWO, 0)?;
+    for (lun, byte) in [(1, 2), (2, 1)] {
+        two.settle(lun)?;
+        ensure!(two.read(lun, 0, 8, 512)? == [byte; 4096], "LUN {lun}");
+        ensure!(capacity(&mut two, lun)? == 64 * MIB);
+    }
+    let serial = |session: &mut Session, lun| -> Result<Vec<u8>> {
+        Ok(session.execute(lun, &[0x12, 1, 0x80, 0, 255, 0], 255, &[])?.data)
+    };
+    ensure!(serial(&mut two, 1)? != serial(&mut two, 2)?, "two disks with one serial number");
+    ensure!(serial(&mut two, 1)? != serial(&mut one, 0)?, "two disks with one serial number");
+    two.write(1, 0, &[4; 4096], 512)?;
+    ensure!(one.read(0, 0, 8, 512)? == [2; 4096], "a clone is not its source");
+
+    let error = server.refuses(&["volume", "rollback", "a@first", "--yes"])?;
+    ensure!(error.contains("1 session sees volume a"), "{error}");
+    let error = server.refuses(&["volume", "rollback", "a@first", "--force"])?;
+    ensure!(error.contains("--yes"), "{error}");
+    server.tell(&["volume", "rollback", "a@first", "--yes", "--force"])?;
+    ensure!(one.read(0, 0, 8, 512)? == [1; 4096], "not what the snapshot holds");
+    ensure!(one.read(0, 72 * MIB / 512, 8, 512)? == [0; 4096], "not zero behind the snapshot");
+    ensure!(capacity(&mut one, 0)? == 80 * MIB);
+    one.write(0, 8, &[5; 4096], 512)?;
+    one.flush(0)?;
+
+    let error = server.refuses(&["volume", "delete", "a", "--yes", "--force"])?;
+    ensure!(error.contains("1 snapshot"), "{error}");
+    let snapshots = server.tell(&["volume", "snapshots", "a"])?;
+    ensure!(snapshots.contains("a@first"), "{snapshots}");
+    server.tell(&["volume", "delete", "a@first", "--yes"])?;
+    ensure!(server.tell(&["volume", "snapshots"])? == "no snapshots\n");
+    drop((one, two));
+    server.stop()?;
+
+    let server = Serve::default().data(&data).start()?;
+    let mut one = open(&server, ONE, 0)?;
+    ensure!(one.read(0, 0, 8, 512)? == [1; 4096] && one.read(0, 8, 8, 512)? == [5; 4096]);
+    drop(one);
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn where_blocks_cannot_be_shared_snapshots_are_refused() -> Result<()> {
+    // ext4 and tmpfs cannot; where a developer's disk can, this has nothing to show.
+    let server = Serve::config(FILE).start()?;
+    server.tell(&["volume", "create", "ram", "--backend", "memory", "--size", "1MiB"])?;
+    let error = server.refuses(&["volume", "snapshot", "ram@x"])?;
+    ensure!(error.contains("of the kind \"memory\""), "{error}");
+    let finished = server.command(&["volume", "snapshot", "a@x"])?;
+    if finished.status.is_some_and(|status| status.success()) {
+        println!("left out: this file system shares blocks");
+    } else {
+        ensure!(finished.stderr.contains("XFS or btrfs"), "{}", finished.describe());
+        let left: Vec<_> = fs::read_dir(server.data())?.filter_map(|e| e.ok()).collect();
+        ensure!(!left.iter().any(|e| e.file_name().to_string_lossy().contains('@')), "{left:?}");
+    }
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_block_device_that_has_grown_is_looked_at_again() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may make a loop device");
+        return Ok(());
+    }
+    let dir = scratch("lunet-live-")?;
+    let file = dir.path().join("device");
+    fs::File::create(&file)?.set_len(32 * MIB)?;
+    let device = LoopDevice::new(&file, 512)?;
+    let path = device.path().to_str().context("no name")?;
+    let server = Serve::config(FILE).start()?;
+    server.tell(&["volume", "create", "d", "--backend", "block", "--path", path])?;
+    server.tell(&["target", "map", TWO, "1", "d"])?;
+    let mut two = open(&server, TWO, 0)?;
+    two.settle(1)?;
+    ensure!(capacity(&mut two, 1)? == 32 * MIB);
+    let error = server.refuses(&["volume", "resize", "d", "40MiB"])?;
+    ensure!(error.contains("make that larger"), "{error}");
+    let error = server.refuses(&["volume", "snapshot", "d@x"])?;
+    ensure!(error.contains("no ZFS volume"), "{error}");
+    fs::File::options().write(true).open(&file)?.set_len(48 * MIB)?;
+    output(Command::new("losetup").arg("-c").arg(path), SHORT)?;
+    server.tell(&["volume", "resize", "d"])?;
+    told(&mut two, 1, CAPACITY_CHANGED)?;
+    ensure!(capacity(&mut two, 1)? == 48 * MIB);
+    two.write(1, 48 * MIB / 512 - 8, &[1; 4096], 512)?;
+    drop(two);
+    let gone = server.tell(&["volume", "delete", "d", "--yes"])?;
+    ensure!(gone.contains(&format!("its data is still in {path}")), "{gone}");
+    server.stop()?;
+    Ok(())
+}
