@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::served::backend;
 use super::{Manager, snapshots};
 use crate::config::Backend;
+use crate::config::edit::Editor;
 
 impl Manager {
     /// The volumes, by name.
@@ -84,13 +85,19 @@ impl Manager {
         config.targets.iter().map(target).collect()
     }
 
-    /// The configuration in force: its file, whether it is that of the embedded default, its text.
+    /// The configuration in force: its file, whether it is that of the embedded default, its text
+    /// without secrets.
     pub fn configuration(&self) -> Value {
         let now = self.now();
+        let shown = Editor::new(&Self::text(&now)).map(|mut editor| {
+            editor.hide_secrets();
+            editor.text()
+        });
         json!({
             "file": self.file.display().to_string(),
             "embedded": now.plan.text.is_none(),
-            "text": Self::text(&now),
+            // It is in force, so it can be read.
+            "text": shown.unwrap_or_default(),
         })
     }
 }

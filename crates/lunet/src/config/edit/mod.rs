@@ -5,6 +5,7 @@
 //! comes out is for the caller to [`check`](super::check), as is anything that a person writes.
 
 mod comments;
+mod hide;
 mod luns;
 
 #[cfg(test)]
@@ -52,6 +53,11 @@ impl Editor {
         let text = self.document.to_string();
         // What stood before a table that is gone may have been all that came first.
         if self.gap { text } else { text.trim_start_matches(['\n', '\r']).to_owned() }
+    }
+
+    /// Takes the secrets out, for a text that is to be shown.
+    pub fn hide_secrets(&mut self) {
+        hide::hide(self.document.as_table_mut());
     }
 
     /// Adds the volume `name` with these keys, behind the other volumes.

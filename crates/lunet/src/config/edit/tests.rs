@@ -428,3 +428,32 @@ secret-env = 'V'
     let after = config(&gone);
     assert_eq!((after.targets.len(), &after.targets[0].access.users[0].login.name[..]), (1, "v"));
 }
+
+#[test]
+fn secrets_are_hidden_and_nothing_else() {
+    let file = "\
+[volumes.secret] # a name like others
+backend = 'null'
+size = 512
+
+[[target]]
+name = 'iqn.2026-11.l:x'
+user = [{ name = 'u', secret = 'HIDDEN-HIDDEN' }, { name = 'v', secret-env = 'V' }]
+mutual = { name = 'm', secret = \"HIDDEN-TOO-HERE\" } # theirs
+
+[[discovery.user]]
+name = 'd'
+secret = 'HIDDEN-HIDDEN' # who
+";
+    let mut editor = Editor::new(file).unwrap();
+    editor.hide_secrets();
+    let shown = file
+        .replace("'HIDDEN-HIDDEN'", "\"not shown\"")
+        .replace("\"HIDDEN-TOO-HERE\"", "\"not shown\"");
+    assert_eq!(editor.text(), shown);
+    // It is no configuration that somebody could use by mistake.
+    assert_eq!(check(&shown).unwrap_err().len(), 3);
+    let mut editor = Editor::new(FILE).unwrap();
+    editor.hide_secrets();
+    assert_eq!(editor.text(), FILE);
+}
