@@ -27,6 +27,8 @@ const OPCODES: &[u8] =
 /// Every byte of the target's challenges, and their identifier.
 const CHALLENGE: u8 = 0x5c;
 const FIRST_BURST: u32 = 4096;
+/// What holds if nobody says anything (RFC 7143 section 13.14).
+const DEFAULT_FIRST_BURST: u32 = 65_536;
 const QUEUE_DEPTH: u32 = 4;
 
 /// A buffer whose length counts while it lives.
@@ -57,6 +59,8 @@ impl AsMut<[u8]> for Counted {
 struct Place {
     live: Rc<Cell<usize>>,
     credentials: Option<Arc<Credentials>>,
+    /// FirstBurstLength of the login.
+    first_burst: u32,
 }
 
 impl Place {
@@ -70,9 +74,9 @@ impl Site for Place {
     type Buf = Counted;
 
     fn alloc(&mut self, len: usize) -> Option<Counted> {
-        assert!(len > 0 && len <= FIRST_BURST as usize);
+        assert!(len > 0 && len <= self.first_burst as usize);
         // What a connection holds unasked is bounded by the window and the immediate commands.
-        let most = (QUEUE_DEPTH + MAX_IMMEDIATE + 1) as usize * FIRST_BURST as usize;
+        let most = (QUEUE_DEPTH + MAX_IMMEDIATE + 1) as usize * self.first_burst as usize;
         assert!(self.live.get() + len <= most, "too much memory");
         Some(self.buffer(len))
     }
@@ -332,7 +336,11 @@ fuzz_target!(|data: &[u8]| {
     let now = Duration::from_secs(1);
     let mut upper = Upper {
         target: Connection::new(options, now),
-        place: Place::default(),
+        // Whoever logs in by the input's own bytes may leave the key out.
+        place: Place {
+            first_burst: if kind & 1 != 0 { FIRST_BURST } else { DEFAULT_FIRST_BURST },
+            ..Place::default()
+        },
         tx: Reader::default(),
         now,
         held: Vec::new(),
@@ -343,9 +351,11 @@ fuzz_target!(|data: &[u8]| {
         let honest = authenticate(&mut upper, &mut input);
         assert!(!honest || !upper.closed, "the right secret was refused");
         if honest && kind & 1 != 0 {
-            upper.receive(&request(0x87, b"InitialR2T=No\0"), false);
+            upper.receive(&request(0x87, b"InitialR2T=No\0FirstBurstLength=4096\0"), false);
             assert!(upper.target.is_full_feature());
             upper.tx.drain(false);
+        } else {
+            upper.place.first_burst = DEFAULT_FIRST_BURST;
         }
     } else if kind & 1 != 0 {
         let keys: &[u8] = match kind >> 1 & 3 {
