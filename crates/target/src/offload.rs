@@ -141,7 +141,8 @@ mod tests {
         let (hangs, release) = blocked();
         assert!(offload.give(0, hangs));
         let taken = (0..2 * WAITING).filter(|_| offload.give(0, Box::new(|| ()))).count();
-        assert!((WAITING..=WAITING + 1).contains(&taken), "{taken}");
+        // The thread may have taken the first piece before these, among them, or not yet.
+        assert!((WAITING - 1..=WAITING).contains(&taken), "{taken}");
         drop(release);
     }
 }

@@ -186,7 +186,7 @@ mod tests {
                unmap            0\n  \
                other            7\n  \
                failed           1\n  \
-               copied               3 MiB\n  \
+               copied                 3 MiB\n  \
                latency of reads\n    \
                  up to 127 us  12 000  ########################################\n    \
                  up to  2.1 s     345  ##\n\
