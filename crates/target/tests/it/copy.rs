@@ -230,11 +230,17 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
     }
 }
 
+/// Data in the first 8 MiB of LUN 0: what was never written would be copied as a hole.
+fn written(client: &mut Client) {
+    assert_eq!(client.write(0, 0, vec![7; 8 << 20]), GOOD);
+}
+
 #[test]
 fn copy_operation_abort_ends_both_kinds() {
     let (stalled, gate) = stalling(16);
     let (server, address) = start(config(vec![memory(16), stalled], DriverChoice::Auto));
     let mut client = Client::login(address, 1);
+    written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
     let segments = [Segment::blocks((0, 1), 1000, 0, 0)];
@@ -273,6 +279,7 @@ fn a_reset_of_the_destination_interrupts_a_copy_of_another_unit() {
     let (stalled, gate) = stalling(16);
     let (server, address) = start(config(vec![memory(16), stalled], DriverChoice::Auto));
     let mut client = Client::login(address, 1);
+    written(&mut client);
     let mut other = Client::login(address, 2);
     wake(&mut client, 1..2);
     wake(&mut other, 1..2);
@@ -334,6 +341,7 @@ fn without_write_cache_each_segment_is_stable() {
     let (recorded, record) = Recording::over(memory(16));
     let (server, address) = start(config(vec![memory(16), recorded], DriverChoice::Auto));
     let mut client = Client::login(address, 1);
+    written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
     let segments = [Segment::blocks((0, 1), 64, 0, 0), Segment::blocks((0, 1), 64, 0, 64)];
@@ -362,6 +370,7 @@ fn a_session_that_ends_takes_its_copies_with_it() {
     let (stalled, gate) = stalling(16);
     let (server, address) = start(config(vec![memory(16), stalled], DriverChoice::Auto));
     let mut client = Client::login(address, 1);
+    written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
     let segments = [Segment::blocks((0, 1), 4096, 0, 0), Segment::blocks((0, 1), 8, 0, 20_000)];

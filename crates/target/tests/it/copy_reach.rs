@@ -140,6 +140,8 @@ fn a_destination_that_goes_ends_the_copy() {
     config.layout = layout(&volumes);
     let (server, address) = start(config);
     let mut client = login(address, "iqn.2026-11.local.lunet:host-a");
+    // What was never written would be copied as a hole.
+    assert_eq!(client.write(0, 0, vec![7; 8 << 20]), GOOD);
     let cscds = [0, 2].map(|n| cscd_named(&identity(n).naa));
     gate.close();
     let segments = [Segment::blocks((0, 1), 8192, 0, 0), Segment::blocks((0, 1), 8192, 0, 8192)];
