@@ -1,6 +1,7 @@
 //! What all shards share: set up at start and not changed afterwards, apart from the world, the registry,
 //! and a few counters that only logins touch.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -129,6 +130,22 @@ impl Core {
     /// A number that no connection or command had before.
     pub fn next_serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A client has connected and begins to log in. False if there is no place for it.
+    pub fn login_begins(&self, client: IpAddr) -> bool {
+        let others = self.logins.fetch_add(1, Ordering::Relaxed);
+        let enters = self.throttle.enters(client, others, self.limits.max_logins);
+        if !enters {
+            self.logins.fetch_sub(1, Ordering::Relaxed);
+        }
+        enters
+    }
+
+    /// A login that has begun is over.
+    pub fn login_ends(&self, client: IpAddr) {
+        self.logins.fetch_sub(1, Ordering::Relaxed);
+        self.throttle.leaves(client);
     }
 
     /// The shard with the fewest connections; counts one more for it.

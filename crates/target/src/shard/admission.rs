@@ -1,7 +1,5 @@
 //! From a finished negotiation to a session, or not.
 
-use std::sync::atomic::Ordering;
-
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
 
@@ -84,7 +82,7 @@ impl Shard {
         conn.session = Some(Session { nexus, id, tsih, target, user, scsi, luns, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
-        self.core.logins.fetch_sub(1, Ordering::Relaxed);
+        self.core.login_ends(conn.peer.ip());
     }
 
     fn turn_away(&mut self, slot: u32, status: LoginStatus) {

@@ -87,7 +87,7 @@ impl Shard {
                 tracing::info!(%initiator, peer = %conn.peer, "session ended");
             }
             None => {
-                self.core.logins.fetch_sub(1, Ordering::Relaxed);
+                self.core.login_ends(conn.peer.ip());
             }
         }
         self.engine.protocol.add_counters(conn.proto.counters());

@@ -171,8 +171,7 @@ impl Shard {
     /// A connection came in: it goes to the shard with the fewest.
     fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         self.engine.protocol.connections += 1;
-        if self.core.logins.fetch_add(1, Ordering::Relaxed) >= self.core.limits.max_logins {
-            self.core.logins.fetch_sub(1, Ordering::Relaxed);
+        if !self.core.login_begins(peer.ip()) {
             self.engine.protocol.turned_away += 1;
             return;
         }
@@ -182,7 +181,7 @@ impl Shard {
         }
         let mail = Mail::Connection { socket, peer, portal };
         if self.core.mailboxes()[shard].send(mail).is_err() {
-            self.core.logins.fetch_sub(1, Ordering::Relaxed);
+            self.core.login_ends(peer.ip());
             self.core.loads[shard].fetch_sub(1, Ordering::Relaxed);
             self.engine.protocol.turned_away += 1;
         }

@@ -47,7 +47,11 @@ impl Client {
 
     /// Logs in, or says why not.
     pub fn try_login(address: SocketAddr, options: Options) -> Result<Self, Error> {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Self::login_over(TcpStream::connect(address).expect("the server listens"), options)
+    }
+
+    /// Logs in over a connection that is there.
+    pub fn login_over(stream: TcpStream, options: Options) -> Result<Self, Error> {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit can be set");
         let mut client = Self {
             stream,
