@@ -235,10 +235,13 @@ impl Drop for Uring {
                 mem::forget(mem::take(&mut self.disks));
                 mem::forget(mem::take(&mut self.wake_count));
                 mem::forget(self.helpers.take());
+                mem::forget(mem::replace(&mut self.files, Slots::new()));
                 return;
             }
             self.work_off(&mut events);
             events.clear();
         }
+        // In front of the files, whose descriptors the threads use.
+        self.helpers = None;
     }
 }
