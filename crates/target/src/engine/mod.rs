@@ -44,6 +44,9 @@ use crate::core::Core;
 use crate::stats::{Protocol, VolumeCount};
 use crate::world::World;
 
+/// Storage that has been silent for so long is not about to answer.
+const STILL: Duration = Duration::from_millis(2);
+
 /// Tasks and volumes of one shard.
 pub struct Engine {
     /// The event loop.
@@ -62,6 +65,8 @@ pub struct Engine {
     pub connections: usize,
     /// The time of this turn of the loop, since the server's start.
     pub now: Duration,
+    /// When the storage was given a request last, or answered one.
+    stirred: Duration,
     /// Slots of connections on which tasks have made progress.
     pub touched: Vec<u32>,
     /// Flushes that failed with nobody waiting for them.
@@ -110,6 +115,7 @@ impl Engine {
             protocol: Protocol::default(),
             connections: 0,
             now: Duration::ZERO,
+            stirred: Duration::ZERO,
             tasks: Slab::with_capacity(256),
             done: Vec::with_capacity(256),
             batch: Vec::with_capacity(256),
@@ -139,6 +145,12 @@ impl Engine {
         self.tasks.len()
     }
 
+    /// True if no answer of the storage is to be expected any moment: nothing is at work, or all
+    /// that is has kept everybody waiting for so long that a little more makes no difference.
+    pub fn storage_is_still(&self) -> bool {
+        self.tasks.is_empty() || self.now > self.stirred + STILL
+    }
+
     /// How many bytes of arena memory the connection may hold. While half of the memory is free
     /// everybody may take plenty; of the other half each may take an even share, and no more than
     /// half of what is left, so that something is left for the next. So a client that does not
@@ -162,6 +174,7 @@ impl Engine {
         let done = IoDone { slot: token.slot, buf, result };
         if let Some(completion) = way.channel.advance(done, &mut self.ring) {
             way.queued -= 1;
+            self.stirred = self.now;
             self.done.push(completion);
             self.resubmit(number);
             self.close_way(number);

@@ -47,7 +47,10 @@ impl Engine {
             return way.waiting.push_back(request);
         }
         match way.channel.submit(request, &mut self.ring) {
-            Submit::Queued => way.queued += 1,
+            Submit::Queued => {
+                way.queued += 1;
+                self.stirred = self.now;
+            }
             Submit::Done(completion) => self.done.push(completion),
             Submit::Busy(request) => way.waiting.push_back(request),
         }

@@ -130,7 +130,7 @@ impl Shard {
     fn may_gather(&self) -> bool {
         self.calm
             && !self.core.coalesce.is_zero()
-            && self.engine.tasks_at_work() == 0
+            && self.engine.storage_is_still()
             && self.engine.now > self.impatient + IMPATIENCE
     }
 
