@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, list, qemu_io, size};
 use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::fuse::{LoopDevice, is_root};
 use lunet_e2e::server::{Serve, free_port, url};
-use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, sense_key, write16};
+use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, read16, sense_key, write16};
 use lunet_e2e::wire::{Login, Session};
 
 const MIB: u64 = 1 << 20;
@@ -48,6 +49,26 @@ fn geometry(portal: &str) -> Result<(u32, u8)> {
     let block =
         u32::from_be_bytes([answer.data[8], answer.data[9], answer.data[10], answer.data[11]]);
     Ok((block, answer.data[13] & 0x0f))
+}
+
+/// By `layers`, as somebody does who wants to see what an initiator makes of it.
+#[test]
+fn a_volume_that_is_made_to_fail_and_to_slow_down() -> Result<()> {
+    let layers = "layers = [{ fault = \"write\", errno = \"ENOSPC\", nth = 2 }, \
+                  { delay = \"100ms\", on = \"read\", to = \"1MiB\" }]";
+    let server = one("", &format!("backend = \"memory\"\nsize = \"64MiB\"\n{layers}")).start()?;
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    let mut write = |lba| session.execute(0, &write16(lba, 1), 0, &[1; 512]);
+    ensure!(write(0)?.status == GOOD);
+    let failed = write(1)?;
+    ensure!(failed.status == CHECK_CONDITION && sense_key(&failed) == Some(7), "{failed:02x?}");
+    ensure!(write(1)?.status == GOOD, "only the second one fails");
+    let begin = Instant::now();
+    let read = session.execute(0, &read16(0, 1), 512, &[])?;
+    ensure!(read.status == GOOD && read.data == [1; 512], "{read:02x?}");
+    ensure!(begin.elapsed() >= Duration::from_millis(100), "{:?}", begin.elapsed());
+    Ok(())
 }
 
 #[test]

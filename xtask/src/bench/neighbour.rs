@@ -6,13 +6,13 @@
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use lunet_e2e::server::{Serve, Server, url};
-use lunet_e2e::wire::scsi::{read16, write16};
+use lunet_e2e::wire::scsi::write16;
 use lunet_e2e::wire::{Login, Session};
 use tempfile::TempDir;
 
 use super::loads::{self, LOADS, Load};
 use super::report::Spread;
-use super::{CLIENT_CORE, TARGET_CORE};
+use super::{CLIENT_CORE, TARGET_CORE, usage};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:neighbour";
 const MEASURED: u16 = 0;
@@ -48,13 +48,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     // The connections stay open to the end.
     let hanging = (1..=SESSIONS).map(|n| hang(&beside, n)).collect::<Result<Vec<_>>>()?;
-    println!("| load | operations per second beside a volume that hangs |\n|---|---|");
+    println!(
+        "| load | operations per second beside a volume that hangs | CPU time of an operation |\n|---|---|---|"
+    );
     for load in &LOADS {
         let ratios = (1..=arguments.rounds)
             .map(|round| ratio([&alone, &beside], load, round, arguments.seconds))
             .collect::<Result<Vec<_>>>()?;
-        let spread = Spread::of(ratios).context("no rounds")?;
-        println!("| {} | {} |", load.name, spread.ratio());
+        let column = |at: usize| Spread::of(ratios.iter().map(|pair| pair[at]).collect());
+        let (speed, cpu) = column(0).zip(column(1)).context("no rounds")?;
+        println!("| {} | {} | {} |", load.name, speed.ratio(), cpu.ratio());
     }
     println!(
         "\nbeside it / alone: the median of {} rounds, in brackets the least and the greatest. {} writes hang.",
@@ -85,10 +88,8 @@ fn measured(server: &Server) -> String {
 fn hang(server: &Server, number: u16) -> Result<Session> {
     let login = Login { qualifier: number, ..Login::new(server.portal(), TARGET) };
     let mut session = Session::open(&login)?;
-    // The unit attention of a new session, and a read, to see that the volume works otherwise.
-    session.execute(HANGS, &[0; 6], 0, &[])?;
-    let read = session.execute(HANGS, &read16(0, 8), 4096, &[])?;
-    ensure!(read.status == 0, "a read was answered with status {}", read.status);
+    // The unit attention of a new session. TEST UNIT READY does not touch the storage.
+    session.settle(HANGS)?;
     for n in 0..WRITES as u64 {
         let lba = (u64::from(number) * WRITES as u64 + n) * 8;
         session.start(HANGS, &write16(lba, 8), 0, &[0x5A; 4096])?;
@@ -96,19 +97,22 @@ fn hang(server: &Server, number: u16) -> Result<Session> {
     Ok(session)
 }
 
-/// Both, one after the other; who begins changes with the rounds.
-fn ratio(servers: [&Server; 2], load: &Load, round: u32, seconds: u32) -> Result<f64> {
+/// Both, one after the other; who begins changes with the rounds. The ratios of speed and of CPU time.
+fn ratio(servers: [&Server; 2], load: &Load, round: u32, seconds: u32) -> Result<[f64; 2]> {
     let [alone, beside] = servers;
-    let take = |server| -> Result<f64> {
+    let take = |server: &Server| -> Result<[f64; 2]> {
+        let before = usage::cpu(server.pid())?;
         let done = loads::run(load, &measured(server), seconds, CLIENT_CORE)?;
+        let cpu = usage::cpu(server.pid())? - before;
         ensure!(done.operations > 0.0, "{} did nothing", load.name);
-        Ok(done.operations / done.elapsed.as_secs_f64())
+        let speed = done.operations / done.elapsed.as_secs_f64();
+        Ok([speed, cpu.as_secs_f64() / done.operations])
     };
-    if round % 2 == 0 {
-        let first = take(alone)?;
-        Ok(take(beside)? / first)
+    let ([speed, cpu], [base_speed, base_cpu]) = if round % 2 == 0 {
+        let base = take(alone)?;
+        (take(beside)?, base)
     } else {
-        let first = take(beside)?;
-        Ok(first / take(alone)?)
-    }
+        (take(beside)?, take(alone)?)
+    };
+    Ok([speed / base_speed, cpu / base_cpu])
 }

@@ -68,7 +68,8 @@ pub(super) struct LayeredChannel {
     rules: Rules,
     number: u16,
     waiting: Waiting,
-    /// Requests that hang. While there are some, the timer of [`LOOK`] runs.
+    /// Requests that hang. While there are some, the timer of [`LOOK`] runs, unless nobody can
+    /// release them.
     hanging: usize,
 }
 
@@ -89,7 +90,7 @@ impl LayeredChannel {
             io.timer(delay.unwrap_or_default(), self.token(slot));
             return;
         }
-        if self.hanging == 0 {
+        if self.hanging == 0 && self.rules.may_change() {
             io.timer(LOOK_AGAIN, self.token(LOOK));
         }
         self.hanging += 1;
@@ -106,7 +107,7 @@ impl LayeredChannel {
                 io.timer(held.wait.delay.unwrap_or_default(), token(slot));
             }
         }
-        if self.hanging > 0 {
+        if self.hanging > 0 && self.rules.may_change() {
             io.timer(LOOK_AGAIN, self.token(LOOK));
         }
     }

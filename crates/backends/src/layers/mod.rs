@@ -8,8 +8,8 @@ mod rules;
 mod slow;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lunet_block::{Backend, Caps, Channel, Op, Slow};
@@ -109,6 +109,8 @@ impl Ops {
 #[derive(Debug)]
 struct Shared {
     layers: Vec<State>,
+    /// There is somebody who can switch layers off, as long as this lives.
+    controls: Weak<()>,
     /// Operations that are held up at the moment.
     held: AtomicUsize,
     /// Sets of random numbers given out so far: each channel has its own.
@@ -123,9 +125,13 @@ struct State {
     matched: AtomicU64,
 }
 
-/// Switches the layers of a volume while it is served.
+/// Switches the layers of a volume while it is served. When it is dropped, what hangs hangs for
+/// ever.
 #[derive(Clone, Debug)]
-pub struct Controls(Arc<Shared>);
+pub struct Controls {
+    shared: Arc<Shared>,
+    _alive: Arc<()>,
+}
 
 impl Controls {
     /// Switches a layer on or off. They are numbered as they were given, from 0; all are on at
@@ -134,12 +140,12 @@ impl Controls {
     /// # Panics
     /// If there is no such layer.
     pub fn switch(&self, layer: usize, on: bool) {
-        self.0.layers[layer].on.store(on, Ordering::SeqCst);
+        self.shared.layers[layer].on.store(on, Ordering::SeqCst);
     }
 
     /// Operations that are held up at the moment, on all shards.
     pub fn held(&self) -> usize {
-        self.0.held.load(Ordering::SeqCst)
+        self.shared.held.load(Ordering::SeqCst)
     }
 
     /// Operations that a layer has matched so far, whether they were hit or not.
@@ -147,7 +153,7 @@ impl Controls {
     /// # Panics
     /// If there is no such layer.
     pub fn matched(&self, layer: usize) -> u64 {
-        self.0.layers[layer].matched.load(Ordering::SeqCst)
+        self.shared.layers[layer].matched.load(Ordering::SeqCst)
     }
 }
 
@@ -162,12 +168,14 @@ pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
     let (mut all, inner) = below.unwrap_or_else(|| (Vec::new(), volume));
     all.extend_from_slice(layers);
     let state = |layer| State { layer, on: AtomicBool::new(true), matched: AtomicU64::new(0) };
+    let alive = Arc::new(());
     let shared = Arc::new(Shared {
         layers: all.into_iter().map(state).collect(),
+        controls: Arc::downgrade(&alive),
         held: AtomicUsize::new(0),
         seeds: AtomicU64::new(0),
     });
-    (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls(shared))
+    (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls { shared, _alive: alive })
 }
 
 /// The layered volume, if it is one.

@@ -91,6 +91,11 @@ impl Rules {
         }
     }
 
+    /// Whether anybody can still switch a layer off.
+    pub fn may_change(&self) -> bool {
+        self.shared.controls.strong_count() > 0
+    }
+
     /// Whether a layer is on.
     pub fn is_on(&self, layer: usize) -> bool {
         self.shared.layers[layer].on.load(Ordering::SeqCst)
@@ -99,6 +104,8 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+
     use super::super::{Layer, Ops, State};
     use super::*;
 
@@ -109,7 +116,12 @@ mod tests {
         let state =
             |layer: &Layer| State { layer: layer.clone(), on: true.into(), matched: 0.into() };
         let layers = layers.iter().map(state).collect();
-        Rules::new(Arc::new(Shared { layers, held: 0.into(), seeds: 0.into() }))
+        Rules::new(Arc::new(Shared {
+            layers,
+            controls: Weak::new(),
+            held: 0.into(),
+            seeds: 0.into(),
+        }))
     }
 
     fn fails(rules: &mut Rules, op: Op, range: ByteRange) -> bool {

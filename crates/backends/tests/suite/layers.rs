@@ -149,6 +149,7 @@ fn what_hangs_goes_on_when_it_is_released_and_not_before() {
 #[test]
 fn a_volume_that_hangs_is_busy_when_it_is_full() {
     let (mut on_loop, _) = on_loop(memory(), &[Layer::new(Effect::Hang, Ops::ALL)], DRIVERS[0]);
+    // Nobody can release it, so nobody looks.
     for tag in 0..1024 {
         let (channel, queue) = on_loop.channel();
         let request = Request::new(tag, Op::Flush, ByteRange::new(0, 0), None);
