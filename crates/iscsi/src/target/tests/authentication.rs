@@ -75,10 +75,8 @@ impl Bench {
         let status = got.as_pdu::<LoginResponse>().status.get();
         assert!(got.data.is_empty(), "a refusal tells nothing: {got:?}");
         assert_eq!(self.closed(), CloseReason::LoginRefused(status));
-        assert_eq!(
-            self.connection.login_identity().map(|id| id.initiator_name.as_str()),
-            Some(INITIATOR)
-        );
+        let who = self.connection.login_identity().map(|id| id.initiator_name.as_str());
+        assert_eq!(who, Some(INITIATOR));
         (status, self.connection.authentication_error())
     }
 }
@@ -331,20 +329,14 @@ fn a_challenge_is_used_once_and_never_again() {
 }
 
 #[test]
-fn without_randomness_there_is_no_challenge() {
+fn without_randomness_there_is_no_challenge_and_the_layer_above_may_refuse_before() {
     let mut bench = guarded();
     bench.site.random.set(32);
     bench.say(0x00, &hello(&["AuthMethod=CHAP"]));
     let got = bench.say(0x00, &["CHAP_A=8".into()]);
     assert_eq!(bench.refusal(&got), (0x0300, None));
-}
-
-#[test]
-fn the_layer_above_may_refuse_before_anything_is_proved() {
-    let mut bench = guarded();
-    let keys =
-        ["InitiatorName=iqn.2026-11.local.lunet:busy".into(), format!("TargetName={TARGET}")];
-    let got = bench.say(0x81, &keys);
+    let busy = "InitiatorName=iqn.2026-11.local.lunet:busy";
+    let got = guarded().say(0x81, &owned(&[busy, &format!("TargetName={TARGET}")]));
     assert_eq!(got.as_pdu::<LoginResponse>().status.get(), 0x0301);
 }
 
