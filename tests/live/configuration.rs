@@ -120,3 +120,27 @@ fn the_demo_becomes_a_file_when_it_is_changed() -> Result<()> {
     server.stop()?;
     Ok(())
 }
+
+#[test]
+fn what_the_server_refuses_is_undone() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let mut two = open(&server, TWO, 0)?;
+    let path = server.data().join("lunet.toml");
+    // Reservations that nobody can read: who may write to the volume is not known.
+    let kept = server.data().join("n.reservations");
+    fs::write(&kept, "damaged")?;
+    let new = "[volumes.n]\nbackend = 'file'\nsize = '1MiB'\n";
+    let text = FILE.replace("'32MiB'", "'48MiB'").replace("0 = 'b'", "0 = 'b', 1 = 'n'") + new;
+    fs::write(&path, &text)?;
+    let error = server.refuses(&["config", "apply"])?;
+    ensure!(error.contains("n.reservations is damaged"), "{error}");
+    ensure!(!server.data().join("n.img").exists(), "the new volume's file was left behind");
+    ensure!(fs::metadata(server.data().join("b.img"))?.len() == 32 * MIB, "the file has grown");
+    ensure!(ready(&mut two, 0)?.is_none() && capacity(&mut two, 0)? == 32 * MIB);
+    ensure!(server.tell(&["config", "show"])? == FILE);
+    fs::remove_file(&kept)?;
+    server.tell(&["config", "apply"])?;
+    ensure!(luns(&mut two)? == [0, 1]);
+    server.stop()?;
+    Ok(())
+}

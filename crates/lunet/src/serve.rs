@@ -44,7 +44,7 @@ pub fn serve(options: &Options) -> Result<()> {
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
     let _taken = take_data(&plan.data)?;
-    for problem in live::recover(&plan.data, &plan.config)? {
+    for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
         tracing::warn!("{problem}");
     }
     let machine = identity::machine(&plan.data)?;

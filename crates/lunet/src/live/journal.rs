@@ -60,6 +60,8 @@ pub enum Entry {
 #[serde(deny_unknown_fields)]
 struct Page {
     version: u32,
+    /// The configuration that decides.
+    file: PathBuf,
     entries: Vec<Entry>,
 }
 
@@ -71,14 +73,19 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Notes what a change touches, before it does.
+    /// Notes what a change touches, before it does. `file` is the configuration.
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn begin(data: &Path, mut entries: Vec<Entry>) -> Result<Self> {
+    pub fn begin(data: &Path, file: &Path, mut entries: Vec<Entry>) -> Result<Self> {
         let path = data.join(FILE);
-        entries.iter_mut().try_for_each(Entry::absolute).context("cannot tell where files are")?;
-        let page = Page { version: VERSION, entries };
+        // The next server may be started in another directory.
+        let mut absolute = || -> std::io::Result<PathBuf> {
+            entries.iter_mut().try_for_each(Entry::absolute)?;
+            std::path::absolute(file)
+        };
+        let file = absolute().context("cannot tell where files are")?;
+        let page = Page { version: VERSION, file, entries };
         let text = serde_json::to_vec_pretty(&page)?;
         files::replace(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, entries: page.entries })
@@ -96,11 +103,12 @@ impl Journal {
 }
 
 /// Ends the change that a killed server was at, before any volume is opened. `config` is what
-/// will be served. Gives back what could not be done, in sentences.
+/// `file` says and what will be served. Gives back what could not be done, in sentences.
 ///
 /// # Errors
-/// The journal cannot be read, or is not one.
-pub fn recover(data: &Path, config: &Config) -> Result<Vec<String>> {
+/// The journal cannot be read, is not one, or is about another configuration, by which alone it can
+/// be told what became of the change.
+pub fn recover(data: &Path, file: &Path, config: &Config) -> Result<Vec<String>> {
     let path = data.join(FILE);
     files::clear(&path);
     let text = match fs::read(&path) {
@@ -116,12 +124,18 @@ pub fn recover(data: &Path, config: &Config) -> Result<Vec<String>> {
             page.version
         );
     }
+    if std::path::absolute(file).ok().as_ref() != Some(&page.file) {
+        bail!(
+            "a change of {} was under way when lunet ended: start lunet with that configuration \
+             once, or remove {name} and what the change has left",
+            page.file.display()
+        );
+    }
     tracing::info!("a change was under way when lunet ended: it is finished or undone now");
     Ok(Journal { path, entries: page.entries }.settle(config))
 }
 
 impl Entry {
-    /// The next server may be started in another directory.
     fn absolute(&mut self) -> std::io::Result<()> {
         let paths = match self {
             Self::Made { path, .. } | Self::Grown { path, .. } | Self::Scratch { path } => {
@@ -142,13 +156,11 @@ impl Entry {
             Self::Gone { volume, paths } if find(volume).is_none() => {
                 paths.iter().map(|path| remove(path)).fold(Ok(()), Result::and)
             }
-            Self::Grown { volume, path, from, to } => {
-                match find(volume) {
-                    Some(found) if found.size() != Some(*to) => shrink(path, *from),
-                    // A volume that is gone has gone with its file, or left it as it is.
-                    _ => Ok(()),
-                }
-            }
+            Self::Grown { volume, path, from, .. } => match find(volume) {
+                // Only what has its old size was shown to nobody with the new one.
+                Some(found) if found.size().is_none_or(|size| size == *from) => shrink(path, *from),
+                _ => Ok(()),
+            },
             Self::Scratch { path } => remove(path),
             Self::Made { .. } | Self::Gone { .. } => Ok(()),
         }
@@ -221,26 +233,31 @@ mod tests {
 
     #[test]
     fn the_configuration_decides_what_becomes_of_a_change() {
-        for (size, length) in [(1024, 1024), (512, 512)] {
+        for (size, length) in [(1024, 1024), (512, 512), (2048, 1024)] {
             let data = filled();
             let path = data.path();
+            let toml = path.join("lunet.toml");
             let length_of = |name: &str| fs::metadata(path.join(name)).unwrap().len();
             // As if the server had been killed: once before, once after it was settled.
             for _ in 0..2 {
-                let journal = Journal::begin(path, entries(path)).unwrap();
+                let journal = Journal::begin(path, &toml, entries(path)).unwrap();
                 drop(journal);
-                assert_eq!(recover(path, &config(size)).unwrap(), [""; 0]);
+                assert_eq!(recover(path, &toml, &config(size)).unwrap(), [""; 0]);
                 assert_eq!(left(path), ["a", "a.img", "a.old", "a.older", "b.img"]);
                 assert_eq!((length_of("a.img"), length_of("b.img")), (length, 1024));
             }
-            assert_eq!(recover(path, &config(size)).unwrap(), [""; 0], "nothing was under way");
+            assert_eq!(
+                recover(path, &toml, &config(size)).unwrap(),
+                [""; 0],
+                "nothing was under way"
+            );
         }
     }
 
     #[test]
     fn a_change_that_ends_settles_the_same_way() {
         let data = filled();
-        let journal = Journal::begin(data.path(), entries(data.path())).unwrap();
+        let journal = Journal::begin(data.path(), Path::new("x"), entries(data.path())).unwrap();
         assert_eq!(journal.settle(&config(1024)), [""; 0]);
         assert_eq!(left(data.path()), ["a", "a.img", "a.old", "a.older", "b.img"]);
     }
@@ -250,7 +267,7 @@ mod tests {
         let data = filled();
         fs::remove_file(data.path().join("scratch")).unwrap();
         fs::create_dir(data.path().join("scratch")).unwrap();
-        let journal = Journal::begin(data.path(), entries(data.path())).unwrap();
+        let journal = Journal::begin(data.path(), Path::new("x"), entries(data.path())).unwrap();
         let problems = journal.settle(&config(512));
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].starts_with("cannot remove") && problems[0].contains("scratch"));
@@ -260,10 +277,16 @@ mod tests {
     #[test]
     fn a_file_that_is_no_journal_is_left_alone() {
         let data = TempDir::new().unwrap();
-        for text in ["", "{}", "{\"version\": 2, \"entries\": []}"] {
+        for (text, words) in [
+            ("", "is no journal"),
+            ("{}", "is no journal"),
+            ("{\"version\": 2, \"file\": \"/x\", \"entries\": []}", "of version 2"),
+            ("{\"version\": 1, \"file\": \"/y\", \"entries\": []}", "a change of /y was under way"),
+        ] {
             fs::write(data.path().join(FILE), text).unwrap();
-            let error = recover(data.path(), &config(512)).unwrap_err().to_string();
-            assert!(error.contains(FILE), "{error}");
+            let error = recover(data.path(), Path::new("/x"), &config(512)).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(FILE) && error.contains(words), "{error}");
             assert_eq!(left(data.path()), [FILE]);
         }
     }

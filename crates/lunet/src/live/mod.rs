@@ -184,7 +184,7 @@ impl Manager {
         if entries.is_empty() {
             return work();
         }
-        let journal = Journal::begin(&now.plan.data, entries)?;
+        let journal = Journal::begin(&now.plan.data, &self.file, entries)?;
         let result = work();
         for problem in journal.settle(&self.now().plan.config) {
             tracing::warn!("{problem}");

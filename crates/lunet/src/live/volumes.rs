@@ -161,6 +161,8 @@ impl Manager {
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !open.config.read_only);
         let mut paths = serve::kept(&now.plan.data, name).to_vec();
+        // Of a link, what it leads to as well.
+        paths.extend(file.iter().filter_map(|file| file.canonicalize().ok()));
         paths.extend(file.clone());
         let entries = vec![Entry::Gone { volume: name.to_owned(), paths }];
         self.noted(now, entries, || {
