@@ -1,7 +1,7 @@
 //! EXTENDED COPY between volumes of all kinds, and what becomes of it when something is in the way.
 
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
 use lunet_block::Op;
@@ -12,7 +12,7 @@ use lunet_ring::DriverChoice;
 use crate::support::client::{Client, rw16};
 use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake};
 use crate::support::record::Recording;
-use crate::support::{config, file_volume, memory, on_each_driver, stalling, start};
+use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
@@ -47,17 +47,6 @@ fn read_all(client: &mut Client, lun: u16, lba: u64, blocks: u32) -> Vec<u8> {
         all.extend(data);
     }
     all
-}
-
-fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]
@@ -187,9 +176,10 @@ fn an_immediate_copy_goes_on_by_itself() {
         let segments = [Segment::blocks((0, 1), 16_384, 0, 512)];
         let list = lid4(0x0102_0304, true, &cscds, &segments);
         assert_eq!(send(&mut client, 0, 1, 0, list).status, GOOD);
-        let status = until("the copy has ended", || {
-            let status = receive(&mut client, 0, 0x05, 0x0102_0304, 64).expect("a status");
-            (status[5] != 0x12).then_some(status)
+        let mut status = Vec::new();
+        until("the copy has ended", || {
+            status = receive(&mut client, 0, 0x05, 0x0102_0304, 64).expect("a status");
+            status[5] != 0x12
         });
         assert_eq!((status[4], status[5], status.len()), (1, 0x01, 32));
         assert_eq!(status[16..26], [0, 0, 0, 0, 0, 0x80, 0, 0, 0, 1]);
@@ -213,7 +203,7 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
         assert_eq!(client.write(0, 0, pattern(1 << 20, 1)), GOOD);
         gate.close();
         let copy = begin(&mut client, 0, 0, 0, list());
-        until("writes are held", || (gate.held() > 0).then_some(()));
+        until("writes are held", || gate.held() > 0);
         let twice = send(&mut client, 0, 0, 0, list());
         assert_eq!(sense(&twice), (5, 0x00, 0x16), "the list identifier is in use");
         let answer = client.manage(TmfFunction::AbortTask, 0, Some(copy));
@@ -223,7 +213,7 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
         let again = send(&mut client, 0, 0, 0, list());
         assert_eq!(again.status, BUSY, "so another one must wait");
         gate.open();
-        until("the fence is gone", || (client.write(1, 100, vec![2; 512]) == GOOD).then_some(()));
+        until("the fence is gone", || client.write(1, 100, vec![2; 512]) == GOOD);
         assert_eq!(client.read(1, 100, 1), (GOOD, vec![2; 512]), "the copy did not overtake");
         drop(client);
         assert!(server.stop(Duration::ZERO).flushed);
@@ -251,17 +241,17 @@ fn copy_operation_abort_ends_both_kinds() {
     };
     gate.close();
     let foreground = begin(&mut client, 0, 0, 0, lid1(8, 0, &cscds, &segments));
-    until("writes are held", || (gate.held() > 0).then_some(()));
+    until("writes are held", || gate.held() > 0);
     assert_eq!(client.finish(0, &abort(8), Data::None).status, GOOD);
     let Outcome::Completed(ended) = client.outcome(foreground).outcome else {
         panic!("the command is answered")
     };
     assert_eq!(ended.status, TASK_ABORTED);
     gate.open();
-    until("the fence is gone", || (client.write(1, 0, vec![2; 512]) == GOOD).then_some(()));
+    until("the fence is gone", || client.write(1, 0, vec![2; 512]) == GOOD);
     gate.close();
     assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
-    until("writes are held", || (gate.held() > 0).then_some(()));
+    until("writes are held", || gate.held() > 0);
     assert_eq!(receive(&mut client, 0, 0x05, 9, 64).expect("a status")[5], 0x12);
     assert_eq!(client.finish(0, &abort(9), Data::None).status, GOOD);
     for list in [8, 9] {
@@ -287,7 +277,7 @@ fn a_reset_of_the_destination_interrupts_a_copy_of_another_unit() {
     gate.close();
     let segments = [Segment::blocks((0, 1), 16_384, 0, 0)];
     let copy = begin(&mut client, 0, 0, 0, lid1(8, 0, &cscds, &segments));
-    until("writes are held", || (gate.held() > 0).then_some(()));
+    until("writes are held", || gate.held() > 0);
     assert_eq!(other.manage(TmfFunction::LogicalUnitReset, 1, None), TmfResponse::Complete);
     wake(&mut other, 1..2);
     assert_eq!(other.write(1, 16_000, vec![1; 512]), BUSY, "the copy may still land there");
@@ -297,7 +287,7 @@ fn a_reset_of_the_destination_interrupts_a_copy_of_another_unit() {
     };
     assert_eq!(sense(&ended), (COPY_ABORTED, 0x0D, 0x01));
     assert_eq!(ended.sense[ended.sense[9] as usize], TASK_ABORTED);
-    until("the fence is gone", || (other.write(1, 0, vec![2; 512]) == GOOD).then_some(()));
+    until("the fence is gone", || other.write(1, 0, vec![2; 512]) == GOOD);
     drop((client, other));
     server.stop(Duration::ZERO);
 }
@@ -376,14 +366,14 @@ fn a_session_that_ends_takes_its_copies_with_it() {
     let segments = [Segment::blocks((0, 1), 4096, 0, 0), Segment::blocks((0, 1), 8, 0, 20_000)];
     gate.close();
     assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
-    until("writes are held", || (gate.held() > 0).then_some(()));
+    until("writes are held", || gate.held() > 0);
     let mut next = Client::login(address, 1);
     assert!(client.is_closed_by_server());
     wake(&mut next, 1..2);
     assert!(receive(&mut next, 0, 0x05, 9, 64).is_err(), "another session, another nexus");
     assert_eq!(next.write(1, 4000, vec![1; 512]), BUSY);
     gate.open();
-    until("the fence is gone", || (next.write(1, 4000, vec![2; 512]) == GOOD).then_some(()));
+    until("the fence is gone", || next.write(1, 4000, vec![2; 512]) == GOOD);
     assert_eq!(next.read(1, 20_000, 8).1, vec![0; 4096], "the next segment never began");
     drop(next);
     server.stop(Duration::ZERO);
@@ -392,7 +382,9 @@ fn a_session_that_ends_takes_its_copies_with_it() {
 #[test]
 fn a_small_arena_is_enough() {
     on_each_driver(|driver| {
-        let mut config = config(vec![memory(64), memory(64)], driver);
+        // These two go through buffers.
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut config = config(vec![file_volume(&dir), memory(64)], driver);
         config.limits.buffer_bytes = 1 << 20;
         let (server, address) = start(config);
         let mut clients: Vec<Client> = (0..4).map(|n| Client::login(address, n)).collect();
@@ -403,6 +395,9 @@ fn a_small_arena_is_enough() {
                 wake(client, 1..2);
                 let cscds = [cscd_of(client, 0), cscd_of(client, 1)];
                 let at = n as u64 * 16_384;
+                for lba in (at..at + 16_384).step_by(2048) {
+                    assert_eq!(client.write(0, lba, vec![n as u8 + 1; 1 << 20]), GOOD);
+                }
                 let segments = [Segment::blocks((0, 1), 16_384, at, at)];
                 begin(client, 0, 0, 0, lid1(1, 0, &cscds, &segments))
             })
@@ -412,6 +407,10 @@ fn a_small_arena_is_enough() {
                 panic!("no answer")
             };
             assert_eq!(answer.status, GOOD, "{:?}", answer.sense);
+        }
+        for at in [0, 20_000, 40_000, 65_535] {
+            let wanted = vec![(at / 16_384) as u8 + 1; 512];
+            assert_eq!(clients[0].read(1, at, 1), (GOOD, wanted));
         }
         drop(clients);
         server.stop(Duration::ZERO);
