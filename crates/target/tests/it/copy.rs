@@ -10,7 +10,7 @@ use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
-use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake};
+use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake, written};
 use crate::support::record::Recording;
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
@@ -220,11 +220,6 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
     }
 }
 
-/// Data in the first 8 MiB of LUN 0: what was never written would be copied as a hole.
-fn written(client: &mut Client) {
-    assert_eq!(client.write(0, 0, vec![7; 8 << 20]), GOOD);
-}
-
 #[test]
 fn copy_operation_abort_ends_both_kinds() {
     let (stalled, gate) = stalling(16);
@@ -352,30 +347,6 @@ fn without_write_cache_each_segment_is_stable() {
     record.lock().expect("nobody panics").clear();
     assert_eq!(copied(), [write, Op::Flush, write, Op::Flush]);
     drop((client, holder));
-    server.stop(Duration::ZERO);
-}
-
-#[test]
-fn a_session_that_ends_takes_its_copies_with_it() {
-    let (stalled, gate) = stalling(16);
-    let (server, address) = start(config(vec![memory(16), stalled], DriverChoice::Auto));
-    let mut client = Client::login(address, 1);
-    written(&mut client);
-    wake(&mut client, 1..2);
-    let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-    let segments = [Segment::blocks((0, 1), 4096, 0, 0), Segment::blocks((0, 1), 8, 0, 20_000)];
-    gate.close();
-    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
-    until("writes are held", || gate.held() > 0);
-    let mut next = Client::login(address, 1);
-    assert!(client.is_closed_by_server());
-    wake(&mut next, 1..2);
-    assert!(receive(&mut next, 0, 0x05, 9, 64).is_err(), "another session, another nexus");
-    assert_eq!(next.write(1, 4000, vec![1; 512]), BUSY);
-    gate.open();
-    until("the fence is gone", || next.write(1, 4000, vec![2; 512]) == GOOD);
-    assert_eq!(next.read(1, 20_000, 8).1, vec![0; 4096], "the next segment never began");
-    drop(next);
     server.stop(Duration::ZERO);
 }
 

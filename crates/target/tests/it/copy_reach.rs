@@ -12,11 +12,14 @@ use lunet_scsi::{Identity, Unit};
 use lunet_target::{Access, Guard, Initiators, Layout, TargetEntry, User, VolumeEntry};
 
 use crate::support::client::Client;
-use crate::support::copy::{Segment, begin, cscd_named, lid1, receive, send, wake};
+use crate::support::copy::{
+    Segment, begin, cscd_named, cscd_of, lid1, lid4, receive, send, wake, written,
+};
 use crate::support::{TARGET, config, memory, stalling, start, until};
 
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
 const NOT_REACHABLE: (u8, u8, u8) = (0x0A, 0x0D, 0x02);
 const B: &str = "iqn.2026-11.local.lunet:host-b";
 
@@ -157,4 +160,28 @@ fn a_destination_that_goes_ends_the_copy() {
     assert_eq!(copy(&mut client, 0, 2).status, GOOD);
     drop(client);
     assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn a_session_that_ends_takes_its_copies_with_it() {
+    let (stalled, gate) = stalling(16);
+    let (server, address) = start(config(vec![memory(16), stalled], DriverChoice::Auto));
+    let mut client = Client::login(address, 1);
+    written(&mut client);
+    wake(&mut client, 1..2);
+    let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
+    let segments = [Segment::blocks((0, 1), 4096, 0, 0), Segment::blocks((0, 1), 8, 0, 20_000)];
+    gate.close();
+    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
+    until("writes are held", || gate.held() > 0);
+    let mut next = Client::login(address, 1);
+    assert!(client.is_closed_by_server());
+    wake(&mut next, 1..2);
+    assert!(receive(&mut next, 0, 0x05, 9, 64).is_err(), "another session, another nexus");
+    assert_eq!(next.write(1, 4000, vec![1; 512]), BUSY);
+    gate.open();
+    until("the fence is gone", || next.write(1, 4000, vec![2; 512]) == GOOD);
+    assert_eq!(next.read(1, 20_000, 8).1, vec![0; 4096], "the next segment never began");
+    drop(next);
+    server.stop(Duration::ZERO);
 }

@@ -13,6 +13,11 @@ pub fn wake(client: &mut Client, luns: Range<u16>) {
     }
 }
 
+/// Data in the first 8 MiB of LUN 0: what was never written would be copied as a hole.
+pub fn written(client: &mut Client) {
+    assert_eq!(client.write(0, 0, vec![7; 8 << 20]), 0);
+}
+
 /// An identification descriptor with the name that page 83h gives the unit first.
 pub fn cscd_of(client: &mut Client, lun: u16) -> Vec<u8> {
     let tag = client.start(lun, &[0x12, 1, 0x83, 0, 255, 0], Data::Read(vec![0; 255]));
