@@ -149,7 +149,7 @@ fn parts(page: &mut String) {
 
 fn tests(page: &mut String, runs: &Runs, names: &[String]) {
     page.push_str(
-        "\n## Every test\n\n| test | passed in | skipped in, with the tool's own reason | not started in |\n\
+        "\n## Every test\n\n| test | passed in | skipped in, with the tool's own reason, or unfit | not started in |\n\
          |---|---|---|---|\n",
     );
     for name in names {
@@ -164,7 +164,10 @@ fn tests(page: &mut String, runs: &Runs, names: &[String]) {
                     skipped.entry(why.join("; ")).or_default().push(place);
                 }
                 Some(Verdict::LeftOut(why)) => left_out.entry(why).or_default().push(place),
-                Some(Verdict::Failed(_) | Verdict::Hung | Verdict::Unfit(_)) | None => {}
+                Some(Verdict::Unfit(why)) => {
+                    skipped.entry(format!("unfit: {why}")).or_default().push(place);
+                }
+                Some(Verdict::Failed(_) | Verdict::Hung) | None => {}
             }
         }
         let because = |(why, places): (&str, &Vec<&str>)| {
