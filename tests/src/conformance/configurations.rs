@@ -135,6 +135,8 @@ fn kinds() -> Vec<Configuration> {
     let more = |line: &str| format!("{thin}\n{line}");
     let delays = "layers = [{ delay = \"500ms\", on = \"write\", to = \"4KiB\" }, \
                   { delay = \"5ms\", on = \"write\" }]";
+    // Not on a disk, which other tests may keep busy: the delay is all there is.
+    let slow = format!("backend = \"memory\"\nsize = {SIZE}\n{delays}");
     let read_only = "backend = \"file\"\nread-only = true";
     vec![
         Configuration::new("thin", "a thin file, as it comes", &thin),
@@ -161,7 +163,7 @@ fn kinds() -> Vec<Configuration> {
             server: "shards = 1".into(),
             slow: true,
             leaves_out: need_no_delay,
-            ..Configuration::new("slow", "a file that is slow to write", &more(delays))
+            ..Configuration::new("slow", "memory that is slow to write", &slow)
         },
     ]
 }
