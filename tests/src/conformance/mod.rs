@@ -24,8 +24,8 @@ pub use verdict::Verdict;
 /// The program that this module runs.
 pub const PROGRAM: &str = "iscsi-test-cu";
 
-/// `Sanitize.Reset` sleeps a minute between two looks, and there may be two.
-const LIMIT: Duration = Duration::from_secs(150);
+/// `Sanitize.Reset` sleeps a minute after each look that finds SANITIZE at work, or a unit attention of the resets before.
+const LIMIT: Duration = Duration::from_secs(270);
 
 /// The words of a failed test that was answered BUSY. A target may (SAM-5 5.3.1) while the blocks of an aborted write are
 /// still on their way to the medium, and initiators try again. The tool does not.
