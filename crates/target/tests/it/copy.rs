@@ -359,16 +359,20 @@ fn a_small_arena_is_enough() {
         config.limits.buffer_bytes = 1 << 20;
         let (server, address) = start(config);
         let mut clients: Vec<Client> = (0..4).map(|n| Client::login(address, n)).collect();
+        // Before any copy has the memory: a write may be told that there is none left.
+        for (n, client) in clients.iter_mut().enumerate() {
+            wake(client, 1..2);
+            let at = n as u64 * 16_384;
+            for lba in (at..at + 16_384).step_by(2048) {
+                assert_eq!(client.write(0, lba, vec![n as u8 + 1; 1 << 20]), GOOD);
+            }
+        }
         let tags: Vec<_> = clients
             .iter_mut()
             .enumerate()
             .map(|(n, client)| {
-                wake(client, 1..2);
                 let cscds = [cscd_of(client, 0), cscd_of(client, 1)];
                 let at = n as u64 * 16_384;
-                for lba in (at..at + 16_384).step_by(2048) {
-                    assert_eq!(client.write(0, lba, vec![n as u8 + 1; 1 << 20]), GOOD);
-                }
                 let segments = [Segment::blocks((0, 1), 16_384, at, at)];
                 begin(client, 0, 0, 0, lid1(1, 0, &cscds, &segments))
             })
