@@ -1,4 +1,4 @@
-//! libiscsi's own test suite, on the few configurations that together run all of it. `make conformance` runs it on many more.
+//! libiscsi's own test suite, on the configurations that together run all of it. `make conformance` runs it on many more.
 
 use std::thread;
 

@@ -271,11 +271,13 @@ fn needs_delay(name: &str) -> Option<&'static str> {
 }
 
 /// The few configurations that together run every test that can run at all.
-pub const SELECTION: [&str; 6] = [
+pub const SELECTION: [&str; 8] = [
     "two-portals",
     "full",
     "removable",
     "read-only",
+    "write-protected",
+    "slow",
     "memory-512e-epoll-digests",
     "file-4kn-io_uring",
 ];
