@@ -189,7 +189,7 @@ fn an_unknown_target_is_refused_with_its_own_status() -> Result<()> {
         anyhow::bail!("logged in to a target that does not exist");
     };
     // RFC 7143 11.13.5: initiator error, not found.
-    ensure!(error.to_string().contains("(02, 03)"), "{error}");
+    ensure!(error.to_string().contains("status 0203"), "{error}");
     server.stop()?;
     Ok(())
 }
