@@ -8,12 +8,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Reply, Task};
 use crate::cdb::Cdb;
 use crate::execute::{Cx, Outcome};
 use crate::reserve::Port;
 use crate::sense::{Code, Key, Sense};
-use crate::unit::{MAX_PARAMETER_LIST, Unit};
+use crate::unit::Unit;
 
 /// What a unit lets a target port group do. TRANSITIONING and OFFLINE are not used: a change is one step,
 /// and a portal that is gone does not answer.
@@ -315,17 +315,7 @@ pub(crate) fn report(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
 
 /// SET TARGET PORT GROUPS (SPC-5 6.45): fetches the parameter list.
 pub(crate) fn set(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    let len = cx.cdb.be32(6);
-    if len == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let action = if len > MAX_PARAMETER_LIST || cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        Action::Parameters(Parameters { kind: ParameterKind::SetTargetPortGroups, len })
-    };
-    Ok(Task { action, transfer })
+    Ok(cx.optional_list(ParameterKind::SetTargetPortGroups, cx.cdb.be32(6), 0))
 }
 
 /// Decodes the parameter list of SET TARGET PORT GROUPS.

@@ -3,14 +3,14 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::action::{Action, CommandIn, ParameterKind, Parameters, Reply, Task};
+use crate::action::{Action, CommandIn, ParameterKind, Parameters, Reply, Task, Transfer};
 use crate::cdb::Cdb;
 use crate::copy::{self, extended, rod};
 use crate::nexus::Nexus;
 use crate::opcodes::{self, Handler, Needs, Opcode};
 use crate::reserve::Guard;
 use crate::sense::{Code, Key, Sense};
-use crate::unit::{Target, Unit};
+use crate::unit::{MAX_PARAMETER_LIST, Target, Unit};
 
 /// What a command sees while it is decoded.
 pub(crate) struct Cx<'a> {
@@ -26,6 +26,26 @@ impl Cx<'_> {
     pub fn data_in(&self, mut data: Vec<u8>, allocation: u32) -> Task {
         data.truncate(allocation as usize);
         Task::reply(Reply::data(data))
+    }
+
+    /// Fetches a parameter list of `len` bytes. Fewer than `least`, more than lunet fetches, or more than the
+    /// initiator means to send is PARAMETER LIST LENGTH ERROR.
+    pub fn parameter_list(&self, kind: ParameterKind, len: u32, least: u32) -> Task {
+        let fits = (least..=MAX_PARAMETER_LIST).contains(&len) && self.command.expects_write >= len;
+        let action = if fits {
+            Action::Parameters(Parameters { kind, len })
+        } else {
+            Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
+        };
+        Task { action, transfer: Transfer { data_in: 0, data_out: u64::from(len) } }
+    }
+
+    /// The same for a list that may be left out: a length of 0 moves nothing, which is no error.
+    pub fn optional_list(&self, kind: ParameterKind, len: u32, least: u32) -> Task {
+        match len {
+            0 => Task::reply(Reply::GOOD),
+            _ => self.parameter_list(kind, len, least),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! MODE SELECT (SPC-5 6.11, 6.12). What can be changed is in [`Modes`](crate::Modes). It is not saved.
 
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Reply};
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
@@ -24,16 +24,7 @@ fn select(cx: &Cx<'_>, len: u32, kind: ParameterKind) -> Outcome {
         return Err(Sense::invalid_cdb(1, 4));
     }
     cx.cdb.must_be_zero(1, 0x03)?;
-    if len == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let action = if cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        Action::Parameters(Parameters { kind, len })
-    };
-    Ok(Task { action, transfer })
+    Ok(cx.optional_list(kind, len, 0))
 }
 
 /// Decodes the parameter list: header, block descriptor, pages. All is checked before anything takes

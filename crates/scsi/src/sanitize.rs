@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Reply, Task};
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense};
 use crate::state::Sanitation;
@@ -65,14 +65,7 @@ pub(crate) fn overwrite(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     if len <= HEADER as u32 || len > HEADER as u32 + unit.caps.block_size {
         return Err(Sense::invalid_cdb(7, 7));
     }
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let action = if cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        let kind = ParameterKind::Overwrite { immediate, restricted };
-        Action::Parameters(Parameters { kind, len })
-    };
-    Ok(Task { action, transfer })
+    Ok(cx.parameter_list(ParameterKind::Overwrite { immediate, restricted }, len, 0))
 }
 
 /// BLOCK ERASE.

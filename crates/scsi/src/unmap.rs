@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use lunet_block::BlockRange;
 
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Reply};
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
@@ -15,17 +15,7 @@ const DESCRIPTOR: usize = 16;
 pub(crate) fn unmap(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
     // ANCHOR: ANC_SUP is 0.
     cx.cdb.must_be_zero(1, 0x01)?;
-    let len = u32::from(cx.cdb.be16(7));
-    if len == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let action = if (len as usize) < HEADER || cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        Action::Parameters(Parameters { kind: ParameterKind::Unmap, len })
-    };
-    Ok(Task { action, transfer })
+    Ok(cx.optional_list(ParameterKind::Unmap, u32::from(cx.cdb.be16(7)), HEADER as u32))
 }
 
 /// Decodes the parameter list. All descriptors are checked before the first takes effect.

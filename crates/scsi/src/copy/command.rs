@@ -1,10 +1,9 @@
 //! The command blocks of THIRD-PARTY COPY OUT (83h) and IN (84h).
 
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Task};
 use crate::copy::{About, Query, Request, limits};
 use crate::execute::{Cx, Outcome};
-use crate::sense::{Code, Sense};
-use crate::unit::{MAX_PARAMETER_LIST, Unit};
+use crate::unit::Unit;
 
 /// EXTENDED COPY(LID1) (SPC-5 6.5).
 pub(crate) fn extended_lid1(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -61,17 +60,7 @@ fn query(cx: &Cx<'_>, about: About, list: u32) -> Outcome {
     Ok(Task::still(Action::Copy(Request::Query(Query { about, list, allocation }))))
 }
 
-/// A command with a parameter list. A length of 0 moves nothing, which is no error.
+/// A command with a parameter list.
 fn list(cx: &Cx<'_>, kind: ParameterKind) -> Outcome {
-    let len = cx.cdb.be32(10);
-    if len == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let action = if len > MAX_PARAMETER_LIST || cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        Action::Parameters(Parameters { kind, len })
-    };
-    Ok(Task { action, transfer })
+    Ok(cx.optional_list(kind, cx.cdb.be32(10), 0))
 }

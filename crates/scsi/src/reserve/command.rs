@@ -4,10 +4,10 @@
 use alloc::vec::Vec;
 
 use super::{InitiatorPort, Kind};
-use crate::action::{Action, ParameterKind, Parameters, Reply, Task, Transfer};
+use crate::action::{Action, ParameterKind, Task};
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense};
-use crate::unit::{MAX_PARAMETER_LIST, Unit};
+use crate::unit::Unit;
 
 /// A command on the reservations of a logical unit, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,15 +184,8 @@ pub(crate) fn persistent_out(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
         _ => 0,
     };
     let len = cx.cdb.be32(5);
-    let transfer = Transfer { data_in: 0, data_out: u64::from(len) };
-    let fits = (LIST as u32..=MAX_PARAMETER_LIST).contains(&len);
-    let action = if !fits || cx.command.expects_write < len {
-        Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)))
-    } else {
-        let kind = ParameterKind::PersistentReserveOut { action, scope_and_kind };
-        Action::Parameters(Parameters { kind, len })
-    };
-    Ok(Task { action, transfer })
+    let kind = ParameterKind::PersistentReserveOut { action, scope_and_kind };
+    Ok(cx.parameter_list(kind, len, LIST as u32))
 }
 
 /// SCOPE, which must be the logical unit, and TYPE, in byte 2 of the command block.
