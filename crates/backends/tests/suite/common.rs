@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lunet_backends::{Access, Channel, FileSpec, Storage, Volume, VolumeSpec, parse_disk_token};
+use lunet_backends::{
+    Access, Channel, FileSpec, Provisioning, Storage, Volume, VolumeSpec, parse_disk_token,
+};
 use lunet_block::conformance::Driver;
 use lunet_block::{ByteRange, Caps, Error, IoDone, Op, Request, Submit};
 use lunet_ring::{Config, DriverChoice, Event, MAX_BUF, Payload, Ring};
@@ -132,6 +134,17 @@ impl Driver for OnLoop {
 pub fn file(path: &Path, size: u64, access: Access) -> VolumeSpec {
     let path = path.to_path_buf();
     let file = FileSpec { size: Some(size), create: true, access, ..FileSpec::new(path) };
+    VolumeSpec::new(Storage::File(file))
+}
+
+/// The same with all of its space taken at once.
+pub fn full(path: &Path, size: u64) -> VolumeSpec {
+    let file = FileSpec {
+        size: Some(size),
+        create: true,
+        provisioning: Provisioning::Full,
+        ..FileSpec::new(path.to_path_buf())
+    };
     VolumeSpec::new(Storage::File(file))
 }
 

@@ -4,28 +4,16 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use lunet_backends::{
-    Access, FileSpec, OpenError, Provisioning, Storage, Volume, VolumeSpec, grow, open,
-};
+use lunet_backends::{Access, FileSpec, OpenError, Storage, Volume, VolumeSpec, grow, open};
 use lunet_block::{Error, Op};
 use lunet_ring::DriverChoice;
 
-use crate::common::{LoopDevice, OnLoop, file};
+use crate::common::{LoopDevice, OnLoop, file, full};
 
 const SIZE: u64 = 16 << 20;
 
 fn thin(path: &Path, size: u64) -> VolumeSpec {
     file(path, size, Access::Buffered)
-}
-
-fn full(path: &Path, size: u64) -> VolumeSpec {
-    let file = FileSpec {
-        size: Some(size),
-        create: true,
-        provisioning: Provisioning::Full,
-        ..FileSpec::new(path.to_path_buf())
-    };
-    VolumeSpec::new(Storage::File(file))
 }
 
 fn opened(spec: &VolumeSpec) -> Volume {

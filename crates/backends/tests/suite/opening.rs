@@ -4,10 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::common::{LoopDevice, Mounted, file};
-use lunet_backends::{
-    Access, FileSpec, OpenError, Provisioning, Storage, Volume, VolumeSpec, open,
-};
+use crate::common::{LoopDevice, Mounted, file, full};
+use lunet_backends::{Access, FileSpec, OpenError, Storage, Volume, VolumeSpec, open};
 use lunet_block::Support;
 
 const SIZE: u64 = 16 << 20;
@@ -18,16 +16,6 @@ fn existing(path: &Path) -> VolumeSpec {
 
 fn thin(path: &Path) -> VolumeSpec {
     file(path, SIZE, Access::Buffered)
-}
-
-fn full(path: &Path, size: u64) -> VolumeSpec {
-    let file = FileSpec {
-        size: Some(size),
-        create: true,
-        provisioning: Provisioning::Full,
-        ..FileSpec::new(path.to_path_buf())
-    };
-    VolumeSpec::new(Storage::File(file))
 }
 
 /// The refusal: one sentence that names the path.
