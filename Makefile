@@ -7,7 +7,7 @@ CARGO ?= cargo
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kills bench conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-host lab test-lab test-kills bench conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -17,11 +17,21 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 	@scripts/install-missing build
 	$(CARGO) run --locked --release -p lunet -- serve
 
-test: lint ## everything: install what is missing, lint, unit tests, real clients, short fuzzing
+test: test-host test-lab ## everything: what test-host and test-lab do
+
+test-host: lint ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 	$(CARGO) test --locked --no-fail-fast --workspace --exclude lunet-e2e
 	@if [ -d fuzz ]; then $(MAKE) fuzz; fi
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) test --locked --no-fail-fast -p lunet-e2e
+
+lab: prepare ## build the lab's guest: a Debian kernel with real initiators and ZFS (root; cached)
+	lab/image
+	lab/zfs
+
+test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
+	$(CARGO) build --locked --release -p lunet
+	lab/test "$(SUITE)" "$(TEST)"
 
 test-kills: prepare ## kill the server KILLS times (default 1000) while what it serves changes
 	$(CARGO) build --locked --release -p lunet

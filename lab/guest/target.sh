@@ -1,0 +1,129 @@
+# Starting and ending the target. Sourced by lib.sh.
+
+# Starts the target with disks as LUN 0, 1, ... of $IQN: [NAME=VALUE ...]
+#
+#   size=MIB          of each disk that is a file (default 64)
+#   disks=N           so many files (default 1)
+#   path=A,B          these files or devices instead
+#   block=BYTES       logical block (default 512), physical=BYTES (default 4096)
+#   portals=A:P,B:P   default 127.0.0.1:3260
+#   chap=USER:SECRET  mutual=USER:SECRET
+target_start() {
+    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= i
+    [ $# = 0 ] || local "$@"
+    mkdir -p /var/lib/lab
+    if [ -z "$path" ]; then
+        for ((i = 0; i < disks; i++)); do
+            truncate -s "${size}M" /var/lib/lab/disk$i
+            path+=${path:+,}/var/lib/lab/disk$i
+        done
+    fi
+    "${LAB_TARGET}_start"
+}
+
+# --- lunet -----------------------------------------------------------------------------------------------------------------------
+
+lunet_start() {
+    local p i=0
+    {
+        printf '[[portal]]\naddress = "%s"\n' ${portals//,/ }
+        for p in ${path//,/ }; do
+            echo "[volumes.disk$i]"
+            i=$((i + 1))
+            # A device has its own size and blocks.
+            if [ -b "$p" ]; then
+                printf 'backend = "block"\npath = "%s"\n' "$p"
+                continue
+            fi
+            printf 'backend = "file"\npath = "%s"\n' "$p"
+            [ -z "$block" ] || echo "block-size = $block"
+            [ -z "$physical" ] || echo "physical-block-size = $physical"
+        done
+        printf '[[target]]\nname = "%s"\nluns = [' $IQN
+        for ((p = 0; p < i; p++)); do printf '"disk%d",' $p; done
+        echo ']'
+        [ -z "$chap" ] || printf 'user = [{ name = "%s", secret = "%s" }]\n' "${chap%%:*}" "${chap#*:}"
+        [ -z "$mutual" ] || printf 'mutual = { name = "%s", secret = "%s" }\n' "${mutual%%:*}" "${mutual#*:}"
+    } | serve
+}
+
+# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns.
+serve() {
+    local name=${1:-lunet}
+    mkdir -p /run/lunet /var/lib/lab/$name
+    (umask 077 && cat >/run/lunet/$name.toml)
+    start_again "$name"
+}
+
+# Starts it once more with the configuration that it has.
+start_again() {
+    local name=${1:-lunet} run=/run/lunet/${1:-lunet}
+    /host/lunet serve --config $run.toml --data /var/lib/lab/$name --socket $run.sock >$run.out 2>>$run.log &
+    echo $! >$run.pid
+    within 20 grep -q iscsi:// $run.out || { cat $run.log; return 1; }
+}
+
+# lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]
+ask() { /host/lunet "$@" --socket /run/lunet/lunet.sock; }
+
+# Ends lunet: by SIGTERM, or with -9 at once.
+stop() {
+    local name=${2:-lunet} pid
+    pid=$(cat /run/lunet/$name.pid)
+    kill "${1:--15}" "$pid" || true
+    within 40 eval "! kill -0 $pid 2>/dev/null"
+}
+
+# --- LIO, by configfs: targetcli would want a D-Bus daemon ------------------------------------------------------------------------
+
+lio_start() {
+    local core=/sys/kernel/config/target/core group=/sys/kernel/config/target/iscsi/$IQN/tpgt_1 p i=0 store
+    modprobe -a target_core_mod target_core_file target_core_iblock iscsi_target_mod
+    mkdir -p /etc/target /var/target "$group"
+    for p in ${path//,/ }; do
+        if [ -b "$p" ]; then
+            store=$core/iblock_$i/disk$i
+            mkdir -p "$store"
+            echo "udev_path=$p" >"$store/control"
+        else
+            store=$core/fileio_$i/disk$i
+            mkdir -p "$store"
+            echo "fd_dev_name=$p,fd_dev_size=$(stat -c %s "$p"),fd_buffered_io=1" >"$store/control"
+        fi
+        echo 1 >"$store/enable"
+        [ -b "$p" ] || [ -z "$block" ] || echo "$block" >"$store/attrib/block_size"
+        echo 1 >"$store/attrib/emulate_tpu"
+        # Before the LUN is there: without a serial, page 83h of the vital product data is malformed.
+        echo "lab-disk$i" >"$store/wwn/vpd_unit_serial"
+        mkdir "$group/lun/lun_$i"
+        ln -s "$store" "$group/lun/lun_$i/store"
+        i=$((i + 1))
+    done
+    for p in ${portals//,/ }; do mkdir "$group/np/$p"; done
+    echo 1 >"$group/attrib/generate_node_acls"
+    echo 0 >"$group/attrib/demo_mode_write_protect"
+    echo 128 >"$group/attrib/default_cmdsn_depth"
+    echo $([ -n "$chap" ] && echo 1 || echo 0) >"$group/attrib/authentication"
+    [ -z "$chap" ] || { echo -n "${chap%%:*}" >"$group/auth/userid"; echo -n "${chap#*:}" >"$group/auth/password"; }
+    [ -z "$mutual" ] || { echo -n "${mutual%%:*}" >"$group/auth/userid_mutual"; echo -n "${mutual#*:}" >"$group/auth/password_mutual"; }
+    echo 1 >"$group/enable"
+}
+
+lio_clear() {
+    local target=/sys/kernel/config/target/iscsi/$IQN group=/sys/kernel/config/target/iscsi/$IQN/tpgt_1
+    [ -d "$target" ] || return 0
+    echo 0 >"$group/enable"
+    rmdir "$group"/np/*
+    rm -f "$group"/lun/lun_*/store
+    rmdir "$group"/lun/lun_* "$group" "$target"
+    rmdir /sys/kernel/config/target/core/*_*/disk* /sys/kernel/config/target/core/*_*
+}
+
+# --- both ------------------------------------------------------------------------------------------------------------------------
+
+target_clear() {
+    local p
+    for p in /run/lunet/*.pid; do [ -e "$p" ] && kill -9 "$(cat "$p")"; done
+    rm -rf /run/lunet
+    lio_clear
+}
