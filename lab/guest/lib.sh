@@ -76,6 +76,7 @@ clear_up() {
     multipath -F
     initiator_clear
     target_clear
+    zfs_clear
     losetup -D
     rm -rf /var/lib/lab /mnt/*
     true
@@ -84,3 +85,4 @@ clear_up() {
 . /host/guest/target.sh
 . /host/guest/initiator.sh
 . /host/guest/network.sh
+. /host/guest/zfs.sh

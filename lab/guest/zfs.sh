@@ -1,0 +1,55 @@
+# ZFS on the guest's emulated NVMe drives. Sourced by lib.sh; for suites with `-Z` and `-d 8` among their options for lab/run.
+
+POOL=tank
+# A small cache, so that most reads come from the drives, where the damage is, and not from memory.
+ZFS_ARC=$((128 << 20))
+
+# Loads ZFS, which lab/zfs has built and lab/run has put beside the helpers.
+zfs_load() {
+    local module
+    [ ! -e /sys/module/zfs ] || return 0
+    modinfo -F depends /host/spl.ko /host/zfs.ko | tr ',' '\n' | grep -vx -e spl -e '' | xargs -r modprobe -a
+    insmod /host/spl.ko
+    insmod /host/zfs.ko zfs_arc_max=$ZFS_ARC
+    within 10 test -c /dev/zfs
+}
+
+# The pool of the machine that lunet is for: eight drives in two raidz1 vdevs. Datasets are mounted below /tank. [zpool create options]
+zfs_pool() {
+    local part=
+    zfs_load
+    # Giving drives their partitions takes ZFS some seconds. Those that an earlier pool has left will do.
+    [ ! -b /dev/nvme7n1p1 ] || part=p1
+    # An I/O error is an error: the default would wait for somebody who mends it.
+    zpool create -f -o ashift=12 -o failmode=continue -O atime=off "$@" $POOL \
+        raidz1 /dev/nvme{0..3}n1$part raidz1 /dev/nvme{4..7}n1$part
+}
+
+# Makes a zvol and prints its device: NAME SIZE [zfs create options]
+zvol() {
+    local name=$1 size=$2
+    shift 2
+    zfs create -V "$size" "$@" $POOL/"$name"
+    within 20 test -b /dev/zvol/$POOL/"$name"
+    echo /dev/zvol/$POOL/"$name"
+}
+
+# A property of a dataset in plain bytes, after everything that was written or freed has reached the pool: NAME PROPERTY
+zfs_bytes() {
+    zpool sync $POOL
+    zfs get -Hp -o value "$2" $POOL/"$1"
+}
+
+# Waits for the end of scrubs and resilvers.
+zfs_quiet() { zpool wait -t scrub,resilver $POOL; }
+
+# Takes the pool away, whatever has become of it, and everything that its drives could be known by.
+zfs_clear() {
+    local pool drive
+    [ -e /sys/module/zfs ] || return 0
+    # udev may still be looking at a zvol.
+    for pool in $(zpool list -H -o name); do within 20 zpool destroy -f "$pool"; done
+    for drive in /dev/nvme?n1p1; do
+        [ ! -b "$drive" ] || blkdiscard -f "$drive"
+    done
+}
