@@ -2,32 +2,6 @@
 
 IQN=iqn.2026-11.local.lunet:lab
 INITIATOR=iqn.2026-11.local.lab:initiator
-# The target that the suites are run against: lunet, or the kernel's LIO, which tells whose fault a failure is.
-LAB_TARGET=${LAB_TARGET:-lunet}
-# How much a test does where more is better: rounds of 5 in CI, of 100 in a long run.
-LAB_ROUNDS=${LAB_ROUNDS:-5}
-
-# A word about what was measured, shown beside a passed test.
-note() { echo "note: $*"; }
-
-# Ends the test: it makes no sense here, for this reason.
-skip() { echo "skip: $*"; exit 77; }
-
-# First line of a test that is about lunet's own commands, or kills it: LIO has no process that could be killed.
-lunet_only() { [ "$LAB_TARGET" = lunet ] || skip "${*:-about lunet itself}"; }
-
-# Says what was expected if the two are not the same.
-same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$2'"; return 1; }; }
-
-# Retries a command for so many seconds until it succeeds.
-within() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@" >/run/within 2>&1; do
-        [ $SECONDS -lt $end ] || { echo "    not within time: $*"; cat /run/within; return 1; }
-        sleep 0.2
-    done
-}
 
 # fio with every written block verified (CRC32C of each block), on a file or device: PATH SIZE [fio options]
 verified() {
@@ -82,6 +56,7 @@ clear_up() {
     true
 }
 
+. /host/guest/words.sh
 . /host/guest/target.sh
 . /host/guest/initiator.sh
 . /host/guest/network.sh

@@ -1,0 +1,30 @@
+# Words that tests say, in the guest and on the host.
+
+# The target that the suites are run against: lunet, or the kernel's LIO, which tells whose fault a failure is.
+LAB_TARGET=${LAB_TARGET:-lunet}
+# How much a test does where more is better: rounds of 5 in CI, of 100 in a long run.
+LAB_ROUNDS=${LAB_ROUNDS:-5}
+# Where a test may leave its files.
+LAB_SCRATCH=${LAB_SCRATCH:-/run}
+
+# A word about what was measured, shown beside a passed test.
+note() { echo "note: $*"; }
+
+# Ends the test: it makes no sense here, for this reason.
+skip() { echo "skip: $*"; exit 77; }
+
+# First line of a test that is about lunet's own commands, or kills it: LIO has no process that could be killed.
+lunet_only() { [ "$LAB_TARGET" = lunet ] || skip "${*:-about lunet itself}"; }
+
+# Says what was expected if the two are not the same.
+same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$2'"; return 1; }; }
+
+# Retries a command for so many seconds until it succeeds.
+within() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >"$LAB_SCRATCH/within" 2>&1; do
+        [ $SECONDS -lt $end ] || { echo "    not within time: $*"; cat "$LAB_SCRATCH/within"; return 1; }
+        sleep 0.2
+    done
+}

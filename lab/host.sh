@@ -1,0 +1,79 @@
+# Helpers of the suites that run here, on the host, and boot guests: host-suite reads them. All files of a test are in $LAB_SCRATCH,
+# which is empty when it begins.
+
+LAB=$(dirname "$LAB_LIB")
+IQN=iqn.2026-11.local.lunet:lab
+LUNET=${LUNET_BIN:-$LAB/../target/release/lunet}
+. "$LAB/guest/words.sh"
+
+# A port of 127.0.0.1 that nobody listens on. lunet would find one itself (port 0), but not the same again after a restart.
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns.
+serve() {
+    local name=${1:-lunet}
+    mkdir -p "$LAB_SCRATCH/$name.data"
+    (umask 077 && cat >"$LAB_SCRATCH/$name.toml")
+    start_again "$name"
+}
+
+# Starts it once more with the configuration that it has.
+start_again() {
+    local name=${1:-lunet} run=$LAB_SCRATCH/${1:-lunet}
+    "$LUNET" serve --config "$run.toml" --data "$run.data" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
+    echo $! >"$run.pid"
+    within 30 grep -q iscsi:// "$run.out" || { cat "$run.log"; return 1; }
+}
+
+# lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]
+ask() { "$LUNET" "$@" --socket "$LAB_SCRATCH/lunet.sock"; }
+
+# Ends lunet: by SIGTERM, or with -9 at once.
+stop() {
+    local pid
+    pid=$(cat "$LAB_SCRATCH/${2:-lunet}.pid")
+    kill "${1:--15}" "$pid" || true
+    gone "$pid"
+}
+
+# Boots a guest that runs the script of standard input, and prints what that prints; ends with its exit code. Options of lab/run.
+guest() { "$LAB/run" "$@" -s "$LAB_SCRATCH/share" -; }
+
+# The same in the background, for a test that goes on meanwhile: its output is in $LAB_SCRATCH/guest.out, and `wait $machine` gives
+# its exit code.
+guest_starts() {
+    cat >"$LAB_SCRATCH/guest.script"
+    "$LAB/run" "$@" -s "$LAB_SCRATCH/share" "$LAB_SCRATCH/guest.script" >"$LAB_SCRATCH/guest.out" 2>&1 &
+    machine=$!
+    echo $machine >"$LAB_SCRATCH/guest.pid"
+}
+
+# What a failed test shows, before anything is cleared up.
+show_state() {
+    local file
+    for file in "$LAB_SCRATCH"/*.sock; do
+        [ ! -S "$file" ] || timeout 10 "$LUNET" sessions --json --socket "$file" 2>&1
+    done
+    for file in "$LAB_SCRATCH"/guest.out "$LAB_SCRATCH"/*.log "$LAB_SCRATCH"/share/{console,dmesg}; do
+        case $file in */test.log | */state.log | */clear.log) continue ;; esac
+        [ ! -e "$file" ] || { echo "--- ${file##*/}"; tail -n 40 "$file"; }
+    done
+    true
+}
+
+# Waits until a process has ended.
+gone() { within 40 eval "! kill -0 $1 2>/dev/null"; }
+
+# Takes away whatever a test left behind: servers, guests, files.
+clear_up() {
+    local file
+    for file in "$LAB_SCRATCH"/*.pid; do
+        [ -e "$file" ] || continue
+        # lab/run ends its guest if it is asked to end.
+        case $file in */guest.pid) kill "$(cat "$file")" && gone "$(cat "$file")" ;; *) kill -9 "$(cat "$file")" ;; esac
+    done 2>/dev/null
+    find "$LAB_SCRATCH" -mindepth 1 -maxdepth 1 ! -name '*.log' -exec rm -rf {} +
+    # A log of lunet belongs to the test that it was written in.
+    find "$LAB_SCRATCH" -maxdepth 1 -name '*.log' ! -name test.log ! -name state.log ! -name clear.log -delete
+    true
+}
