@@ -19,6 +19,9 @@ lunet_only() { [ "$LAB_TARGET" = lunet ] || skip "${*:-about lunet itself}"; }
 # Says what was expected if the two are not the same.
 same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$2'"; return 1; }; }
 
+# Says so if the command succeeds. A line that begins with `!` would end no test, whatever comes of it: bash leaves those out of -e.
+fails() { ! "$@" || { echo "    should have failed: $*"; return 1; }; }
+
 # Retries a command for so many seconds until it succeeds.
 within() {
     local end=$((SECONDS + $1))
