@@ -54,6 +54,7 @@ show_state() {
     for file in "$LAB_SCRATCH"/*.sock; do
         [ ! -S "$file" ] || timeout 10 "$LUNET" sessions --json --socket "$file" 2>&1
     done
+    cp "$LAB_SCRATCH"/share/{console,dmesg} "$LAB_OUT/"
     for file in "$LAB_SCRATCH"/guest.out "$LAB_SCRATCH"/*.log "$LAB_SCRATCH"/share/{console,dmesg}; do
         case $file in */test.log | */state.log | */clear.log) continue ;; esac
         [ ! -e "$file" ] || { echo "--- ${file##*/}"; tail -n 40 "$file"; }
