@@ -8,7 +8,7 @@ ZFS_ARC=$((128 << 20))
 zfs_load() {
     local module
     [ ! -e /sys/module/zfs ] || return 0
-    modinfo -F depends /host/spl.ko /host/zfs.ko | tr ',' '\n' | grep -vx -e spl -e '' | xargs -r modprobe -a
+    for module in $(modinfo -F depends /host/spl.ko /host/zfs.ko | tr ',' ' '); do [ "$module" = spl ] || modprobe "$module"; done
     insmod /host/spl.ko
     insmod /host/zfs.ko zfs_arc_max=$ZFS_ARC
     within 10 test -c /dev/zfs
