@@ -22,6 +22,15 @@ same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$
 # Says so if the command succeeds. A line that begins with `!` would end no test, whatever comes of it: bash leaves those out of -e.
 fails() { ! "$@" || { echo "    should have failed: $*"; return 1; }; }
 
+# Says what a command said if it fails, or has not this in its words (letters of any case): PATTERN COMMAND [ARGUMENT ...]
+# Not `COMMAND | grep -q`: grep leaves at the first match, and the command fails for want of a reader.
+says() {
+    local pattern=$1
+    shift
+    "$@" >/run/said 2>&1 || { echo "    failed with $?: $*"; cat /run/said; return 1; }
+    grep -qi -e "$pattern" /run/said || { echo "    '$pattern' was not said by: $*"; cat /run/said; return 1; }
+}
+
 # Retries a command for so many seconds until it succeeds.
 within() {
     local end=$((SECONDS + $1))
