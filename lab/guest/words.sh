@@ -27,8 +27,8 @@ fails() { ! "$@" || { echo "    should have failed: $*"; return 1; }; }
 says() {
     local pattern=$1
     shift
-    "$@" >/run/said 2>&1 || { echo "    failed with $?: $*"; cat /run/said; return 1; }
-    grep -qi -e "$pattern" /run/said || { echo "    '$pattern' was not said by: $*"; cat /run/said; return 1; }
+    "$@" >"$LAB_SCRATCH/said" 2>&1 || { echo "    failed with $?: $*"; cat "$LAB_SCRATCH/said"; return 1; }
+    grep -qi -e "$pattern" "$LAB_SCRATCH/said" || { echo "    '$pattern' was not said by: $*"; cat "$LAB_SCRATCH/said"; return 1; }
 }
 
 # Retries a command for so many seconds until it succeeds.
