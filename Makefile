@@ -7,11 +7,11 @@ CARGO ?= cargo
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-host lab test-lab test-kills bench conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-host lab test-lab interoperability test-kills bench conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
-	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 20
 
 run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:3260
 	@scripts/install-missing build
@@ -32,6 +32,12 @@ lab: prepare ## build the lab's guest: a Debian kernel with real initiators and 
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
 	$(CARGO) build --locked --release -p lunet
 	lab/test "$(SUITE)" "$(TEST)"
+
+interoperability: prepare ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
+	$(CARGO) build --locked --release -p lunet
+	-lab/test
+	-LAB_TARGET=lio lab/test
+	lab/table
 
 test-kills: prepare ## kill the server KILLS times (default 1000) while what it serves changes
 	$(CARGO) build --locked --release -p lunet

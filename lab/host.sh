@@ -62,6 +62,9 @@ show_state() {
     true
 }
 
+# What the suites are run with, for the table of clients.
+versions() { dpkg-query -W -f '${Package}\t${Version}\n' qemu-system-x86 libvirt-clients; }
+
 # Waits until a process has ended.
 gone() { within 40 eval "! kill -0 $1 2>/dev/null"; }
 

@@ -41,6 +41,13 @@ show_state() {
     true
 }
 
+# What the suites are run with, for the table of clients.
+versions() {
+    printf 'Linux\t%s\n' "$(uname -r)"
+    [ ! -e /sys/module/zfs/version ] || printf 'ZFS\t%s\n' "$(cat /sys/module/zfs/version)"
+    dpkg-query -W -f '${Package}\t${Version}\n' open-iscsi multipath-tools sg3-utils fio e2fsprogs xfsprogs nvme-cli
+}
+
 # Takes away whatever a test left behind.
 clear_up() {
     pkill -9 fio
