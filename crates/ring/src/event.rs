@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crate::{Buf, TxChain};
 
@@ -17,6 +18,15 @@ pub struct SocketId(pub(crate) crate::slots::Key);
 /// Names a file of one event loop. A number that was removed is never valid again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId(pub(crate) crate::slots::Key);
+
+/// How the peer's system has taken in what was sent to it, whether or not anybody there reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Bytes acknowledged since the connection began.
+    pub bytes: u64,
+    /// How long ago it was last heard of.
+    pub ago: Duration,
+}
 
 /// Where received bytes go: first into the range of the payload buffer, then into the scratch
 /// bytes. Both together must have room for at least one byte.

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use crate::disk::{DiskOp, Refused};
 use crate::epoll::Epoll;
+use crate::sys;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
-    Arena, Buf, Config, Counters, Driver, DriverChoice, Event, FileId, RxBufs, SocketId, Token,
-    TxChain, Waker,
+    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, RxBufs, SocketId,
+    Token, TxChain, Waker,
 };
 
 enum Inner {
@@ -137,6 +138,12 @@ impl Ring {
     /// errors; then the descriptor is closed.
     pub fn close_socket(&mut self, id: SocketId) {
         driver!(self, d => d.close_socket(id));
+    }
+
+    /// How far the peer's system has taken in what was sent on a socket. One system call; `None` if
+    /// the socket is gone or not one of TCP.
+    pub fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
+        driver!(self, d => d.socket_fd(id)).and_then(sys::delivery)
     }
 
     /// Makes a file or a block device known. It stays open until it is removed, or as long as the

@@ -4,7 +4,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-use crate::{Event, Token};
+use crate::{Delivery, Event, Token};
 
 /// How long a listener rests after accepting failed for want of descriptors or memory: long
 /// enough not to spin, short enough that nobody's connection attempt times out.
@@ -30,6 +30,36 @@ pub(crate) fn shutdown(fd: RawFd, how: Shutdown) {
     };
     // SAFETY: touches no memory; the caller owns the descriptor.
     unsafe { libc::shutdown(fd, how) };
+}
+
+/// The start of the kernel's `struct tcp_info`, which only ever grows at its end.
+#[repr(C)]
+struct TcpInfo {
+    state_and_options: [u8; 8],
+    timers_and_sizes: [u32; 12],
+    /// Milliseconds.
+    last_ack_recv: u32,
+    path: [u32; 11],
+    rates: [u64; 2],
+    bytes_acked: u64,
+}
+
+/// How the peer's system takes in what a TCP socket sends; `None` for others.
+pub(crate) fn delivery(fd: RawFd) -> Option<Delivery> {
+    // SAFETY: plain numbers, of which all zeroes are a value.
+    let mut info: TcpInfo = unsafe { std::mem::zeroed() };
+    let size = size_of::<TcpInfo>() as libc::socklen_t;
+    let mut len = size;
+    // SAFETY: the kernel writes `len` bytes at most, which is the size of `info`; any bytes are a
+    // value of it. The caller owns the descriptor.
+    let result = unsafe {
+        let info = (&raw mut info).cast();
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info, &raw mut len)
+    };
+    (result == 0 && len == size).then(|| Delivery {
+        bytes: info.bytes_acked,
+        ago: Duration::from_millis(info.last_ack_recv.into()),
+    })
 }
 
 /// Makes a descriptor blocking. A failure shows on its first operation.

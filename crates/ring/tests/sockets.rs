@@ -7,6 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Loop, is_open, link_of, pattern, plain, scratch, split};
 use lunet_ring::{Config, Event, Payload, Region, RegionRef, Token, TxChain};
@@ -109,6 +110,25 @@ fn a_long_chain_reaches_a_slow_reader_whole(config: Config) {
     l.ring.close_socket(id);
     assert!(l.poll().is_none());
     assert!(reader.join().expect("the reader") == expected, "the bytes differ");
+}
+
+fn what_the_peer_has_taken_in_is_known(config: Config) {
+    let (mut peer, ours) = tcp_pair();
+    let mut l = Loop::new(&config);
+    let id = l.add(ours);
+    let before = l.ring.delivery(id).expect("a TCP socket").bytes;
+    l.ring.send(id, plain(&pattern(5000, 3)), Token(1));
+    assert_eq!(l.sent().2, Ok(()));
+    peer.read_exact(&mut [0; 5000]).expect("loopback");
+    // The acknowledgement may come a little later.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while l.ring.delivery(id).expect("a TCP socket").bytes != before + 5000 {
+        assert!(Instant::now() < deadline, "{:?}", l.ring.delivery(id));
+    }
+    assert!(l.ring.delivery(id).expect("a TCP socket").ago < Duration::from_secs(20));
+    l.ring.close_socket(id);
+    let other = l.add(unix_pair().0);
+    assert_eq!((l.ring.delivery(id), l.ring.delivery(other)), (None, None));
 }
 
 fn the_end_of_the_stream_follows_the_last_bytes(config: Config) {
@@ -269,6 +289,7 @@ for_each_driver!(
     a_receive_fills_the_payload_range_first_and_then_the_scratch_bytes,
     a_receive_waits_for_data_that_comes_later,
     a_long_chain_reaches_a_slow_reader_whole,
+    what_the_peer_has_taken_in_is_known,
     the_end_of_the_stream_follows_the_last_bytes,
     sending_to_a_peer_that_is_gone_is_an_error,
     closing_ends_operations_in_flight_and_frees_the_descriptor,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
-use lunet_ring::{Account, Buf, RxBufs, SocketId, TxChain};
+use lunet_ring::{Account, Buf, Delivery, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 
@@ -128,6 +128,8 @@ pub struct Conn {
     pub spare: Option<TxChain>,
     /// Bytes in the chain that is on its way.
     pub sending: usize,
+    /// Bytes that the client's system had taken in at the last look at the clock.
+    delivered: u64,
     /// The arena memory that this connection holds.
     pub account: Account,
     /// The scratch buffer, while no receive has it.
@@ -175,6 +177,7 @@ impl Conn {
             out: Outgoing::default(),
             spare: Some(TxChain::new()),
             sending: 0,
+            delivered: 0,
             account: Account::default(),
             scratch: Some(vec![0; SCRATCH].into_boxed_slice()),
             session: None,
@@ -212,6 +215,16 @@ impl Conn {
         let mut cx =
             Cx { now: engine.now, site: &mut site, tx: &mut self.out, events: &mut self.events };
         work(&mut self.proto, &mut cx);
+    }
+
+    /// Tells the protocol if the client's system has taken in more of what was sent since the last
+    /// look: a client that reads for minutes over a slow link may be silent all that time.
+    pub fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
+        let Some(Delivery { bytes, ago }) = delivery else { return };
+        if bytes > self.delivered {
+            self.proto.delivered(now.saturating_sub(ago));
+        }
+        self.delivered = bytes;
     }
 
     /// Bytes that wait to be sent.

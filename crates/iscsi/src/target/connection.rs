@@ -240,6 +240,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         })
     }
 
+    /// The other side's system has taken in more of what was sent, the last time at `at`. That is
+    /// no answer, but a ping that waits behind other data cannot be answered yet: the time for it
+    /// starts anew. Over a slow link this may take minutes, with the initiator silent and well.
+    pub fn delivered(&mut self, at: Duration) {
+        self.pinged = self.pinged.map(|pinged| pinged.max(at));
+    }
+
     /// Asks whether the initiator is there, or gives up when it was asked already.
     fn ping<S: Site<Buf = B>, T: Transmit>(&mut self, cx: &mut Cx<'_, S, T>) {
         if self.pinged.is_some() {

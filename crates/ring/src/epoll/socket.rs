@@ -2,7 +2,7 @@
 //! change, and not again until it does.
 
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::{Epoll, Kind};
 use crate::sys;
@@ -41,6 +41,10 @@ impl Epoll {
             }
         }
         SocketId(key)
+    }
+
+    pub(crate) fn socket_fd(&mut self, id: SocketId) -> Option<RawFd> {
+        self.sockets.get_mut(id.0).map(|socket| socket.fd.as_raw_fd())
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {

@@ -1,7 +1,7 @@
 //! Sockets on io_uring.
 
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use io_uring::opcode;
 
@@ -72,6 +72,10 @@ impl Uring {
         sys::set_blocking(fd.as_raw_fd());
         let handle = self.register(fd.as_raw_fd());
         SocketId(self.sockets.insert(Socket::new(fd, handle)))
+    }
+
+    pub(crate) fn socket_fd(&mut self, id: SocketId) -> Option<RawFd> {
+        self.sockets.get_mut(id.0).map(|socket| socket.fd.as_raw_fd())
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {

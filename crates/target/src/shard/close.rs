@@ -16,7 +16,7 @@ use crate::registry::Place;
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 impl Shard {
-    /// The protocol asks to close: what is queued is sent first.
+    /// The protocol asks to close: what is queued is sent first, unless the client is gone.
     pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match reason {
@@ -30,6 +30,10 @@ impl Shard {
         // Strangers cannot fill the log.
         if conn.session.is_some() || self.core.throttle.logs(self.engine.now).is_some() {
             tracing::info!(peer = %conn.peer, %reason, "connection closes");
+        }
+        if reason == CloseReason::PingTimeout {
+            // Nobody is there to take what is queued.
+            return self.disconnect(slot);
         }
         self.drain(slot);
     }

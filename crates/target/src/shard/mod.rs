@@ -357,6 +357,7 @@ impl Shard {
         if conn.drain_by.is_some_and(|limit| limit <= self.engine.now) {
             return self.disconnect(slot);
         }
+        conn.note_delivery(self.engine.ring.delivery(conn.socket), self.engine.now);
         conn.drive(&self.engine, |proto, cx| proto.handle_timeout(cx));
         self.handle_events(slot);
     }

@@ -13,6 +13,7 @@ mod modes;
 mod reservations;
 mod sanitize;
 mod sessions;
+mod silence;
 mod stalled_storage;
 mod support;
 mod thin;

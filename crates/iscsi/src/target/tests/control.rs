@@ -62,6 +62,26 @@ fn silence_is_asked_about_and_then_ends_the_connection() {
 }
 
 #[test]
+fn a_ping_behind_other_data_has_its_time_from_when_that_was_taken_in() {
+    let mut bench = Bench::ready(Options::default(), &[]);
+    // Not asked yet: that something was taken in is no sign of life of the initiator itself.
+    bench.connection.delivered(Duration::from_secs(29));
+    bench.now = Duration::from_secs(30);
+    bench.timeout();
+    bench.one();
+    for seconds in [59, 80, 70, 100] {
+        bench.connection.delivered(Duration::from_secs(seconds));
+        bench.now = bench.connection.poll_timeout().unwrap() - Duration::from_millis(1);
+        bench.timeout();
+    }
+    assert_eq!(bench.connection.poll_timeout(), Some(Duration::from_secs(130)));
+    bench.now = Duration::from_secs(130);
+    bench.timeout();
+    assert_eq!(bench.closed(), CloseReason::PingTimeout);
+    assert_eq!(bench.connection.counters().pings_out, 1);
+}
+
+#[test]
 fn pings_can_be_switched_off() {
     let options = Options { ping_interval: Duration::ZERO, ..Options::default() };
     let mut bench = Bench::ready(options, &[]);

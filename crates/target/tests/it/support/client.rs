@@ -141,6 +141,22 @@ impl Client {
         tag
     }
 
+    /// Lets the system take in no more than this ahead of what is read.
+    pub fn narrow(&self, bytes: usize) {
+        let socket = socket2::SockRef::from(&self.stream);
+        socket.set_recv_buffer_size(bytes).expect("a buffer can be smaller");
+    }
+
+    /// Waits for the end of a command, with a pause after each receive.
+    pub fn outcome_with_pauses(&mut self, tag: Tag, pause: Duration) -> Finished<Vec<u8>, Vec<u8>> {
+        let ends = |event: &Ev| matches!(event, Event::Finished(finished) if finished.tag == tag);
+        while !self.events.iter().any(ends) {
+            assert!(self.receive(), "the connection has ended; {:?}", self.events);
+            std::thread::sleep(pause);
+        }
+        self.outcome(tag)
+    }
+
     /// Waits for the end of a command.
     pub fn outcome(&mut self, tag: Tag) -> Finished<Vec<u8>, Vec<u8>> {
         self.wait(|event| match event {
