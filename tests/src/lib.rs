@@ -16,3 +16,4 @@ pub mod random;
 pub mod server;
 pub mod tgt;
 pub mod wire;
+pub mod witness;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use md5::Digest;
 use socket2::{Domain, Socket, Type};
 
-use super::session::{Login, PATIENCE};
+use super::session::Login;
 use super::{Pdu, opcode};
 
 /// Security negotiation, and no wish to leave it.
@@ -119,10 +119,10 @@ impl Handshake {
         if let Some(from) = login.from {
             socket.bind(&SocketAddr::new(IpAddr::V4(from), 0).into())?;
         }
-        socket.connect_timeout(&address.into(), PATIENCE)?;
+        socket.connect_timeout(&address.into(), login.patience)?;
         socket.set_tcp_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(login.patience))?;
+        socket.set_write_timeout(Some(login.patience))?;
         let mut template = login.request();
         template.data.clear();
         Ok(Handshake { stream: socket.into(), template, exp_stat_sn: 1 })

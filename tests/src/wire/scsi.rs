@@ -21,6 +21,31 @@ pub fn write16(lba: u64, blocks: u32) -> [u8; 16] {
     transfer(0x8a, lba, blocks)
 }
 
+/// Of byte 1 of a WRITE(16): past the cache.
+pub const FUA: u8 = 0x08;
+
+/// WRITE SAME(16); with `unmap` blocks of zeroes may be unmapped instead.
+pub fn write_same16(lba: u64, blocks: u32, unmap: bool) -> [u8; 16] {
+    let mut cdb = transfer(0x93, lba, blocks);
+    cdb[1] = if unmap { 0x08 } else { 0 };
+    cdb
+}
+
+/// UNMAP with a parameter list of this length.
+pub fn unmap(length: usize) -> [u8; 10] {
+    let [high, low] = (length as u16).to_be_bytes();
+    [0x42, 0, 0, 0, 0, 0, 0, high, low, 0]
+}
+
+/// The parameter list of UNMAP for one range (SBC-4 5.35).
+pub fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
+    let mut list = [0; 24];
+    (list[1], list[3]) = (22, 16);
+    list[8..16].copy_from_slice(&lba.to_be_bytes());
+    list[16..20].copy_from_slice(&blocks.to_be_bytes());
+    list
+}
+
 /// SYNCHRONIZE CACHE(10) of the whole logical unit.
 pub const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 

@@ -10,9 +10,6 @@ use super::handshake::{Chap, Handshake, TO_FULL_FEATURE};
 use super::opcode;
 use super::pdu::Pdu;
 
-/// A target that says nothing for so long has failed the test.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-
 /// What one Data-In or Data-Out of ours may carry; the target may ask for less.
 const SEGMENT: usize = 64 << 10;
 
@@ -42,6 +39,8 @@ pub struct Login<'a> {
     pub chap: Option<Chap<'a>>,
     /// The address to connect from; all of 127.0.0.0/8 are at hand.
     pub from: Option<Ipv4Addr>,
+    /// A target that says nothing for so long has failed the test.
+    pub patience: Duration,
 }
 
 impl<'a> Login<'a> {
@@ -56,6 +55,7 @@ impl<'a> Login<'a> {
             data_digest: false,
             chap: None,
             from: None,
+            patience: Duration::from_secs(30),
         }
     }
 
