@@ -11,6 +11,7 @@ pub mod clients;
 pub mod conformance;
 pub mod data;
 pub mod fuse;
+pub mod nbd;
 pub mod process;
 pub mod random;
 pub mod server;

@@ -9,6 +9,8 @@
 
 mod load;
 mod model;
+mod unit;
 
 pub use load::Load;
 pub use model::{BLOCK, Model, written_block};
+pub use unit::{Crash, Unit, Units};
