@@ -31,10 +31,12 @@ lab: prepare ## build the lab's guest: a Debian kernel with real initiators and 
 
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
 	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet-e2e --bins
 	lab/test "$(SUITE)" "$(TEST)"
 
 interoperability: prepare ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
 	$(CARGO) build --locked --release -p lunet
+	$(CARGO) build --locked --release -p lunet-e2e --bins
 	-lab/test
 	-LAB_TARGET=lio lab/test
 	lab/table

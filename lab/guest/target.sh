@@ -60,7 +60,7 @@ start_again() {
     local name=${1:-lunet} run=/run/lunet/${1:-lunet}
     /host/lunet serve --config $run.toml --data /var/lib/lab/$name --socket $run.sock >$run.out 2>>$run.log &
     echo $! >$run.pid
-    within 20 grep -q iscsi:// $run.out || { cat $run.log; return 1; }
+    within 90 grep -q iscsi:// $run.out || { cat $run.log; return 1; }
 }
 
 # lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]
