@@ -5,15 +5,32 @@ INITIATOR=iqn.2026-11.local.lab:initiator
 
 # fio with every written block verified (CRC32C of each block), on a file or device: PATH SIZE [fio options]
 verified() {
-    local path=$1 size=$2
+    local path=$1 size=$2 out=/run/fio.$BASHPID
     shift 2
     fio --name=verified --filename="$path" --size="$size" --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=16 \
-        --verify=crc32c --verify_fatal=1 --minimal "$@" >/run/fio.out 2>&1 || { cat /run/fio.out; return 1; }
+        --verify=crc32c --verify_fatal=1 --minimal "$@" >$out 2>&1 || { cat $out; return 1; }
 }
 
-# An XFS or ext4 file system on a device, mounted at /mnt/fs: KIND DEVICE
+# A verified load in the background, again and again until it is called off: NAME PATH SIZE [fio options]
+load_begin() {
+    local name=$1
+    shift
+    rm -f "/run/load.$name".*
+    touch "/run/load.$name.rounds"
+    (until [ -e "/run/load.$name.enough" ]; do verified "$@" || exit 1; echo >>"/run/load.$name.rounds"; done) &
+    echo $! >"/run/load.$name.pid"
+}
+
+# It ends, and fails if anything in it has failed: NAME
+load_end() {
+    touch "/run/load.$1.enough"
+    wait "$(cat "/run/load.$1.pid")"
+    [ -s "/run/load.$1.rounds" ]
+}
+
+# An XFS or ext4 file system on a device, mounted at /mnt/fs: KIND DEVICE [option of mkfs ...]
 mounted() {
-    "mkfs.$1" -q "$2"
+    "mkfs.$1" -q "${@:3}" "$2"
     mkdir -p /mnt/fs
     mount "$2" /mnt/fs
 }
@@ -35,7 +52,7 @@ show_state() {
         [ -S "$log" ] && timeout 10 /host/lunet sessions --json --socket "$log" 2>&1
     done
     multipath -ll 2>/dev/null
-    for log in /run/lunet/*.log /run/iscsid.log; do
+    for log in /run/lunet/*.log /run/iscsid.log /run/multipathd.log; do
         [ -e "$log" ] && echo "--- $log" && tail -n 40 "$log"
     done
     true
@@ -51,13 +68,13 @@ versions() {
 # Takes away whatever a test left behind.
 clear_up() {
     pkill -9 fio
+    network_mend
     awk '$2 ~ "^/mnt/" {print $2}' /proc/mounts | sort -r | xargs -r -n1 umount -f
-    network_restore
-    pkill -x multipathd
-    multipath -F
+    multipath_clear
     initiator_clear
     target_clear
     zfs_clear
+    network_restore
     losetup -D
     rm -rf /var/lib/lab /mnt/*
     true
@@ -66,5 +83,6 @@ clear_up() {
 . /host/guest/words.sh
 . /host/guest/target.sh
 . /host/guest/initiator.sh
+. /host/guest/multipath.sh
 . /host/guest/network.sh
 . /host/guest/zfs.sh

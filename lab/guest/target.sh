@@ -8,8 +8,9 @@
 #   block=BYTES       logical block (default 512), physical=BYTES (default 4096)
 #   portals=A:P,B:P   default 127.0.0.1:3260
 #   chap=USER:SECRET  mutual=USER:SECRET
+#   net=far           on the far machine of network.sh
 target_start() {
-    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= i
+    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= net= i
     [ $# = 0 ] || local "$@"
     mkdir -p /var/lib/lab
     if [ -z "$path" ]; then
@@ -47,18 +48,23 @@ lunet_start() {
     } | serve
 }
 
-# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns.
+# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns. With net=far before
+# it, on the far machine of network.sh.
 serve() {
     local name=${1:-lunet}
     mkdir -p /run/lunet /var/lib/lab/$name
     (umask 077 && cat >/run/lunet/$name.toml)
+    echo "${net:-}" >/run/lunet/$name.net
     start_again "$name"
 }
 
 # Starts it once more with the configuration that it has.
 start_again() {
-    local name=${1:-lunet} run=/run/lunet/${1:-lunet}
-    /host/lunet serve --config $run.toml --data /var/lib/lab/$name --socket $run.sock >$run.out 2>>$run.log &
+    local name=${1:-lunet} run=/run/lunet/${1:-lunet} net
+    net=$(cat $run.net)
+    # nsenter becomes lunet: the process is the same.
+    ${net:+nsenter --net=/run/netns/$net} \
+        /host/lunet serve --config $run.toml --data /var/lib/lab/$name --socket $run.sock >$run.out 2>>$run.log &
     echo $! >$run.pid
     within 90 grep -q iscsi:// $run.out || { cat $run.log; return 1; }
 }
@@ -99,7 +105,8 @@ lio_start() {
         ln -s "$store" "$group/lun/lun_$i/store"
         i=$((i + 1))
     done
-    for p in ${portals//,/ }; do mkdir "$group/np/$p"; done
+    # A portal's socket is in the network of the process that makes it.
+    for p in ${portals//,/ }; do ${net:+nsenter --net=/run/netns/$net} mkdir "$group/np/$p"; done
     echo 1 >"$group/attrib/generate_node_acls"
     echo 0 >"$group/attrib/demo_mode_write_protect"
     echo 128 >"$group/attrib/default_cmdsn_depth"
