@@ -98,8 +98,50 @@ pub(crate) fn retry(mut call: impl FnMut() -> isize) -> Result<usize, i32> {
     }
 }
 
+/// Whether the file system of a file may be given registered buffers of io_uring. ZFS before 2.3.3
+/// (openzfs issue 16133) skips a registered buffer's place in its page once for each block that it
+/// copies: it writes other data than it was given, or never ends. Overlays hand buffers down as
+/// they are, perhaps to ZFS. Both copy everything anyway, so there is little to gain.
+pub(crate) fn takes_fixed_buffers(fd: RawFd) -> bool {
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes one `statfs`; the caller owns the descriptor.
+    if unsafe { libc::fstatfs(fd, found.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the kernel has filled it.
+    let found = unsafe { found.assume_init() };
+    kind_takes_fixed_buffers(found.f_type as i64)
+}
+
+const fn kind_takes_fixed_buffers(kind: i64) -> bool {
+    const ZFS: i64 = 0x2FC1_2FC1;
+    const OVERLAY: i64 = 0x794C_7630;
+    !matches!(kind, ZFS | OVERLAY)
+}
+
 /// Lets the calling thread sleep for microseconds: by default the kernel adds up to 50.
 pub(crate) fn sleep_exactly() {
     // SAFETY: changes a property of the calling thread and touches no memory. It does not fail.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn registered_buffers_are_kept_from_zfs() {
+        // As `stat -f` names them: zfs, overlayfs, ext4, xfs, btrfs, tmpfs.
+        for kind in [0x2fc1_2fc1, 0x794c_7630] {
+            assert!(!kind_takes_fixed_buffers(kind), "{kind:x}");
+        }
+        for kind in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994] {
+            assert!(kind_takes_fixed_buffers(kind), "{kind:x}");
+        }
+        let memory = std::fs::File::open("/proc/self/maps").expect("procfs");
+        assert!(takes_fixed_buffers(memory.as_raw_fd()));
+        assert!(!takes_fixed_buffers(-1), "what cannot be asked is not trusted");
+    }
 }

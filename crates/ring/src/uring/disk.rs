@@ -12,12 +12,14 @@ use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::disk::{DiskOp, Refused};
 use crate::pool::Call;
-use crate::{Buf, Event, FileId, Token};
+use crate::{Buf, Event, FileId, Token, sys};
 
 /// A file in use. The handle refers to it, so it stays open as long.
 pub(super) struct OpenFile {
     handle: Handle,
     file: Arc<File>,
+    /// Registered buffers may be used on it.
+    fixed_buffers: bool,
     pub(super) in_flight: u32,
     /// To be let go with the last operation in flight.
     leaving: bool,
@@ -34,7 +36,8 @@ pub(super) struct Disk {
 impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
         let handle = self.register(file.as_raw_fd());
-        let file = OpenFile { handle, file, in_flight: 0, leaving: false };
+        let fixed_buffers = self.fixed_buffers && sys::takes_fixed_buffers(file.as_raw_fd());
+        let file = OpenFile { handle, file, fixed_buffers, in_flight: 0, leaving: false };
         FileId(self.files.insert(file))
     }
 
@@ -70,7 +73,7 @@ impl Uring {
         }
         file.in_flight += 1;
         let handle = file.handle;
-        let entry = build(handle.number(), &op, buf.as_ref(), self.fixed_buffers);
+        let entry = build(handle.number(), &op, buf.as_ref(), file.fixed_buffers);
         let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
         let entry = handle.finish(entry, Kind::Disk.user_data(index));
         // SAFETY: the buffer's memory is in the arena, wherever the `Buf` is moved, and the `Buf`
