@@ -1,5 +1,5 @@
 //! Snapshots and clones of volumes in files: copies that share their blocks with the original
-//! (reflinks), on XFS and btrfs. For ZFS volumes see [`zfs`](crate::zfs).
+//! (reflinks), on XFS, btrfs and ZFS. For ZFS volumes see [`zfs`](crate::zfs).
 //!
 //! A copy is made whole under a temporary name, stored, and renamed. So a crash leaves what was
 //! there before or what was asked for, and perhaps a temporary file, which the next try and
@@ -13,12 +13,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, IFlags, RenameFlags};
 use rustix::io::Errno;
 
 /// How the names of temporary files end; they begin with a dot.
 const TEMPORARY: &str = ".lunet-new";
+
+/// How long a file system may take to store what it is to share: ZFS does so every 5 seconds.
+const STORING: Duration = Duration::from_secs(20);
 
 /// Why a snapshot or clone could not be made, in one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +44,12 @@ pub enum SnapshotError {
         "{path}: it must be on the same file system as {other}, because they share their blocks"
     )]
     OtherFileSystem { path: PathBuf, other: PathBuf },
+    #[error(
+        "{path}: ZFS shares only what it has stored, and this file is being written all the time: \
+         let it wait (`echo 1 >/sys/module/zfs/parameters/zfs_bclone_wait_dirty`), or keep the \
+         volume in a ZFS volume"
+    )]
+    NeverStored { path: PathBuf },
     #[error("{path}: no space left on the file system: make room first")]
     NoSpace { path: PathBuf },
     #[error("{path}: permission denied: give the user that runs lunet access to it")]
@@ -195,19 +206,31 @@ impl Source {
                 let _ = rustix::fs::ioctl_setflags(target, IFlags::NOCOW);
             }
         }
-        loop {
-            match rustix::fs::ioctl_ficlone(target, &self.file) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(Errno::XDEV) => {
-                    let (path, other) = (to.to_path_buf(), self.path.clone());
-                    return Err(SnapshotError::OtherFileSystem { path, other });
-                }
-                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
-                    return Err(SnapshotError::NoReflink { path: self.path.clone() });
-                }
-                Err(e) => return Err(SnapshotError::new(to, "share the blocks", e.into())),
+        match when_stored(STORING, || rustix::fs::ioctl_ficlone(target, &self.file)) {
+            Ok(()) => Ok(()),
+            Err(Errno::AGAIN) => Err(SnapshotError::NeverStored { path: self.path.clone() }),
+            Err(Errno::XDEV) => {
+                let (path, other) = (to.to_path_buf(), self.path.clone());
+                Err(SnapshotError::OtherFileSystem { path, other })
             }
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {
+                Err(SnapshotError::NoReflink { path: self.path.clone() })
+            }
+            Err(e) => Err(SnapshotError::new(to, "share the blocks", e.into())),
+        }
+    }
+}
+
+/// Shares blocks as soon as all of them are stored: until then ZFS answers EAGAIN.
+fn when_stored(limit: Duration, mut share: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    let start = Instant::now();
+    loop {
+        match share() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if start.elapsed() < limit => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
         }
     }
 }
@@ -266,4 +289,21 @@ fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
     let directory = crate::file::parent(path);
     let synced = File::open(directory).and_then(|d| d.sync_all());
     synced.map_err(|e| SnapshotError::new(path, "store the name", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sharing_waits_for_what_is_not_stored_yet() {
+        let tried = |limit, answers: &[Result<(), Errno>]| {
+            let mut answers = answers.iter().copied();
+            when_stored(limit, || answers.next().unwrap_or(Err(Errno::AGAIN)))
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(tried(long, &[Err(Errno::AGAIN), Err(Errno::INTR), Ok(())]), Ok(()));
+        assert_eq!(tried(long, &[Err(Errno::AGAIN), Err(Errno::XDEV)]), Err(Errno::XDEV));
+        assert_eq!(tried(Duration::from_millis(120), &[]), Err(Errno::AGAIN));
+    }
 }
