@@ -1,11 +1,11 @@
 # The guest's side of the suite `crash`: four volumes that live on through crashes, and a server of them that can be killed.
 # Needs lib.sh; runs until the guest is killed.
 
-# The drive that lab/run gave this number: the kernel's own numbers are in the order in which they were found.
+# The drive that lab/run gave this number, NVMe or virtio: the kernel's own numbers are in the order in which they were found.
 drive() {
-    local n
-    for n in /sys/class/nvme/nvme*; do
-        [ "$(tr -d ' ' <"$n/serial")" != "LAB$1" ] || echo "/dev/${n##*/}n1"
+    local d
+    for d in /sys/block/nvme* /sys/block/vd*; do
+        [ "$(cat "$d/serial" "$d/device/serial" 2>/dev/null | tr -d ' ')" != "LAB$1" ] || echo "/dev/${d##*/}"
     done
 }
 
@@ -30,7 +30,7 @@ find_volumes() {
     mount_volume ext4
     mount_volume xfs
     # This machine had another host id before the crash, or none at all.
-    zpool import -f -d "$(drive 3)p1" -N crash
+    zpool import -f -d "$(echo "$(drive 3)"*1)" -N crash
 }
 
 mount_volume() {

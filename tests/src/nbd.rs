@@ -4,6 +4,9 @@
 //! A real drive does not. This one holds each write back until a flush; and when its client goes without a farewell, which is what
 //! a killed machine looks like from outside, the dice say of each block of the cache whether it has reached the medium.
 //!
+//! QEMU's NVMe controller drops the FUA bit of a write (its nvme_do_write does not look at it), which over such a drive is a lost
+//! journal. So these are for virtio, which has no FUA: the guest's kernel sends a flush instead.
+//!
 //! Only what QEMU needs is here: the fixed newstyle handshake with GO, READ, WRITE, FLUSH, TRIM and WRITE ZEROES, one request after
 //! another (the NBD protocol's doc/proto.md).
 
