@@ -66,11 +66,14 @@ impl Slot {
 /// What a writer knows about a volume.
 pub struct Model {
     lun: u8,
+    tears: bool,
     slots: Vec<Slot>,
     /// By version.
     kinds: Vec<Kind>,
     /// Flushes that were acknowledged.
     pub flushes: u64,
+    /// Blocks that were found torn, where that is no fault.
+    pub torn: u64,
 }
 
 /// What a written block holds: no two blocks of any two volumes or versions are alike.
@@ -90,7 +93,19 @@ pub fn same(lun: u8, version: Version) -> Vec<u8> {
 impl Model {
     /// A volume of zeroes.
     pub fn new(lun: u8) -> Model {
-        Model { lun, slots: vec![Slot::default(); BLOCKS], kinds: vec![Kind::Zeroed], flushes: 0 }
+        Model {
+            lun,
+            tears: false,
+            slots: vec![Slot::default(); BLOCKS],
+            kinds: vec![Kind::Zeroed],
+            flushes: 0,
+            torn: 0,
+        }
+    }
+
+    /// A change that was not flushed may come out of a crash in parts.
+    pub fn tears(self) -> Model {
+        Model { tears: true, ..self }
     }
 
     /// The logical unit.
@@ -179,7 +194,14 @@ impl Model {
             let lba = first as u64 * SECTORS;
             let data = session.read(self.lun, lba, u32::try_from(sectors)?, SECTOR)?;
             for (slot, found) in (first..).zip(data.chunks(BLOCK)) {
-                let version = self.recognise(slot, found).with_context(|| {
+                let whole = self.recognise(slot, found);
+                if whole.is_none() && self.tears && self.is_torn(slot, found) {
+                    let what = self.describe(slot, found);
+                    println!("LUN {} block {slot}, as it may: {what}", self.lun);
+                    self.mend(session, slot)?;
+                    continue;
+                }
+                let version = whole.with_context(|| {
                     let known = &self.slots[slot];
                     format!(
                         "LUN {} block {slot}: {}, but {} ({:?}) is durable, {} was acknowledged, and only {:?} were sent later",
@@ -206,6 +228,25 @@ impl Model {
         may.find(|&&version| self.content(slot, version) == found).copied()
     }
 
+    /// Is each word of the block from some version that it may hold?
+    fn is_torn(&self, slot: usize, found: &[u8]) -> bool {
+        let known = &self.slots[slot];
+        let may = std::iter::once(&known.durable).chain(&known.later);
+        let may: Vec<_> = may.map(|&version| self.content(slot, version)).collect();
+        let from = |at: usize, content: &Vec<u8>| content[at..at + 8] == found[at..at + 8];
+        (0..BLOCK).step_by(8).all(|at| may.iter().any(|content| from(at, content)))
+    }
+
+    /// Writes a torn block anew, as a file system's own journal would.
+    fn mend(&mut self, session: &mut Session, slot: usize) -> Result<()> {
+        let version = self.kinds.len() as Version;
+        self.kinds.push(Kind::Written);
+        self.torn += 1;
+        session.write(self.lun, slot as u64 * SECTORS, &self.content(slot, version), SECTOR)?;
+        self.slots[slot] = Slot { durable: version, acknowledged: version, ..Slot::default() };
+        Ok(())
+    }
+
     /// What a block holds that it may not, in words.
     fn describe(&self, slot: usize, found: &[u8]) -> String {
         if found.iter().all(|&byte| byte == 0) {
@@ -217,8 +258,12 @@ impl Model {
         if version >= self.kinds.len() as Version {
             return format!("bytes of nobody: {:02x?}", &found[..16]);
         }
-        let whole = self.content(slot, version) == found;
-        format!("version {version}{}", if whole { "" } else { ", torn or of another block" })
+        let content = self.content(slot, version);
+        let other = found.iter().zip(&content).position(|(found, written)| found != written);
+        match other {
+            None => format!("version {version}"),
+            Some(at) => format!("version {version}, torn or of another block from byte {at} on"),
+        }
     }
 }
 
@@ -276,6 +321,14 @@ mod tests {
         assert_eq!(model.recognise(5, &torn), Some(change.version));
         torn[SECTOR..].fill(0);
         assert_eq!(model.recognise(5, &torn), None);
-        assert!(model.describe(5, &torn).contains("torn"));
+        assert!(model.describe(5, &torn).ends_with("from byte 512 on"));
+        // Torn parts are those of a change that may be lost as a whole.
+        assert!(!model.is_torn(5, &torn));
+        let later = sent(&mut model, 5);
+        let mut torn = model.data(later);
+        torn[1000..].copy_from_slice(&model.data(change)[1000..]);
+        assert!(model.is_torn(5, &torn));
+        torn[2000] ^= 1;
+        assert!(!model.is_torn(5, &torn));
     }
 }

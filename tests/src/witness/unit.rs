@@ -96,10 +96,12 @@ pub struct Units {
 }
 
 impl Units {
-    /// LUNs from 0 on, whose first blocks are zeroes.
-    pub fn new(portal: &str, target: &str, luns: u8, mut random: Random) -> Units {
+    /// LUNs from 0 on, whose first blocks are zeroes. In crashes of the machine, these may tear what was not flushed.
+    pub fn new(portal: &str, target: &str, luns: u8, tears: &[u8], mut random: Random) -> Units {
+        let model =
+            |lun| if tears.contains(&lun) { Model::new(lun).tears() } else { Model::new(lun) };
         let units = (0..luns)
-            .map(|lun| Unit { model: Model::new(lun), random: Random::new(random.bits()) })
+            .map(|lun| Unit { model: model(lun), random: Random::new(random.bits()) })
             .collect();
         Units { portal: portal.to_owned(), target: target.to_owned(), units, random }
     }
@@ -115,7 +117,13 @@ impl Units {
             };
             let all: Vec<_> =
                 self.units.iter_mut().map(|unit| scope.spawn(move || look(unit))).collect();
-            all.into_iter().map(joined).collect()
+            let (good, bad): (Vec<_>, Vec<_>) =
+                all.into_iter().map(joined).partition(Result::is_ok);
+            // What is wrong with each volume, not only with the first.
+            let bad: Vec<_> = bad.into_iter().filter_map(Result::err).collect();
+            let words = bad.iter().map(|error| format!("{error:#}")).collect::<Vec<_>>();
+            ensure!(words.is_empty(), "{}", words.join("\n"));
+            good.into_iter().collect()
         })
     }
 
@@ -167,7 +175,8 @@ impl Units {
         let changes: u64 = self.units.iter().map(|unit| unit.model.changes()).sum();
         let flushes: Vec<_> =
             self.units.iter().map(|unit| unit.model.flushes.to_string()).collect();
-        format!("{changes} changes, {} flushes acknowledged", flushes.join("+"))
+        let torn: u64 = self.units.iter().map(|unit| unit.model.torn).sum();
+        format!("{changes} changes, {} flushes acknowledged, {torn} torn", flushes.join("+"))
     }
 }
 
