@@ -63,7 +63,7 @@ is_right() {
 
 # One measurement: WHERE TARGET FOLDER ...; a line of MiB/s, CPU seconds of the whole guest per GiB, and of the target alone.
 measure() {
-    local where=$1 target=$2 folder whole own mib=0 rate=0 jobs=() line
+    local where=$1 target=$2 folder whole own kib=0 rate=0 jobs=() line
     shift 2
     sync
     whole=$(busy) own=$(busy_target "$target")
@@ -78,13 +78,13 @@ measure() {
         # Error, KiB read, KiB/s read, KiB written, KiB/s written.
         line=$(grep '^3;' "/run/fio-${folder##*/}" | cut -d';' -f5-7,47,48)
         [[ $line == 0\;* ]] || { cat "/run/fio-${folder##*/}"; return 1; }
-        mib=$((mib + $(awk -F';' '{print int(($2 + $4) / 1024)}' <<<"$line")))
-        rate=$((rate + $(awk -F';' '{print int(($3 + $5) / 1024)}' <<<"$line")))
+        kib=$((kib + $(awk -F';' '{print $2 + $4}' <<<"$line")))
+        rate=$((rate + $(awk -F';' '{print $3 + $5}' <<<"$line")))
     done
-    [ $mib -gt 0 ] || { echo "    nothing was read or written in $*"; return 1; }
+    [ $kib -gt 0 ] || { echo "    nothing was read or written in $*"; return 1; }
     # Ticks are hundredths of a second.
-    awk -v w="$where" -v t="$target" -v m=$mib -v r=$rate -v a=$whole -v o=$own \
-        'BEGIN {print w, t, r, a / 100 / m * 1024, o / 100 / m * 1024}' | tee -a /run/measured
+    awk -v w="$where" -v t="$target" -v k=$kib -v r=$rate -v a=$whole -v o=$own \
+        'BEGIN {print w, t, r / 1024, a / 100 / k * 1048576, o / 100 / k * 1048576}' | tee -a /run/measured
 }
 
 # Ticks that the guest's processors were not idle.
