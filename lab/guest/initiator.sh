@@ -29,7 +29,7 @@ login() {
     before=$(disks)
     iscsiadm -m node -T $IQN -p "$portal" --login >&2 || return
     within 15 eval '[ "$(disks)" != "'"$before"'" ]' >&2
-    udevadm settle -t 20
+    udevadm settle -t 90
     comm -13 <(sort <<<"$before") <(disks | sort) | by_lun
 }
 

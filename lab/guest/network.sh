@@ -44,13 +44,20 @@ network_lies() {
     done
 }
 
-# Packets beyond an Ethernet's 1500 bytes are lost on wire 0, and no router says so, while both ends believe in 9000.
+# Both ends of wire 0 send packets of 9000 bytes. Without the offloads: what is on the wire are packets, and not what a card would
+# make packets of.
+network_jumbo() {
+    local at
+    for at in near far; do
+        "on_$at" ethtool -K ${at}0 tso off gso off gro off
+        "on_$at" ip link set ${at}0 mtu 9000
+    done
+}
+
+# Packets beyond an Ethernet's 1500 bytes are lost on wire 0, and no router says so.
 network_swallows_large_packets() {
     local at
     for at in near far; do
-        # Without these, what is counted are not packets but what cards make packets of.
-        "on_$at" ethtool -K ${at}0 tso off gso off gro off
-        "on_$at" ip link set ${at}0 mtu 9000
         "on_$at" iptables -I INPUT -i ${at}0 -m length --length 1501:65535 -j DROP
     done
 }
@@ -58,15 +65,15 @@ network_swallows_large_packets() {
 on_near() { "$@"; }
 on_far() { far "$@"; }
 
-# Wire 0 as it was, but for its MTU.
+# Wire 0 as it was, but for its MTU. What was not done to it need not be undone.
 network_good() {
     local at
     for at in near far; do
-        "on_$at" tc qdisc del dev ${at}0 root
-        "on_$at" tc qdisc del dev ${at}0 clsact
+        "on_$at" tc qdisc del dev ${at}0 root || true
+        "on_$at" tc qdisc del dev ${at}0 clsact || true
         "on_$at" iptables -t mangle -F
     done
-} 2>/dev/null || true
+} 2>/dev/null
 
 # Puts a wire out of order: WIRE HOW
 #
