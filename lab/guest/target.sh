@@ -31,12 +31,8 @@ lunet_start() {
         for p in ${path//,/ }; do
             echo "[volumes.disk$i]"
             i=$((i + 1))
-            # A device has its own size and blocks.
-            if [ -b "$p" ]; then
-                printf 'backend = "block"\npath = "%s"\n' "$p"
-                continue
-            fi
-            printf 'backend = "file"\npath = "%s"\n' "$p"
+            # A device has its own size, and blocks unless others are asked for.
+            printf 'backend = "%s"\npath = "%s"\n' $([ -b "$p" ] && echo block || echo file) "$p"
             [ -z "$block" ] || echo "block-size = $block"
             [ -z "$physical" ] || echo "physical-block-size = $physical"
         done

@@ -25,6 +25,9 @@ zfs_pool() {
         raidz1 /dev/nvme{0..3}n1$part raidz1 /dev/nvme{4..7}n1$part
 }
 
+# What the pool calls its drive number N: the whole drive in the first pool of a boot, its partition in later ones.
+zfs_drive() { zpool status $POOL | awk -v drive="^nvme$1n1" '$1 ~ drive {print $1}'; }
+
 # Makes a zvol and prints its device: NAME SIZE [zfs create options]
 zvol() {
     local name=$1 size=$2
@@ -34,10 +37,10 @@ zvol() {
     echo /dev/zvol/$POOL/"$name"
 }
 
-# A property of a dataset in plain bytes, after everything that was written or freed has reached the pool: NAME PROPERTY
+# A property of a dataset, or of "" for the pool, in plain bytes, after everything that was written or freed has reached the pool: NAME PROPERTY
 zfs_bytes() {
     zpool sync $POOL
-    zfs get -Hp -o value "$2" $POOL/"$1"
+    zfs get -Hp -o value "$2" "$POOL${1:+/$1}"
 }
 
 # Waits for the end of scrubs and resilvers.

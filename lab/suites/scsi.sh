@@ -68,7 +68,7 @@ test_thin_provisioning() {
     lun
     dd if=/dev/urandom of="$disk" bs=1M count=8 oflag=direct status=none
     says 'mapped' sg_get_lba_status --lba=0 "$disk"
-    sg_unmap --lba=0 --num=16384 "$disk"
+    sg_unmap --force --lba=0 --num=16384 "$disk"
     says 'deallocated' sg_get_lba_status --lba=0 "$disk"
     dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp -n $((8 << 20)) - /dev/zero
     sg_write_same --lba=0 --num=64 --xferlen=512 -i /dev/urandom "$disk"
