@@ -94,6 +94,16 @@ impl<'a> Login<'a> {
     }
 }
 
+/// Agrees to what a target proposes by itself, as LIO does for every key that the initiator has said nothing of.
+fn accepted(request: &Pdu, keys: &HashMap<String, String>) -> Vec<u8> {
+    const DECLARED: [&str; 4] =
+        ["TargetAddress", "TargetAlias", "TargetPortalGroupTag", "MaxRecvDataSegmentLength"];
+    let said = String::from_utf8_lossy(&request.data).into_owned();
+    let ours = |key: &str| said.split('\0').any(|pair| pair.split('=').next() == Some(key));
+    let proposed = keys.iter().filter(|(key, _)| !DECLARED.contains(&key.as_str()) && !ours(key));
+    proposed.flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect()
+}
+
 /// The end of a command.
 #[derive(Debug)]
 pub struct Answer {
@@ -138,12 +148,13 @@ impl Session {
         let answer = loop {
             let reply = handshake.send(request.clone(), TO_FULL_FEATURE)?;
             ensure!(reply.status == 0, "login refused: status {:04x}", reply.status);
+            let proposed = accepted(&request, &reply.keys);
             keys.extend(reply.keys);
             if reply.pdu.flags() & 0x83 == 0x83 {
                 break reply.pdu;
             }
-            // The target wants another round before the transition.
-            request.data.clear();
+            // The target wants another round before the transition, perhaps to hear what we say to its own proposals.
+            request.data = proposed;
         };
         let stream = handshake.stream;
         let number = |key: &str, default: usize| {
