@@ -149,6 +149,26 @@ test_large_packets_vanish_and_tcp_finds_out() {
     end
 }
 
+# Nothing gets through but small PDUs: sessions come up and die. Once the wire is well, all goes on as if nothing had been.
+test_large_packets_vanish_for_good() {
+    local reader
+    begin
+    network_jumbo
+    reach
+    network_swallows_large_packets
+    dd if="$disk" of=/run/late bs=256k count=4 iflag=direct status=none &
+    reader=$!
+    # The initiator gives up first: its own pings, which are small, tell lunet that it is there.
+    within 60 eval "[ \$(errors_of $disk) -gt 0 ]"
+    kill -0 $reader
+    wires_mend
+    wait $reader
+    cmp -n $((1 << 20)) /run/late /run/before
+    [ "$LAB_TARGET" = lio ] || same "$(sessions 192.0.2.1) $(sessions 198.51.100.1)" "1 1"
+    verified "$disk" 1M
+    end
+}
+
 # --- silence -------------------------------------------------------------------------------------------------------------------
 
 # Sessions that lunet has from an address.
@@ -176,6 +196,22 @@ test_half_open_connection() {
     end
 }
 
+# A client that hangs takes nothing in and says nothing, while its system is well: its window is shut.
+test_a_client_that_hangs() {
+    local client
+    lunet_only "about lunet's own limits"
+    begin 2s
+    reach
+    iscsi-perf -i iqn.2026-11.local.lab:hangs -m 32 -b 1024 "iscsi://${FAR[0]}/$IQN/0" >/run/perf 2>&1 &
+    client=$!
+    within 20 has_sessions 192.0.2.1 2
+    kill -STOP $client
+    within 40 has_sessions 192.0.2.1 1
+    kill -9 $client
+    verified "$disk" 1M
+    end
+}
+
 # The beginning of a login, and then nothing.
 test_a_connection_that_stalls_in_a_header() {
     lunet_only "about lunet's own limits"
@@ -185,5 +221,32 @@ test_a_connection_that_stalls_in_a_header() {
     printf '\x43\x87\0\0\0\0' >&5
     timeout 20 cat <&5 >/dev/null
     verified "$disk" 1M
+    end
+}
+
+# --- a wire that lies ----------------------------------------------------------------------------------------------------------
+
+test_digests_find_what_tcp_does_not() {
+    local errors
+    begin
+    # Without digests, what is read is wrong: so damage gets through TCP, and the rest of the test is about something.
+    reach
+    network_lies 1
+    dd if="$disk" of=/run/wrong bs=64k count=1 iflag=direct status=none
+    fails cmp -s -n 65536 /run/wrong /run/before
+    network_good
+    logout "${FAR[0]}"
+    reach "node.conn[0].iscsi.HeaderDigest=CRC32C" "node.conn[0].iscsi.DataDigest=CRC32C"
+    # Seldom enough: a command whose data are damaged six times in a row fails, and Linux tells so.
+    network_lies 0.004
+    for _ in 1 2 3 4 5 6 7 8; do
+        verified "$disk" 4M --bs=64k --iodepth=2
+        errors=$(ask stats --json | sed -n 's/.*"digest_errors": *\([0-9]*\).*/\1/p')
+        [ "$errors" = 0 ] || [ "$(errors_of "$disk")" = 0 ] || break
+    done
+    note "found by lunet: $errors, by the initiator: $(errors_of "$disk")"
+    [ "$errors" -gt 0 ]
+    [ "$(errors_of "$disk")" -gt 0 ]
+    network_good
     end
 }
