@@ -27,6 +27,8 @@ target_start() {
 lunet_start() {
     local p i=0
     {
+        # Two event loops, so that sessions meet across them, although the guest has one processor.
+        printf '[server]\nshards = 2\n'
         printf '[[portal]]\naddress = "%s"\n' ${portals//,/ }
         for p in ${path//,/ }; do
             echo "[volumes.disk$i]"

@@ -1,7 +1,7 @@
 # The machine that lunet set out from, in small: eight NVMe drives in two raidz1 vdevs, zvols, a target, initiators, fio; and the same
 # with LIO for a target, on the same pool, in the same boot, in turns.
 # client: fio
-# run: -d 8 -Z -m 4096 -t 3600
+# run: -c 2 -d 8 -Z -m 4096 -t 3600
 #
 # In CI this is one round, which shows that everything runs and every byte is right. LAB_ROUNDS=9 makes as many rounds, and leaves a
 # table of ratios in table.md beside the results. Absolute figures of an emulated machine mean nothing.
