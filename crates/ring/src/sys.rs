@@ -110,7 +110,7 @@ pub(crate) fn takes_fixed_buffers(fd: RawFd) -> bool {
     }
     // SAFETY: the kernel has filled it.
     let found = unsafe { found.assume_init() };
-    kind_takes_fixed_buffers(found.f_type as i64)
+    kind_takes_fixed_buffers(found.f_type)
 }
 
 const fn kind_takes_fixed_buffers(kind: i64) -> bool {
