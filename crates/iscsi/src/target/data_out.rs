@@ -73,7 +73,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             exp_cmd_sn: n.exp_cmd_sn,
             max_cmd_sn: n.max_cmd_sn,
             r2t_sn: U32::new(task.pdu_sn),
-            offset: U32::new((transfer.offset + transfer.received).saturating_sub(burst)),
+            offset: U32::new(transfer.offset + transfer.received),
             desired_len: U32::new(burst),
             ..Default::default()
         };
