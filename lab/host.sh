@@ -3,38 +3,12 @@
 
 LAB=$(dirname "$LAB_LIB")
 IQN=iqn.2026-11.local.lunet:lab
-LUNET=${LUNET_BIN:-$LAB/../target/release/lunet}
+LUNET=${LUNET_BIN:-$LAB/../target/release/lunet} LUNET_RUN=$LAB_SCRATCH LUNET_DATA=$LAB_SCRATCH/data
 . "$LAB/guest/words.sh"
+. "$LAB/guest/lunet.sh"
 
 # A port of 127.0.0.1 that nobody listens on. lunet would find one itself (port 0), but not the same again after a restart.
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-
-# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns.
-serve() {
-    local name=${1:-lunet}
-    mkdir -p "$LAB_SCRATCH/$name.data"
-    (umask 077 && cat >"$LAB_SCRATCH/$name.toml")
-    start_again "$name"
-}
-
-# Starts it once more with the configuration that it has.
-start_again() {
-    local name=${1:-lunet} run=$LAB_SCRATCH/${1:-lunet}
-    "$LUNET" serve --config "$run.toml" --data "$run.data" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
-    echo $! >"$run.pid"
-    within 30 grep -q iscsi:// "$run.out" || { cat "$run.log"; return 1; }
-}
-
-# lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]
-ask() { "$LUNET" "$@" --socket "$LAB_SCRATCH/lunet.sock"; }
-
-# Ends lunet: by SIGTERM, or with -9 at once.
-stop() {
-    local pid
-    pid=$(cat "$LAB_SCRATCH/${2:-lunet}.pid")
-    kill "${1:--15}" "$pid" || true
-    gone "$pid"
-}
 
 # Boots a guest that runs the script of standard input, and prints what that prints; ends with its exit code. Options of lab/run.
 guest() { "$LAB/run" "$@" -s "$LAB_SCRATCH/share" -; }
@@ -64,9 +38,6 @@ show_state() {
 
 # What the suites are run with, for the table of clients.
 versions() { dpkg-query -W -f '${Package}\t${Version}\n' qemu-system-x86 libvirt-clients; }
-
-# Waits until a process has ended.
-gone() { within 40 eval "! kill -0 $1 2>/dev/null"; }
 
 # Takes away whatever a test left behind: servers, guests, files.
 clear_up() {

@@ -1,7 +1,8 @@
-# Helpers of the suites, for use in the guest. target.sh starts targets, initiator.sh logs in to them.
+# Helpers of the suites, for use in the guest. target.sh and lunet.sh start targets, initiator.sh logs in to them.
 
 IQN=iqn.2026-11.local.lunet:lab
 INITIATOR=iqn.2026-11.local.lab:initiator
+LUNET=/host/lunet LUNET_RUN=/run/lunet LUNET_DATA=/var/lib/lab
 
 # fio with every written block verified (CRC32C of each block), on a file or device: PATH SIZE [fio options]
 verified() {
@@ -41,15 +42,18 @@ unmounted_is_sound() {
     case $1 in ext4) fsck.ext4 -fn "$2" ;; xfs) xfs_repair -n "$2" ;; esac >/run/fsck 2>&1 || { cat /run/fsck; return 1; }
 }
 
+# What the kernel has said since its line N: N
+kernel_since() { dmesg | tail -n +"$1"; }
+
 # What a failed test shows, before anything is cleared up.
 show_state() {
     local log
     echo "--- kernel"
-    dmesg | tail -n +"${1:-1}" | tail -n 40
+    kernel_since "${1:-1}" | tail -n 40
     echo "--- sessions, with what was negotiated"
     timeout 10 iscsiadm -m session -P 3 2>&1
     for log in /run/lunet/*.sock; do
-        [ -S "$log" ] && timeout 10 /host/lunet sessions --json --socket "$log" 2>&1
+        [ -S "$log" ] && timeout 10 "$LUNET" sessions --json --socket "$log" 2>&1
     done
     multipath -ll 2>/dev/null
     for log in /run/lunet/*.log /run/iscsid.log /run/multipathd.log; do
@@ -65,9 +69,18 @@ versions() {
     dpkg-query -W -f '${Package}\t${Version}\n' open-iscsi multipath-tools sg3-utils fio e2fsprogs xfsprogs nvme-cli
 }
 
+# Kills every process of this name. Each command that is run costs an emulated processor a part of a second, so none is.
+killed() {
+    local process name
+    for process in /proc/[0-9]*; do
+        { read -r name <"$process/comm"; } 2>/dev/null && [ "$name" = "$1" ] && kill -9 "${process#/proc/}"
+    done
+    true
+}
+
 # Takes away whatever a test left behind.
 clear_up() {
-    pkill -9 fio
+    killed fio
     network_mend
     awk '$2 ~ "^/mnt/" {print $2}' /proc/mounts | sort -r | xargs -r -n1 umount -f
     multipath_clear
@@ -81,6 +94,7 @@ clear_up() {
 }
 
 . /host/guest/words.sh
+. /host/guest/lunet.sh
 . /host/guest/target.sh
 . /host/guest/initiator.sh
 . /host/guest/multipath.sh

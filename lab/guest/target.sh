@@ -1,6 +1,6 @@
 # Starting and ending the target. Sourced by lib.sh.
 
-# Starts the target with disks as LUN 0, 1, ... of $IQN: [NAME=VALUE ...]
+# Starts the target with disks as LUN 0, 1, ... of $IQN, and sets $LUNS to their number: [NAME=VALUE ...]
 #
 #   size=MIB          of each disk that is a file (default 64)
 #   disks=N           so many files (default 1)
@@ -19,6 +19,7 @@ target_start() {
             path+=${path:+,}/var/lib/lab/disk$i
         done
     fi
+    LUNS=$(tr ',' '\n' <<<"$path" | wc -l)
     "${LAB_TARGET}_start"
 }
 
@@ -46,44 +47,14 @@ lunet_start() {
     } | serve
 }
 
-# Starts lunet with the configuration that comes on standard input, under a name; it is ready when this returns. With net=far before
-# it, on the far machine of network.sh.
-serve() {
-    local name=${1:-lunet}
-    mkdir -p /run/lunet /var/lib/lab/$name
-    (umask 077 && cat >/run/lunet/$name.toml)
-    echo "${net:-}" >/run/lunet/$name.net
-    start_again "$name"
-}
-
-# Starts it once more with the configuration that it has.
-start_again() {
-    local name=${1:-lunet} run=/run/lunet/${1:-lunet} net
-    net=$(cat $run.net)
-    # nsenter becomes lunet: the process is the same.
-    ${net:+nsenter --net=/run/netns/$net} \
-        /host/lunet serve --config $run.toml --data /var/lib/lab/$name --socket $run.sock >$run.out 2>>$run.log &
-    echo $! >$run.pid
-    within 90 grep -q iscsi:// $run.out || { cat $run.log; return 1; }
-}
-
-# lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]
-ask() { /host/lunet "$@" --socket /run/lunet/lunet.sock; }
-
-# Ends lunet: by SIGTERM, or with -9 at once.
-stop() {
-    local name=${2:-lunet} pid
-    pid=$(cat /run/lunet/$name.pid)
-    kill "${1:--15}" "$pid" || true
-    within 40 eval "! kill -0 $pid 2>/dev/null"
-}
-
 # --- LIO, by configfs: targetcli would want a D-Bus daemon ------------------------------------------------------------------------
 
 lio_start() {
     local core=/sys/kernel/config/target/core group=/sys/kernel/config/target/iscsi/$IQN/tpgt_1 p i=0 store
+    # It keeps registrations there, and looks for the folder when it is loaded.
+    mkdir -p /etc/target/pr
     modprobe -a target_core_mod target_core_file target_core_iblock iscsi_target_mod
-    mkdir -p /etc/target /var/target "$group"
+    mkdir -p "$group"
     for p in ${path//,/ }; do
         if [ -b "$p" ]; then
             store=$core/iblock_$i/disk$i
@@ -128,7 +99,7 @@ lio_clear() {
 
 target_clear() {
     local p
-    for p in /run/lunet/*.pid; do [ -e "$p" ] && kill -9 "$(cat "$p")"; done
-    rm -rf /run/lunet
+    for p in "$LUNET_RUN"/*.pid; do [ -e "$p" ] && kill -9 "$(cat "$p")"; done
+    rm -rf "$LUNET_RUN"
     lio_clear
 }
