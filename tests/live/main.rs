@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use lunet_e2e::clients::{QemuLun, list, size};
 use lunet_e2e::server::{Serve, Server, url};
-use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, TEST_UNIT_READY};
+use lunet_e2e::wire::scsi::{self, CHECK_CONDITION, GOOD, TEST_UNIT_READY};
 use lunet_e2e::wire::{Login, Session};
 use serde_json::Value;
 
@@ -74,16 +74,10 @@ fn told(session: &mut Session, lun: u8, what: [u8; 3]) -> Result<()> {
     Ok(())
 }
 
-/// The capacity in bytes, by READ CAPACITY(16).
+/// The capacity in bytes.
 fn capacity(session: &mut Session, lun: u8) -> Result<u64> {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-    let answer = session.execute(lun, &cdb, 32, &[])?;
-    ensure!(answer.status == GOOD && answer.data.len() == 32, "{answer:02x?}");
-    let number = |from: usize, n: usize| {
-        answer.data[from..from + n].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte))
-    };
-    Ok((number(0, 8) + 1) * number(8, 4))
+    let capacity = scsi::capacity(session, lun)?;
+    Ok(capacity.blocks * u64::from(capacity.block_size))
 }
 
 /// The first levels of the LUNs that REPORT LUNS tells.

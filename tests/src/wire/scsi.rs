@@ -52,6 +52,31 @@ pub const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// TEST UNIT READY.
 pub const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
+/// What READ CAPACITY(16) tells (SBC-4 5.19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Logical blocks.
+    pub blocks: u64,
+    /// Bytes in each.
+    pub block_size: u32,
+    /// LBPME and LBPRZ: blocks can be unmapped, and those that are read as zeroes.
+    pub unmapped_reads_zeroes: bool,
+}
+
+/// READ CAPACITY(16).
+pub fn capacity(session: &mut Session, lun: u8) -> Result<Capacity> {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
+    let answer = session.execute(lun, &cdb, 32, &[])?;
+    ensure!(answer.status == GOOD && answer.data.len() == 32, "READ CAPACITY: {answer:02x?}");
+    let last = [0, 1, 2, 3, 4, 5, 6, 7].map(|at: usize| answer.data[at]);
+    Ok(Capacity {
+        blocks: u64::from_be_bytes(last) + 1,
+        block_size: u32::from_be_bytes([8, 9, 10, 11].map(|at: usize| answer.data[at])),
+        unmapped_reads_zeroes: answer.data[14] & 0xc0 == 0xc0,
+    })
+}
+
 fn transfer(opcode: u8, lba: u64, blocks: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
     cdb[0] = opcode;

@@ -14,4 +14,4 @@ mod unit;
 
 pub use load::Load;
 pub use model::{BLOCK, Model, written_block};
-pub use unit::{Crash, Unit, Units};
+pub use unit::{Crash, Units};

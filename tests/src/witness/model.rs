@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::random::{Random, mix};
-use crate::wire::Session;
+use crate::wire::{Session, scsi};
 
 /// The unit of the checks. A write of several of these may be cut between them by a crash, never within one.
 pub const BLOCK: usize = 4096;
@@ -269,15 +269,10 @@ impl Model {
 
 /// Demands a logical block of [`SECTOR`] bytes. Says whether unmapped blocks read as zeroes.
 pub fn reads_zeroes_when_unmapped(session: &mut Session, lun: u8) -> Result<bool> {
-    // READ CAPACITY(16), SBC-4 5.19.
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-    let answer = session.execute(lun, &cdb, 32, &[])?;
-    ensure!(answer.data.len() == 32, "READ CAPACITY: {answer:02x?}");
-    let block = u32::from_be_bytes([8, 9, 10, 11].map(|i: usize| answer.data[i]));
+    let capacity = scsi::capacity(session, lun)?;
+    let block = capacity.block_size;
     ensure!(block as usize == SECTOR, "LUN {lun} has blocks of {block} bytes");
-    // LBPME and LBPRZ.
-    Ok(answer.data[14] & 0xc0 == 0xc0)
+    Ok(capacity.unmapped_reads_zeroes)
 }
 
 #[cfg(test)]
