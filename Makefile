@@ -34,10 +34,8 @@ test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=mul
 	$(CARGO) build --locked --release -p lunet-e2e --bins
 	lab/test "$(SUITE)" "$(TEST)"
 
-interoperability: prepare ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
-	$(CARGO) build --locked --release -p lunet
-	$(CARGO) build --locked --release -p lunet-e2e --bins
-	-lab/test
+interoperability: ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
+	-$(MAKE) test-lab
 	-LAB_TARGET=lio lab/test
 	lab/table
 
