@@ -14,34 +14,39 @@ initiator() {
 record() {
     local portal=$1 setting
     shift
-    iscsiadm -m node -o new -T $IQN -p "$portal" >/dev/null
+    iscsiadm -m node -o new -T $IQN -p "$portal" -I "${iface:-default}" >/dev/null
     # The default is 8 tries of 15 s each: a test wants to know at once.
     for setting in node.session.initial_login_retry_max=1 node.startup=manual "$@"; do
-        iscsiadm -m node -T $IQN -p "$portal" -o update -n "${setting%%=*}" -v "${setting#*=}"
+        iscsiadm -m node -T $IQN -p "$portal" -I "${iface:-default}" -o update -n "${setting%%=*}" -v "${setting#*=}"
     done
 }
 
 # Logs in and prints the disks that come with it, one a line, by LUN: PORTAL [NAME=VALUE ...]
+#
+#   expects=N      before it: so many disks, which come one after the other (default: as many as target_start has given the target, or one)
+#   iface=NAME     before it: by this interface of the initiator, which may have a name of its own
 login() {
-    local portal=$1 before
+    local portal=$1 before session
     initiator
     record "$@" >&2
-    before=$(disks)
-    iscsiadm -m node -T $IQN -p "$portal" --login >&2 || return
-    within 15 eval '[ "$(disks)" != "'"$before"'" ]' >&2
+    before=$(ls /sys/class/iscsi_session)
+    iscsiadm -m node -T $IQN -p "$portal" -I "${iface:-default}" --login >&2 || return
+    session=$(comm -13 <(echo "$before") <(ls /sys/class/iscsi_session))
+    within 30 has_disks "$session" "${expects:-${LUNS:-1}}" >&2
     udevadm settle -t 90
-    comm -13 <(sort <<<"$before") <(disks | sort) | by_lun
+    disks "$session" | by_lun
 }
 
 # Ends the sessions with a portal, or all.
 logout() { iscsiadm -m node -T $IQN ${1:+-p "$1"} --logout >&2; }
 
-# The disks that sessions show, one a line.
+# The disks that a session shows, or all sessions do, one a line: [SESSION]
 disks() {
     local d
-    for d in /sys/class/iscsi_session/session*/device/target*/*/block/*; do [ -e "$d" ] && echo "/dev/${d##*/}"; done
+    for d in /sys/class/iscsi_session/${1:-*}/device/target*/*/block/*; do [ -e "$d" ] && echo "/dev/${d##*/}"; done
     true
 }
+has_disks() { [ "$(disks "$1" | wc -l)" = "$2" ]; }
 
 # Puts the disks of standard input into the order of their LUNs.
 by_lun() {

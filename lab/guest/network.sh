@@ -27,6 +27,7 @@ far() { nsenter --net=/run/netns/far "$@"; }
 # What netem does on wire 0, there and back: NETEM_OPTIONS, e.g. delay 20ms loss 1%
 network_bad() {
     modprobe sch_netem
+    touch /run/network
     tc qdisc replace dev near0 root netem limit 2000 "$@"
     far tc qdisc replace dev far0 root netem limit 2000 "$@"
 }
@@ -36,6 +37,7 @@ network_bad() {
 network_lies() {
     local at
     modprobe -a sch_ingress cls_fw act_pedit
+    touch /run/network
     for at in near far; do
         "on_$at" iptables -t mangle -A OUTPUT -o ${at}0 -p tcp -m length --length 400:65535 \
             -m statistic --mode random --probability "$1" -j MARK --set-mark 7
@@ -57,6 +59,7 @@ network_jumbo() {
 # Packets beyond an Ethernet's 1500 bytes are lost on wire 0, and no router says so.
 network_swallows_large_packets() {
     local at
+    touch /run/network
     for at in near far; do
         "on_$at" iptables -I INPUT -i ${at}0 -m length --length 1501:65535 -j DROP
     done
@@ -82,6 +85,7 @@ network_good() {
 #   reset    connections and new ones are refused: a firewall, or a machine that has taken over the address
 #   kill     the connections of today end; new ones are welcome
 wire_cut() {
+    touch /run/network
     case $2 in
         silent)
             iptables -I INPUT -i "near$1" -j DROP
@@ -101,15 +105,18 @@ wires_mend() {
     ip -n far link set far1 up
 }
 
-# Before anything is cleared up: a session ends sooner over a wire that works.
+# Undoes whatever was done to the wires. Also before anything is cleared up: a session ends sooner over a wire that works.
 network_mend() {
-    [ ! -e /run/netns/far ] || { wires_mend; network_good; }
-    tc qdisc del dev lo root
-} 2>/dev/null
+    [ -e /run/network ] || return 0
+    wires_mend
+    network_good
+    rm /run/network
+}
 
 network_restore() {
-    iptables -F
-    ip netns del far
+    [ -e /run/netns/far ] || return 0
+    # The wires first: those of a network that goes are taken away some time later.
     ip link del near0
     ip link del near1
-} 2>/dev/null
+    ip netns del far
+}

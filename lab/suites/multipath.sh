@@ -68,7 +68,7 @@ load() {
 no_harm_done() {
     load_end main
     unmounted_is_sound "$1" "$map"
-    dmesg | tail -n +$((mark + 1)) >/run/kernel
+    kernel_since $((mark + 1)) >/run/kernel
     fails grep -E "dev dm-|EXT4-fs (error|warning)|JBD2.*error|XFS .*([Ee]rror|[Ss]hut|[Cc]orrupt)" /run/kernel
     dd if="$map" of=/run/read bs=256k iflag=direct status=none
     cmp /run/read /var/lib/lab/disk0

@@ -75,7 +75,7 @@ block_sizes() {
     target_start block="$1" physical="$2"
     d=$(login 127.0.0.1:3260)
     same "$(blockdev --getss "$d") $(blockdev --getpbsz "$d")" "$1 $2"
-    verified "$d" 8M --bs="$1" --iodepth=32
+    verified "$d" $((4096 * $1)) --bs="$1" --iodepth=32
 }
 
 test_digests_are_used_when_asked_for() {
@@ -86,7 +86,7 @@ test_digests_are_used_when_asked_for() {
     same "$(grep -c 'Digest: CRC32C' /run/session)" 2
     verified "$d" 16M
     verified "$d" 32M --bs=128k
-    [ "$LAB_TARGET" != lunet ] || same "$(ask stats --json | sed -n 's/.*"digest_errors": *\([0-9]*\).*/\1/p')" 0
+    [ "$LAB_TARGET" != lunet ] || same "$(counted digest_errors)" 0
 }
 
 # Writes that need R2Ts of the target, of several bursts, and out of the middle of memory pages.
@@ -103,7 +103,7 @@ file_system() {
     target_start size=400
     d=$(login 127.0.0.1:3260)
     mounted "$kind" "$d"
-    for size in 4k 128k; do verified /mnt/fs/v$size 48M --bs=$size --fsync=32; done
+    for size in 4k 128k; do verified /mnt/fs/v$size 16M --bs=$size --fsync=32; done
     unmounted_is_sound "$kind" "$d"
 }
 
@@ -217,7 +217,7 @@ test_a_killed_server_comes_back_under_load() {
     lunet_only
     target_start size=128
     d=$(login 127.0.0.1:3260)
-    verified "$d" 64M --rw=randwrite --rate_iops=1500 &
+    verified "$d" 32M --rw=randwrite --rate_iops=1000 &
     load=$!
     sleep 2
     stop -9
@@ -231,7 +231,7 @@ test_thirty_seconds_without_a_server() {
     lunet_only
     target_start
     d=$(login 127.0.0.1:3260)
-    verified "$d" 32M --rate_iops=1000 &
+    verified "$d" 16M --rate_iops=1000 &
     load=$!
     sleep 1
     stop

@@ -26,9 +26,15 @@ test_capacity_modes_and_opcodes() {
     sg_modes -a "$disk" >/dev/null
     sg_opcodes "$disk" >/run/opcodes
     grep -q 'Compare and write' /run/opcodes
-    sg_logs -a "$disk" >/dev/null
     sg_requests "$disk"
     sg_senddiag -t "$disk"
+}
+
+test_log_pages() {
+    lunet_only "LIO has no LOG SENSE"
+    lun
+    says 'Supported log pages' sg_logs "$disk"
+    says 'Logical block provisioning' sg_logs -a "$disk"
 }
 
 test_persistent_reservations() {
@@ -67,11 +73,18 @@ test_compare_and_write() {
 test_thin_provisioning() {
     lun
     dd if=/dev/urandom of="$disk" bs=1M count=8 oflag=direct status=none
+    sg_unmap --force --lba=0 --num=16384 "$disk"
+    dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp -n $((8 << 20)) - /dev/zero
+    sg_write_same --lba=0 --num=64 --xferlen=512 -i /dev/urandom "$disk"
+}
+
+test_status_of_blocks() {
+    lunet_only "LIO has no GET LBA STATUS"
+    lun
+    dd if=/dev/urandom of="$disk" bs=1M count=8 oflag=direct status=none
     says 'mapped' sg_get_lba_status --lba=0 "$disk"
     sg_unmap --force --lba=0 --num=16384 "$disk"
     says 'deallocated' sg_get_lba_status --lba=0 "$disk"
-    dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp -n $((8 << 20)) - /dev/zero
-    sg_write_same --lba=0 --num=64 --xferlen=512 -i /dev/urandom "$disk"
 }
 
 test_extended_copy_between_luns() {
@@ -96,10 +109,10 @@ test_unit_attentions() {
     before=$(dmesg | wc -l)
     ask volume resize disk0 192MiB
     dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none
-    within 10 eval "dmesg | tail -n +$before | grep -qi 'capacity data has changed'"
+    within 10 says 'capacity data has changed' kernel_since $before
     ask target unmap $IQN 1
     dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none
-    within 10 eval "dmesg | tail -n +$before | grep -qi 'LUN assignments on this target have changed'"
+    within 10 says 'LUN assignments on this target have changed' kernel_since $before
 }
 
 test_sanitize() {
