@@ -3,7 +3,8 @@
 # Starts multipathd with the page's settings, and what makes it quick besides: [a further line for `defaults` ...]
 multipath_start() {
     modprobe -a dm_multipath dm_service_time scsi_dh_alua
-    printf '    %s\n' 'polling_interval 1' 'max_polling_interval 1' 'fast_io_fail_tmo 2' "$@" >/run/defaults
+    # A check that is waited for: on a busy machine a path is 'pending' for a moment, and multipathd tells the target to prefer another.
+    printf '    %s\n' 'polling_interval 1' 'max_polling_interval 1' 'fast_io_fail_tmo 2' 'force_sync yes' "$@" >/run/defaults
     sed -n '/^\(defaults\|devices\) {$/,/^}$/p' /host/docs/multipath.md | sed '/^defaults {$/r /run/defaults' >/etc/multipath.conf
     grep -q find_multipaths /etc/multipath.conf
     grep -q path_grouping_policy /etc/multipath.conf
