@@ -1,0 +1,9 @@
+//! Measures storage honestly, names what binds it, and shows it.
+//!
+//! A benchmark is a list of runs: one target, one workload, one round. Rounds are interleaved, so that what disturbs the
+//! machine disturbs all targets alike. From the runs follow medians, intervals and comparisons ([`stats`]), from these with
+//! the ceilings of each layer the verdict ([`verdict`]), and from all of it the report ([`report`]).
+#![forbid(unsafe_code)]
+
+pub mod model;
+pub mod stats;
