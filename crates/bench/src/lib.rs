@@ -5,5 +5,8 @@
 //! the ceilings of each layer the verdict ([`verdict`]), and from all of it the report ([`report`]).
 #![forbid(unsafe_code)]
 
+pub mod fio;
 pub mod model;
+pub mod profiles;
 pub mod stats;
+pub mod system;

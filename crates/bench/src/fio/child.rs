@@ -1,0 +1,131 @@
+//! The program fio.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use super::FioError;
+
+/// How often somebody looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// After SIGTERM fio may take so long to end its I/O before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is told while it runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Moment {
+    /// It runs.
+    Runs {
+        /// Its number.
+        pid: i32,
+        /// For so many seconds.
+        passed: f64,
+    },
+    /// It has ended and was not waited for yet.
+    Ended,
+}
+
+/// Runs fio, and says what it printed.
+pub(super) fn run(
+    args: &[String],
+    limit: Duration,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(f64),
+) -> Result<String, FioError> {
+    watched(args, limit, stop, &mut |moment| {
+        if let Moment::Runs { passed, .. } = moment {
+            progress(passed);
+        }
+    })
+}
+
+/// The same, with more to see.
+pub(super) fn watched(
+    args: &[String],
+    limit: Duration,
+    stop: &AtomicBool,
+    see: &mut dyn FnMut(Moment),
+) -> Result<String, FioError> {
+    let mut child = Command::new("fio")
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|_| FioError::Missing)?;
+    let out = reader(child.stdout.take());
+    let err = reader(child.stderr.take());
+    let waited = wait(&mut child, limit, stop, see);
+    if waited.is_err() {
+        end(&mut child);
+    }
+    let status = child.wait().map_err(|error| FioError::Failed(error.to_string()))?;
+    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    waited?;
+    if status.success() {
+        return Ok(out);
+    }
+    let mut said = err.lines().chain(out.lines()).map(str::trim);
+    let line = said.find(|line| !line.is_empty() && !line.starts_with(['{', '"']));
+    Err(FioError::Failed(line.map_or_else(|| status.to_string(), str::to_owned)))
+}
+
+fn wait(
+    child: &mut Child,
+    limit: Duration,
+    stop: &AtomicBool,
+    see: &mut dyn FnMut(Moment),
+) -> Result<(), FioError> {
+    let began = Instant::now();
+    let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(FioError::Missing)?;
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    loop {
+        match waitid(WaitId::Pid(number), look) {
+            Ok(None) => {}
+            // An error says that there is nothing to wait for.
+            Ok(Some(_)) | Err(_) => {
+                see(Moment::Ended);
+                return Ok(());
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(FioError::Stopped);
+        }
+        let passed = began.elapsed();
+        if passed > limit {
+            return Err(FioError::Late(limit.as_secs()));
+        }
+        see(Moment::Runs { pid: number.as_raw_nonzero().get(), passed: passed.as_secs_f64() });
+        thread::sleep(LOOK);
+    }
+}
+
+/// fio ends its jobs at SIGTERM; killed, it would leave them.
+fn end(child: &mut Child) {
+    let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(number) = number {
+        let _ = rustix::process::kill_process(number, rustix::process::Signal::TERM);
+    }
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(LOOK);
+    }
+    let _ = child.kill();
+}
+
+fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}

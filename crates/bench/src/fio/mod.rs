@@ -1,0 +1,174 @@
+//! Runs fio on a file, a directory or a block device.
+
+mod args;
+mod child;
+mod logs;
+mod parse;
+mod place;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::model::{self, Role, Run, Workload};
+use crate::profiles::Style;
+use crate::system::{Root, Watch};
+
+pub use args::{arguments, shell};
+pub use place::Place;
+
+/// Why fio brought no result.
+#[derive(Debug, thiserror::Error)]
+pub enum FioError {
+    /// There is no fio.
+    #[error("there is no fio here: install the package fio first")]
+    Missing,
+    /// Somebody stopped it.
+    #[error("stopped")]
+    Stopped,
+    /// It did not end in time.
+    #[error(
+        "fio has not ended {0} s after its time: the storage does not answer, see the kernel's log"
+    )]
+    Late(u64),
+    /// It failed.
+    #[error("fio: {0}")]
+    Failed(String),
+    /// What it says cannot be read.
+    #[error("fio's output is not understood ({0}): this lunet knows fio 3.1 to 3.40")]
+    Output(String),
+    /// The place cannot be used.
+    #[error("{0}")]
+    Place(String),
+}
+
+/// fio, on a place.
+#[derive(Debug)]
+pub struct Fio<'a> {
+    place: &'a Place,
+    style: Style,
+    /// Servers that are watched besides, on this machine.
+    servers: Vec<i32>,
+    stop: &'a AtomicBool,
+}
+
+/// How far a run is: seconds that have passed, and seconds in all.
+pub type Progress<'a> = &'a mut dyn FnMut(f64, f64);
+
+/// fio may take so much longer than its run time, for the layout of files and outstanding I/O.
+const GRACE: Duration = Duration::from_secs(60);
+/// Laying out files may take so long.
+const LAYOUT: Duration = Duration::from_secs(30 * 60);
+
+/// fio's version, as it says it: `fio-3.33`.
+///
+/// # Errors
+/// There is none.
+pub fn version() -> Result<String, FioError> {
+    let told = Command::new("fio").arg("--version").output().map_err(|_| FioError::Missing)?;
+    Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
+}
+
+impl<'a> Fio<'a> {
+    /// For this place. `servers` are processes on this machine that are watched with it; `stop` ends a run early.
+    ///
+    /// # Errors
+    /// There is no fio.
+    pub fn new(
+        place: &'a Place,
+        style: Style,
+        servers: Vec<i32>,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, FioError> {
+        version()?;
+        Ok(Self { place, style, servers, stop })
+    }
+
+    /// The command of a workload, as a line for a shell.
+    pub fn command(&self, workload: &Workload) -> model::Command {
+        let line = arguments(workload, self.place, self.style, None);
+        let line = std::iter::once("fio".to_owned()).chain(line);
+        let what = format!("{} on {}", workload.name, self.place.path().display());
+        model::Command { what, line: shell(line) }
+    }
+
+    /// Makes and fills the files that the workload reads, so that no read finds a hole. Does nothing where files are there
+    /// already.
+    ///
+    /// # Errors
+    /// See [`FioError`].
+    pub fn prepare(&self, workload: &Workload, progress: Progress<'_>) -> Result<(), FioError> {
+        if !self.place.made() {
+            return Ok(());
+        }
+        let args = args::layout(workload, self.place);
+        child::run(&args, LAYOUT, self.stop, &mut |passed| progress(passed, 0.0)).map(drop)
+    }
+
+    /// Runs a workload once. The caller numbers the round.
+    ///
+    /// # Errors
+    /// See [`FioError`].
+    pub fn run(&self, workload: &Workload, progress: Progress<'_>) -> Result<Run, FioError> {
+        let logs = Logs::new()?;
+        let mut args = arguments(workload, self.place, self.style, Some(logs.prefix()));
+        args.push("--output-format=json+".to_owned());
+        let all = workload.seconds + workload.ramp_seconds;
+        let (mut watch, mut usage) = (None, None);
+        let limit = Duration::from_secs_f64(all) + GRACE;
+        let told = child::watched(&args, limit, self.stop, &mut |moment| match moment {
+            child::Moment::Runs { pid, passed } => {
+                if watch.is_none() && passed >= workload.ramp_seconds {
+                    watch = Some(Watch::start(&Root::default(), &self.concerned(pid)));
+                }
+                progress(passed.min(all), all);
+            }
+            // fio is a zombie now: its own and its children's time can still be read.
+            child::Moment::Ended => usage = watch.take().map(Watch::finish),
+        })?;
+        let mut run = parse::results(&told)?;
+        run.workload.clone_from(&workload.name);
+        run.timeline = logs::timeline(logs.prefix(), args::log_ms(workload));
+        if let Some(usage) = usage {
+            run.processes = usage.processes;
+            run.others = usage.others;
+            run.system = Some(usage.system);
+        }
+        Ok(run)
+    }
+
+    fn concerned(&self, fio: i32) -> Vec<(i32, Role)> {
+        let servers = self.servers.iter().map(|pid| (*pid, Role::Server));
+        std::iter::once((fio, Role::Client)).chain(servers).collect()
+    }
+}
+
+/// A directory for the logs of one run.
+#[derive(Debug)]
+struct Logs(PathBuf);
+
+impl Logs {
+    fn new() -> Result<Self, FioError> {
+        let path = place::fresh(&std::env::temp_dir(), "lunet-bench-logs")
+            .map_err(|error| FioError::Place(error.to_string()))?;
+        Ok(Self(path.join("log")))
+    }
+
+    fn prefix(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        if let Some(folder) = self.0.parent() {
+            // What cannot be removed lies in the directory for temporary files.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
