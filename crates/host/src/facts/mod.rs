@@ -1,0 +1,125 @@
+//! What a machine is, as far as it tells.
+//!
+//! Rules and checks are expressions over these structures, by the names of their fields. So:
+//! everything unknown is `None` (`null` in expressions and in JSON), never a guess; every whole
+//! number is an `i64`, because expressions do not mix signed and unsigned ones; units are in the
+//! names.
+
+mod config_files;
+mod cpu;
+mod dmesg;
+mod drive;
+mod initiator;
+mod memory;
+mod network;
+mod nic;
+mod numa;
+mod parse;
+mod pcie;
+mod platform;
+mod rdma;
+mod sysctl;
+mod target;
+mod tuner;
+mod value;
+mod zfs;
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::source::Source;
+
+pub use config_files::{ConfigFiles, ModprobeOption, SysctlLine, UdevRule};
+pub use cpu::{CState, Cpu};
+pub use dmesg::{Dmesg, DmesgHit};
+pub use drive::{Drive, LbaFormat, PowerState};
+pub use initiator::{
+    Initiators, IscsiDisk, IscsiSession, Multipath, MultipathMap, NvmeHost, NvmePath, OpenIscsi,
+};
+pub use memory::{Dimm, Memory};
+pub use network::{Listener, TcpConnection};
+pub use nic::{Coalesce, Ecn, Irqs, Nic, Pfc};
+pub use numa::NumaNode;
+pub use parse::version_num;
+pub use pcie::Pcie;
+pub use platform::{InitScript, Platform, TrueNas, Tunable};
+pub use rdma::{Gid, Rdma};
+pub use target::{Lun, Portal, Target, TargetSession};
+pub use tuner::Tuner;
+pub use value::Value;
+pub use zfs::{Arc, Dataset, Pool, Vdev, VdevDisk, Zfs, Zvol};
+
+/// Everything that is known about a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// What kind of machine with what system.
+    pub platform: Platform,
+    /// The kernel's command line: `"pcie_aspm": "off"`. A word without `=` has the value `""`.
+    /// Dashes in the names are underscores.
+    pub cmdline: BTreeMap<String, String>,
+    /// Processors.
+    pub cpu: Cpu,
+    /// NUMA nodes that have processors or memory.
+    pub numa: Vec<NumaNode>,
+    /// Memory.
+    pub memory: Memory,
+    /// Network interfaces, `lo` left out.
+    pub nics: Vec<Nic>,
+    /// RDMA devices, one entry for each port.
+    pub rdma: Vec<Rdma>,
+    /// Whole block devices, without loop devices, zvols, RAM disks and mappings.
+    pub drives: Vec<Drive>,
+    /// OpenZFS; `null` if it is neither loaded nor installed.
+    pub zfs: Option<Zfs>,
+    /// What this machine serves: one entry for each iSCSI target or NVMe subsystem.
+    pub targets: Vec<Target>,
+    /// Which targets this machine uses.
+    pub initiators: Initiators,
+    /// Kernel settings: `sysctls["net.core.rmem_max"]`. Several numbers are a list.
+    pub sysctls: BTreeMap<String, Value>,
+    /// Kernel modules in use, loaded or built in (those that /sys/module shows).
+    pub modules: Vec<String>,
+    /// Lines of the kernel's log that mean something here.
+    pub dmesg: Dmesg,
+    /// TCP ports of storage protocols that somebody listens on.
+    pub listeners: Vec<Listener>,
+    /// TCP connections of storage protocols.
+    pub tcp_connections: Vec<TcpConnection>,
+    /// Other programs that tune the machine, as far as they are installed.
+    pub tuners: Vec<Tuner>,
+    /// What configuration files say.
+    pub config_files: ConfigFiles,
+}
+
+/// Finds out what can be found out.
+pub fn facts(source: &dyn Source) -> Facts {
+    let mut facts = Facts {
+        platform: platform::read(source),
+        cmdline: platform::cmdline(source),
+        cpu: cpu::read(source),
+        numa: numa::read(source),
+        memory: memory::read(source),
+        nics: nic::read(source),
+        rdma: rdma::read(source),
+        drives: drive::read(source),
+        zfs: zfs::read(source),
+        targets: target::read(source),
+        initiators: initiator::read(source),
+        sysctls: sysctl::read(source),
+        modules: source.names("/sys/module"),
+        dmesg: dmesg::read(source),
+        listeners: network::listeners(source),
+        tcp_connections: network::connections(source),
+        tuners: tuner::read(source),
+        config_files: config_files::read(source),
+    };
+    connect(&mut facts);
+    facts
+}
+
+/// Fills in what one layer says about another.
+fn connect(facts: &mut Facts) {
+    drive::mark_members(&mut facts.drives, facts.zfs.as_ref());
+    nic::mark_storage(facts);
+}

@@ -1,0 +1,8 @@
+//! What this machine is, how it should be tuned, and why it is slow.
+//!
+//! Everything starts from a [`Source`](source::Source): the live machine, or a tree that was captured on another one.
+//! [`facts::facts`] turns a source into typed [`Facts`](facts::Facts); rules and checks are expressions over them.
+#![forbid(unsafe_code)]
+
+pub mod facts;
+pub mod source;

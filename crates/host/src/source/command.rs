@@ -1,0 +1,108 @@
+//! The commands that facts are read from.
+
+use std::fmt;
+
+/// One of the commands that look and change nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Command {
+    program: String,
+    args: Vec<String>,
+}
+
+/// What a command said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Exit code; 0 = it went well.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+}
+
+/// The programs with the first arguments that make them only look. `*` stands for any argument.
+/// Nothing else is ever run to find facts.
+const LOOKS: &[&[&str]] = &[
+    &["date", "+%s"],
+    &["dcb", "-j"],
+    &["dmesg"],
+    &["dmidecode", "-t"],
+    &["ethtool", "*"],
+    &["ethtool", "-a"],
+    &["ethtool", "-c"],
+    &["ethtool", "-g"],
+    &["ethtool", "-i"],
+    &["ethtool", "-k"],
+    &["ethtool", "-l"],
+    &["ethtool", "-S"],
+    &["ibv_devinfo"],
+    &["ip", "-j"],
+    &["iscsiadm", "--version"],
+    &["iscsiadm", "-m", "node", "-P", "1"],
+    &["iscsiadm", "-m", "session", "-P", "3"],
+    &["lspci", "-vv", "-s"],
+    &["midclt", "call", "initshutdownscript.query"],
+    &["midclt", "call", "iscsi.global.config"],
+    &["midclt", "call", "iscsi.global.sessions"],
+    &["midclt", "call", "system.advanced.config"],
+    &["midclt", "call", "system.product_type"],
+    &["midclt", "call", "system.version"],
+    &["midclt", "call", "tunable.query"],
+    &["mlnx_qos", "-i", "*"],
+    &["multipath", "-ll"],
+    &["multipathd", "show"],
+    &["nvme", "id-ctrl"],
+    &["nvme", "id-ns"],
+    &["nvme", "list-subsys"],
+    &["nvme", "smart-log"],
+    &["nvme", "version"],
+    &["pveversion"],
+    &["ss"],
+    &["systemctl", "is-active"],
+    &["systemd-detect-virt"],
+    &["tgtadm", "--mode", "target", "--op", "show"],
+    &["tuned-adm", "active"],
+    &["uname"],
+    &["zfs", "get"],
+    &["zfs", "list"],
+    &["zfs", "version"],
+    &["zpool", "get"],
+    &["zpool", "list"],
+    &["zpool", "status"],
+];
+
+impl Command {
+    /// The command with these arguments.
+    pub fn new(program: &str, args: &[&str]) -> Self {
+        Self { program: program.to_owned(), args: args.iter().map(|&arg| arg.to_owned()).collect() }
+    }
+
+    /// The program's name.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// Its arguments.
+    pub fn args(&self) -> &[String] {
+        &self.args
+    }
+
+    /// Whether it is one of those that change nothing.
+    pub fn only_looks(&self) -> bool {
+        LOOKS.iter().any(|known| {
+            let (program, first) = (known[0], &known[1..]);
+            self.program == program
+                && self.args.len() >= first.len()
+                && first
+                    .iter()
+                    .zip(&self.args)
+                    .all(|(&want, have)| want == have || (want == "*" && !have.starts_with('-')))
+        })
+    }
+}
+
+/// As it would be typed; in a captured tree this is the command's name.
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.program)?;
+        self.args.iter().try_for_each(|arg| write!(f, " {arg}"))
+    }
+}
