@@ -4,5 +4,6 @@
 //! [`facts::facts`] turns a source into typed [`Facts`](facts::Facts); rules and checks are expressions over them.
 #![forbid(unsafe_code)]
 
+pub mod expr;
 pub mod facts;
 pub mod source;

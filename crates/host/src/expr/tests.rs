@@ -1,0 +1,109 @@
+use super::*;
+use crate::facts::{Facts, Nic};
+
+fn facts() -> Facts {
+    let nic = Nic { name: "eth0".into(), mtu: Some(9000), ..Nic::default() };
+    Facts { nics: vec![nic], ..Facts::default() }
+}
+
+fn eval(text: &str) -> Result<Value, EvalError> {
+    Expression::new(text).expect(text).eval(&Scope::new(&facts()))
+}
+
+fn fill(text: &str) -> Result<String, EvalError> {
+    Template::new(text).expect(text).fill(&Scope::new(&facts()))
+}
+
+#[test]
+fn facts_are_variables() {
+    assert_eq!(eval("nics[0].mtu"), Ok(Value::Int(9000)));
+    assert_eq!(eval("nics.exists(n, n.mtu == 9000)"), Ok(Value::Bool(true)));
+    assert_eq!(eval("2 * GiB"), Ok(Value::Int(2 << 30)));
+}
+
+#[test]
+fn what_needs_the_unknown_is_unknown() {
+    for text in [
+        "memory.total_bytes > 5",
+        "memory.total_bytes + 5",
+        "zfs.pools",
+        "get(sysctls, 'vm.swappiness') > 3",
+        "sysctls['vm.swappiness'] == 3",
+        "platform.root && true",
+        "iec(memory.total_bytes)",
+        "platform.kernel.startsWith('6')",
+        "nics[3].mtu",
+        "percent(1, 0)",
+        "in_network(platform.kernel, '10.0.0.0/8')",
+    ] {
+        let error = eval(text).expect_err(text);
+        assert!(matches!(error, EvalError::Unknown(_)), "{text}: {error:?}");
+    }
+    let expression = Expression::new("platform.root").expect("it is CEL");
+    assert!(matches!(expression.holds(&Scope::new(&facts())), Err(EvalError::Unknown(_))));
+}
+
+#[test]
+fn a_mistake_is_no_unknown() {
+    for text in ["'a' + 1", "nosuch.thing", "nosuch(3)", "nics > 3"] {
+        let error = eval(text).expect_err(text);
+        assert!(matches!(error, EvalError::Wrong(_)), "{text}: {error:?}");
+    }
+    let error = Expression::new("1 +").expect_err("it is cut off");
+    assert!(error.to_string().starts_with("`1 +`: "), "{error}");
+    assert!(Expression::new("nics").expect("CEL").holds(&Scope::new(&facts())).is_err());
+}
+
+#[test]
+fn texts_are_filled() {
+    assert_eq!(fill("{nics[0].name}: {nics.map(n, n.mtu)}"), Ok("eth0: 9000".into()));
+    assert_eq!(fill("{{{nics[0].mtu / 9}}} {{}}"), Ok("{1000} {}".into()));
+    assert_eq!(fill("{ {'a}': 1.5}['a}'] }"), Ok("1.5".into()));
+    assert!(matches!(fill("{memory.total_bytes}"), Err(EvalError::Unknown(_))));
+    for wrong in ["{", "a}", "{1 +}", "{'}"] {
+        assert!(Template::new(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn functions_give_what_they_say() {
+    for (expression, text) in [
+        ("or(memory.total_bytes, 7)", "7"),
+        ("known(nics[0].mtu)", "yes"),
+        ("iec(68719476736)", "64 GiB"),
+        ("iec(1536)", "1.5 KiB"),
+        ("iec(512)", "512 bytes"),
+        ("rate(15753846153)", "15.8 GB/s"),
+        ("rate(812000000)", "812 MB/s"),
+        ("gbit(100000)", "100 Gbit/s"),
+        ("gbit(2500)", "2.5 Gbit/s"),
+        ("gbit(100)", "100 Mbit/s"),
+        ("percent(1, 3)", "33"),
+        ("sum([1, 2, 3])", "6"),
+        ("sum([1, 2.5])", "3.5"),
+        ("least([4, 3, 5])", "3"),
+        ("most([4, 3, 5])", "5"),
+        ("unique([2, 1, 2])", "2, 1"),
+        ("sort(['b', 'a'])", "a, b"),
+        ("join(['b', 'a'], ' and ')", "b and a"),
+        ("round(2.5)", "3"),
+        ("ceil_div(7, 2)", "4"),
+        ("pow2(12)", "4096"),
+        ("in_network('10.0.3.4', '10.0.0.1/16')", "yes"),
+        ("in_network('10.1.3.4', '10.0.0.1/16')", "no"),
+        ("in_network('fd00::5', 'fd00::1/64')", "yes"),
+        ("in_network('10.0.0.1', '10.0.0.1')", "yes"),
+        ("in_network('host', '10.0.0.1/8')", "no"),
+        ("is_public('8.8.8.8')", "yes"),
+        ("is_public('2a00::1')", "yes"),
+        (
+            "['192.168.1.1', '10.1.1.1', '127.0.0.1', 'fd00::1', '::1', '169.254.3.3', '0.0.0.0', \
+          '100.64.0.1', 'name'].exists(a, is_public(a))",
+            "no",
+        ),
+    ] {
+        assert_eq!(fill(&format!("{{{expression}}}")), Ok(text.to_owned()), "{expression}");
+    }
+    assert_eq!(eval("sum([])"), Ok(Value::Null));
+    assert_eq!(eval("sum([1, memory.total_bytes])"), Ok(Value::Null));
+}
