@@ -15,13 +15,17 @@ pub struct Dmesg {
     pub hits: Vec<DmesgHit>,
 }
 
-/// Lines of one kind.
+/// Lines of one kind about one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DmesgHit {
-    /// What they mean: one of the names in this module's table.
+    /// What they mean: `iser_registered`, `iser_failed`, `iser_connected`, `rdma_refused`,
+    /// `pcie_limited`, `pcie_error`, `nvme_timeout`, `nvme_lost`, `nvme_aborted`, `nvme_no_power_state`,
+    /// `io_error`, `nic_link_down`, `nic_tx_timeout`, `nic_reset`, `cable_fault`, `too_hot`,
+    /// `syn_flood`, `out_of_memory`, `hung_task`, `zfs_error`, `zfs_suspended`, `target_timeout`,
+    /// `target_abort`, `iscsi_connection_lost`, `machine_check`.
     pub kind: String,
-    /// The device that the first one names.
+    /// The device that the lines name: `nvme0`, `0000:41:00.0`, `mlx5_0`.
     pub device: Option<String>,
     /// The last of them, without its time.
     pub text: String,
@@ -29,7 +33,153 @@ pub struct DmesgHit {
     pub count: i64,
 }
 
+/// What lines with all of these words mean. The first that fits is taken.
+const KINDS: &[(&str, &[&str])] = &[
+    ("iser_registered", &["registered iser", "transport"]),
+    ("iser_registered", &["registering iser", "transport"]),
+    ("iser_registered", &["isert", "listening"]),
+    ("iser_failed", &["isert", "failed"]),
+    ("iser_failed", &["iser:", "failed"]),
+    ("iser_connected", &["iser", "connection established"]),
+    ("rdma_refused", &["rdma_cm", "reject"]),
+    ("rdma_refused", &["rdma_listen", "failed"]),
+    ("rdma_refused", &["rdma_bind_addr", "failed"]),
+    ("pcie_limited", &["available pcie bandwidth", "limited by"]),
+    ("pcie_limited", &["pcie slot", "width", "reduced"]),
+    ("pcie_error", &["aer:", "error"]),
+    ("pcie_error", &["pcie bus error"]),
+    ("nvme_lost", &["nvme", "controller is down"]),
+    ("nvme_lost", &["nvme", "removing after probe failure"]),
+    ("nvme_lost", &["nvme", "device not ready"]),
+    ("nvme_timeout", &["nvme", "i/o", "timeout"]),
+    ("nvme_timeout", &["nvme", "timeout, completion polled"]),
+    ("nvme_aborted", &["nvme", "abort status"]),
+    ("io_error", &["i/o error, dev"]),
+    ("io_error", &["critical medium error"]),
+    ("nic_tx_timeout", &["netdev watchdog"]),
+    ("nic_tx_timeout", &["tx timeout detected"]),
+    ("nic_reset", &["mlx5", "health", "fatal"]),
+    ("nic_reset", &["adapter", "reset", "hw"]),
+    ("cable_fault", &["cable error"]),
+    ("cable_fault", &["cable unplugged"]),
+    ("nic_link_down", &["link down"]),
+    ("nic_link_down", &["link is down"]),
+    ("too_hot", &["temperature above threshold"]),
+    ("too_hot", &["high temperature"]),
+    ("syn_flood", &["possible syn flooding"]),
+    ("out_of_memory", &["out of memory: kill"]),
+    ("hung_task", &["blocked for more than", "seconds"]),
+    ("zfs_suspended", &["pool", "has encountered an uncorrectable i/o failure"]),
+    ("zfs_error", &["warning: pool", "i/o"]),
+    ("target_timeout", &["iscsi-scst", "timeout"]),
+    ("target_timeout", &["timeout", "sending data/waiting for reply"]),
+    ("target_abort", &["abort_task"]),
+    ("target_abort", &["task mgmt fn", "abort"]),
+    ("iscsi_connection_lost", &["connection", "detected conn error"]),
+    ("iscsi_connection_lost", &["session recovery timed out"]),
+    ("iscsi_connection_lost", &["ping timeout of"]),
+    ("machine_check", &["machine check"]),
+    ("machine_check", &["mce: [hardware error]"]),
+    ("machine_check", &["edac", " ce "]),
+];
+
 /// Reads the log.
-pub(super) fn read(_source: &dyn Source) -> Dmesg {
-    Dmesg::default()
+pub(super) fn read(source: &dyn Source) -> Dmesg {
+    let Some(log) = source.output("dmesg", &[]) else { return Dmesg::default() };
+    let mut hits: Vec<DmesgHit> = Vec::new();
+    for line in log.lines() {
+        let text = without_time(line);
+        let Some(kind) = kind(text) else { continue };
+        let device = device(text);
+        match hits.iter_mut().find(|hit| hit.kind == kind && hit.device == device) {
+            Some(hit) => {
+                hit.count += 1;
+                text.clone_into(&mut hit.text);
+            }
+            None => hits.push(DmesgHit {
+                kind: kind.to_owned(),
+                device,
+                text: text.to_owned(),
+                count: 1,
+            }),
+        }
+    }
+    Dmesg { readable: true, hits }
+}
+
+/// The line without `[    1.234567] ` in front.
+fn without_time(line: &str) -> &str {
+    let rest = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    match rest {
+        Some((time, text)) if time.trim().bytes().all(|b| b.is_ascii_digit() || b == b'.') => {
+            text.trim_start()
+        }
+        _ => line,
+    }
+}
+
+fn kind(text: &str) -> Option<&'static str> {
+    let lower = text.to_lowercase();
+    let fits = |words: &&[&str]| words.iter().all(|word| lower.contains(word));
+    KINDS.iter().find(|(_, words)| fits(words)).map(|(kind, _)| *kind)
+}
+
+/// The first word that names a device.
+fn device(text: &str) -> Option<String> {
+    let starts = ["nvme", "mlx", "sd", "en", "eth", "bond", "ib", "rxe", "irdma"];
+    let words =
+        || text.split([' ', ',', '(', ')', '[', ']']).map(|word| word.trim_matches([':', '\'']));
+    let named = |word: &&str| {
+        word.bytes().any(|byte| byte.is_ascii_digit())
+            && !word.contains([':', '/', '='])
+            && starts.iter().any(|start| word.starts_with(start))
+    };
+    let address = words().find(|word| super::pcie::is_address(word));
+    words().find(named).filter(|word| *word != "mlx5_core").or(address).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    const LOG: &str = "\
+$ dmesg
+| [    3.100000] mlx5_core 0000:41:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:40:01.1 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)
+| [   20.000000] iscsi-scst: Registered iSCSI transport: iSCSI-TCP
+| [   21.000000] iscsi-scst: Registered iSER transport
+| [  100.000000] nvme nvme3: I/O 512 QID 4 timeout, aborting
+| [  130.000000] nvme nvme3: I/O 513 QID 4 timeout, reset controller
+| [  131.000000] nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff
+| [  140.000000] TCP: request_sock_TCP: Possible SYN flooding on port 3260. Sending cookies.
+| [  150.000000] usb 1-1: new high-speed USB device
+";
+
+    #[test]
+    fn finds_the_lines_that_mean_something() {
+        let log = read(&Tree::parse(LOG).unwrap());
+        assert!(log.readable);
+        let seen: Vec<_> = log
+            .hits
+            .iter()
+            .map(|hit| (hit.kind.as_str(), hit.device.as_deref(), hit.count))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("pcie_limited", Some("0000:41:00.0"), 1),
+                ("iser_registered", None, 1),
+                ("nvme_timeout", Some("nvme3"), 2),
+                ("nvme_lost", Some("nvme3"), 1),
+                ("syn_flood", None, 1),
+            ]
+        );
+        assert!(log.hits[2].text.starts_with("nvme nvme3: I/O 513"), "the last, without its time");
+    }
+
+    #[test]
+    fn a_log_that_nobody_may_read_is_not_an_empty_one() {
+        assert!(!read(&Tree::new()).readable);
+        assert!(!read(&Tree::parse("$ dmesg\nexit 1\n").unwrap()).readable);
+    }
 }

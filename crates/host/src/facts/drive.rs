@@ -1,8 +1,12 @@
 //! Drives.
 
+mod nvme;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Pcie, Zfs};
+use super::memory::chosen;
+use super::parse::sorted;
+use super::{Pcie, Zfs, pcie};
 use crate::source::Source;
 
 /// A whole block device.
@@ -142,10 +146,141 @@ pub struct PowerState {
     pub exit_latency_us: Option<i64>,
 }
 
+/// What is no drive of its own.
+const NOT: &[&str] = &["loop", "ram", "zram", "zd", "dm-", "md", "sr", "fd", "drbd"];
+
 /// Reads about the drives.
-pub(super) fn read(_source: &dyn Source) -> Vec<Drive> {
-    Vec::new()
+pub(super) fn read(source: &dyn Source) -> Vec<Drive> {
+    sorted(source.names("/sys/block"))
+        .into_iter()
+        .filter(|name| !NOT.iter().any(|not| name.starts_with(not)))
+        // The hidden paths of a drive with native multipath: nvme0c0n1.
+        .filter(|name| !(name.starts_with("nvme") && name.contains('c')))
+        .map(|name| drive(source, &name))
+        .collect()
+}
+
+fn drive(source: &dyn Source, name: &str) -> Drive {
+    let sys = format!("/sys/block/{name}");
+    let link = source.link(&sys).unwrap_or_default();
+    let text = |file: &str| source.text(&format!("{sys}/{file}"));
+    let mut drive = Drive {
+        name: name.to_owned(),
+        kind: Some(kind(name).to_owned()),
+        transport: transport(name, &link).map(str::to_owned),
+        size_bytes: source.int(&format!("{sys}/size")).map(|sectors| sectors * 512),
+        model: text("device/model"),
+        vendor: text("device/vendor").filter(|vendor| !vendor.starts_with("0x")),
+        firmware: text("device/rev").or_else(|| text("device/firmware_rev")),
+        queue_depth: source.int(&format!("{sys}/device/queue_depth")),
+        timeout_ms: source.int(&format!("{sys}/queue/io_timeout")),
+        runtime_pm: text("device/power/control"),
+        ..Drive::default()
+    };
+    queue(source, &format!("{sys}/queue"), &mut drive);
+    let count = source.list(&format!("{sys}/mq")).map(|queues| queues.len());
+    drive.queues = count.and_then(|count| i64::try_from(count).ok());
+    members(source, name, &mut drive);
+    let address = match kind(name) {
+        "nvme" => nvme::read(source, &link, &mut drive),
+        _ => pcie::on_path(&link).map(str::to_owned),
+    };
+    drive.remote = matches!(drive.transport.as_deref(), Some("iscsi" | "tcp" | "rdma" | "fc"));
+    if drive.transport.as_deref() == Some("sata") {
+        drive.link_power_policy =
+            link.split('/').find(|part| part.starts_with("host")).and_then(|host| {
+                source.text(&format!("/sys/class/scsi_host/{host}/link_power_management_policy"))
+            });
+    }
+    if let Some(address) = address.filter(|_| !drive.remote) {
+        drive.numa_node = pcie::numa_node(source, &address);
+        // A drive of a virtual machine has no link worth the name.
+        if !matches!(drive.transport.as_deref(), Some("virtio") | None) {
+            drive.pcie = pcie::read(source, &address);
+        }
+    }
+    drive
+}
+
+fn kind(name: &str) -> &'static str {
+    let kinds = [
+        ("nvme", "nvme"),
+        ("sd", "scsi"),
+        ("vd", "virtio"),
+        ("xvd", "xen"),
+        ("mmcblk", "mmc"),
+        ("rbd", "rbd"),
+        ("nbd", "nbd"),
+    ];
+    kinds.iter().find(|(start, _)| name.starts_with(start)).map_or("other", |(_, kind)| kind)
+}
+
+/// From the device's place: `../devices/pci0000:00/0000:00:17.0/ata1/host0/...`.
+fn transport(name: &str, link: &str) -> Option<&'static str> {
+    let part = |start: &str| link.split('/').any(|part| part.starts_with(start));
+    match kind(name) {
+        "virtio" => Some("virtio"),
+        "scsi" if part("session") => Some("iscsi"),
+        "scsi" if part("ata") => Some("sata"),
+        "scsi" if part("usb") => Some("usb"),
+        "scsi" if part("rport-") => Some("fc"),
+        "scsi" if part("end_device-") || part("port-") => Some("sas"),
+        "scsi" if part("virtio") => Some("virtio"),
+        _ => None,
+    }
+}
+
+/// How the kernel queues requests.
+fn queue(source: &dyn Source, sys: &str, drive: &mut Drive) {
+    let int = |file: &str| source.int(&format!("{sys}/{file}"));
+    let flag = |file: &str| source.flag(&format!("{sys}/{file}"));
+    drive.rotational = flag("rotational");
+    drive.lba_bytes = int("logical_block_size");
+    drive.physical_block_bytes = int("physical_block_size");
+    if let Some(text) = source.text(&format!("{sys}/scheduler")) {
+        drive.scheduler = chosen(&text).or_else(|| (text == "none").then(|| text.clone()));
+        let names = text.split_whitespace().map(|word| word.trim_matches(['[', ']']).to_owned());
+        drive.schedulers = names.collect();
+    }
+    drive.read_ahead_kib = int("read_ahead_kb");
+    drive.nr_requests = int("nr_requests");
+    drive.max_sectors_kib = int("max_sectors_kb");
+    drive.max_hw_sectors_kib = int("max_hw_sectors_kb");
+    drive.io_min_bytes = int("minimum_io_size");
+    drive.io_opt_bytes = int("optimal_io_size");
+    drive.wbt_lat_us = int("wbt_lat_usec");
+    drive.nomerges = int("nomerges");
+    drive.rq_affinity = int("rq_affinity");
+    drive.iostats = flag("iostats");
+    drive.add_random = flag("add_random");
+    drive.write_cache = source.text(&format!("{sys}/write_cache"));
+    drive.discard = int("discard_max_bytes").map(|bytes| bytes > 0);
+}
+
+/// Partitions, and what lies on it.
+fn members(source: &dyn Source, name: &str, drive: &mut Drive) {
+    let sys = format!("/sys/block/{name}");
+    let inside = source.names(&sys);
+    drive.partitions = sorted(inside.into_iter().filter(|part| part.starts_with(name)).collect());
+    let mut holders = source.names(&format!("{sys}/holders"));
+    for part in &drive.partitions {
+        holders.extend(source.names(&format!("{sys}/{part}/holders")));
+    }
+    drive.holders = sorted(holders);
+    drive.holders.dedup();
 }
 
 /// Says of each drive which pool it belongs to.
-pub(super) fn mark_members(_drives: &mut [Drive], _zfs: Option<&Zfs>) {}
+pub(super) fn mark_members(drives: &mut [Drive], zfs: Option<&Zfs>) {
+    for pool in zfs.iter().flat_map(|zfs| &zfs.pools) {
+        for vdev in &pool.vdevs {
+            for disk in &vdev.disks {
+                let Some(name) = &disk.drive else { continue };
+                if let Some(drive) = drives.iter_mut().find(|drive| drive.name == *name) {
+                    drive.zfs_pool = Some(pool.name.clone());
+                    drive.zfs_vdev = Some(vdev.name.clone());
+                }
+            }
+        }
+    }
+}

@@ -80,6 +80,8 @@ pub struct Facts {
     pub sysctls: BTreeMap<String, Value>,
     /// Kernel modules in use, loaded or built in (those that /sys/module shows).
     pub modules: Vec<String>,
+    /// Parameters of modules other than ZFS: `module_params["nvme_core.io_timeout"]`.
+    pub module_params: BTreeMap<String, Value>,
     /// Lines of the kernel's log that mean something here.
     pub dmesg: Dmesg,
     /// TCP ports of storage protocols that somebody listens on.
@@ -108,6 +110,7 @@ pub fn facts(source: &dyn Source) -> Facts {
         initiators: initiator::read(source),
         sysctls: sysctl::read(source),
         modules: source.names("/sys/module"),
+        module_params: sysctl::module_params(source),
         dmesg: dmesg::read(source),
         listeners: network::listeners(source),
         tcp_connections: network::connections(source),

@@ -1,9 +1,14 @@
 //! Network interfaces.
 
-use std::collections::BTreeMap;
+mod ethtool;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::parse::{cpu_list, shell_value, sorted};
+use super::pcie::{self, is_address};
 use super::{Facts, Pcie};
 use crate::source::Source;
 
@@ -141,10 +146,252 @@ pub struct Irqs {
     pub off_node: Option<i64>,
 }
 
+const SYS: &str = "/sys/class/net";
+
 /// Reads about the interfaces.
-pub(super) fn read(_source: &dyn Source) -> Vec<Nic> {
-    Vec::new()
+pub(super) fn read(source: &dyn Source) -> Vec<Nic> {
+    let addresses = addresses(source);
+    let default = default_routes(source);
+    let names = sorted(source.names(SYS));
+    names
+        .into_iter()
+        .filter(|name| name != "lo" && name != "bonding_masters")
+        .map(|name| {
+            let mut nic = nic(source, &name);
+            nic.addresses = addresses.get(&name).cloned().unwrap_or_default();
+            nic.default_route = default.as_ref().map(|names| names.contains(&name));
+            ethtool::read(source, &mut nic);
+            nic
+        })
+        .collect()
 }
 
-/// Says over which interfaces storage traffic goes.
-pub(super) fn mark_storage(_facts: &mut Facts) {}
+/// What sysfs says.
+fn nic(source: &dyn Source, name: &str) -> Nic {
+    let sys = format!("{SYS}/{name}");
+    let positive = |file: &str| source.int(&format!("{sys}/{file}")).filter(|&number| number > 0);
+    let mut nic = Nic {
+        name: name.to_owned(),
+        is_virtual: source.link(&sys).is_some_and(|link| link.contains("/virtual/")),
+        driver: source.link_name(&format!("{sys}/device/driver")),
+        operstate: source.text(&format!("{sys}/operstate")),
+        carrier: source.flag(&format!("{sys}/carrier")),
+        // -1 or 4294967295 when nobody knows.
+        speed_mbit: positive("speed").filter(|&speed| speed < i64::from(u32::MAX)),
+        duplex: source.text(&format!("{sys}/duplex")).filter(|duplex| duplex != "unknown"),
+        mtu: positive("mtu"),
+        tx_queue_len: source.int(&format!("{sys}/tx_queue_len")),
+        master: source.link_name(&format!("{sys}/master")),
+        counters: counters(source, &sys),
+        ..Nic::default()
+    };
+    nic.kind = Some(kind(source, &sys, &nic).to_owned());
+    let lower = source.names(&sys);
+    let mut lower: Vec<String> =
+        lower.iter().filter_map(|file| file.strip_prefix("lower_").map(str::to_owned)).collect();
+    match nic.kind.as_deref() {
+        Some("bond" | "bridge") => nic.slaves = sorted(lower),
+        _ => nic.parent = (lower.len() == 1).then(|| lower.remove(0)),
+    }
+    nic.bond_mode = first_word(source, &format!("{sys}/bonding/mode"));
+    nic.bond_hash = first_word(source, &format!("{sys}/bonding/xmit_hash_policy"));
+    let rdma = source.names(&format!("{sys}/device/infiniband"));
+    nic.rdma = rdma.into_iter().next().or_else(|| soft_rdma(source, name));
+    if let Some(address) = source.link_name(&format!("{sys}/device")).filter(|n| is_address(n)) {
+        nic.numa_node = pcie::numa_node(source, &address);
+        nic.irqs = irqs(source, &address, nic.numa_node);
+        nic.pcie = pcie::read(source, &address);
+    }
+    nic
+}
+
+fn kind(source: &dyn Source, sys: &str, nic: &Nic) -> &'static str {
+    let uevent = source.read(&format!("{sys}/uevent")).unwrap_or_default();
+    match shell_value(&uevent, "DEVTYPE").as_deref() {
+        Some("bond") => return "bond",
+        Some("bridge") => return "bridge",
+        Some("vlan") => return "vlan",
+        _ => {}
+    }
+    if source.read(&format!("{sys}/tun_flags")).is_some() {
+        return "tap";
+    }
+    match nic.driver.as_deref() {
+        Some("virtio_net") => "virtio",
+        Some(_) => "physical",
+        None if nic.name.starts_with("veth") => "veth",
+        None if nic.name.starts_with("dummy") => "dummy",
+        None => "other",
+    }
+}
+
+/// `802.3ad 4`, `layer3+4 1`
+fn first_word(source: &dyn Source, path: &str) -> Option<String> {
+    source.text(path)?.split_whitespace().next().map(str::to_owned)
+}
+
+/// The RDMA device in software above an interface.
+fn soft_rdma(source: &dyn Source, name: &str) -> Option<String> {
+    source.names("/sys/class/infiniband").into_iter().find(|d| {
+        source.text(&format!("/sys/class/infiniband/{d}/parent")).as_deref() == Some(name)
+    })
+}
+
+/// Losses since start.
+fn counters(source: &dyn Source, sys: &str) -> BTreeMap<String, i64> {
+    let names = [
+        "rx_packets",
+        "tx_packets",
+        "rx_dropped",
+        "rx_errors",
+        "rx_missed_errors",
+        "rx_fifo_errors",
+        "rx_crc_errors",
+        "tx_dropped",
+        "tx_errors",
+    ];
+    names
+        .iter()
+        .filter_map(|name| {
+            Some(((*name).to_owned(), source.int(&format!("{sys}/statistics/{name}"))?))
+        })
+        .collect()
+}
+
+/// The addresses of each interface.
+fn addresses(source: &dyn Source) -> BTreeMap<String, Vec<String>> {
+    let text = source.output("ip", &["-j", "addr"]).unwrap_or_default();
+    let links: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let mut all = BTreeMap::new();
+    for link in links.as_array().into_iter().flatten() {
+        let Some(name) = link["ifname"].as_str() else { continue };
+        let list: Vec<String> = link["addr_info"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|info| Some(format!("{}/{}", info["local"].as_str()?, info["prefixlen"])))
+            .collect();
+        all.insert(name.to_owned(), list);
+    }
+    all
+}
+
+/// Interfaces with a default route: those with destination 0 in the kernel's table.
+fn default_routes(source: &dyn Source) -> Option<Vec<String>> {
+    let table = source.read("/proc/net/route")?;
+    let routes = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Some(
+        routes
+            .filter(|words| words.get(1) == Some(&"00000000") && words.get(7) == Some(&"00000000"))
+            .map(|words| words[0].to_owned())
+            .collect(),
+    )
+}
+
+/// The interrupts of a PCI device and the CPUs that take them.
+fn irqs(source: &dyn Source, address: &str, node: Option<i64>) -> Option<Irqs> {
+    let numbers = source.list(&format!("/sys/bus/pci/devices/{address}/msi_irqs"))?;
+    let near = node
+        .and_then(|node| source.text(&format!("/sys/devices/system/node/node{node}/cpulist")))
+        .and_then(|text| cpu_list(&text));
+    let mut cpus = BTreeSet::new();
+    let mut off_node = 0;
+    let mut seen = false;
+    for number in &numbers {
+        let path = format!("/proc/irq/{number}/effective_affinity_list");
+        let Some(list) = source.text(&path).and_then(|text| cpu_list(&text)) else { continue };
+        seen = true;
+        if near.as_ref().is_some_and(|near| !list.iter().any(|cpu| near.contains(cpu))) {
+            off_node += 1;
+        }
+        cpus.extend(list);
+    }
+    Some(Irqs {
+        count: i64::try_from(numbers.len()).unwrap_or(i64::MAX),
+        cpus: seen.then(|| i64::try_from(cpus.len()).unwrap_or(i64::MAX)),
+        off_node: (seen && near.is_some()).then_some(off_node),
+    })
+}
+
+/// Says over which interfaces storage traffic goes: by the addresses of portals, and by who is
+/// connected. A portal on all addresses says nothing by itself, unless nobody is connected.
+pub(super) fn mark_storage(facts: &mut Facts) {
+    let text = |address: &String| address.parse::<IpAddr>().ok();
+    let sessions: Vec<_> =
+        facts.initiators.open_iscsi.iter().flat_map(|iscsi| &iscsi.sessions).collect();
+    let mut own: Vec<IpAddr> =
+        facts.tcp_connections.iter().filter_map(|tcp| text(&tcp.local_address)).collect();
+    own.extend(sessions.iter().filter_map(|session| text(session.local_address.as_ref()?)));
+    let names: Vec<&String> =
+        sessions.iter().filter_map(|session| session.netdev.as_ref()).collect();
+    // RDMA connections have no socket: the interface is that with the other end's network.
+    let mut remote: Vec<IpAddr> = Vec::new();
+    for target in &facts.targets {
+        remote.extend(target.sessions.iter().filter_map(|session| text(session.address.as_ref()?)));
+    }
+    for path in facts.initiators.nvme_hosts.iter().flat_map(|host| &host.paths) {
+        remote.extend(path.address.as_ref().and_then(text));
+    }
+    let portals: Vec<IpAddr> = facts
+        .targets
+        .iter()
+        .flat_map(|target| &target.portals)
+        .filter_map(|portal| text(&portal.address))
+        .collect();
+    let idle = own.is_empty() && remote.is_empty();
+    let everywhere = idle && portals.iter().any(IpAddr::is_unspecified);
+    own.extend(portals.iter().filter(|address| !address.is_unspecified()));
+    if own.is_empty() && names.is_empty() && remote.is_empty() && !everywhere {
+        return;
+    }
+    let used: Vec<bool> = facts
+        .nics
+        .iter()
+        .map(|nic| {
+            names.contains(&&nic.name)
+                || nic.addresses.iter().any(|address| {
+                    let here = address.split('/').next().and_then(|bare| bare.parse().ok());
+                    everywhere
+                        || here.is_some_and(|here| own.contains(&here))
+                        || remote.iter().any(|&other| in_network(other, address))
+                })
+        })
+        .collect();
+    for (nic, used) in facts.nics.iter_mut().zip(used) {
+        nic.storage = Some(used);
+    }
+    mark_carriers(&mut facts.nics);
+}
+
+/// What carries a bond, bridge or VLAN carries its traffic.
+fn mark_carriers(nics: &mut [Nic]) {
+    for _ in 0..3 {
+        let carried: Vec<String> = nics
+            .iter()
+            .filter(|nic| nic.storage == Some(true))
+            .flat_map(|nic| nic.slaves.iter().chain(&nic.parent).cloned())
+            .collect();
+        for nic in nics.iter_mut().filter(|nic| carried.contains(&nic.name)) {
+            nic.storage = Some(true);
+        }
+    }
+}
+
+/// Whether the address is in the network of `10.0.0.1/24`.
+fn in_network(address: IpAddr, network: &str) -> bool {
+    let Some((own, length)) = network.split_once('/') else { return false };
+    let (Ok(own), Ok(length)) = (own.parse::<IpAddr>(), length.parse::<u32>()) else {
+        return false;
+    };
+    match (address, own) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let mask = u32::MAX.checked_shl(32u32.saturating_sub(length)).unwrap_or(0);
+            a.to_bits() & mask == b.to_bits() & mask
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let mask = u128::MAX.checked_shl(128u32.saturating_sub(length)).unwrap_or(0);
+            a.to_bits() & mask == b.to_bits() & mask
+        }
+        _ => false,
+    }
+}

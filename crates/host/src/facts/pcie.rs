@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::source::Source;
+
 /// The link of a PCIe device, now and at most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -36,4 +38,146 @@ pub struct Pcie {
     pub max_read_request_bytes: Option<i64>,
     /// Power state now: `D0` = awake.
     pub power_state: Option<String>,
+}
+
+const SYS: &str = "/sys/bus/pci/devices";
+
+/// Whether the word is a PCI address: `0000:41:00.0`.
+pub(super) fn is_address(word: &str) -> bool {
+    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = word.split([':', '.']);
+    word.len() >= 12
+        && parts.clone().count() == 4
+        && parts.all(hex)
+        && word.as_bytes()[word.len() - 2] == b'.'
+}
+
+/// The last PCI device on a path of /sys/devices.
+pub(super) fn on_path(path: &str) -> Option<&str> {
+    path.split('/').rev().find(|part| is_address(part))
+}
+
+/// NUMA node of a PCI device; -1 is none.
+pub(super) fn numa_node(source: &dyn Source, address: &str) -> Option<i64> {
+    source.int(&format!("{SYS}/{address}/numa_node")).filter(|&node| node >= 0)
+}
+
+/// Reads about the link of a PCI device.
+pub(super) fn read(source: &dyn Source, address: &str) -> Option<Pcie> {
+    let device = format!("{SYS}/{address}");
+    let generation = |path: &str| generation(&source.text(path)?);
+    let width = |path: &str| source.int(path).filter(|width| (1..=32).contains(width));
+    let vendor = source.text(&format!("{device}/vendor"))?;
+    let hex = |text: &str| text.trim_start_matches("0x").to_owned();
+    let mut link = Pcie {
+        address: address.to_owned(),
+        id: source
+            .text(&format!("{device}/device"))
+            .map(|model| format!("{}:{}", hex(&vendor), hex(&model))),
+        generation: generation(&format!("{device}/current_link_speed")),
+        width: width(&format!("{device}/current_link_width")),
+        gen_max: generation(&format!("{device}/max_link_speed")),
+        width_max: width(&format!("{device}/max_link_width")),
+        aspm_l1: source.flag(&format!("{device}/link/l1_aspm")),
+        power_state: source.text(&format!("{device}/power_state")),
+        ..Pcie::default()
+    };
+    if let Some(port) = port_above(source, address) {
+        link.port_gen_max = generation(&format!("{SYS}/{port}/max_link_speed"));
+        link.port_width_max = width(&format!("{SYS}/{port}/max_link_width"));
+    }
+    link.bytes_per_second = bytes_per_second(link.generation, link.width);
+    link.bytes_per_second_max = bytes_per_second(link.gen_max, link.width_max);
+    if let Some(text) = source.output("lspci", &["-vv", "-s", address]) {
+        link.max_payload_bytes = device_control(&text, "MaxPayload");
+        link.max_read_request_bytes = device_control(&text, "MaxReadReq");
+    }
+    Some(link)
+}
+
+/// The port that the device's link starts from.
+fn port_above(source: &dyn Source, address: &str) -> Option<String> {
+    let path = source.link(&format!("{SYS}/{address}"))?;
+    let mut parts = path.split('/').rev();
+    parts.next();
+    parts.next().filter(|part| is_address(part)).map(str::to_owned)
+}
+
+/// `16.0 GT/s PCIe` is generation 4.
+fn generation(speed: &str) -> Option<i64> {
+    match speed.split_whitespace().next()? {
+        "2.5" => Some(1),
+        "5.0" | "5" => Some(2),
+        "8.0" | "8" => Some(3),
+        "16.0" | "16" => Some(4),
+        "32.0" | "32" => Some(5),
+        "64.0" | "64" => Some(6),
+        _ => None,
+    }
+}
+
+/// What a link carries in one direction after line coding: 8b/10b up to generation 2, 128b/130b up
+/// to 5, 242 of 256 bytes of a flit from 6.
+fn bytes_per_second(generation: Option<i64>, width: Option<i64>) -> Option<i64> {
+    let lane = match generation? {
+        1 => 250_000_000,
+        2 => 500_000_000,
+        3 => 984_615_384,
+        4 => 1_969_230_769,
+        5 => 3_938_461_538,
+        6 => 7_562_500_000,
+        _ => return None,
+    };
+    Some(lane * width?)
+}
+
+/// From the lines that say how the device is set, not what it could do:
+/// `DevCtl: ... MaxPayload 256 bytes, MaxReadReq 512 bytes`.
+fn device_control(text: &str, name: &str) -> Option<i64> {
+    let (_, rest) = text.split_once("DevCtl:")?;
+    let (_, rest) = rest.split_once(name)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    #[test]
+    fn reads_a_link_that_the_slot_holds_back() {
+        let tree = Tree::parse(
+            "/sys/bus/pci/devices/0000:41:00.0 -> ../../../devices/pci0000:40/0000:40:01.1/0000:41:00.0
+/sys/bus/pci/devices/0000:41:00.0/vendor: 0x15b3
+/sys/bus/pci/devices/0000:41:00.0/device: 0x1017
+/sys/bus/pci/devices/0000:41:00.0/current_link_speed: 8.0 GT/s PCIe
+/sys/bus/pci/devices/0000:41:00.0/current_link_width: 8
+/sys/bus/pci/devices/0000:41:00.0/max_link_speed: 16.0 GT/s PCIe
+/sys/bus/pci/devices/0000:41:00.0/max_link_width: 16
+/sys/bus/pci/devices/0000:40:01.1/max_link_speed: 8.0 GT/s PCIe
+/sys/bus/pci/devices/0000:40:01.1/max_link_width: 8
+$ lspci -vv -s 0000:41:00.0
+| \t\tDevCap:\tMaxPayload 512 bytes, PhantFunc 0
+| \t\tDevCtl:\tCorrErr- NonFatalErr- FatalErr- UnsupReq-
+| \t\t\tMaxPayload 256 bytes, MaxReadReq 512 bytes
+",
+        )
+        .unwrap();
+        let link = read(&tree, "0000:41:00.0").unwrap();
+        assert_eq!(link.id.as_deref(), Some("15b3:1017"));
+        assert_eq!((link.generation, link.width), (Some(3), Some(8)));
+        assert_eq!((link.gen_max, link.width_max), (Some(4), Some(16)));
+        assert_eq!((link.port_gen_max, link.port_width_max), (Some(3), Some(8)));
+        assert_eq!(link.bytes_per_second, Some(7_876_923_072));
+        assert_eq!(link.max_payload_bytes, Some(256));
+        assert_eq!(link.max_read_request_bytes, Some(512));
+    }
+
+    #[test]
+    fn tells_addresses_from_other_names() {
+        assert!(is_address("0000:41:00.0"));
+        for other in ["virtio2", "0000:41:00", "session1", "0:0:0:0", "nvme0"] {
+            assert!(!is_address(other), "{other}");
+        }
+    }
 }

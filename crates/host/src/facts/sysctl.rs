@@ -81,6 +81,48 @@ const NAMES: &[&str] = &[
     "vm.zone_reclaim_mode",
 ];
 
+/// Parameters of other modules than ZFS that rules and checks speak of.
+const PARAMS: &[&str] = &[
+    "nvme_core.default_ps_max_latency_us",
+    "nvme_core.io_timeout",
+    "nvme_core.max_retries",
+    "nvme_core.multipath",
+    "nvme_core.iopolicy",
+    "nvme.io_queue_depth",
+    "nvme.poll_queues",
+    "nvme.write_queues",
+    "pcie_aspm.policy",
+    "intel_idle.max_cstate",
+    "processor.max_cstate",
+    "ib_iser.max_sectors",
+    "ib_iser.always_register",
+    "ib_isert.sg_tablesize",
+    "iscsi_tcp.max_lun",
+    "iscsi_tcp.recv_from_iscsi_q",
+    "nvmet_rdma.use_srq",
+    "nvmet_tcp.so_priority",
+    "nvmet_tcp.idle_poll_period_usecs",
+    "nvme_tcp.so_priority",
+    "nvme_tcp.wq_unbound",
+    "scst.scst_threads",
+    "scst.scst_max_cmd_mem",
+    "scst.scst_max_dev_cmd_mem",
+];
+
+/// Reads the parameters that there are.
+pub(super) fn module_params(source: &dyn Source) -> BTreeMap<String, Value> {
+    PARAMS
+        .iter()
+        .filter_map(|name| {
+            let (module, param) = name.split_once('.')?;
+            let text = source.text(&format!("/sys/module/{module}/parameters/{param}"))?;
+            // ASPM's policies, with the chosen one in brackets.
+            let text = super::memory::chosen(&text).unwrap_or(text);
+            Some(((*name).to_owned(), Value::parse(&text)))
+        })
+        .collect()
+}
+
 /// Reads the settings that there are.
 pub(super) fn read(source: &dyn Source) -> BTreeMap<String, Value> {
     NAMES

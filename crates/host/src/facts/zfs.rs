@@ -1,10 +1,13 @@
 //! OpenZFS.
 
+mod dataset;
+mod pool;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Value;
+use super::{Value, version_num};
 use crate::source::Source;
 
 /// OpenZFS on this machine.
@@ -210,6 +213,128 @@ pub struct Arc {
 }
 
 /// Reads about OpenZFS.
-pub(super) fn read(_source: &dyn Source) -> Option<Zfs> {
-    None
+pub(super) fn read(source: &dyn Source) -> Option<Zfs> {
+    let version = source.text("/sys/module/zfs/version");
+    let programs = source.output("zfs", &["version"]);
+    if version.is_none() && programs.is_none() {
+        return None;
+    }
+    let mut zfs = Zfs {
+        version_num: version.as_deref().and_then(version_num),
+        version,
+        // zfs-2.2.3-1, then zfs-kmod-2.2.3-1
+        userland_version: programs.as_deref().and_then(|text| {
+            let word = text.split_whitespace().next()?;
+            Some(word.strip_prefix("zfs-").unwrap_or(word).to_owned())
+        }),
+        ..Zfs::default()
+    };
+    for module in ["spl", "zfs"] {
+        params(source, &format!("/sys/module/{module}/parameters"), &mut zfs.params);
+    }
+    zfs.arc = arc(source);
+    if zfs.version.is_some() {
+        zfs.pools = pool::read(source);
+        zfs.zvols = dataset::volumes(source);
+        zfs.datasets = dataset::filesystems(source);
+    }
+    Some(zfs)
+}
+
+fn params(source: &dyn Source, directory: &str, into: &mut BTreeMap<String, Value>) {
+    for name in source.names(directory) {
+        if let Some(text) = source.text(&format!("{directory}/{name}")) {
+            into.insert(name, Value::parse(&text));
+        }
+    }
+}
+
+/// `name type data` lines, after two lines of heading.
+fn arc(source: &dyn Source) -> Option<Arc> {
+    let text = source.read("/proc/spl/kstat/zfs/arcstats")?;
+    let values: BTreeMap<&str, i64> = text
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let name = words.next()?;
+            Some((name, words.nth(1)?.parse().ok()?))
+        })
+        .collect();
+    let get = |name: &str| values.get(name).copied();
+    let (hits, misses) = (get("hits"), get("misses"));
+    Some(Arc {
+        size_bytes: get("size"),
+        target_bytes: get("c"),
+        max_bytes: get("c_max"),
+        min_bytes: get("c_min"),
+        hits,
+        misses,
+        hit_percent: hits
+            .zip(misses)
+            .filter(|(hits, misses)| hits + misses > 0)
+            .map(|(hits, misses)| hits * 100 / (hits + misses)),
+        memory_throttle_count: get("memory_throttle_count"),
+        l2_size_bytes: get("l2_size"),
+        l2_header_bytes: get("l2_hdr_size"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    const TREE: &str = "\
+/sys/module/zfs/version: 2.2.3-1
+/sys/module/zfs/parameters/zfs_arc_max: 0
+/sys/module/zfs/parameters/zfs_vdev_scheduler: unused
+/sys/module/zfs/parameters/zfs_deadman_failmode: wait
+/sys/module/spl/parameters/spl_taskq_thread_bind: 0
+/proc/spl/kstat/zfs/arcstats:
+| 13 1 0x01 147 39984 4215842526 1700000000000
+| name                            type data
+| hits                            4    900
+| misses                          4    100
+| size                            4    33000000000
+| c                               4    33682210816
+| c_min                           4    4210276352
+| c_max                           4    67364421632
+$ zfs version
+| zfs-2.2.3-1
+| zfs-kmod-2.2.3-1
+$ zfs list -Hp -t volume -o name,volsize,volblocksize,used,refreservation,sync,volmode,compression,compressratio,checksum,dedup,primarycache,secondarycache,logbias,encryption
+| tank/vm/one\t1099511627776\t65536\t1116691496960\tnone\tstandard\tdefault\tlz4\t1.23x\ton\toff\tall\tall\tlatency\toff
+$ zfs get -Hp -t volume -o name,value volthreading
+| tank/vm/one\toff
+$ zfs list -Hp -t filesystem -o name,used,recordsize,sync,compression,atime,xattr,primarycache,logbias,dedup
+| tank\t196608\t131072\tstandard\tlz4\toff\tsa\tall\tlatency\toff
+/dev/zvol/tank/vm/one -> ../../../zd0
+/sys/block/zd0/queue/scheduler: none
+/sys/block/zd0/queue/read_ahead_kb: 128
+";
+
+    #[test]
+    fn reads_parameters_volumes_and_cache() {
+        let zfs = read(&Tree::parse(TREE).unwrap()).unwrap();
+        assert_eq!(zfs.version_num, Some(2_002_003));
+        assert_eq!(zfs.userland_version.as_deref(), Some("2.2.3-1"));
+        assert_eq!(zfs.params["zfs_arc_max"], Value::Int(0));
+        assert_eq!(zfs.params["zfs_deadman_failmode"], Value::Text("wait".to_owned()));
+        let arc = zfs.arc.unwrap();
+        assert_eq!((arc.max_bytes, arc.hit_percent), (Some(67_364_421_632), Some(90)));
+        let zvol = &zfs.zvols[0];
+        assert_eq!((zvol.device.as_deref(), zvol.volblocksize_bytes), (Some("zd0"), Some(65536)));
+        assert_eq!((zvol.volthreading, zvol.compress_ratio_percent), (Some(false), Some(123)));
+        assert_eq!((zvol.refreservation_bytes, zvol.prefetch.as_deref()), (Some(0), None));
+        assert_eq!((zvol.scheduler.as_deref(), zvol.read_ahead_kib), (Some("none"), Some(128)));
+        assert_eq!(zfs.datasets[0].atime, Some(false));
+    }
+
+    #[test]
+    fn without_the_module_only_the_programs_are_known() {
+        let tree = Tree::parse("$ zfs version\n| zfs-2.1.11-1\n").unwrap();
+        let zfs = read(&tree).unwrap();
+        assert_eq!((zfs.version, zfs.userland_version.as_deref()), (None, Some("2.1.11-1")));
+        assert_eq!(read(&Tree::new()), None);
+    }
 }

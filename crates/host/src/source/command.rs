@@ -22,7 +22,7 @@ pub struct Output {
 /// Nothing else is ever run to find facts.
 const LOOKS: &[&[&str]] = &[
     &["date", "+%s"],
-    &["dcb", "-j"],
+    &["dcb", "pfc", "show", "dev"],
     &["dmesg"],
     &["dmidecode", "-t"],
     &["ethtool", "*"],
