@@ -55,10 +55,11 @@ pub(super) fn add(context: &mut Context<'_>) {
         0..=62 => Ok(Value::Int(1 << n)),
         _ => Err(wrong("pow2", "only of 0 to 62")),
     });
-    context.add_function("in_network", in_network);
+    context.add_function("in_network", in_network_value);
     context.add_function("is_public", |address: Value| match address {
         Value::Null => Err(wrong("is_public", UNKNOWN)),
-        value => Ok(Value::Bool(ip(&value).is_some_and(is_public))),
+        Value::String(text) => Ok(Value::Bool(ip(&text).is_some_and(is_public))),
+        _ => Err(wrong("is_public", "wants an address")),
     });
 }
 
@@ -179,35 +180,37 @@ fn join(list: Value, between: Arc<String>) -> Answer {
     }
 }
 
-fn ip(value: &Value) -> Option<IpAddr> {
-    let Value::String(text) = value else { return None };
+fn ip(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
     Some(address.to_canonical())
 }
 
-/// False for anything that is no address or network.
-fn in_network(address: Value, network: Value) -> Answer {
-    if matches!(address, Value::Null) || matches!(network, Value::Null) {
-        return Err(wrong("in_network", UNKNOWN));
+fn in_network_value(address: Value, network: Value) -> Answer {
+    match (address, network) {
+        (Value::String(address), Value::String(network)) => {
+            Ok(Value::Bool(in_network(&address, &network)))
+        }
+        (Value::Null, _) | (_, Value::Null) => Err(wrong("in_network", UNKNOWN)),
+        _ => Err(wrong("in_network", "wants an address and a network")),
     }
-    let Value::String(network) = network else {
-        return Err(wrong("in_network", "wants an address and a network"));
-    };
-    let (base, length) = network.split_once('/').unwrap_or((&network, "128"));
-    let base = ip(&Value::String(Arc::new(base.to_owned())));
+}
+
+/// Whether the address is in the network; not if one of them is none.
+pub(crate) fn in_network(address: &str, network: &str) -> bool {
+    let (base, length) = network.split_once('/').unwrap_or((network, "128"));
     let bits = |address: IpAddr| match address {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
         IpAddr::V6(v6) => (v6.to_bits(), 128),
     };
-    let inside = match (ip(&address), base, length.parse::<u32>()) {
+    let address = address.split_once('/').map_or(address, |(address, _)| address);
+    match (ip(address), ip(base), length.parse::<u32>()) {
         (Some(address), Some(base), Ok(length)) if address.is_ipv4() == base.is_ipv4() => {
             let ((address, most), (base, _)) = (bits(address), bits(base));
             let length = length.min(most);
             length == 0 || (address ^ base) >> (128 - length) == 0
         }
         _ => false,
-    };
-    Ok(Value::Bool(inside))
+    }
 }
 
 /// Whether an address can be reached from the Internet.

@@ -17,6 +17,7 @@ use cel::objects::Key;
 use cel::{Context, ExecutionError, Program};
 
 pub use cel::Value;
+pub(crate) use functions::{in_network, rate};
 pub use template::Template;
 
 use crate::facts::Facts;

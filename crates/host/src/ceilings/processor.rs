@@ -1,0 +1,118 @@
+//! Memory and processors.
+
+use super::{Layer, Measured};
+use crate::expr::rate;
+use crate::facts::Facts;
+
+/// What programs reach of what the modules could move: STREAM's usual share.
+const REACHED: f64 = 0.8;
+/// How often a byte that is read crosses memory: from the drive, checksum, copy out of the cache
+/// (read and write), to the card.
+const READ_CROSSINGS: f64 = 5.0;
+/// How often a byte that is written crosses memory: from the card, copy into the cache (read and
+/// write), checksum, parity, to the drive; over TCP the copy out of the socket (read and write)
+/// comes before.
+const WRITE_CROSSINGS: f64 = 6.0;
+/// See `WRITE_CROSSINGS`.
+const TCP_WRITE_CROSSINGS: f64 = 8.0;
+
+/// Processor time of lunet for a byte over TCP, in cycles: 0.17 s for a GiB of reads and 0.13 s for
+/// one of writes in requests of 128 KiB at 4.0 GHz (docs/performance.md).
+const TCP_READ_CYCLES: f64 = 0.17 * 4.0e9 / 1_073_741_824.0;
+/// See `TCP_READ_CYCLES`.
+const TCP_WRITE_CYCLES: f64 = 0.13 * 4.0e9 / 1_073_741_824.0;
+/// Cycles of OpenZFS for a byte: fletcher4 and a copy, and for writes the parity as well, each
+/// about a third of a cycle where AVX2 is there (its own start-up benchmarks in
+/// /proc/spl/kstat/zfs/fletcher_4_bench and vdev_raidz_bench give 10 to 15 GB/s for a core).
+const ZFS_READ_CYCLES: f64 = 0.7;
+/// See `ZFS_READ_CYCLES`.
+const ZFS_WRITE_CYCLES: f64 = 1.1;
+
+/// Whether any session or portal uses RDMA.
+fn rdma(facts: &Facts) -> bool {
+    let is = |transport: &Option<String>| matches!(transport.as_deref(), Some("iser" | "rdma"));
+    facts.targets.iter().any(|target| {
+        target.sessions.iter().any(|session| is(&session.transport))
+            || target.portals.iter().any(|portal| is(&portal.transport))
+    })
+}
+
+/// Memory: each byte crosses it several times.
+pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
+    let mut layer = Layer::new("memory");
+    let moved = match (measured, facts.memory.bandwidth_max_bytes_per_second) {
+        (Some(measured), _) => {
+            let moved = measured.copy_bytes_per_second * 2.0;
+            layer.step(format!(
+                "Measured: {} threads copy {}, which reads and writes each byte: {}.",
+                measured.threads,
+                rate(measured.copy_bytes_per_second),
+                rate(moved)
+            ));
+            moved
+        }
+        (None, Some(most)) => {
+            let moved = most as f64 * REACHED;
+            layer.step(format!(
+                "{} modules could move {}; programs reach about 80 % of that: {}.",
+                facts.memory.dimms.len(),
+                rate(most as f64),
+                rate(moved)
+            ));
+            moved
+        }
+        (None, None) => {
+            layer.missing = Some("the memory modules (dmidecode needs root)".to_owned());
+            return layer;
+        }
+    };
+    let crossings = if rdma(facts) { WRITE_CROSSINGS } else { TCP_WRITE_CROSSINGS };
+    layer.read = Some(moved / READ_CROSSINGS);
+    layer.write = Some(moved / crossings);
+    layer.both = Some(moved / (READ_CROSSINGS + crossings));
+    layer.step(format!(
+        "A byte that is read crosses memory {READ_CROSSINGS} times (drive, checksum, copy out of \
+         the cache, card), one that is written {crossings} times: reads {}, writes {}, both at once \
+         {} each way.",
+        rate(moved / READ_CROSSINGS),
+        rate(moved / crossings),
+        rate(moved / (READ_CROSSINGS + crossings)),
+    ));
+    layer
+}
+
+/// All cores, by cycles for a byte.
+pub(super) fn processor(facts: &Facts) -> Layer {
+    let mut layer = Layer::new("processor");
+    let (Some(cores), Some(mhz)) = (facts.cpu.cores.or(facts.cpu.threads), facts.cpu.max_mhz)
+    else {
+        layer.missing = Some("the number of cores and their clock".to_owned());
+        return layer;
+    };
+    let cycles = cores as f64 * mhz as f64 * 1e6;
+    let zfs = facts.zfs.as_ref().is_some_and(|zfs| !zfs.pools.is_empty());
+    let tcp = !rdma(facts);
+    let sum = |parts: [(bool, f64); 2]| -> f64 {
+        parts.iter().filter(|(on, _)| *on).map(|(_, cycles)| cycles).sum()
+    };
+    let reads = sum([(tcp, TCP_READ_CYCLES), (zfs, ZFS_READ_CYCLES)]);
+    let writes = sum([(tcp, TCP_WRITE_CYCLES), (zfs, ZFS_WRITE_CYCLES)]);
+    if reads == 0.0 {
+        layer.step("RDMA without OpenZFS costs the processors next to nothing.".to_owned());
+        return layer;
+    }
+    layer.read = Some(cycles / reads);
+    layer.write = Some(cycles / writes);
+    layer.both = Some(cycles / (reads + writes));
+    layer.step(format!(
+        "{cores} cores of {mhz} MHz; a byte that is read costs {reads:.2} cycles, one that is \
+         written {writes:.2} ({}{}{}): reads {}, writes {}, both at once {} each way.",
+        if tcp { "TCP and target as measured with lunet" } else { "RDMA costs next to nothing" },
+        if zfs { ", " } else { "" },
+        if zfs { "OpenZFS checksum, copy and parity" } else { "" },
+        rate(cycles / reads),
+        rate(cycles / writes),
+        rate(cycles / (reads + writes)),
+    ));
+    layer
+}

@@ -1,0 +1,225 @@
+//! Checks as files have them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::expr::{Expression, SyntaxError, Template};
+
+/// The files that come with lunet, one for each layer.
+const FILES: &[(&str, &str)] = &[
+    ("rdma.toml", include_str!("../../checks/rdma.toml")),
+    ("nic.toml", include_str!("../../checks/nic.toml")),
+    ("drives.toml", include_str!("../../checks/drives.toml")),
+    ("zfs.toml", include_str!("../../checks/zfs.toml")),
+    ("memory-cpu.toml", include_str!("../../checks/memory-cpu.toml")),
+    ("target.toml", include_str!("../../checks/target.toml")),
+    ("initiator.toml", include_str!("../../checks/initiator.toml")),
+    ("sysctl.toml", include_str!("../../checks/sysctl.toml")),
+];
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Data, or the service, may be lost.
+    Risk,
+    /// It costs speed.
+    Slow,
+    /// Worth knowing.
+    Note,
+}
+
+/// As pages show it.
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Risk => "RISK",
+            Self::Slow => "SLOW",
+            Self::Note => "NOTE",
+        })
+    }
+}
+
+/// One check.
+#[derive(Debug)]
+pub struct Check {
+    /// Its name: `nic-one-queue`.
+    pub id: String,
+    /// Its layer: `nic`.
+    pub layer: String,
+    /// What it is about, in a few words.
+    pub title: String,
+    /// How bad its findings are.
+    pub severity: Severity,
+    /// The list that it ranges over.
+    pub each: Option<Expression>,
+    /// What one of the list is called in the expressions.
+    pub name: String,
+    /// Whether it has any business with one of the list.
+    pub applies: Option<Expression>,
+    /// What the other expressions use by name.
+    pub lets: Vec<(String, Expression)>,
+    /// What one of the list is called in pages.
+    pub about: Option<Template>,
+    /// What it looked at.
+    pub looked: Template,
+    /// Whether there is something to say.
+    pub when: Expression,
+    /// What it found.
+    pub found: Template,
+    /// Why that matters.
+    pub why: Template,
+    /// What mends it.
+    pub fix: Template,
+}
+
+/// A check as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: String,
+    title: String,
+    severity: Severity,
+    each: Option<String>,
+    #[serde(rename = "as")]
+    name: Option<String>,
+    applies: Option<String>,
+    /// `name = expression`, in the order in which they are worked out.
+    #[serde(default, rename = "let")]
+    lets: Vec<String>,
+    about: Option<String>,
+    looked: String,
+    when: String,
+    found: String,
+    why: String,
+    fix: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    layer: String,
+    check: Vec<Written>,
+}
+
+/// Why checks cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The file is not in the form of checks.
+    #[error("{file}: {error}")]
+    Form {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        error: String,
+    },
+    /// An expression or text cannot be read.
+    #[error("{file}: check {id}: {part}: {error}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The check.
+        id: String,
+        /// Which part of it.
+        part: &'static str,
+        /// What is wrong.
+        error: SyntaxError,
+    },
+    /// Two checks have the same name.
+    #[error("{file}: there are two checks of the name {id}")]
+    Twice {
+        /// The file with the second one.
+        file: String,
+        /// The name.
+        id: String,
+    },
+}
+
+/// All checks.
+#[derive(Debug, Default)]
+pub struct Checks {
+    checks: Vec<Check>,
+    ids: BTreeSet<String>,
+}
+
+impl Checks {
+    /// Those that come with lunet.
+    ///
+    /// # Errors
+    /// Never, unless a file that comes with lunet is wrong.
+    pub fn embedded() -> Result<Self, CheckError> {
+        let mut checks = Self::default();
+        for (file, text) in FILES {
+            checks.add(file, text)?;
+        }
+        Ok(checks)
+    }
+
+    /// Adds those of a file.
+    ///
+    /// # Errors
+    /// The file is not in the form of checks, or an expression in it is not CEL.
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), CheckError> {
+        let form = |error: toml::de::Error| CheckError::Form {
+            file: file.to_owned(),
+            error: error.to_string(),
+        };
+        let read: File = toml::from_str(text).map_err(form)?;
+        for written in read.check {
+            if !self.ids.insert(written.id.clone()) {
+                return Err(CheckError::Twice { file: file.to_owned(), id: written.id });
+            }
+            self.checks.push(check(file, &read.layer, written)?);
+        }
+        Ok(())
+    }
+
+    /// One after the other, by layer.
+    pub fn iter(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.checks.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+}
+
+/// Reads the expressions of a check.
+fn check(file: &str, layer: &str, written: Written) -> Result<Check, CheckError> {
+    let id = written.id;
+    let syntax = |part| {
+        let (file, id) = (file.to_owned(), id.clone());
+        move |error| CheckError::Syntax { file, id, part, error }
+    };
+    let expression = |part, text: &str| Expression::new(text).map_err(syntax(part));
+    let template = |part, text: &str| Template::new(text.trim()).map_err(syntax(part));
+    let mut lets = Vec::new();
+    for line in &written.lets {
+        let (name, text) = line.split_once('=').unwrap_or((line, ""));
+        lets.push((name.trim().to_owned(), expression("let", text)?));
+    }
+    Ok(Check {
+        layer: layer.to_owned(),
+        title: written.title,
+        severity: written.severity,
+        each: written.each.map(|text| expression("each", &text)).transpose()?,
+        name: written.name.unwrap_or_else(|| "it".to_owned()),
+        applies: written.applies.map(|text| expression("applies", &text)).transpose()?,
+        lets,
+        about: written.about.map(|text| template("about", &text)).transpose()?,
+        looked: template("looked", &written.looked)?,
+        when: expression("when", &written.when)?,
+        found: template("found", &written.found)?,
+        why: template("why", &written.why)?,
+        fix: template("fix", &written.fix)?,
+        id,
+    })
+}

@@ -1,0 +1,308 @@
+//! What several layers say together: the variables that checks have beside the facts.
+//!
+//! | variable | one entry for each | fields |
+//! |---|---|---|
+//! | `vdevs` | vdev of a pool | `pool`, `vdev`, `drives` (those of the vdev that are known, each with its `ceiling`) |
+//! | `volumes` | zvol | `pool`, `zvol`, `raidz` (`null` unless all its data vdevs are RAID-Z) |
+//! | `portals` | portal of a target | `target`, `portal`, `nic`, `rdma`, `listening` |
+//! | `luns` | LUN of a target | `target`, `lun`, `zvol`, `pool` |
+//! | `target_sessions` | session of a target | `target`, `session`, `rdma`, `why_tcp` |
+//! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
+//! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
+//! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
+
+use serde::Serialize;
+
+use crate::expr::{Scope, Value};
+use crate::facts::{
+    Drive, Facts, IscsiDisk, IscsiSession, Lun, Nic, Pool, Portal, Rdma, Target, TargetSession,
+    Vdev, Zvol,
+};
+
+#[derive(Serialize)]
+struct VdevOf<'a> {
+    pool: &'a Pool,
+    vdev: &'a Vdev,
+    drives: Vec<DriveOf<'a>>,
+}
+
+#[derive(Serialize)]
+struct DriveOf<'a> {
+    #[serde(flatten)]
+    drive: &'a Drive,
+    /// What it reads at most, in bytes per second.
+    ceiling: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct VolumeOf<'a> {
+    pool: Option<&'a Pool>,
+    zvol: &'a Zvol,
+    raidz: Option<RaidzSpace>,
+}
+
+/// What a block of a volume takes up on RAID-Z.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct RaidzSpace {
+    vdev: String,
+    disks: i64,
+    parity: i64,
+    /// Sectors for a block: data, parity and padding.
+    sectors: i64,
+    /// Sectors of data in it.
+    data_sectors: i64,
+    /// Space for a byte of data, in percent: 133 with three data drives and one of parity.
+    space_percent: i64,
+    /// The same for a very large block.
+    ideal_percent: i64,
+}
+
+#[derive(Serialize)]
+struct PortalOf<'a> {
+    target: &'a Target,
+    portal: &'a Portal,
+    nic: Option<&'a Nic>,
+    rdma: Option<&'a Rdma>,
+    listening: Option<bool>,
+}
+
+#[derive(Serialize)]
+struct LunOf<'a> {
+    target: &'a Target,
+    lun: &'a Lun,
+    zvol: Option<&'a Zvol>,
+    pool: Option<&'a Pool>,
+}
+
+#[derive(Serialize)]
+struct SessionOf<'a> {
+    target: &'a Target,
+    session: &'a TargetSession,
+    rdma: Option<&'a Rdma>,
+    why_tcp: &'static str,
+}
+
+#[derive(Serialize)]
+struct DiskOf<'a> {
+    session: &'a IscsiSession,
+    disk: &'a IscsiDisk,
+    drive: Option<&'a Drive>,
+}
+
+#[derive(Serialize)]
+struct RdmaOf<'a> {
+    rdma: &'a Rdma,
+    nic: Option<&'a Nic>,
+}
+
+/// Sets the variables.
+pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
+    put(scope, "vdevs", &vdevs(facts));
+    put(scope, "volumes", &volumes(facts));
+    put(scope, "portals", &portals(facts));
+    put(scope, "luns", &luns(facts));
+    put(scope, "target_sessions", &target_sessions(facts));
+    put(scope, "disks", &disks(facts));
+    let nics = storage_nics(facts);
+    let ports: Vec<RdmaOf<'_>> = facts
+        .rdma
+        .iter()
+        .map(|rdma| RdmaOf { rdma, nic: nic_of(facts, rdma) })
+        .filter(|port| port.nic.is_none_or(|nic| nics.iter().any(|n| n.name == nic.name)))
+        .collect();
+    put(scope, "storage_rdma", &ports);
+    put(scope, "storage_nics", &nics);
+}
+
+fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {
+    // What is not there is null; facts can always be written.
+    scope.set(name, cel::to_value(value).unwrap_or(Value::Null));
+}
+
+fn vdevs(facts: &Facts) -> Vec<VdevOf<'_>> {
+    let pools = facts.zfs.iter().flat_map(|zfs| &zfs.pools);
+    let all = pools.flat_map(|pool| pool.vdevs.iter().map(move |vdev| (pool, vdev)));
+    let one = |drive| DriveOf { drive, ceiling: crate::ceilings::reads_at_most(drive) };
+    all.map(|(pool, vdev)| VdevOf {
+        pool,
+        vdev,
+        drives: drives(facts, vdev).into_iter().map(one).collect(),
+    })
+    .collect()
+}
+
+/// The drives of a vdev that are known, without remote and unknown ones.
+pub(crate) fn drives<'a>(facts: &'a Facts, vdev: &Vdev) -> Vec<&'a Drive> {
+    let names = vdev.disks.iter().filter_map(|disk| disk.drive.as_deref());
+    names.filter_map(|name| facts.drives.iter().find(|drive| drive.name == name)).collect()
+}
+
+fn volumes(facts: &Facts) -> Vec<VolumeOf<'_>> {
+    let Some(zfs) = &facts.zfs else { return Vec::new() };
+    let one = |zvol: &'_ Zvol| {
+        let pool = zfs.pools.iter().find(|pool| pool.name == zvol.pool);
+        pool.and_then(|pool| worst(pool, zvol.volblocksize_bytes?))
+    };
+    zfs.zvols
+        .iter()
+        .map(|zvol| VolumeOf {
+            pool: zfs.pools.iter().find(|pool| pool.name == zvol.pool),
+            zvol,
+            raidz: one(zvol),
+        })
+        .collect()
+}
+
+/// The RAID-Z vdev of the pool on which such a block takes up most.
+fn worst(pool: &Pool, block: i64) -> Option<RaidzSpace> {
+    let data = pool.vdevs.iter().filter(|vdev| vdev.role == "data");
+    let spaces: Option<Vec<RaidzSpace>> = data.map(|vdev| raidz(vdev, block)).collect();
+    spaces?.into_iter().max_by_key(|space| space.space_percent)
+}
+
+/// Each row of data sectors has its parity, and the whole is rounded up to a multiple of one more
+/// than the parity (vdev_raidz_asize in OpenZFS).
+pub(super) fn raidz(vdev: &Vdev, block: i64) -> Option<RaidzSpace> {
+    let disks = i64::try_from(vdev.disks.len()).ok()?;
+    let (parity, ashift) = (vdev.parity, vdev.ashift?);
+    let across = disks - parity;
+    if !vdev.kind.starts_with("raidz") || across < 1 || !(9..=16).contains(&ashift) || block < 512 {
+        return None;
+    }
+    let up = |number: i64, step: i64| (number + step - 1) / step;
+    let data_sectors = up(block, 1 << ashift);
+    let with_parity = data_sectors + parity * up(data_sectors, across);
+    let sectors = up(with_parity, parity + 1) * (parity + 1);
+    Some(RaidzSpace {
+        vdev: vdev.name.clone(),
+        disks,
+        parity,
+        sectors,
+        data_sectors,
+        space_percent: sectors * 100 / data_sectors,
+        ideal_percent: disks * 100 / across,
+    })
+}
+
+fn portals(facts: &Facts) -> Vec<PortalOf<'_>> {
+    let all = facts.targets.iter().flat_map(|t| t.portals.iter().map(move |p| (t, p)));
+    all.map(|(target, portal)| {
+        let nic = nic_with(facts, &portal.address);
+        let listens = |listener: &crate::facts::Listener| {
+            let any = ["0.0.0.0", "::", "*"];
+            Some(listener.port) == portal.port
+                && (any.contains(&listener.address.as_str())
+                    || listener.address == portal.address
+                    || any.contains(&portal.address.as_str()))
+        };
+        // Without any listener in sight, nothing was seen.
+        let listening = (!facts.listeners.is_empty()).then(|| facts.listeners.iter().any(listens));
+        PortalOf { target, portal, nic, rdma: nic.and_then(|nic| rdma_of(facts, nic)), listening }
+    })
+    .collect()
+}
+
+fn luns(facts: &Facts) -> Vec<LunOf<'_>> {
+    let all = facts.targets.iter().flat_map(|t| t.luns.iter().map(move |l| (t, l)));
+    let zfs = facts.zfs.as_ref();
+    all.map(|(target, lun)| {
+        let zvol = zfs.and_then(|zfs| {
+            let name = lun.zvol.as_deref()?;
+            zfs.zvols.iter().find(|zvol| zvol.name == name)
+        });
+        let pool = zvol.and_then(|zvol| zfs?.pools.iter().find(|pool| pool.name == zvol.pool));
+        LunOf { target, lun, zvol, pool }
+    })
+    .collect()
+}
+
+fn target_sessions(facts: &Facts) -> Vec<SessionOf<'_>> {
+    let all = facts.targets.iter().flat_map(|t| t.sessions.iter().map(move |s| (t, s)));
+    all.map(|(target, session)| {
+        // Where the session comes in: a NIC in whose network the initiator is.
+        let near = session.address.as_deref().and_then(|from| nic_towards(facts, from));
+        let by_portal = || target.portals.iter().find_map(|p| nic_with(facts, &p.address));
+        let rdma = near.or_else(by_portal).and_then(|nic| rdma_of(facts, nic));
+        SessionOf { target, session, rdma, why_tcp: why_tcp(facts, target) }
+    })
+    .collect()
+}
+
+/// Why a session may be on TCP although the NIC could do RDMA.
+fn why_tcp(facts: &Facts, target: &Target) -> &'static str {
+    let loaded = |name: &str| facts.modules.iter().any(|module| module == name);
+    let (module, missing) = match target.kind.as_str() {
+        "scst" => ("isert_scst", "the module isert_scst is not loaded"),
+        "lio" => ("ib_isert", "the module ib_isert is not loaded"),
+        "nvmet" => ("nvmet_rdma", "the module nvmet-rdma is not loaded"),
+        _ => return "this target does not speak RDMA",
+    };
+    let rdma = |transport: Option<&str>| matches!(transport, Some("iser" | "rdma"));
+    if !loaded(module) {
+        return missing;
+    }
+    match target.portals.iter().any(|portal| rdma(portal.transport.as_deref())) {
+        true => "the initiator chose TCP",
+        false => "no portal of the target is set to RDMA",
+    }
+}
+
+fn disks(facts: &Facts) -> Vec<DiskOf<'_>> {
+    let sessions = facts.initiators.open_iscsi.iter().flat_map(|open| &open.sessions);
+    let all = sessions.flat_map(|session| session.disks.iter().map(move |disk| (session, disk)));
+    all.map(|(session, disk)| DiskOf {
+        session,
+        disk,
+        drive: facts.drives.iter().find(|drive| drive.name == disk.name),
+    })
+    .collect()
+}
+
+/// The interfaces with hardware and a cable that storage goes over; all of those with hardware and
+/// a cable, if that is not known of any.
+pub(crate) fn storage_nics(facts: &Facts) -> Vec<&Nic> {
+    let named = |name: &str| facts.nics.iter().find(|nic| nic.name == name);
+    let told: Vec<&Nic> = facts.nics.iter().filter(|nic| nic.storage == Some(true)).collect();
+    let real: Vec<&Nic> =
+        facts.nics.iter().filter(|nic| !nic.is_virtual && nic.carrier != Some(false)).collect();
+    if told.is_empty() {
+        return real;
+    }
+    // A VLAN lies on another interface; a bond or bridge has several.
+    let mut below: Vec<&str> = told.iter().map(|nic| nic.name.as_str()).collect();
+    let mut at = 0;
+    while let Some(nic) = below.get(at).and_then(|name| named(name)) {
+        let under = nic.slaves.iter().map(String::as_str).chain(nic.parent.as_deref());
+        let new: Vec<&str> = under.filter(|name| !below.contains(name)).collect();
+        below.extend(new);
+        at += 1;
+    }
+    real.into_iter().filter(|nic| below.contains(&nic.name.as_str())).collect()
+}
+
+/// The interface that has this address.
+fn nic_with<'a>(facts: &'a Facts, address: &str) -> Option<&'a Nic> {
+    let has = |nic: &&Nic| {
+        nic.addresses
+            .iter()
+            .any(|own| own.split('/').next() == Some(address.trim_matches(['[', ']'])))
+    };
+    facts.nics.iter().find(has)
+}
+
+/// The interface in whose network this address is.
+fn nic_towards<'a>(facts: &'a Facts, address: &str) -> Option<&'a Nic> {
+    let near =
+        |nic: &&Nic| nic.addresses.iter().any(|network| crate::expr::in_network(address, network));
+    facts.nics.iter().find(near)
+}
+
+fn rdma_of<'a>(facts: &'a Facts, nic: &Nic) -> Option<&'a Rdma> {
+    let own = |rdma: &&Rdma| rdma.netdev.as_deref() == Some(&nic.name);
+    let below = |rdma: &&Rdma| rdma.netdev.is_some() && rdma.netdev == nic.parent;
+    facts.rdma.iter().find(own).or_else(|| facts.rdma.iter().find(below))
+}
+
+fn nic_of<'a>(facts: &'a Facts, rdma: &Rdma) -> Option<&'a Nic> {
+    facts.nics.iter().find(|nic| rdma.netdev.as_deref() == Some(&nic.name))
+}
