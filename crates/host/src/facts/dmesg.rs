@@ -35,6 +35,7 @@ pub struct DmesgHit {
 
 /// What lines with all of these words mean. The first that fits is taken.
 const KINDS: &[(&str, &[&str])] = &[
+    ("iser_registered", &["registered iscsi transport", "iser"]),
     ("iser_registered", &["registered iser", "transport"]),
     ("iser_registered", &["registering iser", "transport"]),
     ("iser_registered", &["isert", "listening"]),
@@ -118,6 +119,11 @@ fn without_time(line: &str) -> &str {
     }
 }
 
+/// Whether a line of the log is worth keeping.
+pub(crate) fn means_something(line: &str) -> bool {
+    kind(without_time(line)).is_some()
+}
+
 fn kind(text: &str) -> Option<&'static str> {
     let lower = text.to_lowercase();
     let fits = |words: &&[&str]| words.iter().all(|word| lower.contains(word));
@@ -147,7 +153,7 @@ mod tests {
 $ dmesg
 | [    3.100000] mlx5_core 0000:41:00.0: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link at 0000:40:01.1 (capable of 126.016 Gb/s with 8.0 GT/s PCIe x16 link)
 | [   20.000000] iscsi-scst: Registered iSCSI transport: iSCSI-TCP
-| [   21.000000] iscsi-scst: Registered iSER transport
+| [   21.000000] iscsi-scst: Registered iSCSI transport: iSER
 | [  100.000000] nvme nvme3: I/O 512 QID 4 timeout, aborting
 | [  130.000000] nvme nvme3: I/O 513 QID 4 timeout, reset controller
 | [  131.000000] nvme nvme3: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff

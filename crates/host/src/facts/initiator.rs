@@ -1,5 +1,9 @@
 //! Which targets this machine uses.
 
+mod multipath;
+mod nvme;
+mod open_iscsi;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -163,6 +167,11 @@ pub struct MultipathMap {
 }
 
 /// Reads about the initiators.
-pub(super) fn read(_source: &dyn Source) -> Initiators {
-    Initiators::default()
+pub(super) fn read(source: &dyn Source) -> Initiators {
+    let maps = multipath::maps(source);
+    Initiators {
+        open_iscsi: open_iscsi::read(source, &maps),
+        nvme_hosts: nvme::read(source),
+        multipath: multipath::read(source, maps),
+    }
 }

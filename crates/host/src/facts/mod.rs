@@ -7,7 +7,7 @@
 
 mod config_files;
 mod cpu;
-mod dmesg;
+pub(crate) mod dmesg;
 mod drive;
 mod initiator;
 mod memory;
@@ -20,6 +20,7 @@ mod platform;
 mod rdma;
 mod sysctl;
 mod target;
+mod truenas;
 mod tuner;
 mod value;
 mod zfs;
@@ -27,7 +28,7 @@ mod zfs;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::source::Source;
+use crate::source::{Masked, Source};
 
 pub use config_files::{ConfigFiles, ModprobeOption, SysctlLine, UdevRule};
 pub use cpu::{CState, Cpu};
@@ -42,9 +43,10 @@ pub use nic::{Coalesce, Ecn, Irqs, Nic, Pfc};
 pub use numa::NumaNode;
 pub use parse::version_num;
 pub use pcie::Pcie;
-pub use platform::{InitScript, Platform, TrueNas, Tunable};
+pub use platform::Platform;
 pub use rdma::{Gid, Rdma};
 pub use target::{Lun, Portal, Target, TargetSession};
+pub use truenas::{InitScript, TrueNas, Tunable};
 pub use tuner::Tuner;
 pub use value::Value;
 pub use zfs::{Arc, Dataset, Pool, Vdev, VdevDisk, Zfs, Zvol};
@@ -94,8 +96,10 @@ pub struct Facts {
     pub config_files: ConfigFiles,
 }
 
-/// Finds out what can be found out.
+/// Finds out what can be found out. Secrets are masked before anything is looked at.
 pub fn facts(source: &dyn Source) -> Facts {
+    let source: &dyn Source = &Masked(source);
+    let listeners = network::listeners(source);
     let mut facts = Facts {
         platform: platform::read(source),
         cmdline: platform::cmdline(source),
@@ -106,13 +110,13 @@ pub fn facts(source: &dyn Source) -> Facts {
         rdma: rdma::read(source),
         drives: drive::read(source),
         zfs: zfs::read(source),
-        targets: target::read(source),
+        targets: target::read(source, &listeners),
         initiators: initiator::read(source),
         sysctls: sysctl::read(source),
         modules: source.names("/sys/module"),
         module_params: sysctl::module_params(source),
         dmesg: dmesg::read(source),
-        listeners: network::listeners(source),
+        listeners,
         tcp_connections: network::connections(source),
         tuners: tuner::read(source),
         config_files: config_files::read(source),
@@ -124,5 +128,6 @@ pub fn facts(source: &dyn Source) -> Facts {
 /// Fills in what one layer says about another.
 fn connect(facts: &mut Facts) {
     drive::mark_members(&mut facts.drives, facts.zfs.as_ref());
+    target::mark_public(&mut facts.targets, &facts.nics);
     nic::mark_storage(facts);
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Value;
 use super::parse::{shell_value, version_num};
+use super::truenas::{self, TrueNas};
 use crate::source::Source;
 
 /// What kind of machine with what system.
@@ -50,54 +50,6 @@ pub struct Platform {
     pub uptime_seconds: Option<i64>,
     /// Whether the facts were read with root's rights; without, some of them are missing.
     pub root: Option<bool>,
-}
-
-/// What only TrueNAS says.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TrueNas {
-    /// The release: `23.10.2`, `25.04.0`.
-    pub version: Option<String>,
-    /// The release as one number: 23.10.2 is 23010002.
-    pub version_num: Option<i64>,
-    /// `SCALE`, `SCALE_ENTERPRISE`, `COMMUNITY_EDITION`, `ENTERPRISE`.
-    pub product_type: Option<String>,
-    /// Whether it is a licensed system; iSER and NVMe over RDMA are only offered there from 24.10.
-    pub enterprise: Option<bool>,
-    /// Settings that its own API keeps.
-    pub tunables: Vec<Tunable>,
-    /// Additions to the kernel's command line that its own API keeps.
-    pub kernel_extra_options: Option<String>,
-    /// Commands that it runs at start and end.
-    pub init_scripts: Vec<InitScript>,
-}
-
-/// A setting that TrueNAS keeps.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Tunable {
-    /// `SYSCTL`, `UDEV` or `ZFS`.
-    pub kind: Option<String>,
-    /// Name of the sysctl, parameter or rule.
-    pub name: Option<String>,
-    /// The value that it sets.
-    pub value: Option<Value>,
-    /// The value that it found, for going back.
-    pub original: Option<Value>,
-    /// Whether it is in force.
-    pub enabled: Option<bool>,
-}
-
-/// A command that TrueNAS runs at start or end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct InitScript {
-    /// `PREINIT`, `POSTINIT` or `SHUTDOWN`.
-    pub when: Option<String>,
-    /// The command, or the script's path.
-    pub command: Option<String>,
-    /// Whether it is run.
-    pub enabled: Option<bool>,
 }
 
 /// Reads what kind of machine this is.
@@ -153,7 +105,7 @@ fn system(source: &dyn Source, platform: &mut Platform) {
     platform.kind = shell_value(&release, "ID");
     platform.name = shell_value(&release, "PRETTY_NAME");
     platform.version = shell_value(&release, "VERSION_ID");
-    if let Some(truenas) = truenas(source) {
+    if let Some(truenas) = truenas::read(source) {
         platform.kind = Some("truenas".to_owned());
         platform.version.clone_from(&truenas.version);
         platform.name = Some(format!("TrueNAS SCALE {}", truenas.version.as_deref().unwrap_or("")));
@@ -165,27 +117,6 @@ fn system(source: &dyn Source, platform: &mut Platform) {
         platform.name = Some(format!("Proxmox VE {}", platform.version.as_deref().unwrap_or("")));
     }
     platform.version_num = platform.version.as_deref().and_then(version_num);
-}
-
-/// `/etc/version` says `23.10.2` or `TrueNAS-SCALE-22.12.3`; other systems have no such file, or
-/// other things in it.
-fn truenas(source: &dyn Source) -> Option<TrueNas> {
-    let told = source.text("/etc/version");
-    let issue = source.read("/etc/motd").is_some_and(|text| text.contains("TrueNAS"));
-    let kernel = source.text("/proc/sys/kernel/osrelease").is_some_and(|k| k.contains("truenas"));
-    let named = told.as_ref().is_some_and(|text| text.contains("TrueNAS"));
-    if !(issue || kernel || named) {
-        return None;
-    }
-    let version = told.and_then(|text| {
-        let start = text.find(|c: char| c.is_ascii_digit())?;
-        Some(text[start..].lines().next()?.to_owned())
-    });
-    Some(TrueNas {
-        version_num: version.as_deref().and_then(version_num),
-        version,
-        ..TrueNas::default()
-    })
 }
 
 /// What systemd finds out; else what the processor and the firmware say.

@@ -1,10 +1,17 @@
 //! What this machine serves.
 
+mod lio;
+mod lunet;
+mod nvmet;
+mod scst;
+mod tgt;
+
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Value;
+use super::{Listener, Nic, Value};
 use crate::source::Source;
 
 /// An iSCSI target or an NVMe subsystem of this machine.
@@ -114,6 +121,124 @@ pub struct Lun {
 }
 
 /// Reads about all targets.
-pub(super) fn read(_source: &dyn Source) -> Vec<Target> {
-    Vec::new()
+pub(super) fn read(source: &dyn Source, listeners: &[Listener]) -> Vec<Target> {
+    let mut all = scst::read(source, listeners);
+    all.extend(lio::read(source));
+    all.extend(nvmet::read(source));
+    all.extend(tgt::read(source, listeners));
+    all.extend(lunet::read(source));
+    all
+}
+
+/// Says of each portal whether the Internet can reach its address. A portal on all addresses has
+/// those of the machine.
+pub(super) fn mark_public(targets: &mut [Target], nics: &[Nic]) {
+    let own: Vec<IpAddr> = nics
+        .iter()
+        .flat_map(|nic| &nic.addresses)
+        .filter_map(|address| address.split('/').next()?.parse().ok())
+        .collect();
+    for portal in targets.iter_mut().flat_map(|target| &mut target.portals) {
+        portal.public = match portal.address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(any)) if any.is_unspecified() => {
+                Some(own.iter().any(|own| own.is_ipv4() && is_public(*own)))
+            }
+            Ok(any) if any.is_unspecified() => Some(own.iter().any(|own| is_public(*own))),
+            Ok(address) => Some(is_public(address)),
+            Err(_) => None,
+        };
+    }
+}
+
+/// Whether the address is one of the Internet's.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => {
+            let [a, b, ..] = ip.octets();
+            // 100.64.0.0/10 is for providers, 192.0.0.0/24 and 198.18.0.0/15 are for tests.
+            let shared = a == 100 && (64..128).contains(&b);
+            let tests = a == 198 && (b == 18 || b == 19) || ip.octets()[..3] == [192, 0, 0];
+            !(ip.is_private()
+                || ip.is_loopback()
+                || ip.is_link_local()
+                || ip.is_documentation()
+                || ip.is_unspecified()
+                || shared
+                || tests)
+        }
+        IpAddr::V6(ip) => {
+            let first = ip.segments()[0];
+            // Only 2000::/3 is given out; 2001:db8::/32 is for examples.
+            first & 0xe000 == 0x2000 && !(first == 0x2001 && ip.segments()[1] == 0xdb8)
+        }
+    }
+}
+
+/// What a file or device is to a target.
+fn backing(source: &dyn Source, path: &str) -> (&'static str, Option<String>) {
+    if let Some(zvol) = path.strip_prefix("/dev/zvol/") {
+        return ("zvol", Some(zvol.replace('+', " ")));
+    }
+    match path.strip_prefix("/dev/") {
+        Some(name) if name.starts_with("zd") => ("zvol", zvol_of(source, name)),
+        Some(_) => ("block", None),
+        None => ("file", None),
+    }
+}
+
+/// The volume whose device is `zd16`.
+fn zvol_of(source: &dyn Source, device: &str) -> Option<String> {
+    let list = ["list", "-Hp", "-t", "volume", "-o", "name"];
+    let list = source.output("zfs", &list)?;
+    list.lines()
+        .find(|name| source.link_name(&format!("/dev/zvol/{name}")).as_deref() == Some(device))
+        .map(str::to_owned)
+}
+
+/// The size of a block device in bytes.
+fn device_size(source: &dyn Source, path: &str) -> Option<i64> {
+    let name = match path.strip_prefix("/dev/zvol/") {
+        Some(_) => source.link_name(path)?,
+        None => path.strip_prefix("/dev/")?.to_owned(),
+    };
+    Some(source.int(&format!("/sys/block/{name}/size"))? * 512)
+}
+
+/// `10.0.0.1:3260`, `[fd00::1]:3260`
+fn portal(text: &str, transport: &str) -> Portal {
+    let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    Portal {
+        address: address.trim_matches(['[', ']']).to_owned(),
+        port: port.parse().ok(),
+        transport: Some(transport.to_owned()),
+        public: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_addresses_of_the_internet() {
+        for public in ["8.8.8.8", "2a00:1450::1", "172.32.0.1"] {
+            assert!(is_public(public.parse().unwrap()), "{public}");
+        }
+        let private = ["10.0.0.1", "192.168.1.1", "172.31.0.1", "100.64.1.1", "fd00::1", "fe80::1"];
+        for private in private {
+            assert!(!is_public(private.parse().unwrap()), "{private}");
+        }
+    }
+
+    #[test]
+    fn a_portal_everywhere_is_as_public_as_the_machine() {
+        let portal = portal("0.0.0.0:3260", "tcp");
+        let mut targets = vec![Target { portals: vec![portal], ..Target::default() }];
+        let mut nic = Nic { addresses: vec!["10.0.0.1/24".to_owned()], ..Nic::default() };
+        mark_public(&mut targets, &[nic.clone()]);
+        assert_eq!(targets[0].portals[0].public, Some(false));
+        nic.addresses.push("8.8.8.8/24".to_owned());
+        mark_public(&mut targets, &[nic]);
+        assert_eq!(targets[0].portals[0].public, Some(true));
+    }
 }

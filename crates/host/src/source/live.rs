@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ impl Source for Live {
         fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let mut bytes = Vec::new();
         File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        // What separates the words of /proc/PID/cmdline is nothing for a text.
+        Some(String::from_utf8_lossy(&bytes).replace('\0', "\n"))
     }
 
     fn list(&self, directory: &str) -> Option<Vec<String>> {
@@ -45,7 +47,7 @@ impl Source for Live {
             return None;
         }
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut child = std::process::Command::new(command.program())
+        let mut child = std::process::Command::new(program(command))
             .args(command.args())
             .env("LC_ALL", "C")
             // What an ordinary user's PATH leaves out.
@@ -65,6 +67,13 @@ impl Source for Live {
         let bytes = reader.join().ok()?.ok()?;
         Some(Output { code, stdout: String::from_utf8_lossy(&bytes).into_owned() })
     }
+}
+
+/// This very program, where it is asked for: it need not be on the PATH.
+fn program(command: &Command) -> PathBuf {
+    let own = std::env::current_exe().ok();
+    let own = own.filter(|path| path.file_stem().is_some_and(|name| name == command.program()));
+    own.unwrap_or_else(|| PathBuf::from(command.program()))
 }
 
 /// The exit code, unless the command was killed or takes too long.

@@ -1,5 +1,12 @@
 //! Takes secrets out of what is captured: passwords, keys, tokens, serial numbers.
 
+use std::cmp::Reverse;
+
+use serde_json::Value as Json;
+
+use super::{Command, Output, Source};
+use crate::facts::dmesg;
+
 /// What stands in a secret's place.
 pub const MASK: &str = "***";
 
@@ -34,6 +41,7 @@ const SECRET_NAMES: &[&str] = &[
     "api_key",
     "private",
     "serial",
+    "serial number",
 ];
 
 /// A file's text without secrets.
@@ -59,6 +67,92 @@ fn chap_user(line: &str) -> String {
     }
 }
 
+/// A command's output without secrets, and without what nobody asked for.
+pub(super) fn output(command: &Command, stdout: &str) -> String {
+    let args: Vec<&str> = command.args().iter().map(String::as_str).collect();
+    match (command.program(), args.as_slice()) {
+        ("dmesg", _) => stdout
+            .split_inclusive('\n')
+            .filter(|line| dmesg::means_something(line))
+            .collect::<String>(),
+        ("nvme", _) => only(stdout, NVME),
+        ("ip", _) => only(stdout, &["ifname", "mtu", "addr_info", "local", "prefixlen"]),
+        ("midclt", ["call", "system.advanced.config"]) => only(stdout, &["kernel_extra_options"]),
+        ("midclt", ["call", "initshutdownscript.query"]) => scripts(stdout),
+        ("midclt", ["call", "tunable.query"]) => {
+            only(stdout, &["type", "var", "value", "orig_value", "enabled"])
+        }
+        ("midclt", ["call", "iscsi.global.sessions"]) => {
+            only(stdout, &["initiator", "initiator_addr", "iser", "target"])
+        }
+        _ => text(stdout),
+    }
+}
+
+/// What is asked of NVMe drives: serial numbers are in the very same answers.
+const NVME: &[&str] = &[
+    "nlbaf",
+    "flbas",
+    "lbafs",
+    "ms",
+    "ds",
+    "rp",
+    "apsta",
+    "wctemp",
+    "psds",
+    "max_power",
+    "max_power_scale",
+    "mxps",
+    "non-operational_state",
+    "nops",
+    "entry_lat",
+    "exit_lat",
+    "critical_warning",
+    "temperature",
+    "avail_spare",
+    "percent_used",
+    "percentage_used",
+    "media_errors",
+    "warning_temp_time",
+];
+
+/// Keeps only the members of these names, however deep. What is no JSON is taken away altogether.
+fn only(text: &str, names: &[&str]) -> String {
+    let Ok(mut json) = serde_json::from_str::<Json>(text) else { return self::text(text) };
+    keep(&mut json, names);
+    format!("{json}\n")
+}
+
+fn keep(json: &mut Json, names: &[&str]) {
+    match json {
+        Json::Object(members) => {
+            members.retain(|name, _| names.contains(&name.as_str()));
+            members.values_mut().for_each(|member| keep(member, names));
+        }
+        Json::Array(all) => all.iter_mut().for_each(|member| keep(member, names)),
+        _ => {}
+    }
+}
+
+/// Scripts at start may hold anything. Those that have to do with settings are kept, and the
+/// secrets in them are masked.
+fn scripts(text: &str) -> String {
+    let about =
+        ["sysctl", "/sys/", "/proc/", "modprobe", "midclt", "ethtool", "zfs", "nvme", "blockdev"];
+    let Ok(mut json) = serde_json::from_str::<Json>(text) else { return String::new() };
+    keep(&mut json, &["when", "command", "script", "enabled"]);
+    for script in json.as_array_mut().into_iter().flatten() {
+        let Some(command) = script["command"].as_str() else { continue };
+        let shown = match about.iter().any(|word| command.contains(word)) {
+            true => self::text(command),
+            false if command.is_empty() => String::new(),
+            false => MASK.to_owned(),
+        };
+        script["command"] = shown.into();
+    }
+    format!("{json}\n")
+}
+
 /// Any text without secrets.
 pub(super) fn text(content: &str) -> String {
     let mut out = String::with_capacity(content.len());
@@ -77,7 +171,9 @@ fn mask_line(out: &mut String, line: &str) {
             let at = lower.find(name)?;
             Some((at, at + name.len()))
         });
-        let Some((_, end)) = found.min() else { break };
+        // The first one; the longest, where one name is the start of another.
+        let found = found.min_by_key(|&(at, end)| (at, Reverse(end)));
+        let Some((_, end)) = found else { break };
         // The rest of the name, then a separator, then the value.
         let name = end + rest[end..].find(|c: char| !is_name(c)).unwrap_or(rest.len() - end);
         let after = rest[name..].trim_start_matches([' ', '\t', '"', '\'']);
@@ -123,4 +219,77 @@ fn mask_value<'a>(out: &mut String, text: &'a str) -> &'a str {
 
 fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '(' | ')' | '[' | ']')
+}
+
+/// A source without its secrets. Masking it twice changes nothing.
+pub(crate) struct Masked<'a>(pub(crate) &'a dyn Source);
+
+impl Source for Masked<'_> {
+    fn read(&self, path: &str) -> Option<String> {
+        Some(file(path, &self.0.read(path)?))
+    }
+
+    fn list(&self, directory: &str) -> Option<Vec<String>> {
+        self.0.list(directory)
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        self.0.link(path)
+    }
+
+    fn run(&self, command: &Command) -> Option<Output> {
+        let told = self.0.run(command)?;
+        Some(Output { stdout: output(command, &told.stdout), ..told })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hides_values_by_their_names() {
+        for (from, to) in [
+            ("node.session.auth.password = hunter2\n", "node.session.auth.password = ***\n"),
+            ("node.session.auth.password_in=hunter2", "node.session.auth.password_in=***"),
+            ("a rd.iscsi.password=hunter2 quiet", "a rd.iscsi.password=*** quiet"),
+            (
+                r#"{"peersecret": "hunter2", "user": "joe"}"#,
+                r#"{"peersecret": "***", "user": "joe"}"#,
+            ),
+            (r#"{"secret":null,"x":1}"#, r#"{"secret":null,"x":1}"#),
+            ("secret = \"\"\n", "secret = \"\"\n"),
+            ("Serial Number: S5RTNC0T104269\n", "Serial Number: ***\n"),
+            ("the secretary writes\n", "the secretary writes\n"),
+            ("password", "password"),
+        ] {
+            assert_eq!(text(from), to);
+            assert_eq!(text(&text(from)), to, "masked twice");
+        }
+    }
+
+    #[test]
+    fn hides_files_that_are_secrets() {
+        assert_eq!(file("/x/acls/iqn/auth/password", "hunter2\n"), "***\n");
+        assert_eq!(file("/x/acls/iqn/auth/password", "\n"), "\n");
+        assert_eq!(file("/scst/IncomingUser1", "joe hunter2\n[key]\n"), "joe ***\n[key]\n");
+    }
+
+    #[test]
+    fn keeps_of_a_drive_what_was_asked() {
+        let command = Command::new("nvme", &["id-ctrl", "-o", "json", "/dev/nvme0"]);
+        let told =
+            r#"{"sn":"S5RTNC0T104269","subnqn":"nqn:S5RTNC0T104269","psds":[{"max_power":9}]}"#;
+        assert_eq!(output(&command, told), "{\"psds\":[{\"max_power\":9}]}\n");
+    }
+
+    #[test]
+    fn hides_scripts_that_set_nothing() {
+        let command = Command::new("midclt", &["call", "initshutdownscript.query"]);
+        let told = r#"[{"when":"POSTINIT","command":"curl -u joe:hunter2 http://x"},
+            {"when":"POSTINIT","command":"echo 1 > /sys/module/zfs/parameters/x; PASSWORD=hunter2"}]"#;
+        let masked = output(&command, told);
+        assert!(!masked.contains("hunter2"), "{masked}");
+        assert!(masked.contains("/sys/module/zfs"), "{masked}");
+    }
 }

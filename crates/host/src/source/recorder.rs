@@ -46,7 +46,7 @@ impl Source for Recorder<'_> {
 
     fn run(&self, command: &Command) -> Option<Output> {
         let mut output = self.inner.run(command)?;
-        output.stdout = mask::text(&output.stdout);
+        output.stdout = mask::output(command, &output.stdout);
         self.tree.borrow_mut().command(&command.to_string(), output.clone());
         Some(output)
     }

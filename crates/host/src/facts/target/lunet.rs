@@ -1,0 +1,222 @@
+//! lunet itself: each running one is asked over its control socket.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::{Lun, Target, TargetSession, portal};
+use crate::facts::Value;
+use crate::source::Source;
+
+/// Without `[iscsi] queue-depth`.
+const QUEUE_DEPTH: i64 = 128;
+/// Without `[[portal]]`.
+const PORTAL: &str = "127.0.0.1:3260";
+
+/// Reads the targets of every lunet that runs here.
+pub(super) fn read(source: &dyn Source) -> Vec<Target> {
+    processes(source).iter().flat_map(|process| ask(source, process)).collect()
+}
+
+/// A running lunet.
+struct Process {
+    socket: String,
+    listen: Option<String>,
+}
+
+/// The processes with `lunet serve` as their command line.
+fn processes(source: &dyn Source) -> Vec<Process> {
+    let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
+    let mut pids: Vec<&str> =
+        text.split("(\"lunet\",pid=").skip(1).filter_map(|rest| rest.split(',').next()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.into_iter().filter_map(|pid| process(source, pid)).collect()
+}
+
+fn process(source: &dyn Source, pid: &str) -> Option<Process> {
+    let line = source.read(&format!("/proc/{pid}/cmdline"))?;
+    let words: Vec<&str> = line.lines().collect();
+    if !words.contains(&"serve") {
+        return None;
+    }
+    let option = |name: &str| {
+        let at = words.iter().position(|word| word.strip_prefix("--") == Some(name));
+        let next = at.and_then(|at| words.get(at + 1).copied());
+        let joined = format!("--{name}=");
+        next.or_else(|| words.iter().find_map(|word| word.strip_prefix(joined.as_str())))
+    };
+    let directory = source.link(&format!("/proc/{pid}/cwd")).unwrap_or_default();
+    let whole = |path: &str| match path.starts_with('/') {
+        true => path.to_owned(),
+        false => format!("{directory}/{}", path.trim_start_matches("./")),
+    };
+    let data = option("data").unwrap_or("lunet-data");
+    let socket = match option("socket") {
+        Some(path) => whole(path),
+        None => format!("{}/lunet.sock", whole(data)),
+    };
+    Some(Process { socket, listen: option("listen").map(str::to_owned) })
+}
+
+/// What a running lunet serves to whom.
+fn ask(source: &dyn Source, process: &Process) -> Vec<Target> {
+    let json = |verb: &[&str]| -> Json {
+        let args = [verb, &["--json", "--socket", &process.socket]].concat();
+        let text = source.output("lunet", &args).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    };
+    let targets = json(&["target", "list"]);
+    let volumes = json(&["volume", "list"]);
+    let sessions = json(&["sessions"]);
+    let config = source.output("lunet", &["config", "show", "--socket", &process.socket]);
+    let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
+    list(&targets)
+        .map(|told| target(told, &volumes, &sessions, &config, process.listen.as_deref()))
+        .collect()
+}
+
+fn list(json: &Json) -> impl Iterator<Item = &Json> {
+    json.as_array().into_iter().flatten()
+}
+
+fn text(json: &Json) -> Option<String> {
+    json.as_str().map(str::to_owned)
+}
+
+fn target(
+    told: &Json,
+    volumes: &Json,
+    sessions: &Json,
+    config: &toml::Table,
+    listen: Option<&str>,
+) -> Target {
+    let name = text(&told["name"]).unwrap_or_default();
+    let iscsi = config.get("iscsi");
+    let number =
+        |key: &str| iscsi.and_then(|table| table.get(key)).and_then(toml::Value::as_integer);
+    let queue_depth = number("queue-depth").unwrap_or(QUEUE_DEPTH);
+    let list_of = |key: &str| config.get(key).and_then(toml::Value::as_array);
+    let own = list_of("target").and_then(|all| {
+        all.iter().find(|t| t.get("name").and_then(toml::Value::as_str) == Some(&name))
+    });
+    let has = |key: &str| own.is_some_and(|target| target.get(key).is_some());
+    let strings = |value: Option<&toml::Value>| -> Vec<String> {
+        let all = value.and_then(toml::Value::as_array).into_iter().flatten();
+        all.filter_map(|value| value.as_str().map(str::to_owned)).collect()
+    };
+    let portals = list_of("portal").into_iter().flatten();
+    let mut portals: Vec<_> =
+        portals.filter_map(|table| Some(portal(table.get("address")?.as_str()?, "tcp"))).collect();
+    if portals.is_empty() {
+        portals.push(portal(listen.unwrap_or(PORTAL), "tcp"));
+    }
+    let acl = strings(own.and_then(|target| target.get("initiators")));
+    let luns: Vec<Lun> = list(&told["luns"]).map(|lun| self::lun(lun, volumes)).collect();
+    let open = acl.is_empty() && !has("user");
+    Target {
+        kind: "lunet".to_owned(),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        enabled: Some(true),
+        portals,
+        sessions: list(sessions)
+            .filter(|session| session["target"] == name.as_str())
+            .map(|session| self::session(session, queue_depth))
+            .collect(),
+        queue_depth: Some(queue_depth),
+        auth: Some(
+            match (has("user"), has("mutual")) {
+                (false, _) => "none",
+                (true, false) => "chap",
+                (true, true) => "mutual-chap",
+            }
+            .to_owned(),
+        ),
+        demo_mode: Some(open),
+        demo_mode_writable: Some(open && luns.iter().any(|lun| lun.read_only != Some(true))),
+        luns,
+        acl,
+        name,
+        ..Target::default()
+    }
+}
+
+fn lun(told: &Json, volumes: &Json) -> Lun {
+    let volume = list(volumes).find(|volume| volume["name"] == told["volume"]);
+    let get = |key: &str| volume.map_or(&Json::Null, |volume| &volume[key]);
+    let path = text(get("path"));
+    let zvol = path.as_deref().and_then(|path| path.strip_prefix("/dev/zvol/")).map(str::to_owned);
+    Lun {
+        lun: told["lun"].as_i64().unwrap_or_default(),
+        device: text(&told["volume"]),
+        backing: if zvol.is_some() { Some("zvol".to_owned()) } else { text(get("backend")) },
+        zvol,
+        path,
+        size_bytes: told["size_bytes"].as_i64(),
+        block_bytes: get("block_size").as_i64(),
+        read_only: get("read_only").as_bool(),
+        ..Lun::default()
+    }
+}
+
+fn session(told: &Json, queue_depth: i64) -> TargetSession {
+    let peer = text(&told["peer"]).map(|peer| portal(&peer, "tcp").address);
+    let keys: BTreeMap<String, Value> = list(&told["keys"])
+        .filter_map(|pair| Some((text(&pair[0])?, Value::parse(pair[1].as_str()?))))
+        .collect();
+    TargetSession {
+        initiator: text(&told["initiator"]).unwrap_or_default(),
+        address: peer,
+        transport: text(&told["transport"]),
+        connections: Some(1),
+        queue_depth: Some(queue_depth),
+        params: keys,
+        active_commands: told["commands_in_flight"].as_i64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    #[test]
+    fn reads_a_running_lunet() {
+        let tree = Tree::parse(
+            r#"
+$ ss -tlnHp
+| LISTEN 0 1024 10.0.0.1:3260 0.0.0.0:* users:(("lunet",pid=77,fd=11))
+/proc/77/cwd -> /srv
+$ lunet target list --json --socket /srv/d/lunet.sock
+| [{"name": "iqn.2026-11.local.lunet:a", "luns": [{"lun": 0, "size_bytes": 1048576, "volume": "v"}]}]
+$ lunet volume list --json --socket /srv/d/lunet.sock
+| [{"name": "v", "backend": "block", "path": "/dev/zvol/tank/v", "block_size": 4096, "read_only": false}]
+$ lunet sessions --json --socket /srv/d/lunet.sock
+| [{"initiator": "iqn.x:b", "target": "iqn.2026-11.local.lunet:a", "peer": "10.0.0.2:5000",
+| "transport": "tcp", "commands_in_flight": 3, "keys": [["MaxBurstLength", "262144"]]}]
+$ lunet config show --socket /srv/d/lunet.sock
+| [iscsi]
+| queue-depth = 256
+| [[portal]]
+| address = "10.0.0.1:3260"
+| [[target]]
+| name = "iqn.2026-11.local.lunet:a"
+| [[target.user]]
+| name = "joe"
+"#,
+        )
+        .unwrap();
+        let mut tree = tree;
+        tree.file("/proc/77/cmdline", "lunet\nserve\n--data\n./d\n");
+        let targets = read(&tree);
+        let target = &targets[0];
+        assert_eq!((target.queue_depth, target.auth.as_deref()), (Some(256), Some("chap")));
+        assert_eq!(
+            (target.demo_mode, target.portals[0].address.as_str()),
+            (Some(false), "10.0.0.1")
+        );
+        assert_eq!(target.sessions[0].address.as_deref(), Some("10.0.0.2"));
+        assert_eq!(target.sessions[0].params["MaxBurstLength"], Value::Int(262_144));
+        assert_eq!(target.luns[0].zvol.as_deref(), Some("tank/v"));
+    }
+}
