@@ -150,7 +150,7 @@ const SYS: &str = "/sys/class/net";
 
 /// Reads about the interfaces.
 pub(super) fn read(source: &dyn Source) -> Vec<Nic> {
-    let addresses = addresses(source);
+    let links = links(source);
     let default = default_routes(source);
     let names = sorted(source.names(SYS));
     names
@@ -158,7 +158,8 @@ pub(super) fn read(source: &dyn Source) -> Vec<Nic> {
         .filter(|name| name != "lo" && name != "bonding_masters")
         .map(|name| {
             let mut nic = nic(source, &name);
-            nic.addresses = addresses.get(&name).cloned().unwrap_or_default();
+            let (addresses, max_mtu) = links.get(&name).cloned().unwrap_or_default();
+            (nic.addresses, nic.max_mtu) = (addresses, max_mtu);
             nic.default_route = default.as_ref().map(|names| names.contains(&name));
             ethtool::read(source, &mut nic);
             nic
@@ -258,9 +259,9 @@ fn counters(source: &dyn Source, sys: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
-/// The addresses of each interface.
-fn addresses(source: &dyn Source) -> BTreeMap<String, Vec<String>> {
-    let text = source.output("ip", &["-j", "addr"]).unwrap_or_default();
+/// The addresses of each interface, and the largest MTU that it takes.
+fn links(source: &dyn Source) -> BTreeMap<String, (Vec<String>, Option<i64>)> {
+    let text = source.output("ip", &["-d", "-j", "addr"]).unwrap_or_default();
     let links: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
     let mut all = BTreeMap::new();
     for link in links.as_array().into_iter().flatten() {
@@ -271,7 +272,9 @@ fn addresses(source: &dyn Source) -> BTreeMap<String, Vec<String>> {
             .flatten()
             .filter_map(|info| Some(format!("{}/{}", info["local"].as_str()?, info["prefixlen"])))
             .collect();
-        all.insert(name.to_owned(), list);
+        // 0 = no limit of its own.
+        let max_mtu = link["max_mtu"].as_i64().filter(|&mtu| mtu > 0);
+        all.insert(name.to_owned(), (list, max_mtu));
     }
     all
 }

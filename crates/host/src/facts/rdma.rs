@@ -145,7 +145,8 @@ fn soft_driver(source: &dyn Source, device: &str) -> Option<String> {
     if !class.contains("/virtual/") {
         return None;
     }
-    let loaded = |module: &str| source.list(&format!("/sys/module/{module}")).is_some();
+    let modules = source.names("/sys/module");
+    let loaded = |module: &str| modules.iter().any(|name| name == module);
     match (loaded("rdma_rxe"), loaded("siw")) {
         (true, true) => Some(if device.starts_with("siw") { "siw" } else { "rdma_rxe" }),
         (true, false) => Some("rdma_rxe"),

@@ -34,7 +34,7 @@ const LOOKS: &[&[&str]] = &[
     &["ethtool", "-l"],
     &["ethtool", "-S"],
     &["ibv_devinfo"],
-    &["ip", "-j"],
+    &["ip", "-d", "-j", "addr"],
     &["iscsiadm", "--version"],
     &["iscsiadm", "-m", "node", "-P", "1"],
     &["iscsiadm", "-m", "session", "-P", "3"],

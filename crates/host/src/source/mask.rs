@@ -76,7 +76,7 @@ pub(super) fn output(command: &Command, stdout: &str) -> String {
             .filter(|line| dmesg::means_something(line))
             .collect::<String>(),
         ("nvme", _) => only(stdout, NVME),
-        ("ip", _) => only(stdout, &["ifname", "mtu", "addr_info", "local", "prefixlen"]),
+        ("ip", _) => only(stdout, &["ifname", "mtu", "max_mtu", "addr_info", "local", "prefixlen"]),
         ("midclt", ["call", "system.advanced.config"]) => only(stdout, &["kernel_extra_options"]),
         ("midclt", ["call", "initshutdownscript.query"]) => scripts(stdout),
         ("midclt", ["call", "tunable.query"]) => {

@@ -12,6 +12,9 @@ const LINKS: usize = 16;
 /// More files than this are no captured tree but a whole file system.
 const MOST_FILES: usize = 200_000;
 
+/// The name of a captured tree in a folder with other things.
+const TREE_FILE: &str = "tree.txt";
+
 /// A captured machine. Changes make another machine of it, such as one with a fault.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tree {
@@ -55,6 +58,10 @@ impl Tree {
     /// under their own paths and the outputs of commands under `commands/`.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let read = |error| OpenError::Read { path: path.to_owned(), error };
+        let inside = path.join(TREE_FILE);
+        if inside.is_file() {
+            return Self::open(&inside);
+        }
         if fs::metadata(path).map_err(read)?.is_dir() {
             let mut tree = Self::new();
             let mut left = MOST_FILES;
@@ -115,6 +122,20 @@ impl Tree {
     /// Takes the output of a command away.
     pub fn remove_command(&mut self, line: &str) {
         self.commands.remove(line);
+    }
+
+    /// What is there: paths of files and links, and commands as `$ zpool list`.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let commands = self.commands.keys().map(|line| format!("$ {line}"));
+        self.files.keys().chain(self.links.keys()).cloned().chain(commands)
+    }
+
+    /// Whether there is such a file or link, or the output of such a command.
+    pub fn has(&self, name: &str) -> bool {
+        match name.strip_prefix("$ ") {
+            Some(line) => self.commands.contains_key(line),
+            None => self.files.contains_key(name) || self.links.contains_key(name),
+        }
     }
 
     /// Looks a path up as it is, and then with the links in it followed.

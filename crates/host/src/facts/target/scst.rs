@@ -104,15 +104,11 @@ fn portals(source: &dyn Source, listeners: &[Listener]) -> Vec<Portal> {
             public: None,
         })
         .collect();
-    let modules = ["isert_scst", "isert-scst"];
-    let iser = modules.iter().any(|name| source.list(&format!("/sys/module/{name}")).is_some());
-    if iser {
-        portals.push(Portal {
-            address: "0.0.0.0".to_owned(),
-            port: Some(3260),
-            transport: Some("iser".to_owned()),
-            public: None,
-        });
+    let modules = source.names("/sys/module");
+    if modules.iter().any(|name| name == "isert_scst") {
+        let iser =
+            portals.iter().map(|tcp| Portal { transport: Some("iser".to_owned()), ..tcp.clone() });
+        portals.extend(iser.collect::<Vec<_>>());
     }
     portals
 }
@@ -297,7 +293,7 @@ mod tests {
 /sys/kernel/scst_tgt/devices/vm1/write_through: 0
 /sys/kernel/scst_tgt/devices/vm1/rotational: 0
 /sys/kernel/scst_tgt/devices/vm1/read_only: 0
-/sys/module/isert_scst/: parameters
+/sys/module/: isert_scst zfs
 $ midclt call iscsi.global.sessions
 | [{\"initiator\": \"iqn.1998-01.com.vmware:esx\", \"initiator_addr\": \"10.0.0.2\", \"iser\": true}]
 ";
