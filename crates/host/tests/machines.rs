@@ -1,10 +1,11 @@
-//! The captured machines: what is known of each is held in `facts.json` beside its tree.
+//! The captured machines: what is known of each is held in `facts.json` beside its tree,
+//! and the page that people see in `page.txt`.
 //! `LUNET_BLESS=1 cargo test -p lunet-host --test machines` writes these files anew.
 
 use std::fs;
 use std::path::PathBuf;
 
-use lunet_host::facts::{Facts, facts};
+use lunet_host::facts::{Facts, facts, page};
 use lunet_host::source::{Recorder, Tree};
 
 const MACHINES: &[&str] = &[
@@ -29,19 +30,26 @@ fn tree(machine: &str) -> Tree {
 #[test]
 fn facts_of_the_captured_machines() {
     for machine in MACHINES {
-        let found = serde_json::to_string_pretty(&facts(&tree(machine))).unwrap() + "\n";
-        let path = directory(machine).join("facts.json");
-        if std::env::var_os("LUNET_BLESS").is_some() {
-            fs::write(&path, &found).unwrap();
-        }
-        let held = fs::read_to_string(&path).unwrap_or_default();
-        for (number, (held, found)) in (1..).zip(held.lines().zip(found.lines())) {
-            assert_eq!(held, found, "{machine}/facts.json, line {number}");
-        }
-        assert_eq!(held.len(), found.len(), "{machine}/facts.json has another end");
-        let again: Facts = serde_json::from_str(&found).unwrap();
-        assert_eq!(again, facts(&tree(machine)), "{machine}: facts survive their JSON");
+        let facts = facts(&tree(machine));
+        let json = serde_json::to_string_pretty(&facts).unwrap() + "\n";
+        hold(machine, "facts.json", &json);
+        hold(machine, "page.txt", &page(&facts));
+        let again: Facts = serde_json::from_str(&json).unwrap();
+        assert_eq!(again, facts, "{machine}: facts survive their JSON");
     }
+}
+
+/// Compares with what is held in a file beside the tree.
+fn hold(machine: &str, file: &str, found: &str) {
+    let path = directory(machine).join(file);
+    if std::env::var_os("LUNET_BLESS").is_some() {
+        fs::write(&path, found).unwrap();
+    }
+    let held = fs::read_to_string(&path).unwrap_or_default();
+    for (number, (held, found)) in (1..).zip(held.lines().zip(found.lines())) {
+        assert_eq!(held, found, "{machine}/{file}, line {number}");
+    }
+    assert_eq!(held.len(), found.len(), "{machine}/{file} has another end");
 }
 
 #[test]

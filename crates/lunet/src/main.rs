@@ -47,6 +47,11 @@ enum Command {
     Sessions(cli::Ask),
     /// Show what a running lunet has done, for each volume
     Stats(cli::Ask),
+    /// Look at this machine, and at how it is tuned
+    Tune {
+        #[command(subcommand)]
+        command: cli::TuneCommand,
+    },
 }
 
 #[derive(Args)]
@@ -83,6 +88,7 @@ fn main() -> ExitCode {
         Command::Target { command } => cli::target(command),
         Command::Sessions(ask) => cli::answer(&ask, &Request::Sessions, tables::sessions),
         Command::Stats(ask) => cli::answer(&ask, &Request::Stats, tables::stats),
+        Command::Tune { command } => cli::tune(command),
     };
     match result {
         Ok(code) => code,

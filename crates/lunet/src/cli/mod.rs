@@ -1,7 +1,8 @@
-//! The commands that speak to a running lunet.
+//! The commands that speak to a running lunet, and those that look at the machine.
 
 mod config;
 mod target;
+mod tune;
 mod volume;
 
 use std::io::{self, Write};
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 pub use config::{ConfigCommand, run as config};
 pub use target::{TargetCommand, run as target};
+pub use tune::{TuneCommand, run as tune};
 pub use volume::{VolumeCommand, run as volume};
 
 /// Which lunet.
