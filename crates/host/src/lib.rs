@@ -8,5 +8,7 @@ pub mod ceilings;
 pub mod doctor;
 pub mod expr;
 pub mod facts;
+pub mod plan;
+pub mod rules;
 pub mod source;
 mod text;

@@ -12,6 +12,7 @@
 //! | `sum(list)`, `least(list)`, `most(list)` | of numbers; null if there are none or one is null |
 //! | `unique(list)`, `sort(list)` | without repetition; in order |
 //! | `join(list, text)` | one text |
+//! | `flatten(list)` | of lists, one list |
 //! | `round(x)`, `ceil_div(a, b)`, `pow2(n)` | whole numbers |
 //! | `in_network(address, "10.0.0.1/24")` | whether the address is in that network |
 //! | `is_public(address)` | whether it can be reached from the Internet |
@@ -44,6 +45,7 @@ pub(super) fn add(context: &mut Context<'_>) {
     context.add_function("unique", |list: Value| unique(&list));
     context.add_function("sort", |list: Value| sort(&list));
     context.add_function("join", join);
+    context.add_function("flatten", |list: Value| flatten(&list));
     context.add_function("round", |value: Value| {
         Ok::<_, ExecutionError>(Value::Int(number("round", &value)?.round() as i64))
     });
@@ -170,6 +172,14 @@ fn sort(list: &Value) -> Answer {
     let mut list = items("sort", list)?.to_vec();
     list.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     Ok(Value::List(list.into()))
+}
+
+fn flatten(list: &Value) -> Answer {
+    let mut all = Vec::new();
+    for list in items("flatten", list)?.iter() {
+        all.extend(items("flatten", list)?.iter().cloned());
+    }
+    Ok(Value::List(all.into()))
 }
 
 fn join(list: Value, between: Arc<String>) -> Answer {

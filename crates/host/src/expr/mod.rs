@@ -8,7 +8,9 @@
 //! Beside CEL's own functions there are those of the table in `functions.rs`, and the constants
 //! `KiB`, `MiB`, `GiB` and `TiB`.
 
+mod check;
 mod functions;
+mod shape;
 mod template;
 
 use std::fmt;
@@ -17,7 +19,9 @@ use cel::objects::Key;
 use cel::{Context, ExecutionError, Program};
 
 pub use cel::Value;
+pub use check::CheckError;
 pub(crate) use functions::{in_network, rate};
+pub use shape::{Shape, sample};
 pub use template::Template;
 
 use crate::facts::Facts;
@@ -100,6 +104,24 @@ impl Expression {
     /// The names of the variables in it, those of `map` and `exists` included.
     pub fn variables(&self) -> Vec<String> {
         self.program.references().variables().into_iter().map(str::to_owned).collect()
+    }
+
+    /// What it gives, if every name in it is one of `names`: a misspelt fact is found here, and
+    /// not on the first machine that has it.
+    ///
+    /// # Errors
+    /// A name is not there.
+    pub fn check(&self, names: &Shape) -> Result<Shape, CheckError> {
+        check::check(self.program.expression(), names)
+    }
+
+    /// The facts in it that are not known.
+    pub fn missing(&self, scope: &Scope<'_>) -> Vec<String> {
+        let mut paths = Vec::new();
+        check::paths(self.program.expression(), &mut paths);
+        let unknown =
+            |path: &&cel::IdedExpr| matches!(scope.0.resolve(path), Ok(Value::Null) | Err(_));
+        paths.into_iter().filter(unknown).filter_map(check::path).collect()
     }
 
     /// What it comes to.

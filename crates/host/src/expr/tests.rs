@@ -85,6 +85,7 @@ fn functions_give_what_they_say() {
         ("most([4, 3, 5])", "5"),
         ("unique([2, 1, 2])", "2, 1"),
         ("sort(['b', 'a'])", "a, b"),
+        ("flatten([[1, 2], [3]])", "1, 2, 3"),
         ("join(['b', 'a'], ' and ')", "b and a"),
         ("round(2.5)", "3"),
         ("ceil_div(7, 2)", "4"),
@@ -106,4 +107,40 @@ fn functions_give_what_they_say() {
     }
     assert_eq!(eval("sum([])"), Ok(Value::Null));
     assert_eq!(eval("sum([1, memory.total_bytes])"), Ok(Value::Null));
+}
+
+#[test]
+fn facts_can_be_made_up_in_full() {
+    let facts: Facts = sample();
+    assert_eq!(facts.nics.len(), 1);
+    assert_eq!(facts.zfs.expect("all is there").pools[0].vdevs[0].disks.len(), 1);
+    assert!(facts.platform.truenas.is_some());
+}
+
+#[test]
+fn a_name_that_no_machine_has_is_found_before_any_machine_is_looked_at() {
+    let shape = Shape::facts();
+    let check = |text: &str| Expression::new(text).expect(text).check(&shape);
+    for fine in ["sysctls['a'] > 2 * GiB", "zfs.pools.filter(p, p.ashift > 1).all(p, p.name != '')"]
+    {
+        assert!(check(fine).is_ok(), "{fine}: {:?}", check(fine));
+    }
+    for (text, path) in [
+        ("cpu.govenor == 'x'", "cpu.govenor"),
+        ("false && zfs.pools.exists(p, p.vdevs.all(v, v.ashfit == 12))", "v.ashfit"),
+        ("drives.filter(d, d.kind == 'nvme').exists(d, d.lbaformat == 1)", "d.lbaformat"),
+        ("nics.map(n, n.pfc)[0].prio", ".prio"),
+    ] {
+        let wrong = Err(CheckError::NoSuchFact(path.to_owned()));
+        assert_eq!(check(text), wrong, "{text}");
+    }
+    assert_eq!(check("nic.mtu"), Err(CheckError::NoSuchVariable("nic".to_owned())));
+    let list = CheckError::NoList("sysctls[\"a\"]".to_owned());
+    assert_eq!(check("sysctls['a'].exists(x, x > 1)"), Err(list));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let expression = Expression::new("nics[0].mtu < 9000 && zfs.version_num > 3").expect("CEL");
+    assert_eq!(expression.missing(&Scope::new(&facts())), ["zfs.version_num"]);
 }

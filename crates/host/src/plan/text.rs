@@ -1,0 +1,118 @@
+//! A plan as people read it.
+
+use std::fmt::Write;
+
+use super::{Item, Plan, Verdict};
+use crate::rules::Effect;
+
+/// How wide a line may be.
+const WIDTH: usize = 110;
+
+/// The plan as a text. `all` also shows what is as it should be, and what does not apply.
+pub fn write(plan: &Plan, all: bool) -> String {
+    let mut out = String::new();
+    let count = |wanted: fn(&Verdict) -> bool| {
+        plan.items.iter().filter(|item| wanted(&item.verdict)).count()
+    };
+    let changes = count(|verdict| *verdict == Verdict::Change);
+    let good = count(|verdict| *verdict == Verdict::Good);
+    let advice = count(|verdict| matches!(verdict, Verdict::Advice { .. }));
+    let not = plan.items.len() - changes - good - advice;
+    let _ = writeln!(
+        out,
+        "Profile {}: {changes} to change, {good} as they should be, {advice} for you to consider, \
+         {not} do not apply here.",
+        plan.profile
+    );
+    section(&mut out, plan, "To change", |verdict| *verdict == Verdict::Change);
+    section(&mut out, plan, "To consider", |verdict| matches!(verdict, Verdict::Advice { .. }));
+    if all {
+        section(&mut out, plan, "As it should be", |verdict| *verdict == Verdict::Good);
+        let not = |verdict: &Verdict| matches!(verdict, Verdict::NotApplicable { .. });
+        section(&mut out, plan, "Does not apply", not);
+    }
+    out
+}
+
+fn section(out: &mut String, plan: &Plan, head: &str, wanted: fn(&Verdict) -> bool) {
+    let mut items = plan.items.iter().filter(|item| wanted(&item.verdict)).peekable();
+    if items.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(out, "\n{head}");
+    let mut before: Option<&Item> = None;
+    for item in items {
+        // Things of one kind, such as eight drives, share what is said about them.
+        let again = before.is_some_and(|before| {
+            before.rule == item.rule
+                && before.verdict == item.verdict
+                && before.reason == item.reason
+        });
+        if !again {
+            if let Some(before) = before {
+                story(out, before);
+            }
+            let _ = writeln!(out, "  {}: {}", item.rule, item.title);
+        }
+        line(out, item);
+        before = Some(item);
+    }
+    if let Some(before) = before {
+        story(out, before);
+    }
+}
+
+/// What it is and what it should be.
+fn line(out: &mut String, item: &Item) {
+    let Some(setting) = &item.setting else {
+        if let Some(about) = &item.about {
+            let _ = writeln!(out, "      {about}");
+        }
+        return;
+    };
+    let now = item.now.as_deref().unwrap_or("not set");
+    let _ = match &item.wanted {
+        Some(wanted) if item.verdict == Verdict::Change => {
+            writeln!(out, "      {setting}: {now} -> {wanted}")
+        }
+        _ => writeln!(out, "      {setting}: {now}"),
+    };
+}
+
+/// Why, and what may go wrong.
+fn story(out: &mut String, item: &Item) {
+    match &item.verdict {
+        Verdict::NotApplicable { because } => {
+            paragraph(out, &format!("Does not apply: {because}."));
+            return;
+        }
+        Verdict::Advice { advice } => paragraph(out, advice),
+        Verdict::Change | Verdict::Good => {}
+    }
+    paragraph(out, &item.reason);
+    if item.verdict == Verdict::Change {
+        let when = match item.effect {
+            Effect::Live => String::new(),
+            effect => format!(" Works {}.", effect.words()),
+        };
+        paragraph(out, &format!("Risk: {}{when}", item.risk));
+    }
+}
+
+/// Breaks a text into lines.
+pub(super) fn paragraph(out: &mut String, text: &str) {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.len() + word.len() + 7 > WIDTH {
+            let _ = writeln!(out, "      {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        let _ = writeln!(out, "      {line}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What a rule can set.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LoadError, Text};
+use crate::expr::{EvalError, Scope};
+
+/// Something on a machine that has a value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Setting {
+    /// A kernel setting: `net.core.rmem_max`.
+    Sysctl {
+        /// Its name.
+        name: String,
+    },
+    /// A parameter of a kernel module.
+    Module {
+        /// The module.
+        module: String,
+        /// The parameter.
+        name: String,
+    },
+    /// An attribute of a device, by its path below /sys.
+    Sysfs {
+        /// The path.
+        path: String,
+    },
+    /// The same attribute of every CPU: `cpufreq/scaling_governor`.
+    Cpus {
+        /// The path below a CPU's directory.
+        file: String,
+    },
+    /// An argument of the kernel's command line.
+    Cmdline {
+        /// Its name, without the `=`.
+        name: String,
+    },
+    /// Entries of a ring of a NIC.
+    Ring {
+        /// The network interface.
+        nic: String,
+        /// `rx` or `tx`.
+        ring: String,
+    },
+    /// A property of a ZFS volume or file system.
+    Zfs {
+        /// The volume or file system.
+        dataset: String,
+        /// The property.
+        property: String,
+    },
+    /// A `key = value` line of a configuration file.
+    Conf {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+    },
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl { name } => f.write_str(name),
+            Self::Module { module, name } => write!(f, "{name} of module {module}"),
+            Self::Sysfs { path } => f.write_str(path),
+            Self::Cpus { file } => write!(f, "{file} of every CPU"),
+            Self::Cmdline { name } => write!(f, "{name} on the kernel's command line"),
+            Self::Ring { nic, ring } => write!(f, "{ring} ring of {nic}"),
+            Self::Zfs { dataset, property } => write!(f, "{property} of {dataset}"),
+            Self::Conf { file, key } => write!(f, "{key} in {file}"),
+        }
+    }
+}
+
+/// A setting with expressions in it.
+#[derive(Debug)]
+pub struct SetRule {
+    setting: Setting,
+    templates: Vec<Text>,
+}
+
+impl SetRule {
+    /// Compiles the texts in the setting.
+    pub(super) fn compile(
+        mut setting: Setting,
+        compile: impl Fn(&str) -> Result<Text, LoadError>,
+    ) -> Result<Self, LoadError> {
+        let texts = texts(&mut setting).into_iter();
+        let templates = texts.map(|text| compile(text)).collect::<Result<_, _>>()?;
+        Ok(Self { setting, templates })
+    }
+
+    /// The setting as the rule's file has it.
+    pub fn source(&self) -> &Setting {
+        &self.setting
+    }
+
+    /// The very setting of this machine.
+    pub fn resolve(&self, scope: &Scope<'_>) -> Result<Setting, EvalError> {
+        let mut setting = self.setting.clone();
+        for (text, template) in texts(&mut setting).into_iter().zip(&self.templates) {
+            *text = template.fill(scope)?;
+        }
+        Ok(setting)
+    }
+}
+
+/// The texts of a setting.
+fn texts(setting: &mut Setting) -> Vec<&mut String> {
+    match setting {
+        Setting::Sysctl { name } | Setting::Cmdline { name } => vec![name],
+        Setting::Module { module, name } => vec![module, name],
+        Setting::Sysfs { path } => vec![path],
+        Setting::Cpus { file } => vec![file],
+        Setting::Ring { nic, ring } => vec![nic, ring],
+        Setting::Zfs { dataset, property } => vec![dataset, property],
+        Setting::Conf { file, key } => vec![file, key],
+    }
+}

@@ -1,0 +1,76 @@
+//! `lunet tune facts` and `lunet tune capture`
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lunet_host::facts::{facts, page};
+use lunet_host::source::{Recorder, Source};
+
+use super::Machine;
+use crate::cli::print;
+
+#[derive(Args)]
+pub struct FactsArgs {
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+#[derive(Args)]
+pub struct CaptureArgs {
+    /// The new file; `-` is the standard output
+    #[arg(value_name = "FILE", default_value = "lunet-machine.txt")]
+    file: PathBuf,
+    #[command(flatten)]
+    machine: Machine,
+}
+
+/// Shows what is known of a machine.
+pub fn show(args: &FactsArgs) -> Result<ExitCode> {
+    let facts = facts(args.machine.source()?.as_ref());
+    match args.json {
+        true => print(&format!("{}\n", serde_json::to_string_pretty(&facts)?))?,
+        false => print(&page(&facts))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what is known of a machine into a file.
+pub fn capture(args: &CaptureArgs) -> Result<ExitCode> {
+    record(args.machine.source()?.as_ref(), &args.file)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what the facts are read from.
+fn record(source: &dyn Source, path: &Path) -> Result<()> {
+    let recorder = Recorder::new(source);
+    let found = facts(&recorder);
+    // When it was: a tree has no other clock.
+    recorder.now();
+    let text = recorder.into_tree().to_text();
+    if path == Path::new("-") {
+        return print(&text);
+    }
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    match written {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            bail!("{} is there already: name another file, or remove it", path.display())
+        }
+        other => other.with_context(|| path.display().to_string())?,
+    }
+    let missing = match found.platform.root {
+        Some(false) => "; run it as root for all of it",
+        _ => "",
+    };
+    print(&format!("wrote {}, {} lines{missing}\n", path.display(), text.lines().count()))
+}

@@ -1,0 +1,137 @@
+//! `lunet tune`: needs no running lunet.
+
+mod facts;
+mod plan;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use lunet_host::facts::{Facts, facts};
+use lunet_host::plan::Plan;
+use lunet_host::rules::{Choice, Loader, Profile, Rules};
+use lunet_host::source::{Live, Source, Tree};
+
+/// Rules that the machine's owner has added.
+const OWN_RULES: &str = "/etc/lunet/rules.d";
+/// Something is to be done, or has drifted.
+const CHANGES: u8 = 2;
+
+#[derive(Subcommand)]
+pub enum TuneCommand {
+    /// Show what is known of this machine
+    Facts(facts::FactsArgs),
+    /// Write what is known of this machine into a file, to send to somebody who can help
+    ///
+    /// It is a text that can be read beforehand. Passwords, keys and serial numbers are masked;
+    /// addresses and names of initiators are not.
+    #[command(verbatim_doc_comment)]
+    Capture(facts::CaptureArgs),
+    /// Show what should be changed, from what to what, and why; changes nothing
+    ///
+    /// Exit code 0: nothing to do; 2: there are changes to make.
+    Plan(plan::PlanArgs),
+    /// Tell the whole story of one rule
+    Explain(plan::ExplainArgs),
+}
+
+/// Which machine.
+#[derive(Args)]
+pub struct Machine {
+    /// A machine that was captured, instead of this one: its file, or a folder with its files
+    #[arg(long, value_name = "TREE")]
+    root: Option<PathBuf>,
+}
+
+/// Which machine, which rules.
+#[derive(Args)]
+struct Look {
+    #[command(flatten)]
+    machine: Machine,
+    /// Read rules from here as well; one with the name of ours takes its place
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+}
+
+/// Which of the rules, for what.
+#[derive(Args)]
+struct Chosen {
+    /// What the machine works for: throughput, latency or mixed (virtual machines)
+    #[arg(long, value_name = "PROFILE", default_value = "mixed")]
+    profile: Profile,
+    /// Only these rules or layers, as in `network,zfs.arc-max`
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// All but these rules or layers
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    except: Vec<String>,
+}
+
+pub fn run(command: TuneCommand) -> Result<ExitCode> {
+    match command {
+        TuneCommand::Facts(args) => facts::show(&args),
+        TuneCommand::Capture(args) => facts::capture(&args),
+        TuneCommand::Plan(args) => plan::plan(&args),
+        TuneCommand::Explain(args) => plan::explain(&args),
+    }
+}
+
+impl Machine {
+    /// Where its facts come from.
+    pub fn source(&self) -> Result<Box<dyn Source>> {
+        Ok(match &self.root {
+            Some(root) => Box::new(Tree::open(root)?),
+            None => Box::new(Live),
+        })
+    }
+}
+
+impl Look {
+    fn source(&self) -> Result<Box<dyn Source>> {
+        self.machine.source()
+    }
+
+    fn load(&self) -> Result<Rules> {
+        let mut loader = Loader::default().with_own()?;
+        let own = Path::new(OWN_RULES);
+        if self.machine.root.is_none() && own.is_dir() {
+            loader = loader.with_folder(own)?;
+        }
+        if let Some(folder) = &self.rules {
+            loader = loader.with_folder(folder)?;
+        }
+        Ok(loader.finish())
+    }
+}
+
+impl Chosen {
+    fn choice(&self, rules: &Rules) -> Result<Choice> {
+        let choice = Choice { only: self.only.clone(), except: self.except.clone() };
+        if let Some(stranger) = rules.strangers(&choice).first() {
+            bail!("no rule and no layer is called `{stranger}`{}", alike(rules, stranger));
+        }
+        Ok(choice)
+    }
+
+    /// The plan of this machine.
+    fn plan(&self, source: &dyn Source, facts: &Facts, rules: &Rules) -> Result<Plan> {
+        let choice = self.choice(rules)?;
+        lunet_host::plan::plan(source, facts, rules, self.profile, &choice)
+            .context("a rule has a mistake")
+    }
+}
+
+/// What somebody may have meant.
+fn alike(rules: &Rules, name: &str) -> String {
+    let near = rules.all().iter().map(|rule| (strsim::jaro_winkler(&rule.id, name), &rule.id));
+    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((near, id)) if near > 0.8 => format!("; did you mean `{id}`?"),
+        _ => "; `lunet tune plan --all` shows them".to_owned(),
+    }
+}
+
+/// The facts of the machine that is asked for.
+fn look(source: &dyn Source) -> Facts {
+    facts(source)
+}

@@ -1,0 +1,63 @@
+//! `lunet tune plan` and `lunet tune explain`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lunet_host::plan::write;
+use lunet_host::rules::Choice;
+
+use super::{CHANGES, Chosen, Look, alike, look};
+use crate::cli::print;
+
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    look: Look,
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Also show what is as it should be, and what does not apply here
+    #[arg(long)]
+    all: bool,
+    /// Print the plan as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// The rule, as in `drive.scheduler`
+    rule: String,
+    #[command(flatten)]
+    look: Look,
+    /// What the machine works for: throughput, latency or mixed (virtual machines)
+    #[arg(long, value_name = "PROFILE", default_value = "mixed")]
+    profile: lunet_host::rules::Profile,
+}
+
+pub fn plan(args: &PlanArgs) -> Result<ExitCode> {
+    let source = args.look.source()?;
+    let rules = args.look.load()?;
+    let plan = args.chosen.plan(&*source, &look(&*source), &rules)?;
+    match args.json {
+        true => print(&format!("{:#}\n", serde_json::to_value(&plan)?))?,
+        false => print(&write(&plan, args.all))?,
+    }
+    Ok(match plan.changes().next() {
+        Some(_) => ExitCode::from(CHANGES),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+pub fn explain(args: &ExplainArgs) -> Result<ExitCode> {
+    let source = args.look.source()?;
+    let rules = args.look.load()?;
+    let Some(rule) = rules.get(&args.rule) else {
+        bail!("no rule is called `{}`{}", args.rule, alike(&rules, &args.rule));
+    };
+    let choice = Choice { only: vec![rule.id.clone()], except: Vec::new() };
+    let facts = look(&*source);
+    let plan = lunet_host::plan::plan(&*source, &facts, &rules, args.profile, &choice)?;
+    print(&lunet_host::plan::explain(rule, &plan.items))?;
+    Ok(ExitCode::SUCCESS)
+}
