@@ -4,6 +4,7 @@
 //! [`facts::facts`] turns a source into typed [`Facts`](facts::Facts); rules and checks are expressions over them.
 #![forbid(unsafe_code)]
 
+pub mod apply;
 pub mod ceilings;
 pub mod doctor;
 pub mod expr;

@@ -1,5 +1,6 @@
 //! `lunet tune`: needs no running lunet.
 
+mod apply;
 mod facts;
 mod plan;
 
@@ -32,6 +33,20 @@ pub enum TuneCommand {
     ///
     /// Exit code 0: nothing to do; 2: there are changes to make.
     Plan(plan::PlanArgs),
+    /// Change what the plan shows: everything or, if one step fails, nothing
+    ///
+    /// What everything was is written down first, so that `lunet tune rollback` brings it back, also
+    /// after a crash and after a reboot. Exit code 0: done; 1: a step failed, which is named.
+    #[command(verbatim_doc_comment)]
+    Apply(apply::ApplyArgs),
+    /// Look whether what was applied still holds
+    ///
+    /// Exit code 0: it holds, or nothing is applied; 2: something is not as it was set.
+    Verify(apply::VerifyArgs),
+    /// Bring back what was there before the first `apply`, kept files included
+    Rollback(apply::RollbackArgs),
+    /// Print the plan as a shell script
+    Script(apply::ScriptArgs),
     /// Tell the whole story of one rule
     Explain(plan::ExplainArgs),
 }
@@ -73,6 +88,10 @@ pub fn run(command: TuneCommand) -> Result<ExitCode> {
         TuneCommand::Facts(args) => facts::show(&args),
         TuneCommand::Capture(args) => facts::capture(&args),
         TuneCommand::Plan(args) => plan::plan(&args),
+        TuneCommand::Apply(args) => apply::apply(&args),
+        TuneCommand::Verify(args) => apply::verify(&args),
+        TuneCommand::Rollback(args) => apply::rollback(&args),
+        TuneCommand::Script(args) => apply::script(&args),
         TuneCommand::Explain(args) => plan::explain(&args),
     }
 }

@@ -1,0 +1,179 @@
+//! A machine that can be changed: the live one, or one that tests make up.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::source::{Live, Source};
+
+/// What a change failed for, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Fault(pub String);
+
+/// An ordinary file as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// What is in it.
+    pub bytes: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// A machine that can be looked at and changed.
+pub trait Machine {
+    /// The same machine, to be looked at.
+    fn source(&self) -> &dyn Source;
+
+    /// Writes a value into a file of the kernel's.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no such file.
+    fn write(&self, path: &str, value: &str) -> Result<(), Fault>;
+
+    /// An ordinary file; `None` if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn get(&self, path: &str) -> Result<Option<Kept>, Fault>;
+
+    /// Puts an ordinary file there, or takes it away, so that after a crash it is either as before
+    /// or as wanted, and as wanted once this has returned.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault>;
+
+    /// Takes a directory away if it is empty.
+    fn prune(&self, directory: &str);
+
+    /// Runs a program that changes something.
+    ///
+    /// # Errors
+    /// It is not there or fails; the message is its own.
+    fn act(&self, program: &str, args: &[&str]) -> Result<String, Fault>;
+}
+
+/// The machine that this runs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveMachine;
+
+/// Keeps everybody else from changing the machine until it is dropped.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held open")] File);
+
+impl Lock {
+    /// Takes the lock of a directory of the journal, which is made if it is missing.
+    ///
+    /// # Errors
+    /// Somebody else has it, or the directory cannot be written.
+    pub fn take(directory: &str) -> Result<Self, Fault> {
+        let path = Path::new(directory).join("lock");
+        let open = || {
+            fs::create_dir_all(directory)?;
+            OpenOptions::new().create(true).append(true).mode(0o600).open(&path)
+        };
+        let file = open().map_err(|error| {
+            Fault(format!("the journal cannot be kept in {directory}: {}", words(&error).0))
+        })?;
+        let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        match rustix::fs::flock(&file, exclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(_) => Err(Fault(format!("another lunet is changing this machine ({directory})"))),
+        }
+    }
+}
+
+/// An error of the operating system's in words, without its number.
+fn words(error: &io::Error) -> Fault {
+    let text = error.to_string();
+    let plain = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = plain.chars();
+    let first = letters.next().map(|letter| letter.to_lowercase().to_string());
+    Fault(first.unwrap_or_default() + letters.as_str())
+}
+
+impl Machine for LiveMachine {
+    fn source(&self) -> &dyn Source {
+        &Live
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Fault> {
+        let file = OpenOptions::new().write(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()));
+        written.map_err(|error| words(&error))
+    }
+
+    fn get(&self, path: &str) -> Result<Option<Kept>, Fault> {
+        let read = || -> io::Result<Kept> {
+            let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
+            Ok(Kept { bytes: fs::read(path)?, mode })
+        };
+        match read() {
+            Ok(kept) => Ok(Some(kept)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault> {
+        replace(Path::new(path), kept).map_err(|error| words(&error))
+    }
+
+    fn prune(&self, directory: &str) {
+        // It stays if somebody has put something there.
+        let _ = fs::remove_dir(directory);
+    }
+
+    fn act(&self, program: &str, args: &[&str]) -> Result<String, Fault> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = std::process::Command::new(program)
+            .args(args)
+            .env("LC_ALL", "C")
+            .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| Fault(format!("{program}: {}", words(&error))))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let told = String::from_utf8_lossy(&output.stderr);
+        let line = told.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it failed");
+        Err(Fault(format!("{program}: {}", line.trim())))
+    }
+}
+
+/// Writes beside the file, then renames; the directory is made if it is missing.
+fn replace(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
+    // A link, as /etc/default/grub may be one, stays a link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let Some(kept) = kept else {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        return match File::open(directory) {
+            Ok(directory) => directory.sync_all(),
+            Err(_) => Ok(()),
+        };
+    };
+    fs::create_dir_all(directory)?;
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".lunet-new");
+    let beside: PathBuf = directory.join(name);
+    let write = || {
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(&kept.bytes)?;
+        file.set_permissions(fs::Permissions::from_mode(kept.mode))?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(directory)?.sync_all()
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}

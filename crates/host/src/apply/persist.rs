@@ -1,0 +1,269 @@
+//! What keeps a setting over a reboot, in the platform's own way.
+
+use super::machine::{Fault, Machine};
+use super::step::Step;
+use super::truenas;
+use crate::plan::argument;
+use crate::rules::Setting;
+
+/// After `99-sysctl.conf`, which is /etc/sysctl.conf: the last file that sets a name counts.
+const SYSCTL: &str = "/etc/sysctl.d/zz-lunet-tune.conf";
+const MODPROBE: &str = "/etc/modprobe.d/lunet-tune.conf";
+const UDEV: &str = "/etc/udev/rules.d/90-lunet-tune.rules";
+const UNIT: &str = "lunet-tune.service";
+const UNITS: &str = "/etc/systemd/system";
+const GRUB: &str = "/etc/default/grub.d/lunet-tune.cfg";
+const PROXMOX: &str = "/etc/kernel/cmdline";
+
+/// The first line of the files that are ours alone.
+const HEAD: &str =
+    "# Written by `lunet tune apply --persist`; `lunet tune rollback` takes it away.\n";
+
+/// How settings are kept, and what has to be told about it.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// What is done.
+    pub steps: Vec<Step>,
+    /// Programs that take over the files, after they were written and after they were taken back.
+    pub refresh: Vec<Vec<String>>,
+    /// What people must know or do.
+    pub notes: Vec<String>,
+}
+
+/// Settings with the values that they are to keep.
+pub(super) type Wanted<'a> = [(&'a Setting, &'a str)];
+
+/// Works out how the settings are kept on this machine.
+pub(super) fn keep(machine: &dyn Machine, truenas: bool, all: &Wanted<'_>) -> Result<Kept, Fault> {
+    let mut kept = Kept::default();
+    match truenas {
+        true => on_truenas(machine, all, &mut kept)?,
+        false => in_files(machine, all, &mut kept)?,
+    }
+    Ok(kept)
+}
+
+fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<(), Fault> {
+    let mut sysctl = Vec::new();
+    let mut modprobe = Vec::new();
+    let mut udev = Vec::new();
+    let mut unit = Vec::new();
+    let mut boot = Vec::new();
+    for (setting, value) in all {
+        match setting {
+            Setting::Sysctl { name } => {
+                sysctl.push((format!("{name} = "), format!("{name} = {value}")));
+            }
+            Setting::Module { module, name } => {
+                let start = format!("options {module} {name}=");
+                modprobe.push((start.clone(), format!("{start}{value}")));
+                let note = format!(
+                    "If module {module} is loaded from the initial RAM disk, `update-initramfs -u` \
+                     takes {MODPROBE} into it."
+                );
+                if !kept.notes.contains(&note) {
+                    kept.notes.push(note);
+                }
+            }
+            Setting::Sysfs { path } => match udev_rule(path, value) {
+                Some(rule) => udev.push(rule),
+                None => kept.notes.push(format!(
+                    "{path} belongs to a service and is not kept over a reboot: save it in the \
+                     service's own configuration."
+                )),
+            },
+            Setting::Cpus { .. } | Setting::Ring { .. } => {
+                unit.push((at_start_key(setting), at_start(setting, value)));
+            }
+            Setting::Cmdline { name } => boot.push((name.clone(), (*value).to_owned())),
+            // They are kept by themselves.
+            Setting::Zfs { .. } | Setting::Conf { .. } => {}
+        }
+    }
+    file(machine, kept, SYSCTL, &sysctl, &[])?;
+    file(machine, kept, MODPROBE, &modprobe, &[])?;
+    file(machine, kept, UDEV, &udev, &["udevadm", "control", "--reload"])?;
+    if !unit.is_empty() {
+        let path = format!("{UNITS}/{UNIT}");
+        kept.steps.push(Step::edit(machine, &path, |text| unit_text(text, &unit))?);
+        kept.steps.push(Step::Unit { unit: UNIT.to_owned() });
+        kept.refresh.push(vec!["systemctl".to_owned(), "daemon-reload".to_owned()]);
+    }
+    if !boot.is_empty() {
+        command_line(machine, &boot, kept)?;
+    }
+    Ok(())
+}
+
+/// Puts lines into a file of ours. A line that starts the same way is replaced.
+fn file(
+    machine: &dyn Machine,
+    kept: &mut Kept,
+    path: &str,
+    lines: &[(String, String)],
+    refresh: &[&str],
+) -> Result<(), Fault> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    kept.steps.push(Step::edit(machine, path, |text| set_lines(text, lines))?);
+    if !refresh.is_empty() {
+        kept.refresh.push(refresh.iter().map(|&word| word.to_owned()).collect());
+    }
+    Ok(())
+}
+
+fn set_lines(text: &str, lines: &[(String, String)]) -> String {
+    let mut out: Vec<String> = match text.is_empty() {
+        true => vec![HEAD.trim_end().to_owned()],
+        false => text.lines().map(str::to_owned).collect(),
+    };
+    for (start, line) in lines {
+        out.retain(|have| !have.starts_with(start.as_str()));
+        out.push(line.clone());
+    }
+    out.join("\n") + "\n"
+}
+
+/// A udev rule for an attribute of a block device: how it starts, and the whole of it.
+fn udev_rule(path: &str, value: &str) -> Option<(String, String)> {
+    let (device, attribute) = path.strip_prefix("/sys/block/")?.split_once('/')?;
+    let start = format!(
+        "ACTION==\"add|change\", SUBSYSTEM==\"block\", KERNEL==\"{device}\", ATTR{{{attribute}}}="
+    );
+    let rule = format!("{start}\"{value}\"");
+    Some((start, rule))
+}
+
+/// The shell command that sets it at each start.
+fn at_start(setting: &Setting, value: &str) -> String {
+    let value = super::script::quote(value);
+    match setting {
+        Setting::Cpus { file } => format!(
+            "for f in /sys/devices/system/cpu/cpu[0-9]*/{file}; do echo {value} > \"$f\"; done"
+        ),
+        Setting::Ring { nic, ring } => format!("ethtool -G {nic} {ring} {value}"),
+        Setting::Module { module, name } => {
+            format!("echo {value} > /sys/module/{module}/parameters/{name}")
+        }
+        Setting::Sysctl { name } => format!("sysctl -q -w {name}={value}"),
+        Setting::Sysfs { path } => format!("echo {value} > {path}"),
+        Setting::Cmdline { .. } | Setting::Zfs { .. } | Setting::Conf { .. } => String::new(),
+    }
+}
+
+/// By what a command at start is known again, so that a later value takes its place.
+fn at_start_key(setting: &Setting) -> String {
+    match setting {
+        Setting::Cpus { file } => format!("/{file}; do"),
+        Setting::Ring { nic, ring } => format!("ethtool -G {nic} {ring} "),
+        other => other.to_string(),
+    }
+}
+
+/// The unit with these commands in it; each has a part by which it is known again.
+fn unit_text(before: &str, commands: &[(String, String)]) -> String {
+    let mut starts: Vec<String> =
+        before.lines().filter(|line| line.starts_with("ExecStart=")).map(str::to_owned).collect();
+    for (key, command) in commands {
+        // systemd takes % and $ for its own.
+        let command = command.replace('\\', "\\\\").replace('"', "\\\"");
+        let command = command.replace('%', "%%").replace('$', "$$");
+        starts.retain(|have| !have.contains(key.as_str()));
+        starts.push(format!("ExecStart=-/bin/sh -c \"{command}\""));
+    }
+    format!(
+        "{HEAD}[Unit]\nDescription=Settings of lunet tune\nAfter=network-pre.target\n\
+         Before=network-online.target\n\n[Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n\n\
+         [Install]\nWantedBy=multi-user.target\n",
+        starts.join("\n")
+    )
+}
+
+/// Adds to the kernel's command line by what starts this machine.
+fn command_line(
+    machine: &dyn Machine,
+    add: &[(String, String)],
+    kept: &mut Kept,
+) -> Result<(), Fault> {
+    let source = machine.source();
+    let words: Vec<String> = add.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let words = words.join(" ");
+    if source.read(PROXMOX).is_some() {
+        let change = |text: &str| arguments(text, add) + "\n";
+        kept.steps.push(Step::edit(machine, PROXMOX, change)?);
+        kept.refresh.push(vec!["proxmox-boot-tool".to_owned(), "refresh".to_owned()]);
+    } else if source.read("/etc/default/grub").is_some() && source.list("/boot/grub").is_some() {
+        let start = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX ";
+        let lines: Vec<(String, String)> = add
+            .iter()
+            .map(|(name, value)| (format!("{start}{name}="), format!("{start}{name}={value}\"")))
+            .collect();
+        file(machine, kept, GRUB, &lines, &["update-grub"])?;
+    } else {
+        return Err(Fault(format!(
+            "it is not known how the kernel's command line is kept here: add `{words}` to your boot \
+             loader's configuration"
+        )));
+    }
+    kept.notes.push(format!("{words} works after a reboot."));
+    Ok(())
+}
+
+/// The command line with these arguments, each once.
+pub(super) fn arguments(line: &str, add: &[(String, String)]) -> String {
+    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    for (name, value) in add {
+        words.retain(|word| argument(word, name).is_none());
+        words.push(format!("{name}={value}"));
+    }
+    words.join(" ")
+}
+
+/// The text of a configuration file in which the key has this value: in the place of the last line
+/// that sets it, or at the end.
+pub(super) fn conf_line(text: &str, key: &str, value: &str) -> String {
+    let sets = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
+    let mut lines: Vec<&str> = text.lines().collect();
+    let line = format!("{key} = {value}");
+    match lines.iter().rposition(|have| sets(have)) {
+        Some(at) => lines[at] = &line,
+        None => lines.push(&line),
+    }
+    lines.join("\n") + "\n"
+}
+
+fn on_truenas(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<(), Fault> {
+    let mut boot = Vec::new();
+    for (setting, value) in all {
+        let step = match setting {
+            Setting::Sysctl { name } => truenas::Kept::tunable(machine, "SYSCTL", name, value)?,
+            Setting::Module { module, name } if module == "zfs" => {
+                truenas::Kept::tunable(machine, "ZFS", name, value)?
+            }
+            Setting::Cmdline { name } => {
+                boot.push((name.clone(), (*value).to_owned()));
+                continue;
+            }
+            Setting::Zfs { .. } => continue,
+            Setting::Conf { file, .. } => {
+                kept.notes.push(format!("An update of TrueNAS may write {file} again."));
+                continue;
+            }
+            Setting::Sysfs { path } if !path.starts_with("/sys/block/") => {
+                kept.notes.push(format!(
+                    "{path} belongs to a service, which TrueNAS sets up again at each start: it is \
+                     not kept."
+                ));
+                continue;
+            }
+            _ => truenas::Kept::Script { command: at_start(setting, value) },
+        };
+        kept.steps.push(Step::TrueNas(step));
+    }
+    if !boot.is_empty() {
+        kept.steps.push(Step::TrueNas(truenas::Kept::options(machine, &boot)?));
+        kept.notes.push("The kernel's command line changes with a reboot.".to_owned());
+    }
+    Ok(())
+}

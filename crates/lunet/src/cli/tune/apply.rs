@@ -1,0 +1,147 @@
+//! `lunet tune apply`, `verify`, `rollback` and `script`
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use lunet_host::apply::{self, LiveMachine, Lock, Options, STATE};
+use lunet_host::source::Live;
+
+use super::{CHANGES, Chosen, Look, Machine, look};
+use crate::cli::print;
+
+/// Where the journal is.
+#[derive(Args)]
+struct Kept {
+    /// Where it is written down what everything was
+    #[arg(long, value_name = "DIR", default_value = STATE)]
+    state: String,
+}
+
+#[derive(Args)]
+pub struct ApplyArgs {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Read rules from here as well; one with the name of ours takes its place
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+    /// Keep it over a reboot, in the system's own way
+    #[arg(long)]
+    persist: bool,
+    #[command(flatten)]
+    kept: Kept,
+}
+
+#[derive(Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    kept: Kept,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct RollbackArgs {
+    #[command(flatten)]
+    kept: Kept,
+}
+
+#[derive(Args)]
+pub struct ScriptArgs {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Read rules from here as well; one with the name of ours takes its place
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+    /// Also keep it over a reboot
+    #[arg(long)]
+    persist: bool,
+}
+
+fn own_machine(rules: &Option<PathBuf>) -> Look {
+    Look { machine: Machine { root: None }, rules: rules.clone() }
+}
+
+pub fn apply(args: &ApplyArgs) -> Result<ExitCode> {
+    let rules = own_machine(&args.rules).load()?;
+    let _lock = Lock::take(&args.kept.state)?;
+    let facts = look(&Live);
+    let plan = args.chosen.plan(&Live, &facts, &rules)?;
+    let truenas = facts.platform.truenas.is_some();
+    let options = Options { state: &args.kept.state, persist: args.persist, truenas };
+    let done = apply::apply(&LiveMachine, &plan, options)?;
+    let mut out = String::new();
+    for entry in &done.changed {
+        let before = entry.before.as_deref().unwrap_or("not set");
+        let _ = writeln!(out, "{}: {}: {before} -> {}", entry.rule, entry.setting, entry.wanted);
+    }
+    for (rule, why) in &done.left_out {
+        let _ = writeln!(out, "{rule}: left out: {why}");
+    }
+    match done.changed.len() {
+        0 => out.push_str("Nothing was changed.\n"),
+        count => {
+            let _ = writeln!(out, "{count} settings changed; `lunet tune rollback` undoes it.");
+        }
+    }
+    for note in &done.notes {
+        let _ = writeln!(out, "Note: {note}");
+    }
+    print(&out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
+    let found = apply::verify(&LiveMachine, &args.kept.state)?;
+    let fine = found.drift.is_empty() && !found.interrupted;
+    let code = if fine { ExitCode::SUCCESS } else { ExitCode::from(CHANGES) };
+    if args.json {
+        print(&format!("{:#}\n", serde_json::to_value(&found)?))?;
+        return Ok(code);
+    }
+    let mut out = String::new();
+    if !found.applied {
+        out.push_str("Nothing is applied.\n");
+    }
+    if found.interrupted {
+        out.push_str("An apply or rollback was interrupted: `lunet tune rollback` first.\n");
+    }
+    for drift in &found.drift {
+        let rule = drift.rule.as_ref().map(|rule| format!("{rule}: ")).unwrap_or_default();
+        let _ = writeln!(out, "{rule}{}: should be {}, is {}", drift.what, drift.wanted, drift.is);
+    }
+    for waiting in &found.waiting {
+        let _ = writeln!(out, "{waiting}: waits for a reboot");
+    }
+    if found.applied {
+        let _ = writeln!(out, "{} as they were set, {} not.", found.good, found.drift.len());
+    }
+    print(&out)?;
+    Ok(code)
+}
+
+pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {
+    let _lock = Lock::take(&args.kept.state)?;
+    let told = apply::rollback(&LiveMachine, &args.kept.state)?;
+    if !told.left.is_empty() {
+        let left: Vec<String> = told.left.iter().map(ToString::to_string).collect();
+        bail!("these could not be taken back, and stay in the journal:\n{}", left.join("\n"));
+    }
+    match told.steps {
+        0 => print("Nothing was applied.\n")?,
+        steps => print(&format!("{steps} steps taken back: everything is as it was.\n"))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn script(args: &ScriptArgs) -> Result<ExitCode> {
+    let rules = own_machine(&args.rules).load()?;
+    let facts = look(&Live);
+    let plan = args.chosen.plan(&Live, &facts, &rules)?;
+    let truenas = facts.platform.truenas.is_some();
+    print(&apply::script(&LiveMachine, &plan, args.persist, truenas)?)?;
+    Ok(ExitCode::SUCCESS)
+}
