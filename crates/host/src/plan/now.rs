@@ -73,8 +73,12 @@ fn every_cpu(source: &dyn Source, file: &str) -> Now {
     }
 }
 
-/// What a file of the kernel's says: of several words with one in brackets, that one.
+/// What a file of the kernel's says: of several words with one in brackets, that one. SCST marks
+/// what somebody has set with a line `[key]` of its own.
 pub(crate) fn plain(text: &str) -> String {
+    if let Some(value) = text.trim_end().strip_suffix("\n[key]") {
+        return plain(value);
+    }
     if let Some((_, rest)) = text.split_once('[') {
         if let Some((word, _)) = rest.split_once(']') {
             return word.to_owned();

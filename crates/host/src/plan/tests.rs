@@ -112,6 +112,7 @@ fn values_are_the_same_however_they_are_written() {
     assert!(same("Y\n", "1"));
     assert!(same("mq-deadline kyber [none]", "none"));
     assert!(same("4096\t1 2", "4096 1 2"));
+    assert!(same("256\n[key]\n", "256"));
     assert!(!same("10", "1"));
 }
 

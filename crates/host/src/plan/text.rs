@@ -43,16 +43,14 @@ fn section(out: &mut String, plan: &Plan, head: &str, wanted: fn(&Verdict) -> bo
     let mut before: Option<&Item> = None;
     for item in items {
         // Things of one kind, such as eight drives, share what is said about them.
-        let again = before.is_some_and(|before| {
-            before.rule == item.rule
-                && before.verdict == item.verdict
-                && before.reason == item.reason
-        });
+        let again = before.is_some_and(|before| told(before) == told(item));
         if !again {
             if let Some(before) = before {
                 story(out, before);
             }
-            let _ = writeln!(out, "  {}: {}", item.rule, item.title);
+            if before.is_none_or(|before| before.rule != item.rule) {
+                let _ = writeln!(out, "  {}: {}", item.rule, item.title);
+            }
         }
         line(out, item);
         before = Some(item);
@@ -60,6 +58,17 @@ fn section(out: &mut String, plan: &Plan, head: &str, wanted: fn(&Verdict) -> bo
     if let Some(before) = before {
         story(out, before);
     }
+}
+
+/// What is said of a thing, without its name.
+fn told(item: &Item) -> (&str, String) {
+    let about = item.about.as_deref().unwrap_or("\0");
+    let verdict = match &item.verdict {
+        Verdict::NotApplicable { because } => because,
+        Verdict::Advice { advice } => advice,
+        Verdict::Change | Verdict::Good => "",
+    };
+    (&item.rule, format!("{verdict} {}", item.reason).replace(about, "\0"))
 }
 
 /// What it is and what it should be.

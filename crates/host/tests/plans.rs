@@ -1,0 +1,97 @@
+//! Plans of the captured machines. `LUNET_BLESS=1 cargo test -p lunet-host --test plans` writes the
+//! held plans anew: read the difference before you commit it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use lunet_host::facts::facts;
+use lunet_host::plan::{Plan, Verdict, plan, write};
+use lunet_host::rules::{Choice, Loader, Profile, Rules};
+use lunet_host::source::Tree;
+
+fn directory(machine: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/machines").join(machine)
+}
+
+fn machines() -> Vec<String> {
+    let all = fs::read_dir(directory("")).unwrap();
+    let mut names: Vec<String> =
+        all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(names.len() >= 7, "{names:?}");
+    names
+}
+
+fn planned(machine: &str, rules: &Rules, profile: Profile) -> Plan {
+    let tree = Tree::open(&directory(machine)).unwrap_or_else(|error| panic!("{error}"));
+    plan(&tree, &facts(&tree), rules, profile, &Choice::default())
+        .unwrap_or_else(|error| panic!("{machine}: {error}"))
+}
+
+/// The text must be that of the file.
+fn held(path: PathBuf, found: &str) {
+    if std::env::var_os("LUNET_BLESS").is_some() {
+        fs::write(&path, found).unwrap();
+    }
+    let held = fs::read_to_string(&path).unwrap_or_default();
+    for (number, (held, found)) in (1..).zip(held.lines().zip(found.lines())) {
+        assert_eq!(held, found, "{}, line {number}", path.display());
+    }
+    assert_eq!(held.len(), found.len(), "{} has another end", path.display());
+}
+
+/// The lines of the recipe, each with the verdict of this machine's facts.
+fn recipe(plan: &Plan) -> String {
+    let mut out = String::from("What the facts say of each line of the recipe\n");
+    let mut last = String::new();
+    for item in &plan.items {
+        for line in &item.recipe {
+            if *line != last {
+                let _ = writeln!(out, "\n{line}");
+                last.clone_from(line);
+            }
+            let about = item.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
+            let now = item.now.as_deref().unwrap_or("not set");
+            let wanted = item.wanted.as_deref().unwrap_or_default();
+            let _ = match &item.verdict {
+                Verdict::Change => writeln!(out, "  {about}change {now} to {wanted}"),
+                Verdict::Good => writeln!(out, "  {about}{now}, as it should be"),
+                Verdict::NotApplicable { because } => writeln!(out, "  {about}no: {because}"),
+                Verdict::Advice { advice } => writeln!(out, "  {about}consider: {advice}"),
+            };
+        }
+    }
+    out
+}
+
+#[test]
+fn the_plan_of_the_recipes_machine_judges_every_line_of_the_recipe() {
+    let rules = Loader::own().unwrap();
+    let plan = planned("recipe", &rules, Profile::Throughput);
+    let text = format!("{}\n{}", recipe(&plan), write(&plan, true));
+    held(directory("recipe").join("plan-throughput.txt"), &text);
+    let lines = rules.all().iter().flat_map(|rule| &rule.recipe);
+    for line in lines {
+        assert!(plan.items.iter().any(|item| item.recipe.contains(line)), "no word of {line}");
+    }
+}
+
+#[test]
+fn every_machine_has_a_plan_for_every_profile() {
+    let rules = Loader::own().unwrap();
+    let mut table = String::from("Changes of each plan, by machine and profile\n");
+    for machine in machines() {
+        for profile in Profile::ALL {
+            let plan = planned(&machine, &rules, profile);
+            let mut changes: Vec<&str> = plan.changes().map(|item| item.rule.as_str()).collect();
+            changes.dedup();
+            let _ = writeln!(table, "{machine} {profile}: {}", changes.join(" "));
+            for rule in rules.all() {
+                let told = plan.items.iter().any(|item| item.rule == rule.id);
+                assert!(told, "{machine}, {profile}: nothing is said of {}", rule.id);
+            }
+        }
+    }
+    held(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/plans.txt"), &table);
+}
