@@ -164,6 +164,11 @@ fn of(now: Option<i64>, most: Option<i64>) -> Option<String> {
     }
 }
 
+/// `1 queue`, `2 queues`
+fn counted(number: i64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 fn on(flag: bool) -> &'static str {
     if flag { "on" } else { "off" }
 }

@@ -19,6 +19,7 @@ const SECRET_FILES: &[&str] = &[
     "/dhchap_secret",
     "/dhchap_ctrl_secret",
     "/serial",
+    "/attr_serial",
     "/product_serial",
     "/board_serial",
     "/chassis_serial",
@@ -42,6 +43,8 @@ const SECRET_NAMES: &[&str] = &[
     "private",
     "serial",
     "serial number",
+    "asset tag",
+    "netroot",
 ];
 
 /// A file's text without secrets.
@@ -53,6 +56,10 @@ pub(super) fn file(path: &str, content: &str) -> String {
         };
     }
     let name = path.rsplit('/').next().unwrap_or(path);
+    // What device-mapper devices are made of names the drive's serial number.
+    if let (true, Some((kind, _))) = (path.ends_with("/dm/uuid"), content.split_once('-')) {
+        return format!("{kind}-{MASK}\n");
+    }
     // SCST's users: `name secret`, on the first line.
     if name.starts_with("IncomingUser") || name.starts_with("OutgoingUser") {
         return content.lines().map(|line| chap_user(line) + "\n").collect();
@@ -76,6 +83,7 @@ pub(super) fn output(command: &Command, stdout: &str) -> String {
             .filter(|line| dmesg::means_something(line))
             .collect::<String>(),
         ("nvme", _) => only(stdout, NVME),
+        ("multipath", _) => stdout.split_inclusive('\n').map(without_wwid).collect(),
         ("ip", _) => only(stdout, &["ifname", "mtu", "max_mtu", "addr_info", "local", "prefixlen"]),
         ("midclt", ["call", "system.advanced.config"]) => only(stdout, &["kernel_extra_options"]),
         ("midclt", ["call", "initshutdownscript.query"]) => scripts(stdout),
@@ -118,9 +126,19 @@ const NVME: &[&str] = &[
 
 /// Keeps only the members of these names, however deep. What is no JSON is taken away altogether.
 fn only(text: &str, names: &[&str]) -> String {
-    let Ok(mut json) = serde_json::from_str::<Json>(text) else { return self::text(text) };
+    let Ok(mut json) = serde_json::from_str::<Json>(text) else { return String::new() };
     keep(&mut json, names);
     format!("{json}\n")
+}
+
+/// `mpatha (3600a098000aa02e1) dm-3 NETAPP,LUN`
+fn without_wwid(line: &str) -> String {
+    match (line.split_once('('), line.split_once(')')) {
+        (Some((name, _)), Some((_, rest))) if !name.contains('=') => {
+            format!("{name}({MASK}){rest}")
+        }
+        _ => line.to_owned(),
+    }
 }
 
 fn keep(json: &mut Json, names: &[&str]) {
@@ -173,11 +191,18 @@ fn mask_line(out: &mut String, line: &str) {
         });
         // The first one; the longest, where one name is the start of another.
         let found = found.min_by_key(|&(at, end)| (at, Reverse(end)));
-        let Some((_, end)) = found else { break };
+        let Some((start, end)) = found else { break };
         // The rest of the name, then a separator, then the value.
         let name = end + rest[end..].find(|c: char| !is_name(c)).unwrap_or(rest.len() - end);
         let after = rest[name..].trim_start_matches([' ', '\t', '"', '\'']);
         if !after.starts_with(['=', ':']) {
+            // `--password hunter2`
+            let option = rest[..start].trim_end_matches(is_name).len();
+            if rest[option..].starts_with('-') && rest[name..].starts_with(' ') {
+                out.push_str(&rest[..=name]);
+                rest = mask_value(out, &rest[name + 1..]);
+                continue;
+            }
             out.push_str(&rest[..name]);
             rest = &rest[name..];
             if rest.is_empty() {
@@ -260,6 +285,7 @@ mod tests {
             (r#"{"secret":null,"x":1}"#, r#"{"secret":null,"x":1}"#),
             ("secret = \"\"\n", "secret = \"\"\n"),
             ("Serial Number: S5RTNC0T104269\n", "Serial Number: ***\n"),
+            ("login --password hunter2 now\n", "login --password *** now\n"),
             ("the secretary writes\n", "the secretary writes\n"),
             ("password", "password"),
         ] {

@@ -1,6 +1,6 @@
 //! Processors, memory, NICs and drives.
 
-use super::{Page, bits, bytes, numbers, of, on, rate};
+use super::{Page, bits, bytes, counted, numbers, of, on, rate};
 use crate::facts::{Drive, Facts, Nic, Pcie, Rdma};
 
 pub(super) fn processors(page: &mut Page, facts: &Facts) {
@@ -10,8 +10,8 @@ pub(super) fn processors(page: &mut Page, facts: &Facts) {
     let model = cpu.model.as_ref();
     page.entry([
         model.map(|model| format!("{}{model}", sockets.unwrap_or_default())),
-        cpu.cores.map(|cores| format!("{cores} cores")),
-        cpu.threads.map(|threads| format!("{threads} threads")),
+        cpu.cores.map(|cores| counted(cores, "core")),
+        cpu.threads.map(|threads| counted(threads, "thread")),
         cpu.max_mhz.map(|mhz| format!("up to {mhz} MHz")),
     ]);
     let idle = cpu
@@ -86,9 +86,13 @@ pub(super) fn interfaces(page: &mut Page, nics: &[Nic]) {
             of(nic.queues, nic.queues_max).map(|queues| format!("queues {queues}")),
             of(nic.rx_ring, nic.rx_ring_max).map(|ring| format!("receive ring {ring}")),
             of(nic.tx_ring, nic.tx_ring_max).map(|ring| format!("transmit ring {ring}")),
-            nic.irqs
-                .as_ref()
-                .and_then(|irqs| Some(format!("{} interrupts on {} CPUs", irqs.count, irqs.cpus?))),
+            nic.irqs.as_ref().and_then(|irqs| {
+                Some(format!(
+                    "{} on {}",
+                    counted(irqs.count, "interrupt"),
+                    counted(irqs.cpus?, "CPU")
+                ))
+            }),
         ]);
         flow(page, nic);
     }
@@ -202,14 +206,14 @@ fn describe(page: &mut Page, drive: &Drive) {
         (!formats.is_empty()).then(|| format!("formats {}", formats.join(" "))),
         drive.scheduler.as_ref().map(|scheduler| format!("scheduler {scheduler}")),
         drive.read_ahead_kib.map(|kib| format!("read-ahead {kib} KiB")),
-        drive.queues.map(|queues| format!("{queues} queues")),
+        drive.queues.map(|queues| counted(queues, "queue")),
         drive.nr_requests.map(|requests| format!("{requests} requests each")),
         drive.max_sectors_kib.map(|kib| format!("requests up to {kib} KiB")),
         drive.write_cache.clone(),
     ]);
     page.more([
         (!drive.power_states.is_empty())
-            .then(|| format!("{} power states", drive.power_states.len())),
+            .then(|| counted(i64::try_from(drive.power_states.len()).unwrap_or(0), "power state")),
         drive.apst_enabled.map(|sleeps| {
             if sleeps { "goes to sleep by itself" } else { "does not go to sleep" }.to_owned()
         }),

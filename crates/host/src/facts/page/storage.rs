@@ -1,6 +1,6 @@
 //! ZFS, targets and initiators.
 
-use super::{Page, bytes, on};
+use super::{Page, bytes, counted, on};
 use crate::facts::{Initiators, Pool, Portal, Target, Zfs};
 
 pub(super) fn zfs(page: &mut Page, zfs: Option<&Zfs>) {
@@ -85,7 +85,7 @@ pub(super) fn targets(page: &mut Page, targets: &[Target]) {
                 lun.backing.clone(),
                 lun.size_bytes.map(bytes),
                 lun.block_bytes.map(|size| format!("blocks of {size} B")),
-                lun.threads.map(|threads| format!("{threads} threads")),
+                lun.threads.map(|threads| counted(threads, "thread")),
                 lun.write_cache.map(|cache| format!("write cache {}", on(cache))),
             ]);
         }

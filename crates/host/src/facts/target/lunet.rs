@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::{Lun, Target, TargetSession, portal};
+use super::{Lun, Portal, Target, TargetSession, portal};
 use crate::facts::Value;
 use crate::source::Source;
 
 /// Without `[iscsi] queue-depth`.
 const QUEUE_DEPTH: i64 = 128;
-/// Without `[[portal]]`.
-const PORTAL: &str = "127.0.0.1:3260";
 
 /// Reads the targets of every lunet that runs here.
 pub(super) fn read(source: &dyn Source) -> Vec<Target> {
@@ -21,20 +19,23 @@ pub(super) fn read(source: &dyn Source) -> Vec<Target> {
 /// A running lunet.
 struct Process {
     socket: String,
-    listen: Option<String>,
+    portals: Vec<Portal>,
 }
 
-/// The processes with `lunet serve` as their command line.
+/// The processes with `lunet serve` as their command line, and where they listen.
 fn processes(source: &dyn Source) -> Vec<Process> {
     let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
-    let mut pids: Vec<&str> =
-        text.split("(\"lunet\",pid=").skip(1).filter_map(|rest| rest.split(',').next()).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids.into_iter().filter_map(|pid| process(source, pid)).collect()
+    let mut all: BTreeMap<&str, Vec<Portal>> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((_, rest)) = line.split_once("(\"lunet\",pid=") else { continue };
+        let pid = rest.split(',').next().unwrap_or_default();
+        let address = line.split_whitespace().nth(3).unwrap_or_default();
+        all.entry(pid).or_default().push(portal(address, "tcp"));
+    }
+    all.into_iter().filter_map(|(pid, portals)| process(source, pid, portals)).collect()
 }
 
-fn process(source: &dyn Source, pid: &str) -> Option<Process> {
+fn process(source: &dyn Source, pid: &str, portals: Vec<Portal>) -> Option<Process> {
     let line = source.read(&format!("/proc/{pid}/cmdline"))?;
     let words: Vec<&str> = line.lines().collect();
     if !words.contains(&"serve") {
@@ -56,7 +57,7 @@ fn process(source: &dyn Source, pid: &str) -> Option<Process> {
         Some(path) => whole(path),
         None => format!("{}/lunet.sock", whole(data)),
     };
-    Some(Process { socket, listen: option("listen").map(str::to_owned) })
+    Some(Process { socket, portals })
 }
 
 /// What a running lunet serves to whom.
@@ -72,7 +73,7 @@ fn ask(source: &dyn Source, process: &Process) -> Vec<Target> {
     let config = source.output("lunet", &["config", "show", "--socket", &process.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
     list(&targets)
-        .map(|told| target(told, &volumes, &sessions, &config, process.listen.as_deref()))
+        .map(|told| target(told, &volumes, &sessions, &config, &process.portals))
         .collect()
 }
 
@@ -89,7 +90,7 @@ fn target(
     volumes: &Json,
     sessions: &Json,
     config: &toml::Table,
-    listen: Option<&str>,
+    portals: &[Portal],
 ) -> Target {
     let name = text(&told["name"]).unwrap_or_default();
     let iscsi = config.get("iscsi");
@@ -105,12 +106,6 @@ fn target(
         let all = value.and_then(toml::Value::as_array).into_iter().flatten();
         all.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     };
-    let portals = list_of("portal").into_iter().flatten();
-    let mut portals: Vec<_> =
-        portals.filter_map(|table| Some(portal(table.get("address")?.as_str()?, "tcp"))).collect();
-    if portals.is_empty() {
-        portals.push(portal(listen.unwrap_or(PORTAL), "tcp"));
-    }
     let acl = strings(own.and_then(|target| target.get("initiators")));
     let luns: Vec<Lun> = list(&told["luns"]).map(|lun| self::lun(lun, volumes)).collect();
     let open = acl.is_empty() && !has("user");
@@ -118,7 +113,7 @@ fn target(
         kind: "lunet".to_owned(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         enabled: Some(true),
-        portals,
+        portals: portals.to_vec(),
         sessions: list(sessions)
             .filter(|session| session["target"] == name.as_str())
             .map(|session| self::session(session, queue_depth))
@@ -197,8 +192,6 @@ $ lunet sessions --json --socket /srv/d/lunet.sock
 $ lunet config show --socket /srv/d/lunet.sock
 | [iscsi]
 | queue-depth = 256
-| [[portal]]
-| address = "10.0.0.1:3260"
 | [[target]]
 | name = "iqn.2026-11.local.lunet:a"
 | [[target.user]]
