@@ -11,5 +11,6 @@ pub mod expr;
 pub mod facts;
 pub mod plan;
 pub mod rules;
+pub mod probe;
 pub mod source;
 mod text;

@@ -47,6 +47,10 @@ enum Command {
     Sessions(cli::Ask),
     /// Show what a running lunet has done, for each volume
     Stats(cli::Ask),
+    /// Say why this machine, or a target, is slow or at risk
+    ///
+    /// Exit code 0: nothing found; 1: findings; 2: could not look.
+    Doctor(cli::Doctor),
     /// Look at this machine, and at how it is tuned
     Tune {
         #[command(subcommand)]
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),
         Command::Sessions(ask) => cli::answer(&ask, &Request::Sessions, tables::sessions),
+        Command::Doctor(options) => cli::doctor(&options),
         Command::Stats(ask) => cli::answer(&ask, &Request::Stats, tables::stats),
         Command::Tune { command } => cli::tune(command),
     };

@@ -157,6 +157,16 @@ impl Checks {
         Ok(checks)
     }
 
+    /// Those of a target over the network.
+    ///
+    /// # Errors
+    /// As [`Self::embedded`].
+    pub fn of_targets() -> Result<Self, CheckError> {
+        let mut checks = Self::default();
+        checks.add("url.toml", include_str!("../../checks/url.toml"))?;
+        Ok(checks)
+    }
+
     /// Adds those of a file.
     ///
     /// # Errors

@@ -16,14 +16,29 @@ pub use report::{Finding, Looked, Report, State};
 
 use crate::expr::{EvalError, Scope, Value};
 use crate::facts::Facts;
+use crate::probe::Probe;
 
 /// Looks at everything that the checks speak of.
 pub fn examine(facts: &Facts, checks: &Checks) -> Report {
     let mut scope = Scope::new(facts);
     derived::set(&mut scope, facts);
     let mut report = Report::new(facts, checks);
+    run(checks, &scope, &mut report);
+    report
+}
+
+/// Looks at what was seen of a target over the network.
+pub fn examine_target(probe: &Probe, checks: &Checks) -> Report {
+    let mut scope = Scope::new(&Facts::default());
+    scope.set("probe", cel::to_value(probe).unwrap_or(Value::Null));
+    let mut report = Report::of(probe.url.clone(), checks);
+    run(checks, &scope, &mut report);
+    report
+}
+
+fn run(checks: &Checks, scope: &Scope<'_>, report: &mut Report) {
     for check in checks.iter() {
-        match subjects(check, &scope) {
+        match subjects(check, scope) {
             Ok(subjects) if subjects.is_empty() => report.absent(check),
             Ok(subjects) => {
                 for subject in subjects {
@@ -31,7 +46,7 @@ pub fn examine(facts: &Facts, checks: &Checks) -> Report {
                     if let Some(subject) = subject {
                         inner.set(&check.name, subject);
                     }
-                    one(check, &mut inner, &mut report);
+                    one(check, &mut inner, report);
                 }
             }
             Err(EvalError::Unknown(what)) => report.unknown(check, None, &what),
@@ -39,7 +54,6 @@ pub fn examine(facts: &Facts, checks: &Checks) -> Report {
         }
     }
     report.sort();
-    report
 }
 
 /// What the check ranges over: once, if it says nothing about that.

@@ -78,12 +78,13 @@ impl Report {
         let platform = &facts.platform;
         let words = [&platform.name, &platform.kernel].into_iter().flatten();
         let words: Vec<&str> = words.map(String::as_str).collect();
-        Self {
-            machine: words.join(", Linux "),
-            checks: checks.len(),
-            could_look: platform.kernel.is_some() || facts.memory.total_bytes.is_some(),
-            ..Self::default()
-        }
+        let could_look = platform.kernel.is_some() || facts.memory.total_bytes.is_some();
+        Self { could_look, ..Self::of(words.join(", Linux "), checks) }
+    }
+
+    /// An empty one of what could be seen.
+    pub(super) fn of(machine: String, checks: &Checks) -> Self {
+        Self { machine, checks: checks.len(), could_look: true, ..Self::default() }
     }
 
     /// 0 = healthy, 1 = findings, 2 = could not look.

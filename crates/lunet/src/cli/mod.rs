@@ -1,6 +1,7 @@
 //! The commands that speak to a running lunet, and those that look at the machine.
 
 mod config;
+mod doctor;
 mod target;
 mod tune;
 mod volume;
@@ -15,6 +16,7 @@ use lunet::control::{self, Change, Done, Request, VERSION};
 use serde_json::Value;
 
 pub use config::{ConfigCommand, run as config};
+pub use doctor::{Doctor, run as doctor};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
 pub use volume::{VolumeCommand, run as volume};

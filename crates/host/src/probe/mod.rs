@@ -1,0 +1,248 @@
+//! Looks at an iSCSI target over the network, whosever it is, without writing to it.
+
+mod client;
+mod page;
+mod scsi;
+mod url;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use lunet_iscsi::chap::{Account, Algorithms, Secret};
+use lunet_iscsi::initiator::{Chap, DigestOffer, Options};
+use serde::Serialize;
+
+pub use client::{Answer, Client, ClientError};
+pub use page::page;
+pub use scsi::LunProbe;
+pub use url::{Url, UrlError};
+
+/// For one connection, login or answer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// So many of each are measured.
+const SAMPLES: usize = 64;
+/// So many LUNs are looked at.
+const MOST_LUNS: usize = 64;
+/// This initiator's name.
+pub const INITIATOR: &str = "iqn.2026-11.local.lunet:doctor";
+
+/// What was seen of a target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Probe {
+    /// What was asked for, without the password.
+    pub url: String,
+    /// The address that answered.
+    pub address: String,
+    /// Whether it can be reached from the Internet.
+    pub public: bool,
+    /// The portal's targets and their addresses, if it was asked for them.
+    pub targets: Vec<Offered>,
+    /// The target that was looked at.
+    pub target: Option<String>,
+    /// Whether it wanted CHAP.
+    pub chap: bool,
+    /// What the target answered at the login, in its order.
+    pub keys: Vec<(String, String)>,
+    /// What holds in the session.
+    pub session: Option<Session>,
+    /// Its LUNs.
+    pub luns: Vec<LunProbe>,
+    /// Round trip of a ping that the target itself answers.
+    pub ping: Option<Latency>,
+    /// Round trip of TEST UNIT READY, by the first disk.
+    pub ready: Option<Latency>,
+    /// Reads of 4 KiB, one after the other, spread over the first disk.
+    pub read: Option<Latency>,
+}
+
+/// A target of a portal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Offered {
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+}
+
+/// What holds in a session. Lengths are in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Session {
+    /// Commands that the target takes at once.
+    pub window: i64,
+    /// Digests of headers.
+    pub header_digest: bool,
+    /// Digests of data.
+    pub data_digest: bool,
+    /// Largest data segment that the target takes.
+    pub max_recv_data_segment_length: i64,
+    /// Largest burst.
+    pub max_burst_length: i64,
+    /// Data that may be sent without being asked for.
+    pub first_burst_length: i64,
+    /// Requests for data that may be open at once.
+    pub max_outstanding_r2t: i64,
+    /// Whether data may be in the command.
+    pub immediate_data: bool,
+    /// Whether all further data has to be asked for.
+    pub initial_r2t: bool,
+}
+
+/// Round trips, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// How many were measured.
+    pub samples: i64,
+    /// The fastest.
+    pub min_us: f64,
+    /// Half of them are faster.
+    pub median_us: f64,
+    /// Nine of ten are faster.
+    pub p90_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+/// Why nothing could be seen.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The name has no address.
+    #[error("{host}: {error}")]
+    Name {
+        /// The name.
+        host: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The name has no address at all.
+    #[error("{0} has no address")]
+    NoAddress(String),
+    /// The connection or the login failed.
+    #[error("{address}: {error}")]
+    Client {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        error: ClientError,
+    },
+}
+
+/// Logs in and looks. Without a target in the URL the portal is asked for its targets, and the
+/// first one is looked at.
+///
+/// # Errors
+/// Nobody answers, or the login is refused.
+pub fn probe(url: &Url) -> Result<Probe, ProbeError> {
+    let name = |error| ProbeError::Name { host: url.host.clone(), error };
+    let mut addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(name)?;
+    let address = addresses.next().ok_or_else(|| ProbeError::NoAddress(url.host.clone()))?;
+    let mut probe = Probe {
+        url: url.to_string(),
+        address: address.to_string(),
+        public: crate::expr::is_public(address.ip()),
+        target: url.target.clone(),
+        ..Probe::default()
+    };
+    look(url, address, &mut probe).map_err(|error| ProbeError::Client { address, error })?;
+    Ok(probe)
+}
+
+fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientError> {
+    if probe.target.is_none() {
+        let mut client = Client::open(address, options(url, None), PATIENCE)?;
+        let targets = client.targets()?;
+        client.close();
+        probe.targets = targets
+            .into_iter()
+            .map(|target| Offered { name: target.name, addresses: target.addresses })
+            .collect();
+        probe.target = probe.targets.first().map(|target| target.name.clone());
+    }
+    let Some(target) = probe.target.clone() else { return Ok(()) };
+    let mut client = Client::open(address, options(url, Some(&target)), PATIENCE)?;
+    let info = client.info();
+    probe.chap = info.answers.iter().any(|(key, _)| key == "CHAP_A");
+    probe.keys.clone_from(&info.answers);
+    // Numbers of a challenge are of no use to anybody.
+    probe.keys.retain(|(key, _)| !key.starts_with("CHAP_"));
+    let agreed = &info.negotiated;
+    probe.session = Some(Session {
+        window: client.window().into(),
+        header_digest: agreed.header_digest,
+        data_digest: agreed.data_digest,
+        max_recv_data_segment_length: agreed.target_max_recv_data_segment_length.into(),
+        max_burst_length: agreed.max_burst_length.into(),
+        first_burst_length: agreed.first_burst_length.into(),
+        max_outstanding_r2t: agreed.max_outstanding_r2t.into(),
+        immediate_data: agreed.immediate_data,
+        initial_r2t: agreed.initial_r2t,
+    });
+    let luns = match url.lun {
+        Some(lun) => vec![lun],
+        None => scsi::luns(&mut client, MOST_LUNS)?,
+    };
+    for lun in luns {
+        probe.luns.push(scsi::look(&mut client, lun)?);
+    }
+    // The window opens with the first answers.
+    let window = client.window().into();
+    if let Some(session) = &mut probe.session {
+        session.window = session.window.max(window);
+    }
+    measure(&mut client, probe)?;
+    client.close();
+    Ok(())
+}
+
+fn options(url: &Url, target: Option<&str>) -> Options {
+    let mut options = Options::new(INITIATOR, target);
+    // What the target prefers shows.
+    options.header_digest = DigestOffer::PreferNone;
+    options.data_digest = DigestOffer::PreferNone;
+    if let (Some(user), Some(password)) = (&url.user, &url.password) {
+        let secret = Secret::new(password.clone().into_bytes());
+        let account = Account { name: user.clone(), secret };
+        options.chap = Some(Chap { account, algorithms: Algorithms::ALL, mutual: None });
+    }
+    options
+}
+
+/// Measures round trips: of the target, of the LUN, of its storage.
+fn measure(client: &mut Client, probe: &mut Probe) -> Result<(), ClientError> {
+    let mut pings = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        pings.push(client.ping()?);
+    }
+    probe.ping = latency(pings);
+    let disk = probe.luns.iter().find(|lun| lun.size_bytes.is_some() && lun.not_ready.is_none());
+    let Some(disk) = disk.cloned() else { return Ok(()) };
+    let mut ready = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        ready.push(scsi::send(client, disk.lun, &[0; 6], 0)?.took);
+    }
+    probe.ready = latency(ready);
+    let block = disk.block_bytes.unwrap_or(512).max(1);
+    let places = disk.size_bytes.unwrap_or(0) / 4096;
+    let mut reads = Vec::with_capacity(SAMPLES);
+    for sample in 0..SAMPLES as i64 {
+        // Spread by the golden ratio, so that no read lies beside the last one.
+        let place = (sample * 618_033_989).rem_euclid(1_000_000_007);
+        let at = i128::from(places) * i128::from(place) / 1_000_000_007;
+        let at = i64::try_from(at).unwrap_or(0) * 4096 / block;
+        reads.extend(scsi::read(client, &disk, at.unsigned_abs())?);
+    }
+    probe.read = latency(reads);
+    Ok(())
+}
+
+fn latency(mut took: Vec<Duration>) -> Option<Latency> {
+    took.sort();
+    let us = |at: usize| took.get(at).map(|took| took.as_secs_f64() * 1e6);
+    let last = took.len().checked_sub(1)?;
+    Some(Latency {
+        samples: i64::try_from(took.len()).ok()?,
+        min_us: us(0)?,
+        median_us: us(last / 2)?,
+        p90_us: us(last * 9 / 10)?,
+        max_us: us(last)?,
+    })
+}

@@ -1,0 +1,129 @@
+//! `lunet doctor`
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lunet_host::ceilings::{self, ceilings, measure};
+use lunet_host::doctor::{self, Checks, Report};
+use lunet_host::facts::{Facts, facts};
+use lunet_host::probe::{self, Url};
+use lunet_host::source::{Live, Tree};
+use serde_json::json;
+
+use super::print;
+
+/// Where other programs of this kind look for the secret, too.
+const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
+/// Nothing could be looked at.
+const COULD_NOT_LOOK: u8 = 2;
+
+#[derive(Args)]
+pub struct Doctor {
+    /// A target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]]
+    #[arg(value_name = "TARGET-URL", conflicts_with_all = ["root", "ceilings"])]
+    url: Option<String>,
+    /// Read a captured tree instead of this machine
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Also read checks from the files *.toml of a directory
+    #[arg(long, value_name = "DIR")]
+    checks: Option<PathBuf>,
+    /// Say what each layer can carry, and which one binds
+    #[arg(long)]
+    ceilings: bool,
+    /// Also show what was looked at and is in order
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 0: healthy; 1: findings; 2: could not look.
+pub fn run(options: &Doctor) -> Result<ExitCode> {
+    match look(options) {
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "lunet: {error:#}");
+            Ok(ExitCode::from(COULD_NOT_LOOK))
+        }
+        done => done,
+    }
+}
+
+fn look(options: &Doctor) -> Result<ExitCode> {
+    if let Some(url) = &options.url {
+        return target(options, url);
+    }
+    let facts = read(options.root.as_deref())?;
+    if options.ceilings {
+        // Of another machine nothing can be measured here.
+        let measured = options.root.is_none().then(measure);
+        let ceilings = ceilings(&facts, measured.as_ref());
+        let text = match options.json {
+            true => format!("{:#}\n", json!(ceilings)),
+            false => ceilings::page(&ceilings),
+        };
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut checks = Checks::embedded()?;
+    more(&mut checks, options.checks.as_deref())?;
+    let report = doctor::examine(&facts, &checks);
+    let text = match options.json {
+        true => format!("{:#}\n", json!(report)),
+        false => doctor::page(&report, options.verbose),
+    };
+    answer(&report, &text)
+}
+
+fn answer(report: &Report, text: &str) -> Result<ExitCode> {
+    print(text)?;
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+fn read(root: Option<&Path>) -> Result<Facts> {
+    Ok(match root {
+        Some(root) => facts(&Tree::open(root)?),
+        None => facts(&Live),
+    })
+}
+
+/// The user's own checks.
+fn more(checks: &mut Checks, directory: Option<&Path>) -> Result<()> {
+    let Some(directory) = directory else { return Ok(()) };
+    let failed = || directory.display().to_string();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    for file in files {
+        let name = file.display().to_string();
+        let text = fs::read_to_string(&file).with_context(|| name.clone())?;
+        checks.add(&name, &text)?;
+    }
+    Ok(())
+}
+
+fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
+    let mut url = Url::parse(url)?;
+    if url.user.is_some() && url.password.is_none() {
+        url.password = std::env::var(PASSWORD).ok();
+    }
+    let probe = probe::probe(&url)?;
+    let mut checks = Checks::of_targets()?;
+    more(&mut checks, options.checks.as_deref())?;
+    let report = doctor::examine_target(&probe, &checks);
+    let text = match options.json {
+        true => format!("{:#}\n", json!({ "target": probe, "report": report })),
+        false => probe::page(&probe) + &doctor::page(&report, options.verbose),
+    };
+    answer(&report, &text)
+}
