@@ -12,15 +12,22 @@ struct Member {
     why: String,
 }
 
-/// One layer for each pool.
+/// One layer for each pool that a target serves from; for each pool, if that is not known of any.
 pub(super) fn pools(facts: &Facts) -> Vec<Layer> {
-    let pools = facts.zfs.iter().flat_map(|zfs| &zfs.pools);
-    pools.map(|pool| one(facts, pool)).collect()
+    let pools: Vec<&Pool> = facts.zfs.iter().flat_map(|zfs| &zfs.pools).collect();
+    let luns = || facts.targets.iter().flat_map(|target| &target.luns);
+    let serves = |pool: &&&Pool| {
+        let inside = |zvol: &str| zvol.split('/').next() == Some(&pool.name);
+        luns().any(|lun| lun.zvol.as_deref().is_some_and(inside))
+    };
+    let served: Vec<&Pool> = pools.iter().filter(serves).copied().collect();
+    let pools = if served.is_empty() { pools } else { served };
+    pools.into_iter().map(|pool| one(facts, pool)).collect()
 }
 
 fn one(facts: &Facts, pool: &Pool) -> Layer {
     let mut layer = Layer::new(format!("drives of {}", pool.name));
-    let (mut read, mut write, mut busy) = (0.0, 0.0, 0.0);
+    let (mut read, mut write, mut both) = (0.0, 0.0, 0.0);
     for vdev in pool.vdevs.iter().filter(|vdev| vdev.role == "data") {
         let drives = members(facts, vdev);
         let slowest = slowest(&drives).filter(|_| drives.len() == vdev.disks.len());
@@ -30,12 +37,11 @@ fn one(facts: &Facts, pool: &Pool) -> Layer {
         };
         let shape = shape(vdev);
         let (reads, writes) = (slowest.read * shape.reads, slowest.write * shape.writes);
-        read += reads;
-        write += writes;
-        // A drive that reads cannot write: each byte read and each byte written take their time.
-        busy += 1.0 / (1.0 / reads + 1.0 / writes);
+        let random = shape.random(&slowest);
+        (read, write, both) = (read + reads, write + writes, both + random);
         layer.step(format!(
-            "{}: {}; the slowest is {name}: {}. Reads {} x {} = {}, writes {} x {} = {}.",
+            "{}: {}; the slowest is {name}: {}. In long runs it reads {} x {} = {} and writes {} x {} \
+             = {}. {}: {} each way.",
             vdev.name,
             shape.text,
             slowest.why,
@@ -45,19 +51,20 @@ fn one(facts: &Facts, pool: &Pool) -> Layer {
             shape.writes,
             rate(slowest.write),
             rate(writes),
+            shape.why,
+            rate(random),
         ));
     }
     if read == 0.0 {
         layer.missing = Some("data vdevs".to_owned());
         return layer;
     }
-    (layer.read, layer.write, layer.both) = (Some(read), Some(write), Some(busy));
+    (layer.read, layer.write, layer.both) = (Some(read), Some(write), Some(both));
     layer.step(format!(
-        "Together they read {} or write {}; half and half, each byte read and each byte written \
-         takes its time of a drive: {} each way.",
+        "All vdevs together: reads {}, writes {}, random records half and half {} each way.",
         rate(read),
         rate(write),
-        rate(busy)
+        rate(both)
     ));
     layer
 }
@@ -66,21 +73,43 @@ fn one(facts: &Facts, pool: &Pool) -> Layer {
 struct Shape {
     reads: f64,
     writes: f64,
+    raidz: bool,
     text: String,
+    /// What random records do to it.
+    why: &'static str,
+}
+
+impl Shape {
+    /// What it moves each way when as much is read as written, record by record at random.
+    fn random(&self, slowest: &Member) -> f64 {
+        if self.raidz {
+            return slowest.read.min(slowest.write);
+        }
+        // A drive that reads does not write: each byte read and each byte written take their time.
+        1.0 / (1.0 / (slowest.read * self.reads) + 1.0 / (slowest.write * self.writes))
+    }
 }
 
 fn shape(vdev: &Vdev) -> Shape {
     let disks = vdev.disks.len() as f64;
     let data = disks - vdev.parity as f64;
-    match vdev.kind.as_str() {
-        // Parity rotates, so reads come from all drives; writes also write the parity.
-        kind if kind.starts_with("raidz") || kind.starts_with("draid") => {
-            let text = format!("{kind} of {disks} drives, {data} of them for data");
-            Shape { reads: disks, writes: data, text }
+    let share = "Random records, half read and half written, share the drives' time";
+    let raidz = vdev.kind.starts_with("raidz") || vdev.kind.starts_with("draid");
+    // Parity rotates, so reads come from all drives; writes also write the parity.
+    let (reads, writes, text) = match vdev.kind.as_str() {
+        kind if raidz => {
+            (disks, data, format!("{kind} of {disks} drives, {data} of them for data"))
         }
-        "mirror" => Shape { reads: disks, writes: 1.0, text: format!("mirror of {disks} drives") },
-        _ => Shape { reads: 1.0, writes: 1.0, text: "one drive".to_owned() },
-    }
+        "mirror" => (disks, 1.0, format!("mirror of {disks} drives")),
+        _ => (1.0, 1.0, "one drive".to_owned()),
+    };
+    let why = match raidz {
+        true => {
+            "A random record lies on all its data drives, so it answers as many as one drive does"
+        }
+        false => share,
+    };
+    Shape { reads, writes, raidz, text, why }
 }
 
 /// The slowest drive and its name.

@@ -28,7 +28,7 @@ pub struct Layer {
     pub read: Option<f64>,
     /// Writes alone.
     pub write: Option<f64>,
-    /// Each of both, when as much is read as written at the same time.
+    /// Each of both, when as much is read as written at the same time, in records at random.
     pub both: Option<f64>,
     /// How the figures come about, a sentence each.
     pub steps: Vec<String>,

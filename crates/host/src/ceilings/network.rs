@@ -1,7 +1,7 @@
 //! Cards and wires: PCIe, Ethernet and what runs on them; and a single session.
 
 use super::Layer;
-use crate::doctor::storage_nics;
+use crate::doctor::{rdma_used, storage_nics};
 use crate::expr::rate;
 use crate::facts::{Facts, Nic, Pcie, Rdma};
 
@@ -136,21 +136,10 @@ fn overhead(facts: &Facts, nic: &Nic) -> (f64, String) {
     )
 }
 
-/// The RDMA port of the interface, if a target or session here uses RDMA.
+/// The RDMA port of the interface, if RDMA is used at all.
 fn rdma_in_use<'a>(facts: &'a Facts, nic: &Nic) -> Option<&'a Rdma> {
-    let rdma = |transport: &Option<String>| matches!(transport.as_deref(), Some("iser" | "rdma"));
-    let serves = facts.targets.iter().any(|target| {
-        target.sessions.iter().any(|session| rdma(&session.transport))
-            || target.portals.iter().any(|portal| rdma(&portal.transport))
-    });
-    let uses = facts
-        .initiators
-        .open_iscsi
-        .iter()
-        .flat_map(|open| &open.sessions)
-        .any(|session| rdma(&session.transport));
     let port = facts.rdma.iter().find(|port| port.netdev.as_deref() == Some(&nic.name));
-    port.filter(|port| (serves || uses) && port.soft != Some(true))
+    port.filter(|port| port.soft != Some(true) && rdma_used(facts))
 }
 
 /// What one session moves: as many requests as it may have waiting, each for its time.

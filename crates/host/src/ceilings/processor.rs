@@ -1,6 +1,7 @@
 //! Memory and processors.
 
 use super::{Layer, Measured};
+use crate::doctor::rdma_used;
 use crate::expr::rate;
 use crate::facts::Facts;
 
@@ -27,15 +28,6 @@ const TCP_WRITE_CYCLES: f64 = 0.13 * 4.0e9 / 1_073_741_824.0;
 const ZFS_READ_CYCLES: f64 = 0.7;
 /// See `ZFS_READ_CYCLES`.
 const ZFS_WRITE_CYCLES: f64 = 1.1;
-
-/// Whether any session or portal uses RDMA.
-fn rdma(facts: &Facts) -> bool {
-    let is = |transport: &Option<String>| matches!(transport.as_deref(), Some("iser" | "rdma"));
-    facts.targets.iter().any(|target| {
-        target.sessions.iter().any(|session| is(&session.transport))
-            || target.portals.iter().any(|portal| is(&portal.transport))
-    })
-}
 
 /// Memory: each byte crosses it several times.
 pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
@@ -66,7 +58,7 @@ pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
             return layer;
         }
     };
-    let crossings = if rdma(facts) { WRITE_CROSSINGS } else { TCP_WRITE_CROSSINGS };
+    let crossings = if rdma_used(facts) { WRITE_CROSSINGS } else { TCP_WRITE_CROSSINGS };
     layer.read = Some(moved / READ_CROSSINGS);
     layer.write = Some(moved / crossings);
     layer.both = Some(moved / (READ_CROSSINGS + crossings));
@@ -91,7 +83,7 @@ pub(super) fn processor(facts: &Facts) -> Layer {
     };
     let cycles = cores as f64 * mhz as f64 * 1e6;
     let zfs = facts.zfs.as_ref().is_some_and(|zfs| !zfs.pools.is_empty());
-    let tcp = !rdma(facts);
+    let tcp = !rdma_used(facts);
     let sum = |parts: [(bool, f64); 2]| -> f64 {
         parts.iter().filter(|(on, _)| *on).map(|(_, cycles)| cycles).sum()
     };

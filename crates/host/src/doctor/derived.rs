@@ -10,6 +10,8 @@
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
 //! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
 //! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
+//!
+//! `rdma_used` is whether a portal, session or path uses RDMA.
 
 use serde::Serialize;
 
@@ -112,6 +114,21 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
         .collect();
     put(scope, "storage_rdma", &ports);
     put(scope, "storage_nics", &nics);
+    put(scope, "rdma_used", &rdma_used(facts));
+}
+
+/// Whether a portal, a session or a path of this machine uses RDMA.
+pub(crate) fn rdma_used(facts: &Facts) -> bool {
+    let is = |transport: &Option<String>| matches!(transport.as_deref(), Some("iser" | "rdma"));
+    let serves = facts.targets.iter().any(|target| {
+        target.sessions.iter().any(|session| is(&session.transport))
+            || target.portals.iter().any(|portal| is(&portal.transport))
+    });
+    let sessions = facts.initiators.open_iscsi.iter().flat_map(|open| &open.sessions);
+    let mut paths = facts.initiators.nvme_hosts.iter().flat_map(|host| &host.paths);
+    serves
+        || sessions.into_iter().any(|session| is(&session.transport))
+        || paths.any(|path| is(&path.transport))
 }
 
 fn put(scope: &mut Scope<'_>, name: &str, value: &impl Serialize) {

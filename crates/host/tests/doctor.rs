@@ -1,0 +1,175 @@
+//! The doctor on the captured machines: nothing in those that are healthy, and each planted fault by its name.
+//!
+//! A fault is one change to a healthy machine (`faults/*.toml`). `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use lunet_host::doctor::{Checks, Report, State, examine};
+use lunet_host::facts::facts;
+use lunet_host::source::{Command, Source, Tree};
+use serde::Deserialize;
+
+/// Machines in which there is nothing to find. `recipe` is the machine before anybody cared for it.
+const HEALTHY: &[&str] = &[
+    "truenas-23.10",
+    "truenas-24.10",
+    "truenas-25.10",
+    "proxmox",
+    "debian-lio",
+    "initiator-connectx3",
+    "vm-virtio",
+];
+
+/// A change to a healthy machine.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fault {
+    /// What is wrong, in a few words.
+    name: String,
+    /// The machine.
+    machine: String,
+    /// The check that finds it.
+    finds: String,
+    /// A word that the finding must say.
+    says: String,
+    /// What follows from it and is found as well.
+    #[serde(default)]
+    also: Vec<String>,
+    /// A tree that is laid over the machine.
+    overlay: Option<String>,
+    /// In a file or the output of a command (`$ ...`) this text becomes that one.
+    replace: Option<(String, String, String)>,
+}
+
+#[derive(Deserialize)]
+struct Faults {
+    fault: Vec<Fault>,
+}
+
+fn here(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn machine(name: &str) -> Tree {
+    Tree::open(&here("tests/machines").join(name)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn checks() -> Checks {
+    Checks::embedded().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn report(tree: &Tree, checks: &Checks) -> Report {
+    examine(&facts(tree), checks)
+}
+
+fn faults() -> Vec<Fault> {
+    let mut all = Vec::new();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(here("tests/faults")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let read: Faults =
+            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        all.extend(read.fault);
+    }
+    all
+}
+
+/// The machine with the fault.
+fn planted(fault: &Fault) -> Result<Tree, String> {
+    let mut tree = machine(&fault.machine);
+    let has = |text: &str, from: &str| match text.contains(from) {
+        true => Ok(()),
+        false => Err(format!("there is no {from:?} in {text}")),
+    };
+    if let Some(overlay) = &fault.overlay {
+        tree.overlay(overlay).map_err(|error| error.to_string())?;
+    }
+    if let Some((place, from, to)) = &fault.replace {
+        match place.strip_prefix("$ ") {
+            Some(line) => {
+                let mut words = line.split(' ');
+                let program = words.next().unwrap();
+                let command = Command::new(program, &words.collect::<Vec<_>>());
+                let mut output = tree.run(&command).ok_or_else(|| format!("no {line}"))?;
+                has(&output.stdout, from)?;
+                output.stdout = output.stdout.replace(from, to);
+                tree.command(line, output);
+            }
+            None => {
+                let text = tree.read(place).ok_or_else(|| format!("no {place}"))?;
+                has(&text, from)?;
+                tree.file(place, &text.replace(from, to));
+            }
+        }
+    }
+    Ok(tree)
+}
+
+#[test]
+fn healthy_machines_are_healthy() {
+    let checks = checks();
+    for name in HEALTHY {
+        let report = report(&machine(name), &checks);
+        assert!(report.findings.is_empty(), "{name}: {:#?}", report.findings);
+        assert_eq!(report.exit_code(), 0, "{name}");
+        // Silence is no health: most of what was looked at was seen.
+        let (healthy, unknown) = (report.count(State::Healthy), report.count(State::Unknown));
+        assert!(healthy > 8 * unknown && healthy > 20, "{name}: {healthy} seen, {unknown} not");
+        assert_eq!(report.count(State::Broken), 0, "{name}: {:#?}", report.looked);
+    }
+}
+
+#[test]
+fn each_planted_fault_is_found_and_named() {
+    let faults = faults();
+    let mut wrong = String::new();
+    let checks = checks();
+    for fault in &faults {
+        let tree = match planted(fault) {
+            Ok(tree) => tree,
+            Err(error) => {
+                let _ = writeln!(wrong, "{}: {error}", fault.name);
+                continue;
+            }
+        };
+        let report = report(&tree, &checks);
+        let found: BTreeSet<&str> = report.findings.iter().map(|f| f.check.as_str()).collect();
+        let says = report.findings.iter().any(|f| {
+            f.check == fault.finds
+                && format!("{} {} {}", f.found, f.why, f.fix).contains(&fault.says)
+        });
+        let wanted = fault.also.iter().chain([&fault.finds]).map(String::as_str).collect();
+        if found != wanted || !says {
+            let _ = writeln!(
+                wrong,
+                "{}: {:?} is to be found, with {:?}",
+                fault.name, fault.finds, fault.says
+            );
+            for finding in &report.findings {
+                let _ = writeln!(wrong, "    {}: {} {}", finding.check, finding.found, finding.why);
+            }
+            for looked in report.looked.iter().filter(|looked| looked.check == fault.finds) {
+                let _ = writeln!(wrong, "    looked: {looked:?}");
+            }
+        }
+        if report.count(State::Broken) > 0 {
+            let _ = writeln!(wrong, "{}: a check is broken", fault.name);
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+    assert!(faults.len() >= 60, "{}", faults.len());
+}
+
+#[test]
+fn every_check_finds_its_fault() {
+    let found: BTreeSet<String> = faults().into_iter().map(|fault| fault.finds).collect();
+    let checks = checks();
+    let without: Vec<&str> =
+        checks.iter().map(|check| check.id.as_str()).filter(|id| !found.contains(*id)).collect();
+    assert!(without.is_empty(), "checks that no fault shows to work: {without:?}");
+}
