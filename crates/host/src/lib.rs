@@ -10,7 +10,7 @@ pub mod doctor;
 pub mod expr;
 pub mod facts;
 pub mod plan;
-pub mod rules;
 pub mod probe;
+pub mod rules;
 pub mod source;
 mod text;
