@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
+use lunet_host::ceilings;
 use lunet_host::doctor::{Checks, Report, State, examine};
 use lunet_host::facts::facts;
 use lunet_host::source::{Command, Source, Tree};
@@ -163,6 +164,65 @@ fn each_planted_fault_is_found_and_named() {
     }
     assert!(wrong.is_empty(), "\n{wrong}");
     assert!(faults.len() >= 60, "{}", faults.len());
+}
+
+/// The table in docs/doctor.md says what this test has found.
+#[test]
+fn the_page_has_every_fault() {
+    let checks = checks();
+    let mut table = String::from(
+        "| check | severity | fault | on the machine | what the doctor says |\n|---|---|---|---|---|\n",
+    );
+    for check in checks.iter() {
+        for fault in faults().iter().filter(|fault| fault.finds == check.id) {
+            let report = report(&planted(fault).unwrap(), &checks);
+            let finding = report.findings.iter().find(|f| f.check == fault.finds).unwrap();
+            let severity = format!("{}", check.severity).to_lowercase();
+            let found = finding.found.replace('|', "\\|").replace('*', "\\*");
+            let _ = writeln!(
+                table,
+                "| `{}` | {severity} | {} | {} | {found} |",
+                check.id, fault.name, fault.machine
+            );
+        }
+    }
+    let count = format!(
+        "{} checks, {} planted faults, {} healthy machines.\n",
+        checks.len(),
+        faults().len(),
+        HEALTHY.len()
+    );
+    let path = here("../../docs/doctor.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (start, end) = ("<!-- written by crates/host/tests/doctor.rs -->\n", "<!-- end -->\n");
+    let (before, rest) = page.split_once(start).expect("the page has the mark");
+    let (held, after) = rest.split_once(end).expect("the page has the end mark");
+    let now = format!("{count}\n{table}");
+    if std::env::var_os("LUNET_BLESS").is_some() {
+        fs::write(&path, format!("{before}{start}{now}{end}{after}")).unwrap();
+    } else {
+        for (held, now) in held.lines().zip(now.lines()) {
+            assert_eq!(held, now, "docs/doctor.md: LUNET_BLESS=1 writes it anew");
+        }
+        assert_eq!(held.len(), now.len(), "docs/doctor.md: LUNET_BLESS=1 writes it anew");
+    }
+}
+
+/// docs/ceilings.md shows the sum for the recipe's machine.
+#[test]
+fn the_page_has_the_sum() {
+    let ceilings = ceilings::ceilings(&facts(&machine("recipe")), None);
+    let path = here("../../docs/ceilings.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (start, end) = ("```text\n", "```\n");
+    let (before, rest) = page.split_once(start).expect("the page has a block");
+    let (held, after) = rest.split_once(end).expect("the block ends");
+    let now = ceilings::page(&ceilings);
+    if std::env::var_os("LUNET_BLESS").is_some() {
+        fs::write(&path, format!("{before}{start}{now}{end}{after}")).unwrap();
+    } else {
+        assert_eq!(held, now, "docs/ceilings.md: LUNET_BLESS=1 writes it anew");
+    }
 }
 
 #[test]

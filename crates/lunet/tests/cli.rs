@@ -274,7 +274,7 @@ fn the_page_and_the_program_have_the_same_options() {
     };
     let mut real = options("--version");
     let groups = [
-        ("", &["serve", "sessions", "stats"][..]),
+        ("", &["serve", "sessions", "stats", "doctor"][..]),
         ("config", &["check", "apply", "show"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),

@@ -1,4 +1,9 @@
 use super::*;
+use crate::probe::{Latency, LunProbe, Session};
+
+fn targets() -> Checks {
+    Checks::of_targets().unwrap_or_else(|error| panic!("{error}"))
+}
 
 #[test]
 fn the_checks_can_be_read() {
@@ -16,4 +21,163 @@ fn nothing_is_known_of_nothing() {
     assert_eq!(report.exit_code(), 2);
     assert_eq!(report.count(State::Broken), 0, "{:#?}", report.looked);
     assert!(report.findings.is_empty());
+    assert!(page(&report, true).starts_with("Nothing can be seen"));
+}
+
+/// A check of the user's own, which finds what it looks for.
+const OWN: &str = r#"
+layer = "nic"
+[[check]]
+id = "own"
+title = "names"
+severity = "note"
+each = "nics"
+as = "n"
+let = ["twice = n.mtu * 2"]
+applies = "n.name != 'lo'"
+about = "{n.name}"
+looked = "{n.name}: {n.mtu}"
+when = "twice > 3000"
+found = "{n.name} has {twice}"
+why = "because"
+fix = "mend {n.name}"
+"#;
+
+fn own(mtu: Option<i64>) -> Report {
+    let mut checks = Checks::default();
+    checks.add("own.toml", OWN).expect("it is in the form");
+    let nic = crate::facts::Nic { name: "eth0".into(), mtu, ..crate::facts::Nic::default() };
+    let mut facts = Facts { nics: vec![nic], ..Facts::default() };
+    facts.platform.kernel = Some("6.1".into());
+    examine(&facts, &checks)
+}
+
+#[test]
+fn a_check_finds_is_content_or_does_not_know() {
+    let report = own(Some(9000));
+    assert_eq!((report.exit_code(), report.findings[0].found.as_str()), (1, "eth0 has 18000"));
+    let text = page(&report, false);
+    assert!(
+        text.contains("NOTE own (eth0)\n  eth0 has 18000\n  why: because\n  mend: mend eth0"),
+        "{text}"
+    );
+    let report = own(Some(1500));
+    assert_eq!((report.exit_code(), report.count(State::Healthy)), (0, 1));
+    assert!(page(&report, true).contains("ok own: eth0: 1500"));
+    let report = own(None);
+    assert_eq!((report.exit_code(), report.count(State::Unknown)), (0, 1));
+    assert!(page(&report, false).contains("1 that could not be seen"));
+}
+
+#[test]
+fn a_wrong_file_is_told_with_check_and_part() {
+    for (from, to, error) in [
+        ("nics", "nics[", "own.toml: check own: each: `nics[`: "),
+        ("twice > 3000", "twice >", "own.toml: check own: when: "),
+        ("{n.name} has {twice}", "{n.name", "own.toml: check own: found: "),
+        ("severity = \"note\"", "severity = \"bad\"", "own.toml: TOML parse error"),
+        ("title", "titel", "own.toml: TOML parse error"),
+    ] {
+        let wrong = Checks::default().add("own.toml", &OWN.replacen(from, to, 1));
+        let text = wrong.expect_err(to).to_string();
+        assert!(text.starts_with(error), "{text}");
+    }
+    let mut checks = Checks::default();
+    checks.add("a.toml", OWN).expect("it is in the form");
+    let twice = checks.add("b.toml", OWN).expect_err("it is there already").to_string();
+    assert_eq!(twice, "b.toml: there are two checks of the name own");
+}
+
+/// A target without fault.
+fn healthy() -> Probe {
+    let quick = |us: f64| {
+        Some(Latency { samples: 64, min_us: us, median_us: us, p90_us: us * 2.0, max_us: us * 3.0 })
+    };
+    Probe {
+        url: "iscsi://10.0.0.1".into(),
+        address: "10.0.0.1:3260".into(),
+        target: Some("iqn.2026-11.x:y".into()),
+        session: Some(Session {
+            window: 128,
+            max_recv_data_segment_length: 262_144,
+            max_burst_length: 1 << 20,
+            first_burst_length: 262_144,
+            max_outstanding_r2t: 8,
+            immediate_data: true,
+            ..Session::default()
+        }),
+        luns: vec![LunProbe {
+            device_type: Some(0),
+            size_bytes: Some(1 << 40),
+            block_bytes: Some(512),
+            thin: Some(true),
+            unmap: Some(true),
+            max_unmap_bytes: Some(1 << 30),
+            max_transfer_bytes: Some(8 << 20),
+            rotation_rate: Some(1),
+            write_cache: Some(true),
+            flush: Some(true),
+            read_only: Some(false),
+            ..LunProbe::default()
+        }],
+        ping: quick(60.0),
+        ready: quick(70.0),
+        read: quick(150.0),
+        ..Probe::default()
+    }
+}
+
+type Change = fn(&mut Probe);
+
+/// What makes each check of targets find something.
+const FAULTS: &[(&str, Change)] = &[
+    ("url-no-target", |p| p.target = None),
+    ("url-no-lun", |p| p.luns.clear()),
+    ("url-not-ready", |p| p.luns[0].not_ready = Some("sense 2h/04h/0bh".into())),
+    ("url-small-window", |p| session(p).window = 32),
+    ("url-digests", |p| session(p).data_digest = true),
+    ("url-short-segments", |p| session(p).max_recv_data_segment_length = 8192),
+    ("url-short-first-burst", |p| session(p).first_burst_length = 16_384),
+    ("url-short-bursts", |p| session(p).max_burst_length = 65_536),
+    ("url-no-immediate-data", |p| session(p).immediate_data = false),
+    ("url-waits-to-be-asked", |p| {
+        session(p).initial_r2t = true;
+        session(p).first_burst_length = 65_535;
+    }),
+    ("url-public-without-chap", |p| p.public = true),
+    ("url-cache-without-flush", |p| p.luns[0].flush = Some(false)),
+    ("url-no-unmap", |p| p.luns[0].unmap = Some(false)),
+    ("url-small-unmap", |p| p.luns[0].max_unmap_bytes = Some(1 << 20)),
+    ("url-small-transfer", |p| p.luns[0].max_transfer_bytes = Some(65_536)),
+    ("url-rotates", |p| p.luns[0].rotation_rate = Some(7200)),
+    ("url-slow-target", |p| slow(&mut p.ping, 3000.0)),
+    ("url-slow-storage", |p| slow(&mut p.read, 9000.0)),
+    ("url-read-only", |p| p.luns[0].read_only = Some(true)),
+];
+
+fn session(probe: &mut Probe) -> &mut Session {
+    probe.session.get_or_insert_default()
+}
+
+fn slow(latency: &mut Option<Latency>, us: f64) {
+    latency.get_or_insert_default().median_us = us;
+}
+
+#[test]
+fn each_fault_of_a_target_is_found() {
+    let checks = targets();
+    let report = examine_target(&healthy(), &checks);
+    assert_eq!((report.exit_code(), report.count(State::Broken)), (0, 0), "{report:#?}");
+    for (id, change) in FAULTS {
+        let mut probe = healthy();
+        change(&mut probe);
+        let report = examine_target(&probe, &checks);
+        assert!(report.findings.iter().any(|finding| finding.check == *id), "{id}: {report:#?}");
+        assert_eq!(report.count(State::Broken), 0, "{id}: {report:#?}");
+    }
+    let known: Vec<&str> = FAULTS.iter().map(|(id, _)| *id).collect();
+    assert!(
+        checks.iter().all(|check| known.contains(&check.id.as_str())),
+        "a check without a fault"
+    );
 }

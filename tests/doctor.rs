@@ -1,0 +1,196 @@
+//! `lunet doctor` looks at targets over the network: at lunet itself and at Debian's tgt, with CHAP, by name and by discovery.
+
+use std::fs::File;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::data::scratch;
+use lunet_e2e::process::{Finished, run};
+use lunet_e2e::server::{DEMO_TARGET, Serve, free_port, lunet_binary};
+use lunet_e2e::tgt::{self, FIRST_LUN, TUNED, Tgt};
+use serde_json::Value;
+
+/// A few hundred round trips, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(60);
+const SECRET: &str = "a-secret-of-the-doctor";
+
+fn doctor(arguments: &[&str], password: Option<&str>) -> Result<Finished> {
+    let mut command = Command::new(lunet_binary()?);
+    command.arg("doctor").args(arguments).env_remove("LIBISCSI_CHAP_PASSWORD");
+    if let Some(password) = password {
+        command.env("LIBISCSI_CHAP_PASSWORD", password);
+    }
+    run(&mut command, LIMIT)
+}
+
+fn code(finished: &Finished) -> Option<i32> {
+    finished.status.and_then(|status| status.code())
+}
+
+/// What it says of the target, and the checks that found something.
+fn examined(url: &str) -> Result<(Value, Vec<String>)> {
+    let finished = doctor(&["--json", url], None)?;
+    let answer: Value =
+        serde_json::from_str(&finished.stdout).with_context(|| finished.describe())?;
+    let findings = answer["report"]["findings"].as_array().context("no findings")?;
+    let checks: Vec<String> =
+        findings.iter().filter_map(|f| f["check"].as_str().map(str::to_owned)).collect();
+    ensure!(code(&finished) == Some(i32::from(!checks.is_empty())), "{}", finished.describe());
+    Ok((answer["target"].clone(), checks))
+}
+
+/// Each round trip was measured, in order.
+fn measured(target: &Value) -> Result<()> {
+    for what in ["ping", "ready", "read"] {
+        let latency = &target[what];
+        let us = |name: &str| latency[name].as_f64().with_context(|| format!("{what}: {latency}"));
+        ensure!(latency["samples"] == 64, "{what}: {latency}");
+        ensure!(us("min_us")? > 0.0 && us("min_us")? <= us("median_us")?, "{what}: {latency}");
+        ensure!(us("median_us")? <= us("p90_us")? && us("p90_us")? <= us("max_us")?, "{latency}");
+    }
+    Ok(())
+}
+
+/// Findings that a busy machine may add to any target.
+fn without_slowness(checks: Vec<String>) -> Vec<String> {
+    checks.into_iter().filter(|id| !id.starts_with("url-slow-")).collect()
+}
+
+#[test]
+fn lunet_is_healthy() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let (target, checks) = examined(server.url())?;
+    let checks = without_slowness(checks);
+    ensure!(checks.is_empty(), "{checks:?}");
+    ensure!(target["target"] == DEMO_TARGET, "{target}");
+    ensure!(target["session"]["window"].as_i64() >= Some(64), "{target}");
+    let lun = &target["luns"][0];
+    ensure!(lun["size_bytes"] == 64 << 20 && lun["device_type"] == 0, "{lun}");
+    ensure!(lun["unmap"] == true && lun["flush"] == true && lun["rotation_rate"] == 1, "{lun}");
+    ensure!(lun["max_transfer_bytes"].as_i64() > Some(0), "{lun}");
+    measured(&target)?;
+    Ok(())
+}
+
+#[test]
+fn a_portal_alone_is_asked_for_its_targets() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let finished = doctor(&["--verbose", &format!("iscsi://{}", server.portal())], None)?;
+    let text = &finished.stdout;
+    ensure!(matches!(code(&finished), Some(0 | 1)), "{}", finished.describe());
+    for words in
+        ["offers iqn.2026-11.local.lunet:demo", "MaxBurstLength=", "LUN 0", "ok url-small-window"]
+    {
+        ensure!(text.contains(words), "no {words}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_small_window_is_found() -> Result<()> {
+    let config = "[server]\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+                  [volumes.a]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+                  [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\nqueue-depth = 8\n";
+    let server = Serve::config(config).start()?;
+    let (target, checks) = examined(server.url())?;
+    ensure!(target["session"]["window"] == 8, "{target}");
+    ensure!(checks.contains(&"url-small-window".to_owned()), "{checks:?}");
+    Ok(())
+}
+
+#[test]
+fn a_name_and_a_secret_are_taken_and_not_shown() -> Result<()> {
+    let config = format!(
+        "[server]\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.a]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\n\
+         [[target.user]]\nname = \"alice\"\nsecret = \"{SECRET}\"\n"
+    );
+    let server = Serve::config(config).quiet().start()?;
+    let place = format!("{}/iqn.2026-11.local.lunet:t/0", server.portal());
+    let whole = format!("iscsi://alice%{SECRET}@{place}");
+    let half = format!("iscsi://alice@{place}");
+    for (url, password) in [(&whole, None), (&half, Some(SECRET))] {
+        for form in [&["--json"][..], &["--verbose"]] {
+            let finished = doctor(&[form, &[url.as_str()]].concat(), password)?;
+            ensure!(matches!(code(&finished), Some(0 | 1)), "{}", finished.describe());
+            let shown = format!("{}{}", finished.stdout, finished.stderr);
+            ensure!(!shown.contains(SECRET) && !shown.contains("CHAP_R"), "{shown}");
+            let chap = ["\"chap\": true", "authentication  CHAP"];
+            ensure!(chap.iter().any(|words| shown.contains(words)), "{shown}");
+        }
+    }
+    for (url, password) in [(half.as_str(), None), (half.as_str(), Some("not-the-secret-at-all"))] {
+        let refused = doctor(&[url], password)?;
+        ensure!(code(&refused) == Some(2), "{}", refused.describe());
+        ensure!(refused.stderr.starts_with("lunet: 127.0.0.1:"), "{}", refused.stderr);
+        ensure!(!refused.stderr.contains("secret-at"), "{}", refused.stderr);
+    }
+    Ok(())
+}
+
+#[test]
+fn stock_tgt_has_the_findings_that_make_it_slow() -> Result<()> {
+    let dir = scratch("lunet-doctor-")?;
+    let path = dir.path().join("disk");
+    File::create(&path)?.set_len(64 << 20)?;
+    let tgt = Tgt::start(&[&path], &[], None)?;
+    let (target, checks) = examined(&tgt.url(FIRST_LUN))?;
+    ensure!(target["target"] == tgt::TARGET, "{target}");
+    // 8 KiB segments and an R2T for everything beyond.
+    ensure!(target["session"]["max_recv_data_segment_length"] == 8192, "{target}");
+    for check in ["url-short-segments", "url-waits-to-be-asked"] {
+        ensure!(checks.iter().any(|found| found == check), "{check}: {checks:?}");
+    }
+    let lun = &target["luns"][0];
+    ensure!(lun["lun"] == FIRST_LUN && lun["size_bytes"] == 64 << 20, "{lun}");
+    ensure!(lun["vendor"] == "IET" && lun["write_cache"] == true, "{lun}");
+    measured(&target)?;
+    Ok(())
+}
+
+#[test]
+fn tuned_tgt_has_fewer_of_them() -> Result<()> {
+    let dir = scratch("lunet-doctor-")?;
+    let path = dir.path().join("disk");
+    File::create(&path)?.set_len(64 << 20)?;
+    let tgt = Tgt::start(&[&path], &TUNED, None)?;
+    // Without a LUN all of them are looked at; LUN 0 is tgt's controller, no disk.
+    let url = tgt.url(FIRST_LUN);
+    let (all, _) = url.rsplit_once('/').context("a LUN")?;
+    let (target, checks) = examined(all)?;
+    let kinds: Vec<Option<i64>> = target["luns"]
+        .as_array()
+        .context("no LUNs")?
+        .iter()
+        .map(|lun| lun["device_type"].as_i64())
+        .collect();
+    ensure!(kinds == [Some(12), Some(0)], "{target}");
+    for check in ["url-short-segments", "url-waits-to-be-asked", "url-no-lun"] {
+        ensure!(!checks.iter().any(|found| found == check), "{check}: {checks:?}");
+    }
+    measured(&target)?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_exit_code_2() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let nobody = format!("iscsi://127.0.0.1:{}", free_port()?);
+    let missing = format!("iscsi://{}/iqn.2026-11.local.lunet:nosuch", server.portal());
+    for (arguments, words) in [
+        (&[nobody.as_str()][..], "refused"),
+        (&[missing.as_str()], "there is no target of this name"),
+        (&["iscsi://"], "the host is missing"),
+        (&["http://x"], "begins with iscsi://"),
+        (&["--root", "/nonexistent"], "/nonexistent"),
+    ] {
+        let finished = doctor(arguments, None)?;
+        ensure!(code(&finished) == Some(2), "{}", finished.describe());
+        ensure!(finished.stderr.starts_with("lunet: "), "{}", finished.stderr);
+        ensure!(finished.stderr.contains(words), "{words}: {}", finished.stderr);
+        ensure!(finished.stderr.lines().count() == 1, "{}", finished.stderr);
+    }
+    Ok(())
+}
