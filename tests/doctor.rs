@@ -91,7 +91,7 @@ fn a_portal_alone_is_asked_for_its_targets() -> Result<()> {
 fn a_small_window_is_found() -> Result<()> {
     let config = "[server]\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
                   [volumes.a]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
-                  [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\nqueue-depth = 8\n";
+                  [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\n[iscsi]\nqueue-depth = 8\n";
     let server = Serve::config(config).start()?;
     let (target, checks) = examined(server.url())?;
     ensure!(target["session"]["window"] == 8, "{target}");

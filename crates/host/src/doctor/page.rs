@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{Report, State};
+use super::{Finding, Report, State};
 use crate::text::wrap;
+
+/// So many findings of one check are told in full.
+const SHOWN: usize = 3;
 
 /// Findings first; with `verbose` also everything that was looked at.
 pub fn page(report: &Report, verbose: bool) -> String {
@@ -15,19 +18,38 @@ pub fn page(report: &Report, verbose: bool) -> String {
     if !report.machine.is_empty() {
         let _ = writeln!(out, "{}\n", report.machine);
     }
-    for finding in &report.findings {
-        let about = finding.about.as_deref().map(|about| format!(" ({about})")).unwrap_or_default();
-        let _ = writeln!(out, "{} {}{about}", finding.severity, finding.check);
-        wrap(&mut out, "  ", &finding.found);
-        wrap(&mut out, "  why: ", &finding.why);
-        wrap(&mut out, "  mend: ", &finding.fix);
-        out.push('\n');
+    for alike in report.findings.chunk_by(|a, b| a.check == b.check) {
+        group(&mut out, alike);
     }
     if verbose {
         looked(&mut out, report);
     }
     let _ = writeln!(out, "{}", summary(report, verbose));
     out
+}
+
+/// Findings of one check: what was found of each, and once why it matters and what mends it.
+fn group(out: &mut String, alike: &[Finding]) {
+    let Some(first) = alike.first() else { return };
+    let named: Vec<&str> = alike.iter().filter_map(|finding| finding.about.as_deref()).collect();
+    let about = match named.len() {
+        0 => String::new(),
+        1..=SHOWN => format!(" ({})", named.join(", ")),
+        more => format!(" ({} and {} more)", named[..SHOWN].join(", "), more - SHOWN),
+    };
+    let _ = writeln!(out, "{} {}{about}", first.severity, first.check);
+    for finding in alike.iter().take(SHOWN) {
+        wrap(out, "  ", &finding.found);
+    }
+    if let Some(rest) = named.get(SHOWN..).filter(|rest| !rest.is_empty()) {
+        wrap(out, "  ", &format!("The same of {}.", rest.join(", ")));
+    }
+    wrap(out, "  why: ", &first.why);
+    // A command is to be copied, so it stays in one line.
+    for (number, line) in first.fix.lines().enumerate() {
+        let _ = writeln!(out, "{}{line}", if number == 0 { "  mend: " } else { "        " });
+    }
+    out.push('\n');
 }
 
 /// What was looked at, layer by layer.
