@@ -136,6 +136,18 @@ fn virtualization(source: &dyn Source, platform: &mut Platform) {
             .find(|line| line.starts_with("flags"))
             .map(|line| line.split_whitespace().any(|flag| flag == "hypervisor"));
         platform.virtual_machine = flag;
+        if flag == Some(true) {
+            let vendor = platform.vendor.as_deref().unwrap_or_default();
+            let kinds = [
+                ("QEMU", "qemu"),
+                ("VMware", "vmware"),
+                ("Microsoft", "microsoft"),
+                ("Xen", "xen"),
+                ("innotek", "oracle"),
+            ];
+            let kind = kinds.iter().find(|(start, _)| vendor.starts_with(start));
+            platform.hypervisor = kind.map(|(_, kind)| (*kind).to_owned());
+        }
     }
     platform.container =
         ask("--container").filter(|answer| !answer.is_empty()).map(|answer| answer != "none");

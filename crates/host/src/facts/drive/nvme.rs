@@ -61,7 +61,10 @@ fn identify(source: &dyn Source, controller: &str, drive: &mut Drive) {
         drive.apst_enabled = sleeps(&told, drive);
     }
     if let Some(told) = ask("smart-log", controller) {
-        let number = |name: &str| told[name].as_i64();
+        // Counters of 128 bits come as a text from some versions of nvme-cli.
+        let number = |name: &str| {
+            told[name].as_i64().or_else(|| told[name].as_str().and_then(|text| text.parse().ok()))
+        };
         drive.temperature_celsius = number("temperature").map(|kelvin| kelvin - KELVIN);
         drive.warning_temperature_minutes = number("warning_temp_time");
         // Newer versions of nvme-cli take the bits apart.

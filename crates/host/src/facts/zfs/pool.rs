@@ -68,9 +68,13 @@ fn layout(source: &dyn Source, text: &str, pool: &mut Pool) {
     let ashift = ["get", "-Hp", "-o", "name,value", "ashift", &pool.name, "all-vdevs"];
     let told = source.output("zpool", &ashift).unwrap_or_default();
     for vdev in &mut pool.vdevs {
+        // A drive by itself is named without its partition here.
+        let drive = vdev.disks.first().filter(|_| vdev.kind == "disk");
+        let drive = drive.and_then(|disk| disk.drive.as_deref());
         vdev.ashift = told.lines().find_map(|line| {
             let (name, value) = line.split_once('\t')?;
-            (name == vdev.name || name.rsplit('/').next() == Some(vdev.name.as_str()))
+            let name = name.rsplit('/').next().unwrap_or(name);
+            (name == vdev.name || Some(name) == drive)
                 .then(|| value.parse().ok().filter(|&ashift: &i64| ashift > 0))?
         });
     }
@@ -176,7 +180,8 @@ mod tests {
             "$ zpool get -Hp -o name,value ashift tank all-vdevs
 | root-0\t0
 | raidz1-0\t12
-| /dev/nvme0n1p2\t12
+| nvme0n1\t12
+| nvme9n1\t9
 ",
         )
         .unwrap();
@@ -244,7 +249,7 @@ errors: No known data errors
                 ("sdc1", "disk", "spare", 0, 1),
             ]
         );
-        assert_eq!(pool.vdevs[0].ashift, Some(12));
+        assert_eq!((pool.vdevs[0].ashift, pool.vdevs[3].ashift), (Some(12), Some(9)));
         assert_eq!(pool.vdevs[0].disks[0].drive.as_deref(), Some("nvme0n1"));
         assert_eq!(pool.vdevs[1].disks[0].drive.as_deref(), Some("nvme2n1"));
         assert_eq!(pool.vdevs[1].disks[1].drive, None);
