@@ -127,7 +127,7 @@ fn no_secret_gets_into_facts() {
 fn what_is_recorded_is_masked_whoever_asks() {
     let machine = machine();
     let recorder = Recorder::new(&machine);
-    for name in machine.names() {
+    for name in machine.entries() {
         match name.strip_prefix("$ ") {
             None => drop(recorder.read(&name)),
             Some(line) => {

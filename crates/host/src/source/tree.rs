@@ -125,7 +125,7 @@ impl Tree {
     }
 
     /// What is there: paths of files and links, and commands as `$ zpool list`.
-    pub fn names(&self) -> impl Iterator<Item = String> {
+    pub fn entries(&self) -> impl Iterator<Item = String> {
         let commands = self.commands.keys().map(|line| format!("$ {line}"));
         self.files.keys().chain(self.links.keys()).cloned().chain(commands)
     }
@@ -253,4 +253,64 @@ pub(crate) fn resolve(path: &str, target: &str) -> String {
 /// The command line that a file under `commands/` stands for: `%2F` is a slash, `+` a space.
 fn unescape(name: &str) -> String {
     name.replace('+', " ").replace("%2F", "/").replace("%2B", "+").replace("%25", "%")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn reads_a_folder_with_files_links_and_commands() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("sys/devices/pci0000:00/0000:00:03.0/net/eth0/mtu", "9000\n");
+        put("sys/devices/pci0000:00/0000:00:03.0/vendor", "0x15b3\n");
+        put("commands/nvme+id-ns+-o+json+%2Fdev%2Fnvme0n1", "{}\n");
+        fs::create_dir_all(folder.path().join("sys/class/net")).unwrap();
+        let eth0 = "../../devices/pci0000:00/0000:00:03.0/net/eth0";
+        symlink(eth0, folder.path().join("sys/class/net/eth0")).unwrap();
+        let device = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/device";
+        symlink("../../../0000:00:03.0", folder.path().join(device)).unwrap();
+
+        let tree = Tree::open(folder.path()).unwrap();
+        assert_eq!(tree.int("/sys/class/net/eth0/mtu"), Some(9000));
+        assert_eq!(tree.text("/sys/class/net/eth0/device/vendor").as_deref(), Some("0x15b3"));
+        assert_eq!(tree.link("/sys/class/net/eth0").as_deref(), Some(eth0));
+        assert_eq!(tree.names("/sys/class/net"), ["eth0"]);
+        assert_eq!(tree.names("/sys/class/net/eth0"), ["device", "mtu"]);
+        let id = tree.output("nvme", &["id-ns", "-o", "json", "/dev/nvme0n1"]);
+        assert_eq!(id.as_deref(), Some("{}\n"));
+        assert_eq!(tree.read("/sys/class/net/eth1/mtu"), None);
+        assert_eq!(tree.list("/nowhere"), None);
+    }
+
+    #[test]
+    fn links_in_a_circle_end() {
+        let tree = Tree::parse("/a -> b\n/b -> a\n").unwrap();
+        assert_eq!(tree.read("/a/x"), None);
+    }
+
+    #[test]
+    fn an_overlay_changes_one_thing() {
+        let mut tree = Tree::parse("/a/b: 1\n/a/c: 2\n/a/: b c\n$ x y\n| 1\n").unwrap();
+        tree.overlay("/a/b: 3\n- /a/c\n$ x y\nexit 2\n").unwrap();
+        assert_eq!((tree.int("/a/b"), tree.int("/a/c")), (Some(3), None));
+        assert_eq!(tree.names("/a"), ["b"]);
+        assert_eq!(tree.run(&Command::new("x", &["y"])).unwrap().code, 2);
+        tree.overlay("- $ x y\n- /a\n").unwrap();
+        assert_eq!(tree, Tree::new());
+    }
+
+    #[test]
+    fn a_text_of_another_kind_is_refused_with_its_line() {
+        for (text, line) in [("| lost", 1), ("/a: 1\nexit 2", 2), ("# x\nhello", 2), ("/a", 1)] {
+            assert_eq!(Tree::parse(text).unwrap_err().line, line, "{text}");
+        }
+    }
 }
