@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::expr::{Expression, SyntaxError, Template};
+use super::derived;
+use crate::expr::{CheckError as NameError, Expression, Shape, SyntaxError, Template};
+use crate::probe::Probe;
 
 /// The files that come with lunet, one for each layer.
 const FILES: &[(&str, &str)] = &[
@@ -127,6 +129,18 @@ pub enum CheckError {
         /// What is wrong.
         error: SyntaxError,
     },
+    /// An expression names what is not there on any machine.
+    #[error("{file}: check {id}: {part}: {error}")]
+    Name {
+        /// The file.
+        file: String,
+        /// The check.
+        id: String,
+        /// Which part of it.
+        part: &'static str,
+        /// What is not there.
+        error: NameError,
+    },
     /// Two checks have the same name.
     #[error("{file}: there are two checks of the name {id}")]
     Twice {
@@ -138,10 +152,20 @@ pub enum CheckError {
 }
 
 /// All checks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Checks {
     checks: Vec<Check>,
     ids: BTreeSet<String>,
+    /// What expressions may name.
+    names: Shape,
+}
+
+/// None yet, of machines.
+impl Default for Checks {
+    fn default() -> Self {
+        let names = derived::names(Shape::facts());
+        Self { checks: Vec::new(), ids: BTreeSet::new(), names }
+    }
 }
 
 impl Checks {
@@ -162,7 +186,8 @@ impl Checks {
     /// # Errors
     /// As [`Self::embedded`].
     pub fn of_targets() -> Result<Self, CheckError> {
-        let mut checks = Self::default();
+        let names = Shape::facts().with("probe", Shape::of::<Probe>());
+        let mut checks = Self { names, ..Self::default() };
         checks.add("url.toml", include_str!("../../checks/url.toml"))?;
         Ok(checks)
     }
@@ -181,7 +206,43 @@ impl Checks {
             if !self.ids.insert(written.id.clone()) {
                 return Err(CheckError::Twice { file: file.to_owned(), id: written.id });
             }
-            self.checks.push(check(file, &read.layer, written)?);
+            let check = check(file, &read.layer, written)?;
+            self.names(file, &check)?;
+            self.checks.push(check);
+        }
+        Ok(())
+    }
+
+    /// Looks for names that are not there: a misspelt fact would only be unknown for ever.
+    fn names(&self, file: &str, check: &Check) -> Result<(), CheckError> {
+        let wrong = |part| {
+            let (file, id) = (file.to_owned(), check.id.clone());
+            move |error| CheckError::Name { file, id, part, error }
+        };
+        let mut names = self.names.clone();
+        if let Some(each) = &check.each {
+            let list = each.check(&names).map_err(wrong("each"))?;
+            names = names.with(&check.name, list.element().unwrap_or(Shape::Plain));
+        }
+        if let Some(applies) = &check.applies {
+            applies.check(&names).map_err(wrong("applies"))?;
+        }
+        for (name, expression) in &check.lets {
+            let shape = expression.check(&names).map_err(wrong("let"))?;
+            names = names.with(name, shape);
+        }
+        check.when.check(&names).map_err(wrong("when"))?;
+        let texts = [
+            ("looked", &check.looked),
+            ("found", &check.found),
+            ("why", &check.why),
+            ("fix", &check.fix),
+        ];
+        let about = check.about.iter().map(|about| ("about", about));
+        for (part, text) in texts.into_iter().chain(about) {
+            for expression in text.expressions() {
+                expression.check(&names).map_err(wrong(part))?;
+            }
         }
         Ok(())
     }

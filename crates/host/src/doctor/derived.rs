@@ -15,7 +15,7 @@
 
 use serde::Serialize;
 
-use crate::expr::{Scope, Value};
+use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
     Drive, Facts, IscsiDisk, IscsiSession, Lun, Nic, Pool, Portal, Rdma, Target, TargetSession,
     Vdev, Zvol,
@@ -115,6 +115,62 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "storage_rdma", &ports);
     put(scope, "storage_nics", &nics);
     put(scope, "rdma_used", &rdma_used(facts));
+}
+
+/// The names of the variables, beside those that are there.
+pub(super) fn names(names: Shape) -> Shape {
+    let fields = |list: Vec<(&str, Shape)>| {
+        let fields = list.into_iter().map(|(name, shape)| (name.to_owned(), shape));
+        Shape::List(Box::new(Shape::Fields(fields.collect())))
+    };
+    let list = |shape: Shape| Shape::List(Box::new(shape));
+    let plain = || Shape::Plain;
+    let drive = Shape::of::<Drive>().with("ceiling", plain());
+    let raidz =
+        ["vdev", "disks", "parity", "sectors", "data_sectors", "space_percent", "ideal_percent"];
+    let raidz = raidz.into_iter().map(|name| (name.to_owned(), plain())).collect();
+    let vdev =
+        vec![("pool", Shape::of::<Pool>()), ("vdev", Shape::of::<Vdev>()), ("drives", list(drive))];
+    let volume = vec![
+        ("pool", Shape::of::<Pool>()),
+        ("zvol", Shape::of::<Zvol>()),
+        ("raidz", Shape::Fields(raidz)),
+    ];
+    let portal = vec![
+        ("target", Shape::of::<Target>()),
+        ("portal", Shape::of::<Portal>()),
+        ("nic", Shape::of::<Nic>()),
+        ("rdma", Shape::of::<Rdma>()),
+        ("listening", plain()),
+    ];
+    let lun = vec![
+        ("target", Shape::of::<Target>()),
+        ("lun", Shape::of::<Lun>()),
+        ("zvol", Shape::of::<Zvol>()),
+        ("pool", Shape::of::<Pool>()),
+    ];
+    let session = vec![
+        ("target", Shape::of::<Target>()),
+        ("session", Shape::of::<TargetSession>()),
+        ("rdma", Shape::of::<Rdma>()),
+        ("why_tcp", plain()),
+    ];
+    let disk = vec![
+        ("session", Shape::of::<IscsiSession>()),
+        ("disk", Shape::of::<IscsiDisk>()),
+        ("drive", Shape::of::<Drive>()),
+    ];
+    let rdma = vec![("rdma", Shape::of::<Rdma>()), ("nic", Shape::of::<Nic>())];
+    names
+        .with("vdevs", fields(vdev))
+        .with("volumes", fields(volume))
+        .with("portals", fields(portal))
+        .with("luns", fields(lun))
+        .with("target_sessions", fields(session))
+        .with("disks", fields(disk))
+        .with("storage_rdma", fields(rdma))
+        .with("storage_nics", list(Shape::of::<Nic>()))
+        .with("rdma_used", plain())
 }
 
 /// Whether a portal, a session or a path of this machine uses RDMA.

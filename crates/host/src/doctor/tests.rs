@@ -77,6 +77,8 @@ fn a_wrong_file_is_told_with_check_and_part() {
         ("{n.name} has {twice}", "{n.name", "own.toml: check own: found: "),
         ("severity = \"note\"", "severity = \"bad\"", "own.toml: TOML parse error"),
         ("title", "titel", "own.toml: TOML parse error"),
+        ("n.mtu * 2", "n.mut * 2", "own.toml: check own: let: there is no fact `n.mut`"),
+        ("mend {n.name}", "mend {m.name}", "own.toml: check own: fix: there is no `m` here"),
     ] {
         let wrong = Checks::default().add("own.toml", &OWN.replacen(from, to, 1));
         let text = wrong.expect_err(to).to_string();

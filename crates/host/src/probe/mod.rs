@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lunet_iscsi::chap::{Account, Algorithms, Secret};
 use lunet_iscsi::initiator::{Chap, DigestOffer, Options};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use client::{Answer, Client, ClientError};
 pub use page::page;
@@ -27,7 +27,8 @@ const MOST_LUNS: usize = 64;
 pub const INITIATOR: &str = "iqn.2026-11.local.lunet:doctor";
 
 /// What was seen of a target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Probe {
     /// What was asked for, without the password.
     pub url: String,
@@ -42,7 +43,7 @@ pub struct Probe {
     /// Whether it wanted CHAP.
     pub chap: bool,
     /// What the target answered at the login, in its order.
-    pub keys: Vec<(String, String)>,
+    pub keys: Vec<Answered>,
     /// What holds in the session.
     pub session: Option<Session>,
     /// Its LUNs.
@@ -55,8 +56,19 @@ pub struct Probe {
     pub read: Option<Latency>,
 }
 
+/// A key with its value, as the target answered it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Answered {
+    /// `MaxBurstLength`.
+    pub key: String,
+    /// `1048576`.
+    pub value: String,
+}
+
 /// A target of a portal.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Offered {
     /// Its name.
     pub name: String,
@@ -65,7 +77,8 @@ pub struct Offered {
 }
 
 /// What holds in a session. Lengths are in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Session {
     /// Commands that the target takes at once.
     pub window: i64,
@@ -88,7 +101,8 @@ pub struct Session {
 }
 
 /// Round trips, in microseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Latency {
     /// How many were measured.
     pub samples: i64,
@@ -161,9 +175,10 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
     let mut client = Client::open(address, options(url, Some(&target)), PATIENCE)?;
     let info = client.info();
     probe.chap = info.answers.iter().any(|(key, _)| key == "CHAP_A");
-    probe.keys.clone_from(&info.answers);
     // Numbers of a challenge are of no use to anybody.
-    probe.keys.retain(|(key, _)| !key.starts_with("CHAP_"));
+    let keys = info.answers.iter().filter(|(key, _)| !key.starts_with("CHAP_"));
+    probe.keys =
+        keys.map(|(key, value)| Answered { key: key.clone(), value: value.clone() }).collect();
     let agreed = &info.negotiated;
     probe.session = Some(Session {
         window: client.window().into(),

@@ -23,7 +23,7 @@ pub fn page(probe: &Probe) -> String {
         let _ = writeln!(out, "  commands        {} at once", session.window);
     }
     let pairs: Vec<String> =
-        probe.keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        probe.keys.iter().map(|answered| format!("{}={}", answered.key, answered.value)).collect();
     wrap(&mut out, "  keys            ", &pairs.join(" "));
     for (what, latency) in
         [("ping", &probe.ping), ("test unit ready", &probe.ready), ("read 4 KiB", &probe.read)]

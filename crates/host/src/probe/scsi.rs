@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::client::{Answer, Client, ClientError};
 
@@ -14,7 +14,8 @@ const ATTENTION: u8 = 6;
 const MOST_ATTENTIONS: usize = 16;
 
 /// What a logical unit says about itself. Sizes are in bytes, 0 or `null` = it does not say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LunProbe {
     /// Its number.
     pub lun: u16,
@@ -47,7 +48,7 @@ pub struct LunProbe {
     /// Whether it has UNMAP, by page B2h.
     pub unmap: Option<bool>,
     /// `full`, `resource`, `thin`, by page B2h.
-    pub provisioning: Option<&'static str>,
+    pub provisioning: Option<String>,
     /// Rotations a minute; 1 = flash.
     pub rotation_rate: Option<i64>,
     /// Whether it has a volatile write cache that is on.
@@ -170,10 +171,13 @@ fn pages(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
     }
     if let Some(data) = supported(client, probe, 0xb2)? {
         probe.unmap = data.get(5).map(|byte| byte & 0x80 != 0);
-        probe.provisioning = data.get(6).map(|byte| match byte & 7 {
-            1 => "resource",
-            2 => "thin",
-            _ => "full",
+        probe.provisioning = data.get(6).map(|byte| {
+            let kind = match byte & 7 {
+                1 => "resource",
+                2 => "thin",
+                _ => "full",
+            };
+            kind.to_owned()
         });
     }
     Ok(())
