@@ -11,6 +11,7 @@ pub mod expr;
 pub mod facts;
 pub mod plan;
 pub mod probe;
+pub mod prove;
 pub mod rules;
 pub mod source;
 mod text;

@@ -10,6 +10,7 @@ mod persist;
 mod rollback;
 mod script;
 mod step;
+mod trial;
 mod truenas;
 mod verify;
 
@@ -18,6 +19,7 @@ pub use machine::{Fault, Kept, LiveMachine, Lock, Machine};
 pub use rollback::{RolledBack, rollback};
 pub use script::script;
 pub use step::{Content, Step};
+pub use trial::Trial;
 pub use verify::{Drift, Verified, verify};
 
 use crate::plan::{Item, Plan};
@@ -258,6 +260,6 @@ fn keep(
 }
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(test)]
 mod tests;

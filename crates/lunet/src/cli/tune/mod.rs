@@ -3,6 +3,7 @@
 mod apply;
 mod facts;
 mod plan;
+mod prove;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +48,12 @@ pub enum TuneCommand {
     Rollback(apply::RollbackArgs),
     /// Print the plan as a shell script
     Script(apply::ScriptArgs),
+    /// Measure what each change is worth, by runs of fio in turns, and keep what helps
+    ///
+    /// What harms, or cannot be told from noise, is taken back. It can be stopped at any time:
+    /// everything is restored then.
+    #[command(verbatim_doc_comment)]
+    Prove(prove::ProveArgs),
     /// Tell the whole story of one rule
     Explain(plan::ExplainArgs),
 }
@@ -92,6 +99,7 @@ pub fn run(command: TuneCommand) -> Result<ExitCode> {
         TuneCommand::Verify(args) => apply::verify(&args),
         TuneCommand::Rollback(args) => apply::rollback(&args),
         TuneCommand::Script(args) => apply::script(&args),
+        TuneCommand::Prove(args) => prove::prove(&args),
         TuneCommand::Explain(args) => plan::explain(&args),
     }
 }
@@ -125,20 +133,25 @@ impl Look {
 }
 
 impl Chosen {
-    fn choice(&self, rules: &Rules) -> Result<Choice> {
-        let choice = Choice { only: self.only.clone(), except: self.except.clone() };
-        if let Some(stranger) = rules.strangers(&choice).first() {
-            bail!("no rule and no layer is called `{stranger}`{}", alike(rules, stranger));
-        }
-        Ok(choice)
-    }
-
     /// The plan of this machine.
     fn plan(&self, source: &dyn Source, facts: &Facts, rules: &Rules) -> Result<Plan> {
-        let choice = self.choice(rules)?;
-        lunet_host::plan::plan(source, facts, rules, self.profile, &choice)
-            .context("a rule has a mistake")
+        let choice = Choice { only: self.only.clone(), except: self.except.clone() };
+        plan_for(source, facts, rules, self.profile, choice)
     }
+}
+
+/// The plan of a machine, as far as it is asked for.
+fn plan_for(
+    source: &dyn Source,
+    facts: &Facts,
+    rules: &Rules,
+    profile: Profile,
+    choice: Choice,
+) -> Result<Plan> {
+    if let Some(stranger) = rules.strangers(&choice).first() {
+        bail!("no rule and no layer is called `{stranger}`{}", alike(rules, stranger));
+    }
+    lunet_host::plan::plan(source, facts, rules, profile, &choice).context("a rule has a mistake")
 }
 
 /// What somebody may have meant.

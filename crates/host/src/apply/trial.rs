@@ -1,0 +1,86 @@
+//! Changes that are made and taken back again and again, to try what they are worth.
+
+use super::journal::{Journal, Layer, State};
+use super::machine::{Fault, Machine};
+use super::{Applied, ApplyError, Failure, Options, prepare, rollback};
+use crate::plan::Plan;
+
+/// Groups of changes that can be switched on and off. They are in the journal for as long as the
+/// trial lasts, as an apply that was not finished.
+pub struct Trial<'a> {
+    machine: &'a dyn Machine,
+    state: &'a str,
+    /// What the journal was before.
+    before: Journal,
+    groups: Vec<Layer>,
+    on: Vec<bool>,
+}
+
+impl<'a> Trial<'a> {
+    /// Writes down what everything is. Changes nothing yet.
+    ///
+    /// # Errors
+    /// As of `apply`.
+    pub fn begin(
+        machine: &'a dyn Machine,
+        groups: &[Plan],
+        options: Options<'a>,
+    ) -> Result<Self, ApplyError> {
+        let before =
+            Journal::read(machine, options.state).map_err(ApplyError::Journal)?.unwrap_or_default();
+        if before.state != State::Applied {
+            return Err(ApplyError::Interrupted);
+        }
+        let live = Options { persist: false, ..options };
+        let layer = |plan| {
+            prepare(machine, plan, live, &mut Applied::default())
+                .map_err(|failed| ApplyError::Failed { failed, undone: 0, left: Vec::new() })
+        };
+        let groups = groups.iter().map(layer).collect::<Result<Vec<Layer>, _>>()?;
+        let mut journal = before.clone();
+        journal.state = State::Applying;
+        journal.layers.extend(groups.iter().cloned());
+        journal.write(machine, options.state).map_err(ApplyError::Journal)?;
+        let on = vec![false; groups.len()];
+        Ok(Self { machine, state: options.state, before, groups, on })
+    }
+
+    /// Switches on these groups, and all others off.
+    ///
+    /// # Errors
+    /// A change cannot be made, or not be taken back.
+    pub fn only(&mut self, wanted: &[usize]) -> Result<(), ApplyError> {
+        let failed = |failed| ApplyError::Failed { failed, undone: 0, left: Vec::new() };
+        for index in (0..self.groups.len()).rev().filter(|index| !wanted.contains(index)) {
+            if std::mem::take(&mut self.on[index]) {
+                let layer = &self.groups[index];
+                let left = rollback::undo(self.machine, layer, layer.steps.len());
+                if let Some(first) = left.into_iter().next() {
+                    return Err(failed(first));
+                }
+            }
+        }
+        for &index in wanted {
+            if !std::mem::replace(&mut self.on[index], true) {
+                super::run(self.machine, &self.groups[index])
+                    .map_err(|(_, failure)| failed(failure))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes everything back. What could not be taken back stays in the journal.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn end(&mut self) -> Result<Vec<Failure>, Fault> {
+        let mut left = Vec::new();
+        for layer in self.groups.iter().rev() {
+            left.extend(rollback::undo(self.machine, layer, layer.steps.len()));
+        }
+        if left.is_empty() {
+            self.before.write(self.machine, self.state)?;
+        }
+        Ok(left)
+    }
+}

@@ -1,0 +1,126 @@
+//! `lunet tune prove`
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use lunet::units;
+use lunet_host::apply::{LiveMachine, Lock, Options, STATE};
+use lunet_host::prove::{FEWEST, Fio, MOST, Progress, Proof, ProveError, prove as run, write};
+use lunet_host::rules::{Choice, Profile};
+use lunet_host::source::Live;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::{Look, Machine, look, plan_for};
+use crate::cli::print;
+
+/// Stopped by a signal, as shells count.
+const STOPPED: u8 = 130;
+
+#[derive(Args)]
+pub struct ProveArgs {
+    /// Where to measure: a folder, in which a file is made for the time, or a file or block device,
+    /// which is only read
+    path: PathBuf,
+    /// What the machine works for: throughput, latency or mixed (virtual machines)
+    #[arg(long = "for", value_name = "WORKLOAD", default_value = "mixed")]
+    profile: Profile,
+    /// Only these rules or layers, as in `network,zfs.arc-max`
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// All but these rules or layers
+    #[arg(long, value_name = "RULES", value_delimiter = ',')]
+    except: Vec<String>,
+    /// Read rules from here as well; one with the name of ours takes its place
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+    /// How often everything is run: more rounds tell smaller effects from noise
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = rounds)]
+    rounds: usize,
+    /// How long a run takes, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Size of the file that is made in a folder, as in 10GiB; more than the memory, or the cache
+    /// is measured
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_size)]
+    size: u64,
+    /// Keep what helps over a reboot
+    #[arg(long)]
+    persist: bool,
+    /// Where it is written down what everything was
+    #[arg(long, value_name = "DIR", default_value = STATE)]
+    state: String,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rounds) if (FEWEST..=MOST).contains(&rounds) => Ok(rounds),
+        _ => Err(format!("{FEWEST} to {MOST} rounds: fewer tell nothing")),
+    }
+}
+
+pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
+    let rules = Look { machine: Machine { root: None }, rules: args.rules.clone() }.load()?;
+    let _lock = Lock::take(&args.state)?;
+    let facts = look(&Live);
+    let choice = Choice { only: args.only.clone(), except: args.except.clone() };
+    let plan = plan_for(&Live, &facts, &rules, args.profile, choice)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    let truenas = facts.platform.truenas.is_some();
+    let options = Options { state: &args.state, persist: args.persist, truenas };
+    let proof = Proof { rounds: args.rounds, options, stop: &stop };
+    let told = Fio::new(args.profile, &args.path, args.size, args.seconds, &stop)
+        .and_then(|mut fio| run(&LiveMachine, &plan, proof, &mut fio, &mut bar()));
+    clear();
+    match told {
+        Ok(report) if args.json => print(&format!("{:#}\n", serde_json::to_value(&report)?))?,
+        Ok(report) => {
+            let load = Fio::words(args.profile, !args.path.is_dir());
+            print(&format!("Load: {load}, {} s each run.\n{}", args.seconds, write(&report)))?;
+        }
+        Err(error @ ProveError::Stopped) => {
+            let _ = writeln!(io::stderr(), "lunet: {error}");
+            return Ok(ExitCode::from(STOPPED));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows how far it is, if somebody looks.
+fn bar() -> impl FnMut(&Progress<'_>) {
+    let start = Instant::now();
+    move |progress| {
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let (done, all) = (progress.done, progress.all);
+        let filled = done * 20 / all.max(1);
+        let left = match (u32::try_from(done), u32::try_from(all - done)) {
+            (Ok(done), Ok(left)) if done > 0 => {
+                format!(", {} s left", (start.elapsed() / done * left).as_secs())
+            }
+            _ => String::new(),
+        };
+        let bar: String = (0..20).map(|at| if at < filled { '#' } else { '.' }).collect();
+        let line = format!("[{bar}] run {} of {all}{left}: {}", done + 1, progress.what);
+        let _ = write!(io::stderr(), "\r\x1b[K{line}");
+    }
+}
+
+fn clear() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}
