@@ -174,7 +174,7 @@ impl Client {
             Event<Vec<u8>, Vec<u8>>,
         ) -> Result<Result<T, ClientError>, Event<Vec<u8>, Vec<u8>>>,
     ) -> Result<T, ClientError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = (Instant::now() + self.patience).min(self.start + super::WHOLE);
         loop {
             for event in std::mem::take(&mut self.events) {
                 match wanted(event) {
@@ -298,5 +298,56 @@ fn refusal(status: u16) -> &'static str {
         0x0200 => "the target calls the login wrong",
         0x0300 => "the target failed",
         _ => "for a reason of the target's own",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// What a client says to a server that answers the first bytes with these.
+    fn against(answer: &'static [u8], keep: Duration) -> Result<(), ClientError> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it has an address");
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody comes");
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(answer);
+            thread::sleep(keep);
+        });
+        let options = Options::new("iqn.2026-11.local.lunet:test", Some("iqn.2026-11.x:y"));
+        let result = Client::open(address, options, Duration::from_millis(300)).map(drop);
+        server.join().expect("the server ends");
+        result
+    }
+
+    #[test]
+    fn a_silent_server_is_left() {
+        let result = against(b"", Duration::from_millis(600));
+        assert!(matches!(result, Err(ClientError::Silent(_))), "{result:?}");
+    }
+
+    #[test]
+    fn a_server_of_another_protocol_is_no_target() {
+        let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let result = against(http, Duration::ZERO);
+        assert!(matches!(result, Err(ClientError::Protocol(_))), "{result:?}");
+    }
+
+    #[test]
+    fn a_server_that_hangs_up_is_no_target() {
+        let result = against(b"", Duration::ZERO);
+        let gone = matches!(result, Err(ClientError::Protocol(_) | ClientError::Io(_)));
+        assert!(gone, "{result:?}");
+    }
+
+    #[test]
+    fn large_luns_are_flat() {
+        assert_eq!(lun_bytes(5), 0x0005_0000_0000_0000);
+        assert_eq!(lun_bytes(300), 0x412c_0000_0000_0000);
     }
 }

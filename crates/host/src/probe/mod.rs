@@ -19,6 +19,8 @@ pub use url::{Url, UrlError};
 
 /// For one connection, login or answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// For all of a session: a target that answers everything just in time is not waited for all day.
+const WHOLE: Duration = Duration::from_secs(120);
 /// So many of each are measured.
 const SAMPLES: usize = 64;
 /// So many LUNs are looked at.
@@ -167,7 +169,10 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
         client.close();
         probe.targets = targets
             .into_iter()
-            .map(|target| Offered { name: target.name, addresses: target.addresses })
+            .map(|target| Offered {
+                name: harmless(&target.name),
+                addresses: target.addresses.iter().map(|address| harmless(address)).collect(),
+            })
             .collect();
         probe.target = probe.targets.first().map(|target| target.name.clone());
     }
@@ -178,7 +183,7 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
     // Numbers of a challenge are of no use to anybody.
     let keys = info.answers.iter().filter(|(key, _)| !key.starts_with("CHAP_"));
     probe.keys =
-        keys.map(|(key, value)| Answered { key: key.clone(), value: value.clone() }).collect();
+        keys.map(|(key, value)| Answered { key: harmless(key), value: harmless(value) }).collect();
     let agreed = &info.negotiated;
     probe.session = Some(Session {
         window: client.window().into(),
@@ -206,6 +211,11 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
     measure(&mut client, probe)?;
     client.close();
     Ok(())
+}
+
+/// A text of the target's that can do nothing to a terminal.
+fn harmless(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn options(url: &Url, target: Option<&str>) -> Options {

@@ -13,6 +13,9 @@ const ATTENTION: u8 = 6;
 /// So many conditions may wait for a new initiator.
 const MOST_ATTENTIONS: usize = 16;
 
+/// No disk has larger blocks; a target that says so is not given that much memory.
+const LARGEST_BLOCK: i64 = 64 << 10;
+
 /// What a logical unit says about itself. Sizes are in bytes, 0 or `null` = it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -117,7 +120,7 @@ pub(super) fn look(client: &mut Client, lun: u16) -> Result<LunProbe, ClientErro
     let mut probe = LunProbe { lun, ..LunProbe::default() };
     if let Some(data) = good(send(client, lun, &[0x12, 0, 0, 0, 96, 0], 96)?) {
         let text = |range: std::ops::Range<usize>| {
-            String::from_utf8_lossy(data.get(range).unwrap_or_default()).trim().to_owned()
+            super::harmless(&String::from_utf8_lossy(data.get(range).unwrap_or_default()))
         };
         probe.device_type = data.first().map(|byte| i64::from(byte & 0x1f));
         (probe.vendor, probe.product, probe.revision) = (text(8..16), text(16..32), text(32..36));
@@ -158,7 +161,9 @@ fn pages(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
     let block = probe.block_bytes.unwrap_or(512);
     // All ones: without a limit.
     let blocks = |data: &[u8], at: usize| {
-        number(data, at, 4).filter(|&count| count != 0xffff_ffff).map(|count| count * block)
+        number(data, at, 4)
+            .filter(|&count| count != 0xffff_ffff)
+            .map(|count| count.saturating_mul(block))
     };
     if let Some(data) = supported(client, probe, 0xb0)? {
         probe.max_transfer_bytes = blocks(&data, 8);
@@ -224,6 +229,9 @@ pub(super) fn read(
     at: u64,
 ) -> Result<Option<Duration>, ClientError> {
     let block = probe.block_bytes.unwrap_or(512).max(1);
+    if block > LARGEST_BLOCK {
+        return Ok(None);
+    }
     let count = (4096 / block).max(1);
     let mut cdb = [0; 16];
     cdb[0] = 0x88;
