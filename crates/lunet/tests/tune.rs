@@ -1,8 +1,9 @@
 //! `lunet tune` on a loop device of this machine: needs root, losetup and fio, and says so otherwise.
 //!
-//! The device is backed by memory, so that nothing but the processors is measured. Without
-//! read-ahead each page is a request of its own, which goes through the loop device's thread: that
-//! reading ahead helps is so by construction. What `add_random` is set to changes nothing at all.
+//! The device is backed by memory, so that nothing but the processors is measured. It is a stack of
+//! three loop devices: without read-ahead each page is a request of its own, which goes through the
+//! thread of each of them. That reading ahead helps is so by construction. What `add_random` is set
+//! to changes nothing at all.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,12 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A loop device, which is taken away at the end.
+/// Loop devices, which are taken away at the end.
 struct Loop {
     folder: tempfile::TempDir,
+    /// The lowest first.
+    stack: Vec<String>,
+    /// The highest of them.
     device: String,
 }
 
@@ -30,14 +34,20 @@ impl Loop {
         }
         let folder = tempfile::tempdir_in("/dev/shm").ok()?;
         let image = folder.path().join("image");
-        fs::write(&image, vec![7; 128 << 20]).ok()?;
-        let told = Command::new("losetup").args(["-f", "--show"]).arg(&image).output();
-        let Some(told) = told.ok().filter(|told| told.status.success()) else {
-            skip("losetup cannot make a loop device here");
-            return None;
-        };
-        let device = String::from_utf8(told.stdout).ok()?.trim().to_owned();
-        let device = Self { folder, device };
+        // Longer than a run can read: holes take no memory.
+        fs::File::create(&image).and_then(|file| file.set_len(8 << 30)).ok()?;
+        let mut device = Self { folder, stack: Vec::new(), device: image.display().to_string() };
+        for direct in ["off", "on", "on"] {
+            let told = Command::new("losetup")
+                .args(["-f", "--show", &format!("--direct-io={direct}"), &device.device])
+                .output();
+            let Some(told) = told.ok().filter(|told| told.status.success()) else {
+                skip("losetup cannot make loop devices here");
+                return None;
+            };
+            device.device = String::from_utf8(told.stdout).ok()?.trim().to_owned();
+            device.stack.push(device.device.clone());
+        }
         device.set("read_ahead_kb", "0");
         device.set("add_random", "0");
         Some(device)
@@ -91,7 +101,9 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+        for device in self.stack.iter().rev() {
+            let _ = Command::new("losetup").args(["-d", device]).status();
+        }
     }
 }
 

@@ -199,6 +199,10 @@ impl Machine for Fake {
             false => format!("{value}\n"),
         };
         self.tree.borrow_mut().file(path, &text);
+        // As Linux 6.18 does.
+        if let Some(queue) = path.strip_suffix("/add_random") {
+            self.tree.borrow_mut().file(&format!("{queue}/read_ahead_kb"), "2560\n");
+        }
         Ok(())
     }
 

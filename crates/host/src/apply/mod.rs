@@ -163,7 +163,26 @@ fn run(machine: &dyn Machine, layer: &Layer) -> Result<(), (usize, Failure)> {
             (index + 1, Failure { rule: owned.rule.clone(), what: owned.step.name(), why: fault.0 })
         })?;
     }
-    refresh(machine, layer).map_err(|failure| (layer.steps.len(), failure))
+    let all = layer.steps.len();
+    settle(machine, layer).map_err(|failure| (all, failure))?;
+    refresh(machine, layer).map_err(|failure| (all, failure))
+}
+
+/// Sets again what a later step has changed: the kernel works out a drive's read-ahead anew when
+/// another attribute of its queue is written.
+fn settle(machine: &dyn Machine, layer: &Layer) -> Result<(), Failure> {
+    let values = || layer.steps.iter().filter(|owned| matches!(owned.step, Step::Value { .. }));
+    for owned in values().chain(values()) {
+        let held = owned.step.holds(machine).and_then(|holds| match holds {
+            true => Ok(()),
+            false => owned.step.run(machine),
+        });
+        held.map_err(|fault| {
+            let (rule, what) = (owned.rule.clone(), owned.step.name());
+            Failure { rule, what, why: format!("another step has changed it: {}", fault.0) }
+        })?;
+    }
+    Ok(())
 }
 
 /// Has changed files taken over.
@@ -223,10 +242,29 @@ fn prepare(
             effect: item.effect,
         });
     }
+    guard(machine, &mut layer.steps);
     if options.persist {
         keep(machine, options, &mut layer, applied)?;
     }
     Ok(layer)
+}
+
+/// Adds the read-ahead of drives of which another attribute is set, so that it stays as it is.
+fn guard(machine: &dyn Machine, steps: &mut Vec<Owned>) {
+    let mut guards: Vec<Step> = Vec::new();
+    for owned in steps.iter() {
+        let Step::Value { path, .. } = &owned.step else { continue };
+        let Some((queue, _)) = path.split_once("/queue/") else { continue };
+        let path = format!("{queue}/queue/read_ahead_kb");
+        let known = |step: &Step| step.name() == path;
+        if steps.iter().any(|owned| known(&owned.step)) || guards.iter().any(known) {
+            continue;
+        }
+        if let Some(now) = machine.source().text(&path) {
+            guards.push(Step::Value { path, before: now.clone(), after: now, via: None });
+        }
+    }
+    steps.extend(guards.into_iter().map(|step| Owned { rule: None, step }));
 }
 
 /// The setting of a change, and what it shall be.

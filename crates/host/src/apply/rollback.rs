@@ -2,6 +2,7 @@
 
 use super::journal::{Journal, Layer, State};
 use super::machine::{Fault, Machine};
+use super::step::Step;
 use super::{Failure, refresh};
 
 /// What was taken back.
@@ -29,6 +30,12 @@ pub fn rollback(machine: &dyn Machine, state: &str) -> Result<RolledBack, Fault>
         told.steps += layer.steps.len();
         told.left.extend(undo(machine, layer, layer.steps.len()));
     }
+    // What was set first knows what was there at the beginning; taking back a later layer, or
+    // another group of a trial, may have changed it.
+    if told.left.is_empty() && journal.layers.len() > 1 {
+        let layers = journal.layers.iter().rev();
+        told.left = layers.flat_map(|layer| undo(machine, layer, layer.steps.len())).collect();
+    }
     if told.left.is_empty() {
         journal.layers.clear();
         journal.write(machine, state)?;
@@ -43,6 +50,14 @@ pub(super) fn undo(machine: &dyn Machine, layer: &Layer, count: usize) -> Vec<Fa
         if let Err(fault) = owned.step.undo(machine) {
             let (rule, what) = (owned.rule.clone(), owned.step.name());
             left.push(Failure { rule, what, why: fault.0 });
+        }
+    }
+    // Taking back one value may have changed another one.
+    for owned in layer.steps.iter().filter(|owned| matches!(owned.step, Step::Value { .. })) {
+        let what = owned.step.name();
+        let known = left.iter().any(|failure| failure.what == what);
+        if let Err(fault) = if known { Ok(()) } else { owned.step.undo(machine) } {
+            left.push(Failure { rule: owned.rule.clone(), what, why: fault.0 });
         }
     }
     if let Err(failure) = refresh(machine, layer) {

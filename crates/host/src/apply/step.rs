@@ -281,6 +281,11 @@ impl Step {
         }
     }
 
+    /// Whether it only sees to it that something stays as it is.
+    pub(super) fn guards(&self) -> bool {
+        matches!(self, Self::Value { before, after, .. } if before == after)
+    }
+
     /// What it is about.
     pub fn name(&self) -> String {
         match self {

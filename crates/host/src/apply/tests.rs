@@ -17,6 +17,7 @@ const TREE: &str = "\
 | c_max                           4    17179869184
 /sys/block/nvme0n1/queue/scheduler: [mq-deadline] kyber none
 /sys/block/nvme0n1/queue/read_ahead_kb: 128
+/sys/block/nvme0n1/queue/add_random: 0
 /sys/kernel/scst_tgt/devices/disk1/threads_num: 1
 /sys/module/zfs/parameters/zfs_arc_max: 0
 /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor: powersave
@@ -53,6 +54,7 @@ fn settings() -> Vec<(&'static str, Setting, &'static str)> {
         ("t.rmem", Setting::Sysctl { name: text("net.core.rmem_max") }, "16777216"),
         ("t.tcp", Setting::Sysctl { name: text("net.ipv4.tcp_rmem") }, "4096 131072 16777216"),
         ("t.sched", sysfs("/sys/block/nvme0n1/queue/scheduler"), "none"),
+        ("t.random", sysfs("/sys/block/nvme0n1/queue/add_random"), "1"),
         ("t.ahead", sysfs("/sys/block/nvme0n1/queue/read_ahead_kb"), "512"),
         ("t.scst", sysfs("/sys/kernel/scst_tgt/devices/disk1/threads_num"), "32"),
         (
@@ -113,7 +115,7 @@ fn everything_is_set_and_everything_comes_back() {
         let before = machine.state();
         let plan = plan_of(&machine, &[]);
         let applied = apply(&machine, &plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(applied.changed.len(), if options.persist { 12 } else { 11 }, "{name}");
+        assert_eq!(applied.changed.len(), if options.persist { 13 } else { 12 }, "{name}");
         let verified = verify(&machine, STATE).expect("it can look");
         assert_eq!((verified.applied, &verified.drift[..]), (true, &[][..]), "{name}");
         assert_eq!(verified.waiting.len(), usize::from(options.persist), "{name}");
@@ -274,6 +276,25 @@ fn after_a_reboot_it_verifies_and_rolls_back() {
     assert_eq!(rollback(&machine, STATE).expect("it can").left, []);
     machine.overlay("/proc/sys/kernel/random/boot_id: one\n");
     assert_eq!(machine.state(), before);
+}
+
+#[test]
+fn what_one_setting_does_to_another_is_put_right() {
+    let ahead = "/sys/block/nvme0n1/queue/read_ahead_kb";
+    for (only, wanted) in [(vec!["t.random"], "128"), (vec!["t.ahead", "t.random"], "512")] {
+        for turned in [false, true] {
+            let machine = fake();
+            let before = machine.state();
+            let mut plan = plan_of(&machine, &only);
+            if turned {
+                plan.items.reverse();
+            }
+            apply(&machine, &plan, options(false, false)).expect("it can");
+            assert_eq!(machine.source().text(ahead).as_deref(), Some(wanted), "{only:?}");
+            assert_eq!(rollback(&machine, STATE).expect("it can").left, []);
+            assert_eq!(machine.state(), before, "{only:?}");
+        }
+    }
 }
 
 #[test]

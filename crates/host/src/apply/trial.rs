@@ -36,7 +36,13 @@ impl<'a> Trial<'a> {
             prepare(machine, plan, live, &mut Applied::default())
                 .map_err(|failed| ApplyError::Failed { failed, undone: 0, left: Vec::new() })
         };
-        let groups = groups.iter().map(layer).collect::<Result<Vec<Layer>, _>>()?;
+        let mut groups = groups.iter().map(layer).collect::<Result<Vec<Layer>, _>>()?;
+        // What one group changes on purpose, no other one keeps as it is.
+        let steps = groups.iter().flat_map(|layer| &layer.steps).filter(|own| !own.step.guards());
+        let changed: Vec<String> = steps.map(|owned| owned.step.name()).collect();
+        for layer in &mut groups {
+            layer.steps.retain(|own| !own.step.guards() || !changed.contains(&own.step.name()));
+        }
         let mut journal = before.clone();
         journal.state = State::Applying;
         journal.layers.extend(groups.iter().cloned());
@@ -66,7 +72,22 @@ impl<'a> Trial<'a> {
                     .map_err(|(_, failure)| failed(failure))?;
             }
         }
-        Ok(())
+        self.settle().map_err(failed)
+    }
+
+    /// What one group has changed of another one is put right.
+    fn settle(&self) -> Result<(), Failure> {
+        for (layer, on) in self.groups.iter().zip(&self.on) {
+            match on {
+                true => super::settle(self.machine, layer)?,
+                false => {
+                    let left = rollback::undo(self.machine, layer, layer.steps.len());
+                    left.into_iter().next().map_or(Ok(()), Err)?;
+                }
+            }
+        }
+        let on = self.groups.iter().zip(&self.on).filter(|(_, on)| **on);
+        on.map(|(layer, _)| super::settle(self.machine, layer)).collect()
     }
 
     /// Takes everything back. What could not be taken back stays in the journal.
@@ -75,8 +96,12 @@ impl<'a> Trial<'a> {
     /// The journal cannot be written.
     pub fn end(&mut self) -> Result<Vec<Failure>, Fault> {
         let mut left = Vec::new();
-        for layer in self.groups.iter().rev() {
-            left.extend(rollback::undo(self.machine, layer, layer.steps.len()));
+        // Twice: taking back one group may have changed another one.
+        for _ in 0..2 {
+            left.clear();
+            for layer in self.groups.iter().rev() {
+                left.extend(rollback::undo(self.machine, layer, layer.steps.len()));
+            }
         }
         if left.is_empty() {
             self.before.write(self.machine, self.state)?;
