@@ -48,8 +48,9 @@ impl Loop {
             device.device = String::from_utf8(told.stdout).ok()?.trim().to_owned();
             device.stack.push(device.device.clone());
         }
-        device.set("read_ahead_kb", "0");
+        // In this order: Linux works read-ahead out anew when another attribute is written.
         device.set("add_random", "0");
+        device.set("read_ahead_kb", "0");
         Some(device)
     }
 
