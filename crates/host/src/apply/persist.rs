@@ -226,7 +226,7 @@ pub(super) fn conf_line(text: &str, key: &str, value: &str) -> String {
     let sets = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
     let mut lines: Vec<&str> = text.lines().collect();
     let line = format!("{key} = {value}");
-    match lines.iter().rposition(|have| sets(have)) {
+    match lines.iter().rposition(sets) {
         Some(at) => lines[at] = &line,
         None => lines.push(&line),
     }

@@ -98,8 +98,11 @@ fn options(persist: bool, truenas: bool) -> Options<'static> {
     Options { state: STATE, persist, truenas }
 }
 
+/// A name, how to make the machine, and how to apply there.
+type Case = (&'static str, fn() -> Fake, Options<'static>);
+
 /// The machines on which everything is tried.
-fn machines() -> Vec<(&'static str, fn() -> Fake, Options<'static>)> {
+fn machines() -> Vec<Case> {
     vec![
         ("live", fake as fn() -> Fake, options(false, false)),
         ("kept in files", fake, options(true, false)),

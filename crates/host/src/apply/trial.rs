@@ -86,8 +86,8 @@ impl<'a> Trial<'a> {
                 }
             }
         }
-        let on = self.groups.iter().zip(&self.on).filter(|(_, on)| **on);
-        on.map(|(layer, _)| super::settle(self.machine, layer)).collect()
+        let mut on = self.groups.iter().zip(&self.on).filter(|(_, on)| **on);
+        on.try_for_each(|(layer, _)| super::settle(self.machine, layer))
     }
 
     /// Takes everything back. What could not be taken back stays in the journal.
