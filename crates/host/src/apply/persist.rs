@@ -10,7 +10,16 @@ use crate::rules::Setting;
 const SYSCTL: &str = "/etc/sysctl.d/zz-lunet-tune.conf";
 const MODPROBE: &str = "/etc/modprobe.d/lunet-tune.conf";
 const UDEV: &str = "/etc/udev/rules.d/90-lunet-tune.rules";
-const UNIT: &str = "lunet-tune.service";
+/// What belongs to the machine is set before its network is used.
+const UNIT: Unit = Unit {
+    name: "lunet-tune.service",
+    order: "After=network-pre.target\nBefore=network-online.target",
+};
+/// What belongs to targets is there when their services have read their own configuration.
+const TARGETS: Unit = Unit {
+    name: "lunet-tune-targets.service",
+    order: "After=target.service rtslib-fb-targetctl.service scst.service nvmet.service",
+};
 const UNITS: &str = "/etc/systemd/system";
 const GRUB: &str = "/etc/default/grub.d/lunet-tune.cfg";
 const PROXMOX: &str = "/etc/kernel/cmdline";
@@ -18,6 +27,13 @@ const PROXMOX: &str = "/etc/kernel/cmdline";
 /// The first line of the files that are ours alone.
 const HEAD: &str =
     "# Written by `lunet tune apply --persist`; `lunet tune rollback` takes it away.\n";
+
+/// A unit of systemd that sets values at each start.
+struct Unit {
+    name: &'static str,
+    /// When, among the other units.
+    order: &'static str,
+}
 
 /// How settings are kept, and what has to be told about it.
 #[derive(Debug, Default)]
@@ -48,6 +64,7 @@ fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<
     let mut modprobe = Vec::new();
     let mut udev = Vec::new();
     let mut unit = Vec::new();
+    let mut targets = Vec::new();
     let mut boot = Vec::new();
     for (setting, value) in all {
         match setting {
@@ -67,10 +84,7 @@ fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<
             }
             Setting::Sysfs { path } => match udev_rule(path, value) {
                 Some(rule) => udev.push(rule),
-                None => kept.notes.push(format!(
-                    "{path} belongs to a service and is not kept over a reboot: save it in the \
-                     service's own configuration."
-                )),
+                None => targets.push((at_start_key(setting), at_start(setting, value))),
             },
             Setting::Cpus { .. } | Setting::Ring { .. } => {
                 unit.push((at_start_key(setting), at_start(setting, value)));
@@ -83,14 +97,30 @@ fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<
     file(machine, kept, SYSCTL, &sysctl, &[])?;
     file(machine, kept, MODPROBE, &modprobe, &[])?;
     file(machine, kept, UDEV, &udev, &["udevadm", "control", "--reload"])?;
-    if !unit.is_empty() {
-        let path = format!("{UNITS}/{UNIT}");
-        kept.steps.push(Step::edit(machine, &path, |text| unit_text(text, &unit))?);
-        kept.steps.push(Step::Unit { unit: UNIT.to_owned() });
-        kept.refresh.push(vec!["systemctl".to_owned(), "daemon-reload".to_owned()]);
-    }
+    at_each_start(machine, kept, &UNIT, &unit)?;
+    at_each_start(machine, kept, &TARGETS, &targets)?;
     if !boot.is_empty() {
         command_line(machine, &boot, kept)?;
+    }
+    Ok(())
+}
+
+/// Puts commands into a unit; each has a part by which it is known again.
+fn at_each_start(
+    machine: &dyn Machine,
+    kept: &mut Kept,
+    unit: &Unit,
+    commands: &[(String, String)],
+) -> Result<(), Fault> {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let path = format!("{UNITS}/{}", unit.name);
+    kept.steps.push(Step::edit(machine, &path, |text| unit_text(unit, text, commands))?);
+    kept.steps.push(Step::Unit { unit: unit.name.to_owned() });
+    let reload = vec!["systemctl".to_owned(), "daemon-reload".to_owned()];
+    if !kept.refresh.contains(&reload) {
+        kept.refresh.push(reload);
     }
     Ok(())
 }
@@ -147,7 +177,7 @@ fn at_start(setting: &Setting, value: &str) -> String {
             format!("echo {value} > /sys/module/{module}/parameters/{name}")
         }
         Setting::Sysctl { name } => format!("sysctl -q -w {name}={value}"),
-        Setting::Sysfs { path } => format!("echo {value} > {path}"),
+        Setting::Sysfs { path } => format!("echo {value} > {}", super::script::quote(path)),
         Setting::Cmdline { .. } | Setting::Zfs { .. } | Setting::Conf { .. } => String::new(),
     }
 }
@@ -161,8 +191,8 @@ fn at_start_key(setting: &Setting) -> String {
     }
 }
 
-/// The unit with these commands in it; each has a part by which it is known again.
-fn unit_text(before: &str, commands: &[(String, String)]) -> String {
+/// The unit with these commands in it.
+fn unit_text(unit: &Unit, before: &str, commands: &[(String, String)]) -> String {
     let mut starts: Vec<String> =
         before.lines().filter(|line| line.starts_with("ExecStart=")).map(str::to_owned).collect();
     for (key, command) in commands {
@@ -173,9 +203,10 @@ fn unit_text(before: &str, commands: &[(String, String)]) -> String {
         starts.push(format!("ExecStart=-/bin/sh -c \"{command}\""));
     }
     format!(
-        "{HEAD}[Unit]\nDescription=Settings of lunet tune\nAfter=network-pre.target\n\
-         Before=network-online.target\n\n[Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n\n\
+        "{HEAD}[Unit]\nDescription=Settings of lunet tune\n{}\n\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n\n\
          [Install]\nWantedBy=multi-user.target\n",
+        unit.order,
         starts.join("\n")
     )
 }

@@ -350,6 +350,8 @@ fn scripts_say_what_they_do() {
         "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX pcie_aspm=off\"",
         "update-grub",
         "systemctl enable lunet-tune.service",
+        "ExecStart=-/bin/sh -c \"echo 32 > /sys/kernel/scst_tgt/devices/disk1/threads_num\"",
+        "systemctl enable lunet-tune-targets.service",
         "# t.gov: a title",
     ] {
         assert!(text.lines().any(|have| have == line), "no line {line} in\n{text}");
