@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod capture;
 pub mod ceilings;
 pub mod doctor;
 pub mod expr;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
+use lunet_host::capture::capture;
 use lunet_host::facts::facts;
 use lunet_host::plan::{Plan, Verdict, plan, write};
 use lunet_host::rules::{Choice, Loader, Profile, Rules};
@@ -74,6 +75,31 @@ fn the_plan_of_the_recipes_machine_judges_every_line_of_the_recipe() {
     let lines = rules.all().iter().flat_map(|rule| &rule.recipe);
     for line in lines {
         assert!(plan.items.iter().any(|item| item.recipe.contains(line)), "no word of {line}");
+    }
+}
+
+#[test]
+fn a_captured_tree_has_the_same_plans() {
+    // A rule of somebody's own about what no fact tells.
+    let own = "[[rule]]\nid = \"own.swap\"\ntitle = \"a test\"\nvalue = \"now + 1\"\n\
+               set = { kind = \"sysctl\", name = \"vm.tested\" }\n\
+               reason = \"A test.\"\nrisk = \"None.\"\nsource = \"this test\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("own.toml"), own).unwrap();
+    let rules = Loader::default().with_own().unwrap().with_folder(folder.path()).unwrap().finish();
+    for machine in machines() {
+        let mut tree = Tree::open(&directory(&machine)).unwrap();
+        tree.overlay("/proc/sys/vm/tested: 1\n").unwrap();
+        let (captured, _) = capture(&tree, &rules).unwrap();
+        let captured = Tree::parse(&captured.to_text()).unwrap();
+        for profile in Profile::ALL {
+            let of = |tree: &Tree| {
+                plan(tree, &facts(tree), &rules, profile, &Choice::default()).unwrap()
+            };
+            assert_eq!(of(&captured), of(&tree), "{machine}, {profile}");
+            let own = of(&captured).items.into_iter().find(|item| item.rule == "own.swap");
+            assert_eq!(own.unwrap().wanted.as_deref(), Some("2"), "{machine}");
+        }
     }
 }
 

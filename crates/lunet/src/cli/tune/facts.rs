@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lunet_host::capture::capture as record;
 use lunet_host::facts::{facts, page};
-use lunet_host::source::{Recorder, Source};
 
-use super::Machine;
+use super::{Look, Machine};
 use crate::cli::print;
 
 #[derive(Args)]
@@ -28,7 +28,7 @@ pub struct CaptureArgs {
     #[arg(value_name = "FILE", default_value = "lunet-machine.txt")]
     file: PathBuf,
     #[command(flatten)]
-    machine: Machine,
+    look: Look,
 }
 
 /// Shows what is known of a machine.
@@ -41,21 +41,14 @@ pub fn show(args: &FactsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes what is known of a machine into a file.
+/// Writes what the facts and plans of a machine are read from into a file.
 pub fn capture(args: &CaptureArgs) -> Result<ExitCode> {
-    record(args.machine.source()?.as_ref(), &args.file)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Writes what the facts are read from.
-fn record(source: &dyn Source, path: &Path) -> Result<()> {
-    let recorder = Recorder::new(source);
-    let found = facts(&recorder);
-    // When it was: a tree has no other clock.
-    recorder.now();
-    let text = recorder.into_tree().to_text();
+    let (tree, found) = record(&*args.look.source()?, &args.look.load()?)?;
+    let text = tree.to_text();
+    let path = args.file.as_path();
     if path == Path::new("-") {
-        return print(&text);
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let written = OpenOptions::new()
         .write(true)
@@ -72,5 +65,6 @@ fn record(source: &dyn Source, path: &Path) -> Result<()> {
         Some(false) => "; run it as root for all of it",
         _ => "",
     };
-    print(&format!("wrote {}, {} lines{missing}\n", path.display(), text.lines().count()))
+    print(&format!("wrote {}, {} lines{missing}\n", path.display(), text.lines().count()))?;
+    Ok(ExitCode::SUCCESS)
 }
