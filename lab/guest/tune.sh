@@ -25,11 +25,12 @@ what_is() {
     python3 - <<'PY'
 import glob, hashlib, os
 lines = []
-folders = ['/proc/sys/net', '/proc/sys/vm', '/proc/sys/kernel', *glob.glob('/sys/module/*/parameters'), *glob.glob('/sys/block/nvme*/queue')]
+folders = ['/proc/sys/net', '/proc/sys/vm', '/proc/sys/kernel']
+folders += [*glob.glob('/sys/module/*/parameters'), *glob.glob('/sys/block/*/queue')]
 for folder, _, names in (walked for top in folders for walked in os.walk(top)):
     for path in (os.path.join(folder, name) for name in names):
-        # Those change by being looked at, or all the time.
-        if any(word in path for word in ('flush', 'random', 'ns_last_pid', '/neigh/', 'iostats_')):
+        # Those change by being looked at, or all the time; some only count.
+        if any(word in path for word in ('flush', 'random', 'ns_last_pid', '/neigh/', 'iostats_', '/spl/kmem/')):
             continue
         try:
             lines.append(f'{path}={open(path, "rb").read()!r}')
@@ -37,8 +38,12 @@ for folder, _, names in (walked for top in folders for walked in os.walk(top)):
             pass
 for folder, _, names in os.walk('/etc'):
     for path in (os.path.join(folder, name) for name in names):
+        # ZFS's own list of pools, which every import writes.
+        if path == '/etc/zfs/zpool.cache':
+            continue
         link = os.path.islink(path)
-        lines.append(f'{path}={os.readlink(path) if link else hashlib.md5(open(path, "rb").read()).hexdigest()}')
+        what = os.readlink(path) if link else hashlib.md5(open(path, 'rb').read()).hexdigest()
+        lines.append(f'{path}={os.lstat(path).st_mode:o} {what}')
 print('\n'.join(sorted(lines)))
 PY
 }
