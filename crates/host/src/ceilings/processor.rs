@@ -76,8 +76,8 @@ pub(super) fn memory(facts: &Facts, measured: Option<&Measured>) -> Layer {
 /// All cores, by cycles for a byte.
 pub(super) fn processor(facts: &Facts) -> Layer {
     let mut layer = Layer::new("processor");
-    let (Some(cores), Some(mhz)) = (facts.cpu.cores.or(facts.cpu.threads), facts.cpu.max_mhz)
-    else {
+    let mhz = facts.cpu.max_mhz.or(facts.cpu.now_mhz);
+    let (Some(cores), Some(mhz)) = (facts.cpu.cores.or(facts.cpu.threads), mhz) else {
         layer.missing = Some("the number of cores and their clock".to_owned());
         return layer;
     };

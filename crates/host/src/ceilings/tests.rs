@@ -88,6 +88,15 @@ fn what_is_not_known_has_no_ceiling() {
 }
 
 #[test]
+fn a_virtual_machine_has_the_clock_that_it_shows() {
+    let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machines/vm-virtio");
+    let ceilings = ceilings(&facts(&Tree::open(tree.as_ref()).expect("it is there")), None);
+    let processor = layer(&ceilings, "processor");
+    assert!(processor.read.is_some(), "{processor:?}");
+    assert!(processor.steps[0].starts_with("4 cores of 2494 MHz"), "{processor:?}");
+}
+
+#[test]
 fn memory_is_measured() {
     let measured = measure();
     assert!(measured.threads > 0);

@@ -23,6 +23,8 @@ pub struct Cpu {
     pub threads: Option<i64>,
     /// Highest frequency that it may reach, in MHz.
     pub max_mhz: Option<i64>,
+    /// Highest frequency that a CPU has right now, in MHz: all that a virtual machine tells.
+    pub now_mhz: Option<i64>,
     /// What drives its frequency: `intel_pstate`, `amd-pstate-epp`, `acpi-cpufreq`.
     pub frequency_driver: Option<String>,
     /// The governor, if all CPUs have the same one; `mixed` otherwise.
@@ -96,6 +98,7 @@ fn counts(source: &dyn Source, cpu: &mut Cpu) {
             "core id" => {
                 cores.insert((package, value));
             }
+            "cpu MHz" => cpu.now_mhz = cpu.now_mhz.max(whole(value)),
             "flags" if cpu.aes.is_none() => {
                 let has = |flag: &str| Some(value.split_whitespace().any(|have| have == flag));
                 cpu.aes = has("aes");
@@ -110,6 +113,11 @@ fn counts(source: &dyn Source, cpu: &mut Cpu) {
     cpu.threads = online.and_then(|cpus| count(cpus.len())).or(count(threads));
     cpu.sockets = count(packages.len());
     cpu.cores = count(cores.len());
+}
+
+/// `2194.842`, without what is behind the point.
+fn whole(number: &str) -> Option<i64> {
+    number.split('.').next()?.parse().ok()
 }
 
 fn frequency(source: &dyn Source, cpu: &mut Cpu) {

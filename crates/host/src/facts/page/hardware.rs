@@ -12,7 +12,9 @@ pub(super) fn processors(page: &mut Page, facts: &Facts) {
         model.map(|model| format!("{}{model}", sockets.unwrap_or_default())),
         cpu.cores.map(|cores| counted(cores, "core")),
         cpu.threads.map(|threads| counted(threads, "thread")),
-        cpu.max_mhz.map(|mhz| format!("up to {mhz} MHz")),
+        cpu.max_mhz
+            .map(|mhz| format!("up to {mhz} MHz"))
+            .or(cpu.now_mhz.map(|mhz| format!("at {mhz} MHz"))),
     ]);
     let idle = cpu
         .cstates
