@@ -76,7 +76,11 @@ impl Lock {
             OpenOptions::new().create(true).append(true).mode(0o600).open(&path)
         };
         let file = open().map_err(|error| {
-            Fault(format!("the journal cannot be kept in {directory}: {}", words(&error).0))
+            let next = match error.kind() {
+                io::ErrorKind::PermissionDenied => ": run it as root",
+                _ => "",
+            };
+            Fault(format!("the journal cannot be kept in {directory}: {}{next}", words(&error).0))
         })?;
         let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
         match rustix::fs::flock(&file, exclusive) {
