@@ -27,14 +27,14 @@ test_capacity_modes_and_opcodes() {
     sg_opcodes "$disk" >/run/opcodes
     grep -q 'Compare and write' /run/opcodes
     sg_requests "$disk"
-    sg_senddiag -t "$disk"
 }
 
-test_log_pages() {
-    lunet_only "LIO has no LOG SENSE"
+test_log_pages_and_self_test() {
+    lunet_only "LIO has no LOG SENSE and no SEND DIAGNOSTIC"
     lun
     says 'Supported log pages' sg_logs "$disk"
     says 'Logical block provisioning' sg_logs -a "$disk"
+    sg_senddiag -t "$disk"
 }
 
 test_persistent_reservations() {
@@ -73,7 +73,9 @@ test_compare_and_write() {
 test_thin_provisioning() {
     lun
     dd if=/dev/urandom of="$disk" bs=1M count=8 oflag=direct status=none
-    sg_unmap --force --lba=0 --num=16384 "$disk"
+    # LIO takes 8192 blocks at a time.
+    sg_unmap --force --lba=0 --num=8192 "$disk"
+    sg_unmap --force --lba=8192 --num=8192 "$disk"
     dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp -n $((8 << 20)) - /dev/zero
     sg_write_same --lba=0 --num=64 --xferlen=512 -i /dev/urandom "$disk"
 }
