@@ -217,5 +217,7 @@ test_reservations_through_the_map() {
     mpathpersist --out --release --param-rk=0x1ab --prout-type=$registrants "$map"
     stranger_reads
     mpathpersist --out --clear --param-rk=0x1ab "$map"
+    # A unit attention tells of the end of the reservation, if the target sees it so.
+    sg_turs "${disk[0]}" || true
     says 'no registered' sg_persist -k "${disk[0]}"
 }
