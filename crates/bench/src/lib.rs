@@ -10,3 +10,4 @@ pub mod model;
 pub mod profiles;
 pub mod stats;
 pub mod system;
+pub mod verdict;
