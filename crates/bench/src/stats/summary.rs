@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Effect, Estimate, Judgement, effect, unpaired};
-use crate::model::{Results, Role, Run};
+use crate::model::{Results, Role, Run, Workload};
 
 /// A target with a workload, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -210,7 +210,9 @@ fn interleaved(
 /// Two files: what both have measured with the same target and workload. They did not run in turns.
 pub fn compare_results(before: &Results, after: &Results) -> Vec<Comparison> {
     let mut told = Vec::new();
-    for workload in &after.workloads {
+    // Of the same name and the same kind.
+    let same = |workload: &&Workload| before.workload(&workload.name) == Some(*workload);
+    for workload in after.workloads.iter().filter(same) {
         for target in &after.targets {
             for measure in Measure::ALL {
                 told.extend(apart(before, after, &target.name, &workload.name, measure));

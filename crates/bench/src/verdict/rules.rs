@@ -157,7 +157,7 @@ fn times(of: &Evidence<'_>) -> Vec<Load> {
             occupancy * outstanding as f64,
             of.iops
         );
-        let (bound, name) = (Bound::QueueDepth, "the queue depth".to_owned());
+        let (bound, name) = (Bound::QueueDepth, "the queue depth in use".to_owned());
         told.push(Load { bound, name, share: occupancy.min(1.0), how });
     }
     told

@@ -1,0 +1,66 @@
+//! The plots. Each is drawn for a screen and for a phone.
+
+mod bars;
+mod forest;
+mod latency;
+mod timeline;
+
+pub(super) use bars::bars;
+pub(super) use forest::forest;
+pub(super) use latency::{histogram, percentiles};
+pub(super) use timeline::timeline;
+
+use super::format::escape;
+use super::svg::Width;
+
+/// A plot in both widths, with its title and what has to be said to it.
+pub(super) struct Figure {
+    pub title: String,
+    pub caption: String,
+    /// Names of the series, if there are several and the plot does not name them itself.
+    pub legend: Vec<(usize, String)>,
+    pub wide: String,
+    pub narrow: String,
+}
+
+impl Figure {
+    /// Draws it twice.
+    fn new(title: &str, mut draw: impl FnMut(Width) -> String) -> Self {
+        let (wide, narrow) = (draw(Width::Wide), draw(Width::Narrow));
+        let (title, caption, legend) = (title.to_owned(), String::new(), Vec::new());
+        Self { title, caption, legend, wide, narrow }
+    }
+
+    /// As HTML.
+    pub fn html(&self) -> String {
+        let mut told = format!("<figure class=\"card\"><h3>{}</h3>", escape(&self.title));
+        if self.legend.len() > 1 {
+            told += "<ul class=\"legend\">";
+            for (series, name) in &self.legend {
+                let (mut key, series) = (super::svg::Svg::new(26.0, 12.0), *series);
+                key.line(
+                    (0.0, 6.0),
+                    (26.0, 6.0),
+                    &format!("curve s{} d{}", series % 6, series % 4),
+                );
+                key.dot((13.0, 6.0), series, name);
+                told += &format!("<li>{}{}</li>", key.finish("key", ""), escape(name));
+            }
+            told += "</ul>";
+        }
+        told += &self.wide;
+        told += &self.narrow;
+        if !self.caption.is_empty() {
+            told += &format!("<figcaption>{}</figcaption>", escape(&self.caption));
+        }
+        told + "</figure>"
+    }
+}
+
+/// The class of an SVG in this width.
+fn class(width: Width) -> &'static str {
+    match width {
+        Width::Wide => "plot wide",
+        Width::Narrow => "plot narrow",
+    }
+}
