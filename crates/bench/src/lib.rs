@@ -9,6 +9,7 @@ pub mod fio;
 pub mod model;
 pub mod profiles;
 pub mod report;
+pub mod safety;
 pub mod stats;
 pub mod system;
 pub mod verdict;
