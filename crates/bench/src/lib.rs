@@ -5,6 +5,7 @@
 //! the ceilings of each layer the verdict ([`verdict`]), and from all of it the report ([`report`]).
 #![forbid(unsafe_code)]
 
+pub mod ceiling;
 pub mod fio;
 pub mod model;
 pub mod profiles;

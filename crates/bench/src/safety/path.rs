@@ -3,7 +3,7 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::fs::{major, minor};
@@ -210,7 +210,7 @@ fn loop_of(real: &Path) -> Option<String> {
     entries.filter_map(Result::ok).find_map(|entry| {
         let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
         let name = entry.file_name().into_string().ok()?;
-        (PathBuf::from(backing.trim_end()) == real)
+        (Path::new(backing.trim_end()) == real)
             .then(|| format!("it is behind the loop device {name}: detach it first"))
     })
 }

@@ -1,0 +1,11 @@
+//! What each layer can carry, measured on the spot.
+
+mod compute;
+mod drive;
+pub mod net;
+
+pub use compute::{crc32c, memory};
+pub use drive::drive;
+
+#[cfg(test)]
+mod tests;
