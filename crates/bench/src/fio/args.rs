@@ -72,6 +72,10 @@ pub fn arguments(
     }
     if style.gtod_reduce {
         args.push("--gtod_reduce=1".to_owned());
+    } else {
+        // The whole time, from handing over to the answer: where the kernel blocks while it takes an operation, completion
+        // alone would leave out most of it.
+        args.extend(["--lat_percentiles=1".to_owned(), "--clat_percentiles=0".to_owned()]);
     }
     if workload.sync == Sync::EachWrite {
         args.push("--sync=dsync".to_owned());

@@ -33,7 +33,7 @@ fn file(prefix: &Path, kind: &str) -> String {
 
 /// The moments of a run, whose jobs wrote a line every `step` milliseconds. Empty if there are no logs, or the run was too short for a line.
 pub(super) fn timeline(prefix: &Path, step: u64) -> Vec<Moment> {
-    merge(step, &file(prefix, "bw"), &file(prefix, "iops"), &file(prefix, "clat"))
+    merge(step, &file(prefix, "bw"), &file(prefix, "iops"), &file(prefix, "lat"))
 }
 
 /// Jobs write a line each; their clocks differ by a few milliseconds.

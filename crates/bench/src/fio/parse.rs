@@ -31,8 +31,9 @@ struct Direction {
     bw_bytes: f64,
     /// Milliseconds.
     runtime: u64,
+    /// From handing over to the answer.
     #[serde(default)]
-    clat_ns: Times,
+    lat_ns: Times,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +81,7 @@ fn flow(direction: &Direction) -> Option<Flow> {
         operations: direction.total_ios,
         mib_per_s: direction.bw_bytes / f64::from(1 << 20),
         iops: direction.iops,
-        latency: latency(&direction.clat_ns),
+        latency: latency(&direction.lat_ns),
     })
 }
 

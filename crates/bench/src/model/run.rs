@@ -107,6 +107,9 @@ pub struct Process {
     /// The busiest thread's share of one processor, 0 to 1.
     #[serde(default)]
     pub busiest_thread: f64,
+    /// The part of the time in which it was ready and got no processor, 0 to 1: of the thread that waited most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<f64>,
     /// Times it gave up the processor to wait.
     #[serde(default)]
     pub voluntary_switches: u64,

@@ -1,6 +1,6 @@
 //! The page: one file that needs no network, no font and no script.
 
-mod tables;
+pub(super) mod tables;
 
 use super::format::{escape, percent};
 use super::plots::{Figure, bars, forest, histogram, percentiles, timeline};
@@ -34,7 +34,9 @@ pub fn page(results: &Results) -> String {
         machines(results),
         commands(results),
     ];
-    whole(&title, &when, &results.notes, &body.concat())
+    let notes: Vec<String> =
+        results.notes.iter().cloned().chain(tables::disturbed(results)).collect();
+    whole(&title, &when, &notes, &body.concat())
 }
 
 /// Head, body, and nothing from elsewhere.

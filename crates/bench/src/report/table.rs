@@ -44,8 +44,8 @@ pub fn table(results: &Results) -> String {
         told += &format!("{heading}  {name}: {} {} ({how})\n", number(one.value), one.unit.text());
         heading = "";
     }
-    for note in &results.notes {
-        told += &format!("\nNote: {}\n", plain(note));
+    for note in results.notes.iter().cloned().chain(super::page::tables::disturbed(results)) {
+        told += &format!("\nNote: {}\n", plain(&note));
     }
     told
 }

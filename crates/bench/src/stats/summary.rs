@@ -114,7 +114,11 @@ impl Comparison {
         let Some(effect) = self.effect else {
             return format!("too few rounds ({}) to compare", self.rounds);
         };
-        let times = |part: f64| format!("{:.2}", part + 1.0);
+        // Two digits that count, of small ratios as well.
+        let times = |part: f64| match part + 1.0 {
+            ratio if ratio < 0.1 => format!("{ratio:.3}"),
+            ratio => format!("{ratio:.2}"),
+        };
         let (low, high) = (times(effect.low), times(effect.high));
         match self.judgement {
             Judgement::Noise => format!("cannot be told from noise ({low} to {high} times)"),

@@ -69,6 +69,8 @@ pub(super) fn tree(root: &Root, pid: i32) -> Vec<i32> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Thread {
     pub ticks: u64,
+    /// Nanoseconds in which it was ready and had no processor, where the kernel counts them.
+    pub waited: Option<u64>,
     pub voluntary: u64,
     pub involuntary: u64,
 }
@@ -81,7 +83,10 @@ pub(super) fn threads(root: &Root, pid: i32) -> Vec<(i32, Thread)> {
         let (voluntary, involuntary) =
             switches(&root.text(format!("{folder}/status")).unwrap_or_default());
         let ticks = stat.user + stat.system;
-        Some((name.parse().ok()?, Thread { ticks, voluntary, involuntary }))
+        // The time on a processor, the time waiting for one, and the number of slices (sched-stats.rst).
+        let schedule = root.text(format!("{folder}/schedstat")).unwrap_or_default();
+        let waited = schedule.split_whitespace().nth(1).and_then(|text| text.parse().ok());
+        Some((name.parse().ok()?, Thread { ticks, waited, voluntary, involuntary }))
     };
     root.names(format!("proc/{pid}/task")).into_iter().filter_map(thread).collect()
 }

@@ -54,7 +54,15 @@ fn throttling_and_heat_during_a_run_are_told() {
     put(folder.path(), "proc/9/stat", "9 (srv) S 1 9 9 0 -1 0 0 0 0 0 100 50 0 0 20 0 1 0 7 0 0");
     put(folder.path(), "proc/9/cgroup", "0::/a/b\n");
     put(folder.path(), "sys/fs/cgroup/a/cpu.stat", "usage_usec 1\nnr_periods 10\nnr_throttled 2\n");
+    put(
+        folder.path(),
+        "proc/9/task/9/stat",
+        "9 (srv) S 1 9 9 0 -1 0 0 0 0 0 100 50 0 0 20 0 1 0 7 0 0",
+    );
+    put(folder.path(), "proc/9/task/9/schedstat", "1500000000 40000000 77\n");
     let watch = Watch::start(&root, &[(9, Role::Server)]);
+    std::thread::sleep(Duration::from_millis(400));
+    put(folder.path(), "proc/9/task/9/schedstat", "1600000000 140000000 99\n");
     put(
         folder.path(),
         "proc/stat",
@@ -73,6 +81,9 @@ fn throttling_and_heat_during_a_run_are_told() {
     let process = &usage.processes[0];
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     assert!((process.user_s - 50.0 / ticks).abs() < 1e-9, "{process:?}");
+    // A tenth of a second of a little more than 0.4 s.
+    let waited = process.waited.expect("the kernel says");
+    assert!((0.01..0.26).contains(&waited), "{waited}");
     assert_eq!((process.name.as_str(), process.quota_throttled), ("srv", Some(0.5)));
 }
 

@@ -129,6 +129,13 @@ struct Spent<'a> {
     after: &'a HashMap<i32, Stat>,
 }
 
+/// The part of a thread's life in which it was ready and got no processor.
+fn waited(life: &Life) -> Option<f64> {
+    let watched = (life.last.0 - life.first.0).as_secs_f64();
+    let ns = life.last.1.waited?.saturating_sub(life.first.1.waited?);
+    (watched >= LOOK.as_secs_f64()).then(|| ns as f64 / 1e9 / watched)
+}
+
 fn ticks_to_s(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
@@ -158,6 +165,7 @@ impl Spent<'_> {
             user_s: ticks_to_s(user_after.saturating_sub(user)),
             system_s: ticks_to_s(system_after.saturating_sub(system)),
             busiest_thread: lives().map(share).fold(0.0, f64::max),
+            waited: lives().filter_map(waited).max_by(f64::total_cmp),
             voluntary_switches: switches(|thread| thread.voluntary),
             involuntary_switches: switches(|thread| thread.involuntary),
             quota_throttled: None,
@@ -185,6 +193,7 @@ impl Spent<'_> {
                     user_s,
                     system_s,
                     busiest_thread: 0.0,
+                    waited: None,
                     voluntary_switches: 0,
                     involuntary_switches: 0,
                     quota_throttled: None,

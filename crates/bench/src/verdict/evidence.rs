@@ -12,6 +12,8 @@ pub struct CpuUse {
     pub busiest_thread: f64,
     /// The part of the periods in which a quota was used up.
     pub quota_throttled: f64,
+    /// The part of the time in which a thread was ready and got no processor, where the kernel counts it.
+    pub waited: Option<f64>,
 }
 
 /// What was found out besides the runs.
@@ -125,10 +127,16 @@ fn cpu_use(runs: &[&Run], role: Role) -> Option<CpuUse> {
         };
         median(&runs.iter().filter_map(figure).collect::<Vec<_>>())
     };
+    let own = |run: &&Run| {
+        let own = run.processes.iter().filter(|process| process.role == role);
+        own.filter_map(|process| process.waited).max_by(f64::total_cmp)
+    };
+    let waited = median(&runs.iter().filter_map(own).collect::<Vec<_>>());
     let most = |own: &[&Process], of: fn(&Process) -> f64| {
         own.iter().map(|process| of(process)).fold(0.0, f64::max)
     };
     Some(CpuUse {
+        waited,
         processors: per_run(&|own, seconds| {
             own.iter().map(|process| process.user_s + process.system_s).sum::<f64>() / seconds
         })?,

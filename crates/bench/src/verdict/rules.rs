@@ -11,6 +11,8 @@ const AT_LIMIT: f64 = 0.95;
 const BUSY_THREAD: f64 = 0.90;
 /// The same of all processors: the scheduler always leaves some idle.
 const BUSY_MACHINE: f64 = 0.95;
+/// All processors may be busy with what gives way to everybody else: only who waits for one so long is held back.
+const WAITED: f64 = 0.15;
 /// A quota that is used up in so many of its periods holds the program back.
 const THROTTLED: f64 = 0.3;
 /// What a run exceeds by so much was no ceiling: a cache, or a measurement that was disturbed.
@@ -107,6 +109,16 @@ fn processors(of: &Evidence<'_>) -> Vec<Load> {
         if let (used, Some(name)) = (of.others.0, &of.others.1) {
             how += &format!(" Other programs used {used:.2} of them, most of it {name}.");
         }
+        let waited = |who: &str, used: Option<super::CpuUse>| {
+            let waited = used.and_then(|used| used.waited)?;
+            Some(format!(
+                " The {who} was ready and got none for {:.0} % of the time.",
+                waited * 100.0
+            ))
+        };
+        how.extend(
+            [waited("client", of.client), waited("server", of.server)].into_iter().flatten(),
+        );
         let name = "all processors of the machine".to_owned();
         told.push(Load { bound: Bound::MachineCpu, name, share: busy, how });
     }
@@ -194,11 +206,13 @@ pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
         (Bound::MachineCpu, BUSY_MACHINE),
     ];
     // A ceiling that was measured with as few operations on their way says the same as the run itself.
-    let counts = |bound: Bound| {
-        !(few && matches!(bound, Bound::Drive | Bound::Protocol) && shallow(of, bound))
+    let counts = |bound: Bound| match bound {
+        Bound::Drive | Bound::Protocol => !(few && shallow(of, bound)),
+        Bound::MachineCpu => waits_for_processor(of),
+        _ => true,
     };
-    let near =
-        thresholds.into_iter().filter(|(bound, from)| share(*bound) >= *from && counts(*bound));
+    let near = thresholds.into_iter();
+    let near = near.filter(|(bound, from)| share(*bound) >= *from && counts(*bound));
     // A volume that stores nothing is behind the same network and processors: these have the word if they are near too.
     let key = |bound: Bound| (bound != Bound::Protocol, share(bound));
     let nearest = near.map(|(bound, _)| bound).max_by(|a, b| {
@@ -206,6 +220,12 @@ pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
         a.cmp(&b).then(share_a.total_cmp(&share_b))
     });
     refine(of, nearest, share).or_else(|| waits(of, share))
+}
+
+/// Whether client or server were ready for a while and got no processor; also if the kernel does not say.
+fn waits_for_processor(of: &Evidence<'_>) -> bool {
+    let waited = [of.client, of.server].into_iter().flatten().filter_map(|used| used.waited);
+    waited.max_by(f64::total_cmp).is_none_or(|waited| waited >= WAITED)
 }
 
 /// Whether all ceilings of this layer were measured with few operations on their way.

@@ -33,7 +33,7 @@ fn ceiling(kind: CeilingKind, value: f64, unit: Unit) -> Ceiling {
 
 /// A target that does `iops` with nothing near its ceiling.
 fn idle(workload: &Workload, iops: f64) -> Evidence<'_> {
-    let cpu = CpuUse { processors: 0.4, busiest_thread: 0.4, quota_throttled: 0.0 };
+    let cpu = CpuUse { processors: 0.4, busiest_thread: 0.4, quota_throttled: 0.0, waited: None };
     Evidence {
         target: "t",
         workload,
@@ -54,7 +54,7 @@ fn idle(workload: &Workload, iops: f64) -> Evidence<'_> {
 }
 
 fn busy(share: f64) -> Option<CpuUse> {
-    Some(CpuUse { processors: share, busiest_thread: share, quota_throttled: 0.0 })
+    Some(CpuUse { processors: share, busiest_thread: share, quota_throttled: 0.0, waited: None })
 }
 
 #[track_caller]
@@ -130,15 +130,26 @@ fn a_slow_processor_is_named_on_either_side() {
     of.client = busy(0.6);
     of.machine_busy = Some(0.99);
     of.others = (3.0, Some("cc1".into()));
-    binds(&of, Bound::MachineCpu, "the machine's processors at 99 %");
+    binds(
+        &of,
+        Bound::MachineCpu,
+        "Bound by the machine's processors: 99 % of 8 are busy, 3.0 of them with other programs",
+    );
     assert!(verdict(&of).layers[0].how.contains("most of it cc1"));
+    // What the others do in the time that nobody else wants holds nobody back.
+    of.client = Some(CpuUse { waited: Some(0.02), ..of.client.expect("it was seen") });
+    of.server = Some(CpuUse { waited: Some(0.4), ..of.server.expect("it was seen") });
+    binds(&of, Bound::MachineCpu, "other programs");
+    of.server = Some(CpuUse { waited: Some(0.03), ..of.server.expect("it was seen") });
+    assert_eq!(verdict(&of).bound, None);
 }
 
 #[test]
 fn a_quota_is_named() {
     let load = load(4096, 32);
     let mut of = idle(&load, 20_000.0);
-    of.server = Some(CpuUse { processors: 0.25, busiest_thread: 0.25, quota_throttled: 0.9 });
+    of.server =
+        Some(CpuUse { processors: 0.25, busiest_thread: 0.25, quota_throttled: 0.9, waited: None });
     binds(&of, Bound::Quota, "used up in 90 % of its periods");
 }
 

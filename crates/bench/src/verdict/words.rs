@@ -62,6 +62,13 @@ pub(super) fn sentence(of: &Evidence<'_>, bound: Option<Bound>, layers: &[Load])
         ),
         Bound::DriveLatency => waits("the drive's"),
         Bound::NetworkLatency => waits("the way there and back"),
+        Bound::MachineCpu => {
+            let others = match of.others.0 {
+                used if used >= 0.1 => format!(", {used:.1} of them with other programs"),
+                _ => String::new(),
+            };
+            format!("{head}: {} of {} are busy{others}", percent(share), of.cpus)
+        }
         Bound::Quota => format!("{head}: it was used up in {} of its periods", percent(share)),
         Bound::Throttling => {
             let (what, times) = of.throttled.clone().unwrap_or_default();

@@ -4,6 +4,9 @@ use crate::model::{Process, Results, Role, Run, System};
 use crate::report::format::{escape, iops, number, percent, time};
 use crate::stats::{Estimate, median};
 
+/// Other programs that use so many processors can have changed the figures.
+const DISTURBED: f64 = 0.2;
+
 /// A table that scrolls by itself where it is too wide; the first columns are names, the others figures.
 fn table(heads: &[(&str, bool)], rows: &str) -> String {
     let head = |(name, figure): &(&str, bool)| {
@@ -154,6 +157,18 @@ fn slowed(systems: &[&System]) -> String {
     }
     let times: u64 = systems.iter().flat_map(|system| &system.throttled).map(|one| one.times).sum();
     if times == 0 { "no".to_owned() } else { format!("{times} times") }
+}
+
+/// Said at the head of the report if what else ran can have changed the figures.
+pub(in crate::report) fn disturbed(results: &Results) -> Option<String> {
+    let seconds: f64 = results.runs.iter().map(|run| run.seconds).sum();
+    let all = results.runs.iter().flat_map(|run| &run.others);
+    let used: f64 =
+        all.map(|process| process.user_s + process.system_s).sum::<f64>() / seconds.max(1e-3);
+    let runs: Vec<&Run> = results.runs.iter().collect();
+    (used >= DISTURBED).then(|| {
+        format!("The machine was not idle: other programs used {used:.1} processors meanwhile, most of it {}.", others(&runs))
+    })
 }
 
 /// The three programs that used most.
