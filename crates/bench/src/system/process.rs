@@ -9,10 +9,12 @@ use super::Root;
 pub(super) struct Stat {
     pub name: String,
     pub parent: i32,
-    /// Clock ticks in user space, children that were waited for among them.
+    /// Clock ticks in user space.
     pub user: u64,
     /// Clock ticks in the kernel.
     pub system: u64,
+    /// The same of children that have ended and were waited for: of their whole lives.
+    pub children: (u64, u64),
     /// When it began, in clock ticks since the boot: tells it from another one with the same number.
     pub began: u64,
 }
@@ -27,8 +29,9 @@ pub(super) fn stat(text: &str) -> Option<Stat> {
     Some(Stat {
         name: name.to_owned(),
         parent: fields.get(1)?.parse().ok()?,
-        user: field(14)? + field(16)?,
-        system: field(15)? + field(17)?,
+        user: field(14)?,
+        system: field(15)?,
+        children: (field(16)?, field(17)?),
         began: field(22)?,
     })
 }

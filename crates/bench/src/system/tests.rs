@@ -16,7 +16,8 @@ fn names_of_processes_may_hold_brackets() {
     let text = "42 (a) R 7 (x) S 1 42 42 0 -1 4194304 1 0 0 0 11 22 3 4 20 0 1 0 900 1 1";
     let stat = process::stat(text).expect("it is one");
     assert_eq!((stat.name.as_str(), stat.parent), ("a) R 7 (x", 1));
-    assert_eq!((stat.user, stat.system, stat.began), (14, 26, 900));
+    assert_eq!((stat.user, stat.system, stat.began), (11, 22, 900));
+    assert_eq!(stat.children, (3, 4));
     assert_eq!(process::stat("42 (short) S 1"), None);
     let status = "Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t7\n";
     assert_eq!(process::switches(status), (5, 7));

@@ -145,7 +145,9 @@ impl Spent<'_> {
     fn tree(&self, pid: i32, role: Role, seen: &Seen) -> Option<Process> {
         let sum = |all: &HashMap<i32, Stat>| {
             let members = seen.members.iter().filter_map(|pid| all.get(pid));
-            members.fold((0, 0), |(user, system), stat| (user + stat.user, system + stat.system))
+            members.fold((0, 0), |(user, system), stat| {
+                (user + stat.user + stat.children.0, system + stat.system + stat.children.1)
+            })
         };
         let name = &self.after.get(&pid).or_else(|| self.before.get(&pid))?.name;
         let ((user, system), (user_after, system_after)) = (sum(self.before), sum(self.after));
@@ -180,7 +182,7 @@ impl Spent<'_> {
                 continue;
             }
             let known = self.before.get(pid).filter(|before| before.began == stat.began);
-            // Children that were waited for come in here: a process that just appeared has its own time only.
+            // Without children that have ended: they may have worked before the watch began.
             let (user, system) = known.map_or((0, 0), |before| (before.user, before.system));
             let user_s = ticks_to_s(stat.user.saturating_sub(user));
             let system_s = ticks_to_s(stat.system.saturating_sub(system));
