@@ -10,6 +10,7 @@ pub mod fio;
 pub mod model;
 pub mod profiles;
 pub mod report;
+pub mod runner;
 pub mod safety;
 pub mod stats;
 pub mod system;

@@ -94,6 +94,13 @@ impl<'a> Fio<'a> {
         model::Command { what, line: shell(line) }
     }
 
+    /// The command that makes and fills the files of a workload. Workloads with the same one have the same files.
+    pub fn layout(&self, workload: &Workload) -> model::Command {
+        let line = args::layout(workload, self.place);
+        let line = shell(std::iter::once("fio".to_owned()).chain(line));
+        model::Command { what: format!("the files in {}", self.place.path().display()), line }
+    }
+
     /// Makes and fills the files that the workload reads, so that no read finds a hole. Does nothing where files are there
     /// already.
     ///
