@@ -3,13 +3,15 @@
 pub(super) mod tables;
 
 use super::format::{escape, percent};
-use super::plots::{Figure, bars, forest, histogram, percentiles, timeline};
+use super::plots::{Figure, bars, curves, forest, histogram, percentiles, timeline};
 use crate::model::{Load, Results, Unit, Verdict};
 use crate::stats::{Comparison, Measure};
 
 const STYLE: &str = include_str!("style.css");
 /// So many verdicts and workloads are shown at once; the others are one touch away.
 const OPEN: usize = 4;
+/// More workloads than these are too many for a bar each.
+const MANY: usize = 8;
 
 /// The results as a page.
 pub fn page(results: &Results) -> String {
@@ -118,8 +120,16 @@ fn verdict(verdict: &Verdict) -> String {
 
 fn overview(results: &Results) -> String {
     let plots = grid(&cards([bars(results, Unit::MibPerS), bars(results, Unit::Iops)]));
+    // Of many workloads the curves say more than a bar for each.
+    let plots = match results.workloads.len() {
+        many if many > MANY => {
+            format!("<details><summary>A bar for each workload</summary>{plots}</details>")
+        }
+        _ => plots,
+    };
+    let curves = grid(&cards(curves(results).into_iter().map(Some)));
     let table = tables::summaries(results);
-    section("Results", &format!("{plots}{table}"))
+    section("Results", &format!("{curves}{plots}{table}"))
 }
 
 pub(super) fn comparisons(results: &Results, title: &str) -> String {
@@ -166,7 +176,8 @@ fn details(results: &Results) -> String {
                 "<p class=\"soft\">The tool did not look at the clock (gtod_reduce): there are no latencies.</p>"
             }
         };
-        let open = if at < OPEN { " open" } else { "" };
+        let few = results.workloads.len() <= MANY;
+        let open = if few && at < OPEN { " open" } else { "" };
         let name = escape(&load.name);
         body += &format!("<details{open}><summary>{name}</summary>{none}{plots}</details>");
     }

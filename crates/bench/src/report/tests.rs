@@ -153,6 +153,31 @@ fn rounds(factor: f64) -> Results {
     results
 }
 
+/// Workloads that differ in one parameter make a curve; two of them, or what differs in two, make none.
+#[test]
+fn a_sweep_has_curves() {
+    let mut results = small();
+    let (load, runs) = (results.workloads.remove(0), std::mem::take(&mut results.runs));
+    for (depth, block) in [(1, 4096), (8, 4096), (64, 4096), (8, 16_384), (1, 65_536)] {
+        let mut load = load.clone();
+        (load.depth, load.block_bytes) = (depth, block);
+        load.name = load.words();
+        for run in &runs {
+            let mut run = run.clone();
+            run.workload.clone_from(&load.name);
+            results.runs.push(run);
+        }
+        results.workloads.push(load);
+    }
+    (results.ceilings, results.verdicts) = (Vec::new(), Vec::new());
+    results.summarise();
+    let all = super::plots::curves(&results);
+    let titles: Vec<&str> = all.iter().map(|figure| figure.title.as_str()).collect();
+    assert_eq!(titles, ["Queue depth: 4k random reads"]);
+    assert!(all[0].wide.contains("served, queue depth 64: 8,100 IOPS"), "{}", all[0].wide);
+    balanced(&page(&results));
+}
+
 #[test]
 fn two_files_are_compared_by_name() {
     let (before, after) = (rounds(1.0), rounds(2.0));

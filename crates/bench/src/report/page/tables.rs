@@ -75,7 +75,8 @@ pub(super) fn summaries(results: &Results) -> String {
     let all = table(&heads, &rows);
     match results.summaries.len() {
         0 => String::new(),
-        _ => format!("<details open><summary>All figures</summary>{all}</details>"),
+        few if few <= 24 => format!("<details open><summary>All figures</summary>{all}</details>"),
+        _ => format!("<details><summary>All figures</summary>{all}</details>"),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The plots. Each is drawn for a screen and for a phone.
 
 mod bars;
+mod curves;
 mod forest;
 mod latency;
 mod timeline;
 
 pub(super) use bars::bars;
+pub(super) use curves::curves;
 pub(super) use forest::forest;
 pub(super) use latency::{histogram, percentiles};
 pub(super) use timeline::timeline;
