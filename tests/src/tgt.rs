@@ -1,13 +1,14 @@
 //! Debian's `tgtd`: the peer of the benchmark, and a target to develop this harness with.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use tempfile::TempDir;
 
+use crate::data::scratch;
 use crate::process::{self, Running, leashed};
 use crate::server::{free_port, url};
 
@@ -17,8 +18,8 @@ pub const TARGET: &str = "iqn.2026-11.local.lunet:peer";
 /// LUN 0 is tgt's controller, so the volumes begin here.
 pub const FIRST_LUN: u16 = 1;
 
-/// tgtd names its control socket by a number of its own, 0 to 32767. Free TCP ports lie in 32768 to 60999 by default.
-const CONTROL_MASK: u16 = 0x7fff;
+/// Where tgtd and tgtadm look for the name of the control socket. Its own place is for root only.
+const CONTROL: &str = "TGT_IPC_SOCKET";
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -33,21 +34,24 @@ pub const TUNED: [(&str, &str); 5] = [
 
 /// A running `tgtd` with one target. Killed when dropped.
 pub struct Tgt {
+    // Dropped first, and so killed before the directory of its socket goes.
     process: Running,
     port: u16,
-    control: String,
+    control: PathBuf,
+    _directory: TempDir,
 }
 
 impl Tgt {
-    /// Serves `files` as LUN 1, 2 .. of [`TARGET`] on a free port, with these negotiation settings. Needs root.
+    /// Serves `files` as LUN 1, 2 .. of [`TARGET`] on a free port, with these negotiation settings.
     pub fn start(files: &[&Path], settings: &[(&str, &str)], core: Option<usize>) -> Result<Tgt> {
         // tgtd cannot pick a port itself. Another process may take this one in between; then tgtd fails to start.
         let port = free_port()?;
+        let directory = scratch("lunet-tgt-")?;
+        let control = directory.path().join("control");
         let mut command = leashed(core);
-        let control = (port & CONTROL_MASK).to_string();
-        command.args(["tgtd", "-f", "-C", &control]);
-        command.args(["--iscsi", &format!("portal=127.0.0.1:{port}")]);
-        let mut tgt = Tgt { process: Running::spawn(&mut command)?, port, control };
+        command.args(["tgtd", "-f", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        let process = Running::spawn(command.env(CONTROL, &control))?;
+        let mut tgt = Tgt { process, port, control, _directory: directory };
         tgt.wait_until_it_answers()?;
         tgt.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET])?;
         for (lun, file) in (FIRST_LUN..).zip(files) {
@@ -86,7 +90,7 @@ impl Tgt {
 
     fn admin(&self, arguments: &[&str]) -> Result<()> {
         let mut command = Command::new("tgtadm");
-        command.args(["-C", &self.control, "--lld", "iscsi"]).args(arguments);
+        command.args(["--lld", "iscsi"]).args(arguments).env(CONTROL, &self.control);
         process::output(&mut command, LIMIT).map(drop)
     }
 
@@ -101,16 +105,6 @@ impl Tgt {
                 bail!("tgtd does not come up: {last}\n{}", self.process.stderr.text());
             }
             thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Tgt {
-    fn drop(&mut self) {
-        // A killed tgtd leaves its socket behind. Both names may be missing, which is as good.
-        let _ = self.process.kill();
-        for suffix in ["", ".lock"] {
-            let _ = fs::remove_file(format!("/var/run/tgtd/socket.{}{suffix}", self.control));
         }
     }
 }
