@@ -8,7 +8,8 @@ use crate::facts::parse::sorted;
 use crate::source::Source;
 
 const SYS: &str = "/sys/kernel/config/target";
-const QUEUE_DEPTH_MAX: i64 = 128;
+/// `TA_DEFAULT_CMDSN_DEPTH_MAX` of the kernel.
+const QUEUE_DEPTH_MAX: i64 = 512;
 
 /// Reads all iSCSI targets: one for each group of portals.
 pub(super) fn read(source: &dyn Source) -> Vec<Target> {
