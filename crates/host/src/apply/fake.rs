@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use super::machine::{Fault, Kept, Machine};
 use crate::source::{Command, Output, Source, Tree};
 
+/// How the name of a file ends that was not finished.
+const NEW: &str = ".lunet-new";
+
 /// The machine.
 #[derive(Default)]
 pub struct Fake {
@@ -212,7 +215,13 @@ impl Machine for Fake {
     }
 
     fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault> {
-        self.gate()?;
+        let was_dead = self.dead.get();
+        self.gate().inspect_err(|_| {
+            // A kill in the middle leaves the new file beside the old one.
+            if self.dead.get() && !was_dead && kept.is_some() {
+                self.tree.borrow_mut().file(&format!("{path}{NEW}"), "half\n");
+            }
+        })?;
         self.check(path)?;
         match kept {
             Some(kept) => {
@@ -221,6 +230,14 @@ impl Machine for Fake {
                 self.modes.borrow_mut().insert(path.to_owned(), kept.mode);
             }
             None => self.tree.borrow_mut().remove(path),
+        }
+        Ok(())
+    }
+
+    fn tidy(&self, path: &str) -> Result<(), Fault> {
+        if self.read(&format!("{path}{NEW}")).is_some() {
+            self.gate()?;
+            self.tree.borrow_mut().remove(&format!("{path}{NEW}"));
         }
         Ok(())
     }

@@ -116,7 +116,8 @@ impl Journal {
         let path = Self::path(directory);
         let wrong = |what: &str| Fault(format!("the journal {path} cannot be written: {what}"));
         if self.layers.is_empty() {
-            return machine.put(&path, None).map_err(|fault| wrong(&fault.0));
+            let taken = machine.tidy(&path).and_then(|()| machine.put(&path, None));
+            return taken.map_err(|fault| wrong(&fault.0));
         }
         let bytes = serde_json::to_vec_pretty(self).map_err(|error| wrong(&error.to_string()))?;
         let kept = Kept { bytes, mode: 0o600 };

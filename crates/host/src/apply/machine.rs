@@ -46,6 +46,12 @@ pub trait Machine {
     /// It cannot be written.
     fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault>;
 
+    /// Takes away what a `put` that was killed has left beside the file.
+    ///
+    /// # Errors
+    /// It is there and cannot be removed.
+    fn tidy(&self, path: &str) -> Result<(), Fault>;
+
     /// Takes a directory away if it is empty.
     fn prune(&self, directory: &str);
 
@@ -126,6 +132,10 @@ impl Machine for LiveMachine {
         replace(Path::new(path), kept).map_err(|error| words(&error))
     }
 
+    fn tidy(&self, path: &str) -> Result<(), Fault> {
+        remove(&beside(&real(Path::new(path)))).map_err(|error| words(&error))
+    }
+
     fn prune(&self, directory: &str) {
         // It stays if somebody has put something there.
         let _ = fs::remove_dir(directory);
@@ -149,25 +159,39 @@ impl Machine for LiveMachine {
     }
 }
 
+/// A link, as /etc/default/grub may be one, stays a link: what is behind it is meant.
+fn real(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Where a file is written before it takes its place.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".lunet-new");
+    path.with_file_name(name)
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Writes beside the file, then renames; the directory is made if it is missing.
 fn replace(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
-    // A link, as /etc/default/grub may be one, stays a link.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = real(path);
     let directory = path.parent().unwrap_or(Path::new("/"));
     let Some(kept) = kept else {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove(&path)?;
         return match File::open(directory) {
             Ok(directory) => directory.sync_all(),
             Err(_) => Ok(()),
         };
     };
     fs::create_dir_all(directory)?;
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".lunet-new");
-    let beside: PathBuf = directory.join(name);
+    let beside = beside(&path);
     let write = || {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;

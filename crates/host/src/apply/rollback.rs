@@ -21,6 +21,7 @@ pub struct RolledBack {
 /// The journal cannot be read or written.
 pub fn rollback(machine: &dyn Machine, state: &str) -> Result<RolledBack, Fault> {
     let Some(mut journal) = Journal::read(machine, state)? else {
+        machine.tidy(&Journal::path(state))?;
         return Ok(RolledBack::default());
     };
     journal.state = State::RollingBack;

@@ -224,6 +224,7 @@ impl Step {
             }
             Self::File { path, before, new_directory, .. } => {
                 let before = before.as_ref().map(Kept::from);
+                machine.tidy(path)?;
                 if machine.get(path)? != before {
                     machine.put(path, before.as_ref())?;
                 }

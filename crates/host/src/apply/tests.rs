@@ -1,5 +1,5 @@
 use super::fake::Fake;
-use super::{ApplyError, Content, Journal, Kept, Machine, Options, STATE, State};
+use super::{ApplyError, Content, Journal, Kept, LiveMachine, Machine, Options, STATE, State};
 use super::{apply, rollback, script, verify};
 use crate::plan::{Item, Plan, Verdict, now};
 use crate::rules::{Effect, Profile, Setting};
@@ -324,6 +324,26 @@ fn the_limit_of_the_cache_is_taken_back_although_zero_means_nothing_to_it() {
     let json = serde_json::to_string(&journal).expect("plain");
     assert!(json.contains("\"via\":\"17179869184\""), "{json}");
     assert_eq!(journal.state, State::Applied);
+}
+
+#[test]
+fn a_file_is_replaced_whole_and_what_a_kill_leaves_is_taken_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = |file: &str| folder.path().join(file).display().to_string();
+    std::os::unix::fs::symlink(name("file"), name("link")).expect("a link");
+    let kept = Kept { bytes: b"one\n".to_vec(), mode: 0o640 };
+    LiveMachine.put(&name("file"), Some(&kept)).expect("it can");
+    // As a kill in the middle would leave it.
+    std::fs::write(name("file.lunet-new"), "ha").expect("it can");
+    LiveMachine.tidy(&name("link")).expect("it can");
+    LiveMachine.tidy(&name("link")).expect("nothing is left");
+    assert!(!folder.path().join("file.lunet-new").exists());
+    let two = Kept { bytes: b"two\n".to_vec(), ..kept };
+    LiveMachine.put(&name("link"), Some(&two)).expect("it can");
+    assert!(folder.path().join("link").is_symlink());
+    assert_eq!(LiveMachine.get(&name("file")), Ok(Some(two)));
+    LiveMachine.put(&name("file"), None).expect("it can");
+    assert_eq!(LiveMachine.get(&name("file")), Ok(None));
 }
 
 #[test]
