@@ -4,10 +4,12 @@
 set -Eeuo pipefail
 trap 'echo "    failed: $BASH_COMMAND (line $LINENO of ${FUNCNAME[0]:-the script})"' ERR
 
-# ZFS as a package would have it, so that modprobe.d counts.
-extra=/lib/modules/$(uname -r)/extra
-[ -e "$extra/zfs.ko" ] || { mkdir -p "$extra" && cp /host/*.ko "$extra/" && depmod; }
-modprobe zfs
+# ZFS, if the guest has it, as a package would have it, so that modprobe.d counts.
+if [ -e /host/zfs.ko ]; then
+    extra=/lib/modules/$(uname -r)/extra
+    [ -e "$extra/zfs.ko" ] || { mkdir -p "$extra" && cp /host/*.ko "$extra/" && depmod; }
+    modprobe zfs
+fi
 sysctl --system >/dev/null 2>&1 || true
 modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0
 for unit in /etc/systemd/system/lunet-*.service; do
