@@ -1,10 +1,11 @@
 //! `lunet sessions` and `lunet stats` tell what really happens.
 
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::SHORT;
-use lunet_e2e::process::output;
+use lunet_e2e::process::{Running, output, run};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 use serde_json::Value;
@@ -82,5 +83,67 @@ fn without_a_server_there_is_one_plain_sentence() -> Result<()> {
     let finished = lunet_e2e::process::run(&mut command, SHORT)?;
     ensure!(finished.status.and_then(|s| s.code()) == Some(1), "{}", finished.describe());
     ensure!(finished.stderr.lines().count() == 1, "{}", finished.describe());
+    Ok(())
+}
+
+#[test]
+fn stats_can_be_followed() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let data = server.directory().context("the server has no directory of its own")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.args(["stats", "--follow", "--interval", "200ms", "--json", "--data"]).arg(data);
+    let mut follow = Running::spawn(&mut command)?;
+    let mut session = Session::open(&Login::new(server.portal(), DEMO_TARGET))?;
+    session.settle(0)?;
+    let deadline = Instant::now() + SHORT;
+    let (mut seen, mut read) = (0, 0.0);
+    while read == 0.0 {
+        for _ in 0..20 {
+            session.read(0, 0, 16, 512)?;
+        }
+        let whole =
+            |text: &str| text.lines().nth(seen).filter(|_| text.ends_with('\n')).map(str::to_owned);
+        let line = follow.stdout.find(deadline, whole).context("no line")?;
+        let line: Value = serde_json::from_str(&line)?;
+        let rates = &line["rates"];
+        let volume = &rates["volumes"][0];
+        ensure!(volume["name"] == "demo" && rates["seconds"].as_f64() >= Some(0.2), "{line:#}");
+        ensure!(rates["shards"].as_array().is_some_and(|shards| !shards.is_empty()), "{line:#}");
+        read += volume["read"]["bytes_per_second"].as_f64().context("no rate")?;
+        seen += 1;
+    }
+    session.logout()?;
+    server.stop()?;
+    // And it says why there is no more.
+    let status = follow.wait(SHORT)?.context("it goes on without a server")?;
+    ensure!(status.code() == Some(1), "{status}");
+    ensure!(follow.stderr.whole_text().contains("no lunet is running"));
+    Ok(())
+}
+
+#[test]
+fn top_draws_on_a_terminal_and_leaves_at_q() -> Result<()> {
+    let server = Serve::demo("64M").start()?;
+    let data = server.directory().context("the server has no directory of its own")?;
+    let lunet = lunet_binary()?;
+    let no_terminal = run(Command::new(&lunet).arg("top").arg("--data").arg(data), SHORT)?;
+    ensure!(no_terminal.describe().contains("needs a terminal"), "{}", no_terminal.describe());
+    // util-linux's `script` gives it a terminal, on which somebody strikes a key once the volume is there.
+    let seen = data.join("seen");
+    let line = format!(
+        "(until [ -e '{0}' ]; do sleep 0.1; done; printf q) | script -qec \"stty cols 120 rows 30; '{1}' top --data '{2}'\" /dev/null",
+        seen.display(),
+        lunet.display(),
+        data.display()
+    );
+    let mut command = Command::new("timeout");
+    let mut top = Running::spawn(command.args(["60", "bash", "-c", &line]).env("TERM", "xterm"))?;
+    let deadline = Instant::now() + SHORT;
+    let drawn = top.stdout.find(deadline, |text| text.contains("demo").then_some(()));
+    ensure!(drawn.is_some(), "{}{}", top.stdout.text(), top.stderr.text());
+    std::fs::write(&seen, "")?;
+    let status = top.wait(SHORT)?.context("it goes on after q")?;
+    ensure!(status.success(), "{status}: {}", top.stdout.text());
+    server.stop()?;
     Ok(())
 }

@@ -15,3 +15,4 @@ pub mod serve;
 pub mod signals;
 pub mod tables;
 pub mod units;
+pub mod watch;

@@ -46,7 +46,9 @@ enum Command {
     /// Show who is connected to a running lunet
     Sessions(cli::Ask),
     /// Show what a running lunet has done, for each volume
-    Stats(cli::Ask),
+    Stats(cli::Stats),
+    /// Watch a running lunet: volumes, sessions and shards, with their rates
+    Top(cli::Top),
     /// Say why this machine, or a target, is slow or at risk
     ///
     /// Exit code 0: nothing found; 1: findings; 2: could not look.
@@ -91,8 +93,9 @@ fn main() -> ExitCode {
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),
         Command::Sessions(ask) => cli::answer(&ask, &Request::Sessions, tables::sessions),
+        Command::Stats(options) => cli::stats(&options),
+        Command::Top(options) => cli::top(&options),
         Command::Doctor(options) => cli::doctor(&options),
-        Command::Stats(ask) => cli::answer(&ask, &Request::Stats, tables::stats),
         Command::Tune { command } => cli::tune(command),
     };
     match result {

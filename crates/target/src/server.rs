@@ -217,6 +217,7 @@ impl Handle {
             driver: self.driver,
             shards: core.mailboxes().len(),
             sessions: core.registry.len(),
+            loads: shards.iter().map(|shard| shard.load).collect(),
             protocol,
             volumes,
         }

@@ -30,6 +30,8 @@ pub struct VolumeCount {
     errors: u64,
     copied: u64,
     latency: [Histogram<u64>; 2],
+    /// Commands at work; known in a report only.
+    in_flight: usize,
 }
 
 impl Default for VolumeCount {
@@ -37,7 +39,7 @@ impl Default for VolumeCount {
         // 1 us to a minute with two digits: about 20 KiB each.
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
         let latency = [histogram(), histogram()];
-        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, copied: 0, latency }
+        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, copied: 0, latency, in_flight: 0 }
     }
 }
 
@@ -57,6 +59,11 @@ impl VolumeCount {
         self.copied += bytes;
     }
 
+    /// For a report: the same, with the commands at work.
+    pub fn with(&self, in_flight: usize) -> Self {
+        Self { in_flight, ..self.clone() }
+    }
+
     fn add(&mut self, other: &Self) {
         for kind in 0..KINDS {
             self.ops[kind] += other.ops[kind];
@@ -64,6 +71,7 @@ impl VolumeCount {
         }
         self.errors += other.errors;
         self.copied += other.copied;
+        self.in_flight += other.in_flight;
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
             // Same bounds on both sides: adding cannot fail.
             let _ = sum.add(part);
@@ -78,6 +86,29 @@ pub struct ShardStats {
     pub volumes: Vec<(String, VolumeCount)>,
     /// The shard's own figures.
     pub protocol: Protocol,
+    /// What it has on its hands.
+    pub load: ShardLoad,
+}
+
+/// What a shard has on its hands, and what it has used so far.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ShardLoad {
+    /// Its number.
+    pub shard: usize,
+    /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
+    pub cpu_us: u64,
+    /// How often it has waited for events.
+    pub waits: u64,
+    /// Operations given to the kernel.
+    pub operations: u64,
+    /// Connections right now.
+    pub connections: usize,
+    /// Commands at work right now, those without an initiator included.
+    pub commands_in_flight: usize,
+    /// Bytes of buffer memory in use right now.
+    pub buffer_used_bytes: usize,
+    /// Bytes of buffer memory.
+    pub buffer_bytes: usize,
 }
 
 /// Counts of the protocol: what went wrong, and how often.
@@ -155,6 +186,8 @@ pub struct Stats {
     pub shards: usize,
     /// How many sessions there are, discovery sessions included.
     pub sessions: usize,
+    /// Each shard.
+    pub loads: Vec<ShardLoad>,
     /// Protocol counts of all shards.
     pub protocol: Protocol,
     /// Each volume.
@@ -182,6 +215,8 @@ pub struct VolumeStats {
     pub copied_bytes: u64,
     /// Commands that ended with CHECK CONDITION, unit attentions apart.
     pub errors: u64,
+    /// Commands at work right now.
+    pub commands_in_flight: usize,
 }
 
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being
@@ -245,6 +280,7 @@ fn volume_stats(sum: &VolumeCount, (name, size): &(String, u64)) -> VolumeStats 
         others: sum.ops[Kind::Other as usize],
         copied_bytes: sum.copied,
         errors: sum.errors,
+        commands_in_flight: sum.in_flight,
     }
 }
 
@@ -296,6 +332,12 @@ pub struct SessionInfo {
     pub connected_seconds: u64,
     /// Commands at work right now.
     pub commands_in_flight: usize,
+    /// SCSI commands received so far.
+    pub commands: u64,
+    /// Bytes of data sent to the initiator so far.
+    pub read_bytes: u64,
+    /// Bytes of data received from it so far.
+    pub written_bytes: u64,
     /// Every negotiated key with its value, digests among them.
     pub keys: Vec<(&'static str, String)>,
 }

@@ -5,6 +5,7 @@ mod doctor;
 mod target;
 mod tune;
 mod volume;
+mod watch;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub use doctor::{Doctor, run as doctor};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
 pub use volume::{VolumeCommand, run as volume};
+pub use watch::{Stats, Top, stats, top};
 
 /// Which lunet.
 #[derive(Args)]
@@ -43,9 +45,12 @@ pub struct Ask {
 }
 
 impl Where {
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| control::default_path(&self.data))
+    }
+
     fn ask(&self, request: &Request) -> Result<Value> {
-        let path = self.socket.clone().unwrap_or_else(|| control::default_path(&self.data));
-        Ok(control::ask(&path, request)?)
+        Ok(control::ask(&self.socket(), request)?)
     }
 
     /// Has something changed, and says what was done.
@@ -77,14 +82,13 @@ pub fn answer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to standard output; a reader that has seen enough, as `head` has, is no error.
-pub fn print(text: &str) -> Result<()> {
+/// Prints to standard output. A reader that has seen enough, as `head` has, is no error, but false.
+pub fn print(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 

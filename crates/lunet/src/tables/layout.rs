@@ -2,17 +2,17 @@
 
 /// Rows of cells; the first cell of a row is set to the left, the others to the right.
 #[derive(Debug, Default)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// Appends the rows to `out`, each indented by two spaces.
-    pub(super) fn write(&self, out: &mut String) {
+    pub(crate) fn write(&self, out: &mut String) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let wide = |column: usize| {
             let width = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
@@ -53,7 +53,7 @@ pub(super) fn wrap(out: &mut String, words: impl IntoIterator<Item = String>, wi
 }
 
 /// `text` without what could steer a terminal: names come from the network.
-pub(super) fn harmless(text: &str) -> String {
+pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

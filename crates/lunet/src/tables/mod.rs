@@ -1,6 +1,6 @@
 //! Answers of the control socket as text for people.
 
-mod layout;
+pub(crate) mod layout;
 mod sessions;
 mod stats;
 mod targets;

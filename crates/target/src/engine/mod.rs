@@ -137,7 +137,11 @@ impl Engine {
     /// The counts of every volume in the world, by name.
     pub fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
         let served = self.volumes.iter().filter(|(slot, _)| self.world.volume(*slot).is_some());
-        served.map(|(_, volume)| (volume.core.name.clone(), volume.count.clone())).collect()
+        let counts = served.map(|(slot, volume)| {
+            let in_flight = self.tasks.iter().filter(|(_, task)| task.volume == slot).count();
+            (volume.core.name.clone(), volume.count.with(in_flight))
+        });
+        counts.collect()
     }
 
     /// Tasks at work, abandoned ones included.

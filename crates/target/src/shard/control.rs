@@ -3,10 +3,12 @@
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::Shard;
 use crate::conn::Phase;
 use crate::mail::Mail;
-use crate::stats::{SessionInfo, ShardStats};
+use crate::stats::{SessionInfo, ShardLoad, ShardStats};
 
 /// How long the last flush may take before the shard gives it up.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
@@ -45,7 +47,23 @@ impl Shard {
         for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.phase != Phase::Closed) {
             protocol.add_counters(conn.proto.counters());
         }
-        let _ = reply.try_send(ShardStats { volumes: self.engine.volume_counts(), protocol });
+        let load = self.load();
+        let _ = reply.try_send(ShardStats { volumes: self.engine.volume_counts(), protocol, load });
+    }
+
+    fn load(&self) -> ShardLoad {
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let (counters, arena) = (self.engine.ring.counters(), self.engine.ring.arena());
+        ShardLoad {
+            shard: self.number,
+            cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
+            waits: counters.waits,
+            operations: counters.operations,
+            connections: self.engine.connections,
+            commands_in_flight: self.engine.tasks_at_work(),
+            buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),
+            buffer_bytes: arena.total_bytes(),
+        }
     }
 
     fn sessions(&self) -> Vec<SessionInfo> {
@@ -62,6 +80,9 @@ impl Shard {
             shard: self.number,
             connected_seconds: self.engine.now.saturating_sub(session.since).as_secs(),
             commands_in_flight: conn.tasks.iter().flatten().count(),
+            commands: conn.proto.counters().commands,
+            read_bytes: conn.proto.counters().bytes_in,
+            written_bytes: conn.proto.counters().bytes_out,
             keys: conn.proto.negotiated().pairs(),
         })
         .collect()

@@ -1,0 +1,77 @@
+//! `lunet top`, `lunet stats`
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use clap::Args;
+use lunet::control::Request;
+use lunet::watch::{self, lines::lines, rates};
+use lunet::{tables, units};
+
+use super::{Ask, Where, answer, print};
+
+/// How `lunet stats` shows what was done.
+#[derive(Args)]
+pub struct Stats {
+    #[command(flatten)]
+    ask: Ask,
+    /// Go on: print what was done in each interval, until it is interrupted
+    #[arg(long)]
+    follow: bool,
+    /// Length of an interval [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = interval, requires = "follow", default_value = "1s", hide_default_value = true)]
+    interval: Duration,
+}
+
+/// What `lunet top` shows, and how often.
+#[derive(Args)]
+pub struct Top {
+    #[command(flatten)]
+    place: Where,
+    /// Time between two looks [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s", hide_default_value = true)]
+    interval: Duration,
+}
+
+/// `lunet stats`
+pub fn stats(options: &Stats) -> Result<ExitCode> {
+    if !options.follow {
+        return answer(&options.ask, &Request::Stats, tables::stats);
+    }
+    let path = options.ask.place.socket();
+    let mut before = watch::look(&path)?;
+    loop {
+        thread::sleep(options.interval);
+        let after = watch::look(&path)?;
+        // Of a server that was started anew there is nothing to say yet.
+        if let Some(rates) = rates::between(&before, &after) {
+            let seconds =
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let text = if options.ask.json {
+                format!("{}\n", serde_json::json!({ "time": seconds, "rates": rates }))
+            } else {
+                lines(&rates, &format!("{} UTC", units::date(seconds)))
+            };
+            if !print(&text)? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        before = after;
+    }
+}
+
+/// `lunet top`
+pub fn top(options: &Top) -> Result<ExitCode> {
+    watch::terminal::top(&options.place.socket(), options.interval)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text)?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) {
+        return Err("write a time from 100ms to 1h".to_owned());
+    }
+    Ok(time)
+}
