@@ -82,8 +82,13 @@ pub fn answer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints to standard output. A reader that has seen enough, as `head` has, is no error, but false.
-pub fn print(text: &str) -> Result<bool> {
+/// Prints to standard output. A reader that has seen enough, as `head` has, is no error.
+pub fn print(text: &str) -> Result<()> {
+    print_more(text).map(drop)
+}
+
+/// The same; false if the reader has seen enough.
+fn print_more(text: &str) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

@@ -10,7 +10,7 @@ use lunet::control::Request;
 use lunet::watch::{self, lines::lines, rates};
 use lunet::{tables, units};
 
-use super::{Ask, Where, answer, print};
+use super::{Ask, Where, answer, print_more};
 
 /// How `lunet stats` shows what was done.
 #[derive(Args)]
@@ -54,7 +54,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
             } else {
                 lines(&rates, &format!("{} UTC", units::date(seconds)))
             };
-            if !print(&text)? {
+            if !print_more(&text)? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
