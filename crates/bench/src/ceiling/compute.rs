@@ -27,13 +27,19 @@ fn ceiling(kind: CeilingKind, name: &str, bytes_per_second: f64, how: String) ->
     }
 }
 
-/// How much memory all processors copy together. A copy reads and writes each byte.
-pub fn memory(time: Duration) -> Ceiling {
+/// Bytes that all processors together copied for each second, and how many threads did so.
+pub fn copies(time: Duration) -> (f64, usize) {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let rate = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| copies(time))).collect();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| copy(time))).collect();
         workers.into_iter().filter_map(|worker| worker.join().ok()).sum()
     });
+    (rate, threads)
+}
+
+/// How much memory all processors copy together. A copy reads and writes each byte.
+pub fn memory(time: Duration) -> Ceiling {
+    let (rate, threads) = copies(time);
     let how = format!(
         "{threads} threads copied blocks of 32 MiB for {} ms: each byte is read and written once",
         time.as_millis()
@@ -41,7 +47,7 @@ pub fn memory(time: Duration) -> Ceiling {
     ceiling(CeilingKind::Memory, "memory", rate, how)
 }
 
-fn copies(time: Duration) -> f64 {
+fn copy(time: Duration) -> f64 {
     let from = vec![1u8; BLOCK];
     let mut to = vec![0u8; BLOCK];
     // The kernel gives the pages at the first touch.

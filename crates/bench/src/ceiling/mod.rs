@@ -4,7 +4,7 @@ mod compute;
 mod drive;
 pub mod net;
 
-pub use compute::{crc32c, memory};
+pub use compute::{copies, crc32c, memory};
 pub use drive::drive;
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ impl Runner<'_> {
             let pairs: Vec<(f64, f64)> =
                 without.iter().copied().zip(with.iter().copied()).collect();
             let effect = effect(&pairs);
-            let judgement = effect.map_or(Judgement::Noise, |effect| effect.judge());
+            let judgement = effect.map_or(Judgement::Noise, Judgement::from);
             Worth { name: name.to_owned(), effect, judgement, kept: false }
         };
         for (name, with) in self.names.iter().zip(&runs[1..]) {
