@@ -79,7 +79,7 @@ fn verdicts(results: &Results) -> String {
     if first.is_empty() {
         return String::new();
     }
-    let mut body = format!("<div class=\"grid\">{}</div>", first.concat());
+    let mut body = format!("{}<div class=\"grid\">{}</div>", tally(results), first.concat());
     if !rest.is_empty() {
         body += &format!(
             "<details><summary>{} more</summary><div class=\"grid\">{}</div></details>",
@@ -88,6 +88,25 @@ fn verdicts(results: &Results) -> String {
         );
     }
     section("What binds", &body)
+}
+
+/// Of many verdicts: how often what binds.
+fn tally(results: &Results) -> String {
+    if results.verdicts.len() <= MANY {
+        return String::new();
+    }
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for verdict in &results.verdicts {
+        let name = verdict.bound.map_or("cannot be told", crate::model::Bound::name);
+        match counts.iter_mut().find(|(have, _)| *have == name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((name, 1)),
+        }
+    }
+    counts.sort_by(|a, b| b.1.cmp(&a.1));
+    let each = counts.iter().map(|(name, count)| format!("{name} {count}"));
+    let each = each.collect::<Vec<_>>().join(", ");
+    format!("<p>Of {} runs: {each}.</p>", results.verdicts.len())
 }
 
 fn verdict(verdict: &Verdict) -> String {
@@ -149,6 +168,9 @@ pub(super) fn comparisons(results: &Results, title: &str) -> String {
             escape(&few.other),
             escape(&few.words())
         );
+    }
+    if results.workloads.len() > MANY {
+        body = format!("<details><summary>Ratios of all workloads</summary>{body}</details>");
     }
     section(title, &body)
 }
