@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::model::{self, Role, Run, Workload};
-use crate::profiles::Style;
-use crate::system::{Root, Watch};
+use crate::profiles::{Engine, Style};
+use crate::system::{Root, Watch, has_children};
 
 pub use args::{arguments, shell};
 pub use place::Place;
@@ -57,6 +57,8 @@ pub struct Fio<'a> {
 /// How far a run is: seconds that have passed, and seconds in all.
 pub type Progress<'a> = &'a mut dyn FnMut(f64, f64);
 
+/// Where the kernel does not name children, fio is taken to run after this, in seconds.
+const SLOW_START: f64 = 0.5;
 /// fio may take so much longer than its run time, for the layout of files and outstanding I/O.
 const GRACE: Duration = Duration::from_secs(60);
 /// Laying out files may take so long.
@@ -123,23 +125,42 @@ impl<'a> Fio<'a> {
         let mut args = arguments(workload, self.place, self.style, Some(logs.prefix()));
         args.push("--output-format=json+".to_owned());
         let all = workload.seconds + workload.ramp_seconds;
-        let (mut watch, mut usage) = (None, None);
+        let (mut begun, mut watch, mut usage) = (None, None, None);
         let limit = Duration::from_secs_f64(all) + GRACE;
+        let root = Root::default();
         let told = child::watched(&args, limit, self.stop, &mut |moment| match moment {
             child::Moment::Runs { pid, passed } => {
-                if watch.is_none() && passed >= workload.ramp_seconds {
-                    watch = Some(Watch::start(&Root::default(), &self.concerned(pid)));
+                // fio starts for a while; when there are jobs, it begins.
+                if begun.is_none() && (passed >= SLOW_START || has_children(&root, pid)) {
+                    begun = Some(passed);
                 }
-                progress(passed.min(all), all);
+                let ran = begun.map_or(0.0, |begun| passed - begun);
+                if begun.is_some()
+                    && usage.is_none()
+                    && watch.is_none()
+                    && ran >= workload.ramp_seconds
+                {
+                    watch = Some(Watch::start(&root, &self.concerned(pid)));
+                }
+                // And it ends for a while, in which nothing is moved.
+                if ran >= all {
+                    usage = usage.take().or_else(|| watch.take().map(Watch::finish));
+                }
+                progress(ran.min(all), all);
             }
             // fio is a zombie now: its own and its children's time can still be read.
-            child::Moment::Ended => usage = watch.take().map(Watch::finish),
+            child::Moment::Ended => {
+                usage = usage.take().or_else(|| watch.take().map(Watch::finish))
+            }
         })?;
         let mut run = parse::results(&told)?;
         run.workload.clone_from(&workload.name);
         run.timeline = logs::timeline(logs.prefix(), args::log_ms(workload));
         if let Some(usage) = usage {
             run.processes = usage.processes;
+            if self.style.engine == Engine::Libaio {
+                own_time(&told, &mut run);
+            }
             run.others = usage.others;
             run.system = Some(usage.system);
         }
@@ -149,6 +170,16 @@ impl<'a> Fio<'a> {
     fn concerned(&self, fio: i32) -> Vec<(i32, Role)> {
         let servers = self.servers.iter().map(|pid| (*pid, Role::Server));
         std::iter::once((fio, Role::Client)).chain(servers).collect()
+    }
+}
+
+/// What fio's jobs say of their own processor time is exact for the time that they measured, as long as no other threads work for
+/// them.
+fn own_time(told: &str, run: &mut Run) {
+    let Some(own) = parse::own_time(told) else { return };
+    for client in run.processes.iter_mut().filter(|process| process.role == Role::Client) {
+        (client.user_s, client.system_s) = (own.user_s, own.system_s);
+        client.busiest_thread = own.job_share;
     }
 }
 

@@ -75,6 +75,35 @@ pub(super) fn results(told: &str) -> Result<Run, FioError> {
     })
 }
 
+/// The processor time of all jobs in the time that they measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct OwnTime {
+    pub user_s: f64,
+    pub system_s: f64,
+    /// The part of one processor that a job used, 0 to 1: the mean of the jobs, which all do the same.
+    pub job_share: f64,
+}
+
+/// What fio measured of itself. `None` if it does not say.
+pub(super) fn own_time(told: &str) -> Option<OwnTime> {
+    #[derive(Deserialize)]
+    struct Cpu {
+        usr_cpu: f64,
+        sys_cpu: f64,
+        /// Milliseconds, of all jobs together.
+        job_runtime: f64,
+    }
+    #[derive(Deserialize)]
+    struct Times {
+        jobs: Vec<Cpu>,
+    }
+    let times: Times = serde_json::from_str(&told[told.find('{')?..]).ok()?;
+    let cpu = times.jobs.first().filter(|cpu| cpu.job_runtime > 0.0)?;
+    let seconds = cpu.job_runtime / 1e3;
+    let (user_s, system_s) = (cpu.usr_cpu / 100.0 * seconds, cpu.sys_cpu / 100.0 * seconds);
+    Some(OwnTime { user_s, system_s, job_share: (cpu.usr_cpu + cpu.sys_cpu) / 100.0 })
+}
+
 fn flow(direction: &Direction) -> Option<Flow> {
     (direction.total_ios > 0).then(|| Flow {
         bytes: direction.io_bytes,

@@ -166,6 +166,15 @@ fn engines_and_words_are_for_a_shell() {
 }
 
 #[test]
+fn processor_time_is_that_of_all_jobs() {
+    let told = r#"note {"jobs": [{"usr_cpu": 2.5, "sys_cpu": 22.5, "job_runtime": 6000}]}"#;
+    let own = parse::own_time(told).expect("it says");
+    assert!((own.user_s - 0.15).abs() < 1e-9 && (own.system_s - 1.35).abs() < 1e-9, "{own:?}");
+    assert!((own.job_share - 0.25).abs() < 1e-9, "{own:?}");
+    assert_eq!(parse::own_time(r#"{"jobs": [{"usr_cpu": 2.5}]}"#), None);
+}
+
+#[test]
 fn output_that_is_none_is_refused() {
     for told in ["", "fio: oops", "{\"jobs\": []}", "{\"jobs\": [{}]}"] {
         assert!(matches!(parse::results(told), Err(FioError::Output(_))), "{told}");

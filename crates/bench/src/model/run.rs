@@ -124,6 +124,8 @@ pub struct Process {
 /// The machine while it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct System {
+    /// How long it and the processes were watched, in seconds: processor times are of this time.
+    pub watched_s: f64,
     /// Its processors.
     pub cpus: u32,
     /// Busy processor time of all that there was, 0 to 1.
@@ -178,6 +180,12 @@ impl Run {
     /// Operations per second in both directions together.
     pub fn iops(&self) -> f64 {
         self.flows().map(|flow| flow.iops).sum()
+    }
+
+    /// How long the processes were watched, in seconds.
+    pub fn watched_s(&self) -> f64 {
+        let watched = self.system.as_ref().map_or(self.seconds, |system| system.watched_s);
+        watched.max(1e-3)
     }
 
     /// GiB that were moved in both directions together.

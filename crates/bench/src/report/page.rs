@@ -103,7 +103,7 @@ fn tally(results: &Results) -> String {
             None => counts.push((name, 1)),
         }
     }
-    counts.sort_by(|a, b| b.1.cmp(&a.1));
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let each = counts.iter().map(|(name, count)| format!("{name} {count}"));
     let each = each.collect::<Vec<_>>().join(", ");
     format!("<p>Of {} runs: {each}.</p>", results.verdicts.len())

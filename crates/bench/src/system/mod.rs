@@ -23,6 +23,11 @@ impl Default for Root {
     }
 }
 
+/// Whether a process has children, as far as the kernel says.
+pub(crate) fn has_children(root: &Root, pid: i32) -> bool {
+    process::tree(root, pid).len() > 1
+}
+
 impl Root {
     /// /proc and /sys in this directory.
     pub fn new(path: impl Into<PathBuf>) -> Self {

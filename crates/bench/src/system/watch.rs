@@ -20,8 +20,6 @@ const MOST_OTHERS: usize = 8;
 /// What was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
-    /// How long was watched, in seconds.
-    pub seconds: f64,
     /// The processes that take part.
     pub processes: Vec<Process>,
     /// What else ran.
@@ -97,7 +95,8 @@ impl Watch {
         }
         let own: Vec<i32> = seen.iter().flat_map(|seen| seen.members.iter().copied()).collect();
         let others = spent.others(&own, seconds);
-        Usage { seconds, processes, others, system: system(&self.before, &after) }
+        let system = System { watched_s: seconds, ..system(&self.before, &after) };
+        Usage { processes, others, system }
     }
 }
 
@@ -232,6 +231,7 @@ fn system(before: &Counters, after: &Counters) -> System {
         unreadable.push("throttling".to_owned());
     }
     System {
+        watched_s: 0.0,
         cpus: u32::try_from(after.each.len()).unwrap_or(u32::MAX),
         busy: part(busy, &before.together, &after.together),
         busiest_cpu: each.map(|(before, after)| part(busy, before, after)).fold(0.0, f64::max),

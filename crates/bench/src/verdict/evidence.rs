@@ -123,7 +123,7 @@ fn cpu_use(runs: &[&Run], role: Role) -> Option<CpuUse> {
         let figure = |run: &&Run| {
             let own: Vec<&Process> =
                 run.processes.iter().filter(|process| process.role == role).collect();
-            (!own.is_empty()).then(|| of(&own, run.seconds.max(1e-3)))
+            (!own.is_empty()).then(|| of(&own, run.watched_s()))
         };
         median(&runs.iter().filter_map(figure).collect::<Vec<_>>())
     };
@@ -149,8 +149,7 @@ fn cpu_use(runs: &[&Run], role: Role) -> Option<CpuUse> {
 
 fn others(runs: &[&Run]) -> (f64, Option<String>) {
     let time = |process: &Process| process.user_s + process.system_s;
-    let each =
-        runs.iter().map(|run| run.others.iter().map(time).sum::<f64>() / run.seconds.max(1e-3));
+    let each = runs.iter().map(|run| run.others.iter().map(time).sum::<f64>() / run.watched_s());
     let used = median(&each.collect::<Vec<_>>()).unwrap_or(0.0);
     let all = runs.iter().flat_map(|run| &run.others);
     let busiest = all.max_by(|a, b| time(a).total_cmp(&time(b)));

@@ -162,7 +162,7 @@ fn slowed(systems: &[&System]) -> String {
 
 /// Said at the head of the report if what else ran can have changed the figures.
 pub(in crate::report) fn disturbed(results: &Results) -> Option<String> {
-    let seconds: f64 = results.runs.iter().map(|run| run.seconds).sum();
+    let seconds: f64 = results.runs.iter().map(Run::watched_s).sum();
     let all = results.runs.iter().flat_map(|run| &run.others);
     let used: f64 =
         all.map(|process| process.user_s + process.system_s).sum::<f64>() / seconds.max(1e-3);
@@ -174,7 +174,7 @@ pub(in crate::report) fn disturbed(results: &Results) -> Option<String> {
 
 /// The three programs that used most.
 fn others(runs: &[&Run]) -> String {
-    let seconds: f64 = runs.iter().map(|run| run.seconds).sum();
+    let seconds: f64 = runs.iter().map(|run| run.watched_s()).sum();
     let mut used: Vec<(&str, f64)> = Vec::new();
     let time = |process: &Process| process.user_s + process.system_s;
     for process in runs.iter().flat_map(|run| &run.others) {
