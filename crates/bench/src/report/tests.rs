@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::format::{escape, iops, mark, number, plain, shortened, time};
 use super::svg::{Log, marks};
 use super::*;
@@ -201,4 +203,44 @@ fn two_files_are_compared_by_name() {
         "{:?}",
         both.notes
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the figures are, and however few: the page holds, and each coordinate is a number.
+    #[test]
+    fn any_figures_make_a_page(
+        rates in prop::collection::vec((0.0..1e12f64, 0.0..1e12f64, 0u64..1 << 50), 4),
+        counts in prop::collection::vec((1u64..1 << 40, 1u64..1 << 30), 1..30),
+        timeline in prop::collection::vec((0.0..1e6f64, 0.0..1e9f64), 0..6),
+        ceiling in 0.0..1e15f64,
+    ) {
+        let mut results = small();
+        for (run, (mib_per_s, iops, bytes)) in results.runs.iter_mut().zip(rates) {
+            let read = run.read.as_mut().expect("it reads");
+            (read.mib_per_s, read.iops, read.bytes) = (mib_per_s, iops, bytes);
+            read.latency = crate::model::Latency::of(counts.iter().copied());
+            run.timeline = timeline
+                .iter()
+                .map(|(at_s, rate)| crate::model::Moment { at_s: *at_s, read_mib_per_s: *rate, ..Default::default() })
+                .collect();
+        }
+        results.ceilings[0].value = ceiling;
+        crate::model::check(&results).expect("it makes sense");
+        results.summarise();
+        results.verdicts = crate::verdict::verdicts(&results, &|_, _| Default::default());
+        let page = page(&results);
+        prop_assert!(!page.contains("NaN") && !page.contains(">inf") && !page.contains("\"inf"));
+        balanced(&page);
+        prop_assert!(!table(&results).contains("NaN"));
+    }
+
+    #[test]
+    fn escaped_text_has_no_markup(text in any::<String>()) {
+        let told = escape(&text);
+        prop_assert!(!told.contains(['<', '>', '"', '\'']));
+        prop_assert!(told.chars().all(|c| !c.is_control()));
+        prop_assert!(plain(&text).chars().all(|c| !c.is_control()));
+    }
 }

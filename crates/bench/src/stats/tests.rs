@@ -118,3 +118,23 @@ fn a_great_effect_is_seen_either_way() {
     assert_eq!(unpaired(&b, &a).expect("six").judge(), Judgement::Less);
     assert!(unpaired(&a[..3], &b[..3]).is_none());
 }
+
+proptest::proptest! {
+    #[test]
+    fn estimates_hold_their_median(figures in proptest::collection::vec(0.0..1e12f64, 1..60)) {
+        let one = Estimate::of(&figures).expect("some");
+        proptest::prop_assert!(one.min <= one.low && one.low <= one.median);
+        proptest::prop_assert!(one.median <= one.high && one.high <= one.max && one.mad >= 0.0);
+    }
+
+    /// Swapped, an effect turns round; with the same factor on all pairs, it grows by that.
+    #[test]
+    fn effects_turn_round(pairs in proptest::collection::vec((1.0..1e6f64, 1.0..1e6f64), 6..40)) {
+        let there = effect(&pairs).expect("enough");
+        let turned: Vec<(f64, f64)> = pairs.iter().map(|(a, b)| (*b, *a)).collect();
+        let back = effect(&turned).expect("enough");
+        let same = |a: f64, b: f64| ((a + 1.0) * (b + 1.0) - 1.0).abs() < 1e-6;
+        proptest::prop_assert!(same(there.mean, back.mean) && same(there.low, back.high), "{there:?} {back:?}");
+        proptest::prop_assert!(there.low <= there.mean && there.mean <= there.high);
+    }
+}

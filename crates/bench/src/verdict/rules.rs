@@ -14,7 +14,7 @@ const BUSY_MACHINE: f64 = 0.95;
 /// All processors may be busy with what gives way to everybody else: only who waits for one so long is held back.
 const WAITED: f64 = 0.15;
 /// A quota that is used up in so many of its periods holds the program back.
-const THROTTLED: f64 = 0.3;
+const THROTTLED: f64 = 0.2;
 /// What a run exceeds by so much was no ceiling: a cache, or a measurement that was disturbed.
 const NO_CEILING: f64 = 1.25;
 /// The part of an operation's time that makes a layer the one that it waits for.
@@ -147,8 +147,10 @@ fn times(of: &Evidence<'_>) -> Vec<Load> {
     let mut told = Vec::new();
     let cycle = of.cycle_us();
     let mut part = |bound, name: &str, us: Option<f64>, what: &str| {
-        let Some(us) = us.filter(|us| *us > 0.0) else { return };
-        let share = (us / cycle).min(1.0);
+        // What takes longer alone than the whole was measured at a worse moment.
+        let credible = |us: &f64| *us > 0.0 && *us <= cycle * NO_CEILING;
+        let Some(us) = us.filter(credible).map(|us| us.min(cycle)) else { return };
+        let share = us / cycle;
         let how = format!(
             "{us:.0} of the {cycle:.0} us that an operation takes are {what} ({:.0} %).",
             share * 100.0
