@@ -78,6 +78,10 @@ impl Latency {
         merged.mean_us = sum / count as f64;
         merged.min_us = parts.iter().map(|part| part.min_us).fold(f64::INFINITY, f64::min);
         merged.max_us = parts.iter().map(|part| part.max_us).fold(0.0, f64::max);
+        // The middle of the last bucket may lie beyond what is really the slowest.
+        for at in &mut merged.percentiles {
+            at.us = at.us.clamp(merged.min_us, merged.max_us.max(merged.min_us));
+        }
         Some(merged)
     }
 

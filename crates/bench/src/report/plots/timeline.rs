@@ -108,10 +108,20 @@ fn draw(lines: &[Line], ceilings: &[(String, f64)], most: f64, width: Width) -> 
             svg.dot((x(at.0), y(at.2)), line.series, &title);
         }
     }
-    for (name, value) in ceilings {
-        svg.line((LEFT, y(*value)), (width.px() - RIGHT, y(*value)), "ceiling");
-        let text = format!("{name}: {}", number(*value));
-        svg.text(width.px() - RIGHT - 2.0, y(*value) - 4.0, "c e", &text);
+    let mut labels: Vec<(f64, &str, f64)> =
+        ceilings.iter().map(|(name, value)| (y(*value), name.as_str(), *value)).collect();
+    labels.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut last, mut right) = (f64::NEG_INFINITY, true);
+    for (y, name, value) in labels {
+        svg.line((LEFT, y), (width.px() - RIGHT, y), "ceiling");
+        let text = format!("{name}: {}", number(value));
+        // Labels that would lie on each other stand at opposite ends.
+        right = y - last >= 14.0 || !right;
+        last = y;
+        match right {
+            true => svg.text(width.px() - RIGHT - 2.0, y - 4.0, "c e", &text),
+            false => svg.text(LEFT + 44.0, y - 4.0, "c", &text),
+        }
     }
     svg.finish(class(width), "Lines: throughput over time, for each target")
 }
