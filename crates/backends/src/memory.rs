@@ -75,7 +75,7 @@ pub(crate) fn room(buf: &mut Option<Payload>, len: u64) -> Option<&mut [u8]> {
     match buf {
         Some(Payload::Buf(buf)) => buf.get_mut(..len as usize),
         Some(Payload::Bytes(bytes)) => bytes.get_mut(..len as usize),
-        Some(Payload::Mapped(_)) | None => None,
+        Some(Payload::Mapped(_) | Payload::Shared(_)) | None => None,
     }
 }
 

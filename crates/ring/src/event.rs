@@ -46,6 +46,11 @@ impl RxBufs {
         self.payload.as_ref().map_or(0, |(_, range)| range.len())
     }
 
+    /// No room at all: the buffers of a receive that throws away what comes.
+    pub(crate) fn none() -> Self {
+        Self { payload: None, scratch: Box::new([]), scratch_limit: 0 }
+    }
+
     /// Bytes that fit in all.
     pub fn room(&self) -> usize {
         self.payload_len() + self.scratch_limit

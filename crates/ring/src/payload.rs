@@ -1,6 +1,7 @@
 //! Data on its way out, wherever it lies.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use crate::{Buf, Mapped};
 
@@ -16,6 +17,8 @@ pub enum Payload {
     Mapped(Mapped),
     /// Plain bytes: parameter data and the like.
     Bytes(Vec<u8>),
+    /// Plain bytes that many chains of this thread send, and that nobody changes meanwhile.
+    Shared(Rc<[u8]>),
 }
 
 impl Payload {
@@ -25,6 +28,7 @@ impl Payload {
             Self::Buf(buf) => buf.len(),
             Self::Mapped(mapped) => mapped.len(),
             Self::Bytes(bytes) => bytes.len(),
+            Self::Shared(bytes) => bytes.len(),
         }
     }
 
@@ -42,6 +46,7 @@ impl Payload {
         match self {
             Self::Buf(buf) => each(&buf[range]),
             Self::Bytes(bytes) => each(&bytes[range]),
+            Self::Shared(bytes) => each(&bytes[range]),
             Self::Mapped(mapped) => {
                 let mut chunk = [0; CHUNK];
                 let mut at = range.start;
@@ -61,6 +66,7 @@ impl Payload {
             Self::Buf(buf) => buf.start().as_ptr(),
             Self::Mapped(mapped) => mapped.start(),
             Self::Bytes(bytes) => bytes.as_ptr(),
+            Self::Shared(bytes) => bytes.as_ptr(),
         }
     }
 }
@@ -83,6 +89,12 @@ impl From<Vec<u8>> for Payload {
     }
 }
 
+impl From<Rc<[u8]>> for Payload {
+    fn from(bytes: Rc<[u8]>) -> Self {
+        Self::Shared(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -99,7 +111,9 @@ mod tests {
         let region = RegionRef::new(Arc::new(Region::new(1 << 20).expect("a small mapping")));
         region.region().write(777, &data);
         let mapped = region.map(777..777 + data.len() as u64);
-        for payload in [Payload::from(buf), Payload::from(mapped), Payload::from(data.clone())] {
+        let shared: Rc<[u8]> = Rc::from(data.as_slice());
+        let all = [Payload::from(buf), mapped.into(), data.clone().into(), shared.into()];
+        for payload in all {
             assert_eq!(payload.len(), data.len());
             for range in [0..data.len(), 3..4099, 5000..5000] {
                 let mut seen = Vec::new();

@@ -170,6 +170,19 @@ impl Ring {
         }
     }
 
+    /// Receives at most `len` bytes and throws them away in the kernel, without a copy: for
+    /// programs that measure how fast the other side is. Counts as a receive, and ends in an
+    /// [`Event::Received`] with empty buffers; it may end short. TCP only.
+    pub fn discard_recv(&mut self, id: SocketId, len: usize, token: Token) {
+        let refused = match len {
+            0 => Err((RxBufs::none(), libc::EINVAL)),
+            _ => driver!(self, d => d.discard_recv(id, len, token)),
+        };
+        if let Err((bufs, errno)) = refused {
+            self.ready.push(Event::Received { token, bufs, result: Err(errno) });
+        }
+    }
+
     /// Sends a whole chain. At most one send per socket is in flight.
     pub fn send(&mut self, id: SocketId, mut chain: TxChain, token: Token) {
         if chain.is_empty() {

@@ -53,6 +53,43 @@ fn a_receive_fills_the_payload_range_first_and_then_the_scratch_bytes(config: Co
     assert_eq!(l.received().2, Ok(36));
 }
 
+fn what_is_thrown_away_is_counted_and_what_follows_is_kept(config: Config) {
+    const LEN: usize = 3 << 20;
+    let (mut peer, ours) = tcp_pair();
+    let mut l = Loop::new(&config);
+    let id = l.add(ours);
+    l.ring.discard_recv(id, LEN, Token(1));
+    assert!(l.poll().is_none(), "nothing was sent yet");
+    let writer = thread::spawn(move || {
+        peer.write_all(&vec![1; LEN]).expect("loopback");
+        peer.write_all(b"kept").expect("loopback");
+        peer
+    });
+    let mut left = LEN;
+    while left > 0 {
+        let (token, bufs, result) = l.received();
+        let n = result.expect("received");
+        assert_eq!((token, bufs.room()), (Token(1), 0));
+        assert!((1..=left).contains(&n), "{n} of {left}");
+        left -= n;
+        if left > 0 {
+            l.ring.discard_recv(id, left, Token(1));
+        }
+    }
+    l.ring.recv(id, scratch(100), Token(2));
+    let (_, bufs, result) = l.received();
+    assert_eq!((result, &bufs.scratch[..4]), (Ok(4), &b"kept"[..]));
+    drop(writer.join().expect("the writer ends"));
+    l.ring.discard_recv(id, 1, Token(3));
+    assert_eq!(l.received().2, Ok(0), "the end of the stream");
+    l.ring.discard_recv(id, 0, Token(4));
+    assert_eq!(l.received().2, Err(libc::EINVAL));
+    l.ring.discard_recv(id, 1, Token(5));
+    l.ring.recv(id, scratch(1), Token(6));
+    let ends = [l.received(), l.received()].map(|(token, _, result)| (token.0, result));
+    assert!(ends.contains(&(6, Err(libc::EBUSY))), "{ends:?}");
+}
+
 fn a_receive_waits_for_data_that_comes_later(config: Config) {
     let (mut peer, ours) = tcp_pair();
     ours.set_nonblocking(true).expect("a socket");
@@ -287,6 +324,7 @@ fn many_sockets_on_a_short_queue_lose_nothing(config: Config) {
 
 for_each_driver!(
     a_receive_fills_the_payload_range_first_and_then_the_scratch_bytes,
+    what_is_thrown_away_is_counted_and_what_follows_is_kept,
     a_receive_waits_for_data_that_comes_later,
     a_long_chain_reaches_a_slow_reader_whole,
     what_the_peer_has_taken_in_is_known,

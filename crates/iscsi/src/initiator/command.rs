@@ -48,6 +48,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         let expected = match &mut command.data {
             Data::None => 0,
             Data::Read(buf) => buf.as_mut().len(),
+            Data::Discard(len) => *len as usize,
             Data::Write(data) => data.as_ref().len(),
         };
         match u32::try_from(expected) {
@@ -70,7 +71,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         };
         let opening = match &command.data {
             Data::Write(_) => self.opening(expected as usize),
-            Data::None | Data::Read(_) => Opening::default(),
+            Data::None | Data::Read(_) | Data::Discard(_) => Opening::default(),
         };
         let mut pdu = command_pdu(&command, expected, opening);
         pdu.ahs_words = (ahs.len() / 4) as u8;
@@ -80,7 +81,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             token: command.token,
             lun: command.lun,
             cmd_sn,
-            reads: matches!(command.data, Data::Read(_)),
+            reads: matches!(command.data, Data::Read(_) | Data::Discard(_)),
             expected,
             data: command.data,
             moved: opening.unsolicited as u32,
@@ -148,7 +149,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
 fn command_pdu<R, W>(command: &Command<'_, R, W>, expected: u32, opening: Opening) -> ScsiCommand {
     let direction = match command.data {
         Data::None => 0,
-        Data::Read(_) => READ,
+        Data::Read(_) | Data::Discard(_) => READ,
         Data::Write(_) => WRITE,
     };
     let complete = if opening.unsolicited == opening.immediate { FINAL } else { 0 };

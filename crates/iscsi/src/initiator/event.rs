@@ -14,6 +14,8 @@ pub enum Data<R, W> {
     None,
     /// Data-In fills this buffer.
     Read(R),
+    /// So many bytes of Data-In are taken and thrown away: for measurements.
+    Discard(u32),
     /// This data is sent.
     Write(W),
 }

@@ -6,7 +6,8 @@
 //! then unanswered comes back as [`Outcome::Lost`]. Bidirectional commands are not supported.
 //!
 //! Buffers stay the caller's: `R` is what a read fills, `W` is what a write sends. Data-In can be
-//! received straight into `R` (see [`Connection::take_rx_target`]).
+//! received straight into `R` (see [`Connection::take_rx_target`]), or be thrown away without being
+//! looked at (see [`Connection::discardable`]).
 
 mod chap;
 mod command;

@@ -1,5 +1,6 @@
 //! The received stream: headers, data segments and digests.
 
+use super::task::Task;
 use super::{Connection, Cx, Data, Error, Tag, Transmit};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::pdu::{BHS_LEN, BasicHeader, Bhs, Opcode, padding};
@@ -91,6 +92,36 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
                 task.data = other;
                 None
             }
+        }
+    }
+
+    /// How many of the next bytes of the stream belong to a read whose data is thrown away. They need
+    /// not be shown: it is enough to tell with [`rx_discarded`](Self::rx_discarded) how many
+    /// came. 0 with data digests, which have to be computed.
+    #[must_use]
+    pub fn discardable(&self) -> usize {
+        let Part::Data(Sink::Task(tag, _)) = self.rx.part else { return 0 };
+        match self.tasks.get(tag) {
+            Some(Task::Command(task))
+                if matches!(task.data, Data::Discard(_)) && !self.framing.data_digest =>
+            {
+                self.rx.len - self.rx.got
+            }
+            _ => 0,
+        }
+    }
+
+    /// `n` bytes came and were thrown away, at most as many as
+    /// [`discardable`](Self::discardable) has said.
+    pub fn rx_discarded<T: Transmit<W>>(&mut self, n: usize, cx: &mut Cx<'_, R, W, T>) {
+        let n = n.min(self.discardable());
+        if n == 0 {
+            return;
+        }
+        self.heard = cx.now;
+        self.rx.got += n;
+        if let Err(error) = self.end_of_data(cx) {
+            self.fail(error, cx.events);
         }
     }
 
@@ -202,11 +233,14 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             Sink::Collect => self.rx.collected.extend_from_slice(piece),
             Sink::Task(tag, offset) => {
                 let (_, task) = self.tasks.command(tag.number())?;
-                let Data::Read(buf) = &mut task.data else {
-                    return Err(Error::BufferNotReturned);
-                };
-                let start = offset + self.rx.got;
-                buf.as_mut()[start..start + used].copy_from_slice(piece);
+                match &mut task.data {
+                    Data::Read(buf) => {
+                        let start = offset + self.rx.got;
+                        buf.as_mut()[start..start + used].copy_from_slice(piece);
+                    }
+                    Data::Discard(_) => {}
+                    Data::None | Data::Write(_) => return Err(Error::BufferNotReturned),
+                }
             }
         }
         if self.framing.data_digest {

@@ -8,9 +8,17 @@ use super::{Epoll, Kind};
 use crate::sys;
 use crate::{Event, RxBufs, SocketId, Token, TxChain};
 
+/// A receive that is queued.
+struct Recv {
+    bufs: RxBufs,
+    token: Token,
+    /// Bytes to be thrown away; 0: the buffers are to be filled.
+    discard: usize,
+}
+
 pub(super) struct Socket {
     fd: OwnedFd,
-    recv: Option<(RxBufs, Token)>,
+    recv: Option<Recv>,
     send: Option<(TxChain, Token)>,
     /// There may be something to receive.
     readable: bool,
@@ -56,7 +64,7 @@ impl Epoll {
         self.poll.remove(socket.fd.as_raw_fd());
         sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);
         let result = libc::ECANCELED;
-        if let Some((bufs, token)) = socket.recv {
+        if let Some(Recv { bufs, token, .. }) = socket.recv {
             self.ended.push(Event::Received { token, bufs, result: Err(result) });
         }
         if let Some((chain, token)) = socket.send {
@@ -70,12 +78,25 @@ impl Epoll {
         bufs: RxBufs,
         token: Token,
     ) -> Result<(), (RxBufs, i32)> {
+        self.queue_recv(id, Recv { bufs, token, discard: 0 })
+    }
+
+    pub(crate) fn discard_recv(
+        &mut self,
+        id: SocketId,
+        len: usize,
+        token: Token,
+    ) -> Result<(), (RxBufs, i32)> {
+        self.queue_recv(id, Recv { bufs: RxBufs::none(), token, discard: len })
+    }
+
+    fn queue_recv(&mut self, id: SocketId, recv: Recv) -> Result<(), (RxBufs, i32)> {
         match self.sockets.get_mut(id.0) {
-            None => Err((bufs, libc::EBADF)),
-            Some(Socket { failed: Some(errno), .. }) => Err((bufs, *errno)),
-            Some(Socket { recv: Some(_), .. }) => Err((bufs, libc::EBUSY)),
+            None => Err((recv.bufs, libc::EBADF)),
+            Some(Socket { failed: Some(errno), .. }) => Err((recv.bufs, *errno)),
+            Some(Socket { recv: Some(_), .. }) => Err((recv.bufs, libc::EBUSY)),
             Some(socket) => {
-                socket.recv = Some((bufs, token));
+                socket.recv = Some(recv);
                 if socket.readable {
                     self.attempts.push((Attempt::Recv, id.0.index));
                 }
@@ -129,18 +150,23 @@ impl Epoll {
 
     fn try_recv(&mut self, index: u32, events: &mut Vec<Event>) {
         let Some(socket) = self.sockets.at(index) else { return };
-        let Some((bufs, _)) = &mut socket.recv else { return };
+        let Some(Recv { bufs, discard, .. }) = &mut socket.recv else { return };
         if !socket.readable {
             return;
         }
         self.counters.operations += 1;
-        let room = bufs.room();
+        let room = if *discard > 0 { *discard } else { bufs.room() };
         let (mut vectors, count) = bufs.vectors();
         let mut message = sys::empty_message();
         message.msg_iov = vectors.as_mut_ptr();
         message.msg_iovlen = count as _;
         let fd = socket.fd.as_raw_fd();
         let result = sys::retry(|| {
+            if *discard > 0 {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+                // SAFETY: with MSG_TRUNC, TCP writes nowhere; others fail at the null pointer.
+                return unsafe { libc::recv(fd, std::ptr::null_mut(), *discard, flags) };
+            }
             // SAFETY: the vectors lead into buffers that this operation owns.
             unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) }
         });
@@ -153,7 +179,7 @@ impl Epoll {
         if !socket.hung_up && result.is_ok_and(|n| n < room) {
             socket.readable = false;
         }
-        if let Some((bufs, token)) = socket.recv.take() {
+        if let Some(Recv { bufs, token, .. }) = socket.recv.take() {
             events.push(Event::Received { token, bufs, result });
         }
     }

@@ -24,6 +24,15 @@ struct RecvMessage {
 struct Recv {
     bufs: RxBufs,
     token: Token,
+    /// Bytes to be thrown away; 0: the buffers are to be filled.
+    discard: usize,
+}
+
+impl Recv {
+    /// Bytes that it takes at the most.
+    fn room(&self) -> usize {
+        if self.discard > 0 { self.discard } else { self.bufs.room() }
+    }
 }
 
 struct Send {
@@ -111,11 +120,24 @@ impl Uring {
         bufs: RxBufs,
         token: Token,
     ) -> Result<(), (RxBufs, i32)> {
+        self.queue_recv(id, Recv { bufs, token, discard: 0 })
+    }
+
+    pub(crate) fn discard_recv(
+        &mut self,
+        id: SocketId,
+        len: usize,
+        token: Token,
+    ) -> Result<(), (RxBufs, i32)> {
+        self.queue_recv(id, Recv { bufs: RxBufs::none(), token, discard: len })
+    }
+
+    fn queue_recv(&mut self, id: SocketId, recv: Recv) -> Result<(), (RxBufs, i32)> {
         match self.sockets.get_mut(id.0) {
-            None => return Err((bufs, libc::EBADF)),
-            Some(socket) if socket.closing => return Err((bufs, libc::ECANCELED)),
-            Some(socket) if socket.recv.is_some() => return Err((bufs, libc::EBUSY)),
-            Some(socket) => socket.recv = Some(Recv { bufs, token }),
+            None => return Err((recv.bufs, libc::EBADF)),
+            Some(socket) if socket.closing => return Err((recv.bufs, libc::ECANCELED)),
+            Some(socket) if socket.recv.is_some() => return Err((recv.bufs, libc::EBUSY)),
+            Some(socket) => socket.recv = Some(recv),
         }
         self.start_recv(id.0.index);
         Ok(())
@@ -128,7 +150,13 @@ impl Uring {
         let poll_first = self.poll_first && socket.drained;
         let ioprio = if poll_first { POLL_FIRST } else { 0 };
         let fd = socket.handle.number();
-        let entry = if count == 1 {
+        let entry = if recv.discard > 0 {
+            // The address means nothing: with MSG_TRUNC, TCP writes nowhere (tcp(7)). Not with
+            // MSG_WAITALL: the kernel counts what is left by what was written (Linux 6.18).
+            let len = u32::try_from(recv.discard).unwrap_or(i32::MAX as u32);
+            let entry = opcode::Recv::new(fd, std::ptr::null_mut(), len);
+            entry.flags(libc::MSG_TRUNC).ioprio(ioprio).build()
+        } else if count == 1 {
             let len = u32::try_from(vectors[0].iov_len).unwrap_or(i32::MAX as u32);
             opcode::Recv::new(fd, vectors[0].iov_base.cast(), len).ioprio(ioprio).build()
         } else {
@@ -155,13 +183,15 @@ impl Uring {
             return;
         }
         let closing = socket.closing;
-        let Some(Recv { bufs, token }) = socket.recv.take() else { return };
+        let Some(recv) = socket.recv.take() else { return };
+        let room = recv.room();
+        let Recv { bufs, token, .. } = recv;
         let result = match usize::try_from(result) {
             _ if closing => Err(libc::ECANCELED),
             Ok(n) => Ok(n),
             Err(_) => Err(-result),
         };
-        socket.drained = result.is_ok_and(|n| n < bufs.room());
+        socket.drained = result.is_ok_and(|n| n < room);
         events.push(Event::Received { token, bufs, result });
         self.release_if_closed(index);
     }
