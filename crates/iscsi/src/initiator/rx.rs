@@ -14,7 +14,8 @@ pub struct RxTarget<R> {
     pub buf: R,
     /// Where the next bytes go. Never empty.
     pub range: Range<usize>,
-    tag: Tag,
+    /// The read.
+    pub tag: Tag,
 }
 
 /// Where a data segment goes.

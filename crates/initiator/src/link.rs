@@ -1,0 +1,347 @@
+//! A session that waits for each answer: for logins, discovery and questions about a unit.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use lunet_iscsi::initiator::{
+    Command, Connection, Cx, Data, DiscoveredTarget, Error as ProtocolError, Event, LoginInfo,
+    Outcome, Tag, Transmit,
+};
+use lunet_iscsi::pdu::{LogoutReason, TaskAttribute};
+
+use crate::cdb::Cdb;
+use crate::sense::Failure;
+use crate::{Error, Login, Target};
+
+/// Bytes of one receive.
+const PIECE: usize = 64 << 10;
+
+/// A target may send an initiator on so often.
+const MOST_MOVES: usize = 4;
+
+/// Something may have happened to a unit so often before it takes a command.
+const MOST_ATTENTIONS: usize = 16;
+
+/// A session in its full feature phase. `R` and `W` are the buffers that its commands have later.
+pub(crate) struct Link<R, W> {
+    stream: TcpStream,
+    pub proto: Connection<R, W>,
+    pub info: LoginInfo,
+    start: Instant,
+    events: Vec<Event<R, W>>,
+    patience: Duration,
+    /// Bytes that the last command has read.
+    received: usize,
+}
+
+/// What goes out as plain bytes: all there is before the load begins.
+#[derive(Default)]
+struct Plain(Vec<u8>);
+
+impl<W: AsRef<[u8]>> Transmit<W> for Plain {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn data(&mut self, data: &W, range: std::ops::Range<usize>) {
+        self.0.extend_from_slice(&data.as_ref()[range]);
+    }
+}
+
+impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
+    /// Connects and logs in; `name` is the target's, `None` makes a discovery session. Goes where
+    /// the target has moved to.
+    pub fn open(
+        target: &Target,
+        login: &Login,
+        name: Option<&str>,
+        max_tasks: u16,
+        start: Instant,
+    ) -> Result<Self, Error> {
+        let mut place = (target.host.clone(), target.port);
+        for _ in 0..MOST_MOVES {
+            let stream = connect(&place.0, place.1, login.patience)?;
+            let options = login.options(target, name, max_tasks);
+            match Self::log_in(stream, Connection::new(options), login.patience, start) {
+                Err(Error::Protocol(ProtocolError::LoginRefused { address, .. })) => {
+                    place = address.as_deref().and_then(portal).ok_or(Error::Answer("login"))?;
+                }
+                other => return other,
+            }
+        }
+        Err(ProtocolError::LoginRefused { status: 0x0101, address: None }.into())
+    }
+
+    fn log_in(
+        stream: TcpStream,
+        mut proto: Connection<R, W>,
+        patience: Duration,
+        start: Instant,
+    ) -> Result<Self, Error> {
+        let mut out = Plain::default();
+        let mut events = Vec::new();
+        proto.start(start.elapsed(), &mut out);
+        let deadline = Instant::now() + patience;
+        loop {
+            exchange(&stream, &mut proto, start, &mut out, &mut events, (deadline, patience))?;
+            for event in events.drain(..) {
+                match event {
+                    Event::LoggedIn(info) => {
+                        return Ok(Self {
+                            stream,
+                            proto,
+                            info: *info,
+                            start,
+                            events: Vec::new(),
+                            patience,
+                            received: 0,
+                        });
+                    }
+                    Event::Failed(ProtocolError::LoginRefused {
+                        status,
+                        address: Some(address),
+                    }) if status >> 8 == 1 => {
+                        let address = Some(address);
+                        let moved = ProtocolError::LoginRefused { status, address };
+                        return Err(Error::Protocol(moved));
+                    }
+                    Event::Failed(error) => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The targets that this portal tells of; on a discovery session only.
+    pub fn targets(&mut self) -> Result<Vec<DiscoveredTarget>, Error> {
+        let mut out = Plain::default();
+        self.proto.send_targets("All", &mut out)?;
+        self.wait(out, |event| match event {
+            Event::Targets { targets, .. } => Some(targets),
+            _ => None,
+        })
+    }
+
+    /// Sends a command without data until it is not answered with a unit attention.
+    pub fn settle(&mut self, lun: u64, cdb: Cdb) -> Result<Option<Failure>, Error> {
+        self.repeat(lun, cdb, || Data::None).map(|(failure, _)| failure)
+    }
+
+    fn repeat(
+        &mut self,
+        lun: u64,
+        cdb: Cdb,
+        data: impl Fn() -> Data<R, W>,
+    ) -> Result<(Option<Failure>, Vec<R>), Error> {
+        for _ in 1..MOST_ATTENTIONS {
+            let (failure, read) = self.command(lun, cdb, data())?;
+            if !failure.is_some_and(Failure::is_attention) {
+                return Ok((failure, read));
+            }
+        }
+        self.command(lun, cdb, data())
+    }
+
+    fn command(
+        &mut self,
+        lun: u64,
+        cdb: Cdb,
+        data: Data<R, W>,
+    ) -> Result<(Option<Failure>, Vec<R>), Error> {
+        let mut out = Plain::default();
+        let attribute = TaskAttribute::Simple;
+        let cdb = cdb.as_bytes();
+        let command = Command { token: 0, lun, cdb, attribute, immediate: false, data };
+        let tag: Tag = self.proto.submit(command, &mut out).map_err(|refused| refused.error)?;
+        let (outcome, data, received) = self.wait(out, |event| match event {
+            Event::Finished(end) if end.tag == tag => {
+                let received = match &end.outcome {
+                    Outcome::Completed(done) => done.received as usize,
+                    _ => 0,
+                };
+                Some((end.outcome, end.data, received))
+            }
+            _ => None,
+        })?;
+        self.received = received;
+        let read = match data {
+            Data::Read(buf) => vec![buf],
+            _ => Vec::new(),
+        };
+        Ok((Failure::of(&outcome, 0), read))
+    }
+
+    /// Waits for the event that `wanted` takes.
+    fn wait<T>(
+        &mut self,
+        mut out: Plain,
+        mut wanted: impl FnMut(Event<R, W>) -> Option<T>,
+    ) -> Result<T, Error> {
+        let deadline = (Instant::now() + self.patience, self.patience);
+        loop {
+            let (stream, proto) = (&self.stream, &mut self.proto);
+            exchange(stream, proto, self.start, &mut out, &mut self.events, deadline)?;
+            for event in self.events.drain(..) {
+                match event {
+                    Event::Failed(error) => return Err(error.into()),
+                    event => {
+                        if let Some(found) = wanted(event) {
+                            return Ok(found);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Logs out. Whether the target answers does not matter any more.
+    pub fn close(mut self) {
+        let mut out = Plain::default();
+        let now = self.start.elapsed();
+        if self.proto.logout(LogoutReason::CloseSession, now, &mut out).is_ok() {
+            let _ = self.wait(out, |event| matches!(event, Event::LoggedOut { .. }).then_some(()));
+        }
+    }
+
+    /// Its parts, for the event loop.
+    pub fn into_parts(self) -> (TcpStream, Connection<R, W>, LoginInfo) {
+        (self.stream, self.proto, self.info)
+    }
+}
+
+impl Link<Vec<u8>, Vec<u8>> {
+    /// Sends a command that reads at most `len` bytes, until it is not answered with a unit
+    /// attention; what was read, or how it failed.
+    pub fn read(
+        &mut self,
+        lun: u64,
+        cdb: Cdb,
+        len: usize,
+    ) -> Result<Result<Vec<u8>, Failure>, Error> {
+        let (failure, mut read) = self.repeat(lun, cdb, || Data::Read(vec![0; len]))?;
+        Ok(match failure {
+            Some(failure) => Err(failure),
+            None => {
+                let mut data = read.pop().unwrap_or_default();
+                data.truncate(self.received);
+                Ok(data)
+            }
+        })
+    }
+}
+
+/// Sends what is to be sent, and waits for something to come.
+fn exchange<R: AsMut<[u8]>, W: AsRef<[u8]>>(
+    mut stream: &TcpStream,
+    proto: &mut Connection<R, W>,
+    start: Instant,
+    out: &mut Plain,
+    events: &mut Vec<Event<R, W>>,
+    (deadline, patience): (Instant, Duration),
+) -> Result<(), Error> {
+    stream.write_all(&out.0)?;
+    out.0.clear();
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Error::Silent(patience));
+    }
+    stream.set_read_timeout(Some(left))?;
+    let mut piece = vec![0; PIECE];
+    let n = match stream.read(&mut piece) {
+        Ok(n) => n,
+        Err(error) => {
+            return match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(Error::Silent(patience)),
+                ErrorKind::Interrupted => Ok(()),
+                _ => Err(error.into()),
+            };
+        }
+    };
+    if n == 0 {
+        proto.transport_closed(events);
+        return Ok(());
+    }
+    proto.rx_bytes(&piece[..n], &mut Cx { now: start.elapsed(), tx: out, events });
+    Ok(())
+}
+
+/// Connects to the first address of a host that answers.
+fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
+    let unknown = |source| Error::Resolve { host: host.into(), source };
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unknown)?.collect();
+    let mut last = Error::Resolve { host: host.into(), source: ErrorKind::NotFound.into() };
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(stream) => {
+                // Without it, commands wait for acknowledgements of those before.
+                stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(patience))?;
+                return Ok(stream);
+            }
+            Err(source) => last = Error::Connect { address, source },
+        }
+    }
+    Err(last)
+}
+
+/// The host and port of a TargetAddress: `host[:port][,tag]`.
+fn portal(address: &str) -> Option<(String, u16)> {
+    let place = address.split(',').next()?;
+    let target = Target::parse(&format!("iscsi://{place}")).ok()?;
+    Some((target.host, target.port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// How a login ends at a server that answers the first bytes with these.
+    fn against(answer: &'static [u8], keep: Duration) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it has an address");
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("somebody comes");
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer);
+            thread::sleep(keep);
+        });
+        let target = Target::parse(&format!("iscsi://{address}/iqn.x")).expect("an address");
+        let login = Login { patience: Duration::from_millis(300), ..Login::default() };
+        let name = target.name.as_deref();
+        let link = Link::<Vec<u8>, Vec<u8>>::open(&target, &login, name, 1, Instant::now());
+        server.join().expect("the server ends");
+        link.map(drop).expect_err("this is no target")
+    }
+
+    #[test]
+    fn what_is_no_target_is_left() {
+        let silent = against(b"", Duration::from_millis(600));
+        assert!(matches!(silent, Error::Silent(_)), "{silent}");
+        let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        let error = against(http, Duration::ZERO);
+        assert!(matches!(error, Error::Protocol(_)), "{error}");
+        let error = against(b"", Duration::ZERO);
+        assert!(matches!(error, Error::Protocol(_) | Error::Io(_)), "{error}");
+    }
+
+    #[test]
+    fn a_closed_port_says_where_it_was_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it has an address");
+        drop(listener);
+        let error = connect("127.0.0.1", address.port(), Duration::from_secs(5)).map(drop);
+        assert!(error.expect_err("closed").to_string().contains(&address.to_string()));
+    }
+
+    #[test]
+    fn addresses_of_targets_are_read() {
+        assert_eq!(portal("10.0.0.1:3261,1"), Some(("10.0.0.1".into(), 3261)));
+        assert_eq!(portal("[fd00::1]:3260,2"), Some(("fd00::1".into(), 3260)));
+        assert_eq!(portal("nas"), Some(("nas".into(), 3260)));
+        assert_eq!(portal(""), None);
+    }
+}

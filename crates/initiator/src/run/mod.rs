@@ -1,0 +1,381 @@
+//! Running a load: threads, and what they report.
+
+mod answer;
+mod data;
+mod job;
+mod pacer;
+mod shard;
+mod slots;
+mod submit;
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use lunet_ring::{Buf, Config as RingConfig, Ring};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use self::data::{Pattern, Source};
+use self::job::{Job, Load, Parts};
+use self::pacer::Pacer;
+use self::shard::{End, Shard, Times};
+use crate::layout::{Layout, Picker};
+use crate::link::Link;
+use crate::outcome::{Outcome, Progress, Second, Stage, Work};
+use crate::usage::Usage;
+use crate::verify::{self, Ledger, VerifyOutcome};
+use crate::{Error, LogicalUnit, Plan, cdb, inspect};
+
+/// What a thread tells the one that waits.
+enum Note {
+    /// It stands: all its jobs are logged in.
+    Ready(Result<Vec<String>, Error>),
+    /// A second is over.
+    Second(usize, Box<Second>, Stage, Option<f64>),
+    /// It has ended.
+    Ended(usize, Box<End>),
+}
+
+/// Most requests that a session may have unanswered; the depth is the limit.
+const MAX_TASKS: u16 = 0xFFF0;
+
+/// Arena for what does not come from the depth: second looks.
+const SPARE_ARENA: usize = 8 << 20;
+
+/// Entries of a submission queue: a receive and a send for each job, and more would only take
+/// another call.
+const ENTRIES: u32 = 256;
+
+/// Runs a load until it is done or `stop` is set. `progress` is called about once a second.
+///
+/// # Errors
+/// The target cannot be reached, or the load cannot be run against it. What goes wrong later is in
+/// the [`Outcome`].
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(&Progress<'_>),
+) -> Result<Outcome, Error> {
+    let unit = inspect(&plan.target, &plan.login)?;
+    plan.workload.check(&unit)?;
+    let layout = Layout::new(&plan.workload, &unit)?;
+    check_memory(plan, &unit, &layout)?;
+    let jobs = plan.workload.jobs as usize;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = plan.threads.unwrap_or(processors).clamp(1, jobs);
+    let mut key = [0; 8];
+    crate::login::random(&mut key);
+    let common = Common { plan, unit: &unit, layout, key: u64::from_le_bytes(key), stop };
+    std::thread::scope(|scope| {
+        let (notes, heard) = channel();
+        let mut go = Vec::new();
+        for number in 0..threads {
+            let (start, begin) = channel::<Instant>();
+            let (notes, common) = (notes.clone(), &common);
+            std::thread::Builder::new()
+                .name(format!("lunet-load-{number}"))
+                .spawn_scoped(scope, move || common.thread(number, threads, &notes, &begin))
+                .map_err(Error::Start)?;
+            go.push(start);
+        }
+        drop(notes);
+        let remarks = wait_ready(&heard, threads)?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let start = Instant::now();
+        for go in &go {
+            // A thread that is gone is noticed by the end of its notes.
+            let _ = go.send(start);
+        }
+        let mut gathering = Gathering::new(threads);
+        for note in heard {
+            match note {
+                Note::Second(thread, second, stage, done) => {
+                    gathering.second(thread, *second, stage, done, &mut progress);
+                }
+                Note::Ended(thread, end) => gathering.ended(thread, *end, &mut progress),
+                Note::Ready(_) => {}
+            }
+        }
+        gathering.outcome(plan.workload.ramp, unit.clone(), remarks)
+    })
+}
+
+/// Waits until all threads stand.
+fn wait_ready(heard: &Receiver<Note>, threads: usize) -> Result<Vec<String>, Error> {
+    let mut remarks = Vec::new();
+    for _ in 0..threads {
+        match heard.recv() {
+            Ok(Note::Ready(ready)) => remarks = ready?,
+            _ => return Err(Error::Start(std::io::Error::other("a thread has ended"))),
+        }
+    }
+    Ok(remarks)
+}
+
+fn check_memory(plan: &Plan, unit: &LogicalUnit, layout: &Layout) -> Result<(), Error> {
+    let Some(verify) = plan.workload.verify else { return Ok(()) };
+    let blocks = layout.jobs.iter().map(|parts| parts.total()).sum();
+    let needed = verify::memory(blocks, entry(plan, unit));
+    if needed <= verify.memory {
+        return Ok(());
+    }
+    Err(Error::Plan(format!(
+        "to verify {} MiB in these blocks takes {} MiB of memory, and {} MiB are allowed: choose \
+         smaller regions, larger blocks, or allow more",
+        blocks * u64::from(unit.block_size) >> 20,
+        needed >> 20,
+        verify.memory >> 20
+    )))
+}
+
+/// The most logical blocks that are never written one without the other.
+fn entry(plan: &Plan, unit: &LogicalUnit) -> u32 {
+    fn gcd(a: u32, b: u32) -> u32 {
+        if b == 0 { a } else { gcd(b, a % b) }
+    }
+    let sizes = plan.workload.blocks.iter().filter(|block| block.weight > 0);
+    sizes.fold(0, |all, block| gcd(all, block.bytes / unit.block_size)).max(1)
+}
+
+/// What all threads know.
+struct Common<'a> {
+    plan: &'a Plan,
+    unit: &'a LogicalUnit,
+    layout: Layout,
+    key: u64,
+    stop: &'a AtomicBool,
+}
+
+impl Common<'_> {
+    fn thread(
+        &self,
+        number: usize,
+        threads: usize,
+        notes: &Sender<Note>,
+        begin: &Receiver<Instant>,
+    ) {
+        let (ring, jobs) = match self.prepare(number, threads) {
+            Ok(ready) => ready,
+            Err(error) => {
+                let _ = notes.send(Note::Ready(Err(error)));
+                return;
+            }
+        };
+        let _ = notes.send(Note::Ready(Ok(ring.notes().to_vec())));
+        // Without a start, another thread has failed: the sockets are closed.
+        let Ok(start) = begin.recv() else { return };
+        let workload = &self.plan.workload;
+        let end = workload.runtime.map(|time| workload.ramp + time);
+        let times = Times { ramp: workload.ramp, end };
+        let shard = Shard::new(number, ring, jobs, (times, start), self.stop, notes.clone());
+        let _ = notes.send(Note::Ended(number, Box::new(shard.run())));
+    }
+
+    /// Makes the event loop and logs in.
+    fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Vec<Job>), Error> {
+        let (plan, workload) = (self.plan, &self.plan.workload);
+        if let Some(&processor) = plan.processors.get(number % plan.processors.len().max(1)) {
+            let mut set = CpuSet::new();
+            if processor >= CpuSet::MAX_CPU {
+                return Err(Error::Plan(format!("there is no processor {processor}")));
+            }
+            set.set(processor);
+            sched_setaffinity(None, &set).map_err(|errno| {
+                Error::Plan(format!("processor {processor} cannot be used ({errno})"))
+            })?;
+        }
+        let mine = (0..workload.jobs).skip(number).step_by(threads);
+        let largest = workload.largest() as usize;
+        let buffers = if workload.keeps_data() {
+            let each = lunet_ring::Arena::cost(largest.max(256 << 10));
+            mine.len() * each * (workload.depth as usize).min(4 << 30 / each)
+        } else {
+            0
+        };
+        let config = RingConfig {
+            entries: ENTRIES,
+            arena_bytes: buffers + SPARE_ARENA,
+            disk_threads: 1,
+            driver: plan.driver,
+            busy_poll: plan.busy_poll,
+        };
+        let mut ring = Ring::new(&config).map_err(Error::Start)?;
+        let load = Rc::new(self.load());
+        let pattern = Pattern::new(largest, workload.seed);
+        let jobs = mine.map(|job| self.job(job, &mut ring, load.clone(), pattern.clone()));
+        let jobs = jobs.collect::<Result<_, _>>()?;
+        Ok((ring, jobs))
+    }
+
+    fn load(&self) -> Load {
+        let (plan, workload) = (self.plan, &self.plan.workload);
+        Load {
+            lun: self.unit.address(),
+            block_size: self.unit.block_size,
+            depth: workload.depth,
+            largest: workload.largest(),
+            keeps_data: workload.keeps_data(),
+            fua: workload.fua,
+            flush_every: workload.flush_every,
+            on_error: workload.on_error,
+            read_back: workload.verify.is_some_and(|verify| verify.read_back),
+            command_timeout: plan.command_timeout,
+            size: workload.size.map(|size| size.div_ceil(workload.jobs.into())),
+        }
+    }
+
+    fn job(
+        &self,
+        number: u32,
+        ring: &mut Ring,
+        load: Rc<Load>,
+        pattern: Pattern,
+    ) -> Result<Job, Error> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let (plan, unit, workload) = (self.plan, self.unit, &self.plan.workload);
+        let name = Some(unit.target.as_str());
+        let start = Instant::now();
+        let mut link =
+            Link::<Buf, Source>::open(&plan.target, &plan.login, name, MAX_TASKS, start)?;
+        if let Some(failure) = link.settle(load.lun, cdb::ready())? {
+            return Err(Error::Command { what: "TEST UNIT READY", failure });
+        }
+        let (stream, proto, info) = link.into_parts();
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        let parts = self.layout.jobs[number as usize].clone();
+        let ledger = workload
+            .verify
+            .map(|_| Ledger::new(parts.clone(), self.key, unit.block_size, entry(plan, unit)));
+        Ok(Job::new(Parts {
+            number,
+            load,
+            socket: ring.add_socket(stream.into()),
+            proto,
+            info,
+            picker: Picker::new(workload, unit.block_size, parts, number),
+            pattern,
+            ledger,
+            pacer: workload.rate.map(|rate| Pacer::new(rate, workload.jobs)),
+        }))
+    }
+}
+
+/// What the threads have told so far.
+struct Gathering {
+    /// Seconds that each thread has told.
+    told: Vec<usize>,
+    ended: Vec<Option<End>>,
+    seconds: Vec<Second>,
+    /// The stage and the part of it that is done, as last told.
+    stage: Stage,
+    done: Option<f64>,
+    /// Seconds that were passed on.
+    shown: usize,
+}
+
+impl Gathering {
+    fn new(threads: usize) -> Self {
+        Self {
+            told: vec![0; threads],
+            ended: (0..threads).map(|_| None).collect(),
+            seconds: Vec::new(),
+            stage: Stage::Ramp,
+            done: None,
+            shown: 0,
+        }
+    }
+
+    fn second(
+        &mut self,
+        thread: usize,
+        second: Second,
+        stage: Stage,
+        done: Option<f64>,
+        progress: &mut impl FnMut(&Progress<'_>),
+    ) {
+        let index = self.told[thread];
+        self.told[thread] += 1;
+        (self.stage, self.done) = (stage, done);
+        if stage == Stage::ReadBack {
+            if thread == 0 {
+                let elapsed = second.at + second.length;
+                progress(&Progress { stage, elapsed, done, second: &second });
+            }
+            return;
+        }
+        match self.seconds.get_mut(index) {
+            Some(sum) => {
+                sum.work.add(&second.work);
+                sum.length = sum.length.max(second.length);
+            }
+            None => self.seconds.push(second),
+        }
+        self.show(progress);
+    }
+
+    fn ended(&mut self, thread: usize, end: End, progress: &mut impl FnMut(&Progress<'_>)) {
+        self.ended[thread] = Some(end);
+        self.show(progress);
+    }
+
+    /// Passes on what all threads have told.
+    fn show(&mut self, progress: &mut impl FnMut(&Progress<'_>)) {
+        let running = self.told.iter().zip(&self.ended).filter(|(_, ended)| ended.is_none());
+        let complete = running.map(|(&told, _)| told).min().unwrap_or(usize::MAX);
+        while self.shown < complete.min(self.seconds.len()) {
+            let second = &self.seconds[self.shown];
+            let stage = if second.ramp { Stage::Ramp } else { Stage::Load };
+            let elapsed = second.at + second.length;
+            progress(&Progress { stage, elapsed, done: self.done, second });
+            self.shown += 1;
+        }
+    }
+
+    fn outcome(
+        self,
+        ramp: Duration,
+        unit: LogicalUnit,
+        notes: Vec<String>,
+    ) -> Result<Outcome, Error> {
+        let mut outcome = Outcome {
+            unit,
+            elapsed: Duration::ZERO,
+            work: Work::default(),
+            jobs: Vec::new(),
+            timeline: self.seconds,
+            threads: Vec::new(),
+            usage: Usage::default(),
+            verify: None,
+            interrupted: false,
+            notes,
+        };
+        for end in self.ended {
+            let Some(end) = end else {
+                return Err(Error::Start(std::io::Error::other("a thread has ended by itself")));
+            };
+            if let Some(error) = end.failure {
+                return Err(Error::Start(error));
+            }
+            outcome.elapsed = outcome.elapsed.max(end.loaded.saturating_sub(ramp));
+            outcome.interrupted |= end.interrupted;
+            outcome.usage += end.thread.usage;
+            outcome.threads.push(end.thread);
+            outcome.jobs.extend(end.jobs);
+        }
+        outcome.jobs.sort_by_key(|job| job.job);
+        for job in &outcome.jobs {
+            outcome.work.add(&job.work);
+            if let Some(verify) = &job.verify {
+                outcome.verify.get_or_insert_with(VerifyOutcome::default).add(verify);
+            }
+        }
+        outcome.timeline.retain(|second| !second.length.is_zero());
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,259 @@
+//! `iscsi://[user%secret@]host[:port][/target[/lun]][?option=value&...]`, as libiscsi and QEMU write
+//! it.
+
+use std::fmt;
+
+use lunet_iscsi::chap::{Account, Secret};
+use lunet_iscsi::initiator::DigestOffer;
+use lunet_scsi::Lun;
+
+/// iSCSI's own port.
+pub const PORT: u16 = 3260;
+
+/// Where a logical unit is, and how to log in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name or address of the machine.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The target's name; without it, the only one that the portal offers.
+    pub name: Option<String>,
+    /// The LUN; without it, the only one that the target has.
+    pub lun: Option<u16>,
+    /// CHAP: who logs in.
+    pub account: Option<Account>,
+    /// CHAP: what the target has to prove in turn. Only with `account`.
+    pub mutual: Option<Account>,
+    /// Header digests to offer.
+    pub header_digest: DigestOffer,
+    /// Data digests to offer.
+    pub data_digest: DigestOffer,
+}
+
+/// Why a text is no address of a target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// It does not begin with `iscsi://`.
+    #[error("a target's address begins with iscsi://, as in iscsi://HOST/TARGET/LUN")]
+    Scheme,
+    /// There is no host.
+    #[error("the host is missing: iscsi://HOST[:PORT][/TARGET[/LUN]]")]
+    Host,
+    /// An address of IPv6 without brackets.
+    #[error("an IPv6 address stands in brackets: iscsi://[{0}]")]
+    Brackets(String),
+    /// The port is none.
+    #[error("\"{0}\" is no port: a number from 1 to 65535 is")]
+    Port(String),
+    /// The LUN is none.
+    #[error("\"{0}\" is no LUN: a number from 0 to 16383 is")]
+    Lun(String),
+    /// The target's name is none.
+    #[error("\"{0}\" is no name of a target: it begins with iqn., eui. or naa.")]
+    Name(String),
+    /// CHAP wants both.
+    #[error("a CHAP name and its secret belong together: USER%SECRET@HOST")]
+    Secret,
+    /// An option is not known, or its value is none of its own.
+    #[error(
+        "\"{0}\" is no option: header_digest and data_digest take none, crc32c, prefer-crc32c or \
+         prefer-none; target_user and target_password go together, and with USER%SECRET@"
+    )]
+    Option(String),
+}
+
+impl Target {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// It is not of this form.
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        let rest = text.strip_prefix("iscsi://").ok_or(TargetError::Scheme)?;
+        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        // A secret may hold slashes and at signs; the host may not.
+        let path = rest.rfind('@').map_or(0, |at| at + 1);
+        let slash = rest[path..].find('/').map_or(rest.len(), |at| path + at);
+        let (place, path) = (&rest[..slash], rest[slash..].trim_start_matches('/'));
+        let (account, place) = match place.rsplit_once('@') {
+            Some((account, place)) => (Some(self::account(account)?), place),
+            None => (None, place),
+        };
+        let (host, port) = host(place)?;
+        let (name, lun) = path.split_once('/').unwrap_or((path, ""));
+        if !name.is_empty() && !["iqn.", "eui.", "naa."].iter().any(|s| name.starts_with(s)) {
+            return Err(TargetError::Name(name.into()));
+        }
+        let mut target = Self {
+            host: host.into(),
+            port,
+            name: (!name.is_empty()).then(|| name.into()),
+            lun: self::lun(lun)?,
+            account,
+            mutual: None,
+            header_digest: DigestOffer::None,
+            data_digest: DigestOffer::None,
+        };
+        target.options(options)?;
+        Ok(target)
+    }
+
+    fn options(&mut self, options: &str) -> Result<(), TargetError> {
+        let (mut user, mut secret) = (None, None);
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            let wrong = || TargetError::Option(option.into());
+            let (key, value) = option.split_once('=').ok_or_else(wrong)?;
+            match key {
+                "header_digest" => self.header_digest = digest(value).ok_or_else(wrong)?,
+                "data_digest" => self.data_digest = digest(value).ok_or_else(wrong)?,
+                "target_user" => user = Some(value),
+                "target_password" => secret = Some(value),
+                _ => return Err(TargetError::Option(key.into())),
+            }
+        }
+        self.mutual = match (user, secret) {
+            (None, None) => None,
+            (Some(user), Some(secret)) if self.account.is_some() => {
+                Some(self::account(&format!("{user}%{secret}"))?)
+            }
+            _ => return Err(TargetError::Option("target_user".into())),
+        };
+        Ok(())
+    }
+}
+
+fn account(text: &str) -> Result<Account, TargetError> {
+    match text.split_once('%') {
+        Some((name, secret)) if !name.is_empty() && !secret.is_empty() => {
+            Ok(Account { name: name.into(), secret: Secret::new(secret.into()) })
+        }
+        _ => Err(TargetError::Secret),
+    }
+}
+
+fn lun(text: &str) -> Result<Option<u16>, TargetError> {
+    match text.trim_end_matches('/') {
+        "" => Ok(None),
+        text => {
+            let number = text.parse().ok().filter(|&lun| lun <= Lun::MAX.0);
+            number.map(Some).ok_or_else(|| TargetError::Lun(text.into()))
+        }
+    }
+}
+
+fn digest(value: &str) -> Option<DigestOffer> {
+    Some(match value {
+        "none" => DigestOffer::None,
+        "crc32c" => DigestOffer::Crc32c,
+        "prefer-crc32c" => DigestOffer::PreferCrc32c,
+        "prefer-none" => DigestOffer::PreferNone,
+        _ => return None,
+    })
+}
+
+/// `host`, `host:port`, `[::1]`, `[::1]:port`.
+fn host(place: &str) -> Result<(&str, u16), TargetError> {
+    let wrong = |port: &str| TargetError::Port(port.into());
+    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
+        None => match place.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => {
+                return Err(TargetError::Brackets(place.into()));
+            }
+            Some((host, port)) => (host, Some(port)),
+            None => (place, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(TargetError::Host);
+    }
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|&p| p > 0).ok_or_else(|| wrong(port))?,
+        None => PORT,
+    };
+    Ok((host, port))
+}
+
+/// Without the secrets, and without options.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("iscsi://")?;
+        if let Some(account) = &self.account {
+            write!(f, "{}@", account.name)?;
+        }
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port)?,
+            false => write!(f, "{}:{}", self.host, self.port)?,
+        }
+        if let Some(name) = &self.name {
+            write!(f, "/{name}")?;
+            if let Some(lun) = self.lun {
+                write!(f, "/{lun}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_are_read() {
+        let text = "iscsi://joe%s3c/r@t@10.0.0.1:3261/iqn.2026-11.x:y/4";
+        let target = Target::parse(text).expect("an address");
+        assert_eq!((target.host.as_str(), target.port, target.lun), ("10.0.0.1", 3261, Some(4)));
+        assert_eq!(target.name.as_deref(), Some("iqn.2026-11.x:y"));
+        let account = target.account.as_ref().expect("an account");
+        assert_eq!(account.name, "joe");
+        assert_eq!(account.secret, Secret::new(b"s3c/r@t".to_vec()));
+        assert_eq!(target.to_string(), "iscsi://joe@10.0.0.1:3261/iqn.2026-11.x:y/4");
+        assert!(!format!("{target:?}").contains("s3c"));
+        let target = Target::parse("iscsi://[fd00::1]").expect("an address");
+        assert_eq!((target.host.as_str(), target.port, target.name), ("fd00::1", PORT, None));
+        let target = Target::parse("iscsi://[::1]:99/iqn.x/").expect("an address");
+        assert_eq!((target.to_string().as_str(), target.lun), ("iscsi://[::1]:99/iqn.x", None));
+    }
+
+    #[test]
+    fn options_are_read() {
+        let text = "iscsi://joe%secret@nas/iqn.x/0?header_digest=crc32c&data_digest=prefer-none&\
+                    target_user=nas&target_password=terces";
+        let target = Target::parse(text).expect("an address");
+        assert_eq!(target.header_digest, DigestOffer::Crc32c);
+        assert_eq!(target.data_digest, DigestOffer::PreferNone);
+        assert_eq!(target.mutual.map(|account| account.name).as_deref(), Some("nas"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, error) in [
+            ("10.0.0.1", TargetError::Scheme),
+            ("iscsi://", TargetError::Host),
+            ("iscsi://:3260", TargetError::Host),
+            ("iscsi://h:0", TargetError::Port("0".into())),
+            ("iscsi://h:x", TargetError::Port("x".into())),
+            ("iscsi://[::1]x", TargetError::Port("x".into())),
+            ("iscsi://fd00::1/iqn.x", TargetError::Brackets("fd00::1".into())),
+            ("iscsi://h/disk", TargetError::Name("disk".into())),
+            ("iscsi://h/iqn.x/20000", TargetError::Lun("20000".into())),
+            ("iscsi://joe@h/iqn.x/0", TargetError::Secret),
+            ("iscsi://h/iqn.x/0?speed=9", TargetError::Option("speed".into())),
+            ("iscsi://h/iqn.x/0?data_digest=md5", TargetError::Option("data_digest=md5".into())),
+            (
+                "iscsi://h?target_user=x&target_password=y",
+                TargetError::Option("target_user".into()),
+            ),
+        ] {
+            assert_eq!(Target::parse(text), Err(error), "{text}");
+        }
+    }
+}
