@@ -58,7 +58,8 @@ impl End {
         let len = usize::from(choice & 0xf0) * 64;
         let data = match choice & 3 {
             0 => Data::None,
-            1 | 2 => Data::Read(vec![0; len]),
+            1 => Data::Read(vec![0; len]),
+            2 => Data::Discard(len as u32),
             _ => Data::Write(vec![0; len]),
         };
         let command = Command {

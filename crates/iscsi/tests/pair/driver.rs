@@ -272,7 +272,7 @@ impl Driver {
                 let len = range.len();
                 self.model[range].copy_from_slice(&sent.sends[..len]);
             }
-            Data::None => {}
+            Data::None | Data::Discard(_) => {}
         }
     }
 

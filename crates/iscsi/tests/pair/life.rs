@@ -23,6 +23,7 @@ fn submit(world: &mut World, lun: u64, op: u8, data: Data<Vec<u8>, Rc<[u8]>>) ->
     let len = match &data {
         Data::None => 0,
         Data::Read(buf) => buf.len(),
+        Data::Discard(len) => *len as usize,
         Data::Write(bytes) => bytes.len(),
     };
     let command = Command {

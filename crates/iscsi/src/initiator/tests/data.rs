@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 const ANSWERS: &[u8] = b"MaxRecvDataSegmentLength=1024\0MaxBurstLength=4096\0\
     FirstBurstLength=2048\0InitialR2T=No\0ImmediateData=Yes\0";
-const BOTH_DIGESTS: &[u8] = b"HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
+pub(super) const BOTH_DIGESTS: &[u8] = b"HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
 
-fn digests() -> Options {
+pub(super) fn digests() -> Options {
     Options { header_digest: DigestOffer::Crc32c, data_digest: DigestOffer::Crc32c, ..options() }
 }
 
-fn data_in(tag: Tag, flags: u8, data_sn: u32, offset: u32) -> DataIn {
+pub(super) fn data_in(tag: Tag, flags: u8, data_sn: u32, offset: u32) -> DataIn {
     DataIn {
         flags,
         itt: tag.itt(),
@@ -34,7 +34,7 @@ fn finished(bench: &mut Bench) -> Finished<Vec<u8>, Vec<u8>> {
     }
 }
 
-fn completed(bench: &mut Bench) -> (Completion, Data<Vec<u8>, Vec<u8>>) {
+pub(super) fn completed(bench: &mut Bench) -> (Completion, Data<Vec<u8>, Vec<u8>>) {
     match finished(bench) {
         Finished { outcome: Outcome::Completed(completion), data, token: 77, .. } => {
             (completion, data)
@@ -58,47 +58,6 @@ fn a_read_fills_the_buffer_and_ends_with_its_last_data() {
     assert_eq!((completion.received, completion.residual), (3000, Residual::None));
     assert_eq!(got, Data::Read(data));
     assert_eq!(bench.connection.outstanding(), 0);
-}
-
-#[test]
-fn discarded_data_is_counted_and_not_kept() {
-    let mut bench = Bench::logged_in(options(), ANSWERS);
-    let tag = bench.submit(Data::Discard(3000));
-    let sent = bench.sent().remove(0);
-    let pdu: &ScsiCommand = sent.view();
-    assert_eq!((pdu.flags, pdu.expected_len.get()), (0xc1, 3000));
-    bench.tell(&data_in(tag, 0, 0, 0), &pattern(1000));
-    let last = bench.frame(&data_in(tag, FINAL | STATUS, 1, 1000), &pattern(2000));
-    assert_eq!(bench.connection.discardable(), 0);
-    bench.receive(&last[..BHS_LEN + 10]);
-    assert_eq!(bench.connection.discardable(), 1990);
-    assert!(bench.connection.take_rx_target().is_none());
-    let Bench { connection, now, sent, events, .. } = &mut bench;
-    connection.rx_discarded(990, &mut Cx { now: *now, tx: sent, events });
-    assert_eq!(connection.discardable(), 1000);
-    connection.rx_discarded(5000, &mut Cx { now: *now, tx: sent, events });
-    assert_eq!(connection.discardable(), 0);
-    let (completion, data) = completed(&mut bench);
-    assert_eq!((completion.received, data), (3000, Data::Discard(3000)));
-}
-
-#[test]
-fn with_digests_discarded_data_is_looked_at() {
-    for flip in [false, true] {
-        let mut bench = Bench::logged_in(digests(), BOTH_DIGESTS);
-        let tag = bench.submit(Data::Discard(3000));
-        let mut bytes = bench.frame(&data_in(tag, FINAL | STATUS, 0, 0), &pattern(3000));
-        bytes[BHS_LEN + 100] ^= u8::from(flip);
-        bench.receive(&bytes[..200]);
-        assert_eq!(bench.connection.discardable(), 0, "the digest needs all of it");
-        bench.receive(&bytes[200..]);
-        if flip {
-            assert_eq!(bench.connection.outstanding(), 0);
-            assert_eq!(bench.failure(), Error::DataDigest);
-        } else {
-            assert!(completed(&mut bench).0.is_good());
-        }
-    }
 }
 
 #[test]

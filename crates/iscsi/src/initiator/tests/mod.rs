@@ -2,6 +2,7 @@
 
 mod chap;
 mod data;
+mod discard;
 mod login;
 mod management;
 
