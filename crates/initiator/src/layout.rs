@@ -89,7 +89,8 @@ impl Layout {
 fn regions(workload: &Workload, unit: &LogicalUnit) -> Result<Vec<Range<u64>>, Error> {
     let size = u64::from(unit.block_size);
     if workload.regions.is_empty() {
-        return Ok(vec![0..unit.blocks]);
+        let whole = 0..unit.blocks;
+        return Ok(Vec::from([whole]));
     }
     let mut ranges = Vec::new();
     for region in &workload.regions {
@@ -276,7 +277,7 @@ mod tests {
         assert!(says(&Workload { reads_percent: 101, ..Workload::new(512) }).contains("101 %"));
         assert!(says(&Workload { depth: 0, ..Workload::new(512) }).contains("depth 0"));
         assert!(says(&Workload { runtime: None, ..Workload::new(512) }).contains("no end"));
-        let far = Workload { regions: vec![0..8000 * 512 + 1], ..Workload::new(512) };
+        let far = Workload::new(512).within(0..8000 * 512 + 1);
         assert!(says(&far).contains("not on the volume"));
         let twice = Workload { regions: vec![0..4096, 512..8192], ..Workload::new(512) };
         assert!(says(&twice).contains("overlap"));

@@ -147,6 +147,13 @@ impl Workload {
         }
     }
 
+    /// Works in this byte range of the volume too; without any, in all of it.
+    #[must_use]
+    pub fn within(mut self, region: Range<u64>) -> Self {
+        self.regions.push(region);
+        self
+    }
+
     /// The largest block in bytes.
     pub(crate) fn largest(&self) -> u32 {
         self.blocks.iter().map(|block| block.bytes).max().unwrap_or(0)

@@ -60,10 +60,8 @@ impl Job {
                         ledger.judge(&first, Some(&second), now);
                     }
                 }
-                (Op::Read | Op::Check, Data::Read(buf)) => {
-                    if !ledger.is_right(lba, &buf) {
-                        return self.look_again(at, &buf, now);
-                    }
+                (Op::Read | Op::Check, Data::Read(buf)) if !ledger.is_right(lba, &buf) => {
+                    return self.look_again(at, &buf, now);
                 }
                 _ => {}
             }

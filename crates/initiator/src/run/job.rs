@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_iscsi::initiator::{Connection, Cx, Event, LoginInfo, RxTarget, Tag};
-use lunet_iscsi::pdu::{AsyncEvent, LogoutReason};
+use lunet_iscsi::pdu::{AsyncEvent, BHS_LEN, LogoutReason};
 use lunet_ring::{Buf, Ring, RxBufs, SocketId, Token, TxChain};
 
 use super::data::{Buffers, Outgoing, Pattern, Source};
@@ -59,6 +59,9 @@ const SCRATCH: usize = 256 << 10;
 /// The same where data is thrown away in the kernel: whatever is received here is copied.
 const HEADERS: usize = 4 << 10;
 
+/// With so many bytes under way, a session need not be woken for each piece.
+const PLENTY: u64 = 2 << 20;
+
 /// Time for the answer to a logout.
 const LEAVE: Duration = Duration::from_secs(2);
 
@@ -79,6 +82,10 @@ pub(super) struct Job {
     receiving: bool,
     /// The read whose buffer the receive under way fills.
     loan: Option<Tag>,
+    /// What the receive under way has room for, in bytes.
+    asked: usize,
+    /// The last receive has left nothing behind.
+    drained: bool,
     /// The receive under way throws away what comes.
     discarding: bool,
     pub(super) slots: Slots,
@@ -130,6 +137,8 @@ impl Job {
             scratch: Some(vec![0; SCRATCH].into()),
             receiving: false,
             loan: None,
+            asked: 0,
+            drained: false,
             discarding: false,
             slots: Slots::new(load.depth),
             picker,
@@ -177,6 +186,7 @@ impl Job {
         self.receiving = false;
         let RxBufs { payload, scratch, .. } = bufs;
         let n = result.unwrap_or(0);
+        self.drained = n < self.asked;
         let Self { proto, out, events, .. } = self;
         let mut cx = Cx { now, tx: out, events };
         if std::mem::take(&mut self.discarding) {
@@ -221,12 +231,8 @@ impl Job {
                     }
                     self.phase = Phase::Over;
                 }
-                Event::Async(notice) => {
-                    if notice.event != Some(AsyncEvent::Scsi) {
-                        self.fail(
-                            "the target asked the session to end; is it being stopped?".into(),
-                        );
-                    }
+                Event::Async(notice) if notice.event != Some(AsyncEvent::Scsi) => {
+                    self.fail("the target asked the session to end; is it being stopped?".into());
                 }
                 Event::Rejected { reason, .. } => {
                     self.fail(format!("the target rejected a PDU, reason {reason:#04x}"));
@@ -242,7 +248,7 @@ impl Job {
         if self.phase == Phase::Over {
             return;
         }
-        if !self.out.0.is_empty() {
+        if !self.out.0.is_empty() && !self.may_hold_back() {
             if let Some(spare) = self.spare.take() {
                 let chain = std::mem::replace(&mut self.out.0, spare);
                 ring.send(self.socket, chain, send);
@@ -258,18 +264,43 @@ impl Job {
         let discardable = self.proto.discardable();
         if discardable >= DISCARD_FROM as usize / 2 {
             self.discarding = true;
+            self.asked = discardable;
             return ring.discard_recv(self.socket, discardable, token);
         }
         let payload = self.proto.take_rx_target().map(|target| {
             self.loan = Some(target.tag);
             (target.buf, target.range)
         });
-        let headers_only = !self.load.keeps_data
-            && self.load.largest >= DISCARD_FROM
-            && !self.proto.negotiated().data_digest;
-        let scratch_limit = if headers_only { HEADERS } else { SCRATCH };
+        let scratch_limit = if self.takes_headers_only() { HEADERS } else { SCRATCH };
         let scratch = self.scratch.take().unwrap_or_default();
-        ring.recv(self.socket, RxBufs { payload, scratch, scratch_limit }, token);
+        let bufs = RxBufs { payload, scratch, scratch_limit };
+        self.asked = bufs.room();
+        ring.recv(self.socket, bufs, token);
+    }
+
+    /// Data is thrown away in the kernel, as far as possible.
+    fn takes_headers_only(&self) -> bool {
+        !self.load.keeps_data
+            && self.load.largest >= DISCARD_FROM
+            && !self.proto.negotiated().data_digest
+    }
+
+    /// True if so much data is under way that it takes longer than a moment to arrive, and what was
+    /// there is taken in: better to let some of it gather than to be woken for every piece.
+    pub fn may_gather(&self) -> bool {
+        self.drained && self.has_plenty()
+    }
+
+    /// True if the next commands had better leave together: answers are still coming in, and the
+    /// target has enough to do.
+    fn may_hold_back(&self) -> bool {
+        let some = self.load.depth as usize / 4 * BHS_LEN;
+        !self.drained && self.out.0.len() <= some && self.has_plenty()
+    }
+
+    fn has_plenty(&self) -> bool {
+        let under_way = self.slots.len() as u64 * u64::from(self.load.largest);
+        self.phase == Phase::Load && self.takes_headers_only() && under_way >= PLENTY
     }
 
     /// Goes on to the next phase where nothing is left to do in this one.

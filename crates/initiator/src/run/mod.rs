@@ -43,6 +43,9 @@ const MAX_TASKS: u16 = 0xFFF0;
 /// Arena for what does not come from the depth: second looks.
 const SPARE_ARENA: usize = 8 << 20;
 
+/// The most memory of a thread for the data of reads. It is pinned.
+const MOST_ARENA: usize = 2 << 30;
+
 /// Entries of a submission queue: a receive and a send for each job, and more would only take
 /// another call.
 const ENTRIES: u32 = 256;
@@ -125,7 +128,7 @@ fn check_memory(plan: &Plan, unit: &LogicalUnit, layout: &Layout) -> Result<(), 
     Err(Error::Plan(format!(
         "to verify {} MiB in these blocks takes {} MiB of memory, and {} MiB are allowed: choose \
          smaller regions, larger blocks, or allow more",
-        blocks * u64::from(unit.block_size) >> 20,
+        (blocks * u64::from(unit.block_size)) >> 20,
         needed >> 20,
         verify.memory >> 20
     )))
@@ -189,12 +192,18 @@ impl Common<'_> {
         }
         let mine = (0..workload.jobs).skip(number).step_by(threads);
         let largest = workload.largest() as usize;
-        let buffers = if workload.keeps_data() {
-            let each = lunet_ring::Arena::cost(largest.max(256 << 10));
-            mine.len() * each * (workload.depth as usize).min(4 << 30 / each)
-        } else {
-            0
+        let buffers = match workload.keeps_data() {
+            true => mine.len() * workload.depth as usize * lunet_ring::Arena::cost(largest),
+            false => 0,
         };
+        if buffers > MOST_ARENA {
+            return Err(Error::Plan(format!(
+                "the data of reads takes {} MiB of memory in each thread, and {} MiB are the most: \
+                 use a smaller depth, smaller blocks, or more threads",
+                buffers >> 20,
+                MOST_ARENA >> 20
+            )));
+        }
         let config = RingConfig {
             entries: ENTRIES,
             arena_bytes: buffers + SPARE_ARENA,

@@ -22,6 +22,9 @@ const KIND: u64 = 0xFF << 56;
 /// How often time limits and the interruption are looked at, at least.
 const TICK: Duration = Duration::from_millis(50);
 
+/// Data of large reads may gather so long before it is taken in.
+const GATHER: Duration = Duration::from_micros(100);
+
 /// A report covers so much.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -102,7 +105,9 @@ impl<'a> Shard<'a> {
         let mut failure = None;
         while self.jobs.iter().any(|job| job.phase != Phase::Over) {
             self.send_and_receive();
-            if let Err(error) = self.ring.wait(Some(self.patience()), &mut events) {
+            if let Err(error) =
+                self.gather().and_then(|()| self.ring.wait(Some(self.patience()), &mut events))
+            {
                 failure = Some(error);
                 break;
             }
@@ -118,6 +123,14 @@ impl<'a> Shard<'a> {
         self.send_and_receive();
         self.finish_load();
         self.end(failure)
+    }
+
+    /// Lets data gather where all sessions have plenty of it under way.
+    fn gather(&mut self) -> std::io::Result<()> {
+        match self.jobs.iter().all(Job::may_gather) {
+            true => self.ring.gather(GATHER),
+            false => Ok(()),
+        }
     }
 
     fn handle(&mut self, event: Event) {
