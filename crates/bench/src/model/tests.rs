@@ -31,6 +31,8 @@ fn merged_latencies_count_all() {
     assert!((9.0..11.0).contains(&p50), "{p50}");
     let p99 = both.percentile_us(99.0).expect("some");
     assert!((900.0..1100.0).contains(&p99), "{p99}");
+    let most = both.percentiles.iter().map(|at| at.us).fold(0.0, f64::max);
+    assert!(most <= both.max_us, "{both:?}");
     assert_eq!(Latency::merged([]), None);
 }
 

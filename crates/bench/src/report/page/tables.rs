@@ -118,7 +118,7 @@ pub(super) fn processes(results: &Results, workload: &str) -> String {
         "taken by the hypervisor",
         "warmest sensor",
         "throttled itself",
-        "what else ran",
+        "what else ran, in processors",
     ];
     let mut rows = String::new();
     for (at, head) in heads.iter().enumerate() {
@@ -184,10 +184,8 @@ fn others(runs: &[&Run]) -> String {
         }
     }
     used.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let told = used
-        .iter()
-        .take(3)
-        .map(|(name, sum)| format!("{name} ({:.2} processors)", sum / seconds.max(1e-3)));
+    let told =
+        used.iter().take(3).map(|(name, sum)| format!("{name} {:.2}", sum / seconds.max(1e-3)));
     let told: Vec<String> = told.collect();
     if told.is_empty() { "nothing that counts".to_owned() } else { told.join(", ") }
 }

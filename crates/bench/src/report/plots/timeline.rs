@@ -111,17 +111,14 @@ fn draw(lines: &[Line], ceilings: &[(String, f64)], most: f64, width: Width) -> 
     let mut labels: Vec<(f64, &str, f64)> =
         ceilings.iter().map(|(name, value)| (y(*value), name.as_str(), *value)).collect();
     labels.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (mut last, mut right) = (f64::NEG_INFINITY, true);
+    let mut last = f64::NEG_INFINITY;
     for (y, name, value) in labels {
         svg.line((LEFT, y), (width.px() - RIGHT, y), "ceiling");
         let text = format!("{name}: {}", number(value));
-        // Labels that would lie on each other stand at opposite ends.
-        right = y - last >= 14.0 || !right;
-        last = y;
-        match right {
-            true => svg.text(width.px() - RIGHT - 2.0, y - 4.0, "c e", &text),
-            false => svg.text(LEFT + 44.0, y - 4.0, "c", &text),
-        }
+        // Above the line, or below it if another label is there.
+        let beside = if y - last >= 14.0 { y - 4.0 } else { y + 13.0 };
+        last = beside;
+        svg.text(width.px() - RIGHT - 2.0, beside, "c e", &text);
     }
     svg.finish(class(width), "Lines: throughput over time, for each target")
 }
