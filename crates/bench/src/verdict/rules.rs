@@ -225,7 +225,7 @@ pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
 }
 
 /// Whether client or server were ready for a while and got no processor; also if the kernel does not say.
-fn waits_for_processor(of: &Evidence<'_>) -> bool {
+pub(super) fn waits_for_processor(of: &Evidence<'_>) -> bool {
     let waited = [of.client, of.server].into_iter().flatten().filter_map(|used| used.waited);
     waited.max_by(f64::total_cmp).is_none_or(|waited| waited >= WAITED)
 }

@@ -83,6 +83,24 @@ fn a_slow_drive_is_named() {
     assert!(told.layers[0].how.contains("500 of 520 MiB/s"), "{}", told.layers[0].how);
 }
 
+/// As measured: a drive of 500 operations per second, beside programs that kept all processors busy.
+#[test]
+fn a_slow_drive_is_named_on_a_busy_machine() {
+    let load = load(4096, 32);
+    let drive =
+        Ceiling { outstanding: Some(128), ..ceiling(CeilingKind::Drive, 533.0, Unit::Iops) };
+    let mut of = idle(&load, 533.0);
+    of.ceilings = vec![&drive];
+    of.machine_busy = Some(1.0);
+    of.client = Some(CpuUse { busiest_thread: 0.01, waited: Some(0.002), ..CpuUse::default() });
+    of.server = None;
+    binds(
+        &of,
+        Bound::Drive,
+        "Bound by the drive at 100 % of its ceiling; next: the client's processor at 1 %.",
+    );
+}
+
 #[test]
 fn a_drive_that_answers_late_is_named_at_any_depth() {
     for depth in [1, 32] {

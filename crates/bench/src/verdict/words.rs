@@ -1,6 +1,7 @@
 //! What the verdict says.
 
 use super::Evidence;
+use super::rules::waits_for_processor;
 use crate::model::{Bound, Load};
 
 /// For people.
@@ -38,7 +39,9 @@ pub(super) fn sentence(of: &Evidence<'_>, bound: Option<Bound>, layers: &[Load])
             load.bound,
             Bound::DriveLatency | Bound::NetworkLatency | Bound::QueueDepth | Bound::Digest
         );
-        Some(load.bound) != bound && !time
+        // Nor are processors that are busy with what gives way.
+        let gives_way = load.bound == Bound::MachineCpu && !waits_for_processor(of);
+        Some(load.bound) != bound && !time && !gives_way
     };
     let next = layers.iter().find(ceiling).map_or_else(String::new, |load| {
         format!("; next: {} at {}", name(load.bound), percent(load.share))
