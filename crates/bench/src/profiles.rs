@@ -57,7 +57,7 @@ pub struct Profile {
 }
 
 /// Starting fio, laying out a file's start and reading what it said take about this long, in seconds.
-const OVERHEAD: f64 = 0.7;
+const OVERHEAD: f64 = 0.8;
 
 impl Profile {
     /// How long it takes against so many targets, in seconds, without the filling of files.
@@ -115,9 +115,9 @@ fn quick() -> Profile {
         rounds: 6,
         style: Style::default(),
         workloads: vec![
-            load(4 * KIB, 100, Pattern::Random, 32, 1.0),
-            load(128 * KIB, 50, Pattern::Random, 32, 1.0),
-            load(4 * KIB, 100, Pattern::Random, 1, 1.0),
+            load(4 * KIB, 100, Pattern::Random, 32, 0.7),
+            load(128 * KIB, 50, Pattern::Random, 32, 0.7),
+            load(4 * KIB, 100, Pattern::Random, 1, 0.7),
         ],
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn quick_takes_less_than_a_minute_for_two_targets() {
         let quick = Profile::named("quick").expect("it is there");
-        assert!(quick.seconds(1) < 60.0 && quick.seconds(2) < 65.0, "{}", quick.seconds(2));
+        assert!(quick.seconds(2) < 60.0, "{}", quick.seconds(2));
         assert!(Profile::named("quickly").is_none());
     }
 
