@@ -7,7 +7,7 @@ initiator() {
     echo "InitiatorName=$INITIATOR" >/etc/iscsi/initiatorname.iscsi
     pidof iscsid >/dev/null && return
     iscsid -d 1 -f >>/run/iscsid.log 2>&1 &
-    within 10 grep -q ISCSIADM_ABSTRACT /proc/net/unix
+    within 40 grep -q ISCSIADM_ABSTRACT /proc/net/unix
 }
 
 # Makes a node record: PORTAL [NAME=VALUE ...]

@@ -9,7 +9,7 @@ multipath_start() {
     grep -q find_multipaths /etc/multipath.conf
     grep -q path_grouping_policy /etc/multipath.conf
     multipathd -d -s >/run/multipathd.log 2>&1 &
-    within 20 multipathd show daemon
+    within 60 multipathd show daemon
 }
 
 # The map over the paths, once it has so many of them: PATHS
@@ -24,6 +24,6 @@ multipath_clear() {
     pidof multipathd >/dev/null || return 0
     for map in $(dmsetup ls --target multipath | cut -f1); do dmsetup message "$map" 0 fail_if_no_path; done
     pkill -x multipathd
-    within 10 eval '! pidof multipathd'
+    within 40 eval '! pidof multipathd'
     multipath -F
 }

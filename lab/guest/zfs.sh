@@ -11,7 +11,7 @@ zfs_load() {
     for module in $(modinfo -F depends /host/spl.ko /host/zfs.ko | tr ',' ' '); do [ "$module" = spl ] || modprobe "$module"; done
     insmod /host/spl.ko
     insmod /host/zfs.ko zfs_arc_max=$ZFS_ARC
-    within 10 test -c /dev/zfs
+    within 40 test -c /dev/zfs
 }
 
 # The pool of the machine that lunet is for: eight drives in two raidz1 vdevs. Datasets are mounted below /tank. [zpool create options]
@@ -33,7 +33,7 @@ zvol() {
     local name=$1 size=$2
     shift 2
     zfs create -V "$size" "$@" $POOL/"$name"
-    within 20 test -b /dev/zvol/$POOL/"$name"
+    within 60 test -b /dev/zvol/$POOL/"$name"
     echo /dev/zvol/$POOL/"$name"
 }
 
@@ -51,7 +51,7 @@ zfs_clear() {
     local pool drive
     [ -e /sys/module/zfs ] || return 0
     # udev may still be looking at a zvol.
-    for pool in $(zpool list -H -o name); do within 20 zpool destroy -f "$pool"; done
+    for pool in $(zpool list -H -o name); do within 60 zpool destroy -f "$pool"; done
     for drive in /dev/nvme?n1p1; do
         [ ! -b "$drive" ] || blkdiscard -f "$drive"
     done

@@ -53,7 +53,7 @@ carried() { awk '{print $3 + $7}' "/sys/block/${disk[$1]#/dev/}/stat"; }
 carries() {
     local before
     before=$(carried "$1")
-    within 20 eval "[ \$(carried $1) -gt $((before + 100)) ]"
+    within 60 eval "[ \$(carried $1) -gt $((before + 100)) ]"
 }
 
 # A file system on the map, and blocks of it written again and again.
@@ -118,15 +118,15 @@ test_the_better_group_is_used_first() {
     # The states change places, on the server. The initiator is not told by anybody else.
     configuration non-optimized optimized >/run/lunet/lunet.toml
     ask config apply
-    within 20 is priority 0 10
-    within 20 is priority 1 50
+    within 60 is priority 0 10
+    within 60 is priority 1 50
     carries 1
     idle=$(carried 0)
     carries 1
     [ $(($(carried 0) - idle)) -lt 50 ]
     # And an initiator may say so, too (SET TARGET PORT GROUPS).
     sg_stpg --tp=1 --state=ao "${disk[1]}"
-    within 20 is priority 0 50
+    within 60 is priority 0 50
     carries 0
     no_harm_done ext4
 }

@@ -199,7 +199,7 @@ test_a_client_that_hangs() {
     reach
     iscsi-perf -i iqn.2026-11.local.lab:hangs -m 32 -b 1024 "iscsi://${FAR[0]}/$IQN/0" >/run/perf 2>&1 &
     client=$!
-    within 20 has_sessions 192.0.2.1 2
+    within 60 has_sessions 192.0.2.1 2
     kill -STOP $client
     within 40 has_sessions 192.0.2.1 1
     kill -9 $client

@@ -172,7 +172,7 @@ test_resize_is_seen_after_a_rescan() {
     echo kept >/mnt/fs/file
     ask volume resize disk0 400MiB
     iscsiadm -m session --rescan
-    within 10 eval "[ \$(blockdev --getsize64 $d) = $((400 << 20)) ]"
+    within 40 eval "[ \$(blockdev --getsize64 $d) = $((400 << 20)) ]"
     resize2fs "$d"
     same "$(cat /mnt/fs/file)" kept
     [ "$(df -m --output=size /mnt/fs | tail -1)" -gt 330 ]
@@ -186,7 +186,7 @@ test_a_new_lun_is_seen_after_a_rescan() {
     ask volume create second --size 32MiB
     ask target map $IQN 1 second
     iscsiadm -m session --rescan
-    within 10 eval '[ $(disks | wc -l) = 2 ]'
+    within 40 eval '[ $(disks | wc -l) = 2 ]'
 }
 
 # The kernel's error handler: aborts, then a reset of the LUN, then a new session. The slow part is where nothing else looks.

@@ -152,14 +152,14 @@ test_resize_is_seen_after_a_rescan() {
     zfs set volsize=64M $POOL/disk
     ask volume resize disk0
     iscsiadm -m session --rescan
-    within 10 eval '[ $(blockdev --getsize64 $d0) = $((64 << 20)) ]'
+    within 40 eval '[ $(blockdev --getsize64 $d0) = $((64 << 20)) ]'
     # One command for both.
     ask volume resize disk0 96MiB
     same "$(zfs_bytes disk volsize)" $((96 << 20))
     ask volume resize disk1 96MiB
     iscsiadm -m session --rescan
-    within 10 eval '[ $(blockdev --getsize64 $d0) = $((96 << 20)) ]'
-    within 10 eval '[ $(blockdev --getsize64 $d1) = $((96 << 20)) ]'
+    within 40 eval '[ $(blockdev --getsize64 $d0) = $((96 << 20)) ]'
+    within 40 eval '[ $(blockdev --getsize64 $d1) = $((96 << 20)) ]'
     same "$(dd if="$d0" bs=1M count=48 iflag=direct status=none | md5sum)" "$sum"
     verified "$d0" 16M --offset=80M --bs=64k
     verified "$d1" 16M --offset=80M --bs=64k
@@ -187,7 +187,7 @@ snapshot_and_back() {
     ask target map $IQN "$3" "copy-of-$2"
     disks >/run/before
     iscsiadm -m session --rescan
-    within 15 eval '[ $(disks | wc -l) -gt $(wc -l </run/before) ]'
+    within 40 eval '[ $(disks | wc -l) -gt $(wc -l </run/before) ]'
     udevadm settle -t 20
     clone=$(comm -13 <(sort /run/before) <(disks | sort))
     same "$(content "$clone")" "$first" "the clone"
