@@ -18,6 +18,11 @@ enum Tool {
     Compare(bench::compare::Arguments),
     /// Measures a volume beside one that does not answer, and prints the ratios. Needs two cores.
     Neighbour(bench::neighbour::Arguments),
+    /// Compares lunet's initiator with libiscsi's iscsi-perf: reads per CPU second. Needs two cores.
+    Initiator(bench::initiator::Arguments),
+    /// Runs one load of lunet's initiator; `initiator` calls it.
+    #[command(hide = true)]
+    Load(bench::initiator::LoadArguments),
     /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
     Conformance(conformance::Arguments),
 }
@@ -27,6 +32,8 @@ fn main() -> Result<()> {
         Tool::Bench(arguments) => bench::run(arguments),
         Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
+        Tool::Initiator(arguments) => bench::initiator::run(&arguments),
+        Tool::Load(arguments) => bench::initiator::load(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }
 }

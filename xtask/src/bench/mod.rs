@@ -5,6 +5,7 @@
 
 pub mod compare;
 mod idle;
+pub mod initiator;
 mod loads;
 mod machine;
 pub mod neighbour;

@@ -114,6 +114,12 @@ impl Spread {
         Some(Spread { median, least, greatest })
     }
 
+    /// For tables of large counts.
+    pub fn thousands(self) -> String {
+        let Spread { median, least, greatest } = self;
+        format!("{:.0}k ({:.0}k-{:.0}k)", median / 1e3, least / 1e3, greatest / 1e3)
+    }
+
     /// For tables of ratios.
     pub fn ratio(self) -> String {
         let Spread { median, least, greatest } = self;

@@ -14,10 +14,22 @@ pub fn cpu(pid: u32) -> Result<Duration> {
     parse_cpu(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))
 }
 
+/// CPU time of all children of this process that have ended, user and system.
+pub fn children() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    parse_times(&stat, 13).with_context(|| format!("/proc/self/stat: {stat}"))
+}
+
 fn parse_cpu(stat: &str) -> Option<Duration> {
-    // The second field is the name in parentheses, and may hold anything. utime and stime are fields 14 and 15.
+    parse_times(stat, 11)
+}
+
+/// Two times that stand behind each other, so many fields behind the name: utime and stime are fields 14 and 15, cutime
+/// and cstime 16 and 17.
+fn parse_times(stat: &str, skip: usize) -> Option<Duration> {
+    // The second field is the name in parentheses, and may hold anything.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
+    let mut fields = rest.split_whitespace().skip(skip);
     let user: u32 = fields.next()?.parse().ok()?;
     let system: u32 = fields.next()?.parse().ok()?;
     Some(TICK * (user + system))
@@ -49,7 +61,8 @@ mod tests {
 
     #[test]
     fn names_with_spaces_and_parentheses_do_not_confuse() {
-        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 250 0 0 20 0";
+        let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 250 30 40 20 0";
         assert_eq!(parse_cpu(stat), Some(Duration::from_secs(4)));
+        assert_eq!(parse_times(stat, 13), Some(Duration::from_millis(700)));
     }
 }

@@ -49,14 +49,14 @@ pub(super) enum Phase {
     Over,
 }
 
-/// Reads from this size on are thrown away in the kernel. Below it, a receive for each costs more
-/// than the copy.
+/// The data of reads from this size on has receives of its own, and is thrown away in the kernel if
+/// nobody wants it. Below it, a receive for each costs more than the copy.
 const DISCARD_FROM: u32 = 32 << 10;
 
 /// Room for headers and small data in one receive. More would not stay in the processor's cache.
 const SCRATCH: usize = 256 << 10;
 
-/// The same where data is thrown away in the kernel: whatever is received here is copied.
+/// The same for large reads: what is received here is copied once more than it need be.
 const HEADERS: usize = 4 << 10;
 
 /// With so many bytes under way, a session need not be woken for each piece.
@@ -278,11 +278,11 @@ impl Job {
         ring.recv(self.socket, bufs, token);
     }
 
-    /// Data is thrown away in the kernel, as far as possible.
+    /// Data has receives of its own, straight into its place or into nothing. Where it is thrown away
+    /// but has a digest, it all goes through the scratch buffer.
     fn takes_headers_only(&self) -> bool {
-        !self.load.keeps_data
-            && self.load.largest >= DISCARD_FROM
-            && !self.proto.negotiated().data_digest
+        let passes_by = self.load.keeps_data || !self.proto.negotiated().data_digest;
+        passes_by && self.load.largest >= DISCARD_FROM
     }
 
     /// True if so much data is under way that it takes longer than a moment to arrive, and what was
