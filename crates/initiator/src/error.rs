@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lunet_iscsi::initiator::{Error as ProtocolError, SubmitError};
+use lunet_iscsi::keys::Key;
 
 use crate::sense::Failure;
 
@@ -99,6 +100,13 @@ impl From<ProtocolError> for Error {
                 "it wants the authentication method '{method}'; for CHAP, write USER%SECRET@ in \
                  front of the host"
             )),
+            ProtocolError::Answer(key @ (Key::HeaderDigest | Key::DataDigest)) => {
+                Self::Refused(format!(
+                    "it does not do {} as asked for; with prefer-crc32c in place of crc32c it may \
+                     choose",
+                    key.name()
+                ))
+            }
             other => Self::Protocol(other),
         }
     }
@@ -131,6 +139,8 @@ mod tests {
         let refused = |status| Error::from(ProtocolError::LoginRefused { status, address: None });
         assert!(refused(0x0201).to_string().contains("USER%SECRET"));
         assert!(refused(0x0299).to_string().contains("0x0299"));
+        let digest = Error::from(ProtocolError::Answer(Key::DataDigest)).to_string();
+        assert!(digest.contains("DataDigest") && digest.contains("prefer-crc32c"), "{digest}");
         assert!(Error::ManyTargets(vec![]).to_string().contains("no target"));
         assert!(Error::ManyLuns(vec![3, 5]).to_string().contains("3, 5"));
     }
