@@ -278,8 +278,13 @@ impl<'a> Shard<'a> {
             thread: self.number,
             work: job.total,
             errors: job.errors,
+            verify: job.ledger.map(|ledger| {
+                let mut verify = ledger.outcome;
+                // Who ends early has not read all of it back.
+                verify.incomplete |= job.failed.is_some();
+                verify
+            }),
             failed: job.failed,
-            verify: job.ledger.map(|ledger| ledger.outcome),
             negotiated: job.info.negotiated,
         };
         let jobs = self.jobs.into_iter().map(outcome).collect();

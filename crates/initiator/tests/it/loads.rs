@@ -147,7 +147,12 @@ fn a_target_that_hangs_is_given_up() {
 #[test]
 fn a_target_that_goes_away_is_noticed() {
     let mut served = Served::volumes(vec![memory(16)]);
-    let workload = Workload { runtime: Some(Duration::from_secs(60)), ..Workload::new(4096) };
+    let workload = Workload {
+        runtime: Some(Duration::from_secs(60)),
+        verify: Some(Verify::default()),
+        reads_percent: 50,
+        ..Workload::new(4096)
+    };
     let plan = Plan::new(served.lun(0), workload);
     let begun = AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
@@ -163,6 +168,8 @@ fn a_target_that_goes_away_is_noticed() {
     });
     assert!(!outcome.failures().is_empty());
     assert!(outcome.work.operations() > 0);
+    let verify = outcome.verify.expect("it was checked");
+    assert_eq!((verify.wrong(), verify.incomplete), (0, true), "{:?}", verify.findings);
 }
 
 #[test]
