@@ -274,11 +274,13 @@ fn the_page_and_the_program_have_the_same_options() {
     };
     let mut real = options("--version");
     let groups = [
-        ("", &["serve", "sessions", "stats", "doctor"][..]),
+        ("", &["serve", "sessions", "stats", "top", "doctor"][..]),
         ("config", &["check", "apply", "show"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),
         ("target", &["list", "create", "delete", "map", "unmap"]),
+        ("tune", &["facts", "capture", "plan", "explain", "script"]),
+        ("tune", &["apply", "verify", "rollback", "prove"]),
     ];
     for (group, names) in groups {
         for name in names {
