@@ -163,7 +163,7 @@ fn kinds() -> Vec<Configuration> {
             server: "shards = 1".into(),
             // `Sanitize.Reset` sleeps a minute, in which the tool answers no ping, and goes on for ever if
             // the connection has been closed: a ping after 30 s that has 30 s leaves that to chance.
-            iscsi: "ping-interval = 0".into(),
+            iscsi: "ping-interval = \"0s\"".into(),
             slow: true,
             leaves_out: need_no_delay,
             ..Configuration::new("slow", "memory that is slow to write", &slow)
