@@ -40,3 +40,10 @@ within() {
         sleep 0.2
     done
 }
+
+# Did the emulator stumble? Nothing that a test could cause, and rare: CONSOLE
+#
+# A kernel that patches its own code puts a breakpoint there meanwhile, and QEMU before 8.1 may run the breakpoint from a stale
+# translation, after the kernel has taken it away again. And a kernel that measures its clock at the moment when the host has something
+# else to do gets one that runs ten times too fast, so that all time limits are over at once.
+stumbled() { grep -qsE 'Oops: int3|PIT calibration deviates|APIC calibration not consistent' "$1"; }
