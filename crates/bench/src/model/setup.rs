@@ -159,13 +159,28 @@ impl Workload {
     }
 }
 
-/// A URL without what would let others log in: `iscsi://user%secret@host/…` loses `%secret`. Anything else stays as it is.
+/// A URL without what would let others log in: `iscsi://user%secret@host/…` loses `%secret`, and the option
+/// `target_password` its value. Anything else stays as it is.
 pub fn without_secret(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let end = rest.find('/').unwrap_or(rest.len());
-    // A secret may hold an `@`; a host may not.
-    let Some(at) = rest[..end].rfind('@') else { return url.to_owned() };
-    let (account, host) = (&rest[..at], &rest[at..]);
-    let name = account.split(['%', ':']).next().unwrap_or_default();
-    format!("{scheme}://{name}{host}")
+    let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+    // A secret may hold an `@` or a `/`; a host may not. Without a `%`, an `@` behind a `/` is part of a name.
+    let account = rest.rsplit_once('@');
+    let account = account.filter(|(account, _)| account.contains('%') || !account.contains('/'));
+    let mut told = match account {
+        Some((account, place)) => {
+            let name = account.split(['%', ':']).next().unwrap_or_default();
+            format!("{scheme}://{name}@{place}")
+        }
+        None => format!("{scheme}://{rest}"),
+    };
+    for (number, option) in options.split('&').filter(|option| !option.is_empty()).enumerate() {
+        told.push(if number == 0 { '?' } else { '&' });
+        told.push_str(if option.starts_with("target_password=") {
+            "target_password="
+        } else {
+            option
+        });
+    }
+    told
 }

@@ -43,6 +43,12 @@ fn secrets_do_not_reach_the_report() {
         ("iscsi://me:se@cret@host:3260/iqn.x/0", "iscsi://me@host:3260/iqn.x/0"),
         ("iscsi://host/iqn.2026-11.x:a@b/0", "iscsi://host/iqn.2026-11.x:a@b/0"),
         ("/dev/disk/by-id/x@y", "/dev/disk/by-id/x@y"),
+        ("iscsi://me%s/e@cret@host/iqn.x/0", "iscsi://me@host/iqn.x/0"),
+        ("iscsi://me@host?data_digest=crc32c", "iscsi://me@host?data_digest=crc32c"),
+        (
+            "iscsi://me%secret@host/iqn.x/0?target_user=it&target_password=terces&header_digest=none",
+            "iscsi://me@host/iqn.x/0?target_user=it&target_password=&header_digest=none",
+        ),
     ] {
         assert_eq!(without_secret(url), told);
     }
