@@ -155,7 +155,6 @@ fn details(line: &str, connection: &mut TcpConnection) {
         let micros = |text: &str| {
             let milliseconds: f64 = text.split('/').next()?.parse().ok()?;
             // A round trip of 292 000 years would be lost.
-            #[allow(clippy::cast_possible_truncation)]
             Some((milliseconds * 1000.0).round() as i64)
         };
         match key {

@@ -2,7 +2,7 @@
 
 use super::rates::Rates;
 use super::words;
-use crate::tables::layout::Columns;
+use crate::tables::layout::{Columns, harmless};
 
 /// Describes an interval: a line for each volume that had something to do, and one for the shards.
 pub fn lines(rates: &Rates, clock: &str) -> String {
@@ -27,7 +27,7 @@ pub fn lines(rates: &Rates, clock: &str) -> String {
         out.push_str(&format!("  {} idle\n", plural(idle, "volume")));
     }
     for volume in rates.volumes.iter().filter(|volume| volume.errors > 0) {
-        let name = &words::volume(volume)[0];
+        let name = harmless(&volume.name);
         out.push_str(&format!(
             "  {} failed on {name}\n",
             plural(volume.errors as usize, "command")

@@ -103,7 +103,6 @@ fn volume(row: &Row<'_>) -> Zvol {
         volmode: row.text("volmode"),
         compression: row.text("compression"),
         // A ratio is small: no digit is lost.
-        #[allow(clippy::cast_possible_truncation)]
         compress_ratio_percent: ratio.map(|ratio| (ratio * 100.0).round() as i64),
         checksum: row.text("checksum"),
         dedup: row.text("dedup"),

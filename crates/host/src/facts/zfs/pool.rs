@@ -49,7 +49,6 @@ fn line(line: &str) -> Option<Pool> {
         fragmentation_percent: int(4),
         capacity_percent: int(5),
         // A ratio is small: no digit is lost.
-        #[allow(clippy::cast_possible_truncation)]
         dedup_ratio_percent: ratio.map(|ratio| (ratio * 100.0).round() as i64),
         health: columns.get(7).map(|health| (*health).to_owned()),
         ..Pool::default()
