@@ -1,8 +1,8 @@
 use super::fake::Fake;
 use super::{ApplyError, Content, Journal, Kept, LiveMachine, Machine, Options, STATE, State};
 use super::{apply, rollback, script, verify};
-use crate::plan::{Item, Plan, Verdict, now};
-use crate::rules::{Effect, Profile, Setting};
+use crate::plan::{Item, Plan, now};
+use crate::rules::{Profile, Setting};
 
 const TREE: &str = "\
 /proc/cmdline: root=/dev/vda1 quiet
@@ -72,22 +72,12 @@ fn settings() -> Vec<(&'static str, Setting, &'static str)> {
 }
 
 fn plan_of(machine: &Fake, only: &[&str]) -> Plan {
-    let item = |(rule, setting, wanted): (&str, Setting, &str)| Item {
-        rule: rule.to_owned(),
-        title: "a title".to_owned(),
-        about: None,
-        now: match now(machine.source(), &setting) {
+    let item = |(rule, setting, wanted): (&str, Setting, &str)| {
+        let now = match now(machine.source(), &setting) {
             crate::plan::Now::Value(value) => Some(value),
             _ => None,
-        },
-        setting: Some(setting),
-        wanted: Some(wanted.to_owned()),
-        verdict: Verdict::Change,
-        reason: "A reason.".to_owned(),
-        risk: "A risk.".to_owned(),
-        source: "me".to_owned(),
-        effect: Effect::Live,
-        recipe: Vec::new(),
+        };
+        Item::change(rule, setting, now, wanted)
     };
     let chosen = settings().into_iter();
     let chosen = chosen.filter(|(rule, ..)| only.is_empty() || only.contains(rule));

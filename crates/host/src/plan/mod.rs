@@ -60,6 +60,27 @@ pub struct Item {
     pub recipe: Vec<String>,
 }
 
+#[cfg(test)]
+impl Item {
+    /// A change that can be made while the machine runs, for tests of what is done with plans.
+    pub(crate) fn change(rule: &str, setting: Setting, now: Option<String>, wanted: &str) -> Self {
+        Self {
+            rule: rule.to_owned(),
+            title: "a title".to_owned(),
+            about: None,
+            setting: Some(setting),
+            now,
+            wanted: Some(wanted.to_owned()),
+            verdict: Verdict::Change,
+            reason: "A reason.".to_owned(),
+            risk: "A risk.".to_owned(),
+            source: "me".to_owned(),
+            effect: Effect::Live,
+            recipe: Vec::new(),
+        }
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Bench, Judgement, Proof, ProveError, Report, prove, write};
 use crate::apply::fake::Fake;
 use crate::apply::{Journal, Machine, Options, STATE, rollback, verify};
-use crate::plan::{Item, Plan, Verdict};
+use crate::plan::{Item, Plan};
 use crate::rules::{Effect, Profile, Setting};
 
 const TREE: &str = "\
@@ -16,19 +16,9 @@ const TREE: &str = "\
 ";
 
 fn plan() -> Plan {
-    let item = |attribute: &str, now: &str, wanted: &str| Item {
-        rule: format!("t.{attribute}"),
-        title: "a title".to_owned(),
-        about: None,
-        setting: Some(Setting::Sysfs { path: format!("/sys/block/sda/queue/{attribute}") }),
-        now: Some(now.to_owned()),
-        wanted: Some(wanted.to_owned()),
-        verdict: Verdict::Change,
-        reason: "A reason.".to_owned(),
-        risk: "A risk.".to_owned(),
-        source: "me".to_owned(),
-        effect: Effect::Live,
-        recipe: Vec::new(),
+    let item = |attribute: &str, now: &str, wanted: &str| {
+        let setting = Setting::Sysfs { path: format!("/sys/block/sda/queue/{attribute}") };
+        Item::change(&format!("t.{attribute}"), setting, Some(now.to_owned()), wanted)
     };
     let mut later = item("nothing", "0", "1");
     later.effect = Effect::Reboot;
