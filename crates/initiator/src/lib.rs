@@ -21,6 +21,7 @@
 //! | `target` | `iscsi://` addresses |
 //! | `link` | a session that waits for each answer: logins, questions |
 //! | `unit` | what a portal, a target and a logical unit say of themselves |
+//! | `reader` | reads blocks one after the other |
 //! | `workload` | what load to make |
 //! | `layout` | which operation comes next |
 //! | `pattern`, [`verify`] | what verified writes carry, and what is wrong with what is read |
@@ -37,6 +38,7 @@ mod login;
 mod outcome;
 mod pattern;
 mod random;
+mod reader;
 mod run;
 mod sense;
 mod target;
@@ -48,11 +50,13 @@ mod workload;
 pub use error::Error;
 pub use latency::Latency;
 pub use login::{INITIATOR_NAME, Login};
+pub use lunet_iscsi::chap::{Account, Secret};
 pub use lunet_iscsi::initiator::{DigestOffer, Negotiated};
 pub use lunet_ring::DriverChoice;
 pub use outcome::{
     ErrorCount, JobOutcome, Kind, Outcome, Progress, Second, Stage, Tally, ThreadOutcome, Work,
 };
+pub use reader::Reader;
 pub use run::run;
 pub use sense::Failure;
 pub use target::{PORT, Target, TargetError};

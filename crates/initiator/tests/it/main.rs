@@ -4,4 +4,5 @@ mod faults;
 mod faulty;
 mod loads;
 mod login;
+mod reader;
 mod support;

@@ -1,0 +1,73 @@
+//! Reads blocks one after the other: for a look at what a unit holds.
+
+use std::time::Instant;
+
+use crate::link::Link;
+use crate::{Error, LogicalUnit, Login, Target, cdb, inspect};
+
+/// The most bytes of one command.
+const PIECE: u64 = 64 << 10;
+
+/// A session that reads. It writes nothing.
+pub struct Reader {
+    link: Link<Vec<u8>, Vec<u8>>,
+    unit: LogicalUnit,
+}
+
+impl Reader {
+    /// Logs in, and asks the unit for what it is. Where the address names no target or no LUN, the
+    /// only one there is is taken.
+    ///
+    /// # Errors
+    /// See [`inspect`].
+    pub fn open(target: &Target, login: &Login) -> Result<Self, Error> {
+        let unit = inspect(target, login)?;
+        let mut link = Link::open(target, login, Some(&unit.target), 4, Instant::now())?;
+        if let Some(failure) = link.settle(unit.address(), cdb::ready())? {
+            return Err(Error::Command { what: "TEST UNIT READY", failure });
+        }
+        Ok(Self { link, unit })
+    }
+
+    /// What is read.
+    #[must_use]
+    pub fn unit(&self) -> &LogicalUnit {
+        &self.unit
+    }
+
+    /// Fills the buffer from this byte on. They need not be whole logical blocks: what lies around
+    /// them is read and dropped.
+    ///
+    /// # Errors
+    /// The session broke, the unit does not read these blocks, or there are no such blocks.
+    pub fn read(&mut self, at: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        let size = u64::from(self.unit.block_size);
+        let piece = self.unit.max_transfer.unwrap_or(PIECE).clamp(size, PIECE) / size * size;
+        let end = at + buffer.len() as u64;
+        let mut from = at / size * size;
+        while from < end {
+            let blocks = (end.div_ceil(size) * size - from).min(piece) / size;
+            let data = self.blocks(from / size, blocks)?;
+            let until = end.min(from + data.len() as u64);
+            let start = from.max(at);
+            let own = &data[(start - from) as usize..(until - from) as usize];
+            buffer[(start - at) as usize..(until - at) as usize].copy_from_slice(own);
+            from += data.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn blocks(&mut self, lba: u64, blocks: u64) -> Result<Vec<u8>, Error> {
+        // A piece has at most 128 blocks.
+        let cdb = cdb::read(lba, blocks as u32);
+        let len = (blocks * u64::from(self.unit.block_size)) as usize;
+        let data = self.link.read(self.unit.address(), cdb, len)?;
+        let data = data.map_err(|failure| Error::Command { what: "READ", failure })?;
+        if data.len() == len { Ok(data) } else { Err(Error::Answer("READ")) }
+    }
+
+    /// Logs out.
+    pub fn close(self) {
+        self.link.close();
+    }
+}
