@@ -9,7 +9,7 @@ mod place;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::model::{self, Role, Run, Workload};
@@ -153,6 +153,10 @@ impl<'a> Fio<'a> {
                 usage = usage.take().or_else(|| watch.take().map(Watch::finish))
             }
         })?;
+        // Ctrl-C reaches fio as well, which then ends early and says nothing of it.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(FioError::Stopped);
+        }
         let mut run = parse::results(&told)?;
         run.workload.clone_from(&workload.name);
         run.timeline = logs::timeline(logs.prefix(), args::log_ms(workload));

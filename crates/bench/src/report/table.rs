@@ -39,7 +39,13 @@ pub fn table(results: &Results) -> String {
         told += &format!("  {}\n", plain(&verdict.advice));
     }
     let mut heading = "\nCeilings:\n";
+    let mut told_before: Vec<(&str, &str)> = Vec::new();
     for one in &results.ceilings {
+        // Several targets may stand on the same drive.
+        if told_before.contains(&(&one.name, &one.how)) {
+            continue;
+        }
+        told_before.push((&one.name, &one.how));
         let (name, how) = (plain(&one.name), plain(&one.how));
         told += &format!("{heading}  {name}: {} {} ({how})\n", number(one.value), one.unit.text());
         heading = "";

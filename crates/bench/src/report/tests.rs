@@ -131,6 +131,10 @@ fn the_table_says_what_its_figures_are() {
     assert!(told.contains("too few rounds (2) to compare"), "{told}");
     assert!(told.contains("Bound by the drive"), "{told}");
     assert!(told.contains("(fio, 4k random reads at depth 128 for 2 s)"), "{told}");
+    // What several targets stand on is said once.
+    let mut both = small();
+    both.ceilings.extend(small().ceilings);
+    assert_eq!(table(&both), told);
     let width = told.lines().next().expect("a heading").chars().count();
     assert!(width < 160, "{width}");
 }

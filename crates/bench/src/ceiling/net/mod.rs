@@ -31,7 +31,7 @@ pub enum NetError {
     Plan(String),
     /// Nobody answers there.
     #[error(
-        "{address} does not answer ({error}): start `lunet bench net --listen` there, and look at firewalls"
+        "{address} does not answer ({error}): start `lunet bench net serve` there, and look at firewalls"
     )]
     Connect {
         /// Where.
