@@ -2,6 +2,7 @@
 //! the screen. The program itself only reads the command line.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod config;
 pub mod control;
 pub mod files;

@@ -53,6 +53,10 @@ enum Command {
     ///
     /// Exit code 0: nothing found; 1: findings; 2: could not look.
     Doctor(cli::Doctor),
+    /// Measure paths and LUNs side by side, and say what binds
+    ///
+    /// Exit code 0: all was measured; 1: not all, what there is was shown; 2: nothing was measured.
+    Bench(Box<cli::Bench>),
     /// Look at this machine, and at how it is tuned
     Tune {
         #[command(subcommand)]
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),
         Command::Doctor(options) => cli::doctor(&options),
+        Command::Bench(options) => cli::bench(&options),
         Command::Tune { command } => cli::tune(command),
     };
     match result {

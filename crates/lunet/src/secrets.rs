@@ -68,8 +68,11 @@ fn exposed(what: &str, file: &Path, mode: u32) -> String {
     format!("others may read {what} (mode {mode:04o}) with the secret in it: chmod 600 {name}")
 }
 
-/// The only line of a file.
-fn of_file(path: &Path) -> Result<Secret, String> {
+/// The only line of a file that nobody but its owner may read.
+///
+/// # Errors
+/// A sentence that says what is wrong with the file or its content, or with who may read it.
+pub fn of_file(path: &Path) -> Result<Secret, String> {
     let name = path.display();
     let failed = |error| format!("cannot read {name}: {error}");
     let file = File::open(path).map_err(failed)?;

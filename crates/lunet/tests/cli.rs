@@ -274,7 +274,8 @@ fn the_page_and_the_program_have_the_same_options() {
     };
     let mut real = options("--version");
     let groups = [
-        ("", &["serve", "sessions", "stats", "top", "doctor"][..]),
+        ("", &["serve", "sessions", "stats", "top", "doctor", "bench"][..]),
+        ("bench", &["compare", "net"]),
         ("config", &["check", "apply", "show"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),

@@ -1,5 +1,6 @@
 //! The commands that speak to a running lunet, and those that look at the machine.
 
+mod bench;
 mod config;
 mod doctor;
 mod target;
@@ -16,6 +17,7 @@ use clap::Args;
 use lunet::control::{self, Change, Done, Request, VERSION};
 use serde_json::Value;
 
+pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
 pub use target::{TargetCommand, run as target};

@@ -1,0 +1,258 @@
+//! What is to be measured, as the caller names it: a path, or the address of a LUN.
+
+use std::path::PathBuf;
+
+use lunet_initiator::{DigestOffer, Secret, Target, TargetError};
+
+/// What others of this kind of programs read a secret from, too.
+pub const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
+
+/// A target of the command line.
+#[derive(Clone, Debug)]
+pub enum Given {
+    /// A file, a directory or a block device: fio measures it.
+    Path(PathBuf),
+    /// A LUN: the own initiator measures it.
+    Url(Box<Target>),
+}
+
+/// Which digests are asked for, whatever the address says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// CRC32C of headers.
+    pub header: bool,
+    /// CRC32C of data.
+    pub data: bool,
+}
+
+/// What logins need besides the address.
+#[derive(Debug, Default)]
+pub struct Access {
+    /// The secret of the user that an address names without one.
+    pub secret: Option<Secret>,
+    /// The secret that a target proves, where `target_user` is named without `target_password`.
+    pub target_secret: Option<Secret>,
+    /// Digests.
+    pub digests: Option<Digests>,
+}
+
+impl Given {
+    /// Reads an argument.
+    ///
+    /// # Errors
+    /// A sentence: an address that is none, or a secret that is missing.
+    pub fn parse(text: &str, access: &Access) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("an empty name is no target: give a path or iscsi://HOST/TARGET/LUN".into());
+        }
+        match text.split_once("://") {
+            Some(("iscsi", _)) => Ok(Self::Url(Box::new(url(text, access)?))),
+            Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric()) => Err(format!(
+                "{scheme}:// cannot be measured: give a path or iscsi://HOST/TARGET/LUN"
+            )),
+            _ => Ok(Self::Path(text.into())),
+        }
+    }
+
+    /// How it is named to the user, and by which `--destroy` means it: a path as it was given, an address without secrets.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Url(target) => target.to_string(),
+        }
+    }
+}
+
+/// An address, with what it leaves out.
+fn url(text: &str, access: &Access) -> Result<Target, String> {
+    // A user without a secret is no address of its own: a secret stands in until the real one is there.
+    let (whole, asked) = complete(text);
+    let mut target = Target::parse(&whole).map_err(|error| wrong(&error))?;
+    let missing = |what: &str, option: &str| {
+        format!("the secret of {what} is missing: give {option} FILE, or write it into the address")
+    };
+    if let (true, Some(account)) = (asked.user, target.account.as_mut()) {
+        let known = access.secret.clone().or_else(of_environment);
+        account.secret = known.ok_or_else(|| missing(&account.name, "--secret-file"))?;
+    }
+    if let (true, Some(account)) = (asked.target, target.mutual.as_mut()) {
+        let known = access.target_secret.clone();
+        account.secret = known.ok_or_else(|| missing(&account.name, "--target-secret-file"))?;
+    }
+    if let Some(digests) = access.digests {
+        let offer = |wanted| if wanted { DigestOffer::Crc32c } else { DigestOffer::None };
+        (target.header_digest, target.data_digest) = (offer(digests.header), offer(digests.data));
+    }
+    Ok(target)
+}
+
+/// Never shows what may be a secret.
+fn wrong(error: &TargetError) -> String {
+    match error {
+        TargetError::Brackets(_) | TargetError::Port(_) => {
+            "the host or port of the address is none: iscsi://[USER%SECRET@]HOST[:PORT]/TARGET/LUN"
+                .into()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn of_environment() -> Option<Secret> {
+    use std::os::unix::ffi::OsStringExt;
+    std::env::var_os(PASSWORD).map(|value| Secret::new(value.into_vec()))
+}
+
+/// Which secrets an address leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    user: bool,
+    target: bool,
+}
+
+/// The address with a secret wherever a name has none.
+fn complete(text: &str) -> (String, Asked) {
+    let (rest, options) = text.split_once('?').unwrap_or((text, ""));
+    let rest = rest.strip_prefix("iscsi://").unwrap_or(rest);
+    let account = rest.rsplit_once('@');
+    let user = account.is_some_and(|(name, _)| !name.is_empty() && !name.contains('%'));
+    let has = |key: &str| options.split('&').any(|option| option.starts_with(key));
+    let target = has("target_user=") && !has("target_password=");
+    let mut whole = match account {
+        Some((name, place)) if user => format!("iscsi://{name}%-@{place}"),
+        _ => format!("iscsi://{rest}"),
+    };
+    if !options.is_empty() {
+        whole += &format!("?{options}");
+    }
+    if target {
+        whole += "&target_password=-";
+    }
+    (whole, Asked { user, target })
+}
+
+/// An address for people and files: without secrets, with the digests that it asks for.
+pub fn shown(target: &Target) -> String {
+    let offer = |offer: DigestOffer| match offer {
+        DigestOffer::None => None,
+        DigestOffer::Crc32c => Some("crc32c"),
+        DigestOffer::PreferCrc32c => Some("prefer-crc32c"),
+        DigestOffer::PreferNone => Some("prefer-none"),
+    };
+    let header = offer(target.header_digest).map(|value| format!("header_digest={value}"));
+    let data = offer(target.data_digest).map(|value| format!("data_digest={value}"));
+    let options: Vec<String> = [header, data].into_iter().flatten().collect();
+    match options.is_empty() {
+        true => target.to_string(),
+        false => format!("{target}?{}", options.join("&")),
+    }
+}
+
+/// Short names for tables and plots, each one once: a path, or the last part of a target's name with the LUN.
+pub fn names(given: &[Given]) -> Vec<String> {
+    let short = |one: &Given| match one {
+        Given::Path(_) => one.name(),
+        Given::Url(target) => {
+            let name = target.name.as_deref().unwrap_or(&target.host);
+            let name = name.rsplit(':').next().unwrap_or(name);
+            let lun = target.lun.map_or_else(String::new, |lun| format!("/{lun}"));
+            let digest = if target.data_digest == DigestOffer::None { "" } else { " with digest" };
+            format!("{name}{lun}{digest}")
+        }
+    };
+    let mut names: Vec<String> = given.iter().map(short).collect();
+    let twice = |names: &[String], name: &String| names.iter().filter(|n| *n == name).count() > 1;
+    let old = names.clone();
+    for (name, one) in names.iter_mut().zip(given) {
+        if let (true, Given::Url(target)) = (twice(&old, name), one) {
+            *name = shown(target);
+        }
+    }
+    // The same thing twice is a good question: how much do runs of one target differ?
+    for at in 1..names.len() {
+        let before = names[..at].iter().filter(|name| **name == names[at]).count();
+        if before > 0 {
+            names[at] = format!("{} ({})", names[at], before + 1);
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Given, String> {
+        let access =
+            Access { secret: Some(Secret::new(b"from-a-file".to_vec())), ..Access::default() };
+        Given::parse(text, &access)
+    }
+
+    #[test]
+    fn paths_and_addresses_are_told_apart() {
+        assert!(matches!(parse("/dev/sdb"), Ok(Given::Path(_))));
+        assert!(matches!(parse("net"), Ok(Given::Path(_))));
+        assert!(parse("a://b/c d").is_err(), "no scheme of ours");
+        assert!(matches!(parse("./x://y"), Ok(Given::Path(_))));
+        let Ok(Given::Url(target)) = parse("iscsi://nas/iqn.2026-11.x:y/3") else {
+            panic!("an address");
+        };
+        assert_eq!((target.host.as_str(), target.lun), ("nas", Some(3)));
+        let error = parse("nfs://nas/x").expect_err("not that");
+        assert!(error.starts_with("nfs:// cannot be measured"), "{error}");
+        assert!(parse("").is_err());
+    }
+
+    #[test]
+    fn a_secret_that_is_nowhere_is_asked_for() {
+        let error = parse("iscsi://joe@nas/iqn.x:y/0?target_user=t").expect_err("no secret");
+        assert!(error.contains("--target-secret-file"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_of_a_file_is_the_users_and_one_in_the_address_stays() {
+        let Ok(Given::Url(target)) = parse("iscsi://joe@nas/iqn.x:y/0?data_digest=crc32c") else {
+            panic!("an address");
+        };
+        let account = target.account.clone().expect("an account");
+        assert_eq!(account.name, "joe");
+        assert_eq!(account.secret, Secret::new(b"from-a-file".to_vec()));
+        assert_eq!(shown(&target), "iscsi://joe@nas:3260/iqn.x:y/0?data_digest=crc32c");
+        let Ok(Given::Url(target)) = parse("iscsi://joe%o/w@n@nas/iqn.x:y/0") else {
+            panic!("an address");
+        };
+        let secret = target.account.clone().expect("an account").secret;
+        assert_eq!(secret, Secret::new(b"o/w@n".to_vec()));
+        assert_eq!(Given::Url(target).name(), "iscsi://joe@nas:3260/iqn.x:y/0");
+        // Whatever is wrong, a secret is not in the sentence.
+        let error = parse("iscsi://joe%s3cret@[::1/iqn.x:y/0").expect_err("no host");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn an_option_decides_about_digests() {
+        let digests = Some(Digests { header: false, data: true });
+        let access = Access { digests, ..Access::default() };
+        let Ok(Given::Url(target)) =
+            Given::parse("iscsi://n/iqn.x/0?header_digest=crc32c", &access)
+        else {
+            panic!("an address");
+        };
+        assert_eq!(target.header_digest, DigestOffer::None);
+        assert_eq!(target.data_digest, DigestOffer::Crc32c);
+    }
+
+    #[test]
+    fn names_are_short_and_unique() {
+        let all = |texts: &[&str]| {
+            let given: Vec<Given> =
+                texts.iter().map(|text| parse(text).expect("a target")).collect();
+            names(&given)
+        };
+        assert_eq!(all(&["/tank", "iscsi://h/iqn.x:demo/0"]), ["/tank", "demo/0"]);
+        assert_eq!(
+            all(&["iscsi://a/iqn.x:demo/0", "iscsi://b/iqn.x:demo/0"]),
+            ["iscsi://a:3260/iqn.x:demo/0", "iscsi://b:3260/iqn.x:demo/0"]
+        );
+        assert_eq!(all(&["/tank", "/tank"]), ["/tank", "/tank (2)"]);
+    }
+}

@@ -1,0 +1,129 @@
+//! Whether targets may be written to: asked before anything is written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lunet_bench::model::Workload;
+use lunet_bench::safety::{self, Blocks, Destroy, Guard};
+use lunet_initiator::{LogicalUnit, Reader, Target};
+
+use super::given::Given;
+use super::{Options, scale};
+
+/// A target that may be measured.
+#[derive(Debug)]
+pub(super) enum Looked {
+    /// A path.
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Held until this is dropped: nobody can mount it meanwhile.
+        _held: Option<Guard>,
+    },
+    /// A LUN.
+    Lun(Box<Target>, LogicalUnit),
+}
+
+/// Looks at all of them.
+///
+/// # Errors
+/// A sentence: what holds data and was not named, is in use, or cannot be reached.
+pub(super) fn all(options: &Options, notes: &mut Vec<String>) -> Result<Vec<Looked>, String> {
+    let known = |name: &String| options.targets.iter().any(|one| one.name() == *name);
+    if let Some(strange) = options.destroy.iter().find(|name| !known(name)) {
+        return Err(format!(
+            "--destroy {strange} names no target of this run: write it as the target is written"
+        ));
+    }
+    let destroy = Destroy::new(options.destroy.iter().cloned());
+    if let Some(Given::Url(null)) = &options.null {
+        lun(null, options, &Destroy::default(), notes)?;
+    }
+    let look = |one: &Given| match one {
+        Given::Path(path) => local(path, options, &destroy, notes),
+        Given::Url(target) => {
+            Ok(Looked::Lun(target.clone(), lun(target, options, &destroy, notes)?))
+        }
+    };
+    options.targets.iter().map(look).collect()
+}
+
+fn local(
+    path: &Path,
+    options: &Options,
+    destroy: &Destroy,
+    notes: &mut Vec<String>,
+) -> Result<Looked, String> {
+    let name = path.display().to_string();
+    let reads = !options.profile.workloads.iter().any(Workload::writes);
+    // What was there before is only read: whatever it holds stays.
+    let keeps = reads && path.exists() && !path.is_dir();
+    if keeps {
+        notes.push(format!("{name} was read as it is: holes in it are read faster than data."));
+        return Ok(Looked::Path { path: path.to_owned(), _held: None });
+    }
+    let bytes = scale::bytes(&options.profile);
+    let guard = safety::path(&name, bytes, destroy).map_err(|refusal| refusal.to_string())?;
+    Ok(Looked::Path { path: path.to_owned(), _held: Some(guard) })
+}
+
+fn lun(
+    target: &Target,
+    options: &Options,
+    destroy: &Destroy,
+    notes: &mut Vec<String>,
+) -> Result<LogicalUnit, String> {
+    let failed = |error: lunet_initiator::Error| format!("{target}: {error}");
+    let reader = Reader::open(target, &options.login).map_err(failed)?;
+    let unit = reader.unit().clone();
+    let writes = options.profile.workloads.iter().any(Workload::writes);
+    if writes && unit.read_only {
+        return Err(format!("{target} takes no writes: measure it with --read-only"));
+    }
+    let name = target.to_string();
+    let mut blocks = Lun(reader);
+    if writes {
+        safety::lun(&name, &mut blocks, destroy).map_err(|refusal| refusal.to_string())?;
+    } else {
+        notes.push(format!(
+            "{name} was read as it is: blocks that were never written are read faster than data."
+        ));
+    }
+    blocks.0.close();
+    small(&name, &unit, options, notes)?;
+    Ok(unit)
+}
+
+/// A unit that is smaller than what the workloads ask for is measured all the same.
+fn small(
+    name: &str,
+    unit: &LogicalUnit,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<(), String> {
+    let size = crate::units::size(unit.bytes());
+    let loads = &options.profile.workloads;
+    if let Some(load) = loads.iter().find(|load| load.block_bytes > unit.bytes()) {
+        return Err(format!("{name} has {size}, which is too small for {}", load.name));
+    }
+    let asked = loads.iter().filter_map(|load| Some(load.size_bytes? * u64::from(load.jobs))).max();
+    if asked.is_some_and(|asked| asked > unit.bytes()) {
+        notes.push(format!(
+            "{name} has {size}: workloads that ask for more work on all of it, which a cache may hold."
+        ));
+    }
+    Ok(())
+}
+
+/// A LUN, as the look at what it holds wants it.
+struct Lun(Reader);
+
+impl Blocks for Lun {
+    fn size(&self) -> u64 {
+        self.0.unit().bytes()
+    }
+
+    fn read(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read(at, buffer).map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,260 @@
+//! A LUN over iSCSI, by the own initiator.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lunet_bench::fio::shell;
+use lunet_bench::model::{self, Pattern, Role, Run, Sync, TargetKind, Workload};
+use lunet_bench::runner::Generator;
+use lunet_bench::system::{Root, Usage, Watch};
+use lunet_initiator::{
+    BlockSize, DigestOffer, LogicalUnit, Login, Order, Outcome, Plan, Rate, Stage, Target,
+};
+
+use super::convert;
+use super::given::shown;
+
+/// How often it is told how far a run is.
+const LOOK: Duration = Duration::from_millis(100);
+/// What files and LUNs are filled with at once.
+const FILL_BLOCK: u64 = 1 << 20;
+const FILL_DEPTH: u32 = 8;
+
+type Failed = Box<dyn Error + Send + std::marker::Sync>;
+
+/// Stopped by the user.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+/// The own initiator on a LUN, with the name that its target has in the results.
+#[derive(Clone, Debug)]
+pub struct Served<'a> {
+    /// The name in the results.
+    pub name: String,
+    target: Target,
+    unit: LogicalUnit,
+    /// How it logs in.
+    pub login: Login,
+    /// Servers on this machine.
+    pub servers: Vec<i32>,
+    /// Options of the command line with which the same workloads come about.
+    pub options: Vec<String>,
+    /// Whether it may be written to: then what is read was written before.
+    pub fill: bool,
+    filled: u64,
+    /// The next run's choices: no two runs make the same ones.
+    seed: u64,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Served<'a> {
+    /// Of a unit that was looked at already.
+    pub fn new(
+        name: impl Into<String>,
+        target: Target,
+        unit: LogicalUnit,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        // What an address leaves out was found out: no run has to ask again.
+        let (iqn, lun) = (Some(unit.target.clone()), Some(unit.lun));
+        let target = Target { name: iqn, lun, ..target };
+        let (name, login) = (name.into(), Login::default());
+        let (servers, options) = (Vec::new(), Vec::new());
+        Self { name, target, unit, login, servers, options, fill: false, filled: 0, seed: 1, stop }
+    }
+
+    /// The unit.
+    pub fn unit(&self) -> &LogicalUnit {
+        &self.unit
+    }
+
+    /// The address.
+    pub fn address(&self) -> &Target {
+        &self.target
+    }
+
+    /// The same without a data digest.
+    pub fn without_digest(&self) -> Self {
+        let mut other = self.clone();
+        other.target.data_digest = DigestOffer::None;
+        other
+    }
+
+    /// Bytes of the unit that a workload works on, from its beginning; whole blocks.
+    pub fn span(&self, workload: &Workload) -> u64 {
+        let all = self.unit.bytes();
+        let asked = workload.size_bytes.map_or(all, |size| size * u64::from(workload.jobs));
+        all.min(asked) / workload.block_bytes * workload.block_bytes
+    }
+
+    fn plan(&mut self, workload: &Workload) -> Plan {
+        let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
+        let rate = workload
+            .rate_mib_per_s
+            .map(|rate| Rate { operations: None, bytes: Some((rate * f64::from(1 << 20)) as u64) });
+        let load = lunet_initiator::Workload {
+            blocks: vec![BlockSize {
+                bytes: u32::try_from(workload.block_bytes).unwrap_or(u32::MAX),
+                weight: 1,
+            }],
+            reads_percent: workload.read_percent,
+            order: match workload.pattern {
+                Pattern::Random => Order::Random,
+                Pattern::Sequential => Order::Sequential,
+            },
+            depth: workload.depth,
+            jobs: workload.jobs,
+            runtime: Some(seconds(workload.seconds)),
+            ramp: seconds(workload.ramp_seconds),
+            rate,
+            fua: workload.sync == Sync::EachWrite,
+            seed: self.seed,
+            ..lunet_initiator::Workload::new(4096)
+        };
+        self.seed += 1;
+        let mut plan = Plan::new(self.target.clone(), load.within(0..self.span(workload)));
+        plan.login = self.login.clone();
+        plan
+    }
+
+    /// Runs a plan on another thread, so that somebody can be told how far it is.
+    fn go(
+        &self,
+        plan: &Plan,
+        mut watch: Option<Watch>,
+        concerned: &[(i32, Role)],
+        told: &mut dyn FnMut(f64, f64),
+    ) -> Result<(Outcome, Option<Usage>), Failed> {
+        let ramp = plan.workload.ramp;
+        let all = plan.workload.runtime.map_or(0.0, |time| (ramp + time).as_secs_f64());
+        let began = Instant::now();
+        let (outcome, watch) = thread::scope(|scope| {
+            let (done, wait) = channel::<()>();
+            let work = scope.spawn(move || {
+                // Dropped at the end, whatever that is.
+                let _done = done;
+                let outcome = lunet_initiator::run(plan, self.stop, |progress| {
+                    let over = progress.stage != Stage::Ramp || progress.elapsed >= ramp;
+                    if over && watch.is_none() && !concerned.is_empty() {
+                        watch = Some(Watch::start(&Root::default(), concerned));
+                    }
+                });
+                (outcome, watch)
+            });
+            while wait.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                let passed = began.elapsed().as_secs_f64();
+                told(if all > 0.0 { passed.min(all) } else { passed }, all);
+            }
+            work.join().map_err(|_| "the load generator has failed: please report it".to_owned())
+        })?;
+        let usage = watch.map(Watch::finish);
+        let outcome = outcome?;
+        if outcome.interrupted || self.stop.load(Ordering::Relaxed) {
+            return Err(Stopped.into());
+        }
+        let failures = outcome.failures();
+        match failures.is_empty() {
+            true => Ok((outcome, usage)),
+            false => Err(failures.join("; ").into()),
+        }
+    }
+
+    /// Whether the sessions have a data digest. Where the target may choose, [`Served::settle`] has asked.
+    pub fn has_data_digest(&self) -> bool {
+        self.target.data_digest == DigestOffer::Crc32c
+    }
+
+    /// Where the target may choose about digests, one read finds out, and its choice becomes what is asked for.
+    ///
+    /// # Errors
+    /// There is no session with these digests.
+    pub fn settle(&mut self) -> Result<(), lunet_initiator::Error> {
+        let open = |offer| matches!(offer, DigestOffer::PreferCrc32c | DigestOffer::PreferNone);
+        if !open(self.target.data_digest) && !open(self.target.header_digest) {
+            return Ok(());
+        }
+        let block = self.unit.block_size;
+        let load = lunet_initiator::Workload {
+            size: Some(block.into()),
+            depth: 1,
+            ..lunet_initiator::Workload::new(block)
+        };
+        let mut plan = Plan::new(self.target.clone(), load);
+        plan.login = self.login.clone();
+        let outcome = lunet_initiator::run(&plan, self.stop, |_| {})?;
+        let Some(job) = outcome.jobs.first() else { return Ok(()) };
+        let chosen = |digest: bool| if digest { DigestOffer::Crc32c } else { DigestOffer::None };
+        self.target.header_digest = chosen(job.negotiated.header_digest);
+        self.target.data_digest = chosen(job.negotiated.data_digest);
+        Ok(())
+    }
+}
+
+impl Generator for Served<'_> {
+    fn target(&self) -> model::Target {
+        model::Target {
+            name: self.name.clone(),
+            kind: TargetKind::Iscsi,
+            location: shown(&self.target),
+            tool: "lunet".to_owned(),
+            data_digest: self.has_data_digest(),
+        }
+    }
+
+    fn command(&self, workload: &Workload) -> model::Command {
+        let head = ["lunet", "bench"].map(str::to_owned);
+        let tail = ["--only".to_owned(), workload.name.clone(), shown(&self.target)];
+        let words = head.into_iter().chain(self.options.iter().cloned()).chain(tail);
+        model::Command { what: format!("{} on {}", workload.name, self.name), line: shell(words) }
+    }
+
+    fn prepare(
+        &mut self,
+        workload: &Workload,
+        progress: &mut dyn FnMut(f64, f64),
+    ) -> Result<(), Failed> {
+        let span = self.span(workload);
+        if !self.fill || span <= self.filled {
+            return Ok(());
+        }
+        let most = self.unit.max_transfer.unwrap_or(FILL_BLOCK).min(FILL_BLOCK);
+        let size = u64::from(self.unit.block_size);
+        let block = (most / size * size).max(size).min(span);
+        // Whole blocks of this size, a little more than what is read where there is room for it.
+        let end = span.next_multiple_of(block);
+        let end = if end <= self.unit.bytes() { end } else { span / block * block };
+        let load = lunet_initiator::Workload {
+            reads_percent: 0,
+            order: Order::Sequential,
+            depth: FILL_DEPTH,
+            runtime: None,
+            size: Some(end),
+            ..lunet_initiator::Workload::new(u32::try_from(block)?)
+        };
+        let mut plan = Plan::new(self.target.clone(), load.within(0..end));
+        plan.login = self.login.clone();
+        self.go(&plan, None, &[], progress)?;
+        self.filled = span;
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        workload: &Workload,
+        progress: &mut dyn FnMut(f64, f64),
+    ) -> Result<Run, Failed> {
+        let plan = self.plan(workload);
+        let own = i32::try_from(std::process::id())?;
+        let servers = self.servers.iter().map(|pid| (*pid, Role::Server));
+        let concerned: Vec<(i32, Role)> =
+            std::iter::once((own, Role::Client)).chain(servers).collect();
+        let now = plan.workload.ramp.is_zero();
+        let watch = now.then(|| Watch::start(&Root::default(), &concerned));
+        let (outcome, usage) = self.go(&plan, watch, &concerned, progress)?;
+        Ok(convert::run(workload, &outcome, usage, own))
+    }
+}

@@ -1,0 +1,315 @@
+//! `lunet bench`
+
+mod bar;
+mod compare;
+mod net;
+mod output;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use lunet::bench::given::{Access, Digests, Given};
+use lunet::bench::scale::Scale;
+use lunet::bench::{self, End, Options};
+use lunet::{secrets, units};
+use lunet_bench::profiles::Profile;
+use lunet_bench::report;
+use lunet_initiator::Login;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::print;
+use bar::Bar;
+use output::Page;
+
+/// Nothing was measured.
+const NOTHING: u8 = 2;
+/// Not everything was measured.
+const PARTIAL: u8 = 1;
+
+/// What `lunet bench` measures.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Bench {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    measure: Measure,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// What the way between two machines carries
+    Net(net::Net),
+    /// Two files of results, side by side
+    Compare(compare::Compare),
+}
+
+#[derive(Args)]
+struct Measure {
+    /// A file, a directory, a block device (measured by fio), or iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]
+    #[arg(value_name = "TARGET", required = true)]
+    targets: Vec<String>,
+    /// Also measure this LUN, which is served from the one path that is the target, in the same rounds
+    #[arg(long, value_name = "URL")]
+    through: Option<String>,
+    /// What to run: quick (a first look in a minute), recipe (the fio line of the how-to), sweep (where curves bend)
+    #[arg(long, value_enum, default_value_t = Which::Quick)]
+    profile: Which,
+    /// How often everything is repeated, 1 to 100 [default: 6, the fewest that tell confidence]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// How long each run is measured, 100ms to 1h [default: as the profile says]
+    #[arg(long, value_name = "TIME", value_parser = runtime)]
+    runtime: Option<Duration>,
+    /// What each job works on, as in 256MiB [default: as the profile says]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// Only workloads that have these words in their names; may be given again
+    #[arg(long, value_name = "WORDS")]
+    only: Vec<String>,
+    /// Write nothing to what is there: mixed workloads read, those that write are left out
+    #[arg(long)]
+    read_only: bool,
+    /// This target may be overwritten although it holds data; may be given again
+    #[arg(long, value_name = "TARGET")]
+    destroy: Vec<String>,
+    /// Where lunet bench net serve runs, for what the network can carry
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = net::address)]
+    net: Option<SocketAddr>,
+    /// A LUN with the backend null, for what the protocol can carry
+    #[arg(long, value_name = "URL")]
+    null: Option<String>,
+    /// The server's process on this machine, if it is not the one that listens; may be given again
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    server_pid: Vec<i32>,
+    /// File with the CHAP secret of the user that an address names, readable by its owner alone
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// The same for the secret that the target proves (?target_user=NAME in the address)
+    #[arg(long, value_name = "FILE")]
+    target_secret_file: Option<PathBuf>,
+    /// The name that the own initiator logs in with, where targets ask for it
+    #[arg(long, value_name = "IQN", value_parser = initiator_name)]
+    initiator_name: Option<String>,
+    /// CRC32C digests of all sessions [default: as the addresses say]
+    #[arg(long, value_enum)]
+    digest: Option<Digest>,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Also write the results as a page that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Which {
+    Quick,
+    Recipe,
+    Sweep,
+}
+
+impl Which {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Recipe => "recipe",
+            Self::Sweep => "sweep",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Digest {
+    None,
+    Header,
+    Data,
+    Both,
+}
+
+impl Digest {
+    fn wanted(self) -> Digests {
+        let header = matches!(self, Self::Header | Self::Both);
+        Digests { header, data: matches!(self, Self::Data | Self::Both) }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Header => "header",
+            Self::Data => "data",
+            Self::Both => "both",
+        }
+    }
+}
+
+fn runtime(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text)?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) {
+        return Err("write a time from 100ms to 1h".to_owned());
+    }
+    Ok(time)
+}
+
+fn initiator_name(text: &str) -> Result<String, String> {
+    match ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind)) {
+        true => Ok(text.to_owned()),
+        false => Err("an initiator's name begins with iqn., eui. or naa.".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match units::parse_size(text)? {
+        bytes if bytes < 1 << 20 => Err("a job works on 1MiB at least".to_owned()),
+        bytes if bytes % 4096 != 0 => Err("write a multiple of 4KiB".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Exit code 0: all was measured; 1: not all, what there is was shown; 2: nothing.
+pub fn run(options: &Bench) -> Result<ExitCode> {
+    let done = match &options.verb {
+        Some(Verb::Net(net)) => net::run(net),
+        Some(Verb::Compare(compare)) => compare::run(compare),
+        None => measure(&options.measure),
+    };
+    match done {
+        Err(error) => {
+            say(&format!("{error:#}"));
+            Ok(ExitCode::from(NOTHING))
+        }
+        done => done,
+    }
+}
+
+/// A sentence on standard error.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "lunet: {}", crate::plain(text));
+}
+
+/// Set by Ctrl-C and SIGTERM; the second one ends the program at once.
+fn stop() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset.
+        flag::register_conditional_shutdown(signal, PARTIAL.into(), Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+fn measure(arguments: &Measure) -> Result<ExitCode> {
+    let options = arguments.options()?;
+    let page = arguments.html.as_deref().map(Page::check).transpose()?;
+    let stop = stop()?;
+    let bar = Bar::new();
+    let measured = bench::run(&options, &stop, &mut |step| bar.show(step));
+    bar.clear();
+    let (results, end) = measured.map_err(|refused| anyhow!(refused.0))?;
+    match arguments.json {
+        true => print(&results.to_json())?,
+        false => print(&report::table(&results))?,
+    }
+    if let Some(page) = &page {
+        page.write(&report::page(&results))?;
+    }
+    Ok(match end {
+        End::Complete => ExitCode::SUCCESS,
+        End::Partial(why) => {
+            say(&format!("not everything was measured: {why}"));
+            ExitCode::from(PARTIAL)
+        }
+    })
+}
+
+impl Measure {
+    fn options(&self) -> Result<Options> {
+        // Behind an option a verb is taken for a target, and would become a file.
+        if let Some(verb @ ("net" | "compare")) = self.targets.first().map(String::as_str) {
+            bail!(
+                "{verb} is a verb and has options of its own: write it first; ./{verb} is a file"
+            );
+        }
+        let access = self.access()?;
+        let parse = |text: &String| Given::parse(text, &access).map_err(|error| anyhow!(error));
+        let mut targets = self.targets.iter().map(parse).collect::<Result<Vec<_>>>()?;
+        let through = self.through.as_ref().map(parse).transpose()?;
+        let null = self.null.as_ref().map(parse).transpose()?;
+        if null.as_ref().is_some_and(|null| matches!(null, Given::Path(_))) {
+            bail!("--null wants the address of a LUN: iscsi://HOST/TARGET/LUN");
+        }
+        if let Some(url) = &through {
+            match (&targets[..], url) {
+                ([Given::Path(_)], Given::Url(_)) => targets.push(url.clone()),
+                _ => bail!(
+                    "--through compares one path with the LUN that is served from it: lunet bench PATH --through \
+                     iscsi://HOST/TARGET/LUN"
+                ),
+            }
+        }
+        let mut login = Login::default();
+        login.initiator_name = self.initiator_name.clone().unwrap_or(login.initiator_name);
+        let scale = Scale {
+            rounds: self.rounds,
+            runtime: self.runtime,
+            size: self.size,
+            only: self.only.clone(),
+            read_only: self.read_only,
+        };
+        let profile = Profile::named(self.profile.name()).context("no such profile")?;
+        let (profile, notes) = scale.apply(profile).map_err(|error| anyhow!(error))?;
+        // What is named to be destroyed is named as a target is, with or without its secret.
+        let destroy = self.destroy.iter().map(|text| {
+            Given::parse(text, &access).map_or_else(|_| text.clone(), |given| given.name())
+        });
+        Ok(Options {
+            through: through.is_some(),
+            targets,
+            profile,
+            notes,
+            destroy: destroy.collect(),
+            net: self.net,
+            words: self.words(null.as_ref()),
+            null,
+            login,
+            servers: self.server_pid.clone(),
+        })
+    }
+
+    fn access(&self) -> Result<Access> {
+        let secret = |file: &Option<PathBuf>| {
+            let read = file.as_deref().map(secrets::of_file).transpose();
+            read.map_err(|error| anyhow!(error))
+        };
+        Ok(Access {
+            secret: secret(&self.secret_file)?,
+            target_secret: secret(&self.target_secret_file)?,
+            digests: self.digest.map(Digest::wanted),
+        })
+    }
+
+    /// The options that make the same workloads again.
+    fn words(&self, null: Option<&Given>) -> Vec<String> {
+        let mut words = vec![format!("--profile={}", self.profile.name())];
+        words.extend(self.rounds.map(|rounds| format!("--rounds={rounds}")));
+        words.extend(self.runtime.map(|time| format!("--runtime={}ms", time.as_millis())));
+        words.extend(self.size.map(|size| format!("--size={size}")));
+        words.extend(self.read_only.then(|| "--read-only".to_owned()));
+        words.extend(null.map(|null| format!("--null={}", null.name())));
+        words.extend(self.net.map(|net| format!("--net={net}")));
+        words.extend(self.digest.map(|digest| format!("--digest={}", digest.name())));
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests;
