@@ -35,7 +35,7 @@ pub fn drive(
     let rates = [(same.outstanding(), runs[0].iops()), (deep.outstanding(), runs[1].iops())];
     let (outstanding, value) = if rates[1].1 >= rates[0].1 { rates[1] } else { rates[0] };
     let how = format!(
-        "fio, {} on {name} for {seconds} s: {:.0} IOPS with {} on the way, {:.0} with {}",
+        "fio, {} on {name} for {seconds:.2} s: {:.0} IOPS with {} on the way, {:.0} with {}",
         workload.name, rates[0].1, rates[0].0, rates[1].1, rates[1].0
     );
     Ok(Ceiling {

@@ -88,7 +88,7 @@ fn add(all: &mut Results, results: &Results, label: &str) {
 
 /// Two files as a page, with the plots of one.
 pub fn compare_page(before: &Results, after: &Results, labels: (&str, &str)) -> String {
-    page::page(&joined(before, after, labels))
+    page::compared(&joined(before, after, labels), labels)
 }
 
 /// Two files as a table for the terminal.

@@ -1,15 +1,17 @@
 //! The page: one file that needs no network, no font and no script.
 
+pub(super) mod glance;
 pub(super) mod tables;
+mod verdicts;
 
-use super::format::{escape, percent};
+use super::format::escape;
 use super::plots::{Figure, bars, curves, forest, histogram, percentiles, timeline};
-use crate::model::{Load, Results, Unit, Verdict};
+use crate::model::{Command, Fact, Machine, Results, Target};
 use crate::stats::{Comparison, Measure};
 
 const STYLE: &str = include_str!("style.css");
 /// So many verdicts and workloads are shown at once; the others are one touch away.
-const OPEN: usize = 4;
+const OPEN: usize = 6;
 /// More workloads than these are too many for a bar each.
 const MANY: usize = 8;
 
@@ -17,45 +19,121 @@ const MANY: usize = 8;
 pub fn page(results: &Results) -> String {
     let names: Vec<&str> = results.targets.iter().map(|target| target.name.as_str()).collect();
     let title = format!("Benchmark: {}", names.join(", "));
-    let day = results.started.replace('T', " ").replace('Z', " UTC");
-    let rounds = match results.rounds() {
-        1 => "one round".to_owned(),
-        rounds => format!("{rounds} interleaved rounds"),
-    };
-    let when = format!(
-        "{day}. Profile {}, {rounds}, {:.0} s in all. lunet {}.",
-        results.profile, results.seconds, results.lunet
-    );
     let body = [
-        verdicts(results),
+        at_a_glance(results),
+        verdicts::verdicts(results),
         overview(results),
-        comparisons(results, "Against each other"),
+        section("Against each other", &comparisons(results)),
+        rest(results),
+    ];
+    whole(&title, &headings(results), &body.concat())
+}
+
+/// Two files in one: what is different comes first.
+pub(super) fn compared(results: &Results, labels: (&str, &str)) -> String {
+    let title = format!("Benchmarks compared: {} and {}", labels.0, labels.1);
+    let changed = verdicts::changes(results) + &comparisons(results);
+    let body = [
+        section("What is different", &changed),
+        at_a_glance(results),
+        overview(results),
+        verdicts::verdicts(results),
+        rest(results),
+    ];
+    whole(&title, &headings(results), &body.concat())
+}
+
+fn at_a_glance(results: &Results) -> String {
+    let all = [glance::tiles(results), warning(results), glance::matrix(results)];
+    section("At a glance", &all.concat())
+}
+
+/// What is looked up, not read.
+fn rest(results: &Results) -> String {
+    let all = [
         details(results),
-        ceilings(results),
+        section("All figures", &tables::summaries(results)),
+        section("What each layer can carry", &tables::ceilings(results)),
+        notes(results),
         targets(results),
         machines(results),
         commands(results),
     ];
-    let notes: Vec<String> =
-        results.notes.iter().cloned().chain(tables::disturbed(results)).collect();
-    whole(&title, &when, &notes, &body.concat())
+    all.concat()
 }
 
 /// Head, body, and nothing from elsewhere.
-pub(super) fn whole(title: &str, when: &str, notes: &[String], body: &str) -> String {
-    let notes: String = notes.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
-    let notes = if notes.is_empty() { notes } else { format!("<ul class=\"notes\">{notes}</ul>") };
-    let (title, when) = (escape(title), escape(when));
+fn whole(title: &str, when: &[String], body: &str) -> String {
+    let when: String =
+        when.iter().map(|line| format!("<p class=\"when\">{}</p>", escape(line))).collect();
+    let title = escape(title);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
-         <title>{title}</title><style>{STYLE}</style></head>\n<body><main><header><h1>{title}</h1>\
-         <p class=\"when\">{when}</p>{notes}</header>{body}\
+         <title>{title}</title><style>{STYLE}</style></head>\n<body><main><header><h1>{title}</h1>{when}</header>{body}\
          <footer>Written by lunet bench. MiB = 2^20 bytes, GiB = 2^30 bytes. Figures of different days compare only by \
          ratios within one run.</footer></main></body></html>\n"
     )
+}
+
+/// When, how and on what: the lines below the title.
+fn headings(results: &Results) -> Vec<String> {
+    let day = results.started.replace('T', " ").replace('Z', " UTC");
+    let rounds = match results.rounds() {
+        1 => "one round".to_owned(),
+        rounds => format!("{rounds} interleaved rounds"),
+    };
+    let mut lines = vec![format!(
+        "{day} \u{b7} profile {}, {rounds}, {:.0} s in all \u{b7} lunet {}",
+        results.profile, results.seconds, results.lunet
+    )];
+    let fact = |machine: &Machine, part: &str, key: &str| {
+        let facts = machine.sections.iter().filter(|one| one.title == part);
+        let mut facts = facts.flat_map(|one| &one.facts);
+        facts.find(|one| one.key == key).map(|one| one.value.clone())
+    };
+    lines.extend(results.machines.iter().filter_map(|machine| {
+        let told = [
+            fact(machine, "processor", "model"),
+            fact(machine, "processor", "processors (threads)")
+                .map(|count| format!("{count} threads")),
+            fact(machine, "memory", "size"),
+            fact(machine, "system", "distribution"),
+            fact(machine, "system", "kernel").map(|kernel| format!("Linux {kernel}")),
+        ];
+        let told: Vec<String> = told.into_iter().flatten().collect();
+        (!told.is_empty()).then(|| format!("{}: {}", machine.role, told.join(", ")))
+    }));
+    lines
+}
+
+/// What makes the figures worth less: nobody may miss it.
+fn warning(results: &Results) -> String {
+    let told = results.notes.iter().filter(|note| serious(note)).cloned();
+    let told: String = told
+        .chain(tables::disturbed(results))
+        .map(|note| format!("<p>{}</p>", escape(&note)))
+        .collect();
+    if told.is_empty() {
+        told
+    } else {
+        format!("<div class=\"warning\" role=\"note\">{told}</div>")
+    }
+}
+
+fn serious(note: &str) -> bool {
+    note.contains("Not complete")
+}
+
+fn notes(results: &Results) -> String {
+    let notes = results.notes.iter().filter(|note| !serious(note));
+    let notes: String = notes.map(|note| format!("<li>{}</li>", escape(note))).collect();
+    if notes.is_empty() {
+        return notes;
+    }
+    section("Notes", &format!("<ul class=\"notes\">{notes}</ul>"))
 }
 
 fn section(title: &str, body: &str) -> String {
@@ -73,85 +151,35 @@ fn grid(all: &str) -> String {
     if all.is_empty() { String::new() } else { format!("<div class=\"grid\">{all}</div>") }
 }
 
-fn verdicts(results: &Results) -> String {
-    let cards: Vec<String> = results.verdicts.iter().map(verdict).collect();
-    let (first, rest) = cards.split_at(cards.len().min(OPEN));
-    if first.is_empty() {
-        return String::new();
-    }
-    let mut body = format!("{}<div class=\"grid\">{}</div>", tally(results), first.concat());
-    if !rest.is_empty() {
-        body += &format!(
-            "<details><summary>{} more</summary><div class=\"grid\">{}</div></details>",
-            rest.len(),
-            rest.concat()
-        );
-    }
-    section("What binds", &body)
-}
-
-/// Of many verdicts: how often what binds.
-fn tally(results: &Results) -> String {
-    if results.verdicts.len() <= MANY {
-        return String::new();
-    }
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for verdict in &results.verdicts {
-        let name = verdict.bound.map_or("cannot be told", crate::model::Bound::name);
-        match counts.iter_mut().find(|(have, _)| *have == name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((name, 1)),
-        }
-    }
-    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let each = counts.iter().map(|(name, count)| format!("{name} {count}"));
-    let each = each.collect::<Vec<_>>().join(", ");
-    format!("<p>Of {} runs: {each}.</p>", results.verdicts.len())
-}
-
-fn verdict(verdict: &Verdict) -> String {
-    let meter = |(at, load): (usize, &Load)| {
-        let width = (load.share * 100.0).clamp(0.0, 100.0);
-        let first = if at == 0 && verdict.bound.is_some() { " first" } else { "" };
-        format!(
-            "<li><div class=\"row\"><span>{}</span><b>{}</b></div>\
-             <div class=\"meter{first}\"><i style=\"width:{width:.0}%\"></i></div>\
-             <span class=\"soft\">{}</span></li>",
-            escape(&load.name),
-            percent(load.share),
-            escape(&load.how)
-        )
-    };
-    let layers: String = verdict.layers.iter().enumerate().map(meter).collect();
-    let layers = match layers.as_str() {
-        "" => layers,
-        layers => format!("<details><summary>Each layer</summary><ul>{layers}</ul></details>"),
-    };
-    format!(
-        "<article class=\"card verdict\"><div class=\"what\">{} \u{b7} {}</div><div class=\"says\">{}</div>\
-         <p class=\"soft\">{}</p>{layers}</article>",
-        escape(&verdict.target),
-        escape(&verdict.workload),
-        escape(&verdict.sentence),
-        escape(&verdict.advice)
-    )
+/// What is long and not for everybody.
+fn folded(summary: &str, body: &str, open: bool) -> String {
+    let (open, summary) = (if open { " open" } else { "" }, escape(summary));
+    format!("<details{open}><summary>{summary}</summary>{body}</details>")
 }
 
 fn overview(results: &Results) -> String {
-    let plots = grid(&cards([bars(results, Unit::MibPerS), bars(results, Unit::Iops)]));
+    let bars = grid(&cards(results.workloads.iter().map(|load| bars(results, load))));
     // Of many workloads the curves say more than a bar for each.
-    let plots = match results.workloads.len() {
-        many if many > MANY => {
-            format!("<details><summary>A bar for each workload</summary>{plots}</details>")
-        }
-        _ => plots,
+    let bars = match results.workloads.len() {
+        many if many > MANY && !bars.is_empty() => folded("Bars of each workload", &bars, false),
+        _ => bars,
     };
     let curves = grid(&cards(curves(results).into_iter().map(Some)));
-    let table = tables::summaries(results);
-    section("Results", &format!("{curves}{plots}{table}"))
+    let body = curves + &bars;
+    if body.is_empty() {
+        return body;
+    }
+    let how = match results.rounds() {
+        1 => "One round: nothing can be said about the spread.",
+        few if (few as usize) < crate::stats::FEWEST => {
+            "Medians of the rounds; the thin line reaches from the least to the greatest: too few rounds for an interval."
+        }
+        _ => "Medians of the rounds; the thin line is the interval of 95 % confidence.",
+    };
+    section("How fast", &format!("<p class=\"soft\">{}</p>{body}", escape(how)))
 }
 
-pub(super) fn comparisons(results: &Results, title: &str) -> String {
+fn comparisons(results: &Results) -> String {
     let figure = |measure: Measure| {
         let all: Vec<&Comparison> =
             results.comparisons.iter().filter(|one| one.measure == measure).collect();
@@ -160,19 +188,17 @@ pub(super) fn comparisons(results: &Results, title: &str) -> String {
         let wish = if measure.more_is_better() { "more is better" } else { "less is better" };
         forest(&format!("{name} ({wish})"), &all)
     };
-    let mut body = grid(&cards(Measure::ALL.map(figure)));
+    let body = grid(&cards(Measure::ALL.map(figure)));
+    if !body.is_empty() {
+        return match results.workloads.len() {
+            many if many > MANY => folded("Ratios of all workloads", &body, false),
+            _ => body,
+        };
+    }
     let few = results.comparisons.iter().find(|one| one.effect.is_none());
-    if let Some(few) = few.filter(|_| body.is_empty()) {
-        body = format!(
-            "<p class=\"soft\">{} and the others: {}. Six rounds are the fewest.</p>",
-            escape(&few.other),
-            escape(&few.words())
-        );
-    }
-    if results.workloads.len() > MANY {
-        body = format!("<details><summary>Ratios of all workloads</summary>{body}</details>");
-    }
-    section(title, &body)
+    few.map_or_else(String::new, |few| {
+        format!("<p class=\"soft\">{}: six are the fewest.</p>", escape(&few.words()))
+    })
 }
 
 fn details(results: &Results) -> String {
@@ -198,20 +224,15 @@ fn details(results: &Results) -> String {
                 "<p class=\"soft\">The tool did not look at the clock (gtod_reduce): there are no latencies.</p>"
             }
         };
-        let few = results.workloads.len() <= MANY;
-        let open = if few && at < OPEN { " open" } else { "" };
-        let name = escape(&load.name);
-        body += &format!("<details{open}><summary>{name}</summary>{none}{plots}</details>");
+        // The first one shows what there is to see; all of them would be a long way on a phone.
+        let open = at == 0 && results.workloads.len() <= MANY;
+        body += &folded(&load.name, &format!("{none}{plots}"), open);
     }
     section("Each workload", &body)
 }
 
-fn ceilings(results: &Results) -> String {
-    section("Ceilings", &tables::ceilings(results))
-}
-
 fn targets(results: &Results) -> String {
-    let card = |target: &crate::model::Target| {
+    let card = |target: &Target| {
         let digest = if target.data_digest { "<dt>data digest</dt><dd>CRC32C</dd>" } else { "" };
         format!(
             "<div class=\"card\"><h3>{}</h3><dl><dt>where</dt><dd>{}</dd><dt>measured with</dt><dd>{}</dd>{digest}</dl></div>",
@@ -231,7 +252,7 @@ fn machines(results: &Results) -> String {
     for machine in &results.machines {
         let mut cards = String::new();
         for part in &machine.sections {
-            let fact = |fact: &crate::model::Fact| {
+            let fact = |fact: &Fact| {
                 format!("<dt>{}</dt><dd>{}</dd>", escape(&fact.key), escape(&fact.value))
             };
             let facts: String = part.facts.iter().map(fact).collect();
@@ -245,7 +266,7 @@ fn machines(results: &Results) -> String {
 }
 
 fn commands(results: &Results) -> String {
-    let command = |command: &crate::model::Command| {
+    let command = |command: &Command| {
         format!(
             "<div class=\"soft\">{}</div><pre>{}</pre>",
             escape(&command.what),
@@ -256,9 +277,12 @@ fn commands(results: &Results) -> String {
     let all = match results.commands.len() {
         0 => all,
         few if few <= OPEN => format!("<div class=\"card\">{all}</div>"),
-        many => format!(
-            "<details><summary>{many} commands</summary><div class=\"card\">{all}</div></details>"
-        ),
+        many => {
+            folded(&format!("{many} commands"), &format!("<div class=\"card\">{all}</div>"), false)
+        }
     };
     section("Exact commands", &all)
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use super::format::escape;
 
+/// So many series differ in colour, form and dashes; the next one looks like the first again.
+pub(super) const SERIES: usize = 6;
+
 /// How wide a plot is drawn: a page holds each one twice, and shows what fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
@@ -33,11 +36,13 @@ pub(super) struct Svg {
     width: f64,
     height: f64,
     body: String,
+    /// What it shows, in words.
+    told: Vec<String>,
 }
 
 impl Svg {
     pub fn new(width: f64, height: f64) -> Self {
-        Self { width, height, body: String::new() }
+        Self { width, height, body: String::new(), told: Vec::new() }
     }
 
     pub fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
@@ -79,38 +84,85 @@ impl Svg {
         let _ = write!(self.body, "<path d=\"{way}\" class=\"{class}\"/>");
     }
 
+    /// Steps from edge to edge, closed at the bottom: `(edge, height until the next edge)`. A step that no eye could see
+    /// is left out.
+    pub fn steps(&mut self, steps: &[(f64, f64)], (end, bottom): (f64, f64), class: &str) {
+        let Some((first, _)) = steps.first() else { return };
+        let mut way = format!("M{first:.1} {bottom:.1}");
+        let mut height = bottom;
+        for (x, y) in steps {
+            if (y - height).abs() >= 0.1 {
+                let _ = write!(way, "H{x:.1}V{y:.1}");
+                height = *y;
+            }
+        }
+        let _ = write!(way, "H{end:.1}V{bottom:.1}Z");
+        let _ = write!(self.body, "<path d=\"{way}\" class=\"{class}\"/>");
+    }
+
     /// A mark of the series: each has a form of its own, for those who cannot tell the colours apart.
     pub fn dot(&mut self, (x, y): (f64, f64), series: usize, title: &str) {
         let r = 3.6;
-        let points: &[(f64, f64)] = match series % 4 {
+        let cross = r * 0.4;
+        let points: &[(f64, f64)] = match series % SERIES {
             0 => &[],
             1 => &[(-r, -r), (r, -r), (r, r), (-r, r)],
             2 => &[(0.0, -r * 1.3), (r * 1.2, r), (-r * 1.2, r)],
-            _ => &[(0.0, -r * 1.4), (r * 1.4, 0.0), (0.0, r * 1.4), (-r * 1.4, 0.0)],
+            3 => &[(0.0, -r * 1.4), (r * 1.4, 0.0), (0.0, r * 1.4), (-r * 1.4, 0.0)],
+            4 => &[(0.0, r * 1.3), (r * 1.2, -r), (-r * 1.2, -r)],
+            _ => &[
+                (-cross, -r * 1.3),
+                (cross, -r * 1.3),
+                (cross, -cross),
+                (r * 1.3, -cross),
+                (r * 1.3, cross),
+                (cross, cross),
+                (cross, r * 1.3),
+                (-cross, r * 1.3),
+                (-cross, cross),
+                (-r * 1.3, cross),
+                (-r * 1.3, -cross),
+                (-cross, -cross),
+            ],
         };
-        let class = format!("dot s{}", series % 6);
-        let title = escape(title);
-        if points.is_empty() {
+        let class = format!("dot s{}", series % SERIES);
+        let title = match title {
+            "" => String::new(),
+            title => format!("<title>{}</title>", escape(title)),
+        };
+        let _ = if points.is_empty() {
             let place = format!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"");
-            let _ = write!(
-                self.body,
-                "<circle {place} class=\"{class}\"><title>{title}</title></circle>"
-            );
+            write!(self.body, "<circle {place} class=\"{class}\">{title}</circle>")
         } else {
             let all = points.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy));
             let all = all.collect::<Vec<_>>().join(" ");
-            let _ = write!(
-                self.body,
-                "<polygon points=\"{all}\" class=\"{class}\"><title>{title}</title></polygon>"
-            );
-        }
+            write!(self.body, "<polygon points=\"{all}\" class=\"{class}\">{title}</polygon>")
+        };
+    }
+
+    /// Adds to what it shows, for those who cannot see it.
+    pub fn tell(&mut self, what: &str) {
+        self.told.push(what.to_owned());
     }
 
     /// The drawing, with words for those who cannot see it.
     pub fn finish(self, class: &str, label: &str) -> String {
         let (w, h, label) = (self.width, self.height, escape(label));
+        let told = match self.told.is_empty() {
+            true => String::new(),
+            false => format!("<desc>{}.</desc>", escape(&self.told.join("; "))),
+        };
         format!(
-            "<svg class=\"{class}\" viewBox=\"0 0 {w:.0} {h:.0}\" role=\"img\" aria-label=\"{label}\">{}</svg>",
+            "<svg class=\"{class}\" viewBox=\"0 0 {w:.0} {h:.0}\" role=\"img\" aria-label=\"{label}\">{told}{}</svg>",
+            self.body
+        )
+    }
+
+    /// The drawing as a mark beside a name, which says all.
+    pub fn key(self) -> String {
+        let (w, h) = (self.width, self.height);
+        format!(
+            "<svg class=\"key\" viewBox=\"0 0 {w:.0} {h:.0}\" aria-hidden=\"true\">{}</svg>",
             self.body
         )
     }

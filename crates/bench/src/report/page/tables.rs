@@ -75,8 +75,8 @@ pub(super) fn summaries(results: &Results) -> String {
     let all = table(&heads, &rows);
     match results.summaries.len() {
         0 => String::new(),
-        few if few <= 24 => format!("<details open><summary>All figures</summary>{all}</details>"),
-        _ => format!("<details><summary>All figures</summary>{all}</details>"),
+        few if few <= 24 => all,
+        many => super::folded(&format!("{many} rows"), &all, false),
     }
 }
 
@@ -184,6 +184,8 @@ fn others(runs: &[&Run]) -> String {
         }
     }
     used.sort_by(|a, b| b.1.total_cmp(&a.1));
+    // What took less than a hundredth of a processor says nothing.
+    used.retain(|(_, sum)| *sum >= 0.01 * seconds);
     let told =
         used.iter().take(3).map(|(name, sum)| format!("{name} {:.2}", sum / seconds.max(1e-3)));
     let told: Vec<String> = told.collect();
@@ -193,8 +195,18 @@ fn others(runs: &[&Run]) -> String {
 /// What each layer can carry.
 pub(super) fn ceilings(results: &Results) -> String {
     let mut rows = String::new();
+    // Several targets may stand on the same layer.
+    let mut told: Vec<(&str, &str)> = Vec::new();
     for one in &results.ceilings {
-        let of: Vec<&str> = one.target.iter().chain(&one.workload).map(String::as_str).collect();
+        let own = (one.name.as_str(), one.how.as_str());
+        if told.contains(&own) {
+            continue;
+        }
+        told.push(own);
+        let same =
+            results.ceilings.iter().filter(|two| (two.name.as_str(), two.how.as_str()) == own);
+        let of = same.filter_map(|two| two.target.as_deref()).chain(one.workload.as_deref());
+        let of: Vec<&str> = of.collect();
         let of = if of.is_empty() { "all".to_owned() } else { of.join(", ") };
         let alone = one.latency_us.map_or_else(|| "\u{2013}".to_owned(), time);
         let cells = [

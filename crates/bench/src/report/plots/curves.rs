@@ -1,16 +1,16 @@
 //! Where the curve bends: workloads that differ in one parameter alone, as a line for each target.
 
-use super::{Figure, class};
+use super::{Figure, class, curve, legend};
 use crate::model::{Results, Unit, Workload};
 use crate::report::format::{iops, mark, number};
-use crate::report::svg::{Svg, Width, marks};
+use crate::report::svg::{SERIES, Svg, Width, marks};
 use crate::stats::Estimate;
 
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 14.0;
-const TOP: f64 = 14.0;
+const TOP: f64 = 22.0;
 const BOTTOM: f64 = 42.0;
-const HEIGHT: f64 = 240.0;
+const HEIGHT: f64 = 248.0;
 /// Two points are a line whatever they say.
 const FEWEST: usize = 3;
 
@@ -93,7 +93,7 @@ fn figure(results: &Results, axis: &Axis, mut members: Vec<&Workload>) -> Option
     let places: Vec<String> = members.iter().map(|load| place(axis, load)).collect();
     let title = format!("{}: {}", capital(axis.name), shared(axis, members[0]));
     let mut figure = Figure::new(&title, |width| draw(&lines, &places, axis, width));
-    figure.legend = lines.iter().map(|line| (line.series, line.name.clone())).collect();
+    figure.legend = legend(results, lines.iter().map(|line| (line.series, line.name.as_str())));
     "Medians of the rounds with their intervals.".clone_into(&mut figure.caption);
     Some(figure)
 }
@@ -136,20 +136,23 @@ fn draw(lines: &[Line], places: &[String], axis: &Axis, width: Width) -> String 
         svg.line((LEFT, y(*value)), (width.px() - RIGHT, y(*value)), "grid");
         svg.text(LEFT - 6.0, y(*value) + 4.0, "d e", &mark(*value));
     }
-    svg.text(LEFT, TOP - 3.0, "d", axis.unit.text());
+    svg.text(LEFT, 11.0, "d", axis.unit.text());
     for (column, name) in places.iter().enumerate() {
         svg.text(x(column), HEIGHT - BOTTOM + 16.0, "d m", name);
     }
     svg.text(LEFT + wide / 2.0, HEIGHT - 6.0, "d m", axis.name);
     for line in lines {
-        let series = format!("s{}", line.series % 6);
+        let series = format!("s{}", line.series % SERIES);
         let way: Vec<(f64, f64)> =
             line.points.iter().map(|(at, estimate)| (x(*at), y(estimate.median))).collect();
-        svg.path(&way, false, &format!("curve {series} d{}", line.series % 4));
+        svg.path(&way, false, &curve(line.series));
         for (at, estimate) in &line.points {
             if estimate.rounds > 1 {
-                let ends = ((x(*at), y(estimate.low)), (x(*at), y(estimate.high)));
-                svg.line(ends.0, ends.1, &format!("interval {series}"));
+                // Beside each other, not on each other.
+                let beside = (line.series as f64 - (lines.len() - 1) as f64 / 2.0) * 3.0;
+                let x = x(*at) + beside;
+                let ends = ((x, y(estimate.low)), (x, y(estimate.high)));
+                svg.line(ends.0, ends.1, &format!("interval thin {series}"));
             }
             let figure = if axis.unit == Unit::Iops {
                 iops(estimate.median)
@@ -163,6 +166,7 @@ fn draw(lines: &[Line], places: &[String], axis: &Axis, width: Width) -> String 
                 places[*at],
                 axis.unit.text()
             );
+            svg.tell(&title);
             svg.dot((x(*at), y(estimate.median)), line.series, &title);
         }
     }

@@ -20,9 +20,9 @@ pub(in crate::report) fn forest(title: &str, comparisons: &[&Comparison]) -> Opt
     let mut figure = Figure::new(title, |width| draw(&known, width));
     let apart = known.iter().any(|one| !one.interleaved);
     figure.caption = match apart {
-        false => "Ratio of the two runs of a round, with an interval of 95 % confidence. Grey: cannot be told from noise.",
+        false => "Ratio of the two runs of a round, with an interval of 95 % confidence. Grey and hollow: cannot be told from noise.",
         true => {
-            "Ratio with an interval of 95 % confidence. Grey: cannot be told from noise. The runs were not interleaved: what \
+            "Ratio with an interval of 95 % confidence. Grey and hollow: cannot be told from noise. The runs were not interleaved: what \
              changed on the machine between the two counts as a difference."
         }
     }
@@ -63,7 +63,7 @@ fn draw(all: &[&Comparison], width: Width) -> String {
         }
         svg.mark(x(value), bottom + 15.0, &mark(value));
     }
-    svg.text(LEFT + wide / 2.0, bottom + 32.0, "d m", "times as much as the other (1: the same)");
+    svg.text(LEFT + wide / 2.0, bottom + 32.0, "d m", "times as much (1: the same)");
     for (row, one) in all.iter().enumerate() {
         let Some(effect) = one.effect else { continue };
         let y = row as f64 * ROW;
@@ -81,6 +81,7 @@ fn draw(all: &[&Comparison], width: Width) -> String {
         let line = y + 39.0;
         svg.line((low, line), (high, line), &format!("interval {class}"));
         svg.rect((middle - 4.0, line - 4.0), (8.0, 8.0), &format!("mark {class}"));
+        svg.tell(&format!("{}, {who}", one.workload));
     }
     svg.finish(class(width), "Ratios with their intervals")
 }

@@ -1,6 +1,6 @@
 //! Latencies of one workload: percentiles and histogram, all rounds together.
 
-use super::{Figure, class};
+use super::{Figure, class, curve, legend};
 use crate::model::{Latency, Results};
 use crate::report::format::{mark, time};
 use crate::report::svg::{Log, Svg, Width, marks};
@@ -25,8 +25,8 @@ fn latencies(results: &Results, workload: &str) -> Vec<(usize, String, Latency)>
     results.targets.iter().enumerate().filter_map(of).collect()
 }
 
-fn legend(all: &[(usize, String, Latency)]) -> Vec<(usize, String)> {
-    all.iter().map(|(series, name, _)| (*series, name.clone())).collect()
+fn names(all: &[(usize, String, Latency)]) -> impl Iterator<Item = (usize, &str)> {
+    all.iter().map(|(series, name, _)| (*series, name.as_str()))
 }
 
 /// Horizontal lines and what they stand for.
@@ -51,7 +51,7 @@ pub(in crate::report) fn percentiles(results: &Results, workload: &str) -> Optio
     let mut figure = Figure::new("Latency percentiles", |width| {
         draw(&all, if width == Width::Wide { &shown } else { &fewer }, width)
     });
-    figure.legend = legend(&all);
+    figure.legend = legend(results, names(&all));
     figure.caption =
         "All rounds together; both axes stretch the tail. max: the slowest operation.".into();
     Some(figure)
@@ -79,7 +79,10 @@ fn draw(all: &[(usize, String, Latency)], shown: &[f64], width: Width) -> String
         let us = us.chain(std::iter::once(Some(latency.max_us))).enumerate();
         let points: Vec<(usize, f64)> = us.filter_map(|(at, us)| Some((at, us?))).collect();
         let line: Vec<(f64, f64)> = points.iter().map(|(at, us)| (x(*at), y(*us))).collect();
-        svg.path(&line, false, &format!("curve s{} d{}", series % 6, series % 4));
+        svg.path(&line, false, &curve(*series));
+        let known = |of: f64| latency.percentile_us(of).map(|us| format!("{of} % {}", time(us)));
+        let told: Vec<String> = [50.0, 99.0].into_iter().filter_map(known).collect();
+        svg.tell(&format!("{name}: {}, the slowest {}", told.join(", "), time(latency.max_us)));
         for (at, us) in points {
             let percent = shown.get(at).map_or_else(|| "max".to_owned(), |of| format!("{of} %"));
             svg.dot((x(at), y(us)), *series, &format!("{name}, {percent}: {}", time(us)));
@@ -95,7 +98,7 @@ pub(in crate::report) fn histogram(results: &Results, workload: &str) -> Option<
         return None;
     }
     let mut figure = Figure::new("Latency histogram", |width| draw_histogram(&all, width));
-    figure.legend = legend(&all);
+    figure.legend = legend(results, names(&all));
     figure.caption = "All rounds together; each step is 9 % wide.".into();
     Some(figure)
 }
@@ -130,27 +133,24 @@ fn draw_histogram(all: &[(usize, String, Latency)], width: Width) -> String {
         svg.mark(x(value), HEIGHT - BOTTOM + 18.0, &time(value));
     }
     svg.text(LEFT + wide / 2.0, HEIGHT - 4.0, "d m", "time of an operation");
-    for (series, _, latency) in all {
-        let mut points = Vec::new();
+    for (series, name, latency) in all {
+        let often = latency.buckets.iter().max_by_key(|one| one.count);
+        if let Some(one) = often {
+            svg.tell(&format!("{name}: most often {} to {}", time(one.from_us), time(one.to_us)));
+        }
+        let mut steps: Vec<(f64, f64)> = Vec::new();
         let mut last = None;
         for (from, to, share) in shares(latency).filter(|(_, to, _)| *to > scale.low) {
             if from > scale.high {
                 break;
             }
             // Between buckets that hold something there may be some that hold nothing.
-            match last {
-                Some(end) if from > end * 1.001 => {
-                    points.extend([(x(end), y(0.0)), (x(from), y(0.0))])
-                }
-                Some(_) => {}
-                None => points.push((x(from), y(0.0))),
-            }
-            points.extend([(x(from), y(share)), (x(to), y(share))]);
+            steps.extend(last.filter(|end| from > end * 1.001).map(|end| (x(end), y(0.0))));
+            steps.push((x(from), y(share)));
             last = Some(to);
         }
-        points.extend(last.map(|end| (x(end), y(0.0))));
-        svg.path(&points, true, &format!("area s{}", series % 6));
-        svg.path(&points, false, &format!("curve thin s{} d{}", series % 6, series % 4));
+        let end = last.map_or(LEFT, &x);
+        svg.steps(&steps, (end, y(0.0)), &format!("{} steps", curve(*series)));
     }
     svg.finish(class(width), "Steps: share of the operations by latency, for each target")
 }

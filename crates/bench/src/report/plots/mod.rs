@@ -13,13 +13,14 @@ pub(super) use latency::{histogram, percentiles};
 pub(super) use timeline::timeline;
 
 use super::format::escape;
-use super::svg::Width;
+use super::svg::{SERIES, Svg, Width};
+use crate::model::Results;
 
 /// A plot in both widths, with its title and what has to be said to it.
 pub(super) struct Figure {
     pub title: String,
     pub caption: String,
-    /// Names of the series, if there are several and the plot does not name them itself.
+    /// Names of the series, if there are several targets and the plot does not name them itself.
     pub legend: Vec<(usize, String)>,
     pub wide: String,
     pub narrow: String,
@@ -36,17 +37,10 @@ impl Figure {
     /// As HTML.
     pub fn html(&self) -> String {
         let mut told = format!("<figure class=\"card\"><h3>{}</h3>", escape(&self.title));
-        if self.legend.len() > 1 {
+        if !self.legend.is_empty() {
             told += "<ul class=\"legend\">";
             for (series, name) in &self.legend {
-                let (mut key, series) = (super::svg::Svg::new(26.0, 12.0), *series);
-                key.line(
-                    (0.0, 6.0),
-                    (26.0, 6.0),
-                    &format!("curve s{} d{}", series % 6, series % 4),
-                );
-                key.dot((13.0, 6.0), series, name);
-                told += &format!("<li>{}{}</li>", key.finish("key", ""), escape(name));
+                told += &format!("<li>{}{}</li>", key(*series), escape(name));
             }
             told += "</ul>";
         }
@@ -57,6 +51,30 @@ impl Figure {
         }
         told + "</figure>"
     }
+}
+
+/// The mark of a series, for a legend or beside a name.
+pub(super) fn key(series: usize) -> String {
+    let mut key = Svg::new(26.0, 12.0);
+    key.line((0.0, 6.0), (26.0, 6.0), &curve(series));
+    key.dot((13.0, 6.0), series, "");
+    key.key()
+}
+
+/// The class of a series' line: colour and dashes.
+fn curve(series: usize) -> String {
+    format!("curve s{0} d{0}", series % SERIES)
+}
+
+/// Whose lines are whose; a benchmark of one target needs no legend.
+fn legend<'a>(
+    results: &Results,
+    lines: impl Iterator<Item = (usize, &'a str)>,
+) -> Vec<(usize, String)> {
+    if results.targets.len() < 2 {
+        return Vec::new();
+    }
+    lines.map(|(series, name)| (series, name.to_owned())).collect()
 }
 
 /// The class of an SVG in this width.

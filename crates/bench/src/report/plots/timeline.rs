@@ -1,16 +1,16 @@
 //! How the runs of one workload went on.
 
-use super::{Figure, class};
+use super::{Figure, class, curve, legend};
 use crate::model::{Ceiling, CeilingKind, Results, Run, Unit};
-use crate::report::format::{mark, number};
-use crate::report::svg::{Svg, Width, marks};
+use crate::report::format::{mark, number, shortened};
+use crate::report::svg::{SERIES, Svg, Width, marks};
 use crate::stats::median;
 
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 14.0;
-const TOP: f64 = 10.0;
+const TOP: f64 = 22.0;
 const BOTTOM: f64 = 42.0;
-const HEIGHT: f64 = 230.0;
+const HEIGHT: f64 = 242.0;
 const FAR: f64 = 1.6;
 
 /// All rounds at one moment: least, middle, greatest MiB/s.
@@ -52,10 +52,18 @@ pub(in crate::report) fn timeline(results: &Results, workload: &str) -> Option<F
     let top = ceilings.iter().map(|(_, value)| *value).fold(most, f64::max);
     let mut figure =
         Figure::new("Throughput over time", |width| draw(&lines, &ceilings, top, width));
-    figure.legend = lines.iter().map(|line| (line.series, line.name.clone())).collect();
+    figure.legend = legend(results, lines.iter().map(|line| (line.series, line.name.as_str())));
     figure.caption =
         "Line: the middle of the rounds at that second; band: from the least to the greatest."
             .into();
+    let told = |name: &str| lines.iter().any(|line| line.name == name);
+    let ran = |name: &str| !results.runs_of(name, workload).is_empty();
+    let names = results.targets.iter().map(|target| target.name.as_str());
+    let short: Vec<&str> = names.filter(|name| ran(name) && !told(name)).collect();
+    if !short.is_empty() {
+        figure.caption +=
+            &format!(" Too short to show how they went on: the runs of {}.", short.join(", "));
+    }
     Some(figure)
 }
 
@@ -93,32 +101,67 @@ fn draw(lines: &[Line], ceilings: &[(String, f64)], most: f64, width: Width) -> 
         svg.mark(x(*second), HEIGHT - BOTTOM + 16.0, &mark(*second));
     }
     svg.text(LEFT + wide / 2.0, HEIGHT - 6.0, "d m", "seconds");
-    svg.text(LEFT, TOP + 2.0, "d", "MiB/s");
+    svg.text(LEFT, 11.0, "d", "MiB/s");
     for line in lines {
-        let series = format!("s{}", line.series % 6);
+        let series = format!("s{}", line.series % SERIES);
         let up = line.moments.iter().map(|at| (x(at.0), y(at.3)));
         let down = line.moments.iter().rev().map(|at| (x(at.0), y(at.1)));
         svg.path(&up.chain(down).collect::<Vec<_>>(), true, &format!("area {series}"));
         let middle: Vec<(f64, f64)> = line.moments.iter().map(|at| (x(at.0), y(at.2))).collect();
-        svg.path(&middle, false, &format!("curve {series} d{}", line.series % 4));
+        svg.path(&middle, false, &curve(line.series));
         // A mark on every tenth moment is enough to tell the lines apart.
         let step = line.moments.len().div_ceil(10);
+        let middle = median(&line.moments.iter().map(|at| at.2).collect::<Vec<_>>());
+        svg.tell(&format!(
+            "{}: {} MiB/s most of the time",
+            line.name,
+            number(middle.unwrap_or(0.0))
+        ));
         for at in line.moments.iter().step_by(step) {
             let title = format!("{}, {:.1} s: {} MiB/s", line.name, at.0, number(at.2));
             svg.dot((x(at.0), y(at.2)), line.series, &title);
         }
     }
-    let mut labels: Vec<(f64, &str, f64)> =
-        ceilings.iter().map(|(name, value)| (y(*value), name.as_str(), *value)).collect();
-    labels.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut last = f64::NEG_INFINITY;
-    for (y, name, value) in labels {
-        svg.line((LEFT, y), (width.px() - RIGHT, y), "ceiling");
-        let text = format!("{name}: {}", number(value));
-        // Above the line, or below it if another label is there.
-        let beside = if y - last >= 14.0 { y - 4.0 } else { y + 13.0 };
-        last = beside;
-        svg.text(width.px() - RIGHT - 2.0, beside, "c e", &text);
-    }
+    let points: Vec<(f64, f64)> =
+        lines.iter().flat_map(|line| &line.moments).map(|at| (x(at.0), y(at.2))).collect();
+    label_ceilings(&mut svg, ceilings, &points, width, &y);
     svg.finish(class(width), "Lines: throughput over time, for each target")
+}
+
+/// The ceilings as lines. Their names stand where they are farthest from the curves and from each other.
+fn label_ceilings(
+    svg: &mut Svg,
+    ceilings: &[(String, f64)],
+    points: &[(f64, f64)],
+    width: Width,
+    y: &dyn Fn(f64) -> f64,
+) {
+    let (left, right) = (LEFT + 4.0, width.px() - RIGHT - 2.0);
+    let mut taken: Vec<(f64, f64, f64)> = Vec::new();
+    for (name, value) in ceilings {
+        let at = y(*value);
+        svg.line((LEFT, at), (width.px() - RIGHT, at), "ceiling");
+        let text = shortened(&format!("{name}: {}", number(*value)), width.chars(right - left));
+        let wide = text.chars().count() as f64 * 6.7;
+        let room = |start: f64, base: f64| {
+            let middle = base - 4.0;
+            let curve =
+                points.iter().filter(|(x, _)| *x > start - 12.0 && *x < start + wide + 12.0);
+            let curve = curve.map(|(_, y)| (y - middle).abs()).fold(60.0, f64::min);
+            let lines = ceilings.iter().map(|(_, value)| y(*value)).filter(|line| *line != at);
+            let curve = lines.map(|line| (line - middle).abs()).fold(curve, f64::min);
+            let other = taken.iter().filter(|(from, to, _)| *from < start + wide && *to > start);
+            let other = other.map(|(_, _, y)| (y - base).abs()).fold(60.0, f64::min);
+            let inside = (21.0..=HEIGHT - BOTTOM).contains(&base);
+            if other >= 13.0 && inside { curve } else { 0.0 }
+        };
+        let places = [right - wide, left].into_iter().flat_map(|x| [(x, at - 4.0), (x, at + 13.0)]);
+        let best = places.max_by(|a, b| room(a.0, a.1).total_cmp(&room(b.0, b.1)));
+        let (start, base) = best.unwrap_or((left, at - 4.0));
+        taken.push((start, start + wide, base));
+        match start > left {
+            true => svg.text(right, base, "c e", &text),
+            false => svg.text(left, base, "c", &text),
+        }
+    }
 }
