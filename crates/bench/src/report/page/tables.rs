@@ -7,15 +7,15 @@ use crate::stats::{Estimate, median};
 /// Other programs that use so many processors can have changed the figures.
 const DISTURBED: f64 = 0.2;
 
-/// A table that scrolls by itself where it is too wide; the first columns are names, the others figures.
-fn table(heads: &[(&str, bool)], rows: &str) -> String {
+/// A table that scrolls by itself where it is too wide. On a phone it is a list; the style knows the heads by its class.
+fn table(class: &str, heads: &[(&str, bool)], rows: &str) -> String {
     let head = |(name, figure): &(&str, bool)| {
         let class = if *figure { " class=\"n\"" } else { "" };
         format!("<th{class}>{}</th>", escape(name))
     };
     let heads: String = heads.iter().map(head).collect();
     format!(
-        "<div class=\"card scroll\"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        "<div class=\"card scroll\"><table class=\"{class}\"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 }
 
@@ -72,7 +72,7 @@ pub(super) fn summaries(results: &Results) -> String {
         ("server CPU, s/GiB", true),
         ("switches per op.", true),
     ];
-    let all = table(&heads, &rows);
+    let all = table("figures", &heads, &rows);
     match results.summaries.len() {
         0 => String::new(),
         few if few <= 24 => all,
@@ -225,5 +225,5 @@ pub(super) fn ceilings(results: &Results) -> String {
         ("holds for", false),
         ("how it was got", false),
     ];
-    if rows.is_empty() { rows } else { table(&heads, &rows) }
+    if rows.is_empty() { rows } else { table("layers", &heads, &rows) }
 }

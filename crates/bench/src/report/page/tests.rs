@@ -71,6 +71,25 @@ fn all_is_named() {
     }
 }
 
+/// A phone shows tables as lists, whose words are in the style.
+#[test]
+fn lists_have_the_heads_of_their_tables() {
+    let page = page(&small());
+    for class in ["figures", "layers"] {
+        let (_, table) =
+            page.split_once(&format!("<table class=\"{class}\">")).expect("it is there");
+        let (heads, _) = table.split_once("</tr>").expect("it has heads");
+        for (at, head) in heads.split("<th").skip(3).enumerate() {
+            let (_, rest) = head.split_once('>').expect("a head");
+            let (words, _) = rest.split_once('<').expect("it ends");
+            let words = words.replace('\u{a0}', " ");
+            let rule =
+                format!(".{class} td:nth-child({})::before {{ content: \"{words}\"; }}", at + 2);
+            assert!(STYLE.contains(&rule), "{rule}");
+        }
+    }
+}
+
 /// A page of many is folded, and no heavier than a photograph.
 #[test]
 fn many_workloads_are_folded() {
