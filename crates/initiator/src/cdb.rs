@@ -2,7 +2,7 @@
 
 /// A command descriptor block of 6, 10 or 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cdb {
+pub struct Cdb {
     bytes: [u8; 16],
     len: usize,
 }
@@ -14,6 +14,8 @@ impl Cdb {
         cdb
     }
 
+    /// Its bytes.
+    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -23,12 +25,12 @@ impl Cdb {
 const FUA: u8 = 8;
 
 /// READ: the form of 10 bytes where place and length fit, which every disk has; else that of 16.
-pub(crate) fn read(lba: u64, blocks: u32) -> Cdb {
+pub fn read(lba: u64, blocks: u32) -> Cdb {
     transfer(0x28, 0x88, 0, lba, blocks)
 }
 
 /// WRITE, of 10 or 16 bytes.
-pub(crate) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
+pub fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
     transfer(0x2A, 0x8A, if fua { FUA } else { 0 }, lba, blocks)
 }
 
@@ -46,38 +48,38 @@ fn transfer(ten: u8, sixteen: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
     Cdb { bytes: cdb, len: 16 }
 }
 
-/// SYNCHRONIZE CACHE(10) of the whole medium.
-pub(crate) fn flush() -> Cdb {
-    Cdb::new(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+/// SYNCHRONIZE CACHE of these blocks; with 0 of them, of all behind the first.
+pub fn flush(lba: u64, blocks: u32) -> Cdb {
+    transfer(0x35, 0x91, 0, lba, blocks)
 }
 
 /// TEST UNIT READY.
-pub(crate) fn ready() -> Cdb {
+pub fn ready() -> Cdb {
     Cdb::new(&[0; 6])
 }
 
 /// INQUIRY: standard data, or a page of vital product data.
-pub(crate) fn inquiry(page: Option<u8>, len: u8) -> Cdb {
+pub fn inquiry(page: Option<u8>, len: u8) -> Cdb {
     Cdb::new(&[0x12, u8::from(page.is_some()), page.unwrap_or(0), 0, len, 0])
 }
 
 /// READ CAPACITY(10).
-pub(crate) fn capacity_10() -> Cdb {
+pub fn capacity_10() -> Cdb {
     Cdb::new(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// READ CAPACITY(16).
-pub(crate) fn capacity_16(len: u8) -> Cdb {
+pub fn capacity_16(len: u8) -> Cdb {
     Cdb::new(&[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, len, 0, 0])
 }
 
 /// MODE SENSE(6) of one page, without block descriptors.
-pub(crate) fn mode_sense(page: u8, len: u8) -> Cdb {
+pub fn mode_sense(page: u8, len: u8) -> Cdb {
     Cdb::new(&[0x1A, 8, page, 0, len, 0])
 }
 
 /// REPORT LUNS.
-pub(crate) fn report_luns(len: u32) -> Cdb {
+pub fn report_luns(len: u32) -> Cdb {
     let [a, b, c, d] = len.to_be_bytes();
     Cdb::new(&[0xA0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0])
 }

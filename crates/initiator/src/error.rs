@@ -38,6 +38,12 @@ pub enum Error {
     /// The target refused the login.
     #[error("the target refused the login: {0}")]
     Refused(String),
+    /// The target has to prove who it is, and a secret is missing.
+    #[error(
+        "a target that has to prove who it is (target_user) wants both secrets: USER%SECRET@ in \
+         front of the host, and target_password="
+    )]
+    Proof,
     /// The two ends do not agree, or the login failed on this side.
     #[error("the session failed: {0}")]
     Protocol(ProtocolError),

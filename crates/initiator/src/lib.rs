@@ -19,7 +19,7 @@
 //! | module | what |
 //! |---|---|
 //! | `target` | `iscsi://` addresses |
-//! | `link` | a session that waits for each answer: logins, questions |
+//! | `link`, `ask` | a session that waits for each answer: logins, questions |
 //! | `unit` | what a portal, a target and a logical unit say of themselves |
 //! | `reader` | reads blocks one after the other |
 //! | `workload` | what load to make |
@@ -29,7 +29,8 @@
 //! | `outcome` | what came of it |
 #![forbid(unsafe_code)]
 
-mod cdb;
+mod ask;
+pub mod cdb;
 mod error;
 mod latency;
 mod layout;
@@ -47,11 +48,13 @@ mod usage;
 pub mod verify;
 mod workload;
 
+pub use ask::{Answer, number};
 pub use error::Error;
 pub use latency::Latency;
+pub use link::Link;
 pub use login::{INITIATOR_NAME, Login};
 pub use lunet_iscsi::chap::{Account, Secret};
-pub use lunet_iscsi::initiator::{DigestOffer, Negotiated};
+pub use lunet_iscsi::initiator::{DigestOffer, DiscoveredTarget, LoginInfo, Negotiated};
 pub use lunet_ring::DriverChoice;
 pub use outcome::{
     ErrorCount, JobOutcome, Kind, Outcome, Progress, Second, Stage, Tally, ThreadOutcome, Work,
@@ -60,7 +63,7 @@ pub use reader::Reader;
 pub use run::run;
 pub use sense::Failure;
 pub use target::{PORT, Target, TargetError};
-pub use unit::{LogicalUnit, Offer, discover, inspect, luns};
+pub use unit::{LogicalUnit, discover, inspect, luns};
 pub use usage::Usage;
 pub use workload::{
     BlockSize, MAX_BLOCK, MAX_DEPTH, MAX_JOBS, MAX_KEPT_BLOCK, OnError, Order, Plan, Rate,

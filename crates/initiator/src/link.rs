@@ -12,7 +12,7 @@ use lunet_iscsi::pdu::{LogoutReason, TaskAttribute};
 
 use crate::cdb::Cdb;
 use crate::sense::Failure;
-use crate::{Error, Login, Target};
+use crate::{Error, Login, Target, cdb};
 
 /// Bytes of one receive.
 const PIECE: usize = 64 << 10;
@@ -24,15 +24,25 @@ const MOST_MOVES: usize = 4;
 const MOST_ATTENTIONS: usize = 16;
 
 /// A session in its full feature phase. `R` and `W` are the buffers that its commands have later.
-pub(crate) struct Link<R, W> {
+pub struct Link<R = Vec<u8>, W = Vec<u8>> {
     stream: TcpStream,
-    pub proto: Connection<R, W>,
-    pub info: LoginInfo,
+    pub(crate) proto: Connection<R, W>,
+    info: LoginInfo,
     start: Instant,
     events: Vec<Event<R, W>>,
     patience: Duration,
-    /// Bytes that the last command has read.
-    received: usize,
+    /// No answer is waited for beyond this.
+    end: Option<Instant>,
+}
+
+/// The end of a command.
+pub(crate) struct Ended<R> {
+    /// How it failed, if it did.
+    pub failure: Option<Failure>,
+    /// What was read into, and how many bytes of it.
+    pub read: Option<(R, usize)>,
+    /// From the request to the answer.
+    pub took: Duration,
 }
 
 /// What goes out as plain bytes: all there is before the load begins.
@@ -52,13 +62,16 @@ impl<W: AsRef<[u8]>> Transmit<W> for Plain {
 impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// Connects and logs in; `name` is the target's, `None` makes a discovery session. Goes where
     /// the target has moved to.
-    pub fn open(
+    pub(crate) fn open(
         target: &Target,
         login: &Login,
         name: Option<&str>,
         max_tasks: u16,
         start: Instant,
     ) -> Result<Self, Error> {
+        if target.cannot_ask_for_proof() {
+            return Err(Error::Proof);
+        }
         let mut place = (target.host.clone(), target.port);
         for _ in 0..MOST_MOVES {
             let stream = connect(&place.0, place.1, login.patience)?;
@@ -95,7 +108,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
                             start,
                             events: Vec::new(),
                             patience,
-                            received: 0,
+                            end: None,
                         });
                     }
                     Event::Failed(ProtocolError::LoginRefused {
@@ -113,63 +126,49 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         }
     }
 
-    /// The targets that this portal tells of; on a discovery session only.
-    pub fn targets(&mut self) -> Result<Vec<DiscoveredTarget>, Error> {
-        let mut out = Plain::default();
-        self.proto.send_targets("All", &mut out)?;
-        self.wait(out, |event| match event {
-            Event::Targets { targets, .. } => Some(targets),
-            _ => None,
-        })
+    /// Waits until the unit takes commands; how it fails if it does not.
+    pub(crate) fn settle(&mut self, lun: u64) -> Result<Option<Failure>, Error> {
+        self.repeat(lun, &cdb::ready(), || Data::None).map(|ended| ended.failure)
     }
 
-    /// Sends a command without data until it is not answered with a unit attention.
-    pub fn settle(&mut self, lun: u64, cdb: Cdb) -> Result<Option<Failure>, Error> {
-        self.repeat(lun, cdb, || Data::None).map(|(failure, _)| failure)
-    }
-
-    fn repeat(
+    /// Sends a command until it is not answered with a unit attention.
+    pub(crate) fn repeat(
         &mut self,
         lun: u64,
-        cdb: Cdb,
+        cdb: &Cdb,
         data: impl Fn() -> Data<R, W>,
-    ) -> Result<(Option<Failure>, Vec<R>), Error> {
+    ) -> Result<Ended<R>, Error> {
         for _ in 1..MOST_ATTENTIONS {
-            let (failure, read) = self.command(lun, cdb, data())?;
-            if !failure.is_some_and(Failure::is_attention) {
-                return Ok((failure, read));
+            let ended = self.command(lun, cdb, data())?;
+            if !ended.failure.is_some_and(Failure::is_attention) {
+                return Ok(ended);
             }
         }
         self.command(lun, cdb, data())
     }
 
-    fn command(
-        &mut self,
-        lun: u64,
-        cdb: Cdb,
-        data: Data<R, W>,
-    ) -> Result<(Option<Failure>, Vec<R>), Error> {
+    fn command(&mut self, lun: u64, cdb: &Cdb, data: Data<R, W>) -> Result<Ended<R>, Error> {
         let mut out = Plain::default();
         let attribute = TaskAttribute::Simple;
         let cdb = cdb.as_bytes();
         let command = Command { token: 0, lun, cdb, attribute, immediate: false, data };
+        let sent = Instant::now();
         let tag: Tag = self.proto.submit(command, &mut out).map_err(|refused| refused.error)?;
-        let (outcome, data, received) = self.wait(out, |event| match event {
+        self.wait(out, |event| match event {
             Event::Finished(end) if end.tag == tag => {
+                let took = sent.elapsed();
                 let received = match &end.outcome {
                     Outcome::Completed(done) => done.received as usize,
                     _ => 0,
                 };
-                Some((end.outcome, end.data, received))
+                let read = match end.data {
+                    Data::Read(buf) => Some((buf, received)),
+                    _ => None,
+                };
+                Some(Ended { failure: Failure::of(&end.outcome, 0), read, took })
             }
             _ => None,
-        })?;
-        self.received = received;
-        let read = match data {
-            Data::Read(buf) => vec![buf],
-            _ => Vec::new(),
-        };
-        Ok((Failure::of(&outcome, 0), read))
+        })
     }
 
     /// Waits for the event that `wanted` takes.
@@ -178,7 +177,8 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         mut out: Plain,
         mut wanted: impl FnMut(Event<R, W>) -> Option<T>,
     ) -> Result<T, Error> {
-        let deadline = (Instant::now() + self.patience, self.patience);
+        let answer = Instant::now() + self.patience;
+        let deadline = (self.end.map_or(answer, |end| end.min(answer)), self.patience);
         loop {
             let (stream, proto) = (&self.stream, &mut self.proto);
             exchange(stream, proto, self.start, &mut out, &mut self.events, deadline)?;
@@ -204,30 +204,58 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         }
     }
 
-    /// Its parts, for the event loop.
-    pub fn into_parts(self) -> (TcpStream, Connection<R, W>, LoginInfo) {
-        (self.stream, self.proto, self.info)
+    /// What the login gave.
+    #[must_use]
+    pub fn info(&self) -> &LoginInfo {
+        &self.info
     }
-}
 
-impl Link<Vec<u8>, Vec<u8>> {
-    /// Sends a command that reads at most `len` bytes, until it is not answered with a unit
-    /// attention; what was read, or how it failed.
-    pub fn read(
-        &mut self,
-        lun: u64,
-        cdb: Cdb,
-        len: usize,
-    ) -> Result<Result<Vec<u8>, Failure>, Error> {
-        let (failure, mut read) = self.repeat(lun, cdb, || Data::Read(vec![0; len]))?;
-        Ok(match failure {
-            Some(failure) => Err(failure),
-            None => {
-                let mut data = read.pop().unwrap_or_default();
-                data.truncate(self.received);
-                Ok(data)
-            }
+    /// How many commands the target has room for now (its CmdSN window).
+    #[must_use]
+    pub fn window(&self) -> u32 {
+        self.proto.window()
+    }
+
+    /// The address that answered.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        Ok(self.stream.peer_addr()?)
+    }
+
+    /// Answers are waited for no longer than until then, whatever the patience of the login.
+    pub fn end_by(&mut self, end: Instant) {
+        self.end = Some(end);
+    }
+
+    /// The targets that this portal tells of; on a discovery session only.
+    ///
+    /// # Errors
+    /// The session broke, or belongs to a target.
+    pub fn targets(&mut self) -> Result<Vec<DiscoveredTarget>, Error> {
+        let mut out = Plain::default();
+        self.proto.send_targets("All", &mut out)?;
+        self.wait(out, |event| match event {
+            Event::Targets { targets, .. } => Some(targets),
+            _ => None,
         })
+    }
+
+    /// Sends a ping that the target itself answers; how long that took.
+    ///
+    /// # Errors
+    /// The session broke.
+    pub fn ping(&mut self) -> Result<Duration, Error> {
+        let mut out = Plain::default();
+        let sent = Instant::now();
+        self.proto.ping(b"lunet", &mut out)?;
+        self.wait(out, |event| matches!(event, Event::Pong { .. }).then(|| sent.elapsed()))
+    }
+
+    /// Its parts, for the event loop.
+    pub(crate) fn into_parts(self) -> (TcpStream, Connection<R, W>, LoginInfo) {
+        (self.stream, self.proto, self.info)
     }
 }
 
@@ -312,7 +340,7 @@ mod tests {
         let target = Target::parse(&format!("iscsi://{address}/iqn.x")).expect("an address");
         let login = Login { patience: Duration::from_millis(300), ..Login::default() };
         let name = target.name.as_deref();
-        let link = Link::<Vec<u8>, Vec<u8>>::open(&target, &login, name, 1, Instant::now());
+        let link = <Link>::open(&target, &login, name, 1, Instant::now());
         server.join().expect("the server ends");
         link.map(drop).expect_err("this is no target")
     }

@@ -54,7 +54,9 @@ impl Login {
         // Silence is judged by the age of commands.
         options.ping_interval = None;
         options.max_tasks = max_tasks;
-        options.chap = target.account.as_ref().map(|account| Chap {
+        // Without its secret a name is of no use: the target says whether it wants one.
+        let account = target.account.as_ref().filter(|account| !account.secret.is_empty());
+        options.chap = account.map(|account| Chap {
             account: account.clone(),
             algorithms: Algorithms::ALL,
             mutual: target.mutual.as_ref().map(|account| {

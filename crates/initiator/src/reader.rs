@@ -1,7 +1,6 @@
 //! Reads blocks one after the other: for a look at what a unit holds.
 
-use std::time::Instant;
-
+use crate::ask::address;
 use crate::link::Link;
 use crate::{Error, LogicalUnit, Login, Target, cdb, inspect};
 
@@ -10,7 +9,7 @@ const PIECE: u64 = 64 << 10;
 
 /// A session that reads. It writes nothing.
 pub struct Reader {
-    link: Link<Vec<u8>, Vec<u8>>,
+    link: Link,
     unit: LogicalUnit,
 }
 
@@ -22,8 +21,8 @@ impl Reader {
     /// See [`inspect`].
     pub fn open(target: &Target, login: &Login) -> Result<Self, Error> {
         let unit = inspect(target, login)?;
-        let mut link = Link::open(target, login, Some(&unit.target), 4, Instant::now())?;
-        if let Some(failure) = link.settle(unit.address(), cdb::ready())? {
+        let mut link = Link::log_into(target, login, Some(&unit.target))?;
+        if let Some(failure) = link.settle(address(unit.lun))? {
             return Err(Error::Command { what: "TEST UNIT READY", failure });
         }
         Ok(Self { link, unit })
@@ -61,7 +60,7 @@ impl Reader {
         // A piece has at most 128 blocks.
         let cdb = cdb::read(lba, blocks as u32);
         let len = (blocks * u64::from(self.unit.block_size)) as usize;
-        let data = self.link.read(self.unit.address(), cdb, len)?;
+        let data = self.link.read(self.unit.lun, &cdb, len)?;
         let data = data.map_err(|failure| Error::Command { what: "READ", failure })?;
         if data.len() == len { Ok(data) } else { Err(Error::Answer("READ")) }
     }

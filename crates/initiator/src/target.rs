@@ -10,7 +10,8 @@ use lunet_scsi::Lun;
 /// iSCSI's own port.
 pub const PORT: u16 = 3260;
 
-/// Where a logical unit is, and how to log in.
+/// Where a logical unit is, and how to log in. A secret that the address leaves out is empty: who
+/// knows it sets it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name or address of the machine.
@@ -52,13 +53,13 @@ pub enum TargetError {
     /// The target's name is none.
     #[error("\"{0}\" is no name of a target: it begins with iqn., eui. or naa.")]
     Name(String),
-    /// CHAP wants both.
-    #[error("a CHAP name and its secret belong together: USER%SECRET@HOST")]
+    /// The name or the secret of CHAP is empty.
+    #[error("the CHAP name or its secret is empty: USER%SECRET@HOST")]
     Secret,
     /// An option is not known, or its value is none of its own.
     #[error(
         "\"{0}\" is no option: header_digest and data_digest take none, crc32c, prefer-crc32c or \
-         prefer-none; target_user and target_password go together, and with USER%SECRET@"
+         prefer-none; target_password goes with target_user, and both with USER%SECRET@"
     )]
     Option(String),
 }
@@ -75,8 +76,14 @@ impl Target {
         let path = rest.rfind('@').map_or(0, |at| at + 1);
         let slash = rest[path..].find('/').map_or(rest.len(), |at| path + at);
         let (place, path) = (&rest[..slash], rest[slash..].trim_start_matches('/'));
-        let (account, place) = match place.rsplit_once('@') {
-            Some((account, place)) => (Some(self::account(account)?), place),
+        let (chap, place) = match place.rsplit_once('@') {
+            Some((chap, place)) => {
+                let (name, secret) = match chap.split_once('%') {
+                    Some((name, secret)) => (name, Some(secret)),
+                    None => (chap, None),
+                };
+                (Some(account(name, secret)?), place)
+            }
             None => (None, place),
         };
         let (host, port) = host(place)?;
@@ -89,13 +96,19 @@ impl Target {
             port,
             name: (!name.is_empty()).then(|| name.into()),
             lun: self::lun(lun)?,
-            account,
+            account: chap,
             mutual: None,
             header_digest: DigestOffer::None,
             data_digest: DigestOffer::None,
         };
         target.options(options)?;
         Ok(target)
+    }
+
+    /// True if the target has to prove who it is, and a secret for that is not known.
+    pub(crate) fn cannot_ask_for_proof(&self) -> bool {
+        let unknown = |account: &Account| account.secret.is_empty();
+        self.mutual.is_some() && self.account.iter().chain(&self.mutual).any(unknown)
     }
 
     fn options(&mut self, options: &str) -> Result<(), TargetError> {
@@ -113,22 +126,18 @@ impl Target {
         }
         self.mutual = match (user, secret) {
             (None, None) => None,
-            (Some(user), Some(secret)) if self.account.is_some() => {
-                Some(self::account(&format!("{user}%{secret}"))?)
-            }
+            (Some(user), secret) if self.account.is_some() => Some(account(user, secret)?),
             _ => return Err(TargetError::Option("target_user".into())),
         };
         Ok(())
     }
 }
 
-fn account(text: &str) -> Result<Account, TargetError> {
-    match text.split_once('%') {
-        Some((name, secret)) if !name.is_empty() && !secret.is_empty() => {
-            Ok(Account { name: name.into(), secret: Secret::new(secret.into()) })
-        }
-        _ => Err(TargetError::Secret),
+fn account(name: &str, secret: Option<&str>) -> Result<Account, TargetError> {
+    if name.is_empty() || secret == Some("") {
+        return Err(TargetError::Secret);
     }
+    Ok(Account { name: name.into(), secret: Secret::new(secret.unwrap_or_default().into()) })
 }
 
 fn lun(text: &str) -> Result<Option<u16>, TargetError> {
@@ -234,6 +243,22 @@ mod tests {
     }
 
     #[test]
+    fn secrets_may_be_left_out() {
+        let target = Target::parse("iscsi://joe@nas/iqn.x/0?target_user=nas").expect("an address");
+        let (account, mutual) = (target.account.as_ref(), target.mutual.as_ref());
+        let has = |account: Option<&Account>| account.map(|a| (a.name.clone(), a.secret.len()));
+        assert_eq!(has(account), Some(("joe".into(), 0)));
+        assert_eq!(has(mutual), Some(("nas".into(), 0)));
+        assert_eq!(target.to_string(), "iscsi://joe@nas:3260/iqn.x/0");
+        // Nobody is logged in to a target that could not be told from another.
+        assert!(target.cannot_ask_for_proof());
+        let half = Target::parse("iscsi://joe@nas?target_user=nas&target_password=terces");
+        assert!(half.expect("an address").cannot_ask_for_proof());
+        let one_way = Target::parse("iscsi://joe@nas").expect("an address");
+        assert!(!one_way.cannot_ask_for_proof());
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, error) in [
             ("10.0.0.1", TargetError::Scheme),
@@ -245,7 +270,9 @@ mod tests {
             ("iscsi://fd00::1/iqn.x", TargetError::Brackets("fd00::1".into())),
             ("iscsi://h/disk", TargetError::Name("disk".into())),
             ("iscsi://h/iqn.x/20000", TargetError::Lun("20000".into())),
-            ("iscsi://joe@h/iqn.x/0", TargetError::Secret),
+            ("iscsi://joe%@h/iqn.x/0", TargetError::Secret),
+            ("iscsi://%secret@h/iqn.x/0", TargetError::Secret),
+            ("iscsi://joe@h?target_password=y", TargetError::Option("target_user".into())),
             ("iscsi://h/iqn.x/0?speed=9", TargetError::Option("speed".into())),
             ("iscsi://h/iqn.x/0?data_digest=md5", TargetError::Option("data_digest=md5".into())),
             (

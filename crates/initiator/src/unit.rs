@@ -1,14 +1,11 @@
 //! What a logical unit says about itself, and what a portal offers.
 
-use std::time::Instant;
+use lunet_iscsi::initiator::DiscoveredTarget;
 
-use lunet_scsi::Lun;
-
+use crate::ask::{address, number};
 use crate::link::Link;
 use crate::sense::Failure;
 use crate::{Error, Login, Target, cdb};
-
-type Plain = Link<Vec<u8>, Vec<u8>>;
 
 /// No disk has larger blocks.
 const LARGEST_BLOCK: u32 = 64 << 10;
@@ -53,39 +50,17 @@ impl LogicalUnit {
     pub const fn bytes(&self) -> u64 {
         self.blocks * self.block_size as u64
     }
-
-    /// The 8 bytes of the LUN field.
-    pub(crate) const fn address(&self) -> u64 {
-        address(self.lun)
-    }
-}
-
-const fn address(lun: u16) -> u64 {
-    u64::from_be_bytes(Lun(lun).encode())
-}
-
-/// A target that a portal tells of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Its name.
-    pub name: String,
-    /// Where it is reached: `host:port,portal-group-tag`.
-    pub addresses: Vec<String>,
 }
 
 /// Asks a portal for its targets (SendTargets).
 ///
 /// # Errors
 /// There is no portal, or it does not want this initiator.
-pub fn discover(target: &Target, login: &Login) -> Result<Vec<Offer>, Error> {
-    let mut link = Plain::open(target, login, None, 4, Instant::now())?;
+pub fn discover(target: &Target, login: &Login) -> Result<Vec<DiscoveredTarget>, Error> {
+    let mut link = Link::log_into(target, login, None)?;
     let targets = link.targets()?;
     link.close();
-    let offer = |t: lunet_iscsi::initiator::DiscoveredTarget| Offer {
-        name: t.name,
-        addresses: t.addresses,
-    };
-    Ok(targets.into_iter().map(offer).collect())
+    Ok(targets)
 }
 
 /// Asks a target for its logical units (REPORT LUNS).
@@ -94,8 +69,8 @@ pub fn discover(target: &Target, login: &Login) -> Result<Vec<Offer>, Error> {
 /// There is no such target, or it does not want this initiator.
 pub fn luns(target: &Target, login: &Login) -> Result<Vec<u16>, Error> {
     let name = name(target, login)?;
-    let mut link = Plain::open(target, login, Some(&name), 4, Instant::now())?;
-    let luns = ask_luns(&mut link)?;
+    let mut link = Link::log_into(target, login, Some(&name))?;
+    let luns = link.luns(MOST_LUNS)?;
     link.close();
     Ok(luns)
 }
@@ -107,10 +82,10 @@ pub fn luns(target: &Target, login: &Login) -> Result<Vec<u16>, Error> {
 /// It cannot be reached, or is no disk, or there are several to choose from.
 pub fn inspect(target: &Target, login: &Login) -> Result<LogicalUnit, Error> {
     let name = name(target, login)?;
-    let mut link = Plain::open(target, login, Some(&name), 4, Instant::now())?;
+    let mut link = Link::log_into(target, login, Some(&name))?;
     let lun = match target.lun {
         Some(lun) => lun,
-        None => match ask_luns(&mut link)?[..] {
+        None => match link.luns(MOST_LUNS)?[..] {
             [lun] => lun,
             ref luns => return Err(Error::ManyLuns(luns.to_vec())),
         },
@@ -131,37 +106,27 @@ fn name(target: &Target, login: &Login) -> Result<String, Error> {
     }
 }
 
-fn ask_luns(link: &mut Plain) -> Result<Vec<u16>, Error> {
-    let len = 8 + 8 * MOST_LUNS;
-    let data = link.read(0, cdb::report_luns(len), len as usize)?;
-    let data = data.map_err(|failure| Error::Command { what: "REPORT LUNS", failure })?;
-    let entries = data.get(8..).unwrap_or_default().chunks_exact(8);
-    let number = |entry: &[u8]| Lun::decode(entry.try_into().ok()?).map(|lun| lun.0);
-    Ok(entries.filter_map(number).collect())
-}
-
-fn look(link: &mut Plain, target: String, lun: u16) -> Result<LogicalUnit, Error> {
-    let at = address(lun);
-    let window = link.proto.window();
-    let inquiry = link.read(at, cdb::inquiry(None, 96), 96)?;
+fn look(link: &mut Link, target: String, lun: u16) -> Result<LogicalUnit, Error> {
+    let window = link.window();
+    let inquiry = link.read(lun, &cdb::inquiry(None, 96), 96)?;
     let inquiry = inquiry.map_err(|failure| Error::Command { what: "INQUIRY", failure })?;
     // Qualifier 0 and type 0: a disk that is connected.
     if inquiry.first() != Some(&0) {
         return Err(Error::NoDisk(lun));
     }
-    if let Some(failure) = link.settle(at, cdb::ready())? {
+    if let Some(failure) = link.settle(address(lun))? {
         return Err(Error::Command { what: "TEST UNIT READY", failure });
     }
     let text = |range: std::ops::Range<usize>| {
         let text = String::from_utf8_lossy(inquiry.get(range).unwrap_or_default());
         text.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned()
     };
-    let (blocks, block_size, physical_block_size) = capacity(link, at)?;
+    let (blocks, block_size, physical_block_size) = capacity(link, lun)?;
     let limit = |blocks: u64| Some(blocks * u64::from(block_size)).filter(|&bytes| bytes > 0);
-    let limits = page(link, at, 0xB0)?;
+    let limits = link.page(lun, 0xB0)?;
     let limits = |offset| number(&limits, offset, 4).and_then(limit);
     let (max_transfer, optimal_transfer) = (limits(8), limits(12));
-    let caching = link.read(at, cdb::mode_sense(0x08, 192), 192)?.unwrap_or_default();
+    let caching = link.read(lun, &cdb::mode_sense(0x08, 192), 192)?.unwrap_or_default();
     let body = 4 + usize::from(caching.get(3).copied().unwrap_or(0));
     let is_caching = caching.get(body).is_some_and(|code| code & 0x3F == 0x08);
     Ok(LogicalUnit {
@@ -182,14 +147,14 @@ fn look(link: &mut Plain, target: String, lun: u16) -> Result<LogicalUnit, Error
 }
 
 /// Blocks, logical and physical block size: READ CAPACITY(16), or (10) where that is not known.
-fn capacity(link: &mut Plain, at: u64) -> Result<(u64, u32, u32), Error> {
-    let (last, size, exponent) = match link.read(at, cdb::capacity_16(32), 32)? {
+fn capacity(link: &mut Link, lun: u16) -> Result<(u64, u32, u32), Error> {
+    let (last, size, exponent) = match link.read(lun, &cdb::capacity_16(32), 32)? {
         Ok(data) => {
             let exponent = data.get(13).map_or(0, |byte| byte & 0xF);
             (number(&data, 0, 8), number(&data, 8, 4), exponent)
         }
         Err(Failure::Sense { key: 5, .. }) => {
-            let data = link.read(at, cdb::capacity_10(), 8)?;
+            let data = link.read(lun, &cdb::capacity_10(), 8)?;
             let failed = |failure| Error::Command { what: "READ CAPACITY", failure };
             let data = data.map_err(failed)?;
             (number(&data, 0, 4), number(&data, 4, 4), 0)
@@ -202,16 +167,4 @@ fn capacity(link: &mut Plain, at: u64) -> Result<(u64, u32, u32), Error> {
     let (Some(last), Some(size)) = (last, size) else { return Err(wrong) };
     let blocks = last.checked_add(1).filter(|n| n.checked_mul(size.into()).is_some());
     Ok((blocks.ok_or(wrong)?, size, size << exponent))
-}
-
-/// A page of vital product data; empty if there is no such page.
-fn page(link: &mut Plain, at: u64, code: u8) -> Result<Vec<u8>, Error> {
-    let data = link.read(at, cdb::inquiry(Some(code), 252), 252)?.unwrap_or_default();
-    Ok(if data.get(1) == Some(&code) { data } else { Vec::new() })
-}
-
-/// A number of `width` bytes at `at`, big-endian.
-fn number(data: &[u8], at: usize, width: usize) -> Option<u64> {
-    let bytes = data.get(at..at + width)?;
-    Some(bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }

@@ -13,6 +13,8 @@ use lunet_target::{Guard, User};
 use crate::config::access::{Access, Login, MAX_SECRET, Source, check_secret, same_secrets};
 use crate::config::{Config, Mistake};
 
+/// Where other programs of this kind look for the secret of an `iscsi://` address, too.
+const INITIATOR: &str = "LIBISCSI_CHAP_PASSWORD";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -92,6 +94,12 @@ pub fn of_file(path: &Path) -> Result<Secret, String> {
     let secret = Secret::new(bytes);
     check(&secret).map_err(|text| format!("{name} {text}"))?;
     Ok(secret)
+}
+
+/// The secret of the user that an `iscsi://` address names without one, if the environment has it.
+/// Whether it is one, the target says.
+pub fn of_initiator() -> Option<Secret> {
+    env::var_os(INITIATOR).map(|value| Secret::new(value.into_vec()))
 }
 
 fn of_environment(name: &str) -> Result<Secret, String> {

@@ -1,21 +1,15 @@
 //! Looks at an iSCSI target over the network, whosever it is, without writing to it.
 
-mod client;
 mod page;
 mod scsi;
-mod url;
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lunet_iscsi::chap::{Account, Algorithms, Secret};
-use lunet_iscsi::initiator::{Chap, DigestOffer, Options};
+use lunet_initiator::{DigestOffer, Error, Link, Login, Target, cdb};
 use serde::{Deserialize, Serialize};
 
-pub use client::{Answer, Client, ClientError};
 pub use page::page;
 pub use scsi::LunProbe;
-pub use url::{Url, UrlError};
 
 /// For one connection, login or answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,7 +18,7 @@ const WHOLE: Duration = Duration::from_secs(120);
 /// So many of each are measured.
 const SAMPLES: usize = 64;
 /// So many LUNs are looked at.
-const MOST_LUNS: usize = 64;
+const MOST_LUNS: u32 = 64;
 /// This initiator's name.
 pub const INITIATOR: &str = "iqn.2026-11.local.lunet:doctor";
 
@@ -121,52 +115,42 @@ pub struct Latency {
 /// Why nothing could be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The name has no address.
-    #[error("{host}: {error}")]
-    Name {
-        /// The name.
-        host: String,
+    /// There is nobody.
+    #[error("{0}")]
+    Nobody(Error),
+    /// There is somebody, but the login or the session failed.
+    #[error("{place}: {error}")]
+    Session {
+        /// Host and port, as they were asked for.
+        place: String,
         /// Why.
-        error: std::io::Error,
-    },
-    /// The name has no address at all.
-    #[error("{0} has no address")]
-    NoAddress(String),
-    /// The connection or the login failed.
-    #[error("{address}: {error}")]
-    Client {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        error: ClientError,
+        error: Error,
     },
 }
 
-/// Logs in and looks. Without a target in the URL the portal is asked for its targets, and the
+/// Logs in and looks. Without a target in the address the portal is asked for its targets, and the
 /// first one is looked at.
 ///
 /// # Errors
 /// Nobody answers, or the login is refused.
-pub fn probe(url: &Url) -> Result<Probe, ProbeError> {
-    let name = |error| ProbeError::Name { host: url.host.clone(), error };
-    let mut addresses = (url.host.as_str(), url.port).to_socket_addrs().map_err(name)?;
-    let address = addresses.next().ok_or_else(|| ProbeError::NoAddress(url.host.clone()))?;
-    let mut probe = Probe {
-        url: url.to_string(),
-        address: address.to_string(),
-        public: crate::expr::is_public(address.ip()),
-        target: url.target.clone(),
-        ..Probe::default()
-    };
-    look(url, address, &mut probe).map_err(|error| ProbeError::Client { address, error })?;
+pub fn probe(target: &Target) -> Result<Probe, ProbeError> {
+    let name = target.name.clone();
+    let mut probe = Probe { url: target.to_string(), target: name, ..Probe::default() };
+    look(target, &mut probe).map_err(|error| match error {
+        Error::Resolve { .. } | Error::Connect { .. } => ProbeError::Nobody(error),
+        error => {
+            let place = Target { account: None, name: None, ..target.clone() }.to_string();
+            ProbeError::Session { place: place.replacen("iscsi://", "", 1), error }
+        }
+    })?;
     Ok(probe)
 }
 
-fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientError> {
+fn look(url: &Target, probe: &mut Probe) -> Result<(), Error> {
     if probe.target.is_none() {
-        let mut client = Client::open(address, options(url, None), PATIENCE)?;
-        let targets = client.targets()?;
-        client.close();
+        let mut link = open(url, probe)?;
+        let targets = link.targets()?;
+        link.close();
         probe.targets = targets
             .into_iter()
             .map(|target| Offered {
@@ -175,10 +159,12 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
             })
             .collect();
         probe.target = probe.targets.first().map(|target| target.name.clone());
+        if probe.target.is_none() {
+            return Ok(());
+        }
     }
-    let Some(target) = probe.target.clone() else { return Ok(()) };
-    let mut client = Client::open(address, options(url, Some(&target)), PATIENCE)?;
-    let info = client.info();
+    let mut link = open(url, probe)?;
+    let info = link.info();
     probe.chap = info.answers.iter().any(|(key, _)| key == "CHAP_A");
     // Numbers of a challenge are of no use to anybody.
     let keys = info.answers.iter().filter(|(key, _)| !key.starts_with("CHAP_"));
@@ -186,7 +172,7 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
         keys.map(|(key, value)| Answered { key: harmless(key), value: harmless(value) }).collect();
     let agreed = &info.negotiated;
     probe.session = Some(Session {
-        window: client.window().into(),
+        window: link.window().into(),
         header_digest: agreed.header_digest,
         data_digest: agreed.data_digest,
         max_recv_data_segment_length: agreed.target_max_recv_data_segment_length.into(),
@@ -198,19 +184,37 @@ fn look(url: &Url, address: SocketAddr, probe: &mut Probe) -> Result<(), ClientE
     });
     let luns = match url.lun {
         Some(lun) => vec![lun],
-        None => scsi::luns(&mut client, MOST_LUNS)?,
+        None => scsi::luns(&mut link)?,
     };
     for lun in luns {
-        probe.luns.push(scsi::look(&mut client, lun)?);
+        probe.luns.push(scsi::look(&mut link, lun)?);
     }
     // The window opens with the first answers.
-    let window = client.window().into();
+    let window = link.window().into();
     if let Some(session) = &mut probe.session {
         session.window = session.window.max(window);
     }
-    measure(&mut client, probe)?;
-    client.close();
+    measure(&mut link, probe)?;
+    link.close();
     Ok(())
+}
+
+/// A session with the target that is looked at, or for discovery as long as there is none.
+fn open(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
+    let mut url = url.clone();
+    // What the target prefers shows.
+    for digest in [&mut url.header_digest, &mut url.data_digest] {
+        if *digest == DigestOffer::None {
+            *digest = DigestOffer::PreferNone;
+        }
+    }
+    let login = Login { initiator_name: INITIATOR.into(), patience: PATIENCE, ..Login::default() };
+    let mut link = Link::log_into(&url, &login, probe.target.as_deref())?;
+    link.end_by(Instant::now() + WHOLE);
+    let address = link.address()?;
+    probe.address = address.to_string();
+    probe.public = crate::expr::is_public(address.ip());
+    Ok(link)
 }
 
 /// A text of the target's that can do nothing to a terminal.
@@ -218,31 +222,18 @@ fn harmless(text: &str) -> String {
     text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn options(url: &Url, target: Option<&str>) -> Options {
-    let mut options = Options::new(INITIATOR, target);
-    // What the target prefers shows.
-    options.header_digest = DigestOffer::PreferNone;
-    options.data_digest = DigestOffer::PreferNone;
-    if let (Some(user), Some(password)) = (&url.user, &url.password) {
-        let secret = Secret::new(password.clone().into_bytes());
-        let account = Account { name: user.clone(), secret };
-        options.chap = Some(Chap { account, algorithms: Algorithms::ALL, mutual: None });
-    }
-    options
-}
-
 /// Measures round trips: of the target, of the LUN, of its storage.
-fn measure(client: &mut Client, probe: &mut Probe) -> Result<(), ClientError> {
+fn measure(link: &mut Link, probe: &mut Probe) -> Result<(), Error> {
     let mut pings = Vec::with_capacity(SAMPLES);
     for _ in 0..SAMPLES {
-        pings.push(client.ping()?);
+        pings.push(link.ping()?);
     }
     probe.ping = latency(pings);
     let disk = probe.luns.iter().find(|lun| lun.size_bytes.is_some() && lun.not_ready.is_none());
     let Some(disk) = disk.cloned() else { return Ok(()) };
     let mut ready = Vec::with_capacity(SAMPLES);
     for _ in 0..SAMPLES {
-        ready.push(scsi::send(client, disk.lun, &[0; 6], 0)?.took);
+        ready.push(scsi::send(link, disk.lun, &cdb::ready(), 0)?.took);
     }
     probe.ready = latency(ready);
     let block = disk.block_bytes.unwrap_or(512).max(1);
@@ -253,7 +244,7 @@ fn measure(client: &mut Client, probe: &mut Probe) -> Result<(), ClientError> {
         let place = (sample * 618_033_989).rem_euclid(1_000_000_007);
         let at = i128::from(places) * i128::from(place) / 1_000_000_007;
         let at = i64::try_from(at).unwrap_or(0) * 4096 / block;
-        reads.extend(scsi::read(client, &disk, at.unsigned_abs())?);
+        reads.extend(scsi::read(link, &disk, at.unsigned_abs())?);
     }
     probe.read = latency(reads);
     Ok(())

@@ -2,16 +2,9 @@
 
 use std::time::Duration;
 
+use lunet_initiator::cdb::{self, Cdb};
+use lunet_initiator::{Answer, Error, Failure, Link};
 use serde::{Deserialize, Serialize};
-
-use super::client::{Answer, Client, ClientError};
-
-/// CHECK CONDITION.
-const CHECK: u8 = 2;
-/// UNIT ATTENTION: something has changed since the last command; the command is to be sent again.
-const ATTENTION: u8 = 6;
-/// So many conditions may wait for a new initiator.
-const MOST_ATTENTIONS: usize = 16;
 
 /// No disk has larger blocks; a target that says so is not given that much memory.
 const LARGEST_BLOCK: i64 = 64 << 10;
@@ -64,61 +57,34 @@ pub struct LunProbe {
     pub not_ready: Option<String>,
 }
 
-/// Sends a command until it is not answered with a unit attention.
-pub(super) fn send(
-    client: &mut Client,
-    lun: u16,
-    cdb: &[u8],
-    length: usize,
-) -> Result<Answer, ClientError> {
-    let mut answer = client.command(lun, cdb, length)?;
-    for _ in 0..MOST_ATTENTIONS {
-        if sense(&answer).is_none_or(|(key, ..)| key != ATTENTION) {
-            break;
+/// Sends a command that reads at most `length` bytes. It may fail, but it must have an answer.
+pub(super) fn send(link: &mut Link, lun: u16, cdb: &Cdb, length: usize) -> Result<Answer, Error> {
+    let answer = link.ask(lun, cdb, length)?;
+    match answer.failure {
+        Some(failure @ (Failure::Rejected(_) | Failure::Aborted | Failure::Lost)) => {
+            Err(Error::Command { what: "a command", failure })
         }
-        answer = client.command(lun, cdb, length)?;
-    }
-    Ok(answer)
-}
-
-/// Sense key and additional sense code, of either format.
-pub(super) fn sense(answer: &Answer) -> Option<(u8, u8, u8)> {
-    let sense = &answer.completion.sense;
-    if answer.completion.status != CHECK {
-        return None;
-    }
-    match sense.first()? & 0x7f {
-        0x70 | 0x71 => Some((sense.get(2)? & 0xf, *sense.get(12)?, *sense.get(13)?)),
-        _ => Some((sense.get(1)? & 0xf, *sense.get(2)?, *sense.get(3)?)),
+        _ => Ok(answer),
     }
 }
 
-/// The data of a command that ended well.
-fn good(answer: Answer) -> Option<Vec<u8>> {
-    answer.completion.is_good().then_some(answer.data)
+/// What a command reads, if it ends well.
+fn read_in(link: &mut Link, lun: u16, cdb: &Cdb, length: usize) -> Result<Option<Vec<u8>>, Error> {
+    Ok(send(link, lun, cdb, length)?.good().ok())
 }
 
-/// The LUNs of the target, at most `most`.
-pub(super) fn luns(client: &mut Client, most: usize) -> Result<Vec<u16>, ClientError> {
-    let length = 8 + 8 * most;
-    let mut cdb = [0; 12];
-    cdb[0] = 0xa0;
-    cdb[6..10].copy_from_slice(&(length as u32).to_be_bytes());
-    let Some(data) = good(send(client, 0, &cdb, length)?) else { return Ok(vec![0]) };
-    let entries = data.get(8..).unwrap_or_default().chunks_exact(8);
-    // Peripheral (0) and flat (1) addressing.
-    let number = |entry: &[u8]| match entry[0] >> 6 {
-        0 => Some(u16::from(entry[1])),
-        1 => Some(u16::from_be_bytes([entry[0] & 0x3f, entry[1]])),
-        _ => None,
-    };
-    Ok(entries.filter_map(number).collect())
+/// The LUNs of the target; of one that does not say, the first.
+pub(super) fn luns(link: &mut Link) -> Result<Vec<u16>, Error> {
+    match link.luns(super::MOST_LUNS) {
+        Err(Error::Command { .. }) => Ok(vec![0]),
+        told => told,
+    }
 }
 
 /// Asks a logical unit for everything.
-pub(super) fn look(client: &mut Client, lun: u16) -> Result<LunProbe, ClientError> {
+pub(super) fn look(link: &mut Link, lun: u16) -> Result<LunProbe, Error> {
     let mut probe = LunProbe { lun, ..LunProbe::default() };
-    if let Some(data) = good(send(client, lun, &[0x12, 0, 0, 0, 96, 0], 96)?) {
+    if let Some(data) = read_in(link, lun, &cdb::inquiry(None, 96), 96)? {
         let text = |range: std::ops::Range<usize>| {
             super::harmless(&String::from_utf8_lossy(data.get(range).unwrap_or_default()))
         };
@@ -128,22 +94,20 @@ pub(super) fn look(client: &mut Client, lun: u16) -> Result<LunProbe, ClientErro
     if probe.device_type != Some(0) {
         return Ok(probe);
     }
-    let ready = send(client, lun, &[0; 6], 0)?;
-    if let Some((key, code, qualifier)) = sense(&ready) {
-        let sense = format!("sense {key:x}h/{code:02x}h/{qualifier:02x}h");
-        probe.not_ready = Some(sense);
+    let ready = send(link, lun, &cdb::ready(), 0)?;
+    if let Some(Failure::Sense { key, asc, ascq }) = ready.failure {
+        probe.not_ready = Some(format!("sense {key:x}h/{asc:02x}h/{ascq:02x}h"));
     }
-    capacity(client, &mut probe)?;
-    pages(client, &mut probe)?;
-    caching(client, &mut probe)?;
+    capacity(link, &mut probe)?;
+    pages(link, &mut probe)?;
+    caching(link, &mut probe)?;
     Ok(probe)
 }
 
 /// READ CAPACITY(16).
-fn capacity(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
-    let Some(data) = good(send(client, probe.lun, &cdb, 32)?) else { return Ok(()) };
+fn capacity(link: &mut Link, probe: &mut LunProbe) -> Result<(), Error> {
+    let asked = read_in(link, probe.lun, &cdb::capacity_16(32), 32)?;
+    let Some(data) = asked else { return Ok(()) };
     let (Some(last), Some(block)) = (number(&data, 0, 8), number(&data, 8, 4)) else {
         return Ok(());
     };
@@ -155,8 +119,8 @@ fn capacity(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError
 }
 
 /// The pages 00h, B0h, B1h and B2h.
-fn pages(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
-    let list = page(client, probe.lun, 0)?.unwrap_or_default();
+fn pages(link: &mut Link, probe: &mut LunProbe) -> Result<(), Error> {
+    let list = link.page(probe.lun, 0)?;
     probe.pages = list.iter().skip(4).map(|&page| i64::from(page)).collect();
     let block = probe.block_bytes.unwrap_or(512);
     // All ones: without a limit.
@@ -165,16 +129,16 @@ fn pages(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
             .filter(|&count| count != 0xffff_ffff)
             .map(|count| count.saturating_mul(block))
     };
-    if let Some(data) = supported(client, probe, 0xb0)? {
+    if let Some(data) = supported(link, probe, 0xb0)? {
         probe.max_transfer_bytes = blocks(&data, 8);
         probe.optimal_transfer_bytes = blocks(&data, 12);
         probe.max_unmap_bytes = blocks(&data, 20);
         probe.unmap_granularity_bytes = blocks(&data, 28);
     }
-    if let Some(data) = supported(client, probe, 0xb1)? {
+    if let Some(data) = supported(link, probe, 0xb1)? {
         probe.rotation_rate = number(&data, 4, 2);
     }
-    if let Some(data) = supported(client, probe, 0xb2)? {
+    if let Some(data) = supported(link, probe, 0xb2)? {
         probe.unmap = data.get(5).map(|byte| byte & 0x80 != 0);
         probe.provisioning = data.get(6).map(|byte| {
             let kind = match byte & 7 {
@@ -188,26 +152,17 @@ fn pages(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn supported(
-    client: &mut Client,
-    probe: &LunProbe,
-    code: u8,
-) -> Result<Option<Vec<u8>>, ClientError> {
+/// A page of vital product data, if the unit lists it.
+fn supported(link: &mut Link, probe: &LunProbe, code: u8) -> Result<Option<Vec<u8>>, Error> {
     match probe.pages.contains(&i64::from(code)) {
-        true => page(client, probe.lun, code),
+        true => link.page(probe.lun, code).map(Some),
         false => Ok(None),
     }
 }
 
-/// A page of vital product data, if it is the one.
-fn page(client: &mut Client, lun: u16, code: u8) -> Result<Option<Vec<u8>>, ClientError> {
-    let answer = send(client, lun, &[0x12, 1, code, 0, 252, 0], 252)?;
-    Ok(good(answer).filter(|data| data.get(1) == Some(&code)))
-}
-
 /// The caching mode page, and whether a flush is taken.
-fn caching(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError> {
-    if let Some(data) = good(send(client, probe.lun, &[0x1a, 0x08, 0x08, 0, 192, 0], 192)?) {
+fn caching(link: &mut Link, probe: &mut LunProbe) -> Result<(), Error> {
+    if let Some(data) = read_in(link, probe.lun, &cdb::mode_sense(0x08, 192), 192)? {
         probe.read_only = data.get(2).map(|byte| byte & 0x80 != 0);
         let start = 4 + usize::from(data.get(3).copied().unwrap_or(0));
         if data.get(start).is_some_and(|byte| byte & 0x3f == 0x08) {
@@ -216,34 +171,25 @@ fn caching(client: &mut Client, probe: &mut LunProbe) -> Result<(), ClientError>
     }
     if probe.not_ready.is_none() {
         // One block: enough to see whether the command is known.
-        let flush = send(client, probe.lun, &[0x35, 0, 0, 0, 0, 0, 0, 0, 1, 0], 0)?;
-        probe.flush = Some(flush.completion.is_good());
+        let flush = send(link, probe.lun, &cdb::flush(0, 1), 0)?;
+        probe.flush = Some(flush.failure.is_none());
     }
     Ok(())
 }
 
 /// Reads 4 KiB at a block; how long it took, if it was read.
-pub(super) fn read(
-    client: &mut Client,
-    probe: &LunProbe,
-    at: u64,
-) -> Result<Option<Duration>, ClientError> {
+pub(super) fn read(link: &mut Link, probe: &LunProbe, at: u64) -> Result<Option<Duration>, Error> {
     let block = probe.block_bytes.unwrap_or(512).max(1);
     if block > LARGEST_BLOCK {
         return Ok(None);
     }
     let count = (4096 / block).max(1);
-    let mut cdb = [0; 16];
-    cdb[0] = 0x88;
-    cdb[2..10].copy_from_slice(&at.to_be_bytes());
-    cdb[10..14].copy_from_slice(&(count as u32).to_be_bytes());
-    let answer = client.command(probe.lun, &cdb, (count * block) as usize)?;
-    Ok(answer.completion.is_good().then_some(answer.took))
+    let cdb = cdb::read(at, count as u32);
+    let answer = send(link, probe.lun, &cdb, (count * block) as usize)?;
+    Ok(answer.failure.is_none().then_some(answer.took))
 }
 
 /// A number of `width` bytes at `at`, big-endian.
 fn number(data: &[u8], at: usize, width: usize) -> Option<i64> {
-    let bytes = data.get(at..at + width)?;
-    let value = bytes.iter().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
-    i64::try_from(value).ok()
+    i64::try_from(lunet_initiator::number(data, at, width)?).ok()
 }

@@ -20,12 +20,13 @@ use self::data::{Pattern, Source};
 use self::job::{Job, Load, Parts};
 use self::pacer::Pacer;
 use self::shard::{End, Shard, Times};
+use crate::ask::address;
 use crate::layout::{Layout, Picker};
 use crate::link::Link;
 use crate::outcome::{Outcome, Progress, Second, Stage, Work};
 use crate::usage::Usage;
 use crate::verify::{self, Ledger, VerifyOutcome};
-use crate::{Error, LogicalUnit, Plan, cdb, inspect};
+use crate::{Error, LogicalUnit, Plan, inspect};
 
 /// What a thread tells the one that waits.
 enum Note {
@@ -222,7 +223,7 @@ impl Common<'_> {
     fn load(&self) -> Load {
         let (plan, workload) = (self.plan, &self.plan.workload);
         Load {
-            lun: self.unit.address(),
+            lun: address(self.unit.lun),
             block_size: self.unit.block_size,
             depth: workload.depth,
             largest: workload.largest(),
@@ -251,7 +252,7 @@ impl Common<'_> {
         let start = Instant::now();
         let mut link =
             Link::<Buf, Source>::open(&plan.target, &plan.login, name, MAX_TASKS, start)?;
-        if let Some(failure) = link.settle(load.lun, cdb::ready())? {
+        if let Some(failure) = link.settle(load.lun)? {
             return Err(Error::Command { what: "TEST UNIT READY", failure });
         }
         let (stream, proto, info) = link.into_parts();

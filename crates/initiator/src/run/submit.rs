@@ -165,7 +165,7 @@ impl Job {
     fn cdb(&self, at: u32) -> Cdb {
         let slot = self.slots.get(at);
         match slot.op {
-            Op::Flush => cdb::flush(),
+            Op::Flush => cdb::flush(0, 0),
             Op::Write => cdb::write(slot.lba, slot.blocks, self.load.fua),
             Op::Read | Op::Check | Op::Again => cdb::read(slot.lba, slot.blocks),
         }

@@ -76,7 +76,9 @@ fn chap_goes_in_one_direction_and_in_both() {
     assert!(matches!(ask("alice%secret of alice@", both), Ok(0)));
     let wrong = "?target_user=storage&target_password=another secret..";
     assert!(matches!(ask("alice%secret of alice@", wrong), Err(Error::Protocol(_))));
-    for account in ["", "alice%a wrong secret.@"] {
+    assert!(matches!(ask("alice@", both), Err(Error::Proof)));
+    assert!(matches!(ask("alice%secret of alice@", "?target_user=storage"), Err(Error::Proof)));
+    for account in ["", "alice@", "alice%a wrong secret.@"] {
         let error = ask(account, "").expect_err("not let in").to_string();
         assert!(error.contains("USER%SECRET"), "{error}");
     }

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use lunet_initiator::{DigestOffer, Secret, Target, TargetError};
+use lunet_initiator::{Account, DigestOffer, Secret, Target, TargetError};
 
-/// What others of this kind of programs read a secret from, too.
-pub const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
+use crate::secrets;
 
 /// A target of the command line.
 #[derive(Clone, Debug)]
@@ -65,17 +64,16 @@ impl Given {
 
 /// An address, with what it leaves out.
 fn url(text: &str, access: &Access) -> Result<Target, String> {
-    // A user without a secret is no address of its own: a secret stands in until the real one is there.
-    let (whole, asked) = complete(text);
-    let mut target = Target::parse(&whole).map_err(|error| wrong(&error))?;
+    let mut target = Target::parse(text).map_err(|error| wrong(&error))?;
     let missing = |what: &str, option: &str| {
         format!("the secret of {what} is missing: give {option} FILE, or write it into the address")
     };
-    if let (true, Some(account)) = (asked.user, target.account.as_mut()) {
-        let known = access.secret.clone().or_else(of_environment);
+    let without = |account: &&mut Account| account.secret.is_empty();
+    if let Some(account) = target.account.as_mut().filter(without) {
+        let known = access.secret.clone().or_else(secrets::of_initiator);
         account.secret = known.ok_or_else(|| missing(&account.name, "--secret-file"))?;
     }
-    if let (true, Some(account)) = (asked.target, target.mutual.as_mut()) {
+    if let Some(account) = target.mutual.as_mut().filter(without) {
         let known = access.target_secret.clone();
         account.secret = known.ok_or_else(|| missing(&account.name, "--target-secret-file"))?;
     }
@@ -95,39 +93,6 @@ fn wrong(error: &TargetError) -> String {
         }
         other => other.to_string(),
     }
-}
-
-fn of_environment() -> Option<Secret> {
-    use std::os::unix::ffi::OsStringExt;
-    std::env::var_os(PASSWORD).map(|value| Secret::new(value.into_vec()))
-}
-
-/// Which secrets an address leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
-    user: bool,
-    target: bool,
-}
-
-/// The address with a secret wherever a name has none.
-fn complete(text: &str) -> (String, Asked) {
-    let (rest, options) = text.split_once('?').unwrap_or((text, ""));
-    let rest = rest.strip_prefix("iscsi://").unwrap_or(rest);
-    let account = rest.rsplit_once('@');
-    let user = account.is_some_and(|(name, _)| !name.is_empty() && !name.contains('%'));
-    let has = |key: &str| options.split('&').any(|option| option.starts_with(key));
-    let target = has("target_user=") && !has("target_password=");
-    let mut whole = match account {
-        Some((name, place)) if user => format!("iscsi://{name}%-@{place}"),
-        _ => format!("iscsi://{rest}"),
-    };
-    if !options.is_empty() {
-        whole += &format!("?{options}");
-    }
-    if target {
-        whole += "&target_password=-";
-    }
-    (whole, Asked { user, target })
 }
 
 /// An address for people and files: without secrets, with the digests that it asks for.

@@ -7,17 +7,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lunet::secrets;
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
 use lunet_host::facts::{Facts, facts};
-use lunet_host::probe::{self, Url};
+use lunet_host::probe;
 use lunet_host::source::{Live, Tree};
+use lunet_initiator::Target;
 use serde_json::json;
 
 use super::print;
 
-/// Where other programs of this kind look for the secret, too.
-const PASSWORD: &str = "LIBISCSI_CHAP_PASSWORD";
 /// Nothing could be looked at.
 const COULD_NOT_LOOK: u8 = 2;
 
@@ -113,9 +113,10 @@ fn more(checks: &mut Checks, directory: Option<&Path>) -> Result<()> {
 }
 
 fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
-    let mut url = Url::parse(url)?;
-    if url.user.is_some() && url.password.is_none() {
-        url.password = std::env::var(PASSWORD).ok();
+    let mut url = Target::parse(url)?;
+    let account = url.account.as_mut().filter(|account| account.secret.is_empty());
+    if let (Some(account), Some(secret)) = (account, secrets::of_initiator()) {
+        account.secret = secret;
     }
     let probe = probe::probe(&url)?;
     let mut checks = Checks::of_targets()?;
