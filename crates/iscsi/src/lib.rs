@@ -9,7 +9,9 @@
 //! * [`chap`]: algorithms, secrets and responses of CHAP.
 //! * [`digest`]: CRC32C header and data digests.
 //! * [`negotiation`]: what both ends agreed on.
+//! * [`iser`]: the same over RDMA (RFC 7145), and where the transports differ.
 //! * [`target`]: the target's end of a connection.
+//! * [`initiator`]: the initiator's end.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -20,6 +22,7 @@ extern crate std;
 pub mod chap;
 pub mod digest;
 pub mod initiator;
+pub mod iser;
 pub mod keys;
 pub mod negotiation;
 pub mod pdu;
