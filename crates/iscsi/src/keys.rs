@@ -1,4 +1,4 @@
-//! The text keys of RFC 7143 section 13: names, value types, result functions, where they may be
+//! The text keys of RFC 7143 section 13 and RFC 7145 section 6: names, value types, result functions, where they may be
 //! negotiated.
 
 use core::fmt;
@@ -33,6 +33,8 @@ pub enum Rule {
     DeclareNumber(u32, u32),
     /// Each side declares its own text; there is no answer.
     DeclareText,
+    /// One side declares a boolean; there is no answer.
+    DeclareBoolean,
     /// A request that is answered with other keys.
     Query,
     /// A step of an authentication (RFC 7143 section 12).
@@ -44,7 +46,7 @@ pub enum Rule {
 /// Declares the keys: variant, name, use, rule, and whether a discovery session ignores it.
 macro_rules! keys {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $use:ident, $rule:expr, $relevance:ident;)*) => {
-        /// A key that RFC 7143 defines.
+        /// A key that RFC 7143 or RFC 7145 defines.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Key {
             $($(#[$doc])* $variant,)*
@@ -174,6 +176,51 @@ keys! {
     IFMarkInt = "IFMarkInt", LeadingOnly, Rule::Obsolete(crate::text::REJECT), Any;
     /// Withdrawn.
     OFMarkInt = "OFMarkInt", LeadingOnly, Rule::Obsolete(crate::text::REJECT), Any;
+    /// Whether the connection moves data by RDMA (RFC 7145 section 6.3).
+    RDMAExtensions = "RDMAExtensions", LeadingOnly, Rule::And, Any;
+    /// Longest data segment of a Send to the target (RFC 7145 section 6.4).
+    TargetRecvDataSegmentLength = "TargetRecvDataSegmentLength", Initialize,
+        Rule::Minimum(MIN_LENGTH, MAX_LENGTH), Any;
+    /// Longest data segment of a Send to the initiator (RFC 7145 section 6.5).
+    InitiatorRecvDataSegmentLength = "InitiatorRecvDataSegmentLength", Initialize,
+        Rule::Minimum(MIN_LENGTH, MAX_LENGTH), Any;
+    /// How many PDUs that nothing announces the declaring side can take at a time; 0: any number
+    /// (RFC 7145 section 6.7).
+    MaxOutstandingUnexpectedPDUs = "MaxOutstandingUnexpectedPDUs", LeadingOnly,
+        Rule::DeclareNumber(0, u32::MAX), Any;
+    /// Most bytes of additional header segments that the declaring side takes (RFC 7145 section
+    /// 6.8).
+    MaxAHSLength = "MaxAHSLength", LeadingOnly, Rule::DeclareNumber(0, 65535), Any;
+    /// Whether the memory that a write opens begins behind the unsolicited data (RFC 7145 section
+    /// 6.9).
+    TaggedBufferForSolicitedDataOnly = "TaggedBufferForSolicitedDataOnly", LeadingOnly,
+        Rule::DeclareBoolean, Any;
+    /// Whether the initiator begins with an iSER Hello (RFC 7145 section 6.10).
+    ISERHelloRequired = "iSERHelloRequired", LeadingOnly, Rule::DeclareBoolean, Any;
+}
+
+impl Key {
+    /// The key with this name on a connection of this kind: on a stream the keys of RFC 7145 are
+    /// not understood.
+    #[must_use]
+    pub fn on(name: &str, rdma: bool) -> Option<Self> {
+        Self::from_name(name).filter(|key| rdma || !key.is_rdma())
+    }
+
+    /// True for the keys of RFC 7145.
+    #[must_use]
+    pub const fn is_rdma(self) -> bool {
+        matches!(
+            self,
+            Self::RDMAExtensions
+                | Self::TargetRecvDataSegmentLength
+                | Self::InitiatorRecvDataSegmentLength
+                | Self::MaxOutstandingUnexpectedPDUs
+                | Self::MaxAHSLength
+                | Self::TaggedBufferForSolicitedDataOnly
+                | Self::ISERHelloRequired
+        )
+    }
 }
 
 impl fmt::Display for Key {
@@ -245,6 +292,17 @@ mod tests {
             assert_eq!(Key::from_name(key.name()), Some(*key));
         }
         assert_eq!(Key::from_name("headerdigest"), None);
+        // The target keeps a bit for each.
+        assert!(Key::ALL.len() <= 64);
+    }
+
+    #[test]
+    fn keys_of_rdma_are_unknown_on_a_stream() {
+        for key in Key::ALL {
+            assert_eq!(Key::on(key.name(), true), Some(*key));
+            assert_eq!(Key::on(key.name(), false).is_none(), key.is_rdma(), "{key}");
+        }
+        assert!(Key::RDMAExtensions.is_rdma() && !Key::MaxBurstLength.is_rdma());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Negotiation of operational parameters (RFC 7143 sections 6.2 and 13).
 
 use crate::keys::{self, Key, Rule, choose, parse_bool, parse_number_in, yes_no};
+use crate::target::options::MAX_IMMEDIATE;
 use crate::target::{DigestPolicy, Options};
 use crate::text::{IRRELEVANT, REJECT};
 use alloc::borrow::Cow;
@@ -40,6 +41,27 @@ pub struct Negotiated {
     pub time2retain: u16,
     /// iSCSIProtocolLevel.
     pub protocol_level: u8,
+    /// What RFC 7145 adds; `None` on a stream.
+    pub rdma: Option<RdmaTerms>,
+}
+
+/// What was said about RDMA (RFC 7145 section 6). The lengths of data segments are those of the
+/// Sends then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaTerms {
+    /// RDMAExtensions; `None` as long as nothing was said.
+    pub extensions: Option<bool>,
+    /// MaxOutstandingUnexpectedPDUs of the initiator; 0: any number.
+    pub max_unexpected: u32,
+    /// Whether the memory that a write opens begins behind the unsolicited data. The default of RFC 7145
+    /// is No, but Linux and libiscsi, who declare nothing, mean Yes.
+    pub solicited_only: bool,
+}
+
+impl Default for RdmaTerms {
+    fn default() -> Self {
+        Self { extensions: None, max_unexpected: 0, solicited_only: true }
+    }
 }
 
 impl Default for Negotiated {
@@ -57,6 +79,7 @@ impl Default for Negotiated {
             time2wait: 2,
             time2retain: 20,
             protocol_level: 1,
+            rdma: None,
         }
     }
 }
@@ -66,7 +89,7 @@ impl Negotiated {
     #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let digest = |on: bool| if on { "CRC32C" } else { "None" }.to_string();
-        alloc::vec![
+        let mut pairs = alloc::vec![
             ("HeaderDigest", digest(self.header_digest)),
             ("DataDigest", digest(self.data_digest)),
             ("InitialR2T", yes_no(self.initial_r2t).to_string()),
@@ -81,7 +104,13 @@ impl Negotiated {
             ("DefaultTime2Wait", self.time2wait.to_string()),
             ("DefaultTime2Retain", self.time2retain.to_string()),
             ("iSCSIProtocolLevel", self.protocol_level.to_string()),
-        ]
+        ];
+        if let Some(terms) = &self.rdma {
+            pairs.push(("RDMAExtensions", yes_no(terms.extensions != Some(false)).to_string()));
+            let unexpected = terms.max_unexpected.to_string();
+            pairs.push(("MaxOutstandingUnexpectedPDUs (initiator)", unexpected));
+        }
+        pairs
     }
 }
 
@@ -106,20 +135,44 @@ pub fn answer(
             };
             Some(number(negotiated, options, key, offered).to_string().into())
         }
-        Rule::DeclareNumber(low, high) if key == Key::MaxRecvDataSegmentLength => {
-            match parse_number_in(value, low, high) {
-                Some(len) => {
-                    negotiated.initiator_max_recv = len;
-                    None
-                }
-                None => Some(REJECT.into()),
+        Rule::DeclareNumber(low, high) => {
+            let taken = parse_number_in(value, low, high)
+                .is_some_and(|number| declared_number(negotiated, key, number));
+            match key {
+                _ if !taken => Some(REJECT.into()),
+                // Said to initiators that know the key only: some fail on what they do not know.
+                Key::MaxOutstandingUnexpectedPDUs => Some(MAX_IMMEDIATE.to_string().into()),
+                _ => None,
             }
         }
-        Rule::Obsolete(answer) => Some(answer.into()),
-        Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query | Rule::Authentication => {
-            Some(REJECT.into())
+        Rule::DeclareBoolean => {
+            let Some(declared) = parse_bool(value) else { return Some(REJECT.into()) };
+            if let (Some(terms), Key::TaggedBufferForSolicitedDataOnly) =
+                (&mut negotiated.rdma, key)
+            {
+                terms.solicited_only = declared;
+            }
+            None
         }
+        Rule::Obsolete(answer) => Some(answer.into()),
+        Rule::DeclareText | Rule::Query | Rule::Authentication => Some(REJECT.into()),
     }
+}
+
+/// Takes a number that the initiator declares. False: it is not the initiator's to declare.
+fn declared_number(n: &mut Negotiated, key: Key, number: u32) -> bool {
+    match (key, &mut n.rdma) {
+        (Key::MaxRecvDataSegmentLength, None) => n.initiator_max_recv = number,
+        // Whatever it says, an initiator has receive buffers for the length of a login.
+        (Key::MaxRecvDataSegmentLength, Some(_)) => {
+            n.initiator_max_recv = number.min(n.initiator_max_recv);
+        }
+        (Key::MaxOutstandingUnexpectedPDUs, Some(terms)) => terms.max_unexpected = number,
+        // This target sends no additional header segments.
+        (Key::MaxAHSLength, Some(_)) => {}
+        _ => return false,
+    }
+    true
 }
 
 /// The result of a list.
@@ -158,6 +211,13 @@ fn boolean(n: &mut Negotiated, options: &Options, key: Key, value: &str) -> &'st
             n.immediate_data = offered && options.immediate_data;
             n.immediate_data
         }
+        Key::RDMAExtensions => match &mut n.rdma {
+            Some(terms) => {
+                terms.extensions = Some(offered);
+                offered
+            }
+            None => false,
+        },
         // DataPDUInOrder and DataSequenceInOrder: this target wants order, and Yes wins.
         _ => true,
     })
@@ -194,6 +254,14 @@ fn number(n: &mut Negotiated, options: &Options, key: Key, offered: u32) -> u32 
             least
         }
         Key::MaxConnections => 1,
+        Key::TargetRecvDataSegmentLength => {
+            n.target_max_recv = offered.min(options.max_recv_data_segment_length);
+            n.target_max_recv
+        }
+        Key::InitiatorRecvDataSegmentLength => {
+            n.initiator_max_recv = offered;
+            n.initiator_max_recv
+        }
         // ErrorRecoveryLevel: the smaller of any offer and 0.
         _ => 0,
     }

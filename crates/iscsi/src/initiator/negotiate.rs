@@ -211,7 +211,11 @@ impl Negotiation {
                 self.reply.pair(name, low);
             }
             Rule::Maximum(..) | Rule::Or | Rule::And => self.reply.pair(name, value),
-            Rule::DeclareNumber(..) | Rule::DeclareText | Rule::Query | Rule::Authentication => {}
+            Rule::DeclareNumber(..)
+            | Rule::DeclareText
+            | Rule::DeclareBoolean
+            | Rule::Query
+            | Rule::Authentication => {}
         }
         Ok(())
     }

@@ -78,6 +78,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         } else if reads {
             task.expects_read = expected;
         }
+        if let Some(mover) = &self.mover {
+            let first = self.negotiated.first_burst_length.min(task.expects_write);
+            let unsolicited = if header.is_final() { header.data_len.get() } else { first };
+            let beyond = task.expects_write > unsolicited;
+            task.memory = mover.memory(task.expects_read > 0, beyond)?;
+        }
         task.cdb = pdu.cdb;
         task.long_cdb = ahs.extended_cdb.map(|rest| {
             let mut cdb = Vec::with_capacity(pdu.cdb.len() + rest.len());

@@ -4,6 +4,7 @@ use super::event::{CloseReason, Event};
 use super::held::Held;
 use super::login::Login;
 use super::out::Digests;
+use super::rdma::Mover;
 use super::rx::Rx;
 use super::task::Tasks;
 use super::text_phase::Exchange;
@@ -48,6 +49,8 @@ pub struct Connection<B> {
     pub(super) target_name: Option<Box<str>>,
     pub(super) cid: u16,
     pub(super) digests: Digests,
+    /// The datamover over RDMA; `None` on a stream.
+    pub(super) mover: Option<Box<Mover>>,
     pub(super) stat_sn: u32,
     /// ExpStatSN of the last command.
     pub(super) acknowledged: u32,
@@ -80,6 +83,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             target_name: None,
             cid: 0,
             digests: Digests::default(),
+            mover: None,
             stat_sn: 0,
             acknowledged: 0,
             window: Window::new(0, options.window()),

@@ -61,7 +61,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     fn nop_out<T: Transmit>(&mut self, bhs: &Bhs, data: &[u8], tx: &mut T) {
         self.counters.pings_in += 1;
         let pdu = NopOut::from_bhs(bhs);
-        let data = &data[..data.len().min(self.negotiated.initiator_max_recv as usize)];
+        let data = &data[..data.len().min(self.send_limit())];
         let n = self.numbers(true);
         let answer = pdu::NopIn {
             flags: pdu::FINAL,

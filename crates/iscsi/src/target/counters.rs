@@ -60,6 +60,10 @@ counters! {
     task_set_full,
     /// Commands failed because of their data transfer.
     transfer_errors,
+    /// RDMA Writes: data of reads.
+    rdma_writes,
+    /// RDMA Reads: data of writes.
+    rdma_reads,
     /// Rejects sent: data digest error.
     reject_data_digest,
     /// Rejects sent: SNACK.

@@ -80,6 +80,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             }
             return;
         }
+        if self.mover.is_some() {
+            return self.put_data(tag, payload, range.start..range.start + len as usize, last, tx);
+        }
         let all = len == room || last.is_some();
         self.digest_segments(task.sequence, len, all, &payload, range.start);
         let id = tx.payload(payload);
@@ -180,13 +183,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if self.tasks.get(tag).is_none_or(|task| task.kind != Kind::Running) {
             return;
         }
+        if self.mover.is_some() && self.must_wait(tag, &response) {
+            return;
+        }
         let Some(task) = self.forget(tag) else { return };
         if self.phase == Phase::Closed {
             return;
         }
         let n = self.numbers(true);
         let (residual, read) = residuals(&task, response.wanted);
-        let sense = &response.sense[..response.sense.len().min(MAX_SENSE)];
+        let most = MAX_SENSE.min(self.send_limit() - 2);
+        let sense = &response.sense[..response.sense.len().min(most)];
         let prefix = (sense.len() as u16).to_be_bytes();
         let prefix = if sense.is_empty() { &[][..] } else { &prefix[..] };
         let pdu = pdu::ScsiResponse {
@@ -204,7 +211,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             residual: U32::new(residual.count),
             ..Default::default()
         };
-        self.send_parts(&pdu, [prefix, sense], tx);
+        let stag = self.mover.as_ref().and_then(|mover| mover.takes_back(&task.memory));
+        self.send_back(&pdu, [prefix, sense], stag, tx);
     }
 
     /// Forgets a task: nothing is sent for it any more, its late data is swallowed.
@@ -216,7 +224,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub(super) fn forget(&mut self, tag: Tag) -> Option<Task<B>> {
         let task = self.tasks.remove(tag)?;
         if task.r2ts > 0 || task.waiting.is_some() {
-            self.transfers.remove_task(tag);
+            let lent = self.transfers.remove_task(tag);
+            if let Some(mover) = &mut self.mover {
+                mover.orphaned(lent);
+            }
         }
         let receiving = match self.rx.pending {
             Pending::Command(current)

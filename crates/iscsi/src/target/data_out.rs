@@ -12,7 +12,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// transfer, within what the initiator expects to write, to be put at the start of `buf`, which
     /// has at least `len` bytes. Completes as [`Event::Data`]. Transfers of a task are asked for in
     /// the order of the calls, so their offsets must ascend. A transfer longer than MaxBurstLength
-    /// takes several R2Ts, one after the other; shorter ones can be outstanding side by side.
+    /// takes several R2Ts, one after the other; shorter ones can be outstanding side by side. Over
+    /// RDMA each transfer is one RDMA Read, and they may complete in any order.
     pub fn solicit<T: Transmit>(&mut self, tag: Tag, offset: u32, len: u32, buf: B, tx: &mut T) {
         debug_assert!(len > 0 && buf.as_ref().len() >= len as usize);
         let Some(task) = self.tasks.get_mut(tag) else { return };
@@ -22,6 +23,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return;
         }
         let index = self.transfers.insert(tag, offset, len, buf);
+        if self.mover.is_some() {
+            return self.get_data(tag, index);
+        }
         let first = match task.waiting {
             None => index,
             Some((first, last)) => {
@@ -258,7 +262,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
 
     /// Drops what a failed task still wanted and the transfer that is `over`; says that the task
     /// failed, once no data is to come any more.
-    fn transfer_failed<S: Site<Buf = B>, T: Transmit>(
+    pub(super) fn transfer_failed<S: Site<Buf = B>, T: Transmit>(
         &mut self,
         tag: Tag,
         over: Option<usize>,

@@ -1,5 +1,6 @@
 //! What a connection tells the layer above, and what it is told.
 
+use super::rdma::{RdmaFault, SendFault};
 use super::site::LoginIdentity;
 use super::tag::Tag;
 use crate::pdu::{TaskAttribute, TmfFunction};
@@ -188,6 +189,12 @@ pub enum CloseReason {
     /// A Login Request in the full feature phase.
     #[error("a Login Request came after the login")]
     LoginAgain,
+    /// A Send is no PDU of iSCSI behind an iSER header.
+    #[error("a Send is not what iSER allows: {0}")]
+    Send(SendFault),
+    /// The RDMA connection broke.
+    #[error("the RDMA connection broke: {0}")]
+    Rdma(RdmaFault),
     /// Held PDUs need too much memory.
     #[error("too much is held back by a gap in the command numbers")]
     HeldTooMuch,

@@ -84,8 +84,13 @@ impl Login {
         self.authenticate(pdu.flags, &keys, site, &mut writer)?;
         if stage == Stage::Operational && !self.declared {
             self.declared = true;
-            negotiated.target_max_recv = options.max_recv_data_segment_length;
-            writer.pair(Key::MaxRecvDataSegmentLength.name(), negotiated.target_max_recv);
+            if negotiated.rdma.is_none() {
+                negotiated.target_max_recv = options.max_recv_data_segment_length;
+            }
+            // Over RDMA a normal session agrees on TargetRecvDataSegmentLength instead.
+            if negotiated.rdma.is_none() || self.identity.session_type == SessionType::Discovery {
+                writer.pair(Key::MaxRecvDataSegmentLength.name(), negotiated.target_max_recv);
+            }
         }
         self.out = writer.into_bytes();
         self.out_at = 0;
@@ -227,7 +232,7 @@ impl Login {
         let discovery = self.identity.session_type == SessionType::Discovery;
         for pair in pairs(text) {
             let (name, value) = pair.map_err(|_| LoginStatus::InitiatorError)?;
-            let Some(key) = Key::from_name(name) else {
+            let Some(key) = Key::on(name, negotiated.rdma.is_some()) else {
                 if value != NOT_UNDERSTOOD {
                     out.pair(name, NOT_UNDERSTOOD);
                 }
@@ -295,6 +300,10 @@ impl Login {
         if missing(options.header_digest, negotiated.header_digest)
             || missing(options.data_digest, negotiated.data_digest)
         {
+            return Err(LoginStatus::InitiatorError.into());
+        }
+        if negotiated.rdma.is_some_and(|terms| terms.extensions == Some(false)) {
+            // There is nothing to fall back to: the connection is RDMA already.
             return Err(LoginStatus::InitiatorError.into());
         }
         if self.identity.session_type == SessionType::Discovery {

@@ -7,6 +7,10 @@
 //! The order of calls for one receive: [`Connection::take_rx_target`], receive into the target
 //! first and into a scratch buffer behind it, [`Connection::rx_payload`] with what went into the
 //! target, [`Connection::rx_bytes`] with what went into the scratch buffer.
+//!
+//! Over RDMA (see [`iser`](crate::iser)) a receive is one [`Connection::rx_send`]. After each call,
+//! [`Connection::take_rdma_read`] gives the RDMA Reads to post, and [`Connection::rdma_read_done`]
+//! takes their buffers back.
 
 mod authentication;
 mod command;
@@ -20,6 +24,7 @@ mod held;
 mod login;
 pub mod options;
 mod out;
+mod rdma;
 mod rx;
 mod site;
 mod tag;
@@ -34,6 +39,7 @@ pub use connection::Connection;
 pub use counters::Counters;
 pub use event::{CloseReason, Command, Event, Response, TransferError, Wanted};
 pub use options::{DigestPolicy, Options};
+pub use rdma::{RdmaFault, RdmaOptions, RdmaRead, ReadId, SendFault};
 pub use site::{
     Cx, LoginIdentity, LoginRefusal, Payload, RxTarget, SendTargets, SessionType, Site, TargetInfo,
     Transmit,

@@ -3,6 +3,7 @@
 use super::Transmit;
 use super::connection::Connection;
 use crate::digest::{Crc32c, crc32c};
+use crate::iser::Header;
 use crate::pdu::{self, BHS_LEN, Bhs, RejectReason, U24, U32, Wire};
 
 /// Which digests are in use.
@@ -73,8 +74,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         parts: [&[u8]; 2],
         tx: &mut T,
     ) {
+        self.send_back(pdu, parts, None, tx);
+    }
+
+    /// Sends a PDU that, over RDMA, takes back the steering tag `stag` of the initiator.
+    pub(super) fn send_back<P: Wire, T: Transmit>(
+        &mut self,
+        pdu: &P,
+        parts: [&[u8]; 2],
+        stag: Option<u32>,
+        tx: &mut T,
+    ) {
         self.counters.pdus_out += 1;
-        put(self.digests, pdu.as_bhs(), parts, tx);
+        if self.mover.is_none() {
+            return put(self.digests, pdu.as_bhs(), parts, tx);
+        }
+        tx.bytes(&Header::default().to_bytes());
+        tx.bytes(pdu.as_bhs());
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            tx.bytes(part);
+        }
+        tx.end_send(stag);
     }
 
     /// Rejects a PDU.

@@ -3,6 +3,7 @@
 use super::authentication::Credentials;
 use super::event::Event;
 use crate::digest::Crc32c;
+use crate::iser::Remote;
 use crate::pdu::LoginStatus;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -37,7 +38,8 @@ pub trait Site {
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16));
 }
 
-/// Where a connection writes what is to be sent, in order.
+/// Where a connection writes what is to be sent, in order: bytes of a stream, or Sends and RDMA
+/// Writes.
 pub trait Transmit {
     /// Data that is sent without being copied.
     type Payload: Payload;
@@ -50,6 +52,19 @@ pub trait Transmit {
 
     /// Appends a part of the payload with this identifier.
     fn slice(&mut self, id: usize, range: Range<usize>);
+
+    /// Over RDMA: what was appended since the last call is one Send, which takes back the
+    /// initiator's steering tag `invalidate`, if there is one. A stream has no such ends, and is not
+    /// told of them.
+    fn end_send(&mut self, invalidate: Option<u32>) {
+        debug_assert!(false, "a Send on a stream, which takes back {invalidate:?}");
+    }
+
+    /// Over RDMA: appends an RDMA Write of a part of a payload into the initiator's memory. It is
+    /// done before the Sends that are appended later. Not called on a stream.
+    fn write(&mut self, id: usize, range: Range<usize>, to: Remote) {
+        debug_assert!(false, "an RDMA Write on a stream: {range:?} of {id} to {to:?}");
+    }
 }
 
 /// Data of a Data-In.

@@ -1,7 +1,9 @@
 //! The tasks of a connection, by slot and by Initiator Task Tag.
 
 use super::event::TransferError;
+use super::rdma::Answer;
 use super::tag::Tag;
+use crate::iser::Header;
 use crate::pdu::TaskAttribute;
 use alloc::boxed::Box;
 use hashbrown::HashMap;
@@ -16,6 +18,8 @@ pub(super) enum Kind {
     Running,
     /// A task management function that the layer above has.
     Management,
+    /// A command that is answered as soon as its RDMA Reads have come back.
+    Answered,
 }
 
 /// Why a command cannot succeed any more.
@@ -43,6 +47,10 @@ pub(super) struct Task<B> {
     pub(super) attribute: TaskAttribute,
     pub(super) reads: bool,
     pub(super) writes: bool,
+    /// The memory that the command opens, over RDMA.
+    pub(super) memory: Header,
+    /// The answer, while the task is [`Kind::Answered`].
+    pub(super) answer: Option<Box<Answer>>,
     pub(super) expects_read: u32,
     pub(super) expects_write: u32,
     pub(super) failure: Option<Failure>,
@@ -62,7 +70,7 @@ pub(super) struct Task<B> {
     pub(super) sequence: u32,
     /// Bytes of write data received.
     pub(super) received: u32,
-    /// R2Ts on the wire.
+    /// R2Ts on the wire; over RDMA, RDMA Reads that have not come back.
     pub(super) r2ts: u32,
     /// Transfers that wait for an R2T, first and last; the first may have had some of its R2Ts.
     pub(super) waiting: Option<(usize, usize)>,
@@ -84,6 +92,8 @@ impl<B> Task<B> {
             attribute: TaskAttribute::Untagged,
             reads: false,
             writes: false,
+            memory: Header::default(),
+            answer: None,
             expects_read: 0,
             expects_write: 0,
             failure: None,

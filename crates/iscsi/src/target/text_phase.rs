@@ -84,7 +84,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// Sends the next part of an answer; the exchange goes on unless this is the end of it.
     fn send_text<T: Transmit>(&mut self, mut exchange: Box<Exchange>, end: bool, tx: &mut T) {
         let rest = &exchange.out[exchange.sent..];
-        let len = rest.len().min(self.negotiated.initiator_max_recv as usize);
+        let len = rest.len().min(self.send_limit());
         let more = len < rest.len();
         let over = end && !more;
         let flags = if more {
@@ -118,7 +118,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let mut listed = false;
         for pair in pairs(text) {
             let (name, value) = pair?;
-            match Key::from_name(name) {
+            match Key::on(name, self.negotiated.rdma.is_some()) {
                 None if value == NOT_UNDERSTOOD => {}
                 None => out.pair(name, NOT_UNDERSTOOD),
                 // No key comes twice (RFC 7143 section 6.2); here the answer would have no bound.

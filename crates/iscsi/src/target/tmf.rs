@@ -128,7 +128,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
     }
 
-    fn answer_tmf<T: Transmit>(&mut self, itt: u32, response: TmfResponse, tx: &mut T) {
+    /// Sends the answer to a task management function. Over RDMA not before the last RDMA Read of
+    /// an aborted task has come back: the initiator takes its memory back with the answer.
+    pub(super) fn answer_tmf<T: Transmit>(&mut self, itt: u32, response: TmfResponse, tx: &mut T) {
+        if self.mover.as_mut().is_some_and(|mover| mover.hold(itt, response)) {
+            return;
+        }
         let n = self.numbers(true);
         let pdu = pdu::TmfResponsePdu {
             flags: pdu::FINAL,

@@ -18,11 +18,13 @@ pub(super) struct Transfer<B> {
     pub(super) received: u32,
     /// End of the part that the current R2T asks for.
     pub(super) asked: u32,
-    /// Target Transfer Tag of the current R2T.
+    /// Target Transfer Tag of the current R2T; the reserved one over RDMA.
     pub(super) ttt: u32,
     /// DataSN of the next Data-Out.
     pub(super) data_sn: u32,
-    /// The current R2T is not answered yet.
+    /// Number of the RDMA Read.
+    pub(super) read: u32,
+    /// The current R2T is not answered yet; over RDMA: the buffer is lent out.
     pub(super) in_flight: bool,
     /// The transfer that waits behind this one.
     pub(super) next: Option<usize>,
@@ -51,6 +53,7 @@ impl<B> Transfers<B> {
             asked: 0,
             ttt: crate::pdu::RESERVED_TAG,
             data_sn: 0,
+            read: 0,
             in_flight: false,
             next: None,
         })
@@ -87,8 +90,20 @@ impl<B> Transfers<B> {
         self.slots.len()
     }
 
-    /// Drops all transfers of a task.
-    pub(super) fn remove_task(&mut self, task: Tag) {
-        self.slots.retain(|_, transfer| transfer.task != task);
+    /// Drops all transfers of a task. Gives how many of them were in flight.
+    pub(super) fn remove_task(&mut self, task: Tag) -> u32 {
+        let mut in_flight = 0;
+        self.slots.retain(|_, transfer| {
+            in_flight += u32::from(transfer.task == task && transfer.in_flight);
+            transfer.task != task
+        });
+        in_flight
+    }
+
+    /// Drops the transfers of a task whose buffers are here. Gives how many there were.
+    pub(super) fn remove_unlent(&mut self, task: Tag) -> u32 {
+        let before = self.slots.len();
+        self.slots.retain(|_, transfer| transfer.task != task || transfer.in_flight);
+        (before - self.slots.len()) as u32
     }
 }

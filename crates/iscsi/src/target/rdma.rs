@@ -1,0 +1,363 @@
+//! The target's datamover over RDMA (RFC 7145 section 7, RFC 5047 section 6).
+
+use super::connection::{Connection, Phase};
+use super::event::{CloseReason, Event, Response, Wanted};
+use super::login::MAX_LOGIN_SEGMENT;
+use super::options::{DigestPolicy, MAX_IMMEDIATE, Options};
+use super::task::{Kind, Task};
+use super::{Cx, Site, Tag, Transmit};
+use crate::iser::{self, Header, HeaderError, Kind as SendKind, Remote, SMALL_SEGMENT};
+use crate::negotiation::RdmaTerms;
+use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs, RejectReason, TmfResponse};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::time::Duration;
+use thiserror::Error;
+
+/// What a connection over RDMA has besides its [`Options`].
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaOptions {
+    /// Longest data segment of a Send to this target, in bytes: TargetRecvDataSegmentLength. At
+    /// least 8192, which a login may need, whatever is said here.
+    pub recv_data_segment_length: u32,
+    /// Whether SCSI Responses take back the steering tags of their commands: what the reply to the
+    /// connect request said, see [`ConnectData::reply`](crate::iser::ConnectData::reply).
+    pub invalidate: bool,
+}
+
+/// What is wrong with a Send of the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SendFault {
+    /// The iSER header.
+    #[error("{0}")]
+    Header(#[from] HeaderError),
+    /// An iSER Hello or HelloReply; this target expects none.
+    #[error("it is an iSER Hello, and logins come without one here")]
+    Hello,
+    /// The PDU ends before its header says so.
+    #[error("it ends before its PDU does")]
+    Truncated,
+}
+
+/// Why an RDMA connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RdmaFault {
+    /// The initiator's memory cannot be reached with the steering tag and address that it gave.
+    #[error("the initiator's memory cannot be reached with the key that it gave")]
+    RemoteAccess,
+    /// The initiator had posted no receive for a Send.
+    #[error("the initiator had no receive buffer for a Send")]
+    NoReceive,
+    /// A Send did not fit into the receive buffer, at this end or at the other.
+    #[error("a Send was longer than the receive buffer")]
+    TooLong,
+    /// The initiator closed the connection, or cannot be reached.
+    #[error("the initiator is gone")]
+    Disconnected,
+    /// The device failed.
+    #[error("the RDMA device failed")]
+    Device,
+}
+
+/// Names an RDMA Read of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReadId {
+    index: u32,
+    number: u32,
+}
+
+/// An RDMA Read to post. Its buffer comes back with
+/// [`rdma_read_done`](Connection::rdma_read_done), or is dropped when the connection is over.
+#[derive(Debug)]
+pub struct RdmaRead<B> {
+    /// Names it.
+    pub id: ReadId,
+    /// Takes the data, from its first byte on.
+    pub buf: B,
+    /// How much to read, in bytes.
+    pub len: u32,
+    /// Where from.
+    pub from: Remote,
+}
+
+/// An answer that waits for RDMA Reads.
+#[derive(Debug)]
+pub(super) struct Answer {
+    status: u8,
+    sense: Vec<u8>,
+    wanted: Option<Wanted>,
+}
+
+/// What a connection over RDMA keeps.
+#[derive(Debug)]
+pub(super) struct Mover {
+    /// What the PDU that is being received opens.
+    opened: Header,
+    invalidate: bool,
+    /// RDMA Reads to post.
+    reads: VecDeque<(ReadId, Remote)>,
+    next_read: u32,
+    /// RDMA Reads under way whose task is gone.
+    orphans: u32,
+    /// Answers to task management functions that wait for them.
+    held: Vec<(u32, TmfResponse)>,
+}
+
+impl Mover {
+    /// The memory that the current command opens. An error if it lacks what the command needs.
+    pub(super) fn memory(&self, reads: bool, writes: bool) -> Result<Header, RejectReason> {
+        let opened = self.opened;
+        if (reads && opened.read.is_none()) || (writes && opened.write.is_none()) {
+            return Err(RejectReason::InvalidPduField);
+        }
+        Ok(opened)
+    }
+
+    /// The steering tag that the response to a command takes back.
+    pub(super) fn takes_back(&self, memory: &Header) -> Option<u32> {
+        let memory = memory.read.or(memory.write).filter(|_| self.invalidate)?;
+        // Linux gives tag 0 with a write that has no data beyond the unsolicited.
+        Some(memory.stag).filter(|stag| *stag != 0)
+    }
+
+    /// So many RDMA Reads under way have lost their task.
+    pub(super) const fn orphaned(&mut self, reads: u32) {
+        self.orphans += reads;
+    }
+
+    /// Keeps an answer back while RDMA Reads of aborted tasks are under way. False: send it.
+    pub(super) fn hold(&mut self, itt: u32, response: TmfResponse) -> bool {
+        if self.orphans > 0 {
+            self.held.push((itt, response));
+        }
+        self.orphans > 0
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
+    /// A connection over RDMA on which nothing was received yet. Digests are off, whatever
+    /// `options` say.
+    #[must_use]
+    pub fn over_rdma(options: Options, rdma: RdmaOptions, now: Duration) -> Self {
+        let segment = rdma.recv_data_segment_length.max(MAX_LOGIN_SEGMENT as u32);
+        let options = Options {
+            max_recv_data_segment_length: segment,
+            header_digest: DigestPolicy::Forbid,
+            data_digest: DigestPolicy::Forbid,
+            ..options
+        };
+        let mut connection = Self::new(options, now);
+        connection.negotiated.rdma = Some(RdmaTerms::default());
+        connection.mover = Some(Box::new(Mover {
+            opened: Header::default(),
+            invalidate: rdma.invalidate,
+            reads: VecDeque::new(),
+            next_read: 0,
+            orphans: 0,
+            held: Vec::new(),
+        }));
+        connection
+    }
+
+    /// True over RDMA.
+    #[must_use]
+    pub fn is_rdma(&self) -> bool {
+        self.mover.is_some()
+    }
+
+    /// How long each receive buffer must be over RDMA, in bytes.
+    #[must_use]
+    pub fn receive_len(&self) -> usize {
+        iser::receive_len(self.options.max_recv_data_segment_length as usize)
+    }
+
+    /// How many receives to keep posted over RDMA: for the commands that the window allows, the
+    /// immediate ones, and for what comes without being announced. With InitialR2T=No each
+    /// command may send more of that; the fabric makes the initiator wait then.
+    #[must_use]
+    pub fn receives(&self) -> usize {
+        (self.options.window() + MAX_IMMEDIATE) as usize
+    }
+
+    /// Most bytes of data in a PDU that is no Data-In.
+    pub(super) fn send_limit(&self) -> usize {
+        let declared = self.negotiated.initiator_max_recv as usize;
+        match (&self.mover, self.discovery) {
+            (None, _) => declared,
+            (Some(_), true) => declared.min(MAX_LOGIN_SEGMENT),
+            (Some(_), false) => declared.min(SMALL_SEGMENT),
+        }
+    }
+
+    /// A Send has come. Its buffer can be posted again after the call.
+    pub fn rx_send<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        message: &[u8],
+        cx: &mut Cx<'_, S, T>,
+    ) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.heard(cx.now);
+        let (header, pdu) = match take_apart(message) {
+            Ok(parts) => parts,
+            Err(fault) => {
+                self.counters.format_errors += 1;
+                return self.close(CloseReason::Send(fault), cx.events);
+            }
+        };
+        let Some(mover) = &mut self.mover else {
+            debug_assert!(false, "a Send on a stream");
+            return;
+        };
+        mover.opened = header;
+        // A Send is a whole PDU, so the receiver of the stream stands at a header again behind it.
+        self.rx_bytes(pdu, cx);
+        self.rx_bytes(&[0; 3][..pdu::padding(pdu.len())], cx);
+    }
+
+    /// The RDMA connection is over: it broke, or the initiator closed it.
+    pub fn rdma_failed(&mut self, fault: RdmaFault, events: &mut Vec<Event<B>>) {
+        self.close(CloseReason::Rdma(fault), events);
+    }
+
+    /// Put_Data: moves a part of a read's data into the initiator's memory.
+    pub(super) fn put_data<T: Transmit>(
+        &mut self,
+        tag: Tag,
+        payload: T::Payload,
+        range: Range<usize>,
+        last: Option<Wanted>,
+        tx: &mut T,
+    ) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        // A command that expects data has opened its memory, or it would have been rejected.
+        let Some(memory) = task.memory.read else { return };
+        let (to, len) = (memory.at(task.sent), range.len() as u32);
+        task.sent += len;
+        self.counters.bytes_in += u64::from(len);
+        self.counters.rdma_writes += 1;
+        let id = tx.payload(payload);
+        tx.write(id, range, to);
+        if let Some(wanted) = last {
+            self.respond(tag, Response::good(wanted), tx);
+        }
+    }
+
+    /// Get_Data: queues the RDMA Read of a transfer.
+    pub(super) fn get_data(&mut self, tag: Tag, index: usize) {
+        let (Some(mover), Some(task), Some(transfer)) =
+            (&mut self.mover, self.tasks.get_mut(tag), self.transfers.get_mut(index))
+        else {
+            return;
+        };
+        let Some(memory) = task.memory.write else { return };
+        // The memory begins with the command's data, or behind what came without being asked for.
+        let only = self.negotiated.rdma.is_none_or(|terms| terms.solicited_only);
+        let skipped = if only { task.filled } else { 0 };
+        debug_assert!(transfer.offset >= skipped, "data that came already");
+        mover.next_read = mover.next_read.wrapping_add(1);
+        transfer.read = mover.next_read;
+        task.r2ts += 1;
+        let id = ReadId { index: index as u32, number: transfer.read };
+        mover.reads.push_back((id, memory.at(transfer.offset.saturating_sub(skipped))));
+    }
+
+    /// The next RDMA Read to post. The caller may leave some for later when its send queue is
+    /// full. None after the connection is over.
+    pub fn take_rdma_read(&mut self) -> Option<RdmaRead<B>> {
+        let mover = self.mover.as_mut().filter(|_| self.phase != Phase::Closed)?;
+        while let Some((id, from)) = mover.reads.pop_front() {
+            // Not there any more: the task was aborted or answered in the meantime.
+            let transfer = self.transfers.get_mut(id.index as usize);
+            let Some(transfer) = transfer.filter(|transfer| transfer.read == id.number) else {
+                continue;
+            };
+            let Some(buf) = transfer.buf.take() else { continue };
+            transfer.in_flight = true;
+            self.counters.rdma_reads += 1;
+            return Some(RdmaRead { id, buf, len: transfer.len, from });
+        }
+        None
+    }
+
+    /// An RDMA Read has filled its buffer. Reads may complete in any order. If it failed, the
+    /// connection is broken: call [`rdma_failed`](Self::rdma_failed) instead.
+    pub fn rdma_read_done<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        id: ReadId,
+        buf: B,
+        cx: &mut Cx<'_, S, T>,
+    ) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        let index = id.index as usize;
+        let own = self.transfers.get_mut(index).filter(|transfer| transfer.read == id.number);
+        if own.is_none() {
+            return self.orphan_came_back(cx.tx);
+        }
+        let Some(transfer) = self.transfers.remove(index) else { return };
+        let tag = transfer.task;
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.r2ts -= 1;
+        self.counters.bytes_out += u64::from(transfer.len);
+        if task.kind == Kind::Answered {
+            return self.answer_late(tag, cx.tx);
+        }
+        if task.failure.is_some() {
+            return self.transfer_failed(tag, None, cx);
+        }
+        task.received = task.received.saturating_add(transfer.len);
+        cx.events.push(Event::Data { tag, offset: transfer.offset, len: transfer.len, buf });
+    }
+
+    /// True if an answer has to wait for RDMA Reads of its command, whose memory the initiator
+    /// takes back with it. It is sent when the last of them is back.
+    pub(super) fn must_wait(&mut self, tag: Tag, response: &Response<'_>) -> bool {
+        let Some(task) = self.tasks.get_mut(tag).filter(|task| task.r2ts > 0) else { return false };
+        task.r2ts -= self.transfers.remove_unlent(tag);
+        if task.r2ts == 0 {
+            return false;
+        }
+        task.kind = Kind::Answered;
+        let (status, wanted) = (response.status, response.wanted);
+        task.answer = Some(Box::new(Answer { status, sense: response.sense.to_vec(), wanted }));
+        true
+    }
+
+    /// Sends an answer that has waited, when no RDMA Read of the task is under way any more.
+    fn answer_late<T: Transmit>(&mut self, tag: Tag, tx: &mut T) {
+        let ready = |task: &&mut Task<B>| task.r2ts == 0;
+        let Some(task) = self.tasks.get_mut(tag).filter(ready) else { return };
+        let Some(answer) = task.answer.take() else { return };
+        task.kind = Kind::Running;
+        let Answer { status, sense, wanted } = *answer;
+        self.respond(tag, Response { status, sense: &sense, wanted }, tx);
+    }
+
+    /// An RDMA Read of a task that is gone came back.
+    fn orphan_came_back<T: Transmit>(&mut self, tx: &mut T) {
+        let Some(mover) = &mut self.mover else { return };
+        mover.orphans = mover.orphans.saturating_sub(1);
+        if mover.orphans > 0 {
+            return;
+        }
+        for (itt, response) in core::mem::take(&mut mover.held) {
+            self.answer_tmf(itt, response, tx);
+        }
+    }
+}
+
+/// The iSER header of a Send and its PDU, without what may follow it.
+fn take_apart(message: &[u8]) -> Result<(Header, &[u8]), SendFault> {
+    let (kind, pdu) = Header::split(message)?;
+    let SendKind::Control(header) = kind else { return Err(SendFault::Hello) };
+    let Some(bhs) = pdu.first_chunk::<BHS_LEN>() else { return Err(SendFault::Truncated) };
+    let bhs: &Bhs = bhs;
+    let basic = BasicHeader::from_bhs(bhs);
+    let len = BHS_LEN + basic.ahs_len() + basic.data_len();
+    Ok((header, pdu.get(..len).ok_or(SendFault::Truncated)?))
+}
