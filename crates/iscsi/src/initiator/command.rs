@@ -3,6 +3,7 @@
 use super::task::{CommandTask, Task};
 use super::tx::{Body, Burst};
 use super::{Command, Connection, Data, Refused, SubmitError, Tag, Transmit, Unsolicited};
+use crate::iser::{Header, Remote};
 use crate::pdu::{
     FINAL, IMMEDIATE, Opcode, READ, RESERVED_TAG, ScsiCommand, U24, WRITE, Wire, write_extended_cdb,
 };
@@ -21,11 +22,30 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
     /// Sends a command. It ends with one [`Event::Finished`](super::Event::Finished).
     pub fn submit<T: Transmit<W>>(
         &mut self,
-        mut command: Command<'_, R, W>,
+        command: Command<'_, R, W>,
         tx: &mut T,
     ) -> Result<Tag, Refused<R, W>> {
-        match self.check(&mut command) {
-            Ok((expected, ahs)) => Ok(self.send_command(command, expected, &ahs, tx)),
+        self.submit_rdma(command, None, tx)
+    }
+
+    /// Sends a command whose data is in `memory`, which the RDMA device lets the target reach from
+    /// its first byte to its last: read it, for a write, or write it. A command that moves nothing
+    /// but what it carries itself needs none. The memory may be used again when the command ended;
+    /// a Send that took its steering tag back has said so.
+    pub fn submit_rdma<T: Transmit<W>>(
+        &mut self,
+        mut command: Command<'_, R, W>,
+        memory: Option<Remote>,
+        tx: &mut T,
+    ) -> Result<Tag, Refused<R, W>> {
+        let checked = self.check(&mut command).and_then(|(expected, ahs)| {
+            let (opening, opened) = self.open(&command, expected, memory)?;
+            Ok((expected, ahs, opening, opened))
+        });
+        match checked {
+            Ok((expected, ahs, opening, opened)) => {
+                Ok(self.send_command(command, (expected, opening, opened), &ahs, tx))
+            }
             Err(error) => Err(Refused { error, data: command.data }),
         }
     }
@@ -60,7 +80,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
     fn send_command<T: Transmit<W>>(
         &mut self,
         command: Command<'_, R, W>,
-        expected: u32,
+        (expected, opening, opened): (u32, Opening, Header),
         ahs: &[u8],
         tx: &mut T,
     ) -> Tag {
@@ -68,10 +88,6 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         let cmd_sn = match command.immediate {
             true => current,
             false => self.sequence.take_cmd_sn().unwrap_or(current),
-        };
-        let opening = match &command.data {
-            Data::Write(_) => self.opening(expected as usize),
-            Data::None | Data::Read(_) | Data::Discard(_) => Opening::default(),
         };
         let mut pdu = command_pdu(&command, expected, opening);
         pdu.ahs_words = (ahs.len() / 4) as u8;
@@ -87,10 +103,12 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             moved: opening.unsolicited as u32,
             sequence: 0,
             next_sn: 0,
+            stag: opened.read.or(opened.write).map(|memory| memory.stag),
+            unexpected: self.unannounced(command.immediate, opening),
         };
         let tag = self.tasks.insert(Task::Command(task));
         pdu.itt = tag.itt();
-        self.transmit_command(tag, &pdu, ahs, opening, tx);
+        self.transmit_command(tag, &pdu, ahs, (opening, opened), tx);
         tag
     }
 
@@ -99,16 +117,17 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         tag: Tag,
         pdu: &ScsiCommand,
         ahs: &[u8],
-        opening: Opening,
+        (opening, opened): (Opening, Header),
         tx: &mut T,
     ) {
         let Some(Task::Command(CommandTask { data: Data::Write(data), lun, .. })) =
             self.tasks.get(tag)
         else {
-            self.framing.pdu(pdu.as_bhs(), ahs, Body::Bytes(&[]), tx);
+            self.framing.opening(opened, pdu.as_bhs(), ahs, Body::Bytes(&[]), tx);
             return;
         };
-        self.framing.pdu(pdu.as_bhs(), ahs, Body::Slice(data, 0..opening.immediate), tx);
+        let body = Body::Slice(data, 0..opening.immediate);
+        self.framing.opening(opened, pdu.as_bhs(), ahs, body, tx);
         let burst = Burst {
             lun: *lun,
             itt: tag.number(),
@@ -117,6 +136,40 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             segment: self.target_segment(),
         };
         burst.send(self.framing, data, opening.immediate..opening.unsolicited, tx);
+    }
+
+    /// What a command carries itself, and what it opens to the target.
+    fn open(
+        &self,
+        command: &Command<'_, R, W>,
+        expected: u32,
+        memory: Option<Remote>,
+    ) -> Result<(Opening, Header), SubmitError> {
+        let opening = match &command.data {
+            Data::Write(_) => self.opening(expected as usize),
+            Data::None | Data::Read(_) | Data::Discard(_) => Opening::default(),
+        };
+        let mut opened = Header::default();
+        if !self.framing.rdma {
+            return Ok((opening, opened));
+        }
+        let carried = opening.unsolicited as u32;
+        if expected > carried {
+            // The memory of a write begins where the target has to fetch from.
+            let memory = memory.ok_or(SubmitError::NotRegistered)?.at(carried);
+            match command.data {
+                Data::Write(_) => opened.write = Some(memory),
+                Data::None | Data::Read(_) | Data::Discard(_) => opened.read = Some(memory),
+            }
+        }
+        self.check_credit(self.unannounced(command.immediate, opening))?;
+        Ok((opening, opened))
+    }
+
+    /// Unannounced PDUs that a command consists of.
+    fn unannounced(&self, immediate: bool, opening: Opening) -> u32 {
+        let data_out = opening.unsolicited - opening.immediate;
+        u32::from(immediate) + data_out.div_ceil(self.target_segment()) as u32
     }
 
     /// How much of a write goes without an R2T (RFC 7143 sections 13.10, 13.11 and 13.14).

@@ -26,6 +26,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         tx: &mut T,
     ) -> Result<Tag, SubmitError> {
         self.check_ready()?;
+        self.check_credit(1)?;
         let cmd_sn = self.sequence.cmd_sn();
         let mut pdu = TmfRequest {
             opcode: Opcode::TmfRequest.code() | IMMEDIATE,
@@ -54,9 +55,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
     /// Sends a ping with this data; [`Event::Pong`] answers it.
     pub fn ping<T: Transmit<W>>(&mut self, data: &[u8], tx: &mut T) -> Result<Tag, SubmitError> {
         self.check_ready()?;
-        if data.len() > self.target_segment() {
+        if data.len() > self.ping_limit() {
             return Err(SubmitError::TooLong);
         }
+        self.check_credit(1)?;
         let tag = self.tasks.insert(Task::Ping { data: Some(data.to_vec()) });
         self.send_nop_out(tag.number(), RESERVED_TAG, 0, data, tx);
         Ok(tag)

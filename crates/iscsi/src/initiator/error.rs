@@ -86,6 +86,12 @@ pub enum Error {
     /// not say so.
     #[error("a command ended well without all its data")]
     DataMissing,
+    /// A Send is no PDU of iSCSI behind an iSER header.
+    #[error("a Send has no iSER header or ends before its PDU does")]
+    Send,
+    /// A Send took back a steering tag that is not the one of its command.
+    #[error("the target took back the steering tag {0:#010x}, which is not its to take")]
+    Invalidated(u32),
     /// The caller went on receiving while it held the buffer of an
     /// [`RxTarget`](super::RxTarget).
     #[error("a receive buffer was not given back")]
@@ -114,6 +120,13 @@ pub enum SubmitError {
     /// The session type does not take this request.
     #[error("a discovery session takes no commands")]
     DiscoverySession,
+    /// Over RDMA: the command has data to move, and no memory was opened for it.
+    #[error("the command's memory is not registered with the RDMA device")]
+    NotRegistered,
+    /// Over RDMA: the target may have no receive buffer left for a PDU that nothing announces; try
+    /// again after the next answer.
+    #[error("the target takes no more unannounced PDUs now")]
+    NoCredit,
     /// The referenced command is not outstanding.
     #[error("the referenced command is not outstanding")]
     NoSuchTask,

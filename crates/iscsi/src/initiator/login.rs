@@ -32,6 +32,7 @@ pub(super) struct Login {
     responses: u32,
     collector: Collector,
     negotiation: Negotiation,
+    framing: Framing,
 }
 
 impl Login {
@@ -44,6 +45,7 @@ impl Login {
             responses: 0,
             collector: Collector::new(),
             negotiation: Negotiation::new(options),
+            framing: Framing::new(options.rdma.is_some()),
         }
     }
 
@@ -122,7 +124,7 @@ impl Login {
             exp_stat_sn: sequence.exp_stat_sn().into(),
             ..Default::default()
         };
-        Framing::default().pdu(pdu.as_bhs(), &[], Body::Bytes(text), tx);
+        self.framing.pdu(pdu.as_bhs(), &[], Body::Bytes(text), tx);
     }
 
     /// Takes a response. Gives the result when the full feature phase begins, else sends the next
@@ -258,6 +260,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         self.framing = Framing {
             header_digest: info.negotiated.header_digest,
             data_digest: info.negotiated.data_digest,
+            rdma: self.framing.rdma,
         };
         self.phase = Phase::FullFeature;
         cx.events.push(Event::LoggedIn(Box::new(info)));

@@ -8,6 +8,10 @@
 //! Buffers stay the caller's: `R` is what a read fills, `W` is what a write sends. Data-In can be
 //! received straight into `R` (see [`Connection::take_rx_target`]), or be thrown away without being
 //! looked at (see [`Connection::discardable`]).
+//!
+//! Over RDMA (see [`iser`](crate::iser) and [`Options::rdma`]) a receive is one
+//! [`Connection::rx_send`], and [`Connection::submit_rdma`] takes the memory that the target may
+//! read or write: the caller registers it, and the data moves without this crate.
 
 mod chap;
 mod command;
@@ -17,6 +21,7 @@ mod event;
 mod login;
 mod negotiate;
 mod options;
+mod rdma;
 mod response;
 mod rx;
 mod sequence;
@@ -30,7 +35,7 @@ pub use event::{
     AsyncNotice, Command, Completion, Data, DiscoveredTarget, Event, Finished, LoginInfo, Outcome,
     Residual,
 };
-pub use options::{DigestOffer, Negotiated, Options, Unsolicited};
+pub use options::{DigestOffer, Negotiated, Options, RdmaOffer, Unsolicited};
 pub use rx::RxTarget;
 pub use task::Tag;
 pub use tx::Transmit;
@@ -93,7 +98,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         Self {
             phase: Phase::Login(Box::new(Login::new(&options))),
             negotiated: Negotiated::fallback(&options),
-            framing: Framing::default(),
+            framing: Framing::new(options.rdma.is_some()),
             sequence: Sequence::new(options.first_cmd_sn),
             tasks: Table::new(options.max_tasks),
             text: None,

@@ -67,9 +67,22 @@ impl Negotiation {
             }
             text.pair(key.name(), value);
         };
-        add(Key::HeaderDigest, &options.header_digest.value());
-        add(Key::DataDigest, &options.data_digest.value());
-        add(Key::MaxRecvDataSegmentLength, &options.data_segment());
+        match options.rdma_session() {
+            Some(offer) => {
+                add(Key::RDMAExtensions, &"Yes");
+                add(Key::InitiatorRecvDataSegmentLength, &options.data_segment());
+                add(Key::TargetRecvDataSegmentLength, &offer.target_recv_data_segment_length);
+                add(Key::MaxOutstandingUnexpectedPDUs, &offer.max_unexpected);
+                add(Key::TaggedBufferForSolicitedDataOnly, &"Yes");
+            }
+            None => {
+                if options.rdma.is_none() {
+                    add(Key::HeaderDigest, &options.header_digest.value());
+                    add(Key::DataDigest, &options.data_digest.value());
+                }
+                add(Key::MaxRecvDataSegmentLength, &options.data_segment());
+            }
+        }
         add(Key::DefaultTime2Wait, &options.time2wait);
         add(Key::DefaultTime2Retain, &options.time2retain);
         add(Key::ErrorRecoveryLevel, &0);
@@ -92,7 +105,7 @@ impl Negotiation {
     pub fn take(&mut self, options: &Options, name: &str, value: &str) -> Result<(), Error> {
         self.answers.push((name.into(), value.into()));
         let extra = options.extra_keys.iter().any(|(key, _)| key == name);
-        let Some(key) = Key::from_name(name) else {
+        let Some(key) = Key::on(name, options.rdma.is_some()) else {
             if !extra && value != NOT_UNDERSTOOD {
                 self.reply.pair(name, NOT_UNDERSTOOD);
             }
@@ -104,6 +117,10 @@ impl Negotiation {
             }
             self.answered.push(key);
         }
+        if key.is_rdma() && key != Key::RDMAExtensions && value == NOT_UNDERSTOOD {
+            // The target does without this one, as Linux does with most of them.
+            return Ok(());
+        }
         match key.rule() {
             Rule::DeclareNumber(low, high) => self.take_number(key, value, low, high),
             Rule::DeclareText => self.take_text(key, value),
@@ -112,6 +129,8 @@ impl Negotiation {
                 Ok(())
             }
             Rule::Query | Rule::Authentication => Err(Error::Answer(key)),
+            // Only initiators declare those.
+            Rule::DeclareBoolean => Ok(()),
             _ if self.offered.contains(&key) => self.take_answer(options, key, value),
             _ if extra => Ok(()),
             rule => self.answer_offer(key, rule, value),
@@ -124,6 +143,7 @@ impl Negotiation {
             Key::MaxRecvDataSegmentLength => {
                 self.negotiated.target_max_recv_data_segment_length = number;
             }
+            Key::MaxOutstandingUnexpectedPDUs => self.negotiated.target_max_unexpected = number,
             Key::TargetPortalGroupTag => self.portal_group_tag = u16::try_from(number).ok(),
             _ => {}
         }
@@ -165,6 +185,14 @@ impl Negotiation {
             }
             Key::DataPDUInOrder | Key::DataSequenceInOrder => {
                 either(key, value, true)?;
+            }
+            Key::RDMAExtensions => agreed.rdma = both(key, value, true)?,
+            Key::InitiatorRecvDataSegmentLength => {
+                agreed.max_recv_data_segment_length = length(key, value, options.data_segment())?;
+            }
+            Key::TargetRecvDataSegmentLength => {
+                let offer = options.rdma.map_or(0, |rdma| rdma.target_recv_data_segment_length);
+                agreed.target_max_recv_data_segment_length = length(key, value, offer)?;
             }
             Key::MaxBurstLength => {
                 agreed.max_burst_length = length(key, value, options.max_burst_length)?;
@@ -246,10 +274,13 @@ impl Negotiation {
     /// The result, when the login is over.
     pub fn finish(&mut self, options: &Options, tsih: u16) -> Result<LoginInfo, Error> {
         let agreed = &mut self.negotiated;
-        if !options.header_digest.allows(agreed.header_digest) {
+        if options.rdma_session().is_some() && !agreed.rdma {
+            return Err(Error::Answer(Key::RDMAExtensions));
+        }
+        if options.rdma.is_none() && !options.header_digest.allows(agreed.header_digest) {
             return Err(Error::Answer(Key::HeaderDigest));
         }
-        if !options.data_digest.allows(agreed.data_digest) {
+        if options.rdma.is_none() && !options.data_digest.allows(agreed.data_digest) {
             return Err(Error::Answer(Key::DataDigest));
         }
         agreed.first_burst_length = agreed.first_burst_length.min(agreed.max_burst_length);

@@ -59,6 +59,22 @@ pub enum Unsolicited {
     Nothing,
 }
 
+/// What is offered over RDMA. Digests are not: the fabric has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaOffer {
+    /// TargetRecvDataSegmentLength to offer, in bytes.
+    pub target_recv_data_segment_length: u32,
+    /// MaxOutstandingUnexpectedPDUs: receives that are posted besides one for each request; 0, or
+    /// 2 and more.
+    pub max_unexpected: u32,
+}
+
+impl Default for RdmaOffer {
+    fn default() -> Self {
+        Self { target_recv_data_segment_length: DEFAULT_DATA_SEGMENT, max_unexpected: 8 }
+    }
+}
+
 /// Settings of an initiator's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -103,6 +119,8 @@ pub struct Options {
     pub extra_keys: Vec<(String, String)>,
     /// How much of the allowed unsolicited data to send.
     pub unsolicited: Unsolicited,
+    /// The connection is RDMA; `None`: a stream.
+    pub rdma: Option<RdmaOffer>,
     /// CmdSN of the first command.
     pub first_cmd_sn: u32,
     /// Most requests that may be unanswered at a time.
@@ -141,12 +159,33 @@ impl Options {
             time2retain: 0,
             extra_keys: Vec::new(),
             unsolicited: Unsolicited::Full,
+            rdma: None,
             first_cmd_sn: 1,
             max_tasks: 4096,
             login_timeout: Duration::from_secs(15),
             ping_interval: Some(Duration::from_secs(10)),
             ping_timeout: Duration::from_secs(10),
         }
+    }
+
+    /// True in a normal session over RDMA, whose keys are those of RFC 7145.
+    pub(super) fn rdma_session(&self) -> Option<RdmaOffer> {
+        self.rdma.filter(|_| self.target_name.is_some())
+    }
+
+    /// How long each receive buffer must be over RDMA, in bytes.
+    #[must_use]
+    pub fn receive_len(&self) -> usize {
+        crate::iser::receive_len(self.data_segment().max(DEFAULT_DATA_SEGMENT) as usize)
+    }
+
+    /// How many receives to keep posted over RDMA: one for each request, and some for what the
+    /// target sends on its own account.
+    #[must_use]
+    pub fn receives(&self) -> usize {
+        let unexpected = self.rdma.map_or(0, |offer| offer.max_unexpected.max(2));
+        // The keep-alive and the logout always fit into the table.
+        usize::from(self.max_tasks) + 2 + unexpected as usize
     }
 
     /// The longest data segment to declare, within the range of the key.
@@ -180,6 +219,10 @@ pub struct Negotiated {
     pub time2wait: u16,
     /// DefaultTime2Retain in seconds.
     pub time2retain: u16,
+    /// RDMAExtensions. The lengths of data segments are those of the Sends then.
+    pub rdma: bool,
+    /// MaxOutstandingUnexpectedPDUs of the target; 0: any number.
+    pub target_max_unexpected: u32,
 }
 
 impl Negotiated {
@@ -189,7 +232,10 @@ impl Negotiated {
         Self {
             header_digest: false,
             data_digest: false,
-            max_recv_data_segment_length: options.data_segment(),
+            max_recv_data_segment_length: match options.rdma {
+                Some(_) => options.data_segment().min(DEFAULT_DATA_SEGMENT),
+                None => options.data_segment(),
+            },
             target_max_recv_data_segment_length: DEFAULT_DATA_SEGMENT,
             max_burst_length,
             first_burst_length: options.first_burst_length.clamp(MIN_LENGTH, 64 << 10),
@@ -198,6 +244,8 @@ impl Negotiated {
             initial_r2t: true,
             time2wait: options.time2wait.max(2),
             time2retain: options.time2retain.min(20),
+            rdma: false,
+            target_max_unexpected: 0,
         }
     }
 }

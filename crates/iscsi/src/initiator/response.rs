@@ -138,7 +138,17 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         mut completion: Completion,
         cx: &mut Cx<'_, R, W, T>,
     ) -> Result<(), Error> {
+        let rdma = self.framing.rdma;
         let (_, task) = self.tasks.command(tag.number())?;
+        if rdma {
+            // The data moved by itself: the target's word is all there is.
+            task.moved = match completion.residual {
+                Residual::Underflow(count) => {
+                    task.expected.checked_sub(count).ok_or(Error::DataRange)?
+                }
+                Residual::None | Residual::Overflow(_) => task.expected,
+            };
+        }
         let missing = task.expected - task.moved;
         let admitted = match completion.residual {
             Residual::Underflow(count) => count,
@@ -182,6 +192,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         }
         self.sequence.update_window(bhs)?;
         match opcode {
+            // Over RDMA the target does what these ask for, or bring, by itself.
+            Opcode::DataIn | Opcode::R2t if self.framing.rdma => {
+                Err(Error::Unexpected(header.opcode))
+            }
             Opcode::DataIn => self.handle_data_in(bhs, cx),
             Opcode::R2t => self.handle_r2t(bhs, cx),
             Opcode::ScsiResponse => self.handle_scsi_response(bhs, cx),

@@ -47,6 +47,10 @@ pub(super) struct CommandTask<R, W> {
     pub sequence: u32,
     /// The next DataSN or R2TSN.
     pub next_sn: u32,
+    /// Over RDMA: the steering tag that the target may take back.
+    pub stag: Option<u32>,
+    /// Unannounced PDUs that the command consists of: itself if it is immediate, and Data-Out.
+    pub unexpected: u32,
 }
 
 impl<R, W> CommandTask<R, W> {
@@ -78,17 +82,34 @@ pub(super) enum Task<R, W> {
     Logout,
 }
 
+impl<R, W> Task<R, W> {
+    /// Unannounced PDUs that the request consists of (RFC 7145 section 8.1.1).
+    fn unexpected(&self) -> u32 {
+        match self {
+            Self::Command(task) => task.unexpected,
+            Self::Management { .. } | Self::Ping { .. } | Self::Text | Self::Logout => 1,
+        }
+    }
+}
+
 /// The requests by tag.
 #[derive(Debug)]
 pub(super) struct Table<R, W> {
     slots: Slab<(Tag, Task<R, W>)>,
     limit: usize,
     uses: u16,
+    /// Unannounced PDUs whose requests are not answered.
+    unexpected: u32,
 }
 
 impl<R, W> Table<R, W> {
     pub fn new(limit: u16) -> Self {
-        Self { slots: Slab::new(), limit: usize::from(limit).min(MAX_TASKS), uses: 0 }
+        Self {
+            slots: Slab::new(),
+            limit: usize::from(limit).min(MAX_TASKS),
+            uses: 0,
+            unexpected: 0,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -103,6 +124,7 @@ impl<R, W> Table<R, W> {
     /// logout, of which there is one each, always fit.
     pub fn insert(&mut self, task: Task<R, W>) -> Tag {
         self.uses = self.uses.wrapping_add(1);
+        self.unexpected += task.unexpected();
         let entry = self.slots.vacant_entry();
         let tag = Tag(u32::from(self.uses) << 16 | entry.key() as u32);
         entry.insert((tag, task));
@@ -133,7 +155,14 @@ impl<R, W> Table<R, W> {
 
     pub fn remove(&mut self, tag: Tag) -> Option<Task<R, W>> {
         self.get(tag)?;
-        self.slots.try_remove(tag.slot()).map(|(_, task)| task)
+        let (_, task) = self.slots.try_remove(tag.slot())?;
+        self.unexpected -= task.unexpected();
+        Some(task)
+    }
+
+    /// Unannounced PDUs that the target may still hold a receive buffer for.
+    pub fn unexpected(&self) -> u32 {
+        self.unexpected
     }
 
     /// Takes a command out.
@@ -158,6 +187,7 @@ impl<R, W> Table<R, W> {
 
     /// Takes all out.
     pub fn drain(&mut self) -> impl Iterator<Item = (Tag, Task<R, W>)> + '_ {
+        self.unexpected = 0;
         self.slots.drain()
     }
 }

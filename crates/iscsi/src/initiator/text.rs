@@ -59,6 +59,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         if writer.as_bytes().len() > self.target_segment() {
             return Err(SubmitError::TooLong);
         }
+        self.check_credit(1)?;
         let tag = self.tasks.insert(Task::Text);
         self.text = Some(TextExchange { tag, send_targets, answer: Vec::new() });
         self.send_text(tag, RESERVED_TAG, 0, writer.as_bytes(), tx);

@@ -1,11 +1,12 @@
 //! Framing of what is sent.
 
 use crate::digest::{Crc32c, DIGEST_LEN};
+use crate::iser::Header;
 use crate::pdu::{Bhs, DataOut, FINAL, RESERVED_TAG, U24, Wire, padding};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Takes the bytes to send, in wire order.
+/// Takes the bytes to send, in wire order: those of a stream, or those of Sends.
 pub trait Transmit<W> {
     /// Takes a copy of `bytes`.
     fn bytes(&mut self, bytes: &[u8]);
@@ -13,6 +14,11 @@ pub trait Transmit<W> {
     /// Takes a part of a write's data. The command keeps `data` until it ends; an implementation
     /// that does not copy holds on to it by itself (a `W` that is cheap to clone).
     fn data(&mut self, data: &W, range: Range<usize>);
+
+    /// Over RDMA: what was taken since the last call is one Send. A stream is not told.
+    fn end_send(&mut self) {
+        debug_assert!(false, "a Send on a stream");
+    }
 }
 
 impl<W: AsRef<[u8]>> Transmit<W> for Vec<u8> {
@@ -34,14 +40,21 @@ pub(super) enum Body<'a, W> {
     Slice(&'a W, Range<usize>),
 }
 
-/// Which digests are on.
+/// How PDUs are wrapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Framing {
     pub header_digest: bool,
     pub data_digest: bool,
+    /// Each PDU is a Send, behind an iSER header.
+    pub rdma: bool,
 }
 
 impl Framing {
+    /// Before the login.
+    pub fn new(rdma: bool) -> Self {
+        Self { rdma, ..Self::default() }
+    }
+
     /// Bytes of a header digest.
     pub fn header_digest_len(self) -> usize {
         if self.header_digest { DIGEST_LEN } else { 0 }
@@ -54,7 +67,10 @@ impl Framing {
 
     /// Sends a PDU that is only a header.
     pub fn header_only<W, T: Transmit<W>>(self, pdu: &impl Wire, tx: &mut T) {
-        self.header(pdu.as_bhs(), &[], tx);
+        self.header(Header::default(), pdu.as_bhs(), &[], tx);
+        if self.rdma {
+            tx.end_send();
+        }
     }
 
     /// Sends a whole PDU. The lengths in the header must fit.
@@ -65,7 +81,19 @@ impl Framing {
         body: Body<'_, W>,
         tx: &mut T,
     ) {
-        self.header(bhs, ahs, tx);
+        self.opening(Header::default(), bhs, ahs, body, tx);
+    }
+
+    /// Sends a whole PDU that, over RDMA, opens memory to the target.
+    pub fn opening<W: AsRef<[u8]>, T: Transmit<W>>(
+        self,
+        opened: Header,
+        bhs: &Bhs,
+        ahs: &[u8],
+        body: Body<'_, W>,
+        tx: &mut T,
+    ) {
+        self.header(opened, bhs, ahs, tx);
         let (len, digest) = match body {
             Body::Bytes(bytes) => {
                 tx.bytes(bytes);
@@ -80,13 +108,19 @@ impl Framing {
                 (len, digest)
             }
         };
+        if self.rdma {
+            return tx.end_send();
+        }
         tx.bytes(&[0; 3][..padding(len)]);
         if let Some(digest) = digest {
             tx.bytes(&digest);
         }
     }
 
-    fn header<W, T: Transmit<W>>(self, bhs: &Bhs, ahs: &[u8], tx: &mut T) {
+    fn header<W, T: Transmit<W>>(self, opened: Header, bhs: &Bhs, ahs: &[u8], tx: &mut T) {
+        if self.rdma {
+            tx.bytes(&opened.to_bytes());
+        }
         tx.bytes(bhs);
         tx.bytes(ahs);
         if self.header_digest {
