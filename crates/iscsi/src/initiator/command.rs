@@ -145,7 +145,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         expected: u32,
         memory: Option<Remote>,
     ) -> Result<(Opening, Header), SubmitError> {
-        let opening = match &command.data {
+        let mut opening = match &command.data {
             Data::Write(_) => self.opening(expected as usize),
             Data::None | Data::Read(_) | Data::Discard(_) => Opening::default(),
         };
@@ -153,6 +153,15 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         if !self.framing.rdma {
             return Ok((opening, opened));
         }
+        let immediate = u32::from(command.immediate);
+        let data_out = self.unannounced(command.immediate, opening) - immediate;
+        // A part of the credits is not for data: an abort must get through.
+        let reserve = self.negotiated.target_max_unexpected / 4;
+        if data_out > 0 && self.check_credit(immediate + data_out + reserve).is_err() {
+            // Without Data-Out of its own accord; the target fetches the rest.
+            opening.unsolicited = opening.immediate;
+        }
+        self.check_credit(self.unannounced(command.immediate, opening))?;
         let carried = opening.unsolicited as u32;
         if expected > carried {
             // The memory of a write begins where the target has to fetch from.
@@ -162,7 +171,6 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
                 Data::None | Data::Read(_) | Data::Discard(_) => opened.read = Some(memory),
             }
         }
-        self.check_credit(self.unannounced(command.immediate, opening))?;
         Ok((opening, opened))
     }
 

@@ -64,8 +64,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         if !self.framing.rdma || limit == 0 || more == 0 {
             return Ok(());
         }
-        // One stays free for the answer to a ping, which no answer retires.
-        let free = limit.saturating_sub(1).saturating_sub(self.tasks.unexpected());
+        // Three stay free where there are so many: for the logout and the keep-alive, which are
+        // never refused, and for the answer to a ping, which no answer retires.
+        let usable = limit.saturating_sub(3).max(1);
+        let free = usable.saturating_sub(self.tasks.unexpected());
         if more > free { Err(SubmitError::NoCredit) } else { Ok(()) }
     }
 

@@ -118,9 +118,14 @@ pub struct Disk {
 type Target = Connection<Vec<u8>>;
 
 impl Disk {
-    pub fn new(mut rng: Rng) -> Self {
+    pub fn new(rng: Rng) -> Self {
+        Self::sized(rng, SIZE as usize)
+    }
+
+    /// A disk of so many bytes.
+    pub fn sized(mut rng: Rng, size: usize) -> Self {
         Self {
-            bytes: rng.bytes(SIZE as usize),
+            bytes: rng.bytes(size),
             jobs: Vec::new(),
             rng,
             slowness: 2000,

@@ -183,7 +183,7 @@ impl Driver {
                 immediate: action.immediate,
                 data,
             };
-            match world.initiator.submit(command, &mut world.sent) {
+            match world.submit(command) {
                 Ok(tag) => {
                     let mut action = action.clone();
                     if !matches!(action.op, READ | WRITE) {
@@ -196,8 +196,9 @@ impl Driver {
                     self.next_token += 1;
                     self.waiting.pop_front();
                 }
-                Err(refused) => {
-                    assert_eq!(refused.error, SubmitError::WindowClosed);
+                Err(SubmitError::NotRegistered) if self.allowed.no_memory => return,
+                Err(error) => {
+                    assert_eq!(error, SubmitError::WindowClosed);
                     return;
                 }
             }
@@ -222,7 +223,10 @@ impl Driver {
     fn take_events(&mut self, world: &mut World) {
         for event in std::mem::take(&mut world.events) {
             match event {
-                Event::Finished(finished) => self.finished(finished, world),
+                Event::Finished(mut finished) => {
+                    world.take_back(&mut finished);
+                    self.finished(finished, world);
+                }
                 Event::Managed { response, .. } => {
                     assert!(response.is_some() || self.allowed.damage);
                     self.aborts -= 1;

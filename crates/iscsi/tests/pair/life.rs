@@ -34,7 +34,7 @@ fn submit(world: &mut World, lun: u64, op: u8, data: Data<Vec<u8>, Rc<[u8]>>) ->
         immediate: false,
         data,
     };
-    world.initiator.submit(command, &mut world.sent).expect("accepted")
+    world.submit(command).expect("accepted")
 }
 
 fn manage(world: &mut World, function: TmfFunction, lun: u64, task: Option<Tag>) -> Tag {

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 
 use lunet_iscsi::digest::Crc32c;
+use lunet_iscsi::initiator;
+use lunet_iscsi::iser::Remote;
 use lunet_iscsi::target::{Payload, Transmit};
 
 /// A small random number generator (splitmix64): the test's seed decides everything.
@@ -29,7 +32,12 @@ impl Rng {
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
     }
 }
 
@@ -46,10 +54,19 @@ impl Payload for Bytes {
     }
 }
 
+/// What the target wants done over RDMA.
+#[derive(Debug)]
+pub enum Effect {
+    Send { bytes: Vec<u8>, invalidate: Option<u32> },
+    Write { bytes: Vec<u8>, to: Remote },
+}
+
 /// What the target wants to send.
 #[derive(Default)]
 pub struct Outgoing {
     pub bytes: Vec<u8>,
+    /// Over RDMA.
+    pub effects: Vec<Effect>,
     payloads: Vec<Bytes>,
 }
 
@@ -75,6 +92,39 @@ impl Transmit for Outgoing {
 
     fn slice(&mut self, id: usize, range: Range<usize>) {
         self.bytes.extend_from_slice(&self.payloads[id].0[range]);
+    }
+
+    fn end_send(&mut self, invalidate: Option<u32>) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.effects.push(Effect::Send { bytes, invalidate });
+    }
+
+    fn write(&mut self, id: usize, range: Range<usize>, to: Remote) {
+        assert!(self.bytes.is_empty(), "an RDMA Write in the middle of a Send");
+        let bytes = self.payloads[id].0[range].to_vec();
+        self.effects.push(Effect::Write { bytes, to });
+    }
+}
+
+/// What the initiator wants to send.
+#[derive(Default)]
+pub struct Sent {
+    pub bytes: Vec<u8>,
+    /// Over RDMA.
+    pub sends: Vec<Vec<u8>>,
+}
+
+impl initiator::Transmit<Rc<[u8]>> for Sent {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn data(&mut self, data: &Rc<[u8]>, range: Range<usize>) {
+        self.bytes.extend_from_slice(&data[range]);
+    }
+
+    fn end_send(&mut self) {
+        self.sends.push(std::mem::take(&mut self.bytes));
     }
 }
 

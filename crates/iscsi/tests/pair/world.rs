@@ -1,16 +1,23 @@
 //! Both ends, the wires between them, and the time.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_iscsi::initiator::{Command, Data, Finished, SubmitError, Tag};
 use lunet_iscsi::{initiator, target};
 
 use crate::disk::{Disk, Place};
-use crate::wire::{Outgoing, Rng, Wire};
+use crate::fabric::{Arrival, Fabric};
+use crate::wire::{Outgoing, Rng, Sent, Wire};
 
 pub type Initiator = initiator::Connection<Vec<u8>, Rc<[u8]>>;
 pub type InitiatorEvent = initiator::Event<Vec<u8>, Rc<[u8]>>;
+
+/// What an RDMA target takes and says in a test, unless it says otherwise.
+pub const RDMA: target::RdmaOptions =
+    target::RdmaOptions { recv_data_segment_length: 8192, invalidate: true };
 
 pub struct World {
     pub now: Duration,
@@ -21,12 +28,16 @@ pub struct World {
     pub place: Place,
     pub to_target: Wire,
     pub to_initiator: Wire,
+    /// Instead of the wires, over RDMA.
+    pub fabric: Option<Fabric>,
+    /// The steering tags of the commands under way, by the tags of the commands.
+    opened: BTreeMap<Tag, u32>,
     pub events: Vec<InitiatorEvent>,
     /// What the initiator wants to send.
-    pub sent: Vec<u8>,
+    pub sent: Sent,
     /// What the target wants to send.
     pub answers: Outgoing,
-    target_events: Vec<target::Event<Vec<u8>>>,
+    pub target_events: Vec<target::Event<Vec<u8>>>,
 }
 
 impl World {
@@ -43,17 +54,26 @@ impl World {
     ) -> Self {
         let mut rng = Rng(seed);
         let now = Duration::from_secs(1000);
+        let (mut fabric, mut end) = (None, target::Connection::new(target.clone(), now));
+        if initiator.rdma.is_some() {
+            end = target::Connection::over_rdma(target, RDMA, now);
+            let receives = (end.receives(), initiator.receives());
+            let lengths = (end.receive_len(), initiator.receive_len());
+            fabric = Some(Fabric::new(Rng(rng.next()), receives, lengths));
+        }
         let mut world = Self {
             now,
             initiator: Initiator::new(initiator),
-            target: target::Connection::new(target, now),
+            target: end,
+            fabric,
+            opened: BTreeMap::new(),
             disk: Disk::new(Rng(rng.next())),
             place: Place { credentials, ..Place::new(Rng(rng.next())) },
             rng,
             to_target: Wire::default(),
             to_initiator: Wire::default(),
             events: Vec::new(),
-            sent: Vec::new(),
+            sent: Sent::default(),
             answers: Outgoing::default(),
             target_events: Vec::new(),
         };
@@ -75,14 +95,66 @@ impl World {
     /// Puts what the ends want to send onto the wires. A failed end sends nothing any more, but
     /// what it wrote before goes out.
     pub fn flush(&mut self) {
-        self.to_target.push(&std::mem::take(&mut self.sent));
-        self.to_initiator.push(&self.answers.take());
+        let Some(fabric) = &mut self.fabric else {
+            self.to_target.push(&std::mem::take(&mut self.sent.bytes));
+            self.to_initiator.push(&self.answers.take());
+            return;
+        };
+        assert!(self.sent.bytes.is_empty() && self.answers.bytes.is_empty(), "half a Send");
+        fabric.from_initiator(self.sent.sends.drain(..));
+        fabric.from_target(self.answers.effects.drain(..));
+        while fabric.takes_reads() {
+            let Some(read) = self.target.take_rdma_read() else { break };
+            fabric.read(read);
+        }
+        self.answers.take();
+    }
+
+    /// Sends a command; over RDMA its memory is registered before.
+    pub fn submit(&mut self, command: Command<'_, Vec<u8>, Rc<[u8]>>) -> Result<Tag, SubmitError> {
+        let Some(fabric) = &mut self.fabric else {
+            let sent = self.initiator.submit(command, &mut self.sent);
+            return sent.map_err(|refused| refused.error);
+        };
+        let memory = match &command.data {
+            Data::None => None,
+            Data::Read(buf) => fabric.register(buf.clone(), true),
+            Data::Discard(len) => fabric.register(vec![0; *len as usize], true),
+            Data::Write(bytes) => fabric.register(bytes.to_vec(), false),
+        };
+        match (self.initiator.submit_rdma(command, memory, &mut self.sent), memory) {
+            (Ok(tag), memory) => {
+                self.opened.extend(memory.map(|memory| (tag, memory.stag)));
+                Ok(tag)
+            }
+            (Err(refused), memory) => {
+                memory.map(|memory| fabric.deregister(memory.stag));
+                Err(refused.error)
+            }
+        }
+    }
+
+    /// Takes the memory of a command back; over RDMA the data of a read is there.
+    pub fn take_back(&mut self, finished: &mut Finished<Vec<u8>, Rc<[u8]>>) {
+        let (Some(fabric), Some(stag)) = (&mut self.fabric, self.opened.remove(&finished.tag))
+        else {
+            return;
+        };
+        let bytes = fabric.deregister(stag).expect("registered");
+        if let Data::Read(buf) = &mut finished.data {
+            *buf = bytes;
+        }
     }
 
     /// Lets some bytes arrive, or what is due happen. False when all is quiet at this time.
     pub fn step(&mut self) -> bool {
         self.flush();
         self.disk.work(self.now, &mut self.target, &mut self.answers);
+        if self.fabric.is_some() {
+            let moved = self.step_fabric();
+            self.flush();
+            return moved;
+        }
         let target_first = self.rng.chance(50);
         let moved = (target_first && self.receive_at_target())
             || self.receive_at_initiator()
@@ -132,6 +204,28 @@ impl World {
             self.advance(end);
             self.settle();
         }
+    }
+
+    /// Lets something happen on the fabric.
+    fn step_fabric(&mut self) -> bool {
+        let Some(arrival) = self.fabric.as_mut().and_then(Fabric::step) else { return false };
+        let Self { now, initiator, target, place, answers, target_events, sent, events, .. } = self;
+        let mut to = initiator::Cx { now: *now, tx: sent, events };
+        let mut cx = target::Cx { now: *now, site: place, tx: answers, events: target_events };
+        match arrival {
+            Arrival::AtTarget(send) => target.rx_send(&send, &mut cx),
+            Arrival::AtInitiator(send, invalidated) => {
+                initiator.rx_send(&send, invalidated, &mut to);
+            }
+            Arrival::Read(read) => target.rdma_read_done(read.id, read.buf, &mut cx),
+            Arrival::Broken(fault) => {
+                target.rdma_failed(fault, cx.events);
+                initiator.transport_closed(to.events);
+            }
+            Arrival::Nothing => {}
+        }
+        self.after_target();
+        true
     }
 
     fn receive_at_target(&mut self) -> bool {
