@@ -1,8 +1,9 @@
 //! Two files of results, side by side.
 
+use super::columns::wrapped;
 use super::format::plain;
 use super::page;
-use super::table::columns;
+use super::table::ratios;
 use crate::model::{Results, Workload};
 use crate::stats::{Comparison, compare_results};
 
@@ -91,20 +92,28 @@ pub fn compare_page(before: &Results, after: &Results, labels: (&str, &str)) -> 
     page::compared(&joined(before, after, labels), labels)
 }
 
-/// Two files as a table for the terminal.
-pub fn compare_table(before: &Results, after: &Results, labels: (&str, &str)) -> String {
+/// Two files as a table for the terminal, in a terminal of this width.
+pub fn compare_table(
+    before: &Results,
+    after: &Results,
+    labels: (&str, &str),
+    width: Option<usize>,
+) -> String {
     let all = joined(before, after, labels);
-    let row = |one: &Comparison| {
-        let name = one.other.split_once(": ").map_or(one.other.as_str(), |(_, name)| name);
-        [one.workload.clone(), name.to_owned(), one.measure.name().to_owned(), one.words()]
-    };
-    let mut rows = vec![["workload", "target", "what", "B / A"].map(str::to_owned)];
-    rows.extend(all.comparisons.iter().map(row));
-    let mut told = format!("A: {}\nB: {}\n\n", plain(labels.0), plain(labels.1));
+    let mut told = wrapped(&format!("A: {}", plain(labels.0)), width, 0, 3);
+    told += &wrapped(&format!("B: {}", plain(labels.1)), width, 0, 3);
+    told.push('\n');
     if all.comparisons.is_empty() {
-        return told + "Nothing in A has a target and a workload of the same name in B.\n";
+        let none = "Nothing in A has a target and a workload of the same name in B.";
+        return told + &wrapped(none, width, 0, 0);
     }
-    told += &columns(&rows, 3);
-    told += "\nThe runs were not interleaved: what changed on the machine between A and B counts as a difference.\n";
-    told
+    let named = |one: &Comparison| {
+        one.other.split_once(": ").map_or(one.other.as_str(), |(_, name)| name).to_owned()
+    };
+    let rows: Vec<(String, &Comparison)> =
+        all.comparisons.iter().map(|one| (named(one), one)).collect();
+    told += &ratios(Some(["workload", "target", "what", "B / A"]), &rows, width);
+    told.push('\n');
+    let apart = "The runs were not interleaved: what changed on the machine between A and B counts as a difference.";
+    told + &wrapped(apart, width, 0, 0)
 }

@@ -1,5 +1,6 @@
 //! The report: a table for the terminal, and a page that needs nothing but itself.
 
+mod columns;
 mod compare;
 mod format;
 mod page;

@@ -73,7 +73,7 @@ fn nothing_breaks_out_of_the_page() {
         }
         balanced(&page);
     }
-    let text = table(&results) + &compare_table(&results, &results, (evil, evil));
+    let text = table(&results, Some(80)) + &compare_table(&results, &results, (evil, evil), None);
     assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "a terminal is not steered");
     assert_eq!(plain("a\u{7}b\u{2066}"), "a\u{fffd}b\u{fffd}");
     assert_eq!(escape("<a href=\"x\">'&"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
@@ -125,7 +125,7 @@ fn the_page_shows_what_was_found() {
 
 #[test]
 fn the_table_says_what_its_figures_are() {
-    let told = table(&small());
+    let told = table(&small(), None);
     assert!(told.contains("9,050 (9,000-9,100)"), "{told}");
     assert!(told.contains("Medians of 2 interleaved rounds; in brackets the least"), "{told}");
     assert!(told.contains("too few rounds (2) to compare"), "{told}");
@@ -134,7 +134,7 @@ fn the_table_says_what_its_figures_are() {
     // What several targets stand on is said once.
     let mut both = small();
     both.ceilings.extend(small().ceilings);
-    assert_eq!(table(&both), told);
+    assert_eq!(table(&both, None), told);
     let width = told.lines().next().expect("a heading").chars().count();
     assert!(width < 160, "{width}");
 }
@@ -187,7 +187,7 @@ fn a_sweep_has_curves() {
 #[test]
 fn two_files_are_compared_by_name() {
     let (before, after) = (rounds(1.0), rounds(2.0));
-    let told = compare_table(&before, &after, ("old.json", "new.json"));
+    let told = compare_table(&before, &after, ("old.json", "new.json"), None);
     assert!(told.contains("2.00 times"), "{told}");
     assert!(told.contains("cannot be told from noise"), "the latency is the same: {told}");
     assert!(told.contains("not interleaved"), "{told}");
@@ -237,7 +237,7 @@ proptest! {
         let page = page(&results);
         prop_assert!(!page.contains("NaN") && !page.contains(">inf") && !page.contains("\"inf"));
         balanced(&page);
-        prop_assert!(!table(&results).contains("NaN"));
+        prop_assert!(!table(&results, Some(80)).contains("NaN"));
     }
 
     #[test]

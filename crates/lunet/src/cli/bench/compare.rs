@@ -8,7 +8,7 @@ use clap::Args;
 use lunet_bench::model::Results;
 use lunet_bench::report;
 
-use super::output::Page;
+use super::output::{Page, width};
 use crate::cli::print;
 
 #[derive(Args)]
@@ -29,7 +29,7 @@ pub fn run(options: &Compare) -> Result<ExitCode> {
     let page = options.html.as_deref().map(Page::check).transpose()?;
     let labels = labels(&options.before, &options.after);
     let labels = (labels.0.as_str(), labels.1.as_str());
-    print(&report::compare_table(&before, &after, labels))?;
+    print(&report::compare_table(&before, &after, labels, width()))?;
     if let Some(page) = page {
         page.write(&report::compare_page(&before, &after, labels))?;
     }

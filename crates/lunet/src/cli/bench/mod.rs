@@ -217,7 +217,7 @@ fn measure(arguments: &Measure) -> Result<ExitCode> {
     let (results, end) = measured.map_err(|refused| anyhow!(refused.0))?;
     match arguments.json {
         true => print(&results.to_json())?,
-        false => print(&report::table(&results))?,
+        false => print(&report::table(&results, output::width()))?,
     }
     if let Some(page) = &page {
         page.write(&report::page(&results))?;
