@@ -206,6 +206,11 @@ impl<'a> Local<'a> {
         let fio = Fio::new(place, style, servers, stop)?;
         Ok(Self { name: name.into(), place, fio, made: Vec::new() })
     }
+
+    /// See [`Fio::on_cpus`].
+    pub fn on_cpus(self, cpus: Option<String>) -> Self {
+        Self { fio: self.fio.on_cpus(cpus), ..self }
+    }
 }
 
 impl Generator for Local<'_> {

@@ -51,6 +51,8 @@ pub struct Fio<'a> {
     style: Style,
     /// Servers that are watched besides, on this machine.
     servers: Vec<i32>,
+    /// The processors that fio's jobs may use, as `0-3,8`; any, if there are none.
+    cpus: Option<String>,
     stop: &'a AtomicBool,
 }
 
@@ -85,12 +87,23 @@ impl<'a> Fio<'a> {
         stop: &'a AtomicBool,
     ) -> Result<Self, FioError> {
         version()?;
-        Ok(Self { place, style, servers, stop })
+        Ok(Self { place, style, servers, cpus: None, stop })
+    }
+
+    /// The same with its jobs on these processors alone, written as `0-3,8`.
+    pub fn on_cpus(self, cpus: Option<String>) -> Self {
+        Self { cpus, ..self }
+    }
+
+    fn arguments(&self, workload: &Workload, logs: Option<&Path>) -> Vec<String> {
+        let mut all = arguments(workload, self.place, self.style, logs);
+        all.extend(self.cpus.as_ref().map(|cpus| format!("--cpus_allowed={cpus}")));
+        all
     }
 
     /// The command of a workload, as a line for a shell.
     pub fn command(&self, workload: &Workload) -> model::Command {
-        let line = arguments(workload, self.place, self.style, None);
+        let line = self.arguments(workload, None);
         let line = std::iter::once("fio".to_owned()).chain(line);
         let what = format!("{} on {}", workload.name, self.place.path().display());
         model::Command { what, line: shell(line) }
@@ -122,7 +135,7 @@ impl<'a> Fio<'a> {
     /// See [`FioError`].
     pub fn run(&self, workload: &Workload, progress: Progress<'_>) -> Result<Run, FioError> {
         let logs = Logs::new()?;
-        let mut args = arguments(workload, self.place, self.style, Some(logs.prefix()));
+        let mut args = self.arguments(workload, Some(logs.prefix()));
         args.push("--output-format=json+".to_owned());
         let all = workload.seconds + workload.ramp_seconds;
         let (mut begun, mut watch, mut usage) = (None, None, None);

@@ -15,7 +15,7 @@ fn thousands(value: f64) -> String {
 }
 
 /// Three digits that count.
-pub(super) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         small if small < 0.9995 => format!("{value:.3}"),
@@ -26,7 +26,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Operations per second: `191k`.
-pub(super) fn iops(value: f64) -> String {
+pub fn iops(value: f64) -> String {
     match value {
         many if many >= 999_500.0 => format!("{:.2}M", value / 1e6),
         many if many >= 99_950.0 => format!("{:.0}k", value / 1e3),
@@ -36,7 +36,7 @@ pub(super) fn iops(value: f64) -> String {
 }
 
 /// A time, from microseconds.
-pub(super) fn time(us: f64) -> String {
+pub fn time(us: f64) -> String {
     let (value, unit) = match us {
         us if us >= 999_500.0 => (us / 1e6, "s"),
         us if us >= 999.5 => (us / 1e3, "ms"),

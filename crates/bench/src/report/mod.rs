@@ -9,6 +9,7 @@ mod svg;
 mod table;
 
 pub use compare::{compare_page, compare_table, joined};
+pub use format::{iops, number, time};
 pub use page::page;
 pub use table::table;
 

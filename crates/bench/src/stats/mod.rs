@@ -6,7 +6,7 @@ mod summary;
 
 pub use effect::{Effect, FEWEST, Judgement, MOST, effect, unpaired};
 pub use estimate::{Estimate, Interval, median};
-pub use summary::{Comparison, Measure, Summary, compare_results, summarise};
+pub use summary::{Comparison, Measure, Summary, compare_results, interleaved, summarise};
 
 #[cfg(test)]
 mod tests;

@@ -181,8 +181,9 @@ fn summary(target: &str, workload: &str, runs: &[&Run]) -> Option<Summary> {
     })
 }
 
-/// Two targets of one benchmark, round by round.
-fn interleaved(
+/// Two targets of one benchmark, round by round: the second in parts of the first. `None` if they have no round in common in
+/// which both have this figure.
+pub fn interleaved(
     results: &Results,
     workload: &str,
     (base, other): (&str, &str),

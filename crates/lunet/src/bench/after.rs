@@ -124,6 +124,7 @@ impl After<'_, '_> {
         };
         let mut null = Served::new("null", (**target).clone(), unit, self.stop);
         null.login = self.options.login.clone();
+        null.cpus.clone_from(&self.options.cpus);
         for load in loads {
             if self.stopped() {
                 return;

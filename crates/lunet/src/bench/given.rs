@@ -6,6 +6,9 @@ use lunet_initiator::{Account, DigestOffer, Secret, Target, TargetError};
 
 use crate::secrets;
 
+/// A longer name would break tables, in characters.
+const LONGEST_LABEL: usize = 40;
+
 /// A target of the command line.
 #[derive(Clone, Debug)]
 pub enum Given {
@@ -109,6 +112,47 @@ pub fn shown(target: &Target) -> String {
     match options.is_empty() {
         true => target.to_string(),
         false => format!("{target}?{}", options.join("&")),
+    }
+}
+
+/// Takes the name off an argument that has one: `NAME=iscsi://...`, `NAME=/path`, `NAME=./path`. All else has none: a path may
+/// hold any character.
+///
+/// # Errors
+/// A sentence: a name that no table can show.
+pub fn labelled(text: &str) -> Result<(Option<&str>, &str), String> {
+    let Some((label, rest)) = text.split_once('=') else { return Ok((None, text)) };
+    let target = ["iscsi://", "/", "./", "../"].iter().any(|start| rest.starts_with(start));
+    if label.contains('/') || !target {
+        return Ok((None, text));
+    }
+    let fits = (1..=LONGEST_LABEL).contains(&label.chars().count());
+    match fits && label.trim() == label && !label.contains(char::is_control) {
+        true => Ok((Some(label), rest)),
+        false => Err(format!(
+            "the name before = has 1 to {LONGEST_LABEL} characters, none of them a control character, and no space at its ends"
+        )),
+    }
+}
+
+/// What targets are called: as the caller calls them, or as [`names`] does.
+///
+/// # Errors
+/// A sentence: two have the same name.
+pub fn called(given: &[Given], labels: &[Option<&str>]) -> Result<Vec<String>, String> {
+    let mut all = names(given);
+    for (name, label) in all.iter_mut().zip(labels) {
+        if let Some(label) = label {
+            (*label).clone_into(name);
+        }
+    }
+    let twice = (1..all.len()).find(|at| all[..*at].contains(&all[*at]));
+    match twice {
+        Some(at) => Err(format!(
+            "two targets are called {}: give each a name of its own, as in NAME=TARGET",
+            all[at]
+        )),
+        None => Ok(all),
     }
 }
 
@@ -219,5 +263,29 @@ mod tests {
             ["iscsi://a:3260/iqn.x:demo/0", "iscsi://b:3260/iqn.x:demo/0"]
         );
         assert_eq!(all(&["/tank", "/tank"]), ["/tank", "/tank (2)"]);
+    }
+
+    #[test]
+    fn a_name_may_stand_before_a_target() {
+        for (text, name, target) in [
+            ("fast one=iscsi://h/iqn.x:y/0", Some("fast one"), "iscsi://h/iqn.x:y/0"),
+            ("tank=/tank/x=y", Some("tank"), "/tank/x=y"),
+            ("here=./x", Some("here"), "./x"),
+            // No names: an option of an address, a part of a path, a file.
+            ("iscsi://h/iqn.x:y/0?data_digest=/x", None, "iscsi://h/iqn.x:y/0?data_digest=/x"),
+            ("/tank/a=/b", None, "/tank/a=/b"),
+            ("a=b", None, "a=b"),
+        ] {
+            assert_eq!(labelled(text), Ok((name, target)));
+        }
+        for wrong in ["=/tank", " x=/tank", "x\u{1b}=/tank", &format!("{}=/tank", "x".repeat(41))] {
+            assert!(labelled(wrong).is_err(), "{wrong:?}");
+        }
+        let given = ["/a", "/b", "/c"].map(|path| Given::Path(path.into()));
+        let all = called(&given, &[Some("old"), None, Some("new")]).expect("they differ");
+        assert_eq!(all, ["old", "/b", "new"]);
+        let error = called(&given, &[Some("x"), None, Some("x")]).expect_err("twice");
+        assert!(error.contains("two targets are called x"), "{error}");
+        assert!(called(&given, &[Some("/b"), None, None]).is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `given` | what the caller names |
 //! | `scale` | shorter, smaller, without writes |
+//! | `cpus` | where the load is made |
 //! | `look` | whether it may be written to |
 //! | `served` | a LUN as a target of the runner |
 //! | `convert` | what the initiator has seen, as results |
@@ -15,6 +16,7 @@
 mod after;
 pub mod ceilings;
 mod convert;
+pub mod cpus;
 mod extras;
 pub mod given;
 pub mod here;
@@ -34,6 +36,7 @@ use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
 use lunet_initiator::Login;
 
+use self::cpus::Cpus;
 use self::given::Given;
 use self::look::Looked;
 use self::served::Served;
@@ -44,6 +47,8 @@ use crate::units;
 pub struct Options {
     /// Paths and LUNs, the first one is what the others are compared with.
     pub targets: Vec<Given>,
+    /// What they are called in the results, each name once: see [`given::called`].
+    pub names: Vec<String>,
     /// The second target is served from the place that the first one is.
     pub through: bool,
     /// What to run; the notes say how it differs from the profile of this name.
@@ -58,10 +63,14 @@ pub struct Options {
     pub null: Option<Given>,
     /// How the own initiator logs in.
     pub login: Login,
+    /// The processors on which the load is made; all that this process may use, if it does not matter.
+    pub cpus: Option<Cpus>,
     /// Servers on this machine, if they are not those that listen at the targets' ports.
     pub servers: Vec<i32>,
-    /// The options of the command line without its targets, without secrets.
+    /// The options of the command line without its targets, without secrets, without `--only`.
     pub words: Vec<String>,
+    /// Which workloads of the profile were asked for; all, if empty.
+    pub only: Vec<String>,
 }
 
 /// How far it is.
@@ -106,10 +115,7 @@ pub fn run(
     let began = Instant::now();
     let mut results = head(options);
     let looked = look::all(options, &mut results.notes).map_err(Refused)?;
-    let names = match options.through {
-        true => vec!["local".to_owned(), "served".to_owned()],
-        false => given::names(&options.targets),
-    };
+    let names = options.names.clone();
     let places = places(&looked)?;
     let mut served = served(options, &looked, &names, stop)?;
     watch_servers(options, &mut served, &mut results.notes);
@@ -150,14 +156,23 @@ pub fn run(
 fn head(options: &Options) -> Results {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let words = ["lunet", "bench"].map(str::to_owned).into_iter();
-    let shown = |one: &Given| match one {
-        Given::Path(path) => path.display().to_string(),
-        Given::Url(target) => given::shown(target),
+    let usual = given::names(&options.targets);
+    let shown = |(one, (name, usual)): (&Given, (&String, &String))| {
+        let place = match one {
+            Given::Path(path) => path.display().to_string(),
+            Given::Url(target) => given::shown(target),
+        };
+        match name == usual || options.through {
+            true => place,
+            false => format!("{name}={place}"),
+        }
     };
     let through = if options.through { Some("--through".to_owned()) } else { None };
-    let (first, rest) = options.targets.split_at(1.min(options.targets.len()));
-    let targets = first.iter().map(shown).chain(through).chain(rest.iter().map(shown));
-    let line = fio::shell(words.chain(options.words.iter().cloned()).chain(targets));
+    let named = options.targets.iter().zip(options.names.iter().zip(&usual));
+    let mut targets: Vec<String> = named.map(shown).collect();
+    targets.splice(1.min(targets.len())..1.min(targets.len()), through);
+    let only = options.only.iter().map(|words| format!("--only={words}"));
+    let line = fio::shell(words.chain(options.words.iter().cloned()).chain(only).chain(targets));
     Results {
         schema: SCHEMA,
         lunet: env!("CARGO_PKG_VERSION").to_owned(),
@@ -191,6 +206,7 @@ fn served<'a>(
         let mut served = Served::new(name, (**target).clone(), unit.clone(), stop);
         served.fill = fill;
         served.login = options.login.clone();
+        served.cpus.clone_from(&options.cpus);
         served.options.clone_from(&options.words);
         served.settle().map_err(|error| Refused(format!("{name}: {error}")))?;
         all.push(served);
@@ -282,7 +298,8 @@ fn generators<'a>(
             (Looked::Path { .. }, Some(place)) => {
                 let style = options.profile.style;
                 let local = Local::new(name, place, style, Vec::new(), stop);
-                all.push(Box::new(local.map_err(|error| error.to_string())?));
+                let cpus = options.cpus.as_ref().map(Cpus::to_string);
+                all.push(Box::new(local.map_err(|error| error.to_string())?.on_cpus(cpus)));
             }
             _ => all.extend(
                 luns.next().map(|lun| -> Box<dyn Generator + 'a> { Box::new(lun.clone()) }),

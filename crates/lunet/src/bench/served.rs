@@ -15,6 +15,7 @@ use lunet_initiator::{
 };
 
 use super::convert;
+use super::cpus::Cpus;
 use super::given::shown;
 
 /// How often it is told how far a run is.
@@ -39,6 +40,8 @@ pub struct Served<'a> {
     unit: LogicalUnit,
     /// How it logs in.
     pub login: Login,
+    /// The processors that its threads may use.
+    pub cpus: Option<Cpus>,
     /// Servers on this machine.
     pub servers: Vec<i32>,
     /// Options of the command line with which the same workloads come about.
@@ -63,8 +66,9 @@ impl<'a> Served<'a> {
         let (iqn, lun) = (Some(unit.target.clone()), Some(unit.lun));
         let target = Target { name: iqn, lun, ..target };
         let (name, login) = (name.into(), Login::default());
-        let (servers, options) = (Vec::new(), Vec::new());
-        Self { name, target, unit, login, servers, options, fill: false, filled: 0, seed: 1, stop }
+        let (servers, options, cpus) = (Vec::new(), Vec::new(), None);
+        let (fill, filled, seed) = (false, 0, 1);
+        Self { name, target, unit, login, cpus, servers, options, fill, filled, seed, stop }
     }
 
     /// The unit.
@@ -137,12 +141,17 @@ impl<'a> Served<'a> {
             let work = scope.spawn(move || {
                 // Dropped at the end, whatever that is.
                 let _done = done;
-                let outcome = lunet_initiator::run(plan, self.stop, |progress| {
+                // The initiator's threads are children of this one, and inherit it.
+                let bound = self.cpus.as_ref().map_or(Ok(()), Cpus::bind);
+                let mut on = |progress: &lunet_initiator::Progress| {
                     let over = progress.stage != Stage::Ramp || progress.elapsed >= ramp;
                     if over && watch.is_none() && !concerned.is_empty() {
                         watch = Some(Watch::start(&Root::default(), concerned));
                     }
-                });
+                };
+                let outcome = bound
+                    .map_err(|error| Failed::from(format!("processors of --cpus: {error}")))
+                    .and_then(|()| Ok(lunet_initiator::run(plan, self.stop, &mut on)?));
                 (outcome, watch)
             });
             while wait.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {

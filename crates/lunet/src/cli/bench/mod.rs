@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use lunet::bench::given::{Access, Digests, Given};
+use lunet::bench::cpus::Cpus;
+use lunet::bench::given::{self, Access, Digests, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
 use lunet::{secrets, units};
@@ -54,8 +55,9 @@ enum Verb {
 
 #[derive(Args)]
 struct Measure {
-    /// A file, a directory, a block device (measured by fio), or iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]
-    #[arg(value_name = "TARGET", required = true)]
+    /// A file, a directory, a block device (measured by fio), or iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]; NAME=
+    /// before it is what the results call it
+    #[arg(value_name = "[NAME=]TARGET", required = true)]
     targets: Vec<String>,
     /// Also measure this LUN, which is served from the one path that is the target, in the same rounds
     #[arg(long, value_name = "URL")]
@@ -87,6 +89,9 @@ struct Measure {
     /// A LUN with the backend null, for what the protocol can carry
     #[arg(long, value_name = "URL")]
     null: Option<String>,
+    /// Make the load on these processors alone, as in 0-3,8
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<Cpus>,
     /// The server's process on this machine, if it is not the one that listens; may be given again
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     server_pid: Vec<i32>,
@@ -240,21 +245,14 @@ impl Measure {
             );
         }
         let access = self.access()?;
-        let parse = |text: &String| Given::parse(text, &access).map_err(|error| anyhow!(error));
-        let mut targets = self.targets.iter().map(parse).collect::<Result<Vec<_>>>()?;
-        let through = self.through.as_ref().map(parse).transpose()?;
-        let null = self.null.as_ref().map(parse).transpose()?;
+        let parse = |text: &str| Given::parse(text, &access).map_err(|error| anyhow!(error));
+        let (targets, names) = self.called(&access)?;
+        let null = self.null.as_deref().map(parse).transpose()?;
         if null.as_ref().is_some_and(|null| matches!(null, Given::Path(_))) {
             bail!("--null wants the address of a LUN: iscsi://HOST/TARGET/LUN");
         }
-        if let Some(url) = &through {
-            match (&targets[..], url) {
-                ([Given::Path(_)], Given::Url(_)) => targets.push(url.clone()),
-                _ => bail!(
-                    "--through compares one path with the LUN that is served from it: lunet bench PATH --through \
-                     iscsi://HOST/TARGET/LUN"
-                ),
-            }
+        if let Some(cpus) = &self.cpus {
+            cpus.check().map_err(|error| anyhow!(error))?;
         }
         let mut login = Login::default();
         login.initiator_name = self.initiator_name.clone().unwrap_or(login.initiator_name);
@@ -267,22 +265,50 @@ impl Measure {
         };
         let profile = Profile::named(self.profile.name()).context("no such profile")?;
         let (profile, notes) = scale.apply(profile).map_err(|error| anyhow!(error))?;
-        // What is named to be destroyed is named as a target is, with or without its secret.
+        // What is named to be destroyed is named as a target is, with or without its secret and its name.
         let destroy = self.destroy.iter().map(|text| {
-            Given::parse(text, &access).map_or_else(|_| text.clone(), |given| given.name())
+            let place = given::labelled(text).map_or(text.as_str(), |(_, place)| place);
+            Given::parse(place, &access).map_or_else(|_| text.clone(), |given| given.name())
         });
         Ok(Options {
-            through: through.is_some(),
+            through: self.through.is_some(),
             targets,
+            names,
             profile,
             notes,
             destroy: destroy.collect(),
             net: self.net,
             words: self.words(null.as_ref()),
+            only: self.only.clone(),
             null,
             login,
+            cpus: self.cpus.clone(),
             servers: self.server_pid.clone(),
         })
+    }
+
+    /// The targets, and what they are called.
+    fn called(&self, access: &Access) -> Result<(Vec<Given>, Vec<String>)> {
+        let parse = |text: &str| Given::parse(text, access).map_err(|error| anyhow!(error));
+        let labelled = self.targets.iter().map(|text| given::labelled(text));
+        let labelled = labelled.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow!(error))?;
+        let (labels, places): (Vec<_>, Vec<&str>) = labelled.into_iter().unzip();
+        let mut targets = places.into_iter().map(parse).collect::<Result<Vec<_>>>()?;
+        let Some(url) = self.through.as_deref().map(parse).transpose()? else {
+            let names = given::called(&targets, &labels).map_err(|error| anyhow!(error))?;
+            return Ok((targets, names));
+        };
+        match (&targets[..], &url) {
+            ([Given::Path(_)], Given::Url(_)) => targets.push(url),
+            _ => bail!(
+                "--through compares one path with the LUN that is served from it: lunet bench PATH --through \
+                 iscsi://HOST/TARGET/LUN"
+            ),
+        }
+        if let Some(Some(label)) = labels.first() {
+            bail!("--through calls the two local and served: leave {label}= out");
+        }
+        Ok((targets, ["local", "served"].map(str::to_owned).to_vec()))
     }
 
     fn access(&self) -> Result<Access> {
@@ -306,6 +332,7 @@ impl Measure {
         words.extend(self.read_only.then(|| "--read-only".to_owned()));
         words.extend(null.map(|null| format!("--null={}", null.name())));
         words.extend(self.net.map(|net| format!("--net={net}")));
+        words.extend(self.cpus.as_ref().map(|cpus| format!("--cpus={cpus}")));
         words.extend(self.digest.map(|digest| format!("--digest={}", digest.name())));
         words
     }

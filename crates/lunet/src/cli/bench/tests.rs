@@ -46,6 +46,7 @@ fn numbers_have_bounds() {
         "/x --digest md5",
         "/x --server-pid 0",
         "/x --net :9",
+        "/x --cpus 3-1",
     ] {
         assert!(line(wrong).is_err(), "{wrong}");
     }
@@ -74,6 +75,30 @@ fn what_may_be_destroyed_has_its_targets_name() {
     let names: Vec<String> = all.targets.iter().map(Given::name).collect();
     assert_eq!(all.destroy, names);
     assert!(!format!("{all:?}").contains("%secret"), "{all:?}");
+}
+
+#[test]
+fn a_target_may_have_a_name_of_its_own() {
+    let all =
+        options("a=/x b=iscsi://nas/iqn.x:y/0 /z --destroy a=/x --destroy b=iscsi://nas/iqn.x:y/0");
+    let all = all.expect("right");
+    assert_eq!(all.names, ["a", "b", "/z"]);
+    assert_eq!(all.destroy, ["/x", "iscsi://nas:3260/iqn.x:y/0"]);
+    for wrong in ["a=/x a=/y", "=/x", "a=/x --through iscsi://nas/iqn.x:y/0"] {
+        options(wrong).expect_err(wrong);
+    }
+    let both = options("/x --through iscsi://nas/iqn.x:y/0").expect("right");
+    assert_eq!(both.names, ["local", "served"]);
+}
+
+#[test]
+fn the_load_may_have_processors_of_its_own() {
+    let allowed = Cpus::allowed().expect("the kernel says it").to_string();
+    let all = options(&format!("/x --cpus {allowed}")).expect("right");
+    assert_eq!(all.cpus.map(|cpus| cpus.to_string()), Some(allowed.clone()));
+    assert!(all.words.contains(&format!("--cpus={allowed}")), "{:?}", all.words);
+    let error = options("/x --cpus 1023").expect_err("no machine here has so many");
+    assert!(error.contains("processor 1023"), "{error}");
 }
 
 #[test]

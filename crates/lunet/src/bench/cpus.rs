@@ -1,0 +1,127 @@
+//! Processors that the load is made on, so that client and server do not share them.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Processors by their numbers, ascending, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus(Vec<usize>);
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    /// Reads a list as the kernel writes it: `0`, `0-3,8`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| match text.parse::<usize>() {
+            Ok(cpu) if cpu < CpuSet::MAX_CPU => Ok(cpu),
+            _ => Err(format!("\"{text}\" is no processor: write numbers, as in 0-3,8")),
+        };
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(format!("{part} runs backwards: write the lesser number first"));
+            }
+            all.extend(first..=last);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(Self(all))
+    }
+}
+
+impl fmt::Display for Cpus {
+    /// As it is read, and as fio reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, run) in self.0.chunk_by(|one, next| one + 1 == *next).enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            match run {
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                alone => alone.iter().try_for_each(|cpu| write!(f, "{comma}{cpu}"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cpus {
+    /// Those that this thread may use now.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn allowed() -> io::Result<Self> {
+        let set = sched_getaffinity(None)?;
+        Ok(Self((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
+    }
+
+    /// Whether all of them may be used.
+    ///
+    /// # Errors
+    /// A sentence: one may not.
+    pub fn check(&self) -> Result<(), String> {
+        let allowed = Self::allowed().map_err(|error| format!("processors: {error}"))?;
+        match self.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
+            Some(cpu) => Err(format!(
+                "processor {cpu} is none that lunet may use here; it may use {allowed}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Binds the calling thread, and the threads that it starts from now on.
+    ///
+    /// # Errors
+    /// One of the processors has gone since [`Cpus::check`].
+    pub fn bind(&self) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        for cpu in &self.0 {
+            set.set(*cpu);
+        }
+        Ok(sched_setaffinity(None, &set)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Cpus, String> {
+        text.parse()
+    }
+
+    #[test]
+    fn lists_are_read_and_written() {
+        for (text, told) in [("0", "0"), ("8,0-3,2", "0-3,8"), ("5,4,7", "4-5,7")] {
+            assert_eq!(read(text).map(|cpus| cpus.to_string()), Ok(told.to_owned()));
+        }
+        for wrong in ["", "x", "1-", "3-1", "-1", "0,,1", "99999999"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_thread_and_its_children_are_bound() {
+        let allowed = Cpus::allowed().expect("the kernel says it");
+        let one = Cpus(vec![allowed.0[0]]);
+        one.check().expect("it is one of them");
+        let (own, child) = std::thread::spawn({
+            let one = one.clone();
+            move || {
+                one.bind().expect("it may be used");
+                let child = std::thread::spawn(|| Cpus::allowed().expect("said"));
+                (Cpus::allowed().expect("said"), child.join().expect("it ends"))
+            }
+        })
+        .join()
+        .expect("it ends");
+        assert_eq!((&own, &child), (&one, &one));
+        assert_eq!(Cpus::allowed().expect("said"), allowed, "this thread stays free");
+        let strange = Cpus(vec![CpuSet::MAX_CPU - 1]);
+        let error = strange.check().expect_err("no machine here has so many");
+        assert!(error.contains(&format!("it may use {allowed}")), "{error}");
+    }
+}
