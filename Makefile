@@ -2,6 +2,8 @@
 
 SECONDS ?= 20
 KILLS ?= 1000
+TARGETS ?=
+DESTROY ?=
 CARGO ?= cargo
 # A failed end-to-end test explains itself; the way through its own code is noise.
 export RUST_LIB_BACKTRACE = 0
@@ -43,9 +45,9 @@ test-kills: prepare ## kill the server KILLS times (default 1000) while what it 
 	$(CARGO) build --locked --release -p lunet
 	LUNET_E2E_KILLS=$(KILLS) $(CARGO) test --locked -p lunet-e2e --test kills -- --nocapture
 
-bench: prepare ## compare with tgt on this machine (root, two cores, < 15 min); writes docs/benchmarks/
+bench: prepare ## compare with tgt, and with TARGETS="name=iscsi://...", on this machine (root, two cores, < 15 min); writes docs/benchmarks/
 	$(CARGO) build --locked --release -p lunet
-	$(CARGO) run --locked --release -p xtask -- bench
+	$(CARGO) run --locked --release -p xtask -- bench $(TARGETS:%=--target %) $(DESTROY:%=--destroy %)
 
 conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.md
 	$(CARGO) build --locked --release -p lunet

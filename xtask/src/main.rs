@@ -12,7 +12,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "xtask")]
 enum Tool {
-    /// Compares lunet with tgt on this machine and writes docs/benchmarks/. Needs root and two cores.
+    /// Compares lunet with tgt, and with other targets, on this machine and writes docs/benchmarks/. Needs root and two cores.
     Bench(bench::Arguments),
     /// Compares this build of lunet with another one, and prints the ratios. Needs two cores.
     Compare(bench::compare::Arguments),
@@ -29,7 +29,7 @@ enum Tool {
 
 fn main() -> Result<()> {
     match Tool::parse() {
-        Tool::Bench(arguments) => bench::run(arguments),
+        Tool::Bench(arguments) => bench::run(&arguments),
         Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),

@@ -6,13 +6,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::loads::{LOADS, Load};
 use super::peers::{self, Medium, Peer};
-use super::report::{Sample, Spread};
-use super::{TARGET_CORE, loads, sample};
+use super::spread::Spread;
+use super::{CLIENT_CORE, TARGET_CORE, loads, usage};
 
 /// Options of `xtask compare`.
 #[derive(Args)]
@@ -31,6 +31,14 @@ pub struct Arguments {
     /// Where the files of the volumes are made: on a disk, not in memory.
     #[arg(long, default_value = "target")]
     scratch: PathBuf,
+}
+
+/// One run of one load against one target.
+struct Sample {
+    /// Operations.
+    per_second: f64,
+    /// CPU time of the target, user and system, in seconds.
+    cpu_per_gib: f64,
 }
 
 /// Runs everything and prints the ratios.
@@ -77,12 +85,26 @@ fn pair(
     seconds: u32,
 ) -> Result<[Sample; 2]> {
     let [before, after] = peers;
-    let take = |peer| sample(peer, medium, load, round, seconds);
+    let take = |peer| sample(peer, medium, load, seconds);
     Ok(if round % 2 == 0 {
         let old = take(before)?;
         [old, take(after)?]
     } else {
         let new = take(after)?;
         [take(before)?, new]
+    })
+}
+
+fn sample(peer: &Peer, medium: Medium, load: &Load, seconds: u32) -> Result<Sample> {
+    let before = usage::cpu(peer.pid())?;
+    let done = loads::run(load, &peer.url(medium), seconds, CLIENT_CORE)
+        .with_context(|| format!("{}, {}, {}", peer.name, medium.name(), load.name))?;
+    let cpu = usage::cpu(peer.pid())? - before;
+    let elapsed = done.elapsed.as_secs_f64();
+    let bytes = done.operations * load.block as f64;
+    ensure!(done.operations > 0.0 && elapsed > 0.0, "{}: {} did nothing", peer.name, load.name);
+    Ok(Sample {
+        per_second: done.operations / elapsed,
+        cpu_per_gib: cpu.as_secs_f64() / (bytes / f64::from(1 << 30)),
     })
 }

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use lunet_bench::model::{Fact, Section};
 use lunet_e2e::server::target_of;
 use lunet_e2e::wire::scsi::TEST_UNIT_READY;
 use lunet_e2e::wire::{Login, Session};
-use serde::{Deserialize, Serialize};
 
 use super::peers::{Medium, Peer};
 use super::usage;
@@ -16,7 +16,7 @@ const SESSIONS: u16 = 100;
 const WATCHED: Duration = Duration::from_secs(10);
 
 /// The cost of a hundred idle sessions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Idle {
     /// Which target.
     pub peer: String,
@@ -63,4 +63,19 @@ pub fn measure(peer: &Peer) -> Result<Idle> {
         rss_per_session_kib: each(before.rss, after.rss),
         pss_per_session_kib: each(before.pss, after.pss),
     })
+}
+
+impl Idle {
+    /// For the results.
+    pub fn section(all: &[Self]) -> Section {
+        let fact = |idle: &Self| Fact {
+            key: idle.peer.clone(),
+            value: format!(
+                "{} sessions: {:.2} s of processor time in {:.0} s, {:.1} KiB resident each",
+                idle.sessions, idle.cpu_seconds, idle.watched_seconds, idle.rss_per_session_kib
+            ),
+        };
+        let facts = all.iter().map(fact).collect();
+        Section { title: "sessions that do nothing".to_owned(), facts }
+    }
 }

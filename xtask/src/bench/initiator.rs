@@ -14,7 +14,7 @@ use lunet_initiator::{Plan, ReadData, Target, Workload};
 
 use super::loads::{self, LOADS, Load, Tool};
 use super::peers::{self, Medium};
-use super::report::Spread;
+use super::spread::Spread;
 use super::{CLIENT_CORE, TARGET_CORE, usage};
 
 /// Options of `xtask initiator`.

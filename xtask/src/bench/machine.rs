@@ -1,78 +1,57 @@
-//! Where and with what was measured.
+//! What was measured with, as far as `lunet bench` does not say it itself.
 
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
+use lunet_bench::model::{Fact, Section};
 use lunet_e2e::process::output;
 use lunet_e2e::server;
 use lunet_e2e::tgt::Tgt;
-use serde::{Deserialize, Serialize};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The machine and the versions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Machine {
+/// Programs, and the state of the machine before.
+#[derive(Clone, Debug)]
+pub struct About {
     /// The day, by the system's clock, in UTC.
     pub date: String,
-    /// The processor.
-    pub cpu: String,
-    /// How many cores this program may use.
-    pub cores: usize,
-    /// Memory in GiB.
-    pub memory_gib: u64,
-    /// Runnable tasks on average in the minute before, which should be none.
-    pub load_average: String,
-    /// The kernel.
-    pub kernel: String,
-    /// The distribution.
-    pub system: String,
     /// lunet's version.
     pub lunet: String,
     /// The commit that is checked out; `+` when files differ from it.
     pub commit: String,
     /// tgt's version.
     pub tgt: String,
-    /// QEMU's version.
-    pub qemu: String,
-    /// libiscsi's version, as the package says.
-    pub libiscsi: String,
+    /// Runnable tasks on average in the minute before, which should be none.
+    pub load_average: String,
 }
 
 /// Asks the machine.
-pub fn look() -> Result<Machine> {
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
-    let meminfo = fs::read_to_string("/proc/meminfo")?;
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let field = |text: &str, name: &str, separator: char| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(separator).map(|(_, value)| value.trim().trim_matches('"').to_owned())
-    };
-    let kib = field(&meminfo, "MemTotal", ':')
-        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    let unknown = || "unknown".to_owned();
-    Ok(Machine {
+pub fn look() -> Result<About> {
+    let load = fs::read_to_string("/proc/loadavg")?;
+    Ok(About {
         date: ask("date", &["-u", "+%F"])?,
-        cpu: field(&cpuinfo, "model name", ':').unwrap_or_else(unknown),
-        cores: std::thread::available_parallelism()?.get(),
-        memory_gib: kib.unwrap_or_default() >> 20,
-        load_average: load_average()?,
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned(),
-        system: field(&release, "PRETTY_NAME", '=').unwrap_or_else(unknown),
         lunet: server::version()?,
-        commit: commit().unwrap_or_else(|_| unknown()),
+        commit: commit().unwrap_or_else(|_| "unknown".to_owned()),
         tgt: Tgt::version()?,
-        qemu: ask("qemu-img", &["--version"])?,
-        libiscsi: ask("dpkg-query", &["-W", "-f=${Version}", "libiscsi-bin"])
-            .unwrap_or_else(|_| unknown()),
+        load_average: load.split_whitespace().next().unwrap_or_default().to_owned(),
     })
 }
 
-fn load_average() -> Result<String> {
-    let text = fs::read_to_string("/proc/loadavg")?;
-    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
+impl About {
+    /// For the results.
+    pub fn section(&self) -> Section {
+        let fact = |key: &str, value: &str| Fact { key: key.to_owned(), value: value.to_owned() };
+        Section {
+            title: "benchmark".to_owned(),
+            facts: vec![
+                fact("commit", &self.commit),
+                fact("tgt", &self.tgt),
+                fact("load average before", &self.load_average),
+            ],
+        }
+    }
 }
 
 fn commit() -> Result<String> {

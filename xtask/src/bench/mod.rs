@@ -1,7 +1,7 @@
-//! `xtask bench`: lunet against tgt, stock and tuned, in one interleaved run.
+//! `xtask bench`: lunet against tgt, stock and tuned, and whatever else is named, in one run of `lunet bench`.
 //!
-//! The speed of a machine moves by a factor from hour to hour. So every round runs every load against every target, one
-//! after the other, and only ratios and CPU time per byte are worth comparing.
+//! This starts the servers on one core, lets the verb make the load on another one, and writes what it found under
+//! docs/benchmarks: the JSON and the page as `lunet bench` makes them, and a short page of tables.
 
 pub mod compare;
 mod idle;
@@ -11,34 +11,55 @@ mod machine;
 pub mod neighbour;
 mod peers;
 mod report;
+mod spread;
 mod usage;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use lunet_bench::model::Results;
+use lunet_e2e::process::leashed;
+use lunet_e2e::server::lunet_binary;
 
-use loads::{DEPTH_ONE, LOADS, Load};
+use idle::Idle;
 use peers::{BUSY, Medium, Peer};
-use report::{Report, Sample};
+use report::Report;
 
 /// The client's core and the target's.
 const CLIENT_CORE: usize = 0;
 const TARGET_CORE: usize = 1;
 
+/// What the verb runs: workloads of its profile `sweep`.
+const PROFILE: &str = "sweep";
+const LOADS: [&str; 5] = [
+    "4k random reads, depth 32",
+    "128k random reads, depth 32",
+    "4k random reads, depth 1",
+    "128k random writes, depth 32",
+    "4k random I/O, 70 % reads, depth 32",
+];
+
 /// Options of `xtask bench`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often everything is repeated.
-    #[arg(long, default_value_t = 5)]
+    /// How often everything is repeated; six are the fewest that tell confidence.
+    #[arg(long, default_value_t = 6)]
     rounds: u32,
-    /// How long each iscsi-perf run takes.
-    #[arg(long, default_value_t = 3)]
-    seconds: u32,
-    /// Size of each volume in MiB. Eight of them are made, five of these in memory.
+    /// How long each run is measured, as `lunet bench` takes it.
+    #[arg(long, default_value = "1500ms")]
+    runtime: String,
+    /// Size of each volume in MiB. Seven of them are made, four of these in memory.
     #[arg(long, default_value_t = 1024)]
     size: u64,
+    /// Another target that runs already, as NAME=iscsi://HOST/TARGET/LUN; may be given again. It is written to.
+    #[arg(long, value_name = "NAME=URL")]
+    target: Vec<String>,
+    /// This other target may be overwritten although it holds data, as `lunet bench` takes it; may be given again.
+    #[arg(long, value_name = "URL")]
+    destroy: Vec<String>,
     /// Where the files of the volumes are made: on a disk, not in memory.
     #[arg(long, default_value = "target")]
     scratch: PathBuf,
@@ -48,92 +69,78 @@ pub struct Arguments {
 }
 
 /// Runs everything and writes the report.
-pub fn run(arguments: Arguments) -> Result<()> {
-    ensure!(arguments.rounds > 0 && arguments.seconds > 0, "rounds and seconds begin at 1");
+pub fn run(arguments: &Arguments) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     ensure!(cores > TARGET_CORE, "the client and the target need a core each; here is {cores}");
-    let machine = machine::look()?;
+    let about = machine::look()?;
     fs::create_dir_all(&arguments.scratch)?;
-    let size = arguments.size << 20;
-
+    let peers = peers::start(&arguments.scratch, arguments.size << 20, TARGET_CORE)?;
     let mut idles = Vec::new();
-    let peers = peers::start(&arguments.scratch, size, TARGET_CORE)?;
     for peer in peers.iter().filter(|peer| peer.name != BUSY) {
         eprintln!("idle sessions: {}", peer.name);
         idles.push(idle::measure(peer).with_context(|| peer.name)?);
     }
-    let samples = measure(&peers, &arguments, size)?;
+    let mut results = measure(&peers, arguments)?;
+    let how = peers.iter().map(|peer| (peer.name, peer.how.clone())).collect();
     drop(peers);
-
-    let report = Report::new(machine, &arguments, idles, samples);
+    if let Some(machine) = results.machines.first_mut() {
+        machine.sections.push(about.section());
+        machine.sections.push(Idle::section(&idles));
+    }
+    let report = Report { about, how, idles, results };
     write(&report, &arguments.out)?;
     println!("{}", report.markdown());
     Ok(())
 }
 
-fn measure(peers: &[Peer], arguments: &Arguments, size: u64) -> Result<Vec<Sample>> {
-    for peer in peers {
-        for medium in Medium::ALL {
-            eprintln!("filling: {}, {}", peer.name, medium.name());
-            loads::fill(&peer.url(medium), size).with_context(|| peer.name)?;
-        }
-    }
-    let mut samples = Vec::new();
-    for round in 1..=arguments.rounds {
-        for medium in Medium::ALL {
-            for load in &LOADS {
-                // Every round begins with another peer: none is always the one after the busiest.
-                let first = (round as usize - 1) % peers.len();
-                for peer in peers.iter().cycle().skip(first).take(peers.len()) {
-                    if peer.name == BUSY && (load.name != DEPTH_ONE.name || medium == Medium::File)
-                    {
-                        continue;
-                    }
-                    let sample = sample(peer, medium, load, round, arguments.seconds)?;
-                    eprintln!(
-                        "round {round}/{}  {:6}  {:30}  {:15}  {:9.0}/s  {:7.3} CPU s/GiB",
-                        arguments.rounds,
-                        medium.name(),
-                        load.name,
-                        peer.name,
-                        sample.per_second,
-                        sample.cpu_per_gib
-                    );
-                    samples.push(sample);
-                }
-            }
-        }
-    }
-    Ok(samples)
+/// The name of a peer's volume in the results.
+fn called(peer: &str, medium: Medium) -> String {
+    format!("{peer}, {}", medium.name())
 }
 
-fn sample(peer: &Peer, medium: Medium, load: &Load, round: u32, seconds: u32) -> Result<Sample> {
-    let before = usage::cpu(peer.pid())?;
-    let done = loads::run(load, &peer.url(medium), seconds, CLIENT_CORE)
-        .with_context(|| format!("{}, {}, {}", peer.name, medium.name(), load.name))?;
-    let cpu = usage::cpu(peer.pid())? - before;
-    let elapsed = done.elapsed.as_secs_f64();
-    let bytes = done.operations * load.block as f64;
-    ensure!(done.operations > 0.0 && elapsed > 0.0, "{}: {} did nothing", peer.name, load.name);
-    Ok(Sample {
-        round,
-        peer: peer.name.to_owned(),
-        medium: medium.name().to_owned(),
-        load: load.name.to_owned(),
-        per_second: done.operations / elapsed,
-        mib_per_second: bytes / elapsed / f64::from(1 << 20),
-        // The client keeps `depth` operations on their way all the time (Little's law).
-        mean_latency_us: elapsed * 1e6 * f64::from(load.depth) / done.operations,
-        cpu_per_gib: cpu.as_secs_f64() / (bytes / f64::from(1 << 30)),
-    })
+/// One run of the verb: `lunet bench`.
+fn measure(peers: &[Peer], arguments: &Arguments) -> Result<Results> {
+    let mut command = leashed(None);
+    command.arg(lunet_binary()?).args(["bench", "--json", "--profile", PROFILE]);
+    command.args(["--rounds", &arguments.rounds.to_string(), "--runtime", &arguments.runtime]);
+    command.args(["--size", &format!("{}MiB", arguments.size)]);
+    command.args(["--cpus", &CLIENT_CORE.to_string()]);
+    command.args(LOADS.iter().flat_map(|load| ["--only", load]));
+    command.args(arguments.destroy.iter().flat_map(|url| ["--destroy", url]));
+    if let Some(null) = peers.iter().find_map(Peer::null_url) {
+        command.args(["--null", &null]);
+    }
+    for medium in Medium::ALL {
+        for peer in peers.iter().filter(|peer| peer.name != BUSY || medium == Medium::Memory) {
+            command.arg(format!("{}={}", called(peer.name, medium), peer.url(medium)));
+        }
+    }
+    command.args(&arguments.target);
+    eprintln!("lunet bench runs: about eight minutes, and one more for each other target");
+    // Its bar and its sentences are for whoever looks.
+    let told = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    ensure!(told.status.success(), "lunet bench: {}", told.status);
+    let mut results = Results::from_json(&String::from_utf8(told.stdout)?, "its results")?;
+    // The page is published, and what else runs on a machine is its owner's business: how much it was stays.
+    for other in results.runs.iter_mut().flat_map(|run| &mut run.others) {
+        "another program".clone_into(&mut other.name);
+    }
+    Ok(results)
 }
 
 fn write(report: &Report, out: &Path) -> Result<()> {
     fs::create_dir_all(out)?;
-    let base = out.join(&report.machine.date);
-    let (json, page) = (base.with_extension("json"), base.with_extension("md"));
-    fs::write(&json, serde_json::to_string_pretty(report)? + "\n")?;
-    fs::write(&page, report.markdown())?;
-    eprintln!("wrote {} and {}", json.display(), page.display());
+    let base = out.join(&report.about.date);
+    let files = [
+        // Thousands of lines of white space are of no use to anybody.
+        ("json", serde_json::to_string(&report.results)? + "\n"),
+        ("html", lunet_bench::report::page(&report.results)),
+        ("md", report.markdown()),
+    ];
+    for (kind, text) in files {
+        let file = base.with_extension(kind);
+        fs::write(&file, text)?;
+        eprintln!("wrote {}", file.display());
+    }
     Ok(())
 }

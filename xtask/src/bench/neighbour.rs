@@ -11,7 +11,7 @@ use lunet_e2e::wire::{Login, Session};
 use tempfile::TempDir;
 
 use super::loads::{self, LOADS, Load};
-use super::report::Spread;
+use super::spread::Spread;
 use super::{CLIENT_CORE, TARGET_CORE, usage};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:neighbour";

@@ -11,6 +11,9 @@ use tempfile::TempDir;
 /// The name of the target that lunet serves here.
 const TARGET: &str = "iqn.2026-11.local.lunet:bench";
 
+/// The LUN of the volume that stores nothing.
+const NULL: u16 = FIRST_LUN + 2;
+
 /// What lunet may wait for work with open eyes, in the variant that does.
 pub const BUSY_POLL: &str = "50us";
 
@@ -46,7 +49,7 @@ impl Medium {
 /// The names, in the order of the tables.
 pub const NAMES: [&str; 3] = ["lunet", "tgt", "tgt tuned"];
 
-/// The name of the variant with bounded busy polling. It takes part in the latency load only.
+/// The name of the variant with bounded busy polling. It takes part with its volume in memory only.
 pub const BUSY: &str = "lunet busy-poll";
 
 enum Process {
@@ -58,6 +61,8 @@ enum Process {
 pub struct Peer {
     /// Its name in the tables.
     pub name: &'static str,
+    /// What is not as it comes, for the page.
+    pub how: String,
     process: Process,
     // The files go after the process.
     _files: Vec<TempDir>,
@@ -77,6 +82,14 @@ impl Peer {
         match &self.process {
             Process::Lunet(server) => url(server.portal(), TARGET, medium.lun()),
             Process::Tgt(tgt) => tgt.url(medium.lun()),
+        }
+    }
+
+    /// The address of a volume that stores nothing, if it has one.
+    pub fn null_url(&self) -> Option<String> {
+        match &self.process {
+            Process::Lunet(server) => Some(url(server.portal(), TARGET, NULL)),
+            Process::Tgt(_) => None,
         }
     }
 
@@ -126,7 +139,8 @@ fn lunet_of(
         "[server]\nlog-level = \"warn\"\n{more}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
          [volumes.memory]\nbackend = \"memory\"\nsize = {size}\n\
          [volumes.file]\nbackend = \"file\"\nsize = {size}\n\
-         [[target]]\nname = \"{TARGET}\"\nluns = {{ {} = \"memory\", {} = \"file\" }}\n",
+         [volumes.null]\nbackend = \"null\"\nsize = {size}\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = {{ {} = \"memory\", {} = \"file\", {NULL} = \"null\" }}\n",
         lun(Medium::Memory),
         lun(Medium::File),
     );
@@ -136,7 +150,11 @@ fn lunet_of(
         None => serve,
     }
     .start()?;
-    Ok(Peer { name, process: Process::Lunet(server), _files: vec![files] })
+    let how = match more {
+        "" => "as it comes".to_owned(),
+        more => more.to_owned(),
+    };
+    Ok(Peer { name, how, process: Process::Lunet(server), _files: vec![files] })
 }
 
 fn tgt(
@@ -156,5 +174,13 @@ fn tgt(
     }
     let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
     let tgt = Tgt::start(&paths, settings, Some(core))?;
-    Ok(Peer { name, process: Process::Tgt(tgt), _files: files.into() })
+    let mut how = match settings {
+        [] => "as it comes".to_owned(),
+        settings => {
+            let all = settings.iter().map(|(key, value)| format!("{key}={value}"));
+            all.collect::<Vec<_>>().join(" ")
+        }
+    };
+    how += "; in memory: a file in /dev/shm";
+    Ok(Peer { name, how, process: Process::Tgt(tgt), _files: files.into() })
 }

@@ -1,251 +1,217 @@
-//! The samples, their medians and ratios, and the page about them.
+//! The page of tables about one benchmark.
 
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
+use lunet_bench::model::{Results, Section};
+use lunet_bench::report::{iops, number, time};
+use lunet_bench::stats::{Effect, Estimate, Measure, interleaved};
 
 use super::idle::Idle;
-use super::loads::{DEPTH_ONE, LOADS};
-use super::machine::Machine;
+use super::machine::About;
 use super::peers::{BUSY, BUSY_POLL, Medium, NAMES};
-use super::{Arguments, CLIENT_CORE, TARGET_CORE};
+use super::{CLIENT_CORE, LOADS, TARGET_CORE, called};
 
-/// One run of one load against one target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Sample {
-    /// From 1.
-    pub round: u32,
-    /// Which target.
-    pub peer: String,
-    /// `memory` or `file`.
-    pub medium: String,
-    /// Which load.
-    pub load: String,
-    /// Operations.
-    pub per_second: f64,
-    /// Data.
-    pub mib_per_second: f64,
-    /// Mean time of one operation, in microseconds.
-    pub mean_latency_us: f64,
-    /// CPU time of the target, user and system, in seconds.
-    pub cpu_per_gib: f64,
-}
-
-/// Everything that was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Everything that was found.
 pub struct Report {
     /// Where and with what.
-    pub machine: Machine,
-    /// How often everything was repeated.
-    pub rounds: u32,
-    /// How long each iscsi-perf run took.
-    pub seconds: u32,
-    /// Size of each volume.
-    pub volume_mib: u64,
+    pub about: About,
+    /// How each server differs from one that runs as it comes.
+    pub how: Vec<(&'static str, String)>,
     /// Sessions that do nothing.
-    pub idle: Vec<Idle>,
-    /// Every single run.
-    pub samples: Vec<Sample>,
+    pub idles: Vec<Idle>,
+    /// What `lunet bench` says.
+    pub results: Results,
 }
 
-/// What the project has set itself, on the volume in memory.
+/// What the project has set itself, on the volume in memory: a ratio of lunet to tgt.
 struct Goal {
-    what: &'static str,
+    what: Measure,
     load: &'static str,
     lunet: &'static str,
     against: &'static str,
-    measure: fn(&Sample) -> f64,
     wanted: f64,
-    at_least: bool,
 }
 
-const fn goal(
-    what: &'static str,
-    load: &'static str,
-    against: &'static str,
-    measure: fn(&Sample) -> f64,
-    wanted: f64,
-    at_least: bool,
-) -> Goal {
-    Goal { what, load, lunet: NAMES[0], against, measure, wanted, at_least }
+const fn goal(load: &'static str, what: Measure, against: &'static str, wanted: f64) -> Goal {
+    Goal { what, load, lunet: NAMES[0], against, wanted }
 }
-
-const SPEED: fn(&Sample) -> f64 = |sample| sample.per_second;
-const CPU: fn(&Sample) -> f64 = |sample| sample.cpu_per_gib;
-const LATENCY: fn(&Sample) -> f64 = |sample| sample.mean_latency_us;
 
 const GOALS: [Goal; 8] = [
-    goal("IOPS", LOADS[0].name, NAMES[1], SPEED, 3.3, true),
-    goal("CPU per GiB", LOADS[0].name, NAMES[1], CPU, 0.2, false),
-    goal("throughput", LOADS[1].name, NAMES[1], SPEED, 2.5, true),
-    goal("CPU per GiB", LOADS[1].name, NAMES[1], CPU, 0.36, false),
-    goal("throughput", LOADS[4].name, NAMES[1], SPEED, 4.5, true),
-    goal("throughput", LOADS[4].name, NAMES[2], SPEED, 1.1, true),
-    goal("mean latency", DEPTH_ONE.name, NAMES[1], LATENCY, 0.7, false),
-    Goal {
-        what: "mean latency, busy polling",
-        load: DEPTH_ONE.name,
-        lunet: BUSY,
-        against: NAMES[1],
-        measure: LATENCY,
-        wanted: 0.4,
-        at_least: false,
-    },
+    goal(LOADS[0], Measure::Throughput, NAMES[1], 3.3),
+    goal(LOADS[0], Measure::ServerCpu, NAMES[1], 0.2),
+    goal(LOADS[1], Measure::Throughput, NAMES[1], 2.5),
+    goal(LOADS[1], Measure::ServerCpu, NAMES[1], 0.36),
+    goal(LOADS[3], Measure::Throughput, NAMES[1], 4.5),
+    goal(LOADS[3], Measure::Throughput, NAMES[2], 1.1),
+    goal(LOADS[2], Measure::Latency, NAMES[1], 0.7),
+    Goal { lunet: BUSY, ..goal(LOADS[2], Measure::Latency, NAMES[1], 0.4) },
 ];
 
-/// The middle, the least and the greatest of the rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    median: f64,
-    least: f64,
-    greatest: f64,
-}
-
-impl Spread {
-    /// Of these values; `None` if there are none.
-    pub fn of(mut values: Vec<f64>) -> Option<Spread> {
-        values.sort_by(f64::total_cmp);
-        let (&least, &greatest) = (values.first()?, values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            1 => values[middle],
-            _ => (values[middle - 1] + values[middle]) / 2.0,
-        };
-        Some(Spread { median, least, greatest })
-    }
-
-    /// For tables of large counts.
-    pub fn thousands(self) -> String {
-        let Spread { median, least, greatest } = self;
-        format!("{:.0}k ({:.0}k-{:.0}k)", median / 1e3, least / 1e3, greatest / 1e3)
-    }
-
-    /// For tables of ratios.
-    pub fn ratio(self) -> String {
-        let Spread { median, least, greatest } = self;
-        format!("{median:.2} ({least:.2}-{greatest:.2})")
+impl Goal {
+    fn reached(&self, effect: Effect) -> bool {
+        let ratio = effect.mean + 1.0;
+        if self.what.more_is_better() { ratio >= self.wanted } else { ratio <= self.wanted }
     }
 }
 
+/// Targets that stand side by side, and the lunet that they are compared with.
+struct Group<'a> {
+    title: String,
+    base: String,
+    names: Vec<&'a str>,
+}
+
+// Writing to a String cannot fail, here and below.
 impl Report {
-    /// Puts it together.
-    pub fn new(
-        machine: Machine,
-        arguments: &Arguments,
-        idle: Vec<Idle>,
-        samples: Vec<Sample>,
-    ) -> Report {
-        let Arguments { rounds, seconds, size, .. } = *arguments;
-        Report { machine, rounds, seconds, volume_mib: size, idle, samples }
-    }
-
-    fn spread(
-        &self,
-        peer: &str,
-        medium: Medium,
-        load: &str,
-        measure: fn(&Sample) -> f64,
-    ) -> Option<Spread> {
-        let samples = self.samples.iter().filter(|sample| {
-            sample.peer == peer && sample.medium == medium.name() && sample.load == load
-        });
-        Spread::of(samples.map(measure).collect())
-    }
-
     /// The page.
     pub fn markdown(&self) -> String {
-        let m = &self.machine;
-        let mut page = format!("# Benchmark of {}\n\n", m.date);
-        // Writing to a String cannot fail, here and below.
-        let _ = write!(
-            page,
-            "{} (commit {}) against tgt {}, both on core {TARGET_CORE}; clients ({}, libiscsi {}) on core {CLIENT_CORE}.\n\
-             {}, {} cores, {} GiB, Linux {}, {}. Loopback TCP. Load average before: {}.\n\n\
-             {} interleaved rounds; iscsi-perf for {} s each; volumes of {} MiB, written once before. \
-             Medians, in brackets the least and the greatest.\n\
-             'tgt tuned' has segments of 256 KiB, bursts of 1 MiB and InitialR2T=No. \
-             '{BUSY}' waits up to {BUSY_POLL} for work before it sleeps.\n\n\
-             Written by `make bench`. The speed of a shared machine moves by a factor from hour to hour: only the ratios and the CPU \
-             time per GiB (user and system, all threads of the target) compare.\n",
-            m.lunet,
-            m.commit,
-            m.tgt,
-            m.qemu,
-            m.libiscsi,
-            m.cpu,
-            m.cores,
-            m.memory_gib,
-            m.kernel,
-            m.system,
-            m.load_average,
-            self.rounds,
-            self.seconds,
-            self.volume_mib,
-        );
+        let mut page = self.head();
         self.goals(&mut page);
-        for medium in Medium::ALL {
-            let _ = write!(page, "\n## Volume in {}\n", medium.name());
-            self.table(&mut page, medium, "operations per second", SPEED);
-            self.table(&mut page, medium, "MiB/s", |sample| sample.mib_per_second);
-            self.table(&mut page, medium, "mean latency, us", LATENCY);
-            self.table(&mut page, medium, "CPU seconds per GiB", CPU);
+        for group in self.groups() {
+            let _ = write!(page, "\n## {}\n", group.title);
+            self.figures(&mut page, &group);
+            self.ratios(&mut page, &group);
         }
+        self.verdicts(&mut page);
+        self.ceilings(&mut page);
         self.idle(&mut page);
+        self.facts(&mut page);
         page
     }
 
+    fn head(&self) -> String {
+        let About { date, lunet, commit, tgt, load_average } = &self.about;
+        let results = &self.results;
+        let seconds = results.workloads.first().map_or(0.0, |load| load.seconds);
+        format!(
+            "# Benchmark of {date}\n\n\
+             {lunet} (commit {commit}) against tgt {tgt}: servers on core {TARGET_CORE}, and `lunet bench` with lunet's own initiator on \
+             core {CLIENT_CORE}. Loopback TCP. Load average before: {load_average}. Other targets, if there are any, run where \
+             they run.\n\n\
+             {} interleaved rounds of {seconds} s for each load and target; volumes were filled before. Medians, in brackets 95 % \
+             confidence (of fewer than six rounds, the least and the greatest). Ratios are of pairs of runs in the same round. \
+             s/GiB: seconds of processor time, user and system, of all threads, for each GiB.\n\n\
+             Written by `make bench`, with [all runs]({date}.json) for `lunet bench compare` and [plots]({date}.html). The speed of a \
+             shared machine moves by a factor from hour to hour: compare ratios and processor time per GiB, and not the \
+             figures of two pages.\n",
+            results.rounds()
+        )
+    }
+
+    fn groups(&self) -> Vec<Group<'_>> {
+        let names = || self.results.targets.iter().map(|target| target.name.as_str());
+        let ours = |medium: Medium, name: &str| name.ends_with(&format!(", {}", medium.name()));
+        let mut all: Vec<Group<'_>> = Medium::ALL
+            .into_iter()
+            .map(|medium| Group {
+                title: format!("Volume in {}", medium.name()),
+                base: called(NAMES[0], medium),
+                names: names().filter(|name| ours(medium, name)).collect(),
+            })
+            .collect();
+        let base = called(NAMES[0], Medium::Memory);
+        let other = |name: &&str| Medium::ALL.into_iter().all(|medium| !ours(medium, name));
+        let names: Vec<&str> = names().filter(|name| *name == base || other(name)).collect();
+        if names.len() > 1 {
+            all.push(Group { title: "Other targets".to_owned(), base, names });
+        }
+        all
+    }
+
     fn goals(&self, page: &mut String) {
-        page.push_str("\n## Against the goals (volume in memory)\n\n| load | what | against | goal | measured |\n|---|---|---|---|---|\n");
+        page.push_str("\n## Against the goals (volume in memory)\n\n| load | what | lunet in parts of | goal | measured |\n|---|---|---|---|---|\n");
         for goal in &GOALS {
-            let of = |peer| self.spread(peer, Medium::Memory, goal.load, goal.measure);
-            let Some((ours, theirs)) = of(goal.lunet).zip(of(goal.against)) else { continue };
-            let ratio = ours.median / theirs.median;
-            let reached = if goal.at_least { ratio >= goal.wanted } else { ratio <= goal.wanted };
+            let [base, other] = [goal.against, goal.lunet].map(|name| called(name, Medium::Memory));
+            let found = interleaved(&self.results, goal.load, (&base, &other), goal.what);
+            let Some(found) = found else { continue };
+            let missed = found.effect.is_some_and(|effect| !goal.reached(effect));
             let _ = writeln!(
                 page,
-                "| {} | {} | {} | {} {} | {ratio:.2}{} |",
+                "| {} | {}{} | {} | {} {} | {}{} |",
                 goal.load,
-                goal.what,
+                goal.what.name(),
+                if goal.lunet == BUSY { ", busy polling" } else { "" },
                 goal.against,
-                if goal.at_least { "at least" } else { "at most" },
+                if goal.what.more_is_better() { "at least" } else { "at most" },
                 goal.wanted,
-                if reached { "" } else { " (missed)" },
+                found.words(),
+                if missed { " (missed)" } else { "" },
             );
         }
     }
 
-    fn table(&self, page: &mut String, medium: Medium, what: &str, measure: fn(&Sample) -> f64) {
-        let [lunet, stock, tuned] = NAMES;
+    fn figures(&self, page: &mut String, group: &Group<'_>) {
+        page.push_str("\n| load | target | MiB/s | IOPS | mean latency | 99 % | client s/GiB | server s/GiB |\n|---|---|---|---|---|---|---|---|\n");
+        for load in &self.results.workloads {
+            for name in &group.names {
+                let Some(one) = self.results.summary(name, &load.name) else { continue };
+                let _ = writeln!(
+                    page,
+                    "| {} | {name} | {} | {} | {} | {} | {} | {} |",
+                    load.name,
+                    spread(Some(one.mib_per_s), number),
+                    spread(Some(one.iops), iops),
+                    spread(one.latency_mean_us, time),
+                    spread(one.latency_p99_us, time),
+                    spread(one.client_cpu_s_per_gib, number),
+                    spread(one.server_cpu_s_per_gib, number),
+                );
+            }
+        }
+    }
+
+    fn ratios(&self, page: &mut String, group: &Group<'_>) {
         let _ = write!(
             page,
-            "\n| {what} | {lunet} | {stock} | {tuned} | {lunet}/{stock} | {lunet}/{tuned} |\n|---|---|---|---|---|---|\n"
+            "\n| load | {} in parts of | throughput | mean latency | server CPU per GiB | client CPU per GiB |\n|---|---|---|---|---|---|\n",
+            group.base
         );
-        for load in &LOADS {
-            let cells = NAMES.map(|peer| self.spread(peer, medium, load.name, measure));
-            let [Some(ours), Some(stock), Some(tuned)] = cells else { continue };
-            let _ = writeln!(
-                page,
-                "| {} | {} | {} | {} | {:.2} | {:.2} |",
-                load.name,
-                cell(ours),
-                cell(stock),
-                cell(tuned),
-                ours.median / stock.median,
-                ours.median / tuned.median
-            );
+        for load in &self.results.workloads {
+            for name in group.names.iter().filter(|name| **name != group.base) {
+                let ratio = |measure| {
+                    interleaved(&self.results, &load.name, (name, &group.base), measure)
+                        .map_or_else(|| "-".to_owned(), |found| found.words())
+                };
+                let _ = writeln!(
+                    page,
+                    "| {} | {name} | {} | {} | {} | {} |",
+                    load.name,
+                    ratio(Measure::Throughput),
+                    ratio(Measure::Latency),
+                    ratio(Measure::ServerCpu),
+                    ratio(Measure::ClientCpu),
+                );
+            }
         }
-        let busy = self.spread(BUSY, medium, DEPTH_ONE.name, measure);
-        let stock = self.spread(stock, medium, DEPTH_ONE.name, measure);
-        if let Some((busy, stock)) = busy.zip(stock) {
-            let ratio = busy.median / stock.median;
-            let name = DEPTH_ONE.name;
-            let _ = writeln!(page, "| {name}, {BUSY} | {} | | | {ratio:.2} | |", cell(busy));
+    }
+
+    fn verdicts(&self, page: &mut String) {
+        page.push_str("\n## What binds\n\n| load | target | |\n|---|---|---|\n");
+        for load in &self.results.workloads {
+            for verdict in self.results.verdicts.iter().filter(|one| one.workload == load.name) {
+                let _ =
+                    writeln!(page, "| {} | {} | {} |", load.name, verdict.target, verdict.sentence);
+            }
+        }
+    }
+
+    fn ceilings(&self, page: &mut String) {
+        page.push_str("\n## What each layer can carry\n\n| layer | ceiling | how it was got |\n|---|---|---|\n");
+        let mut told: Vec<(&str, &str)> = Vec::new();
+        for one in &self.results.ceilings {
+            // One layer may hold for several targets.
+            if told.contains(&(&one.name, &one.how)) {
+                continue;
+            }
+            told.push((&one.name, &one.how));
+            let (value, unit) = (number(one.value), one.unit.text());
+            let _ = writeln!(page, "| {} | {value} {unit} | {} |", one.name, one.how);
         }
     }
 
     fn idle(&self, page: &mut String) {
         page.push_str("\n## Idle sessions\n\n| target | sessions | CPU seconds in 10 s | resident before, KiB | resident per session, KiB | proportional, KiB |\n|---|---|---|---|---|---|\n");
-        for idle in &self.idle {
+        for idle in &self.idles {
             let _ = writeln!(
                 page,
                 "| {} | {} | {:.2} | {} | {:.1} | {:.1} |",
@@ -258,28 +224,139 @@ impl Report {
             );
         }
     }
+
+    fn facts(&self, page: &mut String) {
+        page.push_str("\n## How the servers ran\n\n| target | settings |\n|---|---|\n");
+        for (name, how) in &self.how {
+            let _ = writeln!(page, "| {name} | {how} |");
+        }
+        let _ = writeln!(
+            page,
+            "\n'{BUSY}' waits up to {BUSY_POLL} for work before it sleeps, and has its volume in memory only.\n\n## The machine\n\n| | | |\n|---|---|---|"
+        );
+        let sections = self.results.machines.iter().flat_map(|machine| &machine.sections);
+        for Section { title, facts } in sections {
+            for fact in facts {
+                let _ = writeln!(page, "| {title} | {} | {} |", fact.key, fact.value);
+            }
+        }
+        page.push_str("\n## The command\n\n```sh\n");
+        if let Some(command) = self.results.commands.first() {
+            let _ = writeln!(page, "{}", command.line);
+        }
+        page.push_str("```\n");
+        if !self.results.notes.is_empty() {
+            page.push_str("\n## Notes\n\n");
+        }
+        for note in &self.results.notes {
+            let _ = writeln!(page, "- {note}");
+        }
+    }
 }
 
-fn cell(spread: Spread) -> String {
-    let digits = match spread.median {
-        ..10.0 => 3,
-        ..1000.0 => 1,
-        _ => 0,
-    };
-    let Spread { median, least, greatest } = spread;
-    format!("{median:.digits$} ({least:.digits$}-{greatest:.digits$})")
+/// A figure with its interval.
+fn spread(estimate: Option<Estimate>, told: impl Fn(f64) -> String) -> String {
+    match estimate {
+        None => "-".to_owned(),
+        Some(one) if one.rounds == 1 => told(one.median),
+        Some(one) => format!("{} ({}-{})", told(one.median), told(one.low), told(one.high)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use lunet_bench::model::{Flow, Process, Role, Run, Target, TargetKind, Workload};
+    use lunet_bench::profiles::Profile;
+
     use super::*;
 
+    /// Six rounds of one load on these targets, so many MiB/s each.
+    fn results(load: &Workload, rates: &[(&str, f64)]) -> Results {
+        let target = |(name, _): &(&str, f64)| Target {
+            name: (*name).to_owned(),
+            kind: TargetKind::Iscsi,
+            location: "iscsi://host/iqn.x:y/0".to_owned(),
+            tool: "lunet".to_owned(),
+            data_digest: false,
+        };
+        let run = |round: u32, (name, rate): &(&str, f64)| {
+            let rate = rate * (1.0 + f64::from(round) / 100.0);
+            let bytes = (rate * f64::from(1 << 20)) as u64;
+            let flow = Flow { bytes, mib_per_s: rate, iops: rate * 256.0, ..Flow::default() };
+            let server = Process {
+                name: "server".to_owned(),
+                pid: 1,
+                role: Role::Server,
+                user_s: 0.5,
+                system_s: 0.5,
+                busiest_thread: 1.0,
+                waited: None,
+                voluntary_switches: 0,
+                involuntary_switches: 0,
+                quota_throttled: None,
+            };
+            let (target, workload) = ((*name).to_owned(), load.name.clone());
+            let processes = vec![server];
+            Run { round, target, workload, read: Some(flow), processes, ..Run::default() }
+        };
+        let mut results = Results {
+            targets: rates.iter().map(target).collect(),
+            workloads: vec![load.clone()],
+            runs: (1..=6).flat_map(|round| rates.iter().map(move |one| run(round, one))).collect(),
+            ..Results::default()
+        };
+        results.summarise();
+        results
+    }
+
     #[test]
-    fn medians() {
-        let spread =
-            |values: &[f64]| Spread::of(values.to_vec()).map(|s| (s.median, s.least, s.greatest));
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0)));
-        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]), Some((2.5, 1.0, 4.0)));
-        assert_eq!(spread(&[]), None);
+    fn the_loads_are_workloads_of_the_profile() {
+        let profile = Profile::named(super::super::PROFILE).expect("it is there");
+        for load in LOADS {
+            assert!(profile.workloads.iter().any(|one| one.name == load), "{load}");
+        }
+    }
+
+    #[test]
+    fn every_target_stands_with_its_medium_and_its_ratio() {
+        let profile = Profile::named(super::super::PROFILE).expect("it is there");
+        let load =
+            profile.workloads.iter().find(|load| load.name == LOADS[0]).expect("it is there");
+        let rates = [
+            ("lunet, memory", 400.0),
+            ("tgt, memory", 100.0),
+            ("lunet, file", 200.0),
+            ("tgt, file", 200.0),
+            ("other", 800.0),
+        ];
+        let about = About {
+            date: "2026-11-20".into(),
+            lunet: "lunet".into(),
+            commit: "c".into(),
+            tgt: "1".into(),
+            load_average: "0".into(),
+        };
+        let results = results(load, &rates);
+        let report = Report { about, how: Vec::new(), idles: Vec::new(), results };
+        let page = report.markdown();
+        let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words} in {page}"));
+        let name = LOADS[0];
+        let order = [
+            format!("| {name} | throughput | tgt | at least 3.3 | 4.00 times (4.00 to 4.00) |"),
+            "## Volume in memory".to_owned(),
+            format!(
+                "| {name} | tgt, memory | 4.00 times (4.00 to 4.00) | - | 0.25 times (0.25 to 0.25) | - |"
+            ),
+            "## Volume in file".to_owned(),
+            format!("| {name} | tgt, file | cannot be told from noise"),
+            "## Other targets".to_owned(),
+            format!("| {name} | other | 0.50 times"),
+        ];
+        let found: Vec<usize> = order.iter().map(|words| at(words)).collect();
+        assert!(found.is_sorted(), "{page}");
+        assert!(
+            page.contains("| tgt | at most 0.2 | 0.25 times (0.25 to 0.25) (missed) |"),
+            "{page}"
+        );
     }
 }
