@@ -20,6 +20,8 @@ enum Tool {
     Neighbour(bench::neighbour::Arguments),
     /// Compares lunet's initiator with libiscsi's iscsi-perf: reads per CPU second. Needs two cores.
     Initiator(bench::initiator::Arguments),
+    /// Compares what fio and lunet's initiator say of the same slow LUN. Needs two cores and /dev/fuse.
+    Agree(bench::agree::Arguments),
     /// Runs one load of lunet's initiator; `initiator` calls it.
     #[command(hide = true)]
     Load(bench::initiator::LoadArguments),
@@ -33,6 +35,7 @@ fn main() -> Result<()> {
         Tool::Compare(arguments) => bench::compare::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),
+        Tool::Agree(arguments) => bench::agree::run(&arguments),
         Tool::Load(arguments) => bench::initiator::load(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }

@@ -3,6 +3,7 @@
 //! This starts the servers on one core, lets the verb make the load on another one, and writes what it found under
 //! docs/benchmarks: the JSON and the page as `lunet bench` makes them, and a short page of tables.
 
+pub mod agree;
 pub mod compare;
 mod idle;
 pub mod initiator;
