@@ -13,13 +13,7 @@ pub(super) fn log_ms(workload: &Workload) -> u64 {
 
 /// Where, for all kinds of runs.
 fn place_args(workload: &Workload, place: &Place) -> Vec<String> {
-    let path = place.path().display();
-    let mut args = match place.kind() {
-        TargetKind::Directory => vec![format!("--directory={path}")],
-        // fio takes a colon for a separator of several files.
-        _ => vec![format!("--filename={}", path.to_string().replace(':', "\\:"))],
-    };
-    args.push(format!("--numjobs={}", workload.jobs));
+    let mut args = vec![place.argument(), format!("--numjobs={}", workload.jobs)];
     let shared = place.kind() != TargetKind::Directory;
     let jobs = u64::from(workload.jobs.max(1));
     match workload.size_bytes {
@@ -114,7 +108,14 @@ pub(super) fn layout(workload: &Workload, place: &Place) -> Vec<String> {
     let mut same = workload.clone();
     (same.pattern, same.rate_mib_per_s) = (Pattern::Sequential, None);
     let name = arguments(workload, place, Style::default(), None).swap_remove(0);
-    let mut args = vec![
+    let mut args = fill(name, place);
+    args.extend(place_args(&same, place));
+    args
+}
+
+/// Fills what is named behind these arguments.
+pub(super) fn fill(name: String, place: &Place) -> Vec<String> {
+    vec![
         name,
         "--rw=write".to_owned(),
         format!("--bs={}", 1 << 20),
@@ -124,9 +125,7 @@ pub(super) fn layout(workload: &Workload, place: &Place) -> Vec<String> {
         "--end_fsync=1".to_owned(),
         "--group_reporting".to_owned(),
         "--output-format=json".to_owned(),
-    ];
-    args.extend(place_args(&same, place));
-    args
+    ]
 }
 
 /// A line for a shell.

@@ -65,6 +65,10 @@ pub(super) fn watched(
     }
     let status = child.wait().map_err(|error| FioError::Failed(error.to_string()))?;
     let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    // Ctrl-C reaches fio as well, which then ends early and says nothing of it.
+    if stop.load(Ordering::Relaxed) {
+        return Err(FioError::Stopped);
+    }
     waited?;
     if status.success() {
         return Ok(out);

@@ -9,7 +9,7 @@ mod place;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::model::{self, Role, Run, Workload};
@@ -73,6 +73,26 @@ const LAYOUT: Duration = Duration::from_secs(30 * 60);
 pub fn version() -> Result<String, FioError> {
     let told = Command::new("fio").arg("--version").output().map_err(|_| FioError::Missing)?;
     Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
+}
+
+/// Runs fio once with arguments of the caller's own, for `seconds`. Only what fio itself measures is told.
+///
+/// # Errors
+/// See [`FioError`].
+pub fn measure(args: &[String], seconds: f64, stop: &AtomicBool) -> Result<Run, FioError> {
+    let limit = Duration::from_secs_f64(seconds) + GRACE;
+    let args = [args, &["--output-format=json".to_owned()]].concat();
+    parse::results(&child::run(&args, limit, stop, &mut |_| {})?)
+}
+
+/// Fills so many bytes of a file or device, so that no read finds a hole.
+///
+/// # Errors
+/// See [`FioError`].
+pub fn fill(place: &Place, bytes: u64, stop: &AtomicBool) -> Result<(), FioError> {
+    let mut args = args::fill("--name=fill".to_owned(), place);
+    args.extend([place.argument(), format!("--size={bytes}")]);
+    child::run(&args, LAYOUT, stop, &mut |_| {}).map(drop)
 }
 
 impl<'a> Fio<'a> {
@@ -166,10 +186,6 @@ impl<'a> Fio<'a> {
                 usage = usage.take().or_else(|| watch.take().map(Watch::finish))
             }
         })?;
-        // Ctrl-C reaches fio as well, which then ends early and says nothing of it.
-        if self.stop.load(Ordering::Relaxed) {
-            return Err(FioError::Stopped);
-        }
         let mut run = parse::results(&told)?;
         run.workload.clone_from(&workload.name);
         run.timeline = logs::timeline(logs.prefix(), args::log_ms(workload));

@@ -79,6 +79,16 @@ impl Place {
         &self.path
     }
 
+    /// What it is for fio.
+    pub fn argument(&self) -> String {
+        let path = self.path.display();
+        match self.kind {
+            TargetKind::Directory => format!("--directory={path}"),
+            // fio takes a colon for a separator of several files.
+            _ => format!("--filename={}", path.to_string().replace(':', "\\:")),
+        }
+    }
+
     /// What the caller named.
     pub fn named(&self) -> &Path {
         &self.named

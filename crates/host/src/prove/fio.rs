@@ -1,11 +1,11 @@
-//! Runs fio.
+//! Loads of fio, as `lunet bench` runs it. They go through the page cache where the workload does: what is tuned is the way
+//! there as well.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-use std::{fs, io::Read};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use lunet_bench::fio::{FioError, Place, fill, measure, version};
 
 use super::{Bench, ProveError};
 use crate::rules::Profile;
@@ -16,10 +16,11 @@ const FILE: &str = "lunet-prove.tmp";
 /// A load on a file or device.
 #[derive(Debug)]
 pub struct Fio<'a> {
-    file: PathBuf,
     args: Vec<String>,
-    made: bool,
+    seconds: f64,
     stop: &'a AtomicBool,
+    /// Takes the file away, if one was made.
+    _place: Place,
 }
 
 impl<'a> Fio<'a> {
@@ -39,18 +40,17 @@ impl<'a> Fio<'a> {
         let kind = fs::metadata(path)
             .map_err(|error| wrong(format!("{}: {error}", path.display())))?
             .file_type();
-        let made = kind.is_dir();
-        let file = if made { path.join(FILE) } else { path.to_owned() };
-        let version = Command::new("fio").arg("--version").stdin(Stdio::null()).output();
-        version.map_err(|_| wrong("there is no fio here: install it first".to_owned()))?;
-        if made && file.exists() {
+        version()?;
+        let file = if kind.is_dir() { path.join(FILE) } else { path.to_owned() };
+        if kind.is_dir() && file.exists() {
             return Err(wrong(format!("{} is there already: remove it", file.display())));
         }
-        let fio = Self { args: args(profile, &file, size, seconds, !made), file, made, stop };
-        if made {
-            fio.lay_out(size)?;
+        let place = Place::new(&file)?;
+        if place.made() {
+            fill(&place, size, stop)?;
         }
-        Ok(fio)
+        let args = args(profile, &place, size, seconds);
+        Ok(Self { args, seconds: seconds.into(), stop, _place: place })
     }
 
     /// What it does, in words.
@@ -63,89 +63,26 @@ impl<'a> Fio<'a> {
             (Profile::Mixed, false) => "random direct I/O of 16 KiB, 7 of 10 reads, 16 at a time",
         }
     }
-
-    /// Fills the file, so that reads find something.
-    fn lay_out(&self, size: u64) -> Result<(), ProveError> {
-        let args = [
-            "--name=fill".to_owned(),
-            format!("--filename={}", self.file.display()),
-            format!("--size={size}"),
-            "--rw=write".to_owned(),
-            "--bs=1M".to_owned(),
-            "--end_fsync=1".to_owned(),
-            "--refill_buffers".to_owned(),
-        ];
-        self.fio(&args).map(drop)
-    }
-
-    /// Runs it to its end, or until it is to stop.
-    fn fio(&self, args: &[String]) -> Result<String, ProveError> {
-        let wrong = |what: String| ProveError::Bench(format!("fio: {what}"));
-        let mut child = Command::new("fio")
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| wrong(error.to_string()))?;
-        let out = reader(child.stdout.take());
-        let err = reader(child.stderr.take());
-        let code = self.wait(&mut child)?;
-        let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
-        match code {
-            true => Ok(out),
-            false => {
-                let line = err.lines().chain(out.lines()).find(|line| !line.trim().is_empty());
-                Err(wrong(line.unwrap_or("it failed").trim().to_owned()))
-            }
-        }
-    }
-
-    fn wait(&self, child: &mut Child) -> Result<bool, ProveError> {
-        loop {
-            match child.try_wait() {
-                Ok(Some(status)) if !self.stop.load(Ordering::Relaxed) => {
-                    return Ok(status.success());
-                }
-                Ok(None) if !self.stop.load(Ordering::Relaxed) => {
-                    thread::sleep(Duration::from_millis(20));
-                }
-                _ => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Err(ProveError::Stopped);
-                }
-            }
-        }
-    }
 }
 
 impl Bench for Fio<'_> {
     fn run(&mut self) -> Result<f64, ProveError> {
-        let told = self.fio(&self.args)?;
-        rate(&told).ok_or_else(|| ProveError::Bench("fio says no bandwidth".to_owned()))
+        let run = measure(&self.args, self.seconds, self.stop)?;
+        Ok(run.mib_per_s() * f64::from(1 << 20))
     }
 }
 
-impl Drop for Fio<'_> {
-    fn drop(&mut self) {
-        if self.made {
-            let _ = fs::remove_file(&self.file);
+impl From<FioError> for ProveError {
+    fn from(error: FioError) -> Self {
+        match error {
+            FioError::Stopped => Self::Stopped,
+            error => Self::Bench(error.to_string()),
         }
     }
 }
 
-fn reader(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = String::new();
-        if let Some(mut pipe) = pipe {
-            let _ = pipe.read_to_string(&mut text);
-        }
-        text
-    })
-}
-
-fn args(profile: Profile, file: &Path, size: u64, seconds: u32, only_reads: bool) -> Vec<String> {
+fn args(profile: Profile, place: &Place, size: u64, seconds: u32) -> Vec<String> {
+    let only_reads = !place.made();
     let load: &[&str] = match (profile, only_reads) {
         (Profile::Throughput, _) => {
             &["--rw=read", "--bs=128k", "--ioengine=psync", "--invalidate=1"]
@@ -166,12 +103,8 @@ fn args(profile: Profile, file: &Path, size: u64, seconds: u32, only_reads: bool
             "--direct=1",
         ],
     };
-    let mut args = vec![
-        "--name=prove".to_owned(),
-        format!("--filename={}", file.display()),
-        format!("--runtime={seconds}"),
-        "--output-format=json".to_owned(),
-    ];
+    let mut args =
+        vec!["--name=prove".to_owned(), place.argument(), format!("--runtime={seconds}")];
     // What was read once is in the page cache: sequential reads end where the file does.
     if profile != Profile::Throughput {
         args.push("--time_based".to_owned());
@@ -184,26 +117,45 @@ fn args(profile: Profile, file: &Path, size: u64, seconds: u32, only_reads: bool
     args
 }
 
-/// Bytes per second, read and written. fio may say something before its JSON.
-fn rate(told: &str) -> Option<f64> {
-    let json = &told[told.find('{')?..];
-    let told: serde_json::Value = serde_json::from_str(json).ok()?;
-    let jobs = told["jobs"].as_array()?;
-    let of = |job: &serde_json::Value, way: &str| job[way]["bw_bytes"].as_f64();
-    let rates = jobs.iter().map(|job| Some(of(job, "read")? + of(job, "write")?));
-    rates.sum::<Option<f64>>().filter(|rate| *rate > 0.0)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::rate;
+    use super::*;
+
+    /// On a disk: in memory there is no direct I/O on older kernels.
+    fn scratch() -> tempfile::TempDir {
+        tempfile::Builder::new().prefix("prove").tempdir_in("/var/tmp").expect("a directory")
+    }
 
     #[test]
-    fn rates_are_read_and_write_together() {
-        let json =
-            "note: x\n{\"jobs\": [{\"read\": {\"bw_bytes\": 70}, \"write\": {\"bw_bytes\": 30}}]}";
-        assert_eq!(rate(json), Some(100.0));
-        assert_eq!(rate("{\"jobs\": []}"), None);
-        assert_eq!(rate("fio: no such file"), None);
+    fn loads_run_in_a_folder_and_leave_nothing() {
+        let (folder, stop) = (scratch(), AtomicBool::new(false));
+        for profile in [Profile::Throughput, Profile::Latency, Profile::Mixed] {
+            let mut fio =
+                Fio::new(profile, folder.path(), 4 << 20, 1, &stop).expect("there is room");
+            assert!(fio.run().expect("it runs") > 0.0);
+            let told = Fio::new(profile, folder.path(), 4 << 20, 1, &stop).map(drop);
+            assert!(
+                matches!(told, Err(ProveError::Bench(why)) if why.contains("is there already"))
+            );
+            drop(fio);
+            assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_only_read_and_a_stopped_run_says_so() {
+        let (folder, stop) = (scratch(), AtomicBool::new(false));
+        let path = folder.path().join("a: file");
+        fs::write(&path, vec![0x5a; 1 << 20]).expect("there is room");
+        for profile in [Profile::Latency, Profile::Mixed] {
+            let mut fio = Fio::new(profile, &path, 4 << 20, 1, &stop).expect("it is there");
+            assert!(fio.run().expect("it runs") > 0.0);
+        }
+        assert!(fs::read(&path).expect("it is there").iter().all(|byte| *byte == 0x5a));
+        let mut fio = Fio::new(Profile::Mixed, &path, 4 << 20, 60, &stop).expect("it is there");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(fio.run(), Err(ProveError::Stopped)));
+        drop(fio);
+        assert!(path.exists());
     }
 }
