@@ -79,6 +79,12 @@ impl Arena {
         self.0.mapping.len()
     }
 
+    /// All of its memory, to register it with a device: the first byte, and the length in bytes. It
+    /// stays mapped while a clone of the arena or one of its buffers lives.
+    pub fn span(&self) -> (NonNull<u8>, usize) {
+        (self.0.mapping.start(), self.0.mapping.len())
+    }
+
     /// The parts to register with io_uring, in order: address and length.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
         let total = self.total_bytes();
@@ -134,8 +140,9 @@ impl Buf {
     }
 
     /// The first byte. What it points to stays valid and in place until the buffer is dropped,
-    /// wherever the `Buf` itself is moved.
-    pub(crate) fn start(&self) -> NonNull<u8> {
+    /// wherever the `Buf` itself is moved. For devices and the kernel; the bytes themselves are to
+    /// be had by [`Deref`].
+    pub fn start(&self) -> NonNull<u8> {
         // SAFETY: the buddy allocator hands out pages of this mapping only.
         unsafe { self.shared.mapping.start().add(self.offset()) }
     }

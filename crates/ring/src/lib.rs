@@ -4,7 +4,7 @@
 //! io_uring is denied. Both batch: operations are queued without a system call, and one call
 //! submits all of them and waits. Nothing is allocated and nothing is locked per operation.
 //!
-//! This is the only crate with unsafe code. Its rules:
+//! Only this crate and `lunet-verbs` have unsafe code. The rules here:
 //! - An operation owns its buffers from the moment it is queued until the kernel reports its end.
 //!   They live in a slot that only that report frees.
 //! - What the kernel gets a pointer to is on the heap, in the arena or in a region, and is not

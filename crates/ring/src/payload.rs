@@ -60,8 +60,9 @@ impl Payload {
         }
     }
 
-    /// The first byte. Valid while the payload lives and is not changed, wherever it is moved.
-    pub(crate) fn start(&self) -> *const u8 {
+    /// The first byte. Valid while the payload lives and is not changed, wherever it is moved. For
+    /// devices and the kernel: other threads may write to a part of a memory volume.
+    pub fn start(&self) -> *const u8 {
         match self {
             Self::Buf(buf) => buf.start().as_ptr(),
             Self::Mapped(mapped) => mapped.start(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -83,6 +84,13 @@ impl Region {
             // SAFETY: `at` has checked the whole range.
             unsafe { fill_zero(start, len) };
         }
+    }
+
+    /// All of its memory, to register it with a device: the first byte, and the length in bytes,
+    /// whole pages. It stays mapped while the region lives. Only for devices and raw copies: other
+    /// threads may write there.
+    pub const fn span(&self) -> (NonNull<u8>, usize) {
+        (self.mapping.start(), self.mapping.len())
     }
 
     /// The address of a range.
