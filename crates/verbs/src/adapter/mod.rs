@@ -1,0 +1,179 @@
+//! What one thread has of one device: memory, completions, connections.
+
+mod connect;
+mod endpoint;
+mod poll;
+mod queue;
+mod receive;
+mod work;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lunet_ring::{Arena, Region};
+
+use crate::ffi::IbvWc;
+use crate::memory::{Domain, Registration};
+use crate::slots::{Key, Slots};
+use crate::{Completion, Device, Error, Exposed, RemoteAccess};
+
+pub use connect::{NotOpened, Path};
+pub use work::{HEAD_MAX, NotQueued, Pieces, Remote, Why};
+
+use endpoint::Endpoint;
+use queue::CompletionQueue;
+use receive::{Receive, SharedQueue};
+use work::{ENDPOINT_GENERATIONS, RECEIVE_GENERATIONS};
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 64;
+
+/// The measures of an [`Adapter`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterConfig {
+    /// Completions that may wait to be polled: at least the sum of all queues of all endpoints.
+    pub completions: u32,
+    /// Receives of the queue that all endpoints share; `None` for a queue of each one's own. Without
+    /// effect if the device has no shared queues.
+    pub shared_receives: Option<u32>,
+    /// Which of the device's interrupts tells of completions, modulo how many it has: one for each
+    /// thread, best.
+    pub interrupt: u32,
+}
+
+/// The measures of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// Sends, writes and reads in flight.
+    pub sends: u32,
+    /// Receives in flight; without effect with a shared queue.
+    pub receives: u32,
+}
+
+/// Names an endpoint of one adapter. A number that was closed is never valid again, for the next
+/// 32768 endpoints at the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EndpointId(pub(crate) Key);
+
+/// What one thread has of one device. Its descriptor ([`AsFd`]) is readable when there are
+/// completions after [`arm`](Self::arm).
+///
+/// Work is queued without a system call, and handed over by [`flush`](Self::flush). Each ends in one
+/// [`Completion`], but for sends and writes that asked for none and succeeded.
+pub struct Adapter {
+    // In the order in which they are let go.
+    endpoints: Slots<Endpoint>,
+    shared: Option<SharedQueue>,
+    queue: CompletionQueue,
+    receives: Slots<Receive>,
+    memory: Vec<Registration>,
+    by_number: HashMap<u32, EndpointId>,
+    /// Ends of work that the device refused to take.
+    refused: Vec<Completion>,
+    batch: Box<[IbvWc; BATCH]>,
+    /// Endpoints for which something was queued since the last flush.
+    dirty: Vec<Key>,
+    arena: Arena,
+    domain: Rc<Domain>,
+}
+
+impl Adapter {
+    /// Opens a device for the calling thread, and registers the arena's memory with it.
+    ///
+    /// # Errors
+    /// [`Error::LockedMemory`] if the process may not lock so much; [`Error::Limit`] if the device
+    /// has less than what is asked for.
+    pub fn open(device: &Device, arena: &Arena, config: &AdapterConfig) -> Result<Self, Error> {
+        let limits = device.limits();
+        let over = |what, wanted, limit| {
+            let device = device.name().to_string();
+            Err(Error::Limit { device, what, wanted, limit })
+        };
+        if config.completions > limits.completions {
+            return over("completions", config.completions.into(), limits.completions.into());
+        }
+        let bytes = arena.total_bytes() as u64;
+        if bytes > limits.registration {
+            return over("bytes of memory in one registration", bytes, limits.registration);
+        }
+        let domain = Domain::new(device)?;
+        let memory = vec![Registration::arena(&domain, arena)?];
+        let mut queue = CompletionQueue::new(device, config.completions, config.interrupt)?;
+        let mut receives = Slots::new(RECEIVE_GENERATIONS);
+        let shared = match config.shared_receives {
+            Some(depth) if limits.shared_receives > 0 => {
+                let depth = depth.clamp(1, limits.shared_receives);
+                if !queue.take(depth) {
+                    return over("completions left", depth.into(), queue.free().into());
+                }
+                receives.reserve(depth as usize);
+                Some(SharedQueue::new(&domain, depth)?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            endpoints: Slots::new(ENDPOINT_GENERATIONS),
+            shared,
+            queue,
+            receives,
+            memory,
+            by_number: HashMap::new(),
+            refused: Vec::new(),
+            batch: Box::new([IbvWc::default(); BATCH]),
+            dirty: Vec::new(),
+            arena: arena.clone(),
+            domain,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.domain.device()
+    }
+
+    /// How many endpoints there are.
+    pub const fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Registers a memory volume, so that its parts can be sent and written to a peer without a copy.
+    /// All of its pages are taken and locked.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn register(&mut self, region: &Arc<Region>) -> Result<(), Error> {
+        if !self.memory.iter().any(|registration| registration.is_of(region)) {
+            self.memory.push(Registration::source(&self.domain, region)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the registration of a memory volume. Work on it that is in flight fails.
+    pub fn unregister(&mut self, region: &Arc<Region>) {
+        self.memory.retain(|registration| !registration.is_of(region));
+    }
+
+    /// Lets peers of this adapter's connections reach a region, if they are told its key.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn expose(&self, region: &Arc<Region>, access: RemoteAccess) -> Result<Exposed, Error> {
+        Exposed::new(&self.domain, region, access)
+    }
+}
+
+impl AsFd for Adapter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, endpoints) = (self.device().name(), self.endpoints.len());
+        f.debug_struct("Adapter").field("device", &device).field("endpoints", &endpoints).finish()
+    }
+}

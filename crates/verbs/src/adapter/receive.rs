@@ -1,0 +1,293 @@
+//! Receives: their memory, lists of them, and the queue that connections share.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+
+use lunet_ring::Buf;
+
+use super::work::WorkId;
+use super::{Adapter, EndpointId, NotQueued, Why};
+use crate::ffi::{IbvRecvWr, IbvSge, IbvSrq, IbvSrqInitAttr};
+use crate::memory::{Domain, Registration};
+use crate::slots::{Key, Slots};
+use crate::{Completion, Error, Operation, Status};
+
+/// A receive in flight.
+pub(super) struct Receive {
+    pub(super) token: u64,
+    pub(super) buf: Buf,
+    /// The endpoint whose queue it is in; `None` for the shared queue.
+    pub(super) owner: Option<Key>,
+}
+
+/// Receives that wait to be handed over, as a list.
+pub(super) struct ReceiveList {
+    work: Vec<IbvRecvWr>,
+    pieces: Vec<IbvSge>,
+    depth: u32,
+    /// In flight or waiting here.
+    pub(super) held: u32,
+}
+
+impl ReceiveList {
+    pub(super) fn new(depth: u32) -> Self {
+        let room = depth as usize;
+        let (work, pieces) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        Self { work, pieces, depth, held: 0 }
+    }
+
+    pub(super) const fn is_full(&self) -> bool {
+        self.held >= self.depth
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.work.is_empty()
+    }
+
+    fn push(&mut self, number: u64, piece: IbvSge) {
+        self.pieces.push(piece);
+        let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
+        self.work.push(IbvRecvWr { wr_id: number, next, sg_list, num_sge: 1 });
+        self.held += 1;
+    }
+
+    /// Hands the list over in one call. What was refused comes back: an error number, and the
+    /// numbers of the work.
+    pub(super) fn post(
+        &mut self,
+        call: impl FnOnce(*mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int,
+    ) -> Option<(i32, Vec<u64>)> {
+        let (count, first) = (self.work.len(), self.work.as_mut_ptr());
+        for (i, work) in self.work.iter_mut().enumerate() {
+            work.sg_list = &raw mut self.pieces[i];
+            // The address only: nothing is read through it here.
+            work.next = if i + 1 < count { first.wrapping_add(i + 1) } else { ptr::null_mut() };
+        }
+        let mut bad = ptr::null_mut();
+        let rc = if count > 0 { call(first, &mut bad) } else { 0 };
+        let refused = (rc != 0).then(|| {
+            let from = first_refused(first, bad, count);
+            (rc, self.work[from..].iter().map(|work| work.wr_id).collect())
+        });
+        self.work.clear();
+        self.pieces.clear();
+        refused
+    }
+}
+
+/// From which place on a list was refused. If the answer makes no sense, nothing was: then the memory
+/// of all of it is kept until the queue ends.
+pub(super) fn first_refused<T>(first: *const T, bad: *const T, count: usize) -> usize {
+    let distance = (bad as usize).wrapping_sub(first as usize);
+    let place = distance / size_of::<T>();
+    if distance % size_of::<T>() == 0 { place.min(count) } else { count }
+}
+
+/// Receives that all endpoints take from.
+pub(super) struct SharedQueue {
+    raw: NonNull<IbvSrq>,
+    pub(super) list: ReceiveList,
+    domain: Rc<Domain>,
+}
+
+impl SharedQueue {
+    pub(super) fn new(domain: &Rc<Domain>, depth: u32) -> Result<Self, Error> {
+        let context = ptr::null_mut();
+        let mut attr =
+            IbvSrqInitAttr { srq_context: context, max_wr: depth, max_sge: 1, srq_limit: 0 };
+        // SAFETY: the domain is alive; the attributes are read during the call.
+        let raw =
+            unsafe { (domain.device().library().verbs.ibv_create_srq)(domain.raw(), &mut attr) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Self { raw, list: ReceiveList::new(depth), domain: Rc::clone(domain) }),
+            None => Err(Error::last("making a shared RDMA receive queue")),
+        }
+    }
+
+    pub(super) const fn raw(&self) -> *mut IbvSrq {
+        self.raw.as_ptr()
+    }
+
+    fn post(&mut self) -> Option<(i32, Vec<u64>)> {
+        let raw = self.raw();
+        self.list.post(|first, bad| {
+            // SAFETY: the queue is alive; list and pieces are read during the call. The memory they
+            // name is that of buffers in `Adapter::receives`, which stay there until the device has
+            // reported their end or the queue is gone.
+            unsafe {
+                let post = (*(*raw).context).ops.post_srq_recv;
+                post.map_or(libc::EOPNOTSUPP, |post| post(raw, first, bad))
+            }
+        })
+    }
+
+    /// Ends the queue. False if the device did not let go of it.
+    pub(super) fn destroy(self) -> bool {
+        // SAFETY: no endpoint is left that takes from it.
+        unsafe { (self.domain.device().library().verbs.ibv_destroy_srq)(self.raw()) == 0 }
+    }
+}
+
+/// Puts a buffer among the receives in flight, and into a list.
+fn queue(
+    receives: &mut Slots<Receive>,
+    list: &mut ReceiveList,
+    memory: &[Registration],
+    receive: Receive,
+) -> Result<(), Box<NotQueued<Buf>>> {
+    let refuse = |why, back| Err(Box::new(NotQueued { why, back }));
+    if list.is_full() {
+        return refuse(Why::Full, receive.buf);
+    }
+    let (address, len) = (receive.buf.start().as_ptr() as u64, receive.buf.len());
+    let Ok(length) = u32::try_from(len) else { return refuse(Why::TooLong, receive.buf) };
+    let Some(lkey) = memory.iter().find_map(|m| m.key_for(address, len as u64)) else {
+        return refuse(Why::NotRegistered, receive.buf);
+    };
+    let key = receives.insert(receive);
+    list.push(WorkId::Receive(key).to_number(), IbvSge { addr: address, length, lkey });
+    Ok(())
+}
+
+impl Adapter {
+    /// True if endpoints take their receives from one queue.
+    pub const fn has_shared_receives(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Receives in the shared queue: in flight, or queued and not flushed. A connection that ends in
+    /// the middle of a message may keep one until the adapter goes.
+    pub fn shared_receives(&self) -> u32 {
+        self.shared.as_ref().map_or(0, |shared| shared.list.held)
+    }
+
+    /// Queues a receive of one message into the whole of a buffer, for one endpoint. Ends in a
+    /// [`Completion`].
+    ///
+    /// # Errors
+    /// [`NotQueued`], with the buffer.
+    pub fn queue_receive(
+        &mut self,
+        id: EndpointId,
+        buf: Buf,
+        token: u64,
+    ) -> Result<(), Box<NotQueued<Buf>>> {
+        let endpoint = self.endpoints.get_mut(id.0).filter(|endpoint| !endpoint.broken);
+        let Some((was_clean, list)) =
+            endpoint.and_then(|endpoint| Some((!endpoint.is_dirty(), endpoint.receives.as_mut()?)))
+        else {
+            return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
+        };
+        let receive = Receive { token, buf, owner: Some(id.0) };
+        queue(&mut self.receives, list, &self.memory, receive)?;
+        if was_clean {
+            self.dirty.push(id.0);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive for whichever endpoint the next message comes to.
+    ///
+    /// # Errors
+    /// [`NotQueued`], with the buffer; [`Why::Ended`] if there is no shared queue.
+    pub fn queue_shared_receive(
+        &mut self,
+        buf: Buf,
+        token: u64,
+    ) -> Result<(), Box<NotQueued<Buf>>> {
+        let Some(shared) = &mut self.shared else {
+            return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
+        };
+        let receive = Receive { token, buf, owner: None };
+        queue(&mut self.receives, &mut shared.list, &self.memory, receive)
+    }
+
+    /// Hands the shared queue's receives over.
+    pub(super) fn flush_shared(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        let Some((errno, numbers)) = shared.post() else { return };
+        shared.list.held -= numbers.len() as u32;
+        // Nobody waits for them: whoever keeps the queue filled sees that it is not.
+        let _ = errno;
+        for number in numbers {
+            if let WorkId::Receive(key) = WorkId::from_number(number) {
+                self.receives.remove(key);
+            }
+        }
+    }
+
+    /// Hands an endpoint's receives over.
+    pub(super) fn flush_receives(&mut self, key: Key) {
+        let Some(endpoint) = self.endpoints.get_mut(key) else { return };
+        let Some((errno, numbers)) = endpoint.post_receives() else { return };
+        for number in numbers {
+            let WorkId::Receive(place) = WorkId::from_number(number) else { continue };
+            let Some(receive) = self.receives.remove(place) else { continue };
+            self.refused.push(Completion {
+                endpoint: EndpointId(key),
+                token: receive.token,
+                operation: Operation::Receive,
+                status: Status::NotPosted(errno),
+                bytes: 0,
+                invalidated: None,
+                buf: Some(receive.buf),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(count: u64) -> ReceiveList {
+        let mut list = ReceiveList::new(8);
+        for number in 0..count {
+            list.push(number, IbvSge { addr: number, length: 1, lkey: 2 });
+        }
+        list
+    }
+
+    #[test]
+    fn a_list_is_linked_in_order_and_handed_over_once() {
+        let mut list = list(3);
+        let mut seen = Vec::new();
+        let refused = list.post(|mut work, _| {
+            while !work.is_null() {
+                // SAFETY: the list is alive during the call, and each of its pieces.
+                let (this, piece) = unsafe { (*work, *(*work).sg_list) };
+                seen.push((this.wr_id, piece.addr, this.num_sge));
+                work = this.next;
+            }
+            0
+        });
+        assert_eq!((seen, refused), (vec![(0, 0, 1), (1, 1, 1), (2, 2, 1)], None));
+        assert_eq!((list.held, list.is_empty()), (3, true));
+        assert_eq!(list.post(|_, _| unreachable!("nothing to hand over")), None);
+    }
+
+    #[test]
+    fn what_is_refused_comes_back() {
+        let mut list = list(4);
+        let refused = list.post(|first, bad| {
+            // SAFETY: the list has four entries, and the place for the answer is alive.
+            unsafe { *bad = first.add(2) };
+            libc::ENOMEM
+        });
+        assert_eq!(refused, Some((libc::ENOMEM, vec![2, 3])));
+    }
+
+    #[test]
+    fn an_answer_without_sense_keeps_the_memory() {
+        for answer in [ptr::null_mut(), ptr::dangling_mut::<IbvRecvWr>()] {
+            let mut list = list(2);
+            let refused = list.post(|_, bad| {
+                // SAFETY: the place for the answer is alive.
+                unsafe { *bad = answer };
+                libc::EINVAL
+            });
+            assert_eq!(refused, Some((libc::EINVAL, vec![])));
+        }
+    }
+}

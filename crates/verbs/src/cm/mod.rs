@@ -1,0 +1,14 @@
+//! Connections: rdma_cm.
+
+mod address;
+mod channel;
+mod event;
+mod id;
+
+pub use channel::EventChannel;
+pub use event::{CmEvent, CmEventKind};
+pub use id::{CmId, ConnParams};
+
+/// The most private data that any message carries, in bytes. A connect request over IP has room for
+/// 56, an accept for 196, a reject for 148.
+pub const PRIVATE_MAX: usize = 255;
