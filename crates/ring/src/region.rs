@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::mapping::{Mapping, PAGE};
 
@@ -19,6 +19,8 @@ const DISCARD_FROM: usize = 64 << 10;
 pub struct Region {
     mapping: Mapping,
     len: u64,
+    /// True once a device knows the pages. Held while some go back to the kernel.
+    pinned: RwLock<bool>,
 }
 
 impl Region {
@@ -28,7 +30,7 @@ impl Region {
     /// ENOMEM if the address space is too small or overcommit is forbidden.
     pub fn new(len: u64) -> io::Result<Self> {
         let size = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Self { mapping: Mapping::new(size)?, len })
+        Ok(Self { mapping: Mapping::new(size)?, len, pinned: RwLock::new(false) })
     }
 
     /// Length in bytes.
@@ -63,7 +65,15 @@ impl Region {
         unsafe { copy(from.as_ptr(), to, from.len()) };
     }
 
-    /// Makes a range read as zeroes. The whole pages of a long range go back to the kernel.
+    /// From now on the pages stay where they are: a device that was told of them (RDMA) goes on to use
+    /// them, although the kernel would give the program others after [`zero`](Self::zero).
+    pub fn pin(&self) {
+        // Nothing panics while it holds the lock.
+        *self.pinned.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Makes a range read as zeroes. The whole pages of a long range go back to the kernel, unless the
+    /// region is [pinned](Self::pin).
     ///
     /// # Panics
     /// If the range does not lie in the region.
@@ -72,7 +82,7 @@ impl Region {
         let (off, len) = (off as usize, len as usize);
         let first = off.next_multiple_of(PAGE);
         let last = (off + len) / PAGE * PAGE;
-        if last >= first + DISCARD_FROM && self.mapping.discard(first, last - first) {
+        if last >= first + DISCARD_FROM && self.give_back(first, last - first) {
             let (head, tail) = (first - off, off + len - last);
             // SAFETY: `head` and `tail` are the parts of the checked range in front of `first`
             // and behind `last`. See `copy` for other threads.
@@ -84,6 +94,12 @@ impl Region {
             // SAFETY: `at` has checked the whole range.
             unsafe { fill_zero(start, len) };
         }
+    }
+
+    /// Gives whole pages back to the kernel. False if it did not.
+    fn give_back(&self, off: usize, len: usize) -> bool {
+        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
+        !*pinned && self.mapping.discard(off, len)
     }
 
     /// All of its memory, to register it with a device: the first byte, and the length in bytes,
@@ -245,6 +261,17 @@ mod tests {
         assert_eq!(resident(&region), LEN / 4096);
         region.zero(0, LEN as u64);
         assert_eq!(resident(&region), 0);
+    }
+
+    #[test]
+    fn a_pinned_region_keeps_its_pages() {
+        const LEN: usize = 1 << 20;
+        let region = Region::new(LEN as u64).expect("a small mapping");
+        region.write(0, &vec![1; LEN]);
+        region.pin();
+        region.zero(0, LEN as u64);
+        assert_eq!(resident(&region), LEN / 4096);
+        assert_eq!(all(&region, 0, LEN), vec![0; LEN]);
     }
 
     fn resident(region: &Region) -> usize {

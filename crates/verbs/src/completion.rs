@@ -36,7 +36,8 @@ pub enum Status {
     BadResponse,
     /// The peer's message hit memory that it may not write.
     LocalAccess,
-    /// The peer's device took the request for invalid: most often its buffer is too short.
+    /// A request that the receiving device took for invalid: its buffer is too short, or the key cannot be
+    /// invalidated. Both ends may see this.
     RemoteInvalidRequest,
     /// The peer's key or address is wrong, or does not allow this.
     RemoteAccess,
@@ -91,7 +92,8 @@ impl fmt::Display for Status {
             Self::BadResponse => "the peer's device answered nonsense",
             Self::LocalAccess => "the peer wrote where it may not",
             Self::RemoteInvalidRequest => {
-                "the peer's device took the request for invalid: its buffer may be too short"
+                "the receiving device took the request for invalid: its buffer is too short, or the key \
+                 cannot be invalidated"
             }
             Self::RemoteAccess => "the peer's key or address is wrong, or does not allow this",
             Self::RemoteOperation => "the peer's device failed",

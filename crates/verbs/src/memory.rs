@@ -75,6 +75,7 @@ impl Registration {
     /// Registers a region: no reference into one exists, so anybody may write to it at any time.
     fn region(domain: &Rc<Domain>, region: &Arc<Region>, access: c_int) -> Result<Self, Error> {
         let keep = Keep::Region(Arc::clone(region));
+        region.pin();
         // SAFETY: the region's memory stays mapped as long as the region, and see above.
         unsafe { Self::new(domain, region.span(), keep, access) }
     }
