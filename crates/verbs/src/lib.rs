@@ -25,6 +25,8 @@ mod cm;
 mod completion;
 mod device;
 mod error;
+#[cfg(test)]
+mod fake;
 mod ffi;
 mod library;
 mod memory;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::endpoint::{Endpoint, Parts};
 use super::receive::ReceiveList;
-use super::work::{ENDPOINTS, HEAD_MAX, RECEIVE_GENERATIONS, SGES};
+use super::work::{ENDPOINTS, HEAD_MAX, INLINE, RECEIVE_GENERATIONS, SGES};
 use super::{Adapter, EndpointConfig, EndpointId};
 use crate::Error;
 use crate::cm::{CmId, ConnParams};
@@ -136,7 +136,7 @@ impl Adapter {
         let queue = self.queue.raw();
         let mut error = Error::Ended;
         // A device that has no room for heads in its queue refuses to be asked.
-        for inline in [HEAD_MAX as u32, 0] {
+        for inline in [INLINE, 0] {
             let mut attr = IbvQpInitAttr {
                 qp_context: ptr::null_mut(),
                 send_cq: queue,

@@ -5,6 +5,8 @@ mod endpoint;
 mod poll;
 mod queue;
 mod receive;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::collections::HashMap;

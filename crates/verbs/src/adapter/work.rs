@@ -8,9 +8,13 @@ use lunet_ring::Payload;
 
 use crate::slots::Key;
 
-/// The longest head of a send, in bytes: an iSER header of 28, a basic header segment of 48, and
-/// what else may stand in front of data.
-pub const HEAD_MAX: usize = 128;
+/// The longest head of a send, in bytes: an iSER header of 28, a basic header segment of 48, and the
+/// 128 bytes of data that Linux takes with it.
+pub const HEAD_MAX: usize = 256;
+
+/// Sends of at most so many bytes are copied into the queue itself, if the device can: a response
+/// without sense data fits.
+pub(super) const INLINE: u32 = 128;
 
 /// Pieces of memory in one work request, its head among them.
 pub(super) const SGES: usize = 4;

@@ -21,6 +21,19 @@ macro_rules! table {
         }
 
         impl $table {
+            /// Functions that must not be called: a test puts those in their place that may.
+            #[cfg(test)]
+            pub(crate) fn absent() -> Self {
+                Self {
+                    $($name: {
+                        unsafe extern "C" fn absent($(_: $arg),*) $(-> $result)? {
+                            unreachable!("{} was called", stringify!($name))
+                        }
+                        absent
+                    },)*
+                }
+            }
+
             /// Looks all functions up.
             ///
             /// # Safety

@@ -1,0 +1,308 @@
+//! An adapter over a device that is none ([`crate::fake`]).
+
+use lunet_ring::{Arena, Buf, Payload};
+
+use super::work::INLINE;
+use super::*;
+use crate::fake::{self, Posted, says};
+use crate::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND_WITH_INV};
+use crate::{Library, Operation, Status};
+
+const REMOTE: Remote = Remote { address: 4096, key: 99 };
+
+struct Bench {
+    adapter: Adapter,
+    arena: Arena,
+    library: Arc<Library>,
+}
+
+impl Bench {
+    fn new(shared_receives: Option<u32>) -> Self {
+        let (library, device) = fake::device();
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let config = AdapterConfig { completions: 32, shared_receives, interrupt: 4 };
+        let adapter = Adapter::open(&device, &arena, &config).expect("the device has enough");
+        Self { adapter, arena, library }
+    }
+
+    fn endpoint(&mut self, sends: u32) -> EndpointId {
+        let config = EndpointConfig { sends, receives: 4 };
+        self.adapter.open_endpoint(fake::id(&self.library), config).expect("room for it")
+    }
+
+    fn buf(&self, len: usize) -> Buf {
+        self.arena.alloc(len).expect("room")
+    }
+
+    fn write(&mut self, id: EndpointId, token: u64, report: bool) -> Result<(), Why> {
+        let data = whole(self.buf(8192));
+        self.adapter.queue_write(id, data, REMOTE, (token, report)).map_err(|e| e.why)
+    }
+
+    fn polled(&mut self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        assert!(!self.adapter.poll(&mut completions).expect("the device is well"), "no more");
+        completions
+    }
+
+    fn held(&self) -> usize {
+        self.arena.total_bytes() - self.arena.free_bytes()
+    }
+}
+
+fn whole(buf: Buf) -> Pieces {
+    let len = buf.len();
+    [(Payload::from(buf), 0..len)].into_iter().collect()
+}
+
+/// The last list that was handed over.
+fn last_list() -> Vec<Posted> {
+    fake::with(|s| s.sends.last().cloned().expect("a list"))
+}
+
+#[test]
+fn work_is_handed_over_as_one_list() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(16);
+    bench.write(id, 1, false).expect("room");
+    let data = [(Payload::from(bench.buf(4096)), 100..1100)].into_iter().collect();
+    bench.adapter.queue_send(id, &[7; 76], data, Some(5), (2, true)).expect("room");
+    bench.adapter.queue_send(id, &[7; 76], Pieces::new(), None, (3, false)).expect("room");
+    let into = bench.buf(4096);
+    bench.adapter.queue_read(id, into, 512..4096, REMOTE, 4).expect("room");
+    assert!(fake::with(|s| s.sends.is_empty()), "nothing before the flush");
+    bench.adapter.flush();
+    bench.adapter.flush();
+    assert_eq!(fake::with(|s| s.sends.len()), 1, "one call");
+    let list = last_list();
+    let seen: Vec<_> =
+        list.iter().map(|p| (p.opcode, p.flags, p.lengths.as_slice(), p.key)).collect();
+    assert_eq!(
+        seen,
+        [
+            (WR_RDMA_WRITE, 0, [8192].as_slice(), 99),
+            (WR_SEND_WITH_INV, SEND_SIGNALED, &[76, 1000], 5),
+            (2, SEND_INLINE, &[76], 0),
+            (WR_RDMA_READ, SEND_SIGNALED, &[3584], 99),
+        ]
+    );
+}
+
+#[test]
+fn work_ends_in_order_and_what_is_silent_ends_with_the_next() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(16);
+    let idle = bench.held();
+    bench.write(id, 1, false).expect("room");
+    bench.write(id, 2, true).expect("room");
+    let into = bench.buf(4096);
+    bench.adapter.queue_read(id, into, 0..4096, REMOTE, 3).expect("room");
+    bench.adapter.flush();
+    let list = last_list();
+    fake::with(|s| s.completions.push_back(says(list[1].number, 0)));
+    let done = bench.polled();
+    assert_eq!((done.len(), done[0].token, done[0].operation), (1, 2, Operation::Write));
+    assert_eq!(bench.held(), idle + 4096, "both writes are free, the read is not");
+    fake::with(|s| s.completions.push_back(says(list[2].number, 10)));
+    let failed = bench.polled();
+    assert_eq!((failed[0].token, failed[0].status, failed[0].bytes), (3, Status::RemoteAccess, 0));
+    assert!(failed[0].buf.is_some(), "its buffer comes back");
+    assert_eq!(bench.adapter.in_flight(id), (0, 0));
+}
+
+#[test]
+fn work_that_asks_for_no_report_cannot_fill_the_queue_for_ever() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    let idle = bench.held();
+    for round in 0..50 {
+        while bench.write(id, round, false).is_ok() {}
+        assert_eq!(bench.write(id, round, false), Err(Why::Full));
+        bench.adapter.flush();
+        // The device speaks of those only that have a signal.
+        let signaled: Vec<u64> = last_list()
+            .iter()
+            .filter(|posted| posted.flags & SEND_SIGNALED != 0)
+            .map(|posted| posted.number)
+            .collect();
+        assert!(!signaled.is_empty(), "round {round}");
+        fake::with(|s| s.completions.extend(signaled.iter().map(|n| says(*n, 0))));
+        assert!(bench.polled().is_empty(), "nobody asked");
+        assert!(bench.adapter.room(id) > 0, "round {round}");
+    }
+    bench.adapter.close(id);
+    assert_eq!(bench.held(), idle - 4096, "with the heads' buffer of one page");
+}
+
+#[test]
+fn what_the_device_refuses_comes_back_and_the_rest_stays() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(16);
+    let idle = bench.held();
+    bench.write(id, 1, true).expect("room");
+    bench.write(id, 2, false).expect("room");
+    let into = bench.buf(4096);
+    bench.adapter.queue_read(id, into, 0..4096, REMOTE, 3).expect("room");
+    fake::with(|s| s.takes = Some(1));
+    bench.adapter.flush();
+    let refused = bench.polled();
+    let tokens: Vec<u64> = refused.iter().map(|c| c.token).collect();
+    assert_eq!(tokens, [2, 3], "in order, and the silent one too");
+    assert!(refused.iter().all(|c| c.status == Status::NotPosted(libc::ENOMEM)));
+    assert!(refused[1].buf.is_some(), "the read's buffer");
+    assert_eq!(bench.write(id, 4, true), Err(Why::Ended), "nothing more on this endpoint");
+    drop(refused);
+    assert_eq!(bench.held(), idle + 8192, "the device has the first one");
+    let number = last_list()[0].number;
+    fake::with(|s| s.completions.push_back(says(number, 5)));
+    let flushed = bench.polled();
+    assert_eq!((flushed[0].token, flushed[0].status), (1, Status::Flushed));
+    assert_eq!(bench.held(), idle);
+}
+
+#[test]
+fn completions_of_endpoints_that_are_gone_hit_nobody() {
+    let mut bench = Bench::new(None);
+    let old = bench.endpoint(4);
+    bench.write(old, 1, true).expect("room");
+    let buf = bench.buf(4096);
+    bench.adapter.queue_receive(old, buf, 2).expect("room");
+    bench.adapter.flush();
+    let number = last_list()[0].number;
+    let receive = fake::with(|s| s.receives[0][0]);
+    bench.adapter.close(old);
+    let new = bench.endpoint(4);
+    assert_eq!((new.0.index, new == old), (old.0.index, false), "at the same place");
+    bench.write(new, 3, true).expect("room");
+    let buf = bench.buf(4096);
+    bench.adapter.queue_receive(new, buf, 4).expect("room");
+    bench.adapter.flush();
+    fake::with(|s| s.completions.extend([says(number, 0), says(receive, 0)]));
+    assert!(bench.polled().is_empty());
+    assert_eq!(bench.adapter.in_flight(new), (1, 1));
+    assert_eq!(bench.write(old, 5, true), Err(Why::Ended));
+}
+
+#[test]
+fn numbers_that_were_never_posted_free_nothing() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    bench.write(id, 1, true).expect("room");
+    bench.adapter.flush();
+    let number = last_list()[0].number;
+    // Queued, and not handed over.
+    bench.write(id, 2, true).expect("room");
+    fake::with(|s| {
+        s.completions.extend([1, 2, 3, u64::MAX - number].map(|d| says(number.wrapping_add(d), 0)))
+    });
+    assert!(bench.polled().is_empty());
+    assert_eq!(bench.adapter.in_flight(id).0, 2);
+}
+
+#[test]
+fn a_queue_pair_that_does_not_go_keeps_its_memory() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    bench.write(id, 1, true).expect("room");
+    let buf = bench.buf(4096);
+    bench.adapter.queue_receive(id, buf, 2).expect("room");
+    bench.adapter.flush();
+    let held = bench.held();
+    fake::with(|s| s.holds_on = true);
+    bench.adapter.close(id);
+    let Bench { adapter, arena, .. } = bench;
+    drop(adapter);
+    assert_eq!(arena.total_bytes() - arena.free_bytes(), held, "the device may still write there");
+}
+
+#[test]
+fn a_shared_queue_knows_whose_message_came() {
+    let mut bench = Bench::new(Some(8));
+    let [a, b] = [bench.endpoint(4), bench.endpoint(4)];
+    for token in 0..8 {
+        let buf = bench.buf(4096);
+        bench.adapter.queue_shared_receive(buf, token).expect("room");
+    }
+    let buf = bench.buf(4096);
+    let full = bench.adapter.queue_shared_receive(buf, 8).expect_err("it is full");
+    let other = bench.adapter.queue_receive(a, full.back, 9).expect_err("it has none of its own");
+    assert_eq!((full.why, other.why), (Why::Full, Why::Ended));
+    bench.adapter.flush();
+    let numbers = fake::with(|s| s.receives[0].clone());
+    assert_eq!(numbers.len(), 8);
+    let gone = 77;
+    for (number, qp_num) in [(numbers[3], 2), (numbers[0], 1), (numbers[1], gone)] {
+        fake::with(|s| s.completions.push_back(IbvWc { qp_num, ..says(number, 0) }));
+    }
+    let seen: Vec<_> = bench.polled().iter().map(|c| (c.endpoint, c.token, c.bytes)).collect();
+    assert_eq!(seen, [(b, 3, 5), (a, 0, 5)], "and the third is dropped");
+    assert_eq!(bench.adapter.shared_receives(), 5);
+}
+
+#[test]
+fn completions_never_outgrow_their_queue() {
+    let mut bench = Bench::new(None);
+    let first = bench.endpoint(12);
+    let _second = bench.endpoint(12);
+    let config = EndpointConfig { sends: 12, receives: 4 };
+    let id = fake::id(&bench.library);
+    let refused = bench.adapter.open_endpoint(id, config).expect_err("32 places are taken");
+    assert!(matches!(refused.error, Error::Limit { wanted: 16, limit: 0, .. }), "{refused:?}");
+    bench.adapter.close(first);
+    // Its last completions may be in the queue still.
+    let refused = bench.adapter.open_endpoint(refused.id, config).expect_err("not yet");
+    bench.polled();
+    bench.adapter.open_endpoint(refused.id, config).expect("the queue was empty");
+}
+
+#[test]
+fn a_device_that_copies_nothing_into_its_queue_is_asked_again() {
+    fake::with(|s| s.no_inline = true);
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    bench.adapter.queue_send(id, &[1; 48], Pieces::new(), None, (1, true)).expect("room");
+    bench.adapter.flush();
+    assert_eq!(last_list()[0].flags, SEND_SIGNALED);
+}
+
+#[test]
+fn long_sends_and_wrong_memory_are_told_apart() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    let none = Pieces::new();
+    let send = |bench: &mut Bench, head: &[u8], data| {
+        bench.adapter.queue_send(id, head, data, None, (1, true)).map_err(|e| e.why)
+    };
+    assert_eq!(send(&mut bench, &[0; HEAD_MAX + 1], none), Err(Why::TooLong));
+    let beyond = [(Payload::from(bench.buf(100)), 50..101)].into_iter().collect();
+    assert_eq!(send(&mut bench, &[], beyond), Err(Why::NotRegistered));
+    let plain = [(Payload::from(vec![1, 2, 3]), 0..3)].into_iter().collect();
+    assert_eq!(send(&mut bench, &[], plain), Err(Why::NotRegistered));
+    let region = Arc::new(Region::new(8192).expect("a small mapping"));
+    let part = || lunet_ring::RegionRef::new(Arc::clone(&region)).map(0..8192);
+    let mapped = || [(Payload::from(part()), 0..8192)].into_iter().collect();
+    assert_eq!(send(&mut bench, &[], mapped()), Err(Why::NotRegistered));
+    bench.adapter.register(&region).expect("memory");
+    bench.adapter.register(&region).expect("once is enough");
+    assert_eq!(fake::with(|s| s.alive[1]), 2);
+    assert_eq!(send(&mut bench, &[0; INLINE as usize], mapped()), Ok(()));
+    bench.adapter.unregister(&region);
+    assert_eq!(send(&mut bench, &[], mapped()), Err(Why::NotRegistered));
+}
+
+#[test]
+fn nothing_stays_of_an_adapter() {
+    let mut bench = Bench::new(Some(8));
+    let id = bench.endpoint(4);
+    bench.write(id, 1, true).expect("room");
+    let buf = bench.buf(4096);
+    bench.adapter.queue_shared_receive(buf, 2).expect("room");
+    bench.adapter.flush();
+    bench.adapter.arm().expect("the device is well");
+    assert_eq!(fake::with(|s| (s.armed, s.alive)), (1, [1; 9]));
+    let Bench { adapter, arena, library } = bench;
+    drop(adapter);
+    assert_eq!(arena.free_bytes(), arena.total_bytes());
+    assert_eq!(fake::with(|s| s.alive), [0; 9]);
+    drop(library);
+}
