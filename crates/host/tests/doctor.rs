@@ -2,6 +2,8 @@
 //!
 //! A fault is one change to a healthy machine (`faults/*.toml`). `LUNET_BLESS=1` writes the table in docs/doctor.md anew.
 
+mod captured;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
@@ -13,16 +15,14 @@ use lunet_host::facts::facts;
 use lunet_host::source::{Command, Source, Tree};
 use serde::Deserialize;
 
-/// Machines in which there is nothing to find. `recipe` is the machine before anybody cared for it.
-const HEALTHY: &[&str] = &[
-    "truenas-23.10",
-    "truenas-24.10",
-    "truenas-25.10",
-    "proxmox",
-    "debian-lio",
-    "initiator-connectx3",
-    "vm-virtio",
-];
+use self::captured::{here, hold, machines, tree};
+
+/// The machine before anybody cared for it; in all others there is nothing to find.
+const RECIPE: &str = "recipe";
+
+fn healthy() -> Vec<String> {
+    machines().into_iter().filter(|name| name != RECIPE).collect()
+}
 
 /// A change to a healthy machine.
 #[derive(Deserialize)]
@@ -50,14 +50,6 @@ struct Faults {
     fault: Vec<Fault>,
 }
 
-fn here(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn machine(name: &str) -> Tree {
-    Tree::open(&here("tests/machines").join(name)).unwrap_or_else(|error| panic!("{error}"))
-}
-
 fn checks() -> Checks {
     Checks::embedded().unwrap_or_else(|error| panic!("{error}"))
 }
@@ -82,7 +74,7 @@ fn faults() -> Vec<Fault> {
 
 /// The machine with the fault.
 fn planted(fault: &Fault) -> Result<Tree, String> {
-    let mut tree = machine(&fault.machine);
+    let mut tree = tree(&fault.machine);
     let has = |text: &str, from: &str| match text.contains(from) {
         true => Ok(()),
         false => Err(format!("there is no {from:?} in {text}")),
@@ -114,8 +106,8 @@ fn planted(fault: &Fault) -> Result<Tree, String> {
 #[test]
 fn healthy_machines_are_healthy() {
     let checks = checks();
-    for name in HEALTHY {
-        let report = report(&machine(name), &checks);
+    for name in healthy() {
+        let report = report(&tree(&name), &checks);
         assert!(report.findings.is_empty(), "{name}: {:#?}", report.findings);
         assert_eq!(report.exit_code(), 0, "{name}");
         // Silence is no health: most of what was looked at was seen.
@@ -190,39 +182,17 @@ fn the_page_has_every_fault() {
         "{} checks, {} planted faults, {} healthy machines.\n",
         checks.len(),
         faults().len(),
-        HEALTHY.len()
+        healthy().len()
     );
-    let path = here("../../docs/doctor.md");
-    let page = fs::read_to_string(&path).unwrap();
-    let (start, end) = ("<!-- written by crates/host/tests/doctor.rs -->\n", "<!-- end -->\n");
-    let (before, rest) = page.split_once(start).expect("the page has the mark");
-    let (held, after) = rest.split_once(end).expect("the page has the end mark");
-    let now = format!("{count}\n{table}");
-    if std::env::var_os("LUNET_BLESS").is_some() {
-        fs::write(&path, format!("{before}{start}{now}{end}{after}")).unwrap();
-    } else {
-        for (held, now) in held.lines().zip(now.lines()) {
-            assert_eq!(held, now, "docs/doctor.md: LUNET_BLESS=1 writes it anew");
-        }
-        assert_eq!(held.len(), now.len(), "docs/doctor.md: LUNET_BLESS=1 writes it anew");
-    }
+    let marks = ("<!-- written by crates/host/tests/doctor.rs -->\n", "<!-- end -->\n");
+    hold("../../docs/doctor.md", Some(marks), &format!("{count}\n{table}"));
 }
 
 /// docs/ceilings.md shows the sum for the recipe's machine.
 #[test]
 fn the_page_has_the_sum() {
-    let ceilings = ceilings::ceilings(&facts(&machine("recipe")), None);
-    let path = here("../../docs/ceilings.md");
-    let page = fs::read_to_string(&path).unwrap();
-    let (start, end) = ("```text\n", "```\n");
-    let (before, rest) = page.split_once(start).expect("the page has a block");
-    let (held, after) = rest.split_once(end).expect("the block ends");
-    let now = ceilings::page(&ceilings);
-    if std::env::var_os("LUNET_BLESS").is_some() {
-        fs::write(&path, format!("{before}{start}{now}{end}{after}")).unwrap();
-    } else {
-        assert_eq!(held, now, "docs/ceilings.md: LUNET_BLESS=1 writes it anew");
-    }
+    let ceilings = ceilings::ceilings(&facts(&tree(RECIPE)), None);
+    hold("../../docs/ceilings.md", Some(("```text\n", "```\n")), &ceilings::page(&ceilings));
 }
 
 #[test]

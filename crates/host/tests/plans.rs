@@ -1,9 +1,10 @@
 //! Plans of the captured machines. `LUNET_BLESS=1 cargo test -p lunet-host --test plans` writes the
 //! held plans anew: read the difference before you commit it.
 
+mod captured;
+
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
 
 use lunet_host::capture::capture;
 use lunet_host::facts::facts;
@@ -11,35 +12,12 @@ use lunet_host::plan::{Plan, Verdict, plan, write};
 use lunet_host::rules::{Choice, Loader, Profile, Rules};
 use lunet_host::source::Tree;
 
-fn directory(machine: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/machines").join(machine)
-}
-
-fn machines() -> Vec<String> {
-    let all = fs::read_dir(directory("")).unwrap();
-    let mut names: Vec<String> =
-        all.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert!(names.len() >= 7, "{names:?}");
-    names
-}
+use self::captured::{hold, machines, tree};
 
 fn planned(machine: &str, rules: &Rules, profile: Profile) -> Plan {
-    let tree = Tree::open(&directory(machine)).unwrap_or_else(|error| panic!("{error}"));
+    let tree = tree(machine);
     plan(&tree, &facts(&tree), rules, profile, &Choice::default())
         .unwrap_or_else(|error| panic!("{machine}: {error}"))
-}
-
-/// The text must be that of the file.
-fn held(path: PathBuf, found: &str) {
-    if std::env::var_os("LUNET_BLESS").is_some() {
-        fs::write(&path, found).unwrap();
-    }
-    let held = fs::read_to_string(&path).unwrap_or_default();
-    for (number, (held, found)) in (1..).zip(held.lines().zip(found.lines())) {
-        assert_eq!(held, found, "{}, line {number}", path.display());
-    }
-    assert_eq!(held.len(), found.len(), "{} has another end", path.display());
 }
 
 /// The lines of the recipe, each with the verdict of this machine's facts.
@@ -71,7 +49,7 @@ fn the_plan_of_the_recipes_machine_judges_every_line_of_the_recipe() {
     let rules = Loader::own().unwrap();
     let plan = planned("recipe", &rules, Profile::Throughput);
     let text = format!("{}\n{}", recipe(&plan), write(&plan, true));
-    held(directory("recipe").join("plan-throughput.txt"), &text);
+    hold("tests/machines/recipe/plan-throughput.txt", None, &text);
     let lines = rules.all().iter().flat_map(|rule| &rule.recipe);
     for line in lines {
         assert!(plan.items.iter().any(|item| item.recipe.contains(line)), "no word of {line}");
@@ -88,7 +66,7 @@ fn a_captured_tree_has_the_same_plans() {
     fs::write(folder.path().join("own.toml"), own).unwrap();
     let rules = Loader::default().with_own().unwrap().with_folder(folder.path()).unwrap().finish();
     for machine in machines() {
-        let mut tree = Tree::open(&directory(&machine)).unwrap();
+        let mut tree = tree(&machine);
         tree.overlay("/proc/sys/vm/tested: 1\n").unwrap();
         let (captured, _) = capture(&tree, &rules).unwrap();
         let captured = Tree::parse(&captured.to_text()).unwrap();
@@ -119,5 +97,5 @@ fn every_machine_has_a_plan_for_every_profile() {
             }
         }
     }
-    held(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/plans.txt"), &table);
+    hold("tests/plans.txt", None, &table);
 }
