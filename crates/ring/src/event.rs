@@ -19,6 +19,10 @@ pub struct SocketId(pub(crate) crate::slots::Key);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId(pub(crate) crate::slots::Key);
 
+/// Names a watched descriptor of one event loop. A number that was let go is never valid again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WatchId(pub(crate) crate::slots::Key);
+
 /// How the peer's system has taken in what was sent to it, whether or not anybody there reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
@@ -136,6 +140,12 @@ pub enum Event {
         /// Bytes moved (0 for the operations without data), or why not. ECANCELED after
         /// [`Ring::cancel`](crate::Ring::cancel), if that came in time.
         result: Result<usize, i32>,
+    },
+    /// A [watched](crate::Ring::watch) descriptor is readable, has an error, or its other end is gone:
+    /// to be read until there is nothing more, and then watched again.
+    Readable {
+        /// The watch's token.
+        token: Token,
     },
     /// A [`Waker`](crate::Waker) was used, once or many times since the last such event.
     Woken,

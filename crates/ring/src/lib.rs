@@ -32,7 +32,7 @@ mod waker;
 pub use arena::{Account, Arena, Buf, MAX_BUF};
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
-pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token};
+pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token, WatchId};
 pub use payload::Payload;
 pub use region::{Mapped, Region, RegionRef};
 pub use ring::Ring;

@@ -15,7 +15,7 @@ use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
     Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, RxBufs, SocketId,
-    Token, TxChain, Waker,
+    Token, TxChain, Waker, WatchId,
 };
 
 enum Inner {
@@ -144,6 +144,27 @@ impl Ring {
     /// the socket is gone or not one of TCP.
     pub fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
         driver!(self, d => d.socket_fd(id)).and_then(sys::delivery)
+    }
+
+    /// Watches a descriptor that others read: one that tells of something outside of this event loop. Once
+    /// it is readable there is one [`Event::Readable`], and none after it until
+    /// [`watch_again`](Self::watch_again). A duplicate of the reader's descriptor serves.
+    ///
+    /// # Errors
+    /// The kernel cannot watch it (epoll: a plain file), or has no memory.
+    pub fn watch(&mut self, fd: OwnedFd, token: Token) -> io::Result<WatchId> {
+        driver!(self, d => d.watch(fd, token))
+    }
+
+    /// Asks for the next [`Event::Readable`] of a watched descriptor: at once, if it is readable still.
+    pub fn watch_again(&mut self, id: WatchId) {
+        driver!(self, d => d.watch_again(id));
+    }
+
+    /// Lets go of a watched descriptor and closes it. An event of it may come in the batch at hand, and
+    /// none later.
+    pub fn unwatch(&mut self, id: WatchId) {
+        driver!(self, d => d.unwatch(id));
     }
 
     /// Makes a file or a block device known. It stays open until it is removed, or as long as the

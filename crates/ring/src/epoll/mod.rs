@@ -4,6 +4,7 @@
 mod accept;
 mod disk;
 mod socket;
+mod watch;
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,6 +16,7 @@ use slab::Slab;
 use self::accept::Listener;
 use self::disk::{Disk, OpenFile};
 use self::socket::{Attempt, Socket};
+use self::watch::Watch;
 use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
@@ -31,6 +33,7 @@ enum Kind {
     Listener,
     Waker,
     Disks,
+    Watch,
 }
 
 impl Kind {
@@ -90,6 +93,7 @@ pub(crate) struct Epoll {
     poll: Poll,
     sockets: Slots<Socket>,
     listeners: Slots<Listener>,
+    watches: Slots<Watch>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
     /// Operations on sockets to be tried by the next wait.
@@ -122,6 +126,7 @@ impl Epoll {
             poll,
             sockets: Slots::new(),
             listeners: Slots::new(),
+            watches: Slots::new(),
             files: Slots::new(),
             disks: Slab::with_capacity(bound),
             attempts: Vec::with_capacity(bound),
@@ -202,6 +207,7 @@ impl Epoll {
                 k if k == Kind::Socket as u8 => self.socket_ready(index, what as i32, events),
                 k if k == Kind::Listener as u8 => self.accept(index, events),
                 k if k == Kind::Disks as u8 => self.disks_done(events),
+                k if k == Kind::Watch as u8 => self.watch_ready(index, events),
                 _ => {
                     self.waker.event().clear();
                     self.waker.rearm();

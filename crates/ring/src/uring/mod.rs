@@ -6,6 +6,7 @@ mod helpers;
 mod queue;
 mod setup;
 mod socket;
+mod watch;
 
 use std::io;
 use std::mem;
@@ -20,6 +21,7 @@ use self::disk::{Disk, OpenFile};
 use self::helpers::Helpers;
 use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
+use self::watch::Watch;
 use crate::slots::Slots;
 use crate::{Arena, Config, Counters, Event, Waker};
 
@@ -27,6 +29,7 @@ pub(crate) struct Uring {
     queue: Queue,
     sockets: Slots<Socket>,
     listeners: Slots<Listener>,
+    watches: Slots<Watch>,
     files: Slots<OpenFile>,
     disks: Slab<Disk>,
     /// Made for the first operation that needs them.
@@ -60,6 +63,7 @@ impl Uring {
             queue: Queue::new(setup.ring, setup.taskrun_flag),
             sockets: Slots::new(),
             listeners: Slots::new(),
+            watches: Slots::new(),
             files: Slots::new(),
             disks: Slab::with_capacity(config.entries as usize),
             helpers: None,
@@ -197,6 +201,7 @@ impl Uring {
                 }
                 Some((Kind::Accept, index)) => self.accept_done(index, result, done.flags, events),
                 Some((Kind::Wake, _)) => self.woken(events),
+                Some((Kind::Watch, index)) => self.watch_done(index, events),
                 Some((Kind::Helpers, _)) => self.helpers_done(events),
                 Some((Kind::Cancel, _)) | None => {}
             }
@@ -221,6 +226,7 @@ impl Drop for Uring {
         self.ending = true;
         self.stop_accepting();
         self.close_all_sockets();
+        self.end_all_watches();
         self.cancel_all_disks();
         self.queue.push_cancel(Kind::Wake.user_data(0));
         if self.helpers.is_some() {

@@ -28,6 +28,7 @@ pub(super) enum Kind {
     Wake,
     Cancel,
     Helpers,
+    Watch,
 }
 
 impl Kind {
@@ -44,6 +45,7 @@ impl Kind {
             5 => Self::Wake,
             6 => Self::Cancel,
             7 => Self::Helpers,
+            8 => Self::Watch,
             _ => return None,
         };
         Some((kind, user_data as u32))
