@@ -121,12 +121,12 @@ impl Fabric {
     }
 
     /// Puts what the initiator sends onto the wire.
-    pub fn from_initiator(&mut self, sends: impl Iterator<Item = Vec<u8>>) {
+    pub fn initiator_sends(&mut self, sends: impl Iterator<Item = Vec<u8>>) {
         self.to_target.extend(sends);
     }
 
     /// Puts what the target sends and writes onto the wire.
-    pub fn from_target(&mut self, effects: impl Iterator<Item = Effect>) {
+    pub fn target_does(&mut self, effects: impl Iterator<Item = Effect>) {
         self.to_initiator.extend(effects);
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_iscsi::initiator::{
-    Command, Data, Error, Event, LoginInfo, Options, Outcome, Tag, Unsolicited,
+    Command, Data, Error, Event, LoginInfo, Options, Outcome, RdmaOffer, Tag, Unsolicited,
 };
 use lunet_iscsi::pdu::{
     AsyncEvent, LoginStatus, LogoutReason, LogoutResponse, TaskAttribute, TmfFunction, TmfResponse,
@@ -17,6 +17,12 @@ use crate::world::{InitiatorEvent, World};
 
 fn world() -> World {
     World::connected(base_initiator(), target::Options::default(), 7)
+}
+
+/// A world over the stream, and one over RDMA.
+fn worlds() -> [World; 2] {
+    let rdma = Options { rdma: Some(RdmaOffer::default()), ..base_initiator() };
+    [world(), World::connected(rdma, target::Options::default(), 7)]
 }
 
 fn submit(world: &mut World, lun: u64, op: u8, data: Data<Vec<u8>, Rc<[u8]>>) -> Tag {
@@ -151,48 +157,58 @@ fn discovery_shows_all_targets_however_many() {
 
 #[test]
 fn a_normal_session_may_ask_for_its_own_target() {
-    let mut world = world();
-    for name in [TARGET, "iqn.2026-11.local.lunet:other"] {
-        world.place.portals.push((name.to_string(), "192.0.2.1:3260".to_string(), 1));
+    for mut world in worlds() {
+        for name in [TARGET, "iqn.2026-11.local.lunet:other"] {
+            world.place.portals.push((name.to_string(), "192.0.2.1:3260".to_string(), 1));
+        }
+        world.initiator.send_targets("", &mut world.sent).expect("accepted");
+        let events = events(&mut world);
+        let [Event::Targets { targets, .. }] = &events[..] else { panic!("{events:?}") };
+        let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
+        assert_eq!(names, [TARGET]);
     }
-    world.initiator.send_targets("", &mut world.sent).expect("accepted");
-    let events = events(&mut world);
-    let [Event::Targets { targets, .. }] = &events[..] else { panic!("{events:?}") };
-    let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
-    assert_eq!(names, [TARGET]);
 }
 
 #[test]
 fn a_logout_ends_both_ends() {
-    let mut world = world();
-    world.initiator.logout(LogoutReason::CloseSession, world.now, &mut world.sent).expect("sent");
-    let response = Ok(LogoutResponse::Closed);
-    let expected = Event::LoggedOut { response, time2wait: 2, time2retain: 0 };
-    assert_eq!(events(&mut world), [expected]);
-    assert_eq!(world.disk.closed, Some(CloseReason::LoggedOut));
-    assert!(world.initiator.is_over() && world.target.is_closed());
+    for mut world in worlds() {
+        world
+            .initiator
+            .logout(LogoutReason::CloseSession, world.now, &mut world.sent)
+            .expect("sent");
+        let response = Ok(LogoutResponse::Closed);
+        let expected = Event::LoggedOut { response, time2wait: 2, time2retain: 0 };
+        assert_eq!(events(&mut world), [expected]);
+        assert_eq!(world.disk.closed, Some(CloseReason::LoggedOut));
+        assert!(world.initiator.is_over() && world.target.is_closed());
+    }
 }
 
 #[test]
 fn the_target_may_ask_for_a_logout() {
-    let mut world = world();
-    world.target.request_logout(world.now, Duration::from_secs(5), &mut world.answers);
-    let asked = events(&mut world);
-    let [Event::Async(notice)] = &asked[..] else { panic!("unexpected {asked:?}") };
-    assert_eq!((notice.event, notice.parameters[2]), (Some(AsyncEvent::LogoutRequest), 5));
-    world.initiator.logout(LogoutReason::CloseSession, world.now, &mut world.sent).expect("sent");
-    assert!(matches!(events(&mut world)[..], [Event::LoggedOut { .. }]));
-    assert_eq!(world.disk.closed, Some(CloseReason::LoggedOut));
+    for mut world in worlds() {
+        world.target.request_logout(world.now, Duration::from_secs(5), &mut world.answers);
+        let asked = events(&mut world);
+        let [Event::Async(notice)] = &asked[..] else { panic!("unexpected {asked:?}") };
+        assert_eq!((notice.event, notice.parameters[2]), (Some(AsyncEvent::LogoutRequest), 5));
+        world
+            .initiator
+            .logout(LogoutReason::CloseSession, world.now, &mut world.sent)
+            .expect("sent");
+        assert!(matches!(events(&mut world)[..], [Event::LoggedOut { .. }]));
+        assert_eq!(world.disk.closed, Some(CloseReason::LoggedOut));
+    }
 }
 
 #[test]
 fn a_logout_that_does_not_come_is_not_waited_for() {
-    let mut world = world();
-    world.target.request_logout(world.now, Duration::from_secs(5), &mut world.answers);
-    world.pass(Duration::from_millis(4900));
-    assert_eq!(world.disk.closed, None);
-    world.pass(Duration::from_millis(200));
-    assert_eq!(world.disk.closed, Some(CloseReason::LogoutTimeout));
+    for mut world in worlds() {
+        world.target.request_logout(world.now, Duration::from_secs(5), &mut world.answers);
+        world.pass(Duration::from_millis(4900));
+        assert_eq!(world.disk.closed, None);
+        world.pass(Duration::from_millis(200));
+        assert_eq!(world.disk.closed, Some(CloseReason::LogoutTimeout));
+    }
 }
 
 #[test]
@@ -214,18 +230,19 @@ fn a_silent_initiator_is_pinged_and_given_up() {
 
 #[test]
 fn a_silent_target_is_given_up() {
-    let mut world = world();
-    let tag = submit(&mut world, 0, NOTHING, Data::None);
-    let end = world.now + Duration::from_secs(60);
-    while world.now < end && !world.initiator.is_over() {
-        world.now += Duration::from_secs(1);
-        world.timeouts();
+    for mut world in worlds() {
+        let tag = submit(&mut world, 0, NOTHING, Data::None);
+        let end = world.now + Duration::from_secs(60);
+        while world.now < end && !world.initiator.is_over() {
+            world.now += Duration::from_secs(1);
+            world.timeouts();
+        }
+        let events = std::mem::take(&mut world.events);
+        let [Event::Finished(finished), Event::Failed(Error::PingTimeout)] = &events[..] else {
+            panic!("unexpected {events:?}")
+        };
+        assert_eq!((finished.tag, &finished.outcome), (tag, &Outcome::Lost));
     }
-    let events = std::mem::take(&mut world.events);
-    let [Event::Finished(finished), Event::Failed(Error::PingTimeout)] = &events[..] else {
-        panic!("unexpected {events:?}")
-    };
-    assert_eq!((finished.tag, &finished.outcome), (tag, &Outcome::Lost));
 }
 
 #[test]
@@ -241,45 +258,49 @@ fn a_login_that_stops_half_way_is_given_up() {
 
 #[test]
 fn pings_carry_data_there_and_back() {
-    let mut world = world();
-    let tag = world.initiator.ping(b"are you there?", &mut world.sent).expect("sent");
-    assert_eq!(events(&mut world), [Event::Pong { tag, intact: true }]);
-    assert_eq!(world.target.counters().pings_in, 1);
+    for mut world in worlds() {
+        let tag = world.initiator.ping(b"are you there?", &mut world.sent).expect("sent");
+        assert_eq!(events(&mut world), [Event::Pong { tag, intact: true }]);
+        assert_eq!(world.target.counters().pings_in, 1);
+    }
 }
 
 #[test]
 fn an_abort_is_answered_while_the_disk_stalls() {
-    let mut world = world();
-    world.disk.stalled = true;
-    let read = submit(&mut world, 0, READ, Data::Read(vec![0; 4096]));
-    let other = submit(&mut world, 0, NOTHING, Data::None);
-    assert!(events(&mut world).is_empty());
-    manage(&mut world, TmfFunction::AbortTask, 0, Some(read));
-    assert_eq!(managed(&mut world), (vec![read], Some(Ok(TmfResponse::Complete))));
-    world.disk.stalled = false;
-    world.pass(Duration::from_secs(3));
-    let events = events(&mut world);
-    let [Event::Finished(finished)] = &events[..] else { panic!("unexpected {events:?}") };
-    assert_eq!(finished.tag, other);
+    for mut world in worlds() {
+        world.disk.stalled = true;
+        let read = submit(&mut world, 0, READ, Data::Read(vec![0; 4096]));
+        let other = submit(&mut world, 0, NOTHING, Data::None);
+        assert!(events(&mut world).is_empty());
+        manage(&mut world, TmfFunction::AbortTask, 0, Some(read));
+        assert_eq!(managed(&mut world), (vec![read], Some(Ok(TmfResponse::Complete))));
+        world.disk.stalled = false;
+        world.pass(Duration::from_secs(3));
+        let events = events(&mut world);
+        let [Event::Finished(finished)] = &events[..] else { panic!("unexpected {events:?}") };
+        assert_eq!(finished.tag, other);
+    }
 }
 
 #[test]
 fn a_write_whose_data_is_awaited_can_be_aborted() {
     let unsolicited = Unsolicited::Nothing;
-    let options = Options { unsolicited, ..base_initiator() };
-    let mut world = World::connected(options, target::Options::default(), 7);
-    let before = world.disk.bytes.clone();
-    let write = submit(&mut world, 0, WRITE, Data::Write(vec![1; 60_000].into()));
-    // The R2T is on its way when the abort is sent; its Data-Out arrives behind the abort.
-    world.flush();
-    manage(&mut world, TmfFunction::AbortTask, 0, Some(write));
-    let (aborted, answer) = managed(&mut world);
-    assert_eq!((aborted, answer), (vec![write], Some(Ok(TmfResponse::Complete))));
-    world.pass(Duration::from_secs(3));
-    assert!(events(&mut world).is_empty());
-    assert!(world.disk.bytes == before);
-    assert_eq!(world.target.outstanding(), 0);
-    assert!(!world.target.is_closed());
+    for rdma in [None, Some(RdmaOffer::default())] {
+        let options = Options { unsolicited, rdma, ..base_initiator() };
+        let mut world = World::connected(options, target::Options::default(), 7);
+        let before = world.disk.bytes.clone();
+        let write = submit(&mut world, 0, WRITE, Data::Write(vec![1; 60_000].into()));
+        // The R2T is on its way when the abort is sent; its Data-Out arrives behind the abort.
+        world.flush();
+        manage(&mut world, TmfFunction::AbortTask, 0, Some(write));
+        let (aborted, answer) = managed(&mut world);
+        assert_eq!((aborted, answer), (vec![write], Some(Ok(TmfResponse::Complete))));
+        world.pass(Duration::from_secs(3));
+        assert!(events(&mut world).is_empty());
+        assert!(world.disk.bytes == before);
+        assert_eq!(world.target.outstanding(), 0);
+        assert!(!world.target.is_closed());
+    }
 }
 
 #[test]
@@ -291,34 +312,36 @@ fn resets_end_the_commands_of_a_unit_or_of_all() {
         (TmfFunction::TargetWarmReset, false),
     ];
     for (function, one_unit) in cases {
-        let mut world = world();
-        world.disk.stalled = true;
-        let first = submit(&mut world, 0, NOTHING, Data::None);
-        let second = submit(&mut world, 1 << 48, NOTHING, Data::None);
-        manage(&mut world, function, 0, None);
-        let expected = if one_unit { vec![first] } else { vec![first, second] };
-        assert_eq!(
-            managed(&mut world),
-            (expected, Some(Ok(TmfResponse::Complete))),
-            "{function:?}"
-        );
+        for mut world in worlds() {
+            world.disk.stalled = true;
+            let first = submit(&mut world, 0, NOTHING, Data::None);
+            let second = submit(&mut world, 1 << 48, NOTHING, Data::None);
+            manage(&mut world, function, 0, None);
+            let expected = if one_unit { vec![first] } else { vec![first, second] };
+            assert_eq!(
+                managed(&mut world),
+                (expected, Some(Ok(TmfResponse::Complete))),
+                "{function:?}"
+            );
+        }
     }
 }
 
 #[test]
 fn an_abort_that_passes_the_answer_on_the_way_finds_nothing() {
-    let mut world = world();
-    world.disk.slowness = 0;
-    let tag = submit(&mut world, 0, NOTHING, Data::None);
-    // The answer is on its way to the initiator when it sends the abort.
-    while world.disk.jobs() > 0 || world.target.counters().commands == 0 {
-        world.step();
-    }
-    assert!(world.events.is_empty(), "the answer is still on its way");
-    manage(&mut world, TmfFunction::AbortTask, 0, Some(tag));
-    let events = events(&mut world);
-    assert!(matches!(&events[0], Event::Finished(finished)
+    for mut world in worlds() {
+        world.disk.slowness = 0;
+        let tag = submit(&mut world, 0, NOTHING, Data::None);
+        // The answer is on its way to the initiator when it sends the abort.
+        while world.disk.jobs() > 0 || world.target.counters().commands == 0 {
+            world.step();
+        }
+        assert!(world.events.is_empty(), "the answer is still on its way");
+        manage(&mut world, TmfFunction::AbortTask, 0, Some(tag));
+        let events = events(&mut world);
+        assert!(matches!(&events[0], Event::Finished(finished)
         if matches!(&finished.outcome, Outcome::Completed(end) if end.is_good())));
-    let response = Some(Ok(TmfResponse::TaskDoesNotExist));
-    assert!(matches!(&events[1], Event::Managed { response: got, .. } if *got == response));
+        let response = Some(Ok(TmfResponse::TaskDoesNotExist));
+        assert!(matches!(&events[1], Event::Managed { response: got, .. } if *got == response));
+    }
 }

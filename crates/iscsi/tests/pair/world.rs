@@ -101,8 +101,8 @@ impl World {
             return;
         };
         assert!(self.sent.bytes.is_empty() && self.answers.bytes.is_empty(), "half a Send");
-        fabric.from_initiator(self.sent.sends.drain(..));
-        fabric.from_target(self.answers.effects.drain(..));
+        fabric.initiator_sends(self.sent.sends.drain(..));
+        fabric.target_does(self.answers.effects.drain(..));
         while fabric.takes_reads() {
             let Some(read) = self.target.take_rdma_read() else { break };
             fabric.read(read);
