@@ -16,6 +16,9 @@ use core::ops::Range;
 use core::time::Duration;
 use thiserror::Error;
 
+/// Most answers to task management functions that wait for RDMA Reads.
+const MAX_HELD: usize = 64;
+
 /// What a connection over RDMA has besides its [`Options`].
 #[derive(Clone, Copy, Debug)]
 pub struct RdmaOptions {
@@ -127,12 +130,17 @@ impl Mover {
         self.orphans += reads;
     }
 
-    /// Keeps an answer back while RDMA Reads of aborted tasks are under way. False: send it.
-    pub(super) fn hold(&mut self, itt: u32, response: TmfResponse) -> bool {
-        if self.orphans > 0 {
-            self.held.push((itt, response));
+    /// Keeps an answer back while RDMA Reads of aborted tasks are under way. Gives what is to be
+    /// answered now: nothing, or that the function is rejected if too many are kept.
+    pub(super) fn hold(&mut self, itt: u32, response: TmfResponse) -> Option<TmfResponse> {
+        if self.orphans == 0 {
+            return Some(response);
         }
-        self.orphans > 0
+        if self.held.len() >= MAX_HELD {
+            return Some(TmfResponse::Rejected);
+        }
+        self.held.push((itt, response));
+        None
     }
 }
 

@@ -131,9 +131,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// Sends the answer to a task management function. Over RDMA not before the last RDMA Read of
     /// an aborted task has come back: the initiator takes its memory back with the answer.
     pub(super) fn answer_tmf<T: Transmit>(&mut self, itt: u32, response: TmfResponse, tx: &mut T) {
-        if self.mover.as_mut().is_some_and(|mover| mover.hold(itt, response)) {
-            return;
-        }
+        let now = match &mut self.mover {
+            Some(mover) => mover.hold(itt, response),
+            None => Some(response),
+        };
+        let Some(response) = now else { return };
         let n = self.numbers(true);
         let pdu = pdu::TmfResponsePdu {
             flags: pdu::FINAL,

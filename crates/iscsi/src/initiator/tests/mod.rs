@@ -5,6 +5,7 @@ mod data;
 mod discard;
 mod login;
 mod management;
+mod rdma;
 
 use super::*;
 use crate::digest::crc32c;

@@ -6,12 +6,14 @@ mod data_in;
 mod data_out;
 mod login;
 mod order;
+mod rdma;
 mod split;
 mod text;
 mod tmf;
 
 use super::*;
 use crate::digest::{Crc32c, crc32c};
+use crate::iser::Remote;
 use crate::pdu::{
     self, BHS_LEN, BasicHeader, Bhs, LoginRequest, LoginStatus, Opcode, ScsiCommand, U16, U24, U32,
     U64, Wire,
@@ -98,9 +100,17 @@ impl Payload for TestPayload {
     }
 }
 
+/// What was posted over RDMA.
+#[derive(Debug, PartialEq, Eq)]
+enum Effect {
+    Send(Vec<u8>, Option<u32>),
+    Write(Vec<u8>, Remote),
+}
+
 #[derive(Default)]
 pub(super) struct Wires {
     sent: Vec<u8>,
+    effects: Vec<Effect>,
     payloads: Vec<TestPayload>,
 }
 
@@ -118,6 +128,15 @@ impl Transmit for Wires {
 
     fn slice(&mut self, id: usize, range: Range<usize>) {
         self.sent.extend_from_slice(&self.payloads[id].0[range]);
+    }
+
+    fn end_send(&mut self, invalidate: Option<u32>) {
+        self.effects.push(Effect::Send(core::mem::take(&mut self.sent), invalidate));
+    }
+
+    fn write(&mut self, id: usize, range: Range<usize>, to: Remote) {
+        assert!(self.sent.is_empty(), "an RDMA Write in the middle of a Send");
+        self.effects.push(Effect::Write(self.payloads[id].0[range].to_vec(), to));
     }
 }
 
