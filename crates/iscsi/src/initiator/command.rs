@@ -174,8 +174,11 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
         Ok((opening, opened))
     }
 
-    /// Unannounced PDUs that a command consists of.
+    /// Unannounced PDUs that a command consists of; they count over RDMA.
     fn unannounced(&self, immediate: bool, opening: Opening) -> u32 {
+        if !self.framing.rdma {
+            return 0;
+        }
         let data_out = opening.unsolicited - opening.immediate;
         u32::from(immediate) + data_out.div_ceil(self.target_segment()) as u32
     }

@@ -62,6 +62,8 @@ pub struct Fabric {
     posted: (usize, usize),
     receives: (usize, usize),
     lengths: (usize, usize),
+    /// The most Sends that were on their way to each end at a time.
+    on_their_way: (usize, usize),
     /// A Send without a receive waits for one; else it breaks the connection.
     pub patient: bool,
     /// How many of a hundred registrations fail.
@@ -90,6 +92,7 @@ impl Fabric {
             posted: receives,
             receives,
             lengths,
+            on_their_way: (0, 0),
             patient: true,
             failing: 0,
             breaks_in: None,
@@ -115,6 +118,12 @@ impl Fabric {
         self.regions.remove(&stag).map(|region| region.bytes)
     }
 
+    /// True if no end ever had more Sends on their way than the other keeps receives posted: then
+    /// nothing has to wait, or breaks, however late the other looks.
+    pub fn within_credits(&self) -> bool {
+        self.on_their_way.0 <= self.receives.0 && self.on_their_way.1 <= self.receives.1
+    }
+
     /// Memory that is registered.
     pub fn regions(&self) -> usize {
         self.regions.len()
@@ -123,11 +132,15 @@ impl Fabric {
     /// Puts what the initiator sends onto the wire.
     pub fn initiator_sends(&mut self, sends: impl Iterator<Item = Vec<u8>>) {
         self.to_target.extend(sends);
+        self.on_their_way.0 = self.on_their_way.0.max(self.to_target.len());
     }
 
     /// Puts what the target sends and writes onto the wire.
     pub fn target_does(&mut self, effects: impl Iterator<Item = Effect>) {
         self.to_initiator.extend(effects);
+        let is_send = |effect: &&Effect| matches!(effect, Effect::Send { .. });
+        let sends = self.to_initiator.iter().filter(is_send).count();
+        self.on_their_way.1 = self.on_their_way.1.max(sends);
     }
 
     /// True while a further RDMA Read can be posted.

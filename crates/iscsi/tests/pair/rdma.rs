@@ -68,6 +68,7 @@ fn run(world: &mut World, actions: Vec<Action>, allowed: Allowed) -> Driver {
     driver.run(world);
     if let Some(fabric) = &world.fabric {
         assert_eq!(fabric.regions(), 0, "memory is left registered");
+        assert!(fabric.within_credits(), "more Sends than receives");
     }
     driver
 }
