@@ -339,6 +339,25 @@ fn more_than_the_posted_receives_ends_an_impatient_connection() {
 }
 
 #[test]
+fn unsolicited_data_stays_within_the_posted_receives() {
+    let rdma = Some(RdmaOffer { target_recv_data_segment_length: 512, ..RdmaOffer::default() });
+    let from = Options { rdma, unsolicited: Unsolicited::SeparateOnly, ..base_initiator() };
+    let mut world = World::connected(from, target::Options::default(), 7);
+    for i in 0..16 {
+        // 16 Data-Out each, as far as they go: 24 of 32 receives are for data.
+        let data = Data::Write(vec![i; 8192].into());
+        world.submit(command(&cdb(WRITE, u32::from(i) * 8192, 8192), data)).expect("sent");
+    }
+    world.pass(Duration::from_secs(10));
+    assert_eq!(events(&mut world).len(), 16);
+    // All that one write carried, and no more.
+    let counters = world.target.counters();
+    assert!(counters.rdma_reads >= 15 && counters.pdus_in < 40, "{counters:?}");
+    assert!(world.fabric.expect("a fabric").within_credits(), "more Sends than receives");
+    assert!(world.disk.bytes.chunks(8192).zip(0..16).all(|(part, i)| part == [i; 8192]));
+}
+
+#[test]
 fn unannounced_pdus_stop_at_what_the_target_declared() {
     let mut world = connected();
     world.disk.stalled = true;

@@ -263,6 +263,25 @@ fn an_answer_to_an_abort_waits_for_the_reads_under_way() {
 }
 
 #[test]
+fn a_read_that_was_not_posted_goes_with_its_command() {
+    let mut bench = ready(&["InitialR2T=Yes"]);
+    feed(&mut bench, writes(), &write(5, 1, 512), &[]);
+    let first = bench.command().tag;
+    bench.with(|c, tx| c.solicit(first, 0, 512, vec![0; 512], tx));
+    bench.connection.abort(first);
+    // Another command gets its place.
+    let elsewhere = Header { read: None, write: Some(WRITE_AT.at(4096)) };
+    feed(&mut bench, elsewhere, &write(6, 2, 512), &[]);
+    let second = bench.command().tag;
+    bench.with(|c, tx| c.solicit(second, 0, 512, vec![0; 512], tx));
+    let read = bench.connection.take_rdma_read().unwrap();
+    assert_eq!(read.from, WRITE_AT.at(4096));
+    assert!(bench.connection.take_rdma_read().is_none());
+    read_done(&mut bench, read);
+    assert!(matches!(bench.events.pop(), Some(Event::Data { tag, .. }) if tag == second));
+}
+
+#[test]
 fn answers_to_aborts_do_not_pile_up() {
     let mut bench = ready(&["InitialR2T=Yes"]);
     let (tag, lent) = half_read(&mut bench);
