@@ -295,6 +295,43 @@ fn an_interrupt_ends_it_with_what_there_is() -> Result<()> {
 }
 
 #[test]
+fn two_interrupts_end_it_at_once_and_leave_no_files() -> Result<()> {
+    let dir = scratch("lunet-bench-impatient-")?;
+    let place = dir.path().to_str().context("a name")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.args([
+        "bench",
+        place,
+        "--rounds",
+        "100",
+        "--runtime",
+        "1h",
+        "--size",
+        "8MiB",
+        "--json",
+    ]);
+    let mut running = Running::spawn(&mut command)?;
+    // fio has laid out its files.
+    let deadline = Instant::now() + LIMIT;
+    let laid_out = || -> Result<bool> {
+        let Some(made) = fs::read_dir(place)?.next() else { return Ok(false) };
+        Ok(fs::read_dir(made?.path())?.next().is_some())
+    };
+    while !laid_out().unwrap_or(false) {
+        ensure!(Instant::now() < deadline, "it does not run: {}", running.stderr.text());
+        thread::sleep(Duration::from_millis(50));
+    }
+    // Two different ones, so that neither hides the other.
+    running.signal(Signal::INT)?;
+    running.signal(Signal::TERM)?;
+    let status = running.wait(PATIENCE)?.context("it still runs")?;
+    ensure!(status.code() == Some(1), "{status}: {}", running.stderr.whole_text());
+    ensure!(running.stdout.whole_text().is_empty(), "it did not stop to judge");
+    ensure!(fs::read_dir(place)?.count() == 0, "the files are gone");
+    Ok(())
+}
+
+#[test]
 fn secrets_come_from_a_file_and_digests_are_said() -> Result<()> {
     let Fixture { server, .. } = &fixture()?;
     let url = format!("iscsi://joe@{}/iqn.2026-11.local.lunet:locked/3", server.portal());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::FioError;
+use super::{FioError, made};
 
 /// How often somebody looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
@@ -57,11 +57,14 @@ pub(super) fn watched(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|_| FioError::Missing)?;
+    made::runs(child.id());
     let out = reader(child.stdout.take());
     let err = reader(child.stderr.take());
     let waited = wait(&mut child, limit, stop, see);
-    if waited.is_err() {
-        end(&mut child);
+    match waited {
+        // Nobody has waited for it yet: the number is still its own.
+        Ok(()) => made::ended(child.id()),
+        Err(_) => end(&mut child),
     }
     let status = child.wait().map_err(|error| FioError::Failed(error.to_string()))?;
     let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
@@ -114,6 +117,7 @@ fn end(child: &mut Child) {
     if let Some(number) = number {
         let _ = rustix::process::kill_process(number, rustix::process::Signal::TERM);
     }
+    made::ended(child.id());
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         if !matches!(child.try_wait(), Ok(None)) {

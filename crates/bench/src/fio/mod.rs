@@ -3,10 +3,10 @@
 mod args;
 mod child;
 mod logs;
+mod made;
 mod parse;
 mod place;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -17,6 +17,7 @@ use crate::profiles::{Engine, Style};
 use crate::system::{Root, Watch, has_children};
 
 pub use args::{arguments, shell};
+pub use made::abandon;
 pub use place::Place;
 
 /// Why fio brought no result.
@@ -224,6 +225,7 @@ impl Logs {
     fn new() -> Result<Self, FioError> {
         let path = place::fresh(&std::env::temp_dir(), "lunet-bench-logs")
             .map_err(|error| FioError::Place(error.to_string()))?;
+        made::note(&path);
         Ok(Self(path.join("log")))
     }
 
@@ -235,8 +237,7 @@ impl Logs {
 impl Drop for Logs {
     fn drop(&mut self) {
         if let Some(folder) = self.0.parent() {
-            // What cannot be removed lies in the directory for temporary files.
-            let _ = fs::remove_dir_all(folder);
+            made::remove(folder);
         }
     }
 }

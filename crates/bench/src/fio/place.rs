@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::FioError;
+use super::{FioError, made};
 use crate::model::TargetKind;
 
 /// A file, a directory or a block device. What was made here is removed at the end.
@@ -48,6 +48,9 @@ impl Place {
             Err(error) => return Err(wrong(error)),
         };
         let mut place = place;
+        if place.made {
+            made::note(&place.path);
+        }
         place.direct = place.takes_direct().map_err(wrong)?;
         Ok(place)
     }
@@ -112,12 +115,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Nobody can be told here; what is left has a name that says whose it is.
-        let _ = match (self.made, self.kind) {
-            (true, TargetKind::Directory) => fs::remove_dir_all(&self.path),
-            (true, _) => fs::remove_file(&self.path),
-            (false, _) => Ok(()),
-        };
+        if self.made {
+            made::remove(&self.path);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! How far it is, on a terminal: nothing where nobody looks.
+//! How far it is, on a terminal in two lines of 80 columns: nothing where nobody looks.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Bar {
             Some(PARTS),
             ProgressDrawTarget::stderr_with_hz(PER_SECOND),
         );
-        let style = ProgressStyle::with_template("[{bar:24}] {percent:>3} %  {prefix}  {wide_msg}");
+        let style = ProgressStyle::with_template("{wide_msg}\n[{bar:36}] {percent:>3} %  {prefix}");
         if let Ok(style) = style {
             bar.set_style(style.progress_chars("##."));
         }
@@ -41,7 +41,7 @@ impl Bar {
     }
 }
 
-/// Before what runs: a narrow terminal cuts the end of a line.
+/// Below what runs, of which a narrow terminal cuts the end.
 fn left(step: &Step) -> String {
     let left = Duration::from_secs(step.left_s.max(0.0).round() as u64);
     let rate = step.rate.map_or_else(String::new, |rate| format!(", last {rate:.0} MiB/s"));

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -20,11 +21,13 @@ use lunet::bench::given::{self, Access, Digests, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
 use lunet::{secrets, units};
+use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
 use lunet_initiator::Login;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use super::print;
 use bar::Bar;
@@ -200,15 +203,20 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "lunet: {}", crate::plain(text));
 }
 
-/// Set by Ctrl-C and SIGTERM; the second one ends the program at once.
+/// Set by Ctrl-C and SIGTERM; the second one ends the program at once, without what it has made.
 fn stop() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset.
-        flag::register_conditional_shutdown(signal, PARTIAL.into(), Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot catch signals")?;
+        flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
+    let impatient = move || {
+        if signals.forever().nth(1).is_some() {
+            fio::abandon();
+            std::process::exit(PARTIAL.into());
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(impatient).context("no thread")?;
     Ok(stop)
 }
 
