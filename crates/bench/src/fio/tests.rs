@@ -1,5 +1,6 @@
 //! With a real fio, on files in a directory of their own.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 

@@ -197,7 +197,7 @@ fn comparisons(results: &Results) -> String {
     }
     let few = results.comparisons.iter().find(|one| one.effect.is_none());
     few.map_or_else(String::new, |few| {
-        format!("<p class=\"soft\">{}: six are the fewest.</p>", escape(&few.words()))
+        format!("<p class=\"soft\">Not compared: {}, six are the fewest.</p>", escape(&few.words()))
     })
 }
 

@@ -84,7 +84,7 @@ impl Svg {
         let _ = write!(self.body, "<path d=\"{way}\" class=\"{class}\"/>");
     }
 
-    /// Steps from edge to edge, closed at the bottom: `(edge, height until the next edge)`. A step that no eye could see
+    /// Steps from edge to edge, from the bottom and back to it: `(edge, height until the next edge)`. A step that no eye could see
     /// is left out.
     pub fn steps(&mut self, steps: &[(f64, f64)], (end, bottom): (f64, f64), class: &str) {
         let Some((first, _)) = steps.first() else { return };
@@ -96,7 +96,7 @@ impl Svg {
                 height = *y;
             }
         }
-        let _ = write!(way, "H{end:.1}V{bottom:.1}Z");
+        let _ = write!(way, "H{end:.1}V{bottom:.1}");
         let _ = write!(self.body, "<path d=\"{way}\" class=\"{class}\"/>");
     }
 

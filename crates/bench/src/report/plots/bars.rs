@@ -115,7 +115,8 @@ fn caption(unit: Unit, beyond: &[Line], exceeded: bool) -> String {
 /// Where the name of a ceiling stands: in which line, and from where to where.
 struct Label {
     lane: usize,
-    /// To the left of the line instead of the right.
+    /// Where it begins or, if it stands to the left of its line, ends.
+    x: f64,
     before: bool,
     text: String,
 }
@@ -130,14 +131,19 @@ fn labels(bars: &Bars, width: Width, x: &dyn Fn(f64) -> f64) -> Vec<Label> {
         let text = format!("{name} {value}");
         let wide = text.chars().count() as f64 * 7.2;
         let at = x(line.value);
-        let before = at + wide + 4.0 > width.px();
-        let left = if before { at - wide - 4.0 } else { at + 4.0 };
+        let room = (width.px() - at - 4.0 >= wide, at - 4.0 >= wide);
+        let (x, before, left) = match room {
+            (true, _) => (at + 4.0, false, at + 4.0),
+            (false, true) => (at - 4.0, true, at - 4.0 - wide),
+            // A long name on a phone: it begins at the edge.
+            (false, false) => (0.0, false, 0.0),
+        };
         let lane = ends.iter().position(|end| *end + 8.0 < left).unwrap_or(ends.len());
         match ends.get_mut(lane) {
             Some(end) => *end = left + wide,
             None => ends.push(left + wide),
         }
-        Label { lane, before, text }
+        Label { lane, x, before, text }
     };
     bars.lines.iter().map(place).collect()
 }
@@ -182,8 +188,8 @@ fn draw_ceiling(svg: &mut Svg, line: &Line, label: &Label, top: f64, x: f64) {
         svg.line((x, y + 17.0), (x, y + ROW - 4.0), "ceiling");
     }
     match label.before {
-        true => svg.text(x - 4.0, base, "c e", &label.text),
-        false => svg.text(x + 4.0, base, "c", &label.text),
+        true => svg.text(label.x, base, "c e", &label.text),
+        false => svg.text(label.x, base, "c", &label.text),
     }
 }
 
