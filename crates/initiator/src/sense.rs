@@ -4,12 +4,7 @@ use std::fmt;
 
 use lunet_iscsi::initiator::{Completion, Outcome};
 use lunet_scsi::Code;
-
-/// SCSI status codes (SAM-5 5.3.1).
-const CHECK_CONDITION: u8 = 0x02;
-const BUSY: u8 = 0x08;
-const RESERVATION_CONFLICT: u8 = 0x18;
-const TASK_SET_FULL: u8 = 0x28;
+use lunet_scsi::status::{BUSY, CHECK_CONDITION, GOOD, RESERVATION_CONFLICT, TASK_SET_FULL};
 
 /// Sense key UNIT ATTENTION.
 const UNIT_ATTENTION: u8 = 0x6;
@@ -56,8 +51,8 @@ impl Failure {
             return Some(Self::Response(done.response));
         }
         match done.status {
-            0 if done.received < expected => Some(Self::Short),
-            0 => None,
+            GOOD if done.received < expected => Some(Self::Short),
+            GOOD => None,
             CHECK_CONDITION => {
                 let (key, asc, ascq) = parse(&done.sense);
                 Some(Self::Sense { key, asc, ascq })

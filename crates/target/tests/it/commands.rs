@@ -5,9 +5,8 @@ use lunet_iscsi::initiator::Data;
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
+use crate::support::status::CHECK_CONDITION;
 use crate::support::{config, file_volume, memory, on_each_driver, start};
-
-const CHECK_CONDITION: u8 = 2;
 
 /// Bytes that differ from block to block and from seed to seed.
 fn pattern(len: usize, seed: u32) -> Vec<u8> {

@@ -12,13 +12,9 @@ use lunet_ring::DriverChoice;
 use crate::support::client::{Client, rw16};
 use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake, written};
 use crate::support::record::Recording;
+use crate::support::status::{BUSY, CHECK_CONDITION, CONFLICT, GOOD, TASK_ABORTED};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
-const CONFLICT: u8 = 0x18;
-const TASK_ABORTED: u8 = 0x40;
 const COPY_ABORTED: u8 = 0x0A;
 
 /// Bytes that differ from block to block and from seed to seed.

@@ -15,11 +15,9 @@ use crate::support::client::Client;
 use crate::support::copy::{
     Segment, begin, cscd_named, cscd_of, lid1, lid4, receive, send, wake, written,
 };
+use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
 use crate::support::{TARGET, config, memory, stalling, start, until};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
 const NOT_REACHABLE: (u8, u8, u8) = (0x0A, 0x0D, 0x02);
 const B: &str = "iqn.2026-11.local.lunet:host-b";
 

@@ -6,11 +6,9 @@ use lunet_iscsi::initiator::{Completion, Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 
 use crate::support::client::{Client, rw16};
+use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
 const MISCOMPARE: u8 = 0x0E;
 
 fn compare_and_write_cdb(lba: u64, blocks: u8) -> [u8; 16] {

@@ -8,10 +8,8 @@ use lunet_iscsi::initiator::{Completion, Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 
 use crate::support::client::{Client, rw16};
+use crate::support::status::{CHECK_CONDITION, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, start, until};
-
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
 
 /// Initiators give an abort or a reset this much time at least (Linux: 15 s, ESXi: 10 s).
 const LIMIT: Duration = Duration::from_secs(10);

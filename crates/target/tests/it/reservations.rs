@@ -7,12 +7,8 @@ use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
+use crate::support::status::{BUSY, CHECK_CONDITION, CONFLICT, GOOD};
 use crate::support::{config, memory, on_each_driver, stalling, start, until};
-
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
-const CONFLICT: u8 = 0x18;
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 const READY: [u8; 6] = [0; 6];

@@ -10,10 +10,9 @@ use lunet_ring::DriverChoice;
 use lunet_target::HoldError;
 
 use crate::support::client::{Client, rw16};
+use crate::support::status::{CHECK_CONDITION, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
 const OVERWRITE: u8 = 0x01;
 const BLOCK_ERASE: u8 = 0x02;
 const EXIT: u8 = 0x1F;

@@ -3,13 +3,10 @@
 
 use crate::support::client::{Client, rw16};
 use crate::support::stall::Gate;
+use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
 use crate::support::{config, memory, on_each_driver, stalling, start, until};
 use lunet_iscsi::initiator::{Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
-const BUSY: u8 = 8;
 
 /// Writes one block again and again until the fence is gone.
 fn write_until_good(client: &mut Client, lba: u64, byte: u8) {

@@ -8,10 +8,9 @@ use lunet_ring::DriverChoice;
 
 use crate::support::client::Client;
 use crate::support::copy::{receive, send, wake};
+use crate::support::status::{CHECK_CONDITION, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, start};
 
-const GOOD: u8 = 0;
-const CHECK_CONDITION: u8 = 2;
 const POPULATE: u8 = 0x10;
 const WRITE: u8 = 0x11;
 const INFORMATION: u8 = 0x07;

@@ -6,6 +6,15 @@ pub mod record;
 pub mod room;
 pub mod stall;
 
+/// SCSI status codes (SAM-5 5.3.1), with numbers of their own: the server's are what is tested.
+pub mod status {
+    pub const GOOD: u8 = 0x00;
+    pub const CHECK_CONDITION: u8 = 0x02;
+    pub const BUSY: u8 = 0x08;
+    pub const CONFLICT: u8 = 0x18;
+    pub const TASK_ABORTED: u8 = 0x40;
+}
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
