@@ -8,6 +8,7 @@ mod copy;
 mod diagnostic;
 mod exclusive;
 mod io;
+mod lists;
 mod medium;
 mod mode_select;
 mod properties;

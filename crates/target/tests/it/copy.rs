@@ -10,7 +10,7 @@ use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
-use crate::support::copy::{Segment, begin, cscd_of, lid1, lid4, receive, send, wake, written};
+use crate::support::copy::{begin, cscd_of, lid1, lid4, receive, segment, send, wake, written};
 use crate::support::record::Recording;
 use crate::support::status::{BUSY, CHECK_CONDITION, CONFLICT, GOOD, TASK_ABORTED};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
@@ -61,10 +61,8 @@ fn data_goes_from_volume_to_volume() {
             let cscds = [cscd_of(&mut client, from), cscd_of(&mut client, to)];
             let at = if from == 0 { 11 } else { 4001 };
             let to_at = if from == to { 40_000 } else { 4001 };
-            let segments = [
-                Segment::blocks((0, 1), 5000, at, to_at),
-                Segment::blocks((0, 1), 5240, at + 5000, to_at + 5000),
-            ];
+            let segments =
+                [segment(0, 1, 5000, at, to_at), segment(0, 1, 5240, at + 5000, to_at + 5000)];
             let answer = send(&mut client, by, 0, 0, lid1(7, 0, &cscds, &segments));
             assert_eq!(answer.status, GOOD, "{from} to {to}: {:?}", answer.sense);
             let status = receive(&mut client, by, 0x00, 7, 12).expect("a status");
@@ -96,7 +94,7 @@ fn holes_stay_holes() {
                 assert_eq!(client.write(to, at, vec![0xAA; 8 << 20]), GOOD);
             }
             let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, to)];
-            let segments = [Segment::blocks((0, 1), 65_535, 0, 1)];
+            let segments = [segment(0, 1, 65_535, 0, 1)];
             let answer = send(&mut client, 0, 0, 0, lid1(0, 0b11, &cscds, &segments));
             assert_eq!(answer.status, GOOD, "{:?}", answer.sense);
             let read = read_all(&mut client, to, 0, 65_536);
@@ -125,7 +123,7 @@ fn ranges_of_one_volume_may_overlap() {
             for (from, to) in [(100u64, 101u64), (101, 100), (100, 1000), (1000, 100)] {
                 let data = pattern(3 << 20, lun.into());
                 assert_eq!(client.write(lun, from, data.clone()), GOOD);
-                let segments = [Segment::blocks((0, 0xFFFF), 6144, from, to)];
+                let segments = [segment(0, 0xFFFF, 6144, from, to)];
                 let answer = send(&mut client, lun, 0, 0, lid1(0, 0b11, &cscds, &segments));
                 assert_eq!(answer.status, GOOD, "{:?}", answer.sense);
                 assert!(read_all(&mut client, lun, to, 6144) == data, "{lun}: {from} to {to}");
@@ -144,12 +142,12 @@ fn blocks_of_different_sizes_are_copied_if_they_fit() {
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
     let data = pattern(64 << 10, 9);
     assert_eq!(client.write(0, 3, data.clone()), GOOD);
-    let segments = [Segment::blocks((0, 1), 128, 3, 5)];
+    let segments = [segment(0, 1, 128, 3, 5)];
     assert_eq!(send(&mut client, 0, 0, 0, lid1(1, 0, &cscds, &segments)).status, GOOD);
     let tag = client.start(1, &rw16(0x88, 5, 16), Data::Read(vec![0; 64 << 10]));
     assert!(matches!(client.outcome(tag).data, Data::Read(read) if read == data));
     // The first segment is done, the second would leave a part of a block.
-    let segments = [Segment::blocks((0, 1), 8, 3, 100), Segment::blocks((0, 1), 9, 3, 200)];
+    let segments = [segment(0, 1, 8, 3, 100), segment(0, 1, 9, 3, 200)];
     let answer = send(&mut client, 0, 0, 0, lid1(1, 0, &cscds, &segments));
     assert_eq!(sense(&answer), (COPY_ABORTED, 0x26, 0x0A));
     assert_eq!(answer.sense[10..12], [0, 1], "the segment's number");
@@ -169,8 +167,8 @@ fn an_immediate_copy_goes_on_by_itself() {
         let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
         let data = pattern(8 << 20, 5);
         assert_eq!(client.write(0, 0, data.clone()), GOOD);
-        let segments = [Segment::blocks((0, 1), 16_384, 0, 512)];
-        let list = lid4(0x0102_0304, true, &cscds, &segments);
+        let segments = [segment(0, 1, 16_384, 0, 512)];
+        let list = lid4(0x0102_0304, (0, 1), &cscds, &segments);
         assert_eq!(send(&mut client, 0, 1, 0, list).status, GOOD);
         let mut status = Vec::new();
         until("the copy has ended", || {
@@ -195,7 +193,7 @@ fn a_copy_is_aborted_and_its_blocks_are_fenced_off() {
         let mut client = Client::login(address, 1);
         wake(&mut client, 1..2);
         let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-        let list = || lid1(3, 0, &cscds, &[Segment::blocks((0, 1), 16_384, 0, 0)]);
+        let list = || lid1(3, 0, &cscds, &[segment(0, 1, 16_384, 0, 0)]);
         assert_eq!(client.write(0, 0, pattern(1 << 20, 1)), GOOD);
         gate.close();
         let copy = begin(&mut client, 0, 0, 0, list());
@@ -224,7 +222,7 @@ fn copy_operation_abort_ends_both_kinds() {
     written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-    let segments = [Segment::blocks((0, 1), 1000, 0, 0)];
+    let segments = [segment(0, 1, 1000, 0, 0)];
     let abort = |list: u8| {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[5]) = (0x83, 0x1C, list);
@@ -241,7 +239,7 @@ fn copy_operation_abort_ends_both_kinds() {
     gate.open();
     until("the fence is gone", || client.write(1, 0, vec![2; 512]) == GOOD);
     gate.close();
-    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
+    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, (0, 1), &cscds, &segments)).status, GOOD);
     until("writes are held", || gate.held() > 0);
     assert_eq!(receive(&mut client, 0, 0x05, 9, 64).expect("a status")[5], 0x12);
     assert_eq!(client.finish(0, &abort(9), Data::None).status, GOOD);
@@ -266,7 +264,7 @@ fn a_reset_of_the_destination_interrupts_a_copy_of_another_unit() {
     wake(&mut other, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
     gate.close();
-    let segments = [Segment::blocks((0, 1), 16_384, 0, 0)];
+    let segments = [segment(0, 1, 16_384, 0, 0)];
     let copy = begin(&mut client, 0, 0, 0, lid1(8, 0, &cscds, &segments));
     until("writes are held", || gate.held() > 0);
     assert_eq!(other.manage(TmfFunction::LogicalUnitReset, 1, None), TmfResponse::Complete);
@@ -292,7 +290,7 @@ fn reservations_and_write_protection_of_either_side_count() {
         wake(client, 1..2);
     }
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-    let list = || lid1(8, 0, &cscds, &[Segment::blocks((0, 1), 64, 0, 0)]);
+    let list = || lid1(8, 0, &cscds, &[segment(0, 1, 64, 0, 0)]);
     assert_eq!(holder.finish(1, &[0x16, 0, 0, 0, 0, 0], Data::None).status, GOOD);
     let refused = send(&mut client, 0, 0, 0, list());
     assert_eq!(sense(&refused), (COPY_ABORTED, 0x0D, 0x01));
@@ -325,7 +323,7 @@ fn without_write_cache_each_segment_is_stable() {
     written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-    let segments = [Segment::blocks((0, 1), 64, 0, 0), Segment::blocks((0, 1), 64, 0, 64)];
+    let segments = [segment(0, 1, 64, 0, 0), segment(0, 1, 64, 0, 64)];
     let mut copied = || {
         let list = lid1(8, 0, &cscds, &segments);
         assert_eq!(send(&mut client, 0, 0, 0, list).status, GOOD);
@@ -369,7 +367,7 @@ fn a_small_arena_is_enough() {
             .map(|(n, client)| {
                 let cscds = [cscd_of(client, 0), cscd_of(client, 1)];
                 let at = n as u64 * 16_384;
-                let segments = [Segment::blocks((0, 1), 16_384, at, at)];
+                let segments = [segment(0, 1, 16_384, at, at)];
                 begin(client, 0, 0, 0, lid1(1, 0, &cscds, &segments))
             })
             .collect();

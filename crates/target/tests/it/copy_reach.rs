@@ -13,7 +13,7 @@ use lunet_target::{Access, Guard, Initiators, Layout, TargetEntry, User, VolumeE
 
 use crate::support::client::Client;
 use crate::support::copy::{
-    Segment, begin, cscd_named, cscd_of, lid1, lid4, receive, send, wake, written,
+    begin, cscd_named, cscd_of, lid1, lid4, receive, segment, send, wake, written,
 };
 use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
 use crate::support::{TARGET, config, memory, stalling, start, until};
@@ -83,7 +83,7 @@ fn login(address: SocketAddr, name: &str) -> Client {
 
 fn copy(client: &mut Client, from: usize, to: usize) -> Completion {
     let cscds = [from, to].map(|n| cscd_named(&identity(n).naa));
-    send(client, 0, 0, 0, lid1(1, 0, &cscds, &[Segment::blocks((0, 1), 64, 0, 0)]))
+    send(client, 0, 0, 0, lid1(1, 0, &cscds, &[segment(0, 1, 64, 0, 0)]))
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_destination_that_goes_ends_the_copy() {
     assert_eq!(client.write(0, 0, vec![7; 8 << 20]), GOOD);
     let cscds = [0, 2].map(|n| cscd_named(&identity(n).naa));
     gate.close();
-    let segments = [Segment::blocks((0, 1), 8192, 0, 0), Segment::blocks((0, 1), 8192, 0, 8192)];
+    let segments = [segment(0, 1, 8192, 0, 0), segment(0, 1, 8192, 0, 8192)];
     let tag = begin(&mut client, 0, 0, 0, lid1(1, 0, &cscds, &segments));
     until("a write is held", || gate.held() > 0);
     server.handle().apply(layout(&volumes[..2])).expect("the volume goes");
@@ -168,9 +168,9 @@ fn a_session_that_ends_takes_its_copies_with_it() {
     written(&mut client);
     wake(&mut client, 1..2);
     let cscds = [cscd_of(&mut client, 0), cscd_of(&mut client, 1)];
-    let segments = [Segment::blocks((0, 1), 4096, 0, 0), Segment::blocks((0, 1), 8, 0, 20_000)];
+    let segments = [segment(0, 1, 4096, 0, 0), segment(0, 1, 8, 0, 20_000)];
     gate.close();
-    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, true, &cscds, &segments)).status, GOOD);
+    assert_eq!(send(&mut client, 0, 1, 0, lid4(9, (0, 1), &cscds, &segments)).status, GOOD);
     until("writes are held", || gate.held() > 0);
     let mut next = Client::login(address, 1);
     assert!(client.is_closed_by_server());

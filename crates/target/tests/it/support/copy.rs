@@ -6,6 +6,11 @@ use lunet_iscsi::initiator::{Completion, Data, Outcome, Tag};
 
 use super::client::Client;
 
+#[path = "../../../../scsi/tests/suite/lists.rs"]
+mod lists;
+
+pub use lists::{cscd as cscd_named, lid1, lid4, segment};
+
 /// Takes the unit attention of a new session on these units.
 pub fn wake(client: &mut Client, luns: Range<u16>) {
     for lun in luns {
@@ -27,54 +32,6 @@ pub fn cscd_of(client: &mut Client, lun: u16) -> Vec<u8> {
     cscd[0] = 0xE4;
     cscd[4..8 + len].copy_from_slice(&page[4..8 + len]);
     cscd
-}
-
-/// An identification descriptor with an NAA name.
-pub fn cscd_named(naa: &[u8]) -> Vec<u8> {
-    let mut cscd = vec![0; 32];
-    cscd[0] = 0xE4;
-    cscd[4..8].copy_from_slice(&[1, 3, 0, naa.len() as u8]);
-    cscd[8..8 + naa.len()].copy_from_slice(naa);
-    cscd
-}
-
-/// A segment descriptor.
-pub struct Segment;
-
-impl Segment {
-    /// Blocks to blocks (02h).
-    pub fn blocks(parties: (u16, u16), blocks: u16, from: u64, to: u64) -> Vec<u8> {
-        let mut d = vec![0x02, 0, 0, 0x18];
-        d.extend(parties.0.to_be_bytes());
-        d.extend(parties.1.to_be_bytes());
-        d.extend([0, 0]);
-        d.extend(blocks.to_be_bytes());
-        d.extend(from.to_be_bytes());
-        d.extend(to.to_be_bytes());
-        d
-    }
-}
-
-/// The parameter list of EXTENDED COPY(LID1).
-pub fn lid1(list: u8, usage: u8, cscds: &[Vec<u8>], segments: &[Vec<u8>]) -> Vec<u8> {
-    let (cscds, segments) = (cscds.concat(), segments.concat());
-    let mut all = vec![list, usage << 3];
-    all.extend((cscds.len() as u16).to_be_bytes());
-    all.extend([0; 4]);
-    all.extend((segments.len() as u32).to_be_bytes());
-    all.extend([0; 4]);
-    [all, cscds, segments].concat()
-}
-
-/// The parameter list of EXTENDED COPY(LID4).
-pub fn lid4(list: u32, immediate: bool, cscds: &[Vec<u8>], segments: &[Vec<u8>]) -> Vec<u8> {
-    let (cscds, segments) = (cscds.concat(), segments.concat());
-    let mut all = vec![0; 48];
-    (all[0], all[3], all[15], all[16]) = (1, 0x20, immediate.into(), 0xFF);
-    all[20..24].copy_from_slice(&list.to_be_bytes());
-    all[42..44].copy_from_slice(&(cscds.len() as u16).to_be_bytes());
-    all[44..46].copy_from_slice(&(segments.len() as u16).to_be_bytes());
-    [all, cscds, segments].concat()
 }
 
 /// Sends a command of 83h with this list; its length goes into the command block.
