@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{CmEvent, CmId};
 use crate::device::set_nonblocking;
@@ -15,6 +15,16 @@ use crate::{Error, Library};
 pub(super) struct Inner {
     pub(super) library: Arc<Library>,
     pub(super) raw: NonNull<RdmaEventChannel>,
+    /// Held while an event is read, which may change the id that it is about, and while an id is
+    /// looked at.
+    reading: Mutex<()>,
+}
+
+impl Inner {
+    pub(super) fn still(&self) -> MutexGuard<'_, ()> {
+        // It guards nothing of ours that a panic could leave half done.
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 // SAFETY: the structure holds a descriptor, which nobody changes, and librdmacm locks what it must.
@@ -53,7 +63,7 @@ impl EventChannel {
                 _ => Error::NoConnectionManager { source },
             });
         };
-        let inner = Arc::new(Inner { library: Arc::clone(library), raw });
+        let inner = Arc::new(Inner { library: Arc::clone(library), raw, reading: Mutex::new(()) });
         // SAFETY: the descriptor is open as long as the channel.
         unsafe { set_nonblocking(raw.as_ref().fd)? };
         Ok(Self { inner })
@@ -66,6 +76,7 @@ impl EventChannel {
     pub fn next_event(&mut self) -> Result<Option<CmEvent>, Error> {
         let cm = &self.inner.library.cm;
         let mut raw: *mut RdmaCmEvent = ptr::null_mut();
+        let still = self.inner.still();
         // SAFETY: the channel is open and its descriptor does not block.
         if unsafe { (cm.rdma_get_cm_event)(self.inner.raw.as_ptr(), &mut raw) } != 0 {
             return match io::Error::last_os_error() {
@@ -73,6 +84,7 @@ impl EventChannel {
                 source => Err(Error::System { what: "reading RDMA connection events", source }),
             };
         }
+        drop(still);
         let Some(raw) = NonNull::new(raw) else { return Ok(None) };
         let unacknowledged = Unacknowledged { library: &self.inner.library, raw };
         let adopt = |id| CmId::adopt(id, &self.inner);

@@ -157,26 +157,30 @@ impl CmId {
 
     /// The address of this end.
     pub fn local(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive, and its addresses change only in calls on it.
-        from_c(unsafe { &(*self.raw.as_ptr()).route.addr.src })
+        self.look(|raw| from_c(&raw.route.addr.src))
     }
 
     /// The address of the other end.
     pub fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
-        from_c(unsafe { &(*self.raw.as_ptr()).route.addr.dst })
+        self.look(|raw| from_c(&raw.route.addr.dst))
     }
 
     /// True if the connection is one of this device.
     pub fn is_on(&self, device: &Device) -> bool {
-        // SAFETY: as above.
-        unsafe { (*self.raw.as_ptr()).verbs == device.context() }
+        self.look(|raw| raw.verbs == device.context())
     }
 
     /// The port of the device, from 1 on; 0 as long as there is none.
     pub fn port(&self) -> u8 {
-        // SAFETY: as above.
-        unsafe { (*self.raw.as_ptr()).port_num }
+        self.look(|raw| raw.port_num)
+    }
+
+    /// Looks at the id while no event changes it.
+    fn look<T>(&self, look: impl FnOnce(&RdmaCmId) -> T) -> T {
+        let _still = self.channel.still();
+        // SAFETY: the id is alive. It changes in calls on it, which its owner makes, and where an event
+        // of its channel is read, which waits. The token is not looked at.
+        look(unsafe { self.raw.as_ref() })
     }
 
     /// From now on its events come on another channel: that of the thread that it belongs to now.
