@@ -4,12 +4,13 @@
 # run: -p verbs
 # client: rdma_rxe
 
-ADDRESS=192.0.2.1
+ADDRESS=192.0.2.1 ADDRESS6=2001:db8::1
 
 suite_setup() {
     modprobe -a rdma_rxe rdma_ucm dummy
     ip link add rdma0 type dummy
     ip addr add $ADDRESS/24 dev rdma0
+    ip addr add $ADDRESS6/64 dev rdma0 nodad
     ip link set rdma0 mtu 4200 up
     rdma link add rxe0 type rxe netdev rdma0
 }
@@ -55,6 +56,18 @@ test_an_address_without_a_device() {
 }
 
 test_messages_both_ways() { trial talk 1000; }
+
+test_messages_over_ipv6() {
+    ADDRESS=$ADDRESS6 trial talk 200
+    grep -q "peer: Some(\[$ADDRESS6\]" /run/trial
+}
+
+test_a_listener_for_all_addresses_of_both_kinds() {
+    trial everywhere
+    ADDRESS=$ADDRESS6 trial everywhere
+}
+
+test_connections_are_served_by_other_threads() { trial spread 20; }
 
 test_remote_writes_and_reads() { trial data; }
 

@@ -66,6 +66,11 @@ pub fn device(library: &Arc<Library>, address: IpAddr) -> Result<Device> {
 impl Machine {
     /// Listens on a free port of the address.
     pub fn new(address: IpAddr, shared_receives: Option<u32>) -> Result<Self> {
+        Self::listening(address, address, shared_receives)
+    }
+
+    /// Listens on a free port of another address, and connects to this one.
+    pub fn listening(address: IpAddr, at: IpAddr, shared_receives: Option<u32>) -> Result<Self> {
         let library = Library::open()?;
         let device = device(&library, address)?;
         let arena = Arena::new(32 << 20)?;
@@ -73,8 +78,9 @@ impl Machine {
         let adapter = Adapter::open(&device, &arena, &config)?;
         let channel = EventChannel::new(&library)?;
         let own = EventChannel::new(&library)?;
-        let listener = CmId::listen(&channel, (address, 0).into(), 16, LISTENER)?;
-        let address = listener.local().context("a listener without an address")?;
+        let listener = CmId::listen(&channel, (at, 0).into(), 16, LISTENER)?;
+        let port = listener.local().context("a listener without an address")?.port();
+        let address = (address, port).into();
         let (events, done) = (VecDeque::new(), VecDeque::new());
         Ok(Self { adapter, arena, address, listener, channel, own, events, done, next: 2 })
     }
@@ -218,9 +224,9 @@ impl Machine {
         Ok(())
     }
 
-    /// A second listener on the same port.
-    pub fn listens_again(&self) -> Result<CmId, lunet_verbs::Error> {
-        CmId::listen(&self.channel, self.address, 1, 0)
+    /// A second listener.
+    pub fn listens_at(&self, address: SocketAddr) -> Result<CmId, lunet_verbs::Error> {
+        CmId::listen(&self.channel, address, 1, 0)
     }
 
     /// Lets the listener go.

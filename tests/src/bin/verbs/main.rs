@@ -4,6 +4,8 @@
 //! `verbs ADDRESS TRIAL [NUMBER]`; the trials are listed in `TRIALS`.
 
 mod machine;
+mod outside;
+mod spread;
 mod trials;
 
 use std::net::IpAddr;

@@ -2,22 +2,22 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lunet_ring::{Arena, Payload, Region};
 use lunet_verbs::{
-    Adapter, AdapterConfig, CmEventKind, ConnParams, Error, Library, Operation, Pieces, Remote,
-    RemoteAccess, Status, Sysfs,
+    CmEventKind, ConnParams, Error, Operation, Pieces, Remote, RemoteAccess, Status,
 };
 
 use crate::machine::{
-    HELLO, Machine, Pair, RECEIVE, RECEIVES, SENDS, WhyError, device, expect, pattern, whole,
+    HELLO, Machine, Pair, RECEIVE, RECEIVES, SENDS, WhyError, expect, pattern, whole,
 };
+use crate::outside::{facts, hold, link_down, locked, no_device, removed};
+use crate::spread::{everywhere, spread};
 
 type Trial = fn(IpAddr, u64) -> Result<()>;
 
-pub const TRIALS: [(&str, Trial); 14] = [
+pub const TRIALS: [(&str, Trial); 16] = [
     ("facts", facts),
     ("no-device", no_device),
     ("talk", talk),
@@ -32,38 +32,9 @@ pub const TRIALS: [(&str, Trial); 14] = [
     ("link-down", link_down),
     ("hold", hold),
     ("removed", removed),
+    ("spread", spread),
+    ("everywhere", everywhere),
 ];
-
-/// What is known of the device; one line.
-fn facts(address: IpAddr, _: u64) -> Result<()> {
-    let library = Library::open()?;
-    let device = device(&library, address)?;
-    let (port, gid) = Sysfs::default().port_of(address)?;
-    let state = device.port(port.port)?;
-    ensure!(state.active && state.mtu.bytes() >= 256, "{state:?}");
-    ensure!(device.next_event()?.is_none(), "nothing has happened to the device");
-    println!(
-        "{} port {} {:?} GID {} at {:?}, MTU {} of {} bytes, {:?}",
-        device.name(),
-        port.port,
-        gid.kind,
-        gid.index,
-        gid.interface,
-        state.mtu.bytes(),
-        state.max_mtu.bytes(),
-        device.limits()
-    );
-    Ok(())
-}
-
-/// An address that no device carries.
-fn no_device(address: IpAddr, _: u64) -> Result<()> {
-    match Sysfs::default().port_of(address) {
-        Err(error @ Error::NoDevice { .. }) => println!("{error}"),
-        other => bail!("{other:?}"),
-    }
-    Ok(())
-}
 
 /// Messages to and fro, of all lengths, and where they go along.
 fn talk(address: IpAddr, rounds: u64) -> Result<()> {
@@ -288,7 +259,7 @@ fn refused(address: IpAddr, _: u64) -> Result<()> {
     ensure!(answer.private.starts_with(b"no room"), "not what was said: {:?}", answer.private);
     println!("{}", answer.reason());
     machine.adapter.close(near);
-    match machine.listens_again() {
+    match machine.listens_at(machine.address) {
         Err(error @ Error::InUse { .. }) => println!("{error}"),
         other => bail!("{other:?}"),
     }
@@ -367,52 +338,4 @@ fn resident() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split(' ').nth(1).context("statm")?.parse()?;
     Ok(pages * rustix::param::page_size() as u64)
-}
-
-/// More memory than the process may lock: run with a low limit.
-fn locked(address: IpAddr, _: u64) -> Result<()> {
-    let library = Library::open()?;
-    let device = device(&library, address)?;
-    let arena = Arena::new(32 << 20)?;
-    let config = AdapterConfig { completions: 64, shared_receives: None, interrupt: 0 };
-    match Adapter::open(&device, &arena, &config) {
-        Err(error @ Error::LockedMemory { .. }) => println!("{error}"),
-        other => bail!("{other:?}"),
-    }
-    Ok(())
-}
-
-/// The port's link is down: run when it is.
-fn link_down(address: IpAddr, _: u64) -> Result<()> {
-    match Sysfs::default().port_of(address) {
-        Err(error @ (Error::LinkDown { .. } | Error::NoDevice { .. })) => println!("{error}"),
-        other => bail!("{other:?}"),
-    }
-    Ok(())
-}
-
-/// A connection with work in flight, until the process is killed.
-fn hold(address: IpAddr, _: u64) -> Result<()> {
-    let mut machine = Machine::new(address, None)?;
-    let (pair, _) = machine.connected()?;
-    let queued = machine.adapter.queue_send(pair.near, b"x", Pieces::new(), None, (0, true));
-    queued.map_err(|e| e.why_error())?;
-    machine.adapter.flush();
-    println!("holding");
-    std::thread::sleep(Duration::from_secs(600));
-    Ok(())
-}
-
-/// The device goes away under a connection: run while that happens. When it is told, the program lets
-/// go of everything, so that the kernel can.
-fn removed(address: IpAddr, _: u64) -> Result<()> {
-    let mut machine = Machine::new(address, None)?;
-    let (_, [near, _]) = machine.connected()?;
-    println!("holding");
-    expect(&machine.event(near)?, "DeviceRemoval")?;
-    let (adapter, arena) = machine.silent();
-    drop(adapter);
-    ensure!(arena.free_bytes() == arena.total_bytes(), "memory is missing");
-    println!("let go");
-    Ok(())
 }
