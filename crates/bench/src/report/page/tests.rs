@@ -50,6 +50,11 @@ fn how_fast_and_what_binds_come_first() {
     // Two targets with one workload: twice the throughput, the same latency and processor time.
     assert!(both.contains("2 better, 0 worse, "), "{both:.3000}");
     assert!(both.contains("<b class=\"better\">better</b>: 2.00 times"));
+    // Long names take no figure away, on a phone neither.
+    let (old, new) = ("a file of last week, before", "the same today, afterwards");
+    let long = compare_page(&rounds(1.0), &rounds(2.0), (old, new));
+    let figures = long.split("</text>").filter(|text| text.contains(">2.00 times (")).count();
+    assert_eq!(figures, 4, "two targets, two widths");
 }
 
 #[test]

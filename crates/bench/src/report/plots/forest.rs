@@ -40,8 +40,24 @@ fn judged(one: &Comparison) -> &'static str {
     if better { "better" } else { "worse" }
 }
 
+/// Who is compared, and what came out.
+fn told(one: &Comparison) -> [String; 2] {
+    let words = match (one.judgement, one.effect) {
+        (Judgement::Noise, Some(effect)) => {
+            format!("noise ({:.2} to {:.2})", effect.low + 1.0, effect.high + 1.0)
+        }
+        _ => one.words(),
+    };
+    [format!("{} / {}", one.other, one.base), words]
+}
+
 fn draw(all: &[&Comparison], width: Width) -> String {
-    let height = ROW * all.len() as f64 + AXIS;
+    // On a phone long names leave no room for the figures, which then have a line of their own.
+    let room = width.chars(width.px() - LEFT - RIGHT);
+    let beside = |one: &&Comparison| told(one).join(": ").chars().count() <= room;
+    let more = if all.iter().all(beside) { 0.0 } else { 15.0 };
+    let each = ROW + more;
+    let height = each * all.len() as f64 + AXIS;
     let mut svg = Svg::new(width.px(), height);
     let ends = all.iter().filter_map(|one| one.effect);
     let far = ends
@@ -58,7 +74,7 @@ fn draw(all: &[&Comparison], width: Width) -> String {
         let class = if value == 1.0 { "one" } else { "grid" };
         // Short lines, beside the intervals alone: they would run through the text.
         for row in 0..all.len() {
-            let top = row as f64 * ROW + 33.0;
+            let top = row as f64 * each + 33.0 + more;
             svg.line((x(value), top), (x(value), top + 12.0), class);
         }
         svg.mark(x(value), bottom + 15.0, &mark(value));
@@ -66,22 +82,21 @@ fn draw(all: &[&Comparison], width: Width) -> String {
     svg.text(LEFT + wide / 2.0, bottom + 32.0, "d m", "times as much (1: the same)");
     for (row, one) in all.iter().enumerate() {
         let Some(effect) = one.effect else { continue };
-        let y = row as f64 * ROW;
-        let words = match one.judgement {
-            Judgement::Noise => {
-                format!("noise ({:.2} to {:.2})", effect.low + 1.0, effect.high + 1.0)
-            }
-            _ => one.words(),
-        };
-        let who = format!("{} / {}: {words}", one.other, one.base);
-        svg.text(LEFT, y + 14.0, "t", &shortened(&one.workload, width.chars(wide)));
-        svg.text(LEFT, y + 29.0, "d", &shortened(&who, width.chars(wide)));
+        let y = row as f64 * each;
+        let [who, words] = told(one);
+        svg.text(LEFT, y + 14.0, "t", &shortened(&one.workload, room));
+        if more > 0.0 {
+            svg.text(LEFT, y + 29.0, "d", &shortened(&who, room));
+            svg.text(LEFT, y + 44.0, "d", &words);
+        } else {
+            svg.text(LEFT, y + 29.0, "d", &format!("{who}: {words}"));
+        }
         let (low, high, middle) = (x(effect.low + 1.0), x(effect.high + 1.0), x(effect.mean + 1.0));
         let class = judged(one);
-        let line = y + 39.0;
+        let line = y + 39.0 + more;
         svg.line((low, line), (high, line), &format!("interval {class}"));
         svg.rect((middle - 4.0, line - 4.0), (8.0, 8.0), &format!("mark {class}"));
-        svg.tell(&format!("{}, {who}", one.workload));
+        svg.tell(&format!("{}, {who}: {words}", one.workload));
     }
     svg.finish(class(width), "Ratios with their intervals")
 }
