@@ -250,6 +250,43 @@ fn a_path_and_what_is_served_run_in_turns() -> Result<()> {
 }
 
 #[test]
+fn targets_have_names_and_the_load_its_processors() -> Result<()> {
+    let fixture = fixture()?;
+    let dir = scratch("lunet-bench-names-")?;
+    let place = dir.path().to_str().context("a name")?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let (_, cpus) = status.split_once("Cpus_allowed_list:").context("no list")?;
+    let cpu: String = cpus.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    let (disk, served) = (format!("disk={place}"), format!("two words={}", fixture.mem));
+    let words = ["--rounds", "1", "--runtime", "200ms", "--size", "8MiB", "--json"];
+    let only = ["--only", "4k random reads, depth 32", "--only", "4k random reads, depth 1"];
+    let results = measured(&[&[&*disk, &*served, "--cpus", &*cpu], &words[..], &only].concat())?;
+    for (key, names) in [
+        ("targets", ["disk", "two words"]),
+        ("workloads", ["4k random reads, depth 32", "4k random reads, depth 1"]),
+    ] {
+        let found: Vec<&str> =
+            all(&results, key)?.iter().filter_map(|one| one["name"].as_str()).collect();
+        ensure!(found == names, "{found:?}");
+    }
+    let lines = all(&results, "commands")?.iter().filter_map(|one| one["line"].as_str());
+    let lines: Vec<&str> = lines.collect();
+    let whole = lines[0].contains(&format!("--cpus={cpu} "))
+        && lines[0].contains(&format!(" {disk} "))
+        && lines[0].contains(&format!("'two words={}'", fixture.mem))
+        && lines[0].contains("'--only=4k random reads, depth 1'");
+    ensure!(whole, "{}", lines[0]);
+    let allowed = format!("--cpus_allowed={cpu}");
+    let bound = lines[1..].iter().all(|line| line.starts_with("fio") == line.contains(&allowed));
+    ensure!(bound, "{lines:?}");
+    let error = refused(&[place, "--cpus", "1023"])?;
+    ensure!(error.contains("processor 1023 is none"), "{error}");
+    let error = refused(&[disk.as_str(), "disk=/dev/null"])?;
+    ensure!(error.contains("two targets are called disk"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn a_file_that_was_there_is_read_but_not_overwritten() -> Result<()> {
     let dir = scratch("lunet-bench-file-")?;
     let (file, copy) = (dir.path().join("data"), dir.path().join("copy"));
