@@ -36,10 +36,11 @@ pub struct Arguments {
     /// How long each run is measured, in seconds.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// What every operation of the LUN takes, as lunet.toml writes it.
-    #[arg(long, default_value = "5ms")]
+    /// What an operation of the LUN takes at least, as lunet.toml writes it. Where many are on their way, each takes longer by a
+    /// random time up to as much again: else all of them would come back at once, and wait for each other at every station.
+    #[arg(long, default_value = "10ms")]
     delay: String,
-    /// Size of the volume in MiB, in memory.
+    /// Size of each of two volumes in MiB, in memory.
     #[arg(long, default_value_t = 512)]
     size: u64,
 }
@@ -55,12 +56,13 @@ const fn load(block: u32, reads: bool, depth: u32) -> Load {
     Load { block, reads, depth }
 }
 
+/// No deeper than 16: of one connection QEMU's NBD server takes no more at a time.
 const LOADS: [Load; 7] = [
-    load(4 << 10, true, 32),
-    load(4 << 10, false, 32),
-    load(16 << 10, true, 32),
-    load(64 << 10, true, 16),
-    load(64 << 10, false, 16),
+    load(4 << 10, true, 16),
+    load(4 << 10, false, 16),
+    load(16 << 10, true, 16),
+    load(64 << 10, true, 8),
+    load(64 << 10, false, 8),
     load(128 << 10, true, 8),
     load(128 << 10, false, 8),
 ];
@@ -98,28 +100,34 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (size, delay) = (arguments.size * MIB, &arguments.delay);
     let config = format!(
         "[server]\nlog-level = \"warn\"\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
-         [volumes.slow]\nbackend = \"memory\"\nsize = {size}\nlayers = [{{ delay = \"{delay}\" }}]\n\
-         [[target]]\nname = \"{TARGET}\"\nluns = {{ 0 = \"slow\" }}\n"
+         [volumes.spread]\nbackend = \"memory\"\nsize = {size}\n\
+         layers = [{{ delay = \"{delay}\", spread = \"{delay}\" }}]\n\
+         [volumes.even]\nbackend = \"memory\"\nsize = {size}\nlayers = [{{ delay = \"{delay}\" }}]\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = [\"spread\", \"even\"]\n"
     );
     let server =
         Serve::config(config).data(scratch.path()).core(Some(TARGET_CORE)).quiet().start()?;
-    let lun = url(server.portal(), TARGET, 0);
-    loads::fill(&lun, size)?;
-    let nbd = Nbd::start(&QemuLun::new(&lun), scratch.path())?;
-    let fuse = Export::start(&QemuLun::new(&lun))?;
+    let [spread, even] = [0, 1].map(|lun| url(server.portal(), TARGET, lun));
+    let [many, one] = [&spread, &even].map(|lun| QemuLun::new(lun));
+    let (deep, single) =
+        (Nbd::start(&many, scratch.path(), "deep")?, Nbd::start(&one, scratch.path(), "single")?);
+    for lun in [&spread, &even] {
+        loads::fill(lun, size)?;
+    }
+    let fuse = Export::start(&one)?;
     println!(
         "| load | client | IOPS | mean latency | IOPS, fio / lunet | mean latency, fio / lunet |\n|---|---|---|---|---|---|"
     );
     for load in &LOADS {
-        measure(load, &[Client::Own(&lun), Client::Nbd(&nbd.socket)], arguments)?;
+        measure(load, &[Client::Own(&spread), Client::Nbd(&deep.socket)], arguments)?;
     }
     for load in &SINGLE {
-        let clients = [Client::Own(&lun), Client::Nbd(&nbd.socket), Client::Fuse(fuse.file())];
+        let clients = [Client::Own(&even), Client::Nbd(&single.socket), Client::Fuse(fuse.file())];
         measure(load, &clients, arguments)?;
     }
     println!(
-        "\nEach operation of the LUN takes {delay} longer. Medians of {} interleaved rounds of {} s, in brackets 95 % confidence; ratios \
-         of pairs, with 95 % confidence.",
+        "\nEach operation of the LUN takes {delay} longer, and where several are on their way, up to {delay} more at random. Medians of \
+         {} interleaved rounds of {} s, in brackets 95 % confidence; ratios of pairs, with 95 % confidence.",
         arguments.rounds, arguments.seconds
     );
     fuse.stop()
@@ -238,8 +246,8 @@ struct Nbd {
 }
 
 impl Nbd {
-    fn start(lun: &QemuLun, dir: &Path) -> Result<Self> {
-        let socket = dir.join("nbd");
+    fn start(lun: &QemuLun, dir: &Path, name: &str) -> Result<Self> {
+        let socket = dir.join(name);
         let mut command = leashed(None);
         command.args(["qemu-storage-daemon", "--blockdev", &format!("{lun},node-name=lun")]);
         command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={}", socket.display()));
