@@ -103,6 +103,22 @@ pub enum Error {
         /// RLIMIT_MEMLOCK, in MiB, rounded down.
         limit: u64,
     },
+    /// The device or the kernel has no memory left: queues are locked memory too.
+    #[error(
+        "{what} failed for want of memory: raise the limit of locked memory, with \
+         LimitMEMLOCK=infinity in the service or `ulimit -l unlimited` in the shell, or have fewer \
+         connections"
+    )]
+    NoMemory {
+        /// What was tried.
+        what: &'static str,
+    },
+    /// The arena has no room for a connection's own buffers.
+    #[error(
+        "all buffers of this thread are in use, so it takes no more RDMA connections: connect again \
+         later, or give it more memory"
+    )]
+    NoBuffers,
     /// The device cannot do what was asked for.
     #[error("{device} has at most {limit} {what}, and {wanted} were asked for: ask for less")]
     Limit {
@@ -152,12 +168,19 @@ pub enum Error {
 impl Error {
     /// The last error of the system, for a call that sets `errno`.
     pub(crate) fn last(what: &'static str) -> Self {
-        Self::System { what, source: io::Error::last_os_error() }
+        Self::of(what, io::Error::last_os_error())
     }
 
     /// For a call that returns its error's number.
     pub(crate) fn number(what: &'static str, number: i32) -> Self {
-        Self::System { what, source: io::Error::from_raw_os_error(number.abs()) }
+        Self::of(what, io::Error::from_raw_os_error(number.abs()))
+    }
+
+    fn of(what: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ENOMEM) => Self::NoMemory { what },
+            _ => Self::System { what, source },
+        }
     }
 }
 
@@ -223,6 +246,8 @@ mod tests {
         let all = [
             Error::NoConnectionManager { source: errno(libc::ENODEV) },
             Error::NoProvider { device: device() },
+            Error::number("making an RDMA queue pair", -libc::ENOMEM),
+            Error::NoBuffers,
             Error::NoDevice { address },
             Error::NoRoceV2 { device: device(), port: 1, address },
             Error::LinkDown { device: device(), port: 1, state: "DOWN".into() },

@@ -101,10 +101,7 @@ impl Adapter {
         if self.endpoints.len() == ENDPOINTS {
             return over("connections of one thread", ENDPOINTS as u32 + 1, ENDPOINTS as u32);
         }
-        let heads = self.arena.alloc(depth as usize * HEAD_MAX);
-        let heads = heads.ok_or_else(|| {
-            Error::number("finding arena memory for an RDMA connection", libc::ENOMEM)
-        })?;
+        let heads = self.arena.alloc(depth as usize * HEAD_MAX).ok_or(Error::NoBuffers)?;
         let address = heads.start().as_ptr() as u64;
         let heads_key = self.memory.iter().find_map(|m| m.key_for(address, heads.len() as u64));
         let heads_key = heads_key.unwrap_or_default();

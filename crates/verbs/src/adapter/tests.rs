@@ -256,6 +256,18 @@ fn completions_never_outgrow_their_queue() {
 }
 
 #[test]
+fn a_full_arena_takes_no_connection() {
+    let mut bench = Bench::new(None);
+    let all = bench.buf(1 << 20);
+    let config = EndpointConfig { sends: 4, receives: 4 };
+    let id = fake::id(&bench.library);
+    let refused = bench.adapter.open_endpoint(id, config).expect_err("no room");
+    assert!(matches!(refused.error, Error::NoBuffers), "{refused:?}");
+    drop(all);
+    bench.adapter.open_endpoint(refused.id, config).expect("there is room");
+}
+
+#[test]
 fn a_device_that_copies_nothing_into_its_queue_is_asked_again() {
     fake::with(|s| s.no_inline = true);
     let mut bench = Bench::new(None);
