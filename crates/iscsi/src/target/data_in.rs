@@ -226,7 +226,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if task.r2ts > 0 || task.waiting.is_some() {
             let lent = self.transfers.remove_task(tag);
             if let Some(mover) = &mut self.mover {
-                mover.orphaned(lent);
+                mover.gone(task.kind, lent);
             }
         }
         let receiving = match self.rx.pending {

@@ -104,6 +104,8 @@ pub(super) struct Mover {
     next_read: u32,
     /// RDMA Reads under way whose task is gone.
     orphans: u32,
+    /// Commands whose answers wait for their RDMA Reads.
+    late: u32,
     /// Answers to task management functions that wait for them.
     held: Vec<(u32, TmfResponse)>,
 }
@@ -125,15 +127,22 @@ impl Mover {
         Some(memory.stag).filter(|stag| *stag != 0)
     }
 
-    /// So many RDMA Reads under way have lost their task.
-    pub(super) const fn orphaned(&mut self, reads: u32) {
+    /// A task has gone, and left so many RDMA Reads under way.
+    pub(super) fn gone(&mut self, kind: Kind, reads: u32) {
+        self.late -= u32::from(kind == Kind::Answered);
         self.orphans += reads;
     }
 
-    /// Keeps an answer back while RDMA Reads of aborted tasks are under way. Gives what is to be
-    /// answered now: nothing, or that the function is rejected if too many are kept.
+    /// True while RDMA Reads are under way whose commands are over for the layer above.
+    const fn is_busy(&self) -> bool {
+        self.orphans > 0 || self.late > 0
+    }
+
+    /// Keeps an answer back while RDMA Reads of commands are under way that it may end, for the
+    /// initiator. Gives what is to be answered now: nothing, or that the function is rejected if
+    /// too many are kept.
     pub(super) fn hold(&mut self, itt: u32, response: TmfResponse) -> Option<TmfResponse> {
-        if self.orphans == 0 {
+        if !self.is_busy() {
             return Some(response);
         }
         if self.held.len() >= MAX_HELD {
@@ -164,6 +173,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             reads: VecDeque::new(),
             next_read: 0,
             orphans: 0,
+            late: 0,
             held: Vec::new(),
         }));
         connection
@@ -333,6 +343,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         task.kind = Kind::Answered;
         let (status, wanted) = (response.status, response.wanted);
         task.answer = Some(Box::new(Answer { status, sense: response.sense.to_vec(), wanted }));
+        if let Some(mover) = &mut self.mover {
+            mover.late += 1;
+        }
         true
     }
 
@@ -342,17 +355,26 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let Some(task) = self.tasks.get_mut(tag).filter(ready) else { return };
         let Some(answer) = task.answer.take() else { return };
         task.kind = Kind::Running;
+        if let Some(mover) = &mut self.mover {
+            mover.late -= 1;
+        }
         let Answer { status, sense, wanted } = *answer;
         self.respond(tag, Response { status, sense: &sense, wanted }, tx);
+        self.send_held(tx);
     }
 
     /// An RDMA Read of a task that is gone came back.
     fn orphan_came_back<T: Transmit>(&mut self, tx: &mut T) {
-        let Some(mover) = &mut self.mover else { return };
-        mover.orphans = mover.orphans.saturating_sub(1);
-        if mover.orphans > 0 {
-            return;
+        if let Some(mover) = &mut self.mover {
+            mover.orphans = mover.orphans.saturating_sub(1);
         }
+        self.send_held(tx);
+    }
+
+    /// Sends the answers to task management functions that have waited, when nothing is in their
+    /// way any more.
+    fn send_held<T: Transmit>(&mut self, tx: &mut T) {
+        let Some(mover) = self.mover.as_mut().filter(|mover| !mover.is_busy()) else { return };
         for (itt, response) in core::mem::take(&mut mover.held) {
             self.answer_tmf(itt, response, tx);
         }

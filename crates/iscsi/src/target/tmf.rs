@@ -129,7 +129,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     }
 
     /// Sends the answer to a task management function. Over RDMA not before the last RDMA Read of
-    /// an aborted task has come back: the initiator takes its memory back with the answer.
+    /// commands that are over has come back: the initiator takes its memory back with the answer.
     pub(super) fn answer_tmf<T: Transmit>(&mut self, itt: u32, response: TmfResponse, tx: &mut T) {
         let now = match &mut self.mover {
             Some(mover) => mover.hold(itt, response),
