@@ -38,7 +38,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             }
         };
         let sink = self.unsolicited_sink(&mut task, header, cx.site);
-        (sink, Pending::Command(self.tasks.insert(task)))
+        let tag = self.tasks.insert(task);
+        if let Some(mover) = &mut self.mover {
+            mover.remember_memory(tag);
+        }
+        (sink, Pending::Command(tag))
     }
 
     /// Where a numbered PDU stands; a number that is held already counts as outside.
@@ -81,8 +85,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if let Some(mover) = &self.mover {
             let first = self.negotiated.first_burst_length.min(task.expects_write);
             let unsolicited = if header.is_final() { header.data_len.get() } else { first };
-            let beyond = task.expects_write > unsolicited;
-            task.memory = mover.memory(task.expects_read > 0, beyond)?;
+            mover.check_memory(task.expects_read > 0, task.expects_write > unsolicited)?;
         }
         task.cdb = pdu.cdb;
         task.long_cdb = ahs.extended_cdb.map(|rest| {

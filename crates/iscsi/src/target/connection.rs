@@ -3,8 +3,8 @@
 use super::event::{CloseReason, Event};
 use super::held::Held;
 use super::login::Login;
+use super::mover::Mover;
 use super::out::Digests;
-use super::rdma::Mover;
 use super::rx::Rx;
 use super::task::Tasks;
 use super::text_phase::Exchange;

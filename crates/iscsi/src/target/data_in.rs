@@ -211,7 +211,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             residual: U32::new(residual.count),
             ..Default::default()
         };
-        let stag = self.mover.as_ref().and_then(|mover| mover.takes_back(&task.memory));
+        let stag = self.mover.as_ref().and_then(|mover| mover.takes_back(tag));
         self.send_back(&pdu, [prefix, sense], stag, tx);
     }
 
@@ -226,7 +226,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if task.r2ts > 0 || task.waiting.is_some() {
             let lent = self.transfers.remove_task(tag);
             if let Some(mover) = &mut self.mover {
-                mover.gone(task.kind, lent);
+                mover.gone(tag, lent);
             }
         }
         let receiving = match self.rx.pending {

@@ -22,6 +22,7 @@ mod data_out;
 mod event;
 mod held;
 mod login;
+mod mover;
 pub mod options;
 mod out;
 mod rdma;

@@ -3,21 +3,18 @@
 use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Event, Response, Wanted};
 use super::login::MAX_LOGIN_SEGMENT;
+use super::mover::{Answer, Mover};
 use super::options::{DigestPolicy, MAX_IMMEDIATE, Options};
 use super::task::{Kind, Task};
 use super::{Cx, Site, Tag, Transmit};
 use crate::iser::{self, Header, HeaderError, Kind as SendKind, Remote, SMALL_SEGMENT};
 use crate::negotiation::RdmaTerms;
-use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs, RejectReason, TmfResponse};
+use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::time::Duration;
 use thiserror::Error;
-
-/// Most answers to task management functions that wait for RDMA Reads.
-const MAX_HELD: usize = 64;
 
 /// What a connection over RDMA has besides its [`Options`].
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +64,8 @@ pub enum RdmaFault {
 /// Names an RDMA Read of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId {
-    index: u32,
-    number: u32,
+    pub(super) index: u32,
+    pub(super) number: u32,
 }
 
 /// An RDMA Read to post. Its buffer comes back with
@@ -85,74 +82,6 @@ pub struct RdmaRead<B> {
     pub from: Remote,
 }
 
-/// An answer that waits for RDMA Reads.
-#[derive(Debug)]
-pub(super) struct Answer {
-    status: u8,
-    sense: Vec<u8>,
-    wanted: Option<Wanted>,
-}
-
-/// What a connection over RDMA keeps.
-#[derive(Debug)]
-pub(super) struct Mover {
-    /// What the PDU that is being received opens.
-    opened: Header,
-    invalidate: bool,
-    /// RDMA Reads to post.
-    reads: VecDeque<(ReadId, Remote)>,
-    next_read: u32,
-    /// RDMA Reads under way whose task is gone.
-    orphans: u32,
-    /// Commands whose answers wait for their RDMA Reads.
-    late: u32,
-    /// Answers to task management functions that wait for them.
-    held: Vec<(u32, TmfResponse)>,
-}
-
-impl Mover {
-    /// The memory that the current command opens. An error if it lacks what the command needs.
-    pub(super) fn memory(&self, reads: bool, writes: bool) -> Result<Header, RejectReason> {
-        let opened = self.opened;
-        if (reads && opened.read.is_none()) || (writes && opened.write.is_none()) {
-            return Err(RejectReason::InvalidPduField);
-        }
-        Ok(opened)
-    }
-
-    /// The steering tag that the response to a command takes back.
-    pub(super) fn takes_back(&self, memory: &Header) -> Option<u32> {
-        let memory = memory.read.or(memory.write).filter(|_| self.invalidate)?;
-        // Linux gives tag 0 with a write that has no data beyond the unsolicited.
-        Some(memory.stag).filter(|stag| *stag != 0)
-    }
-
-    /// A task has gone, and left so many RDMA Reads under way.
-    pub(super) fn gone(&mut self, kind: Kind, reads: u32) {
-        self.late -= u32::from(kind == Kind::Answered);
-        self.orphans += reads;
-    }
-
-    /// True while RDMA Reads are under way whose commands are over for the layer above.
-    const fn is_busy(&self) -> bool {
-        self.orphans > 0 || self.late > 0
-    }
-
-    /// Keeps an answer back while RDMA Reads of commands are under way that it may end, for the
-    /// initiator. Gives what is to be answered now: nothing, or that the function is rejected if
-    /// too many are kept.
-    pub(super) fn hold(&mut self, itt: u32, response: TmfResponse) -> Option<TmfResponse> {
-        if !self.is_busy() {
-            return Some(response);
-        }
-        if self.held.len() >= MAX_HELD {
-            return Some(TmfResponse::Rejected);
-        }
-        self.held.push((itt, response));
-        None
-    }
-}
-
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// A connection over RDMA on which nothing was received yet. Digests are off, whatever
     /// `options` say.
@@ -167,15 +96,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         };
         let mut connection = Self::new(options, now);
         connection.negotiated.rdma = Some(RdmaTerms::default());
-        connection.mover = Some(Box::new(Mover {
-            opened: Header::default(),
-            invalidate: rdma.invalidate,
-            reads: VecDeque::new(),
-            next_read: 0,
-            orphans: 0,
-            late: 0,
-            held: Vec::new(),
-        }));
+        connection.mover = Some(Box::new(Mover::new(rdma.invalidate)));
         connection
     }
 
@@ -250,9 +171,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         last: Option<Wanted>,
         tx: &mut T,
     ) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let (Some(mover), Some(task)) = (&self.mover, self.tasks.get_mut(tag)) else { return };
         // A command that expects data has opened its memory, or it would have been rejected.
-        let Some(memory) = task.memory.read else { return };
+        let Some(memory) = mover.memory(tag).read else { return };
         let (to, len) = (memory.at(task.sent), range.len() as u32);
         task.sent += len;
         self.counters.bytes_in += u64::from(len);
@@ -271,7 +192,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         else {
             return;
         };
-        let Some(memory) = task.memory.write else { return };
+        let Some(memory) = mover.memory(tag).write else { return };
         // The memory begins with the command's data, or behind what came without being asked for.
         let only = self.negotiated.rdma.is_none_or(|terms| terms.solicited_only);
         let skipped = if only { task.filled } else { 0 };
@@ -342,9 +263,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
         task.kind = Kind::Answered;
         let (status, wanted) = (response.status, response.wanted);
-        task.answer = Some(Box::new(Answer { status, sense: response.sense.to_vec(), wanted }));
         if let Some(mover) = &mut self.mover {
-            mover.late += 1;
+            let sense = response.sense.to_vec();
+            mover.late.push((tag, Answer { status, sense, wanted }));
         }
         true
     }
@@ -352,13 +273,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// Sends an answer that has waited, when no RDMA Read of the task is under way any more.
     fn answer_late<T: Transmit>(&mut self, tag: Tag, tx: &mut T) {
         let ready = |task: &&mut Task<B>| task.r2ts == 0;
-        let Some(task) = self.tasks.get_mut(tag).filter(ready) else { return };
-        let Some(answer) = task.answer.take() else { return };
+        let (Some(mover), Some(task)) = (&mut self.mover, self.tasks.get_mut(tag).filter(ready))
+        else {
+            return;
+        };
+        let Some(index) = mover.late.iter().position(|(late, _)| *late == tag) else { return };
         task.kind = Kind::Running;
-        if let Some(mover) = &mut self.mover {
-            mover.late -= 1;
-        }
-        let Answer { status, sense, wanted } = *answer;
+        let (_, Answer { status, sense, wanted }) = mover.late.swap_remove(index);
         self.respond(tag, Response { status, sense: &sense, wanted }, tx);
         self.send_held(tx);
     }

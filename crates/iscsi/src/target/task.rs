@@ -1,9 +1,7 @@
 //! The tasks of a connection, by slot and by Initiator Task Tag.
 
 use super::event::TransferError;
-use super::rdma::Answer;
 use super::tag::Tag;
-use crate::iser::Header;
 use crate::pdu::TaskAttribute;
 use alloc::boxed::Box;
 use hashbrown::HashMap;
@@ -47,10 +45,6 @@ pub(super) struct Task<B> {
     pub(super) attribute: TaskAttribute,
     pub(super) reads: bool,
     pub(super) writes: bool,
-    /// The memory that the command opens, over RDMA.
-    pub(super) memory: Header,
-    /// The answer, while the task is [`Kind::Answered`].
-    pub(super) answer: Option<Box<Answer>>,
     pub(super) expects_read: u32,
     pub(super) expects_write: u32,
     pub(super) failure: Option<Failure>,
@@ -92,8 +86,6 @@ impl<B> Task<B> {
             attribute: TaskAttribute::Untagged,
             reads: false,
             writes: false,
-            memory: Header::default(),
-            answer: None,
             expects_read: 0,
             expects_write: 0,
             failure: None,
