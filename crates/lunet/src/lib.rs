@@ -5,7 +5,6 @@
 pub mod bench;
 pub mod config;
 pub mod control;
-pub mod files;
 pub mod identity;
 pub mod live;
 pub mod names;

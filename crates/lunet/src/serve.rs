@@ -1,7 +1,7 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{files, identity, ready, secrets};
+use crate::{identity, ready, secrets};
+use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
@@ -169,13 +170,9 @@ fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
 
 /// Removes what was cut short has left: files that were to take the place of others.
 fn tidy(plan: &Plan) {
-    files::clear(&plan.file);
     let kept = plan.config.volumes.iter().flat_map(|volume| kept(&plan.data, &volume.name));
-    for path in kept.chain([ports(&plan.data)]) {
-        let mut fresh = path.into_os_string();
-        fresh.push(".new");
-        // It would be written over, were the same to be done again.
-        let _ = fs::remove_file(fresh);
+    for path in kept.chain([ports(&plan.data), plan.file.clone()]) {
+        files::clear(&path);
     }
     let file = |volume: &Volume| match volume.backend {
         Backend::File { .. } => volume.path(&plan.data),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::Core;
 use crate::mail::{Mail, Undelivered};
 use crate::world::CoreVolume;
-use crate::{marks, stable};
+use crate::{files, marks};
 
 /// How many orders may wait; the next command is answered BUSY.
 const ORDERS: usize = 256;
@@ -148,7 +148,7 @@ struct KeptRegistration {
 
 /// Makes this state stable, or, if there is none, that there is none.
 fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> {
-    let Some(saved) = saved else { return stable::remove(path) };
+    let Some(saved) = saved else { return files::remove(path).map(drop) };
     let registrations = saved.registrations.iter().map(|r| KeptRegistration {
         initiator: r.nexus.initiator.name.clone(),
         isid: r.nexus.initiator.isid,
@@ -163,7 +163,7 @@ fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> 
         holder: saved.holder,
         registrations: registrations.collect(),
     };
-    stable::replace(path, &serde_json::to_vec_pretty(&kept)?)
+    files::replace(path, &serde_json::to_vec_pretty(&kept)?)
 }
 
 /// What was kept for a volume; `None` if nothing was.
@@ -172,7 +172,7 @@ fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> 
 /// A plain sentence: the file cannot be read, or is damaged. Without it nobody knows who may write.
 pub fn load(path: &Path, naa: &Designator) -> Result<Option<Saved>, String> {
     let name = path.display();
-    let Some(text) = stable::read(path, MAX_FILE)? else { return Ok(None) };
+    let Some(text) = files::read(path, MAX_FILE)? else { return Ok(None) };
     let kept: Kept =
         serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
     if kept.version != VERSION {
@@ -264,7 +264,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("v.reservations");
         keep(&path, NAA, Some(&saved())).expect("it is kept");
-        fs::create_dir(stable::fresh(&path)).expect("something in the way");
+        fs::create_dir(files::fresh(&path)).expect("something in the way");
         assert!(keep(&path, NAA, Some(&Saved { kind: None, holder: None, ..saved() })).is_err());
         assert_eq!(load(&path, NAA), Ok(Some(saved())));
     }

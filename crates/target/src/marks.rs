@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use lunet_scsi::Designator;
 use serde::{Deserialize, Serialize};
 
-use crate::stable;
+use crate::files;
 
 /// A larger file is none of ours.
 const MAX_FILE: u64 = 4096;
@@ -37,9 +37,9 @@ fn beside(kept: &Path) -> PathBuf {
 /// The operating system's.
 pub fn set(kept: &Path, unit: &Designator, restricted: Option<bool>) -> io::Result<()> {
     let path = beside(kept);
-    let Some(restricted) = restricted else { return stable::remove(&path) };
+    let Some(restricted) = restricted else { return files::remove(&path).map(drop) };
     let mark = Mark { version: VERSION, unit: unit.to_string(), restricted };
-    stable::replace(&path, &serde_json::to_vec_pretty(&mark)?)
+    files::replace(&path, &serde_json::to_vec_pretty(&mark)?)
 }
 
 /// What the mark of a volume says: true if only another operation helps. `None` without a mark.
@@ -49,7 +49,7 @@ pub fn set(kept: &Path, unit: &Designator, restricted: Option<bool>) -> io::Resu
 pub fn get(kept: &Path, unit: &Designator) -> Result<Option<bool>, String> {
     let path = beside(kept);
     let name = path.display();
-    let Some(text) = stable::read(&path, MAX_FILE)? else { return Ok(None) };
+    let Some(text) = files::read(&path, MAX_FILE)? else { return Ok(None) };
     let mark: Mark =
         serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
     if mark.version != VERSION {

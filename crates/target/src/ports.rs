@@ -15,7 +15,7 @@ use lunet_scsi::reserve::{Port, TargetPort};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Portal, TargetEntry};
-use crate::stable;
+use crate::files;
 
 /// A larger file is none of ours: it has room for every number there is.
 const MAX_FILE: u64 = 32 << 20;
@@ -59,7 +59,7 @@ impl Ports {
             Self { portals, numbers: BTreeMap::new(), by_name: HashMap::new(), file: file.clone() };
         let Some(file) = file else { return Ok(ports) };
         let name = file.display();
-        let Some(text) = stable::read(&file, MAX_FILE)? else { return Ok(ports) };
+        let Some(text) = files::read(&file, MAX_FILE)? else { return Ok(ports) };
         let kept: Kept =
             serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
         if kept.version != VERSION {
@@ -116,7 +116,7 @@ impl Ports {
             tag: name.tag,
         };
         let kept = Kept { version: VERSION, ports: self.numbers.iter().map(port).collect() };
-        stable::replace(file, &serde_json::to_vec_pretty(&kept)?)
+        files::replace(file, &serde_json::to_vec_pretty(&kept)?)
     }
 
     /// The target ports that lead to a volume, by number: `volume` is its place in the layout.

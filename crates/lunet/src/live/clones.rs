@@ -14,7 +14,8 @@ use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
 use crate::control::Done;
 use crate::plan::Plan;
-use crate::{files, serve, units};
+use crate::{serve, units};
+use lunet_target::files;
 
 impl Manager {
     pub(super) fn clone_volume(

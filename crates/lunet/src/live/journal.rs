@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::files;
+use lunet_target::files;
 
 /// The file in the data directory.
 const FILE: &str = "change.journal";

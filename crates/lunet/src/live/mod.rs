@@ -33,8 +33,8 @@ use lunet_target::Handle;
 
 use crate::config::edit::Editor;
 use crate::control::{Change, Done, VERSION};
-use crate::files;
 use crate::plan::{self, Options, Plan, Wrong};
+use lunet_target::files;
 
 pub use journal::recover;
 pub use served::{Open, Served};

@@ -15,7 +15,8 @@ use super::storage::{self, Keeper};
 use super::{Manager, Served, done};
 use crate::config::{self, Backend};
 use crate::control::Done;
-use crate::{files, names, serve};
+use crate::{names, serve};
+use lunet_target::files;
 
 /// How long the storage has to end what is under way before a rollback.
 const HOLD: Duration = Duration::from_secs(30);

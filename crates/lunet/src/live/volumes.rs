@@ -11,7 +11,8 @@ use super::served::Open;
 use super::{Manager, Served, counted, done, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
-use crate::{files, names, serve, units};
+use crate::{names, serve, units};
+use lunet_target::files;
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {

@@ -8,6 +8,21 @@ use std::path::{Path, PathBuf};
 /// The mode of a file that was not there before: its owner's alone.
 const MODE: u32 = 0o600;
 
+/// Reads a file of at most `most` bytes; `None` if there is none.
+///
+/// # Errors
+/// A plain sentence: it is too large, or cannot be read.
+pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+    let name = path.display();
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(metadata) if metadata.len() > most => Err(format!("{name} is too large")),
+        Ok(_) | Err(_) => {
+            fs::read(path).map(Some).map_err(|error| format!("cannot read {name}: {error}"))
+        }
+    }
+}
+
 /// Replaces a file, and returns when that is on stable storage. The file keeps its mode, and a
 /// link to it stays a link.
 ///
@@ -68,7 +83,7 @@ pub fn parent(path: &Path) -> &Path {
 }
 
 /// Where the next content is written before it takes its place.
-fn fresh(path: &Path) -> PathBuf {
+pub(crate) fn fresh(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
@@ -82,31 +97,31 @@ mod tests {
 
     #[test]
     fn a_file_is_replaced_and_keeps_its_mode_and_its_link() {
-        let dir = TempDir::new().unwrap();
+        let dir = TempDir::new().expect("it can");
         let (path, link) = (dir.path().join("file"), dir.path().join("link"));
-        replace(&path, b"one").unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        replace(&path, b"one").expect("it can");
+        let mode = |path: &Path| fs::metadata(path).expect("it can").permissions().mode() & 0o7777;
         assert_eq!(mode(&path), 0o600);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        fs::write(fresh(&path), b"left behind by a crash").unwrap();
-        replace(&link, b"two").unwrap();
-        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"two".to_vec(), 0o644));
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        assert_eq!((remove(&path).unwrap(), remove(&path).unwrap()), (true, false));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it can");
+        std::os::unix::fs::symlink(&path, &link).expect("it can");
+        fs::write(fresh(&path), b"left behind by a crash").expect("it can");
+        replace(&link, b"two").expect("it can");
+        assert_eq!((fs::read(&path).expect("it can"), mode(&path)), (b"two".to_vec(), 0o644));
+        assert!(fs::symlink_metadata(&link).expect("it can").is_symlink());
+        assert_eq!(fs::read_dir(dir.path()).expect("it can").count(), 2);
+        assert_eq!((remove(&path).expect("it can"), remove(&path).expect("it can")), (true, false));
     }
 
     #[test]
     fn a_failure_leaves_the_file_as_it_was() {
-        let dir = TempDir::new().unwrap();
+        let dir = TempDir::new().expect("it can");
         let path = dir.path().join("file");
-        replace(&path, b"one").unwrap();
-        fs::create_dir(fresh(&path)).unwrap();
+        replace(&path, b"one").expect("it can");
+        fs::create_dir(fresh(&path)).expect("it can");
         assert!(replace(&path, b"two").is_err());
-        assert_eq!(fs::read(&path).unwrap(), b"one");
-        fs::remove_dir(fresh(&path)).unwrap();
-        fs::write(fresh(&path), b"").unwrap();
+        assert_eq!(fs::read(&path).expect("it can"), b"one");
+        fs::remove_dir(fresh(&path)).expect("it can");
+        fs::write(fresh(&path), b"").expect("it can");
         clear(&path);
         assert!(!fresh(&path).exists());
     }
