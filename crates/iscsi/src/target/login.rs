@@ -87,8 +87,9 @@ impl Login {
             if negotiated.rdma.is_none() {
                 negotiated.target_max_recv = options.max_recv_data_segment_length;
             }
-            // Over RDMA a normal session agrees on TargetRecvDataSegmentLength instead.
-            if negotiated.rdma.is_none() || self.identity.session_type == SessionType::Discovery {
+            // With RDMAExtensions there is TargetRecvDataSegmentLength instead. libiscsi speaks
+            // iSER without them.
+            if negotiated.rdma.is_none_or(|terms| terms.extensions != Some(true)) {
                 writer.pair(Key::MaxRecvDataSegmentLength.name(), negotiated.target_max_recv);
             }
         }

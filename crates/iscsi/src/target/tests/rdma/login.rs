@@ -22,6 +22,21 @@ fn a_login_of_open_iscsi() {
 }
 
 #[test]
+fn a_login_of_libiscsi() {
+    let mut bench = over_rdma(RDMA);
+    let keys = ["HeaderDigest=None,CRC32C", "MaxRecvDataSegmentLength=262144", "ImmediateData=Yes"];
+    let answers = login(&mut bench, &keys);
+    let value = |key: &str| answers.iter().find(|(name, _)| name == key).map(|(_, v)| v.as_str());
+    assert_eq!(value("MaxRecvDataSegmentLength"), Some("8192"));
+    assert_eq!((value("RDMAExtensions"), value("HeaderDigest")), (None, Some("None")));
+    let agreed = bench.connection.negotiated();
+    // What it declares, it has no buffers for.
+    assert_eq!((agreed.initiator_max_recv, agreed.target_max_recv), (8192, 8192));
+    feed(&mut bench, reads(), &read(5, 1, 512), &[]);
+    assert_eq!(bench.command().expects_read, 512);
+}
+
+#[test]
 fn declarations_are_taken_and_answered_where_they_should() {
     let mut bench = over_rdma(RDMA);
     let keys = [
