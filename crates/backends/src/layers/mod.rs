@@ -1,5 +1,5 @@
-//! Layers over a volume that make it fail, slow or hang: for tests, and for the curious who want to
-//! see what their initiators do then.
+//! Layers over a volume that make it fail, slow or hang, or that let through only so much of a time:
+//! for tests, and for the curious who want to see what their initiators do then.
 //!
 //! No shard waits: what is held up waits on the event loop's timers.
 
@@ -7,10 +7,11 @@ mod channel;
 mod rules;
 mod slow;
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_block::{Backend, Caps, Channel, Op, Slow};
 use lunet_ring::{Payload, Ring};
@@ -58,6 +59,30 @@ pub enum Effect {
     /// It does not begin until the layer is switched off, and cannot be cancelled, as with a disk
     /// that does not answer.
     Hang,
+    /// All of them together, on all shards, do not exceed a rate: what comes too early begins later.
+    /// Until then it can be cancelled, and what was cancelled has used its part.
+    Limit(Rate),
+}
+
+/// How much each second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So many bytes. An operation without data costs nothing.
+    Bytes(NonZeroU64),
+    /// So many operations.
+    Operations(NonZeroU64),
+}
+
+impl Rate {
+    /// How long an operation of so many bytes takes at this rate.
+    fn time(self, bytes: u64) -> Duration {
+        let (parts, rate) = match self {
+            Self::Bytes(rate) => (bytes, rate),
+            Self::Operations(rate) => (1, rate),
+        };
+        let nanos = u128::from(parts) * 1_000_000_000 / u128::from(rate.get());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
 }
 
 /// Which operations of those that match.
@@ -115,6 +140,8 @@ struct Shared {
     held: AtomicUsize,
     /// Sets of random numbers given out so far: each channel has its own.
     seeds: AtomicU64,
+    /// What the times of limits are counted from.
+    began: Instant,
 }
 
 #[derive(Debug)]
@@ -123,6 +150,19 @@ struct State {
     on: AtomicBool,
     /// Operations that have matched.
     matched: AtomicU64,
+    /// Of a limit: when everything that was let through so far has had its time, in nanoseconds.
+    free: AtomicU64,
+}
+
+impl State {
+    fn new(layer: Layer) -> Self {
+        Self {
+            layer,
+            on: AtomicBool::new(true),
+            matched: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+        }
+    }
 }
 
 /// Switches the layers of a volume while it is served. When it is dropped, what hangs hangs for
@@ -157,8 +197,8 @@ impl Controls {
     }
 }
 
-/// Puts layers on a volume. Of those that hit an operation, all delays add up and the first fault
-/// counts. If the volume has layers already, the new ones come behind them, and share
+/// Puts layers on a volume. Of those that hit an operation, all delays add up, the limit that is
+/// reached last and the first fault count. If the volume has layers already, the new ones come behind them, and share
 /// nothing but what is below.
 pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
     let below = of(&volume).map(|layered| {
@@ -167,13 +207,13 @@ pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
     });
     let (mut all, inner) = below.unwrap_or_else(|| (Vec::new(), volume));
     all.extend_from_slice(layers);
-    let state = |layer| State { layer, on: AtomicBool::new(true), matched: AtomicU64::new(0) };
     let alive = Arc::new(());
     let shared = Arc::new(Shared {
-        layers: all.into_iter().map(state).collect(),
+        layers: all.into_iter().map(State::new).collect(),
         controls: Arc::downgrade(&alive),
         held: AtomicUsize::new(0),
         seeds: AtomicU64::new(0),
+        began: Instant::now(),
     });
     (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls { shared, _alive: alive })
 }

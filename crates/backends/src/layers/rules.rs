@@ -9,6 +9,10 @@ use lunet_block::{ByteRange, Error, Op};
 
 use super::{ALWAYS, Effect, Shared, State, Which};
 
+/// What a limited volume may catch up on after a pause: less would be lost to the timers, which are late by part of a
+/// millisecond.
+const BURST: Duration = Duration::from_millis(5);
+
 /// How an operation is held up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wait {
@@ -43,6 +47,7 @@ impl Rules {
     /// How an operation that comes in is held up.
     pub fn wait(&mut self, op: Op, range: ByteRange) -> Wait {
         let mut wait = Wait::default();
+        let mut limited = Duration::ZERO;
         for index in 0..self.shared.layers.len() {
             // A copy, so that nothing is borrowed while the layer is asked.
             let effect = self.shared.layers[index].layer.effect;
@@ -56,10 +61,27 @@ impl Rules {
                 Effect::Hang if self.hits(index, op, range) => {
                     wait.hang = wait.hang.or(Some(index));
                 }
-                Effect::Delay { .. } | Effect::Hang | Effect::Fault(_) => {}
+                Effect::Limit(rate) if self.hits(index, op, range) => {
+                    limited = limited.max(self.turn(index, rate.time(range.len)));
+                }
+                Effect::Delay { .. } | Effect::Hang | Effect::Fault(_) | Effect::Limit(_) => {}
             }
         }
+        if !limited.is_zero() {
+            wait.delay = Some(wait.delay.unwrap_or_default().saturating_add(limited));
+        }
         wait
+    }
+
+    /// Takes the next free stretch of a limit, of this length. Returns how long it is until it begins.
+    fn turn(&self, index: usize, cost: Duration) -> Duration {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let now = nanos(self.shared.began.elapsed());
+        let begin = |free: u64| free.max(now.saturating_sub(nanos(BURST)));
+        let taken = |free| Some(begin(free).saturating_add(nanos(cost)));
+        let of = &self.shared.layers[index].free;
+        let before = of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken).unwrap_or_default();
+        Duration::from_nanos(begin(before).saturating_sub(now))
     }
 
     /// How an operation fails that has waited long enough, if it does.
@@ -77,7 +99,7 @@ impl Rules {
 
     /// Counts an operation, and says whether the layer hits it.
     fn hits(&mut self, index: usize, op: Op, range: ByteRange) -> bool {
-        let State { layer, on, matched } = &self.shared.layers[index];
+        let State { layer, on, matched, .. } = &self.shared.layers[index];
         let overlaps = |of: &Range<u64>| of.start < range.end() && range.offset < of.end;
         let here = op == Op::Flush || layer.range.as_ref().is_none_or(overlaps);
         if !layer.ops.has(op) || !here || !on.load(Ordering::SeqCst) {
@@ -104,23 +126,24 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::sync::Weak;
+    use std::time::Instant;
 
-    use super::super::{Layer, Ops, State};
+    use super::super::{Layer, Ops, Rate, State};
     use super::*;
 
     const HERE: ByteRange = ByteRange::new(8192, 4096);
     const WRITE: Op = Op::Write { fua: false };
 
     fn rules(layers: &[Layer]) -> Rules {
-        let state =
-            |layer: &Layer| State { layer: layer.clone(), on: true.into(), matched: 0.into() };
-        let layers = layers.iter().map(state).collect();
+        let layers = layers.iter().cloned().map(State::new).collect();
         Rules::new(Arc::new(Shared {
             layers,
             controls: Weak::new(),
             held: 0.into(),
             seeds: 0.into(),
+            began: Instant::now(),
         }))
     }
 
@@ -186,5 +209,41 @@ mod tests {
         let most = Effect::Delay { time: Duration::MAX, spread: Duration::MAX };
         let mut rules = self::rules(&[Layer::new(most, Ops::ALL)]);
         assert_eq!(rules.wait(Op::Read, HERE).delay, Some(Duration::MAX));
+    }
+
+    /// The time that so many operations of a page wait for their turn, one after the other.
+    fn waits(rules: &mut Rules, count: usize) -> Vec<Duration> {
+        (0..count).map(|_| rules.wait(WRITE, HERE).delay.unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn a_limit_gives_each_operation_its_time() {
+        let rate = |rate| NonZeroU64::new(rate).expect("not 0");
+        // A page takes 100 ms at either rate.
+        for rate in [Rate::Bytes(rate(40_960)), Rate::Operations(rate(10))] {
+            let mut rules = rules(&[Layer::new(Effect::Limit(rate), Ops::WRITE)]);
+            let waits = waits(&mut rules, 20);
+            assert_eq!(waits[0], Duration::ZERO, "the first one has all of it");
+            // The last one begins when 19 have had their time, less what this test took and what may be caught up on.
+            let (most, took) = (Duration::from_millis(1900), rules.shared.began.elapsed());
+            assert!(waits[19] <= most && waits[19] + took + BURST >= most, "{:?}", waits[19]);
+            assert!(rules.wait(Op::Read, HERE).delay.is_none(), "reads are not limited");
+        }
+        let mut rules = rules(&[Layer::new(Effect::Limit(Rate::Bytes(rate(1))), Ops::ALL)]);
+        waits(&mut rules, 1);
+        let flush = rules.wait(Op::Flush, ByteRange::new(0, 0)).delay.expect("it has its turn");
+        assert!(flush > Duration::from_secs(4000), "{flush:?}");
+    }
+
+    #[test]
+    fn the_narrowest_limit_counts_and_delays_come_to_it() {
+        let limit = |rate| Effect::Limit(Rate::Operations(NonZeroU64::new(rate).expect("not 0")));
+        let time = Duration::from_secs(7);
+        let delay = Effect::Delay { time, spread: Duration::ZERO };
+        let mut rules = rules(&[limit(100), delay, limit(1)].map(|one| Layer::new(one, Ops::ALL)));
+        let waits = waits(&mut rules, 3);
+        assert_eq!(waits[0], time);
+        let (most, took) = (time + Duration::from_secs(2), rules.shared.began.elapsed());
+        assert!(waits[2] <= most && waits[2] + took + BURST >= most, "{:?}", waits[2]);
     }
 }

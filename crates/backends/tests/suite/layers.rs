@@ -1,8 +1,9 @@
 //! Volumes that fail, slow and hang.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use lunet_backends::layers::{Controls, Effect, Layer, Ops, Which, wrap};
+use lunet_backends::layers::{Controls, Effect, Layer, Ops, Rate, Which, wrap};
 use lunet_backends::{Access, Storage, Volume, VolumeSpec, grow, open};
 use lunet_block::conformance::{self, Contents, Driver};
 use lunet_block::{ByteRange, Completion, Error, Op, Request, Submit};
@@ -60,6 +61,22 @@ fn faults_hit_what_they_are_meant_for() {
         assert_eq!(answers, [Ok(()), Err(EIO), Ok(())]);
         controls.switch(0, false);
         assert_eq!(on_loop.write(0, &[2; 4096]), Ok(()));
+    }
+}
+
+#[test]
+fn a_limited_volume_takes_its_time() {
+    for driver in DRIVERS {
+        // A page takes 10 ms.
+        let rate = Rate::Bytes(NonZeroU64::new(409_600).expect("not 0"));
+        let limit = Layer::new(Effect::Limit(rate), Ops::WRITE);
+        let (mut on_loop, controls) = on_loop(memory(), &[limit], driver);
+        let start = Instant::now();
+        (0..6).for_each(|page| on_loop.write(page * 4096, &[1; 4096]).unwrap());
+        // The sixth begins when five have had their time, less what may be caught up on.
+        assert!(start.elapsed() >= Duration::from_millis(45), "{:?}", start.elapsed());
+        assert_eq!(on_loop.read(0, 4096).unwrap(), [1; 4096]);
+        assert_eq!((controls.held(), controls.matched(0)), (0, 6));
     }
 }
 

@@ -1,9 +1,10 @@
 //! `[[volumes.NAME.layers]]`: what makes a volume fail, slow or hang, for tests.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
-use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Which};
+use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use toml::de::DeValue;
 
 use super::mistake::Mistakes;
@@ -33,6 +34,9 @@ const ERRORS: &[(&str, i32)] = &[
 /// Longer than any initiator waits.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// More than any storage does in a second.
+const MOST_IOPS: u64 = 1_000_000_000;
+
 /// The layers of a volume, in order.
 pub(super) fn layers(volume: &Section<'_>, mistakes: &mut Mistakes) -> Vec<Layer> {
     let Some(value) = volume.raw("layers") else { return Vec::new() };
@@ -60,27 +64,37 @@ fn layer(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Layer> {
     let fault = table.get("fault", ops, mistakes);
     let hang = table.get("hang", ops, mistakes);
     let delay = table.get("delay", time, mistakes);
-    let given: Vec<&str> =
-        ["fault", "hang", "delay"].into_iter().filter(|key| table.raw(key).is_some()).collect();
+    let limit = table.get("limit", &|v| at_least_one(size(v, 1..=MAX_SIZE)?), mistakes);
+    let iops = table.get("iops", &|v| at_least_one(integer(v, 1..=MOST_IOPS)?), mistakes);
+    let effects = ["fault", "hang", "delay", "limit", "iops"];
+    let given: Vec<&str> = effects.into_iter().filter(|key| table.raw(key).is_some()).collect();
     let [one] = given[..] else {
-        let text = "must have one of fault, delay and hang";
+        let text = "must have one of fault, delay, hang, limit and iops";
         mistakes.add(table.offset, table.path.clone(), text);
         return None;
     };
-    for (key, of) in [("errno", "fault"), ("spread", "delay"), ("on", "delay")] {
-        if let Some(value) = table.raw(key).filter(|_| one != of) {
-            let text = format!("has no meaning beside {one}: it belongs to {of}");
+    let slower: &[&str] = &["delay", "limit", "iops"];
+    for (key, of) in [("errno", &["fault"][..]), ("spread", &["delay"]), ("on", slower)] {
+        if let Some(value) = table.raw(key).filter(|_| !of.contains(&one)) {
+            let text = format!("has no meaning beside {one}: it belongs to {}", of.join(", "));
             mistakes.add(value.span().start, table.key(key), text);
         }
     }
-    let (effect, ops) = match (fault, delay, hang) {
-        (Some(ops), _, _) => (Effect::Fault(errno), ops.value),
-        (_, Some(time), _) => (Effect::Delay { time: time.value, spread }, on),
-        (_, _, Some(ops)) => (Effect::Hang, ops.value),
-        (None, None, None) => return None,
+    let rate = limit.map(|rate| Rate::Bytes(rate.value));
+    let rate = rate.or(iops.map(|rate| Rate::Operations(rate.value)));
+    let (effect, ops) = match (fault, delay, hang, rate) {
+        (Some(ops), ..) => (Effect::Fault(errno), ops.value),
+        (_, Some(time), ..) => (Effect::Delay { time: time.value, spread }, on),
+        (_, _, Some(ops), _) => (Effect::Hang, ops.value),
+        (.., Some(rate)) => (Effect::Limit(rate), on),
+        (None, None, None, None) => return None,
     };
     let (range, which) = (range(table, mistakes), which(table, mistakes));
     Some(Layer { effect, ops, range, which })
+}
+
+fn at_least_one(rate: u64) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(rate).ok_or_else(|| "must be at least 1".to_owned())
 }
 
 fn range(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Range<u64>> {

@@ -132,6 +132,8 @@ pub const LAYER: Table = Table {
         key("spread", "duration", "\"0s\""),
         key("on", "string", "\"all\""),
         key("hang", "string", "(none)"),
+        key("limit", "size", "(none)"),
+        key("iops", "integer", "(none)"),
         key("share", "number", "1.0"),
         key("nth", "integer", "(all)"),
         key("from", "size", "(the start)"),

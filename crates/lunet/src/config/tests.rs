@@ -1,9 +1,10 @@
 //! Each mistake: its line, its key, its words. And the documentation against the schema.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::Duration;
 
-use lunet_backends::layers::{Effect, Layer, Ops, Which};
+use lunet_backends::layers::{Effect, Layer, Ops, Rate, Which};
 use proptest::prelude::*;
 
 use super::*;
@@ -235,7 +236,7 @@ fn a_layer_does_one_thing() {
     for (layers, key, words) in [
         ("'delay'", "", "an array of tables"),
         ("['delay']", "", "must be a table"),
-        ("[{ }]", "", "one of fault, delay and hang"),
+        ("[{ }]", "", "one of fault, delay, hang, limit and iops"),
         ("[{ delay = '5ms' }, { fault = 'read', hang = 'read' }]", "", "one of fault, delay"),
         ("[{ delai = '5ms', hang = 'all' }]", ".delai", "did you mean \"delay\"?"),
         ("[{ fault = 'wirte' }]", ".fault", "did you mean \"write\"?"),
@@ -246,19 +247,27 @@ fn a_layer_does_one_thing() {
         ("[{ hang = 'write', nth = 0 }]", ".nth", "from 1"),
         ("[{ hang = 'write', from = 4096, to = 4096 }]", ".to", "larger than from"),
         ("[{ delay = '2d' }]", ".delay", "2d"),
+        ("[{ limit = 0 }]", ".limit", "1"),
+        ("[{ iops = 0 }]", ".iops", "from 1"),
+        ("[{ limit = '1MiB', spread = '1ms' }]", ".spread", "it belongs to delay"),
+        ("[{ hang = 'read', on = 'read' }]", ".on", "it belongs to delay, limit, iops"),
     ] {
         one(&volume(layers), 5, &format!("volumes.a.layers{key}"), words);
     }
     let text = volume(
         "[{ delay = '5ms', spread = '1ms', on = 'read' }, { fault = 'write', share = 0.01, \
-         errno = 'ENOSPC', from = '1MiB' }, { hang = 'flush', nth = 3 }]",
+         errno = 'ENOSPC', from = '1MiB' }, { hang = 'flush', nth = 3 }, { limit = '2KiB', on = 'write' }, \
+         { iops = 7 }]",
     );
     let millis = Duration::from_millis;
     let delay = Effect::Delay { time: millis(5), spread: millis(1) };
     let fault = Layer::new(Effect::Fault(28), Ops::WRITE);
     let fault = Layer { which: Which::Share(10_000), range: Some(1 << 20..u64::MAX), ..fault };
     let hang = Layer { which: Which::Nth(3), ..Layer::new(Effect::Hang, Ops::FLUSH) };
-    let expected = vec![Layer::new(delay, Ops::READ), fault, hang];
+    let rate = |rate| NonZeroU64::new(rate).expect("not 0");
+    let limit = Layer::new(Effect::Limit(Rate::Bytes(rate(2048))), Ops::WRITE);
+    let iops = Layer::new(Effect::Limit(Rate::Operations(rate(7))), Ops::ALL);
+    let expected = vec![Layer::new(delay, Ops::READ), fault, hang, limit, iops];
     assert_eq!(check(&text).expect("right").volumes[0].layers, expected);
 }
 

@@ -5,10 +5,31 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
+
 use super::served::backend;
 use super::{Manager, snapshots};
 use crate::config::Backend;
 use crate::config::edit::Editor;
+
+/// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
+fn limits(layers: &[Layer]) -> Vec<Value> {
+    let limit = |layer: &Layer| {
+        let Effect::Limit(rate) = layer.effect else { return None };
+        let whole = layer.range.is_none() && layer.which == Which::Share(ALWAYS);
+        let on = match layer.ops {
+            Ops { read: true, write: true, .. } => "all",
+            Ops { read: true, .. } => "read",
+            Ops { write: true, .. } => "write",
+            _ => return None,
+        };
+        whole.then(|| match rate {
+            Rate::Bytes(rate) => json!({ "on": on, "bytes_per_s": rate }),
+            Rate::Operations(rate) => json!({ "on": on, "operations_per_s": rate }),
+        })
+    };
+    layers.iter().filter_map(limit).collect()
+}
 
 impl Manager {
     /// The volumes, by name.
@@ -33,6 +54,7 @@ impl Manager {
                 "used_bytes": used.map(|file| file.blocks() * 512),
                 "block_size": caps.block_size,
                 "read_only": caps.read_only,
+                "limits": limits(&open.config.layers),
                 "path": path.map(|path| path.display().to_string()),
                 "luns": luns,
                 "sessions": self.sessions_on(&now, name),
@@ -99,5 +121,29 @@ impl Manager {
             // It is in force, so it can be read.
             "text": shown.unwrap_or_default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+
+    #[test]
+    fn only_limits_of_all_reads_or_writes_are_told() {
+        let rate = NonZeroU64::new(1000).expect("not 0");
+        let bytes = Layer::new(Effect::Limit(Rate::Bytes(rate)), Ops::ALL);
+        let reads = Layer::new(Effect::Limit(Rate::Operations(rate)), Ops::READ);
+        let part = Layer { which: Which::Share(5), ..bytes.clone() };
+        let place = Layer { range: Some(0..512), ..bytes.clone() };
+        let flushes = Layer::new(Effect::Limit(Rate::Operations(rate)), Ops::FLUSH);
+        let told =
+            limits(&[bytes, reads, part, place, flushes, Layer::new(Effect::Hang, Ops::ALL)]);
+        let expected = [
+            json!({ "on": "all", "bytes_per_s": 1000 }),
+            json!({ "on": "read", "operations_per_s": 1000 }),
+        ];
+        assert_eq!(told, expected);
     }
 }
