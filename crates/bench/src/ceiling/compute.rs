@@ -24,6 +24,7 @@ fn ceiling(kind: CeilingKind, name: &str, bytes_per_second: f64, how: String) ->
         workload: None,
         outstanding: None,
         latency_us: None,
+        generator_busy: None,
     }
 }
 

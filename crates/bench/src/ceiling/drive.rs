@@ -33,7 +33,8 @@ pub fn drive(
     let runs = [fio.run(&same, progress)?, fio.run(&deep, progress)?];
     let alone = fio.run(&with(1, 1), progress)?;
     let rates = [(same.outstanding(), runs[0].iops()), (deep.outstanding(), runs[1].iops())];
-    let (outstanding, value) = if rates[1].1 >= rates[0].1 { rates[1] } else { rates[0] };
+    let best = usize::from(rates[1].1 >= rates[0].1);
+    let (outstanding, value) = rates[best];
     let how = format!(
         "fio, {} on {name} for {seconds:.2} s: {:.0} IOPS with {} on the way, {:.0} with {}",
         workload.name, rates[0].1, rates[0].0, rates[1].1, rates[1].0
@@ -48,6 +49,7 @@ pub fn drive(
         workload: Some(workload.name.clone()),
         outstanding: Some(outstanding),
         latency_us: mean_us(&alone),
+        generator_busy: runs[best].generator_busy(),
     })
 }
 

@@ -66,6 +66,10 @@ pub struct Ceiling {
     /// The time of one operation alone on this layer, in microseconds: a round trip, a read of the drive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<f64>,
+    /// The part of the time in which a thread of the load generator had a processor or was ready for one: if it had nothing else
+    /// to wait for, the layer itself may carry more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generator_busy: Option<f64>,
 }
 
 impl Ceiling {

@@ -82,6 +82,7 @@ fn number(what: &str, value: f64) -> Result<(), Flaw> {
 
 fn numbers(run: &super::Run) -> Result<(), Flaw> {
     number("seconds", run.seconds)?;
+    number("server_latency_us", run.server_latency_us.unwrap_or(0.0))?;
     for flow in run.read.iter().chain(&run.write) {
         number("mib_per_s", flow.mib_per_s)?;
         number("iops", flow.iops)?;

@@ -28,6 +28,10 @@ pub struct Run {
     /// How long it took to make writes stable, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<Latency>,
+    /// What an operation took inside the server on average, in microseconds: from the arrival of a command to its answer. Where
+    /// the server tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_latency_us: Option<f64>,
     /// Operations that failed.
     #[serde(default)]
     pub errors: u64,
@@ -201,6 +205,14 @@ impl Run {
             (Some(read), Some(write)) => Latency::merged([read, write]),
             (None, _) => None,
         }
+    }
+
+    /// The part of the time in which a thread of the load generator had a processor or was ready for one, 0 to 1; `None` if it
+    /// was not seen.
+    pub fn generator_busy(&self) -> Option<f64> {
+        let own = self.processes.iter().filter(|process| process.role == Role::Client);
+        let busy = |one: &Process| (one.busiest_thread + one.waited.unwrap_or(0.0)).min(1.0);
+        own.map(busy).max_by(f64::total_cmp)
     }
 
     /// Processor seconds of a role for each GiB; `None` if none was seen or nothing was moved.

@@ -23,8 +23,6 @@ pub struct Extras {
     pub without_digest_mib_per_s: Option<f64>,
     /// The same workload with so many sessions, in MiB/s all together.
     pub more_sessions: Option<(u32, f64)>,
-    /// What an operation takes on the storage under the same load, in microseconds: as the server sees it.
-    pub storage_latency_us: Option<f64>,
 }
 
 /// One target with one workload.
@@ -42,6 +40,9 @@ pub struct Evidence<'a> {
     pub iops: f64,
     /// The mean latency in microseconds, where the tool looked at the clock.
     pub latency_us: Option<f64>,
+    /// What an operation takes inside the server, in microseconds, where the server tells: that is its storage, as long as
+    /// no processor binds.
+    pub server_latency_us: Option<f64>,
     /// The load generator, if it was seen.
     pub client: Option<CpuUse>,
     /// The server, if it was seen.
@@ -88,6 +89,7 @@ impl<'a> Evidence<'a> {
             })?,
             iops: middle(&|run| Some(run.iops()))?,
             latency_us: middle(&|run| run.latency().map(|latency| latency.mean_us)),
+            server_latency_us: middle(&|run| run.server_latency_us),
             client: cpu_use(&runs, Role::Client),
             server: cpu_use(&runs, Role::Server),
             machine_busy: middle(&|run| run.system.as_ref().map(|all| all.busy + all.stolen)),

@@ -9,6 +9,8 @@ const NEAR: f64 = 0.85;
 const AT_LIMIT: f64 = 0.95;
 /// A thread that has less idle time cannot take more: what is left are its wake-ups.
 const BUSY_THREAD: f64 = 0.90;
+/// The same of a generator while a ceiling was measured: the beginning of such a short run counts for a tenth.
+const BUSY_GENERATOR: f64 = 0.80;
 /// The same of all processors: the scheduler always leaves some idle.
 const BUSY_MACHINE: f64 = 0.95;
 /// All processors may be busy with what gives way to everybody else: only who waits for one so long is held back.
@@ -63,6 +65,10 @@ fn measured(of: &Evidence<'_>, ceiling: &Ceiling) -> Option<Load> {
         (Unit::Iops, _) => of.iops,
     };
     if ceiling.value <= 0.0 {
+        return None;
+    }
+    // A generator that was busy all the time measured its own processor, and not what it asked.
+    if ceiling.generator_busy.is_some_and(|busy| busy >= BUSY_GENERATOR) {
         return None;
     }
     let share = rate / ceiling.value;
@@ -182,7 +188,7 @@ fn latency(of: &Evidence<'_>, kind: CeilingKind) -> Option<f64> {
 }
 
 fn drive_us(of: &Evidence<'_>) -> Option<f64> {
-    of.extras.storage_latency_us.or_else(|| latency(of, CeilingKind::Drive))
+    of.server_latency_us.or_else(|| latency(of, CeilingKind::Drive))
 }
 
 /// What binds.
@@ -215,19 +221,45 @@ pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
     };
     let near = thresholds.into_iter();
     let near = near.filter(|(bound, from)| share(*bound) >= *from && counts(*bound));
-    // A volume that stores nothing is behind the same network and processors: these have the word if they are near too.
-    let key = |bound: Bound| (bound != Bound::Protocol, share(bound));
+    // A volume that stores nothing is behind the same network and processors: these have the word if they are near too. Who
+    // waits for a processor for a part of the time loses no more than that part, however busy all of them are.
+    let strength = |bound: Bound| match bound {
+        Bound::MachineCpu => waited(of).unwrap_or(share(bound)),
+        _ => share(bound),
+    };
+    let key = |bound: Bound| (bound != Bound::Protocol, strength(bound));
     let nearest = near.map(|(bound, _)| bound).max_by(|a, b| {
         let ((a, share_a), (b, share_b)) = (key(*a), key(*b));
         a.cmp(&b).then(share_a.total_cmp(&share_b))
     });
-    refine(of, nearest, share).or_else(|| waits(of, share))
+    let longer = (nearest == Some(Bound::MachineCpu)).then(|| slow_part(of, &share)).flatten();
+    if let Some(slow) = longer.filter(|slow| share(*slow) > strength(Bound::MachineCpu)) {
+        return Some(slow);
+    }
+    refine(of, nearest, &share).or_else(|| waits(of, &share))
+}
+
+/// The part of the time in which client or server was ready and got no processor, whichever is more.
+fn waited(of: &Evidence<'_>) -> Option<f64> {
+    let waited = [of.client, of.server].into_iter().flatten().filter_map(|used| used.waited);
+    waited.max_by(f64::total_cmp)
 }
 
 /// Whether client or server were ready for a while and got no processor; also if the kernel does not say.
 pub(super) fn waits_for_processor(of: &Evidence<'_>) -> bool {
-    let waited = [of.client, of.server].into_iter().flatten().filter_map(|used| used.waited);
-    waited.max_by(f64::total_cmp).is_none_or(|waited| waited >= WAITED)
+    waited(of).is_none_or(|waited| waited >= WAITED)
+}
+
+/// A drive or a way that takes most of an operation's time, and so long that no busy processor explains it.
+fn slow_part(of: &Evidence<'_>, share: &impl Fn(Bound) -> f64) -> Option<Bound> {
+    let parts = [
+        (Bound::DriveLatency, drive_us(of), SLOW_DRIVE_US),
+        (Bound::NetworkLatency, latency(of, CeilingKind::Network), FAR_US),
+    ];
+    let slow = parts.into_iter().filter(|(bound, us, from)| {
+        share(*bound) >= MOST_OF_TIME && us.is_some_and(|us| us >= *from)
+    });
+    slow.map(|(bound, ..)| bound).max_by(|a, b| share(*a).total_cmp(&share(*b)))
 }
 
 /// Whether all ceilings of this layer were measured with few operations on their way.
@@ -238,7 +270,7 @@ fn shallow(of: &Evidence<'_>, bound: Bound) -> bool {
 }
 
 /// A busy processor may have a reason that has a name of its own.
-fn refine(of: &Evidence<'_>, bound: Option<Bound>, share: impl Fn(Bound) -> f64) -> Option<Bound> {
+fn refine(of: &Evidence<'_>, bound: Option<Bound>, share: &impl Fn(Bound) -> f64) -> Option<Bound> {
     let processor = matches!(bound, Some(Bound::ClientCpu | Bound::ServerCpu | Bound::MachineCpu));
     let faster = |rate: Option<f64>| rate.is_some_and(|rate| rate >= of.mib_per_s() * WORTH);
     if processor && of.throttled.is_some() {
@@ -248,7 +280,9 @@ fn refine(of: &Evidence<'_>, bound: Option<Bound>, share: impl Fn(Bound) -> f64)
         Some(rate) => faster(Some(rate)),
         None => share(Bound::Digest) >= DIGEST_TIME,
     };
-    if of.data_digest && digest && (processor || matches!(bound, None | Some(Bound::Protocol))) {
+    // What is exceeded without it is no ceiling: the copies for the digest made the memory busy.
+    let gives_way = processor || matches!(bound, None | Some(Bound::Protocol | Bound::Memory));
+    if of.data_digest && digest && gives_way {
         return Some(Bound::Digest);
     }
     let one_thread =
@@ -262,7 +296,7 @@ fn refine(of: &Evidence<'_>, bound: Option<Bound>, share: impl Fn(Bound) -> f64)
 }
 
 /// Nothing is near its ceiling: what does an operation wait for?
-fn waits(of: &Evidence<'_>, share: impl Fn(Bound) -> f64) -> Option<Bound> {
+fn waits(of: &Evidence<'_>, share: &impl Fn(Bound) -> f64) -> Option<Bound> {
     let outstanding = of.workload.outstanding();
     let few = outstanding < FEW;
     let (drive, way) = (share(Bound::DriveLatency), share(Bound::NetworkLatency));

@@ -28,6 +28,7 @@ fn ceiling(kind: CeilingKind, value: f64, unit: Unit) -> Ceiling {
         workload: None,
         outstanding: None,
         latency_us: None,
+        generator_busy: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn idle(workload: &Workload, iops: f64) -> Evidence<'_> {
         write_mib_per_s: 0.0,
         iops,
         latency_us: Some(workload.outstanding() as f64 / iops * 1e6),
+        server_latency_us: None,
         client: Some(cpu),
         server: Some(cpu),
         machine_busy: Some(0.5),
@@ -106,7 +108,7 @@ fn a_drive_that_answers_late_is_named_at_any_depth() {
     for depth in [1, 32] {
         let load = load(4096, depth);
         let mut of = idle(&load, f64::from(depth) / 5.2e-3);
-        of.extras.storage_latency_us = Some(5000.0);
+        of.server_latency_us = Some(5000.0);
         binds(&of, Bound::DriveLatency, "96 % of the 5200 us of an operation are the drive's");
     }
 }
@@ -160,6 +162,52 @@ fn a_slow_processor_is_named_on_either_side() {
     binds(&of, Bound::MachineCpu, "other programs");
     of.server = Some(CpuUse { waited: Some(0.03), ..of.server.expect("it was seen") });
     assert_eq!(verdict(&of).bound, None);
+}
+
+/// A generator that is as busy when the ceiling is measured measures itself.
+#[test]
+fn a_ceiling_that_a_busy_generator_found_is_none() {
+    let load = load(4096, 32);
+    let drive = Ceiling {
+        outstanding: Some(128),
+        generator_busy: Some(0.88),
+        ..ceiling(CeilingKind::Drive, 400_000.0, Unit::Iops)
+    };
+    let mut of = idle(&load, 400_000.0);
+    (of.client, of.server) = (busy(0.97), None);
+    of.ceilings = vec![&drive];
+    binds(&of, Bound::ClientCpu, "the client's processor at 97 %");
+    let idle = Ceiling { generator_busy: Some(0.5), ..drive.clone() };
+    of.ceilings = vec![&idle];
+    binds(&of, Bound::Drive, "the drive at 100 %");
+}
+
+/// All processors are busy with other programs, and client and server wait for one a fifth of the time.
+#[test]
+fn on_a_busy_machine_a_layer_that_costs_more_is_named() {
+    let hurried = CpuUse { busiest_thread: 0.1, waited: Some(0.2), ..CpuUse::default() };
+    let on_busy = |of: &mut Evidence<'_>| {
+        (of.client, of.server, of.machine_busy) = (Some(hurried), Some(hurried), Some(1.0));
+    };
+    let small = load(4096, 32);
+    let mut of = idle(&small, 32.0 / 4.3e-3);
+    on_busy(&mut of);
+    binds(&of, Bound::MachineCpu, "the machine's processors");
+    of.server_latency_us = Some(4050.0);
+    binds(&of, Bound::DriveLatency, "94 % of the 4300 us");
+    // What waits for processors itself takes longer, but not most of the time.
+    of.server_latency_us = Some(1500.0);
+    binds(&of, Bound::MachineCpu, "the machine's processors");
+
+    let large = load(128 << 10, 32);
+    let network = ceiling(CeilingKind::Network, 46.0, Unit::MibPerS);
+    let mut of = idle(&large, 364.0);
+    on_busy(&mut of);
+    of.ceilings = vec![&network];
+    binds(&of, Bound::Network, "the network at 99 %");
+    let longest = CpuUse { waited: Some(1.0), ..hurried };
+    of.server = Some(longest);
+    binds(&of, Bound::MachineCpu, "the machine's processors");
 }
 
 #[test]
@@ -220,6 +268,11 @@ fn digests_are_named_where_they_cost() {
     binds(&of, Bound::Digest, "it takes 50 % of a processor");
     of.extras.without_digest_mib_per_s = Some(3900.0);
     binds(&of, Bound::Digest, "without it 3900 instead of 2000 MiB/s");
+    // What is exceeded without it is no ceiling.
+    let memory = ceiling(CeilingKind::Memory, 4100.0, Unit::MibPerS);
+    of.ceilings.push(&memory);
+    binds(&of, Bound::Digest, "without it 3900");
+    of.ceilings.pop();
     // Where it would be no faster without, the processor has other work.
     of.extras.without_digest_mib_per_s = Some(2050.0);
     binds(&of, Bound::ServerCpu, "the server's processor");
@@ -247,7 +300,7 @@ fn a_limit_comes_before_what_it_leads_to() {
     let drive = ceiling(CeilingKind::Drive, 101.0, Unit::MibPerS);
     let mut of = idle(&load, 798.0);
     of.ceilings = vec![&limit, &drive];
-    of.extras.storage_latency_us = Some(39_000.0);
+    of.server_latency_us = Some(39_000.0);
     binds(&of, Bound::Limit, "a limit that was set at 100 %");
 }
 

@@ -81,12 +81,13 @@ pub fn protocol(
         ..workload.clone()
     };
     let (same, deep) = (with(workload.depth), with(workload.depth.max(DEEP.div_ceil(jobs))));
-    let mut rate = |load: &Workload| -> Result<(u64, f64), String> {
+    let mut rate = |load: &Workload| -> Result<(u64, f64, Option<f64>), String> {
         let run: Run = null.run(load, progress).map_err(|error| error.to_string())?;
-        Ok((load.outstanding(), run.iops()))
+        Ok((load.outstanding(), run.iops(), run.generator_busy()))
     };
     let rates = [rate(&same)?, rate(&deep)?];
-    let (outstanding, value) = if rates[1].1 >= rates[0].1 { rates[1] } else { rates[0] };
+    let best = usize::from(rates[1].1 >= rates[0].1);
+    let (outstanding, value, generator_busy) = rates[best];
     let how = format!(
         "lunet bench, {} on {} for {:.1} s: {:.0} IOPS with {} on the way, {:.0} with {}",
         workload.name,
@@ -107,6 +108,7 @@ pub fn protocol(
         workload: Some(workload.name.clone()),
         outstanding: Some(outstanding),
         latency_us: None,
+        generator_busy,
     })
 }
 

@@ -35,12 +35,17 @@ pub fn extras(
     }
     if workload.outstanding() >= FEW {
         let jobs = more(workload.jobs);
-        // All of them work in the same part of the volume as before.
-        let each = |size: u64| size * u64::from(workload.jobs) / u64::from(jobs);
-        let many = Workload { jobs, size_bytes: workload.size_bytes.map(each), ..same };
-        told.more_sessions = Some((jobs, least(served, &many, progress)?));
+        told.more_sessions = Some((jobs, least(served, &over(jobs, &same), progress)?));
     }
     Ok(told)
+}
+
+/// The same work over so many sessions: in the same part of the volume, and with as many operations on their way. With more of
+/// them it would be faster for another reason.
+fn over(jobs: u32, workload: &Workload) -> Workload {
+    let each = |size: u64| size * u64::from(workload.jobs) / u64::from(jobs);
+    let depth = (workload.depth * workload.jobs).div_ceil(jobs);
+    Workload { jobs, depth, size_bytes: workload.size_bytes.map(each), ..workload.clone() }
 }
 
 fn least(
@@ -54,4 +59,25 @@ fn least(
         least = least.min(run.mib_per_s());
     }
     Ok(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use lunet_bench::profiles::Profile;
+
+    use super::*;
+
+    #[test]
+    fn more_sessions_have_no_more_on_their_way() {
+        for profile in Profile::all() {
+            for load in profile.workloads.iter().filter(|load| load.outstanding() >= FEW) {
+                let many = over(more(load.jobs), load);
+                assert!(many.jobs > load.jobs, "{}", load.name);
+                assert_eq!(many.outstanding(), load.outstanding(), "{}", load.name);
+                let size =
+                    |load: &Workload| load.size_bytes.map(|size| size * u64::from(load.jobs));
+                assert_eq!(size(&many), size(load), "{}", load.name);
+            }
+        }
+    }
 }

@@ -186,6 +186,7 @@ mod tests {
             workload: None,
             outstanding: None,
             latency_us: None,
+            generator_busy: None,
         });
         let scope = Scope { drives: false, network: true };
         let told = agreement(&model(vec![layer("network", 1180.0)]), &results, scope);

@@ -111,6 +111,7 @@ impl Measured {
             workload: None,
             outstanding: None,
             latency_us: Some(self.round_trip_us),
+            generator_busy: None,
         }
     }
 }
