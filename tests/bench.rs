@@ -414,6 +414,38 @@ fn what_cannot_be_measured_is_said_in_a_sentence() -> Result<()> {
 }
 
 #[test]
+fn a_server_tells_limits_and_latencies() -> Result<()> {
+    let config = "[server]\n[[portal]]\naddress = \"127.0.0.1:0\"\n[volumes.narrow]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+                  layers = [{ limit = \"8MiB\", on = \"read\" }, { delay = \"2ms\" }]\n\
+                  [[target]]\nname = \"iqn.2026-11.local.lunet:narrow\"\nluns = [\"narrow\"]\n";
+    let server = Serve::config(config).start()?;
+    let narrow = url(server.portal(), "iqn.2026-11.local.lunet:narrow", 0);
+    let load = "4k random reads, depth 32";
+    let short = [&narrow, "--only", load, "--read-only", "--rounds", "1", "--runtime", "200ms"];
+    // It is found by itself, and by its name.
+    let socket = server.data().join("lunet.sock");
+    let socket = socket.to_str().context("a name")?;
+    for more in [&["--json"][..], &["--json", "--control", socket]] {
+        let results = measured(&[&short[..], more].concat())?;
+        let limits = all(&results, "ceilings")?.iter().filter(|one| one["kind"] == "limit");
+        let limits: Vec<&Value> = limits.collect();
+        ensure!(limits.len() == 1 && limits[0]["value"] == 8.0, "{limits:?}");
+        ensure!(limits[0]["workload"] == load, "{limits:?}");
+        let inside = results["runs"][0]["server_latency_us"].as_f64();
+        ensure!(inside >= Some(2000.0), "{inside:?}");
+        readable(scratch("lunet-bench-json-")?.path(), &results)?;
+    }
+    let other = fixture()?;
+    let strange = other.server.data().join("lunet.sock");
+    let strange = strange.to_str().context("a name")?;
+    let error = refused(&[&short[..], &["--control", strange]].concat())?;
+    ensure!(error.contains("serves none of these targets"), "{error}");
+    let error = refused(&[&short[..], &["--control", "/nowhere/lunet.sock"]].concat())?;
+    ensure!(error.contains("/nowhere/lunet.sock"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn the_way_between_two_machines_is_measured() -> Result<()> {
     let mut command = Command::new(lunet_binary()?);
     command.args(["bench", "net", "serve", "--listen", "127.0.0.1:0"]);

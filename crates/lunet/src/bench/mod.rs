@@ -8,6 +8,7 @@
 //! | `cpus` | where the load is made |
 //! | `look` | whether it may be written to |
 //! | `served` | a LUN as a target of the runner |
+//! | `control` | what a lunet server tells of its volume |
 //! | `convert` | what the initiator has seen, as results |
 //! | `after` | drives, protocol and what else a verdict wants to know, behind the rounds |
 //! | `here` | servers on this machine |
@@ -15,6 +16,7 @@
 
 mod after;
 pub mod ceilings;
+mod control;
 mod convert;
 pub mod cpus;
 mod extras;
@@ -26,6 +28,7 @@ pub mod scale;
 mod served;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -36,6 +39,7 @@ use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
 use lunet_initiator::Login;
 
+use self::control::Control;
 use self::cpus::Cpus;
 use self::given::Given;
 use self::look::Looked;
@@ -67,6 +71,8 @@ pub struct Options {
     pub cpus: Option<Cpus>,
     /// Servers on this machine, if they are not those that listen at the targets' ports.
     pub servers: Vec<i32>,
+    /// Control sockets of lunet servers, if they are not those of the servers on this machine.
+    pub controls: Vec<PathBuf>,
     /// The options of the command line without its targets, without secrets, without `--only`.
     pub words: Vec<String>,
     /// Which workloads of the profile were asked for; all, if empty.
@@ -119,9 +125,11 @@ pub fn run(
     let places = places(&looked)?;
     let mut served = served(options, &looked, &names, stop)?;
     watch_servers(options, &mut served, &mut results.notes);
+    ask_servers(options, &mut served).map_err(Refused)?;
     results.machines = vec![machine(&served)];
     told(&step("memory, processor and network", 0.0, options));
     results.ceilings = layers(options, &served, &mut results.notes);
+    results.ceilings.extend(served.iter().flat_map(|one| one.limits(&options.profile.workloads)));
     let mut generators =
         generators(options, &looked, &names, &places, &served, stop).map_err(Refused)?;
     let mut shown = |progress: &runner::Progress<'_>| told(&of_rounds(progress, options));
@@ -237,6 +245,35 @@ fn watch_servers(options: &Options, served: &mut [Served<'_>], notes: &mut Vec<S
             ));
         }
     }
+}
+
+/// Where the servers are lunet's and may be asked, they tell limits and latencies.
+///
+/// # Errors
+/// A socket that was named does not answer, or serves none of the targets.
+fn ask_servers(options: &Options, served: &mut [Served<'_>]) -> Result<(), String> {
+    for socket in &options.controls {
+        let mut known = false;
+        for one in served.iter_mut() {
+            let found = Control::find(socket, &one.unit().target, one.unit().lun)?;
+            known |= found.is_some();
+            one.control = found.or(one.control.take());
+        }
+        if !known {
+            return Err(format!(
+                "the server at --control {} serves none of these targets: name the socket of theirs",
+                socket.display()
+            ));
+        }
+    }
+    for one in served.iter_mut().filter(|one| one.control.is_none()) {
+        let sockets = one.servers.iter().flat_map(|pid| control::sockets(*pid));
+        // Other servers have other sockets, which answer something else or nothing.
+        let found =
+            |socket: PathBuf| Control::find(&socket, &one.unit().target, one.unit().lun).ok()?;
+        one.control = sockets.collect::<Vec<_>>().into_iter().find_map(found);
+    }
+    Ok(())
 }
 
 fn machine(served: &[Served<'_>]) -> Machine {

@@ -14,6 +14,7 @@ use lunet_initiator::{
     BlockSize, DigestOffer, LogicalUnit, Login, Order, Outcome, Plan, Rate, Stage, Target,
 };
 
+use super::control::Control;
 use super::convert;
 use super::cpus::Cpus;
 use super::given::shown;
@@ -44,6 +45,8 @@ pub struct Served<'a> {
     pub cpus: Option<Cpus>,
     /// Servers on this machine.
     pub servers: Vec<i32>,
+    /// Where its server tells of it.
+    pub control: Option<Control>,
     /// Options of the command line with which the same workloads come about.
     pub options: Vec<String>,
     /// Whether it may be written to: then what is read was written before.
@@ -66,9 +69,22 @@ impl<'a> Served<'a> {
         let (iqn, lun) = (Some(unit.target.clone()), Some(unit.lun));
         let target = Target { name: iqn, lun, ..target };
         let (name, login) = (name.into(), Login::default());
-        let (servers, options, cpus) = (Vec::new(), Vec::new(), None);
+        let (servers, control, options, cpus) = (Vec::new(), None, Vec::new(), None);
         let (fill, filled, seed) = (false, 0, 1);
-        Self { name, target, unit, login, cpus, servers, options, fill, filled, seed, stop }
+        Self {
+            name,
+            target,
+            unit,
+            login,
+            cpus,
+            servers,
+            control,
+            options,
+            fill,
+            filled,
+            seed,
+            stop,
+        }
     }
 
     /// The unit.
@@ -79,6 +95,12 @@ impl<'a> Served<'a> {
     /// The address.
     pub fn address(&self) -> &Target {
         &self.target
+    }
+
+    /// What limits of its server leave of each workload.
+    pub fn limits(&self, workloads: &[Workload]) -> Vec<model::Ceiling> {
+        let control = self.control.iter();
+        control.flat_map(|control| control.ceilings(&self.name, workloads)).collect()
     }
 
     /// The same without a data digest.
@@ -263,7 +285,11 @@ impl Generator for Served<'_> {
             std::iter::once((own, Role::Client)).chain(servers).collect();
         let now = plan.workload.ramp.is_zero();
         let watch = now.then(|| Watch::start(&Root::default(), &concerned));
+        let counts = || self.control.as_ref().and_then(Control::counts);
+        let before = counts();
         let (outcome, usage) = self.go(&plan, watch, &concerned, progress)?;
-        Ok(convert::run(workload, &outcome, usage, own))
+        let server_latency_us =
+            counts().zip(before).and_then(|(after, before)| after.mean_us_since(&before));
+        Ok(Run { server_latency_us, ..convert::run(workload, &outcome, usage, own) })
     }
 }

@@ -98,6 +98,9 @@ struct Measure {
     /// The server's process on this machine, if it is not the one that listens; may be given again
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     server_pid: Vec<i32>,
+    /// The control socket of the lunet that serves the LUN, if it is not found by itself; may be given again
+    #[arg(long, value_name = "SOCKET")]
+    control: Vec<PathBuf>,
     /// File with the CHAP secret of the user that an address names, readable by its owner alone
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -292,6 +295,7 @@ impl Measure {
             login,
             cpus: self.cpus.clone(),
             servers: self.server_pid.clone(),
+            controls: self.control.clone(),
         })
     }
 

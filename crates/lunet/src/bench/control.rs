@@ -1,0 +1,230 @@
+//! What a lunet server on this machine tells about a volume: through its control socket.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lunet_bench::model::{Ceiling, CeilingKind, Unit, Workload};
+use serde::Deserialize;
+
+use crate::control::{Request, ask};
+
+/// A volume of a running server.
+#[derive(Clone, Debug)]
+pub struct Control {
+    socket: PathBuf,
+    volume: String,
+    limits: Vec<Limit>,
+}
+
+/// Reads and writes of a volume since its server began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    operations: f64,
+    /// The time that all of them took inside the server, in microseconds.
+    time_us: f64,
+}
+
+impl Counts {
+    /// The mean time inside the server of the operations since `before`, in microseconds. `None`: there were none, or the
+    /// server was started anew.
+    pub fn mean_us_since(&self, before: &Self) -> Option<f64> {
+        let operations = self.operations - before.operations;
+        let time = self.time_us - before.time_us;
+        (operations > 0.0 && time >= 0.0).then(|| time / operations)
+    }
+}
+
+#[derive(Deserialize)]
+struct Volume {
+    name: String,
+    luns: Vec<Lun>,
+    #[serde(default)]
+    limits: Vec<Limit>,
+}
+
+#[derive(Deserialize)]
+struct Lun {
+    target: String,
+    lun: u16,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum On {
+    All,
+    Read,
+    Write,
+}
+
+/// A rate that a volume keeps.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Limit {
+    on: On,
+    bytes_per_s: Option<u64>,
+    operations_per_s: Option<u64>,
+}
+
+impl Limit {
+    /// What it leaves of a workload, of which it may concern a part only: the rest keeps step. `None`: it does not concern it.
+    fn ceiling(&self, volume: &str, target: &str, workload: &Workload) -> Option<Ceiling> {
+        let reads = f64::from(workload.read_percent) / 100.0;
+        let (part, what) = match self.on {
+            On::All => (1.0, "reads and writes"),
+            On::Read => (reads, "reads"),
+            On::Write => (1.0 - reads, "writes"),
+        };
+        let (rate, unit) = match (self.bytes_per_s, self.operations_per_s) {
+            (Some(bytes), _) => (bytes as f64 / f64::from(1 << 20), Unit::MibPerS),
+            (None, Some(operations)) => (operations as f64, Unit::Iops),
+            (None, None) => return None,
+        };
+        (part > 0.0).then(|| Ceiling {
+            kind: CeilingKind::Limit,
+            name: format!("limit of volume {volume}"),
+            value: rate / part,
+            unit,
+            how: format!(
+                "the server's control socket told it: volume {volume} keeps its {what} to {rate:.0} {}",
+                unit.text()
+            ),
+            target: Some(target.to_owned()),
+            workload: Some(workload.name.clone()),
+            outstanding: None,
+            latency_us: None,
+            generator_busy: None,
+        })
+    }
+}
+
+impl Control {
+    /// The volume behind a LUN of the server that answers at this socket; `None` if it serves no such LUN.
+    ///
+    /// # Errors
+    /// A sentence: no server of this version answers there.
+    pub fn find(socket: &Path, target: &str, lun: u16) -> Result<Option<Self>, String> {
+        let answer = ask(socket, &Request::Volumes).map_err(|error| error.to_string())?;
+        let volumes: Vec<Volume> = serde_json::from_value(answer).map_err(|error| {
+            format!(
+                "the answer of {} is of another version of lunet ({error}): use one version of both",
+                socket.display()
+            )
+        })?;
+        let fits = |one: &Lun| one.target == target && one.lun == lun;
+        let own = volumes.into_iter().find(|volume| volume.luns.iter().any(fits));
+        let socket = socket.to_owned();
+        Ok(own.map(|own| Self { socket, volume: own.name, limits: own.limits }))
+    }
+
+    /// What its limits leave of each workload.
+    pub fn ceilings(&self, target: &str, workloads: &[Workload]) -> Vec<Ceiling> {
+        let of = |load| move |limit: &Limit| limit.ceiling(&self.volume, target, load);
+        workloads.iter().flat_map(|load| self.limits.iter().filter_map(of(load))).collect()
+    }
+
+    /// What the volume has done so far; `None` if the server does not answer any more.
+    pub fn counts(&self) -> Option<Counts> {
+        let answer = ask(&self.socket, &Request::Stats).ok()?;
+        let own =
+            answer.get("volumes")?.as_array()?.iter().find(|one| one["name"] == self.volume)?;
+        let mut counts = Counts::default();
+        for kind in ["read", "write"] {
+            let operations = own[kind]["ops"].as_f64()?;
+            counts.operations += operations;
+            counts.time_us += operations * own[kind]["mean_us"].as_f64()?;
+        }
+        Some(counts)
+    }
+}
+
+/// The Unix sockets at which a process listens, as far as the caller may see them, by names that work from here.
+pub fn sockets(pid: i32) -> Vec<PathBuf> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let table = fs::read_to_string(process.join("net/unix")).unwrap_or_default();
+    let Ok(entries) = fs::read_dir(process.join("fd")) else { return Vec::new() };
+    let links: Vec<PathBuf> =
+        entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+    let held = |inode: &str| {
+        let link = format!("socket:[{inode}]");
+        links.iter().any(|own| own.as_os_str() == link.as_str())
+    };
+    let named = |(inode, path): (&str, &str)| {
+        // The name is of the process: of its directory, below its root.
+        let base = if path.starts_with('/') { "root" } else { "cwd" };
+        held(inode).then(|| process.join(base).join(path.trim_start_matches('/')))
+    };
+    listening(&table).filter_map(named).collect()
+}
+
+/// Inode and path of the listening sockets of a table (proc_net(5), /proc/net/unix) that have a path.
+fn listening(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    /// `__SO_ACCEPTCON`: it listens.
+    const LISTENS: u32 = 1 << 16;
+    let socket = |line| {
+        let mut fields = [""; 7];
+        let mut rest: &str = line;
+        for field in &mut fields {
+            (*field, rest) = rest.trim_start().split_once(' ')?;
+        }
+        let listens = u32::from_str_radix(fields[3], 16).ok()? & LISTENS != 0;
+        // A name that begins with @ is no file.
+        (listens && !rest.starts_with('@')).then_some((fields[6], rest))
+    };
+    table.lines().skip(1).filter_map(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use lunet_bench::profiles::Profile;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sockets_of_this_process_are_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("with a space.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let own = i32::try_from(std::process::id()).expect("it fits");
+        let found = |listens: bool| {
+            let same = |one: &PathBuf| fs::canonicalize(one).is_ok_and(|one| one == path);
+            assert_eq!(sockets(own).iter().any(same), listens);
+        };
+        found(true);
+        drop(listener);
+        found(false);
+    }
+
+    #[test]
+    fn only_listening_sockets_with_a_path_count() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     0: 00000002 00000000 00010000 0001 01    84 /run/a b.sock\n\
+                     0: 00000002 00000000 00010000 0001 01 99 @abstract\n\
+                     0: 00000003 00000000 00000000 0001 03 98 /run/connected\n\
+                     0: 00000003 00000000 00000000 0001 03 97\n";
+        assert_eq!(listening(table).collect::<Vec<_>>(), [("84", "/run/a b.sock")]);
+    }
+
+    #[test]
+    fn a_limit_of_reads_leaves_the_writes_that_come_with_them() {
+        let limits = json!([{ "on": "read", "bytes_per_s": 100 << 20 }, { "on": "write", "operations_per_s": 50 }]);
+        let limits = serde_json::from_value(limits).expect("it is right");
+        let control = Control { socket: PathBuf::new(), volume: "v".to_owned(), limits };
+        let quick = Profile::named("quick").expect("it is there");
+        let told = control.ceilings("t", &quick.workloads[..2]);
+        let figures: Vec<(f64, Unit)> = told.iter().map(|one| (one.value, one.unit)).collect();
+        let expected = [(100.0, Unit::MibPerS), (200.0, Unit::MibPerS), (100.0, Unit::Iops)];
+        assert_eq!(figures, expected, "reads only, then half of each");
+        assert!(
+            told.iter().all(|one| one.kind == CeilingKind::Limit && one.how.contains("volume v"))
+        );
+    }
+
+    #[test]
+    fn the_mean_is_of_the_operations_between() {
+        let before = Counts { operations: 10.0, time_us: 1000.0 };
+        let after = Counts { operations: 30.0, time_us: 9000.0 };
+        assert_eq!(after.mean_us_since(&before), Some(400.0));
+        assert_eq!(before.mean_us_since(&before), None);
+        assert_eq!(before.mean_us_since(&after), None, "the server was started anew");
+    }
+}
