@@ -60,6 +60,7 @@ pub struct Serve {
     core: Option<usize>,
     quiet: bool,
     program: Option<PathBuf>,
+    before: Vec<String>,
     environment: Vec<(String, String)>,
 }
 
@@ -101,6 +102,12 @@ impl Serve {
     /// Starts this program instead of the [built one](lunet_binary).
     pub fn program(mut self, program: &Path) -> Serve {
         self.program = Some(program.to_owned());
+        self
+    }
+
+    /// Starts it by way of another command, which must become the server (`exec`): `nsenter`, for one.
+    pub fn by(mut self, words: &[&str]) -> Serve {
+        self.before.extend(words.iter().map(|&word| word.to_owned()));
         self
     }
 
@@ -151,7 +158,7 @@ impl Serve {
             Some(program) => program,
             None => lunet_binary()?,
         };
-        command.arg(program).arg("serve").arg("--data").arg(&dir);
+        command.args(self.before).arg(program).arg("serve").arg("--data").arg(&dir);
         if let Some(text) = self.config {
             let path = dir.join("lunet.toml");
             let dir = dir.to_str().context("the directory's name is not UTF-8")?;

@@ -4,6 +4,7 @@
 
 mod bench;
 mod conformance;
+mod planted;
 
 use anyhow::Result;
 use clap::Parser;
@@ -25,6 +26,8 @@ enum Tool {
     /// Runs one load of lunet's initiator; `initiator` calls it.
     #[command(hide = true)]
     Load(bench::initiator::LoadArguments),
+    /// Plants bottlenecks one by one, and looks whether lunet bench names them. Needs root and two cores.
+    Planted(planted::Arguments),
     /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
     Conformance(conformance::Arguments),
 }
@@ -37,6 +40,7 @@ fn main() -> Result<()> {
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),
         Tool::Agree(arguments) => bench::agree::run(&arguments),
         Tool::Load(arguments) => bench::initiator::load(&arguments),
+        Tool::Planted(arguments) => planted::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
     }
 }
