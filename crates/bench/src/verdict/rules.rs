@@ -27,6 +27,8 @@ const FEW: u64 = 8;
 const SLOW_DRIVE_US: f64 = 1000.0;
 /// A round trip of a local network takes less, in microseconds.
 const FAR_US: f64 = 500.0;
+/// The part of its depth that a client has on its way if nothing but the depth holds it back.
+const FULL: f64 = 0.8;
 /// What would be so much faster otherwise is worth naming.
 const WORTH: f64 = 1.15;
 /// The part of a processor's time for digests from which they are the cost.
@@ -289,10 +291,17 @@ fn refine(of: &Evidence<'_>, bound: Option<Bound>, share: &impl Fn(Bound) -> f64
         matches!(bound, None | Some(Bound::ClientCpu | Bound::ServerCpu | Bound::Protocol));
     let several = of.extras.more_sessions.filter(|(sessions, _)| *sessions > of.workload.jobs);
     let enough = of.workload.outstanding() >= FEW;
-    if one_thread && enough && faster(several.map(|(_, rate)| rate)) {
+    // All of them wait on a long way: over how many sessions makes no difference that is not noise.
+    let waits = bound.is_none() && !thin(of) && slow_part(of, share).is_some();
+    if one_thread && enough && !waits && faster(several.map(|(_, rate)| rate)) {
         return Some(Bound::SingleSession);
     }
     bound
+}
+
+/// Whether something keeps the client from having on its way what it may: a window, or its own processor.
+fn thin(of: &Evidence<'_>) -> bool {
+    of.occupancy().is_some_and(|occupancy| occupancy < FULL)
 }
 
 /// Nothing is near its ceiling: what does an operation wait for?
@@ -314,6 +323,5 @@ fn waits(of: &Evidence<'_>, share: &impl Fn(Bound) -> f64) -> Option<Bound> {
         let rate = if ceiling.unit == Unit::Iops { of.iops } else { of.mib_per_s() };
         kind && more && ceiling.value >= rate * WORTH
     });
-    let full = of.occupancy().is_none_or(|occupancy| occupancy >= 0.8);
-    ((few || deeper) && full).then_some(Bound::QueueDepth)
+    ((few || deeper) && !thin(of)).then_some(Bound::QueueDepth)
 }
