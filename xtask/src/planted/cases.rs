@@ -32,7 +32,6 @@ const LARGE: Load = Load { profile: "quick", name: "128k random reads, depth 32"
 const ALONE: Load = Load { profile: "quick", name: "4k random reads, depth 1" };
 /// A depth of 32 leaves a server time between one client's turns.
 const MANY: Load = Load { profile: "sweep", name: "4k random reads, depth 32, 8 jobs" };
-const DEEP: Load = Load { profile: "sweep", name: "4k random reads, depth 128" };
 
 /// A bottleneck.
 pub struct Case {
@@ -184,7 +183,7 @@ pub const CASES: &[Case] = &[
         name: "protocol",
         planted: "nothing but the protocol",
         how: "a volume that stores nothing, measured against itself (`--null`)",
-        workload: DEEP,
+        workload: MANY,
         // Where storage and network cost nothing, a processor carries the protocol.
         bounds: &["protocol", "server-cpu"],
         whose: "",
@@ -275,8 +274,8 @@ fn client_quota() -> Result<Planted> {
 fn busy_server() -> Result<Planted> {
     let server = start("shards = 1", "", Some(SERVER_CORE))?;
     let target = lun(&server, 0);
-    let before = words(&["taskset", "-c", CLIENT_CORE]);
-    Ok(planted(before, &[&target, "--read-only"], vec![Box::new(server)]))
+    let arguments = [&target, "--read-only", "--cpus", CLIENT_CORE];
+    Ok(planted(Vec::new(), &arguments, vec![Box::new(server)]))
 }
 
 fn busy_client() -> Result<Planted> {
@@ -306,7 +305,6 @@ fn window() -> Result<Planted> {
 fn protocol() -> Result<Planted> {
     let server = start("shards = 1", "", Some(SERVER_CORE))?;
     let target = lun(&server, 1);
-    let before = words(&["taskset", "-c", CLIENT_CORE]);
-    let arguments = [&target, "--read-only", "--null", &target];
-    Ok(planted(before, &arguments, vec![Box::new(server)]))
+    let arguments = [&target, "--read-only", "--cpus", CLIENT_CORE, "--null", &target];
+    Ok(planted(Vec::new(), &arguments, vec![Box::new(server)]))
 }
