@@ -80,11 +80,10 @@ impl CmEvent {
         // SAFETY: an id lives until its events are acknowledged.
         let token = unsafe { CmId::token_of(about) };
         let kind = match NonNull::new(raw.id) {
-            Some(id) if asked => CmEventKind::ConnectRequest {
-                id: adopt(id),
-                reads: raw.conn.responder_resources,
-                reads_served: raw.conn.initiator_depth,
-            },
+            Some(id) if asked => {
+                let (reads, reads_served) = reads(&raw.conn);
+                CmEventKind::ConnectRequest { id: adopt(id), reads, reads_served }
+            }
             _ => kind(raw.event),
         };
         // SAFETY: the library's own copy of the private data lives as long as the event.
@@ -124,6 +123,12 @@ const fn kind(number: c_uint) -> CmEventKind {
         15 => CmEventKind::TimewaitExit,
         other => CmEventKind::Other(other),
     }
+}
+
+/// RDMA reads that this end may have in flight, and those that it has to serve. The request says them as
+/// the peer sees them; in the event the kernel has changed the two round (rdma_get_cm_event).
+const fn reads(conn: &RdmaConnParam) -> (u8, u8) {
+    (conn.initiator_depth, conn.responder_resources)
 }
 
 /// # Safety
@@ -189,6 +194,13 @@ mod tests {
         none.private_data = ptr::null();
         // SAFETY: null is none.
         assert!(unsafe { private_data(ESTABLISHED, &none) }.is_empty());
+    }
+
+    #[test]
+    fn reads_are_told_as_this_end_sees_them() {
+        // The kernel's initiator serves many and asks for one at a time.
+        let asked = RdmaConnParam { responder_resources: 1, initiator_depth: 128, ..conn(&[]) };
+        assert_eq!(reads(&asked), (128, 1));
     }
 
     #[test]
