@@ -140,6 +140,12 @@ impl Adapter {
         }
     }
 
+    /// True if the device has refused work in a [`flush`](Self::flush): its end is told by the next
+    /// [`poll`](Self::poll), and the descriptor does not become readable for it.
+    pub fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
     /// Takes the completions that there are, at most about a thousand. True if there may be more.
     ///
     /// # Errors

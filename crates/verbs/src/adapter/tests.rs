@@ -144,8 +144,11 @@ fn what_the_device_refuses_comes_back_and_the_rest_stays() {
     let into = bench.buf(4096);
     bench.adapter.queue_read(id, into, 0..4096, REMOTE, 3).expect("room");
     fake::with(|s| s.takes = Some(1));
+    assert!(!bench.adapter.has_refused());
     bench.adapter.flush();
+    assert!(bench.adapter.has_refused());
     let refused = bench.polled();
+    assert!(!bench.adapter.has_refused());
     let tokens: Vec<u64> = refused.iter().map(|c| c.token).collect();
     assert_eq!(tokens, [2, 3], "in order, and the silent one too");
     assert!(refused.iter().all(|c| c.status == Status::NotPosted(libc::ENOMEM)));
