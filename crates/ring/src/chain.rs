@@ -79,6 +79,19 @@ impl TxChain {
         self.len += len;
     }
 
+    /// The plain bytes of the chain, without the slices among them: for transports that send no stream.
+    pub fn plain(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Takes back the payload that was handed over last, if nothing of it was added: for transports that
+    /// move data by other means.
+    pub fn take_payload(&mut self) -> Option<Payload> {
+        let id = self.payloads.len().checked_sub(1)?;
+        let added = |s: &Segment| matches!(*s, Segment::Slice { id: other, .. } if other == id);
+        if self.segments.iter().any(added) { None } else { self.payloads.pop() }
+    }
+
     /// Bytes in the chain.
     pub const fn len(&self) -> usize {
         self.len
@@ -181,6 +194,17 @@ mod tests {
         chain.bytes(b" header two ");
         chain.slice(id, 5..10);
         (chain, b"header one 234 header two 56789".to_vec())
+    }
+
+    #[test]
+    fn bytes_and_payloads_can_be_had_without_a_stream() {
+        let (mut chain, _) = sample();
+        assert_eq!(chain.plain(), b"header one  header two ");
+        assert!(chain.take_payload().is_none(), "a part of it is to be sent");
+        chain.payload(Payload::Bytes(vec![1, 2]));
+        assert_eq!(chain.take_payload().expect("nothing of it is to be sent").len(), 2);
+        chain.clear();
+        assert!(chain.plain().is_empty() && chain.take_payload().is_none());
     }
 
     #[test]
