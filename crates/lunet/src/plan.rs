@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
+use lunet_target::Transports;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
 use crate::{control, secrets};
@@ -142,7 +143,8 @@ fn settle(options: &Options, mut config: Config, file: PathBuf, text: Option<Str
     if config.portals.is_empty() {
         let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);
         let group_state = AccessState::Optimized;
-        config.portals.push(Portal { address, tag: 1, group_state, preferred: false });
+        let transports = Transports::default();
+        config.portals.push(Portal { address, tag: 1, group_state, preferred: false, transports });
     }
     Plan { config, file, text, data, socket }
 }

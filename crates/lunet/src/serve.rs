@@ -311,7 +311,11 @@ fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Confi
         portals: config
             .portals
             .iter()
-            .map(|portal| lunet_target::Portal { address: portal.address, tag: portal.tag })
+            .map(|portal| lunet_target::Portal {
+                address: portal.address,
+                tag: portal.tag,
+                transports: portal.transports,
+            })
             .collect(),
         layout,
         port_numbers: Some(ports(data)),

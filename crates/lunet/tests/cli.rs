@@ -263,6 +263,35 @@ fn a_configuration_is_served_on_all_its_portals() {
     assert_eq!(server.end(Signal::TERM).0, Some(0));
 }
 
+#[test]
+fn iser_needs_a_device_and_tcp_does_not() {
+    let dir = TempDir::new().unwrap();
+    let (file, data) = (dir.path().join("lunet.toml"), path(dir.path()));
+    let configure = |portal: &str| {
+        let volume = "[volumes.a]\nbackend = 'memory'\nsize = '1MiB'\n";
+        let target = "[[target]]\nname = 'iqn.2026-11.local.lunet:demo'\nluns = ['a']\n";
+        fs::write(&file, format!("[[portal]]\n{portal}\n{volume}{target}")).unwrap();
+    };
+    // No RDMA device carries such an address, whatever is installed on this machine.
+    let why = "no RDMA device carries the address 127.0.0.1";
+    configure("address = '127.0.0.1:3260'\ntransport = ['iser']");
+    let output = run(&["serve", "--config", path(&file), "--data", data]);
+    refused(&output, &format!("cannot serve iSER at 127.0.0.1:3260: {why}"));
+    for (transport, said) in [("['tcp', 'iser']", true), ("['tcp']", false)] {
+        configure(&format!("address = '127.0.0.1:0'\ntransport = {transport}"));
+        let server = Server::start(&["--config", path(&file), "--data", data]);
+        let portal = server.portal().to_owned();
+        let session = log_in(&portal);
+        let sessions = text(&run(&["sessions", "--data", data]).stdout);
+        assert!(sessions.contains(" over tcp, shard "), "{sessions}");
+        drop(session);
+        let (code, error) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{error}");
+        let warning = format!("WARN iSER: not served at {portal}: {why}");
+        assert_eq!(error.contains(&warning), said, "{error}");
+    }
+}
+
 /// docs/cli.md has every option that the program has, and the program every option of the page.
 #[test]
 fn the_page_and_the_program_have_the_same_options() {

@@ -19,6 +19,34 @@ pub struct Portal {
     pub address: SocketAddr,
     /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
     pub tag: u16,
+    /// Over what.
+    pub transports: Transports,
+}
+
+/// Over what initiators reach a portal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transports {
+    /// TCP, and iSER where an RDMA device carries the address.
+    #[default]
+    Any,
+    /// TCP alone.
+    Tcp,
+    /// iSER alone: the server does not start without.
+    Iser,
+    /// Both; a warning says when iSER cannot be had.
+    Both,
+}
+
+impl Transports {
+    /// True if TCP is among them.
+    pub const fn tcp(self) -> bool {
+        !matches!(self, Self::Iser)
+    }
+
+    /// True if iSER is among them, if only where it can be had.
+    pub const fn iser(self) -> bool {
+        !matches!(self, Self::Tcp)
+    }
 }
 
 /// A volume and the logical unit that shows it.

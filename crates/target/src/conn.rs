@@ -11,6 +11,7 @@ use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 
 use crate::engine::Engine;
+use crate::rdma::Link;
 use crate::registry::Nexus;
 use crate::site::Surroundings;
 use crate::transmit::Outgoing;
@@ -106,6 +107,14 @@ pub struct PendingClear {
     pub cause: crate::mail::Cause,
 }
 
+/// What carries a connection.
+pub enum Wire {
+    /// A TCP socket, in the event loop.
+    Stream(SocketId),
+    /// A queue pair.
+    Rdma(Box<Link>),
+}
+
 /// A connection.
 pub struct Conn {
     /// Unique in the server's life.
@@ -116,8 +125,8 @@ pub struct Conn {
     pub local: SocketAddr,
     /// Index of the portal.
     pub portal: usize,
-    /// The socket, in the event loop.
-    pub socket: SocketId,
+    /// What carries it.
+    pub wire: Wire,
     /// Protocol state.
     pub proto: Connection<Buf>,
     /// Events that the protocol raised and the shard has not handled; kept for its memory.
@@ -126,7 +135,7 @@ pub struct Conn {
     pub out: Outgoing,
     /// An empty chain for the next turn; `None` while a chain is on its way.
     pub spare: Option<TxChain>,
-    /// Bytes in the chain that is on its way.
+    /// Bytes that are on their way: in the chain, or over RDMA.
     pub sending: usize,
     /// Bytes that the client's system had taken in at the last look at the clock.
     delivered: u64,
@@ -163,15 +172,17 @@ impl Conn {
     pub fn new(
         serial: u64,
         (peer, local, portal): (SocketAddr, SocketAddr, usize),
-        socket: SocketId,
+        wire: Wire,
         proto: Connection<Buf>,
     ) -> Self {
+        // Over RDMA each receive has its own buffer.
+        let scratch = if proto.is_rdma() { 0 } else { SCRATCH };
         Self {
             serial,
             peer,
             local,
             portal,
-            socket,
+            wire,
             proto,
             events: Vec::new(),
             out: Outgoing::default(),
@@ -179,7 +190,7 @@ impl Conn {
             sending: 0,
             delivered: 0,
             account: Account::default(),
-            scratch: Some(vec![0; SCRATCH].into_boxed_slice()),
+            scratch: Some(vec![0; scratch].into_boxed_slice()),
             session: None,
             waiting: None,
             depth: 0,
@@ -229,7 +240,7 @@ impl Conn {
 
     /// Bytes that wait to be sent.
     pub fn backlog(&self) -> usize {
-        self.sending + self.out.0.len()
+        self.sending + self.out.len()
     }
 
     /// How the client works, judged at the end of a turn. Clients come in two kinds: one sends a
@@ -250,7 +261,11 @@ impl Conn {
 
     /// When the shard has to look at it again, whatever happens.
     pub fn due(&self) -> Option<Duration> {
-        [self.proto.poll_timeout(), self.drain_by].into_iter().flatten().min()
+        let retry = match &self.wire {
+            Wire::Stream(_) => None,
+            Wire::Rdma(link) => link.retry,
+        };
+        [self.proto.poll_timeout(), self.drain_by, retry].into_iter().flatten().min()
     }
 
     /// True if a receive is under way.
@@ -258,9 +273,9 @@ impl Conn {
         self.scratch.is_none()
     }
 
-    /// True if a chain is under way.
+    /// True if something is on its way.
     pub fn transmitting(&self) -> bool {
-        self.spare.is_none()
+        self.sending > 0
     }
 
     /// The buffers for the next receive, unless one is under way or the connection should not
@@ -277,11 +292,11 @@ impl Conn {
 
     /// The chain to send now, if there is one and none is under way.
     pub fn next_chain(&mut self) -> Option<TxChain> {
-        if self.phase == Phase::Closed || self.out.0.is_empty() {
+        if self.phase == Phase::Closed || self.out.chain.is_empty() {
             return None;
         }
         let spare = self.spare.take()?;
-        let full = std::mem::replace(&mut self.out.0, spare);
+        let full = std::mem::replace(&mut self.out.chain, spare);
         self.sending = full.len();
         Some(full)
     }
@@ -313,8 +328,9 @@ impl Conn {
         self.tasks[slot] = task;
     }
 
-    /// True if the index of a data digest is in use, so data must not change while it is sent.
+    /// True if data must lie in the arena while it is sent: a digest is in use, so it must not change, or
+    /// an RDMA device fetches it, which knows the arena.
     pub fn needs_stable_data(&self) -> bool {
-        self.proto.negotiated().data_digest
+        self.proto.negotiated().data_digest || self.proto.is_rdma()
     }
 }

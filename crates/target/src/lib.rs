@@ -20,6 +20,7 @@ mod marks;
 mod monitor;
 mod offload;
 mod ports;
+mod rdma;
 mod registry;
 mod reservations;
 mod server;
@@ -33,7 +34,7 @@ mod world;
 
 pub use access::{Access, Guard, Initiators, Network, User};
 pub use change::ApplyError;
-pub use config::{Config, Layout, Limits, Portal, TargetEntry, VolumeEntry};
+pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
 pub use hold::{HeldVolume, HoldError};
 pub use server::{Handle, Server, StartError, StopReport};
-pub use stats::{Bucket, OpStats, Percentile, Protocol, SessionInfo, Stats, VolumeStats};
+pub use stats::{Bucket, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats};

@@ -12,6 +12,7 @@ use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
 use crate::locks::Locks;
+use crate::rdma::Request;
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
 use crate::world::World;
@@ -30,6 +31,8 @@ pub enum Mail {
         /// Index of the portal that it came in by.
         portal: usize,
     },
+    /// A connection over RDMA is yours, if it can be had.
+    RdmaRequest(Box<Request>),
     /// End this connection: its nexus logged in anew. Answer with `Ended` to `reply`.
     End {
         /// The connection to end.

@@ -176,11 +176,12 @@ fn groups_of(portals: &[Portal], configured: &[PortGroup]) -> Option<PortGroups>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Transports;
     use std::net::SocketAddr;
 
     fn portals(tags: &[u16]) -> Vec<Portal> {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        tags.iter().map(|tag| Portal { address, tag: *tag }).collect()
+        tags.iter().map(|tag| Portal { address, tag: *tag, transports: Transports::Tcp }).collect()
     }
 
     fn target(name: &str, portals: Vec<usize>) -> TargetEntry {

@@ -17,6 +17,7 @@ use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::monitor::Monitor;
+use crate::rdma::{self, Fabric, Listening, StartFailure};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 
@@ -43,6 +44,9 @@ pub enum StartError {
     /// The persistent reservations of a volume were kept, and cannot be taken up.
     #[error("persistent reservations: {0}")]
     Reservations(String),
+    /// A portal that is for iSER alone cannot be served.
+    #[error(transparent)]
+    Rdma(#[from] StartFailure),
     /// A shard could not be set up.
     #[error("cannot start the event loop: {0}")]
     Shard(io::Error),
@@ -70,6 +74,16 @@ struct Standing {
     mailbox: Mailbox,
     notes: Vec<String>,
     driver: lunet_ring::Driver,
+    /// Why it cannot use the server's RDMA devices.
+    rdma: Result<(), lunet_verbs::Error>,
+}
+
+/// What a shard is told once all of them stand.
+struct Begin {
+    /// Connections over RDMA are served: not if one shard cannot.
+    rdma: bool,
+    /// For the first shard.
+    listening: Option<Listening>,
 }
 
 impl Server {
@@ -81,10 +95,15 @@ impl Server {
         let mut listeners = Vec::new();
         let mut portals = Vec::new();
         for portal in &config.portals {
-            let (listener, address) = listen(portal.address)?;
-            portals.push(Portal { address, tag: portal.tag });
-            listeners.push(listener);
+            let mut portal = portal.clone();
+            if portal.transports.tcp() {
+                let (listener, address) = listen(portal.address)?;
+                portal.address = address;
+                listeners.push((portals.len(), listener));
+            }
+            portals.push(portal);
         }
+        let fabric = rdma::prepare(&portals)?;
         let count = config.shards.unwrap_or_else(processors).max(1);
         let ring = RingConfig {
             arena_bytes: config.limits.buffer_bytes,
@@ -99,13 +118,15 @@ impl Server {
         let mut go = Vec::new();
         for number in 0..count {
             let (ready, stands) = sync_channel(1);
-            let (start, begin) = sync_channel::<()>(1);
+            let (start, begin) = sync_channel::<Begin>(1);
             // The first shard accepts; it hands connections to the one with the fewest.
             let listeners = std::mem::take(&mut listeners);
-            let (core, ring) = (core.clone(), ring.clone());
+            let (core, ring, fabric) = (core.clone(), ring.clone(), fabric.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("lunet-shard-{number}"))
-                .spawn(move || shard_thread(number, core, &ring, listeners, &ready, &begin))
+                .spawn(move || {
+                    shard_thread(number, core, &ring, (listeners, fabric), &ready, &begin)
+                })
                 .map_err(StartError::Shard)?;
             threads.push(thread);
             go.push(start);
@@ -117,12 +138,14 @@ impl Server {
             lunet_ring::Driver::IoUring => "io_uring",
             lunet_ring::Driver::Epoll => "epoll",
         };
+        let mut listening = listen_rdma(fabric.as_deref(), &core.portals, &standing)?;
+        let rdma = listening.is_some();
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let keeper = Keeper::start(core.clone()).map_err(StartError::Shard)?;
         let monitor = Monitor::start(core.clone()).map_err(StartError::Shard)?;
         for start in go {
             // A shard that died meanwhile is found when the server stops.
-            let _ = start.send(());
+            let _ = start.send(Begin { rdma, listening: listening.take() });
         }
         Ok(Self { core, threads, keeper, monitor, notes, driver })
     }
@@ -239,9 +262,9 @@ fn shard_thread(
     number: usize,
     core: Arc<Core>,
     config: &RingConfig,
-    listeners: Vec<TcpListener>,
+    (listeners, fabric): (Vec<(usize, TcpListener)>, Option<Arc<Fabric>>),
     ready: &std::sync::mpsc::SyncSender<io::Result<Standing>>,
-    begin: &Receiver<()>,
+    begin: &Receiver<Begin>,
 ) -> io::Result<bool> {
     let ring = match Ring::new(config) {
         Ok(ring) => ring,
@@ -259,19 +282,40 @@ fn shard_thread(
             return Ok(false);
         }
     };
-    for (portal, listener) in listeners.into_iter().enumerate() {
+    for (portal, listener) in listeners {
         shard.listen(portal, listener);
     }
-    let _ = ready.send(Ok(Standing { mailbox, notes, driver }));
-    if begin.recv().is_err() {
+    let rdma = fabric.map_or(Ok(()), |fabric| shard.open_rdma(fabric));
+    let _ = ready.send(Ok(Standing { mailbox, notes, driver, rdma }));
+    let Ok(Begin { rdma, listening }) = begin.recv() else {
         // Another shard did not start.
         return Ok(false);
+    };
+    if !rdma {
+        shard.close_rdma();
+    }
+    if let Some(listening) = listening {
+        shard.listen_rdma(listening);
     }
     let result = shard.run();
     if let Err(error) = &result {
         tracing::error!(shard = number, %error, "the event loop failed");
     }
     result
+}
+
+/// Listens for connections over RDMA, if every shard can serve them.
+fn listen_rdma(
+    fabric: Option<&Fabric>,
+    portals: &[Portal],
+    shards: &[Standing],
+) -> Result<Option<Listening>, StartError> {
+    let Some(fabric) = fabric else { return Ok(None) };
+    if let Some(error) = shards.iter().find_map(|shard| shard.rdma.as_ref().err()) {
+        fabric.give_up(portals, error)?;
+        return Ok(None);
+    }
+    Ok(fabric.listen(portals)?)
 }
 
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

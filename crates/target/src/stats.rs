@@ -307,6 +307,23 @@ fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
     }
 }
 
+/// The way of a session over RDMA.
+#[derive(Clone, Debug, Serialize)]
+pub struct RdmaPath {
+    /// The device's name.
+    pub device: String,
+    /// This end's GID.
+    pub gid: String,
+    /// The largest payload of a packet, in bytes.
+    pub path_mtu_bytes: u32,
+    /// Commands that the initiator may have outstanding.
+    pub queue_depth: u32,
+    /// RDMA Reads so far: data of writes.
+    pub rdma_reads: u64,
+    /// RDMA Writes so far: data of reads.
+    pub rdma_writes: u64,
+}
+
 /// One session, as `lunet sessions` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionInfo {
@@ -320,8 +337,10 @@ pub struct SessionInfo {
     pub peer: String,
     /// The portal that it came in by.
     pub portal: String,
-    /// `tcp`.
+    /// `tcp` or `iser`.
     pub transport: &'static str,
+    /// With `iser`: the way that it takes.
+    pub rdma: Option<RdmaPath>,
     /// The initiator's session identifier, in hexadecimal.
     pub isid: String,
     /// The target session identifying handle.

@@ -9,7 +9,7 @@ use lunet_initiator::{Outcome, Plan, Target, Workload, run};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
 
 pub const NAME: &str = "iqn.2026-11.local.lunet:load";
 
@@ -33,7 +33,11 @@ pub fn config(volumes: Vec<Volume>) -> Config {
     });
     let volumes = entries.collect();
     Config {
-        portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
+        portals: vec![Portal {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tag: 1,
+            transports: Transports::Tcp,
+        }],
         layout: Layout { volumes, targets, ..Layout::default() },
         port_numbers: None,
         iscsi: Options::default(),

@@ -22,6 +22,7 @@ use std::time::Duration;
 use lunet_backends::layers::Layer;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
+use lunet_target::Transports;
 use toml::de::DeTable;
 
 pub use access::Access;
@@ -168,6 +169,8 @@ pub struct Portal {
     pub group_state: AccessState,
     /// Initiators should prefer that group; the same for all portals with the tag.
     pub preferred: bool,
+    /// Over what it is reached.
+    pub transports: Transports,
 }
 
 /// `[volumes.NAME]`: a place for blocks.

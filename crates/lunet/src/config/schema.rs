@@ -96,6 +96,7 @@ pub const PORTAL: Table = Table {
         key("tag", "integer", "1"),
         key("group-state", "string", "\"optimized\""),
         key("preferred", "boolean", "false"),
+        key("transport", "array of strings", "(both, where an RDMA device carries the address)"),
     ],
 };
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
+use lunet_target::Transports;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -224,11 +225,34 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
         let (mut group_state, mut preferred) = (AccessState::Optimized, false);
         table.set("group-state", &mut group_state, &|v| choice(v, STATES), mistakes);
         table.set("preferred", &mut preferred, &boolean, mistakes);
-        let portal = Portal { address: address.value, tag, group_state, preferred };
+        let mut transports = Transports::default();
+        table.set("transport", &mut transports, &transport, mistakes);
+        if transports == Transports::Iser && address.value.port() == 0 {
+            let text = "must have a port with iSER alone: only TCP takes a free one";
+            mistakes.add(address.offset, table.key("address"), text);
+        }
+        let portal = Portal { address: address.value, tag, group_state, preferred, transports };
         group(&table, &portal, &out, mistakes);
         out.push(At { offset: address.offset, value: portal });
     }
     out
+}
+
+/// `["tcp"]`, `["iser"]` or both.
+fn transport(value: &DeValue<'_>) -> Result<Transports, String> {
+    const WORDS: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Iser)];
+    let items = value.as_array().filter(|items| !items.is_empty());
+    let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"]")?;
+    let mut all = None;
+    for item in items {
+        let word = choice(item.get_ref(), WORDS)?;
+        all = match all {
+            None => Some(word),
+            Some(other) if other == word => return Err("has a transport twice".to_owned()),
+            Some(_) => Some(Transports::Both),
+        };
+    }
+    Ok(all.unwrap_or_default())
 }
 
 /// Looks whether a portal fits into its portal group.

@@ -175,6 +175,30 @@ fn portals_are_addresses_and_differ() {
 }
 
 #[test]
+fn a_portal_has_transports() {
+    let read = |more: &str| {
+        let text = with(&format!("[[portal]]\naddress = '::'\n{more}"));
+        check(&text).expect("right").portals[0].transports
+    };
+    assert_eq!(read(""), Transports::Any);
+    assert_eq!(read("transport = ['tcp']"), Transports::Tcp);
+    assert_eq!(read("transport = ['iser']"), Transports::Iser);
+    assert_eq!(read("transport = ['iser', 'tcp']"), Transports::Both);
+    let free = with("[[portal]]\naddress = '[::]:0'\ntransport = ['iser']");
+    one(&free, 3, "portal.address", "must have a port");
+    for (value, words) in [
+        ("'iser'", "must be an array"),
+        ("[]", "must be an array"),
+        ("['isr']", "did you mean \"iser\"?"),
+        ("['tcp', 'tcp']", "a transport twice"),
+        ("['tcp', 1]", "must be one of \"tcp\", \"iser\""),
+    ] {
+        let text = with(&format!("[[portal]]\naddress = '::'\ntransport = {value}"));
+        one(&text, 4, "portal.transport", words);
+    }
+}
+
+#[test]
 fn portals_with_a_tag_are_one_group() {
     let portal = |last: u8, more: &str| format!("[[portal]]\naddress = '192.0.2.{last}'\n{more}\n");
     let text = portal(1, "tag = 3\ngroup-state = 'non-optimized'") + &portal(2, "preferred = true");

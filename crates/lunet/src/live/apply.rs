@@ -127,8 +127,9 @@ fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Opti
 
 /// Refuses what a running server cannot change.
 fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
-    let places =
-        |plan: &Plan| plan.config.portals.iter().map(|p| (p.address, p.tag)).collect::<Vec<_>>();
+    let places = |plan: &Plan| {
+        plan.config.portals.iter().map(|p| (p.address, p.tag, p.transports)).collect::<Vec<_>>()
+    };
     if places(old) != places(new) {
         bail!("[[portal]]: portals change at a restart only: restart lunet, or take that back");
     }

@@ -26,7 +26,20 @@ struct Session {
     shard: usize,
     connected_seconds: u64,
     commands_in_flight: usize,
+    #[serde(default)]
+    rdma: Option<Rdma>,
     keys: Vec<(String, String)>,
+}
+
+/// The way of a session over RDMA.
+#[derive(Deserialize)]
+struct Rdma {
+    device: String,
+    gid: String,
+    path_mtu_bytes: u32,
+    queue_depth: u32,
+    rdma_reads: u64,
+    rdma_writes: u64,
 }
 
 /// Describes the sessions, one paragraph each.
@@ -56,6 +69,13 @@ fn paragraph(out: &mut String, session: &Session) {
         "  from {} to {} over {}, shard {}, ISID {}, TSIH {}\n",
         session.peer, session.portal, session.transport, session.shard, session.isid, session.tsih
     ));
+    if let Some(rdma) = &session.rdma {
+        let (device, gid) = (harmless(&rdma.device), harmless(&rdma.gid));
+        out.push_str(&format!(
+            "  device {device}, GID {gid}, path MTU {} bytes, queue depth {}, {} RDMA reads, {} RDMA writes\n",
+            rdma.path_mtu_bytes, rdma.queue_depth, rdma.rdma_reads, rdma.rdma_writes
+        ));
+    }
     let commands = match session.commands_in_flight {
         1 => "1 command".to_owned(),
         n => format!("{n} commands"),
@@ -88,6 +108,21 @@ mod tests {
                from 127.0.0.1:51234 to 127.0.0.1:3260 over tcp, shard 1, ISID 0x800000000001, TSIH 3\n  \
                connected for 3 min 20 s, 1 command at work\n  \
                HeaderDigest=None DataDigest=CRC32C\n"
+        );
+        let mut iser = answer;
+        iser[0]["transport"] = json!("iser");
+        iser[0]["rdma"] = json!({
+            "device": "mlx5_0", "gid": "::ffff:192.0.2.10", "path_mtu_bytes": 4096,
+            "queue_depth": 128, "rdma_reads": 7, "rdma_writes": 900,
+        });
+        let text = sessions(&iser).unwrap();
+        assert!(text.contains(" over iser, shard 1"), "{text}");
+        assert!(
+            text.contains(
+                "\n  device mlx5_0, GID ::ffff:192.0.2.10, path MTU 4096 bytes, queue depth 128, \
+                 7 RDMA reads, 900 RDMA writes\n"
+            ),
+            "{text}"
         );
         assert_eq!(sessions(&json!([])).unwrap(), "no sessions\n");
         assert!(sessions(&json!({"x": 1})).is_err());

@@ -5,10 +5,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lunet_iscsi::target::CloseReason;
+use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
-use crate::conn::Phase;
+use crate::conn::{Phase, Wire};
 use crate::mail::Mail;
 use crate::registry::Place;
 
@@ -20,7 +20,9 @@ impl Shard {
     pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match reason {
-            CloseReason::LoggedOut | CloseReason::LogoutTimeout => {}
+            CloseReason::LoggedOut
+            | CloseReason::LogoutTimeout
+            | CloseReason::Rdma(RdmaFault::Disconnected) => {}
             CloseReason::LoginRefused(status) => {
                 self.refused(slot, status);
                 return self.drain(slot);
@@ -31,7 +33,7 @@ impl Shard {
         if conn.session.is_some() || self.core.throttle.logs(self.engine.now).is_some() {
             tracing::info!(peer = %conn.peer, %reason, "connection closes");
         }
-        if reason == CloseReason::PingTimeout {
+        if matches!(reason, CloseReason::PingTimeout | CloseReason::Rdma(_)) {
             // Nobody is there to take what is queued.
             return self.disconnect(slot);
         }
@@ -54,7 +56,10 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         if conn.phase != Phase::Closed {
             conn.phase = Phase::Closed;
-            self.engine.ring.close_socket(conn.socket);
+            match &conn.wire {
+                Wire::Stream(socket) => self.engine.ring.close_socket(*socket),
+                Wire::Rdma(_) => self.close_link(slot),
+            }
             self.end_tasks(slot);
             self.end_session(slot);
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Shard;
-use crate::conn::Phase;
+use crate::conn::{Conn, Phase, Wire};
 use crate::mail::Mail;
-use crate::stats::{SessionInfo, ShardLoad, ShardStats};
+use crate::stats::{RdmaPath, SessionInfo, ShardLoad, ShardStats};
 
 /// How long the last flush may take before the shard gives it up.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
@@ -18,6 +18,7 @@ impl Shard {
         while let Ok(mail) = self.mail.try_recv() {
             match mail {
                 Mail::Connection { socket, peer, portal } => self.adopt(portal, socket, peer),
+                Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),
                 Mail::Ended { waiter } => self.login_again(waiter),
                 Mail::Clear(clear) => self.clear(&clear),
@@ -66,7 +67,7 @@ impl Shard {
         }
     }
 
-    fn sessions(&self) -> Vec<SessionInfo> {
+    pub(super) fn sessions(&self) -> Vec<SessionInfo> {
         let open = self.conns.iter().filter_map(|(_, conn)| Some((conn, conn.session.as_ref()?)));
         open.map(|(conn, session)| SessionInfo {
             initiator: session.nexus.initiator.clone(),
@@ -74,7 +75,8 @@ impl Shard {
             user: session.user.clone(),
             peer: conn.peer.to_string(),
             portal: conn.local.to_string(),
-            transport: "tcp",
+            transport: if conn.proto.is_rdma() { "iser" } else { "tcp" },
+            rdma: self.path_of(conn),
             isid: session.nexus.isid.map(|byte| format!("{byte:02x}")).concat(),
             tsih: session.tsih,
             shard: self.number,
@@ -88,6 +90,20 @@ impl Shard {
         .collect()
     }
 
+    /// The way of a connection over RDMA.
+    fn path_of(&self, conn: &Conn) -> Option<RdmaPath> {
+        let Wire::Rdma(link) = &conn.wire else { return None };
+        let counters = conn.proto.counters();
+        Some(RdmaPath {
+            device: link.facts.device.clone(),
+            gid: link.facts.gid.clone(),
+            path_mtu_bytes: link.facts.path_mtu,
+            queue_depth: self.core.options.queue_depth,
+            rdma_reads: counters.rdma_reads,
+            rdma_writes: counters.rdma_writes,
+        })
+    }
+
     /// Stops accepting and asks every session to log out.
     fn stop(&mut self, grace: Duration) {
         if self.stopping.is_some() {
@@ -95,6 +111,7 @@ impl Shard {
         }
         self.stopping = Some(self.engine.now + grace);
         self.engine.ring.stop_accepting();
+        self.stop_rdma();
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let conn = &mut self.conns[slot as usize];

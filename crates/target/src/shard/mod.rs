@@ -8,6 +8,7 @@ mod change;
 mod close;
 mod control;
 mod management;
+mod rdma;
 mod refusal;
 mod reserve;
 
@@ -23,7 +24,8 @@ use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
 use slab::Slab;
 
 use self::management::Function;
-use crate::conn::{Conn, Pace, Phase};
+use self::rdma::Rdma;
+use crate::conn::{Conn, Pace, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::mail::Mail;
@@ -32,6 +34,7 @@ use crate::mail::Mail;
 const RECEIVE: u64 = 1 << 56;
 const SEND: u64 = 2 << 56;
 const LISTEN: u64 = 3 << 56;
+const RDMA: u64 = 4 << 56;
 const KIND: u64 = 0xFF << 56;
 
 /// After a client that waits for each of its answers has worked, commands are not let to gather
@@ -48,6 +51,8 @@ pub struct Shard {
     engine: Engine,
     conns: Slab<Conn>,
     mail: Receiver<Mail>,
+    /// Its part of the server's RDMA devices, if there are any.
+    rdma: Option<Box<Rdma>>,
     /// Connections that have something to send or may receive again.
     dirty: Vec<u32>,
     /// When time limits are looked at next.
@@ -79,6 +84,7 @@ impl Shard {
             core,
             conns: Slab::new(),
             mail,
+            rdma: None,
             dirty: Vec::new(),
             timer: None,
             impatient: Duration::ZERO,
@@ -104,20 +110,25 @@ impl Shard {
                 self.engine.ring.gather(self.core.coalesce)?;
             }
             self.engine.ring.wait(self.patience(), &mut events)?;
-            self.engine.now = self.core.started.elapsed();
-            for event in events.drain(..) {
-                self.handle(event);
-            }
-            self.engine.feed_starved(&mut self.conns);
-            if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
-                self.engine.look(&mut self.conns);
-            }
-            self.look_at_the_clock();
-            self.flush();
+            self.turn(&mut events);
             if self.stopping.is_some() && self.stopped() {
                 return Ok(self.engine.tasks_at_work() == 0 && self.engine.failed_flushes == 0);
             }
         }
+    }
+
+    /// Works off what has happened, and queues all that comes of it.
+    fn turn(&mut self, events: &mut Vec<RingEvent>) {
+        self.engine.now = self.core.started.elapsed();
+        for event in events.drain(..) {
+            self.handle(event);
+        }
+        self.engine.feed_starved(&mut self.conns);
+        if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
+            self.engine.look(&mut self.conns);
+        }
+        self.look_at_the_clock();
+        self.flush();
     }
 
     /// True if it is worth letting commands gather before the next turn, and nobody waits for it.
@@ -165,8 +176,7 @@ impl Shard {
                 tracing::warn!(%error, "a connection could not be accepted");
             }
             RingEvent::Woken => self.read_mail(),
-            // A shard watches no descriptors of others so far.
-            RingEvent::Readable { .. } => {}
+            RingEvent::Readable { token } => self.rdma_readable(token.0 & !KIND),
         }
     }
 
@@ -200,7 +210,8 @@ impl Shard {
         let proto = Connection::new(self.core.options.clone(), self.engine.now);
         let socket = self.engine.ring.add_socket(stream.into());
         let serial = self.core.next_serial();
-        let conn = Conn::new(serial, (peer, local, portal), socket, proto);
+        let wire = Wire::Stream(socket);
+        let conn = Conn::new(serial, (peer, local, portal), wire, proto);
         self.engine.connections += 1;
         let slot = self.conns.insert(conn) as u32;
         self.touch(slot);
@@ -297,6 +308,13 @@ impl Shard {
 
     /// Sends and receives on every connection that was touched in this turn.
     fn flush(&mut self) {
+        self.flush_dirty();
+        while self.flush_ports() {
+            self.flush_dirty();
+        }
+    }
+
+    fn flush_dirty(&mut self) {
         self.collect_dirty();
         self.calm = !self.dirty.is_empty();
         for at in 0..self.dirty.len() {
@@ -311,14 +329,20 @@ impl Shard {
                     self.impatient = self.engine.now;
                 }
             }
-            if let Some(chain) = conn.next_chain() {
-                let token = Token(SEND | u64::from(slot));
-                self.engine.ring.send(conn.socket, chain, token);
+            match conn.wire {
+                Wire::Stream(socket) => {
+                    if let Some(chain) = conn.next_chain() {
+                        let token = Token(SEND | u64::from(slot));
+                        self.engine.ring.send(socket, chain, token);
+                    }
+                    if let Some(bufs) = conn.receive_buffers() {
+                        let token = Token(RECEIVE | u64::from(slot));
+                        self.engine.ring.recv(socket, bufs, token);
+                    }
+                }
+                Wire::Rdma(_) => self.post(slot),
             }
-            if let Some(bufs) = conn.receive_buffers() {
-                let token = Token(RECEIVE | u64::from(slot));
-                self.engine.ring.recv(conn.socket, bufs, token);
-            }
+            let conn = &self.conns[slot as usize];
             if let Some(due) = conn.due() {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
             }
@@ -359,7 +383,9 @@ impl Shard {
         if conn.drain_by.is_some_and(|limit| limit <= self.engine.now) {
             return self.disconnect(slot);
         }
-        conn.note_delivery(self.engine.ring.delivery(conn.socket), self.engine.now);
+        if let Wire::Stream(socket) = conn.wire {
+            conn.note_delivery(self.engine.ring.delivery(socket), self.engine.now);
+        }
         conn.drive(&self.engine, |proto, cx| proto.handle_timeout(cx));
         self.handle_events(slot);
     }

@@ -22,7 +22,7 @@ use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
 
 pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
 
@@ -46,7 +46,11 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
     });
     Config {
-        portals: vec![Portal { address: SocketAddr::from(([127, 0, 0, 1], 0)), tag: 1 }],
+        portals: vec![Portal {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tag: 1,
+            transports: Transports::Tcp,
+        }],
         layout: Layout {
             groups: vec![],
             volumes: entries.collect(),

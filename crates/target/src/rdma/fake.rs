@@ -1,0 +1,257 @@
+//! A device that is none: the test sees what was posted, and says how it ended.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+
+use lunet_ring::Buf;
+use lunet_verbs::{Error, NotQueued, Operation, Pieces, Remote, Status, Why};
+
+use super::port::{Done, Endpoint};
+
+/// Something that was posted.
+pub enum Work {
+    /// A message, and the key that it takes back.
+    Send(Vec<u8>, Option<u32>),
+    /// Data for the initiator's memory.
+    Write(Vec<u8>, Remote),
+    /// Data wanted from there: how much.
+    Read(usize, Remote),
+}
+
+/// Work, and what its end needs.
+struct Posted {
+    endpoint: u32,
+    token: u64,
+    report: bool,
+    work: Work,
+    into: Option<Buf>,
+    /// What the device would read until its end.
+    _held: Pieces,
+}
+
+/// What the device knows.
+#[derive(Default)]
+pub struct State {
+    receives: Vec<(u32, Buf, u64)>,
+    queued: Vec<Posted>,
+    posted: VecDeque<Posted>,
+    ended: Vec<Done>,
+    /// Work that fits into a send queue; 0: nothing is taken.
+    pub depth: usize,
+    /// The device has failed.
+    pub failed: bool,
+    /// Endpoints that were closed.
+    pub closed: Vec<u32>,
+    told: bool,
+}
+
+/// The device, as a shard has it.
+pub struct Adapter {
+    state: Rc<RefCell<State>>,
+    notices: UnixStream,
+}
+
+/// The device, as the other end has it.
+pub struct Wire {
+    state: Rc<RefCell<State>>,
+    notices: UnixStream,
+}
+
+/// A device with send queues of this depth.
+pub fn device(depth: usize) -> (Adapter, Wire) {
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    ours.set_nonblocking(true).expect("a socket");
+    let state = Rc::new(RefCell::new(State { depth, ..State::default() }));
+    (Adapter { state: state.clone(), notices: ours }, Wire { state, notices: theirs })
+}
+
+fn bytes(data: &Pieces) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (payload, range) in data {
+        assert!(matches!(payload, lunet_ring::Payload::Buf(_)), "memory that is not registered");
+        payload.for_each_chunk(range.clone(), |chunk| all.extend_from_slice(chunk));
+    }
+    all
+}
+
+impl State {
+    /// RDMA Reads of a connection that are under way.
+    pub fn posted_reads(&self, endpoint: u32) -> usize {
+        let own = self.posted.iter().filter(|work| work.endpoint == endpoint);
+        own.filter(|posted| matches!(posted.work, Work::Read(..))).count()
+    }
+}
+
+impl Adapter {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+
+    pub fn room(&self, endpoint: u32) -> usize {
+        let state = self.state.borrow();
+        let own = state.queued.iter().chain(&state.posted).filter(|work| work.endpoint == endpoint);
+        state.depth - own.count().min(state.depth)
+    }
+
+    fn queue<T>(&mut self, posted: Result<Posted, T>) -> Result<(), Box<NotQueued<T>>> {
+        match posted {
+            Ok(posted) => {
+                self.state.borrow_mut().queued.push(posted);
+                Ok(())
+            }
+            Err(back) => Err(Box::new(NotQueued { why: Why::Full, back })),
+        }
+    }
+
+    pub fn queue_receive(
+        &mut self,
+        endpoint: u32,
+        buf: Buf,
+        token: u64,
+    ) -> Result<(), Box<NotQueued<Buf>>> {
+        self.state.borrow_mut().receives.push((endpoint, buf, token));
+        Ok(())
+    }
+
+    pub fn queue_send(
+        &mut self,
+        endpoint: u32,
+        head: &[u8],
+        data: Pieces,
+        invalidate: Option<u32>,
+        (token, report): (u64, bool),
+    ) -> Result<(), Box<NotQueued<Pieces>>> {
+        let work = Work::Send([head, &bytes(&data)].concat(), invalidate);
+        let fits = self.room(endpoint) > 0;
+        let posted = Posted { endpoint, token, report, work, into: None, _held: data };
+        self.queue(if fits { Ok(posted) } else { Err(posted._held) })
+    }
+
+    pub fn queue_write(
+        &mut self,
+        endpoint: u32,
+        data: Pieces,
+        to: Remote,
+        (token, report): (u64, bool),
+    ) -> Result<(), Box<NotQueued<Pieces>>> {
+        let work = Work::Write(bytes(&data), to);
+        let fits = self.room(endpoint) > 0;
+        let posted = Posted { endpoint, token, report, work, into: None, _held: data };
+        self.queue(if fits { Ok(posted) } else { Err(posted._held) })
+    }
+
+    pub fn queue_read(
+        &mut self,
+        endpoint: u32,
+        into: Buf,
+        range: Range<usize>,
+        from: Remote,
+        token: u64,
+    ) -> Result<(), Box<NotQueued<Buf>>> {
+        if self.room(endpoint) == 0 {
+            return self.queue(Err(into));
+        }
+        let work = Work::Read(range.len(), from);
+        let (into, _held) = (Some(into), Pieces::new());
+        self.queue(Ok(Posted { endpoint, token, report: true, work, into, _held }))
+    }
+
+    pub fn close(&mut self, endpoint: u32) {
+        let mut state = self.state.borrow_mut();
+        state.closed.push(endpoint);
+        state.receives.retain(|(of, ..)| *of != endpoint);
+        state.queued.retain(|work| work.endpoint != endpoint);
+        state.posted.retain(|work| work.endpoint != endpoint);
+        state.ended.retain(|done| done.endpoint != Endpoint::Fake(endpoint));
+    }
+
+    pub fn flush(&mut self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let queued = std::mem::take(&mut state.queued);
+        state.posted.extend(queued);
+        false
+    }
+
+    pub fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, Error> {
+        let mut state = self.state.borrow_mut();
+        if state.failed {
+            return Err(Error::Gone { device: "fake".into() });
+        }
+        done.append(&mut state.ended);
+        Ok(false)
+    }
+
+    pub fn arm(&mut self) -> Result<(), Error> {
+        while self.notices.read(&mut [0; 16]).is_ok_and(|n| n > 0) {}
+        self.state.borrow_mut().told = false;
+        Ok(())
+    }
+}
+
+impl Wire {
+    /// Receives that are posted.
+    pub fn receives(&self, endpoint: u32) -> usize {
+        self.state.borrow().receives.iter().filter(|(of, ..)| *of == endpoint).count()
+    }
+
+    /// Looks at what the device knows, or changes it.
+    pub fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.borrow_mut())
+    }
+
+    fn tell(&self, done: Done) {
+        let mut state = self.state.borrow_mut();
+        state.ended.push(done);
+        if !std::mem::replace(&mut state.told, true) {
+            (&self.notices).write_all(&[1]).expect("a socket pair");
+        }
+    }
+
+    /// The device fails, and its descriptor tells that there is something.
+    pub fn fail(&self) {
+        self.with(|state| state.failed = true);
+        (&self.notices).write_all(&[1]).expect("a socket pair");
+    }
+
+    /// The initiator sends something.
+    pub fn send(&self, endpoint: u32, message: &[u8]) {
+        let at = self.state.borrow().receives.iter().position(|(of, ..)| *of == endpoint);
+        let (_, mut buf, token) =
+            self.state.borrow_mut().receives.remove(at.expect("a receive is posted"));
+        buf[..message.len()].copy_from_slice(message);
+        self.tell(Done {
+            endpoint: Endpoint::Fake(endpoint),
+            token,
+            operation: Operation::Receive,
+            status: Status::Success,
+            bytes: message.len() as u32,
+            buf: Some(buf),
+        });
+    }
+
+    /// Carries out the next piece of work: a read gets `data`.
+    pub fn next(&self, endpoint: u32, data: &[u8], status: Status) -> Option<Work> {
+        let at = self.state.borrow().posted.iter().position(|work| work.endpoint == endpoint)?;
+        let Posted { token, report, work, mut into, .. } =
+            self.state.borrow_mut().posted.remove(at)?;
+        let (operation, bytes) = match &work {
+            Work::Send(..) => (Operation::Send, 0),
+            Work::Write(..) => (Operation::Write, 0),
+            Work::Read(len, _) => (Operation::Read, *len),
+        };
+        if let Some(buf) = into.as_mut().filter(|_| status.is_success()) {
+            buf[..bytes].copy_from_slice(&data[..bytes]);
+        }
+        if report || !status.is_success() {
+            let endpoint = Endpoint::Fake(endpoint);
+            let bytes = bytes as u32;
+            self.tell(Done { endpoint, token, operation, status, bytes, buf: into });
+        }
+        Some(work)
+    }
+}

@@ -1,0 +1,258 @@
+//! What a connection over RDMA has on its way.
+
+use std::time::Duration;
+
+use lunet_iscsi::target::{RdmaFault, ReadId};
+use lunet_ring::{Account, Arena, Buf, Payload};
+use lunet_verbs::{Pieces, Remote, Status};
+use slab::Slab;
+
+use super::port::{Endpoint, Port};
+use crate::transmit::{Outgoing, Post};
+
+/// After so many operations whose end was not asked for, one is asked for: with it their buffers come back.
+const SILENT: u32 = 16;
+
+/// How long a connection waits for arena memory before it tries again.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// What is told of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The device's name.
+    pub device: String,
+    /// This end's GID.
+    pub gid: String,
+    /// The largest payload of a packet, in bytes.
+    pub path_mtu: u32,
+}
+
+/// The queue pair of a connection, as its shard sees it.
+pub struct Link {
+    /// Which of the shard's ports.
+    pub port: usize,
+    /// Its queue pair there.
+    pub endpoint: Endpoint,
+    /// Where it goes along.
+    pub facts: Facts,
+    /// The log has its end.
+    pub told: bool,
+    /// RDMA Reads under way.
+    reads: Slab<ReadId>,
+    /// So many of them at a time.
+    depth: usize,
+    /// Bytes queued so far, as far as they fit: the difference to `done` is what is on its way.
+    posted: u32,
+    done: u32,
+    /// Operations queued since the last one whose end is told.
+    silent: u32,
+    /// Arena memory was short: when to try again.
+    pub retry: Option<Duration>,
+}
+
+/// The token of a piece of work: the connection's slot, and a number.
+pub fn token(slot: u32, number: u32) -> u64 {
+    u64::from(slot) << 32 | u64::from(number)
+}
+
+/// What the protocol is told of a failed operation.
+pub fn fault(status: Status) -> RdmaFault {
+    match status {
+        Status::RemoteAccess => RdmaFault::RemoteAccess,
+        Status::ReceiverNotReady => RdmaFault::NoReceive,
+        Status::LocalLength | Status::RemoteInvalidRequest => RdmaFault::TooLong,
+        Status::Flushed | Status::RetryExceeded => RdmaFault::Disconnected,
+        _ => RdmaFault::Device,
+    }
+}
+
+impl Link {
+    /// A queue pair on which nothing was sent. `reads`: RDMA Reads that the initiator serves at a time.
+    pub fn new(port: usize, endpoint: Endpoint, reads: u8) -> Self {
+        let depth = usize::from(reads.max(1));
+        let reads = Slab::with_capacity(depth);
+        Self {
+            port,
+            endpoint,
+            facts: Facts::default(),
+            told: false,
+            reads,
+            depth,
+            posted: 0,
+            done: 0,
+            silent: 0,
+            retry: None,
+        }
+    }
+
+    /// Bytes that are on their way.
+    pub fn in_flight(&self) -> usize {
+        self.posted.wrapping_sub(self.done) as usize
+    }
+
+    /// A Send or RDMA Write is out, and all before it.
+    pub fn sent(&mut self, number: u32) {
+        self.done = number;
+    }
+
+    /// True while another RDMA Read may be posted.
+    pub fn takes_reads(&self) -> bool {
+        self.reads.len() < self.depth
+    }
+
+    /// An RDMA Read has come back.
+    pub fn read_done(&mut self, number: u32) -> Option<ReadId> {
+        self.reads.try_remove(number as usize)
+    }
+
+    /// Queues an RDMA Read. False if the device does not take it.
+    pub fn read(
+        &mut self,
+        port: &mut Port,
+        slot: u32,
+        read: lunet_iscsi::target::RdmaRead<Buf>,
+    ) -> bool {
+        let number = self.reads.insert(read.id) as u32;
+        let from = Remote { address: read.from.offset, key: read.from.stag };
+        let into = (read.buf, 0..read.len as usize);
+        port.queue_read(self.endpoint, into, from, token(slot, number)).is_ok()
+    }
+
+    /// Queues what waits, as far as the send queue and the memory go. False if the device does not take
+    /// it: the connection is broken.
+    pub fn post(
+        &mut self,
+        port: &mut Port,
+        out: &mut Outgoing,
+        slot: u32,
+        memory: (&Arena, &Account),
+        now: Duration,
+    ) -> bool {
+        self.retry = None;
+        loop {
+            let room = port.room(self.endpoint);
+            if room == 0 {
+                return true;
+            }
+            let Some(post) = out.pop() else { return true };
+            // With the end of one the buffers of all before it come back, so few ends need to be told.
+            let follows = out.posts.front().is_some_and(Post::is_in_place);
+            let report = !follows || room == 1 || self.silent >= SILENT;
+            let bytes = post.len() as u32;
+            let Some(copy) = copy_of(&post, memory) else {
+                out.put_back(post);
+                self.retry = Some(now + PATIENCE);
+                return true;
+            };
+            self.posted = self.posted.wrapping_add(bytes);
+            self.silent = if report { 0 } else { self.silent + 1 };
+            let name = (token(slot, self.posted), report);
+            let queued = match place(post, copy) {
+                Placed::Send { head, data, invalidate } => {
+                    port.queue_send(self.endpoint, (&head, data), invalidate, name)
+                }
+                Placed::Write { data, to } => port.queue_write(self.endpoint, data, to, name),
+            };
+            // There was room: so the queue pair has failed.
+            if queued.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+/// A post whose bytes lie where the device reaches them.
+enum Placed {
+    Send {
+        head: arrayvec::ArrayVec<u8, { crate::transmit::HEAD }>,
+        data: Pieces,
+        invalidate: Option<u32>,
+    },
+    Write {
+        data: Pieces,
+        to: Remote,
+    },
+}
+
+/// Takes memory for what does not lie in the arena; nothing if all of it does. `None`: there is no room.
+fn copy_of(post: &Post, (arena, account): (&Arena, &Account)) -> Option<Option<Buf>> {
+    if post.is_in_place() {
+        return Some(None);
+    }
+    let len = match post {
+        Post::Send { rest, .. } => rest.len(),
+        Post::Write { range, .. } => range.len(),
+    };
+    arena.alloc_for(len, account).map(Some)
+}
+
+/// Puts the bytes of a post where the device reaches them: into `copy`, unless they lie there.
+fn place(post: Post, copy: Option<Buf>) -> Placed {
+    let mut data = Pieces::new();
+    match (post, copy) {
+        (Post::Send { head, rest, invalidate }, copy) => {
+            if let Some(mut buf) = copy {
+                buf.copy_from_slice(&rest);
+                data.push((Payload::Buf(buf), 0..rest.len()));
+            }
+            Placed::Send { head, data, invalidate }
+        }
+        (Post::Write { payload, range, to }, None) => {
+            data.push((payload, range));
+            Placed::Write { data, to: remote(to) }
+        }
+        (Post::Write { payload, range, to }, Some(mut buf)) => {
+            let mut at = 0;
+            payload.for_each_chunk(range, |bytes| {
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+            });
+            data.push((Payload::Buf(buf), 0..at));
+            Placed::Write { data, to: remote(to) }
+        }
+    }
+}
+
+fn remote(to: lunet_iscsi::iser::Remote) -> Remote {
+    Remote { address: to.offset, key: to.stag }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_apart() {
+        let told = [
+            (Status::RemoteAccess, RdmaFault::RemoteAccess),
+            (Status::ReceiverNotReady, RdmaFault::NoReceive),
+            (Status::LocalLength, RdmaFault::TooLong),
+            (Status::Flushed, RdmaFault::Disconnected),
+            (Status::RetryExceeded, RdmaFault::Disconnected),
+            (Status::Fatal, RdmaFault::Device),
+            (Status::NotPosted(12), RdmaFault::Device),
+        ];
+        for (status, expected) in told {
+            assert_eq!(fault(status), expected, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_copied_and_waits_for_memory() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let account = Account::default();
+        let to = lunet_iscsi::iser::Remote { stag: 1, offset: 2 };
+        let post = Post::Write { payload: vec![5; 6000].into(), range: 1000..6000, to };
+        let all = arena.alloc(1 << 20).expect("all of it");
+        assert!(copy_of(&post, (&arena, &account)).is_none(), "there is no memory");
+        drop(all);
+        let copy = copy_of(&post, (&arena, &account)).expect("there is memory");
+        let Placed::Write { data, to } = place(post, copy) else { panic!("it is a Write") };
+        assert_eq!((to.address, to.key, data.len()), (2, 1, 1));
+        assert!(matches!(&data[0], (Payload::Buf(buf), range)
+            if **buf == [5; 5000] && *range == (0..5000)));
+        assert_eq!(account.held(), 8192);
+        drop(data);
+        assert_eq!(account.held(), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! What iSER (RFC 7145) needs beside the protocol: devices, listeners, and the ends of connections.
+//!
+//! A connection over RDMA lives on a shard like any other, and the engine serves it with the same code. What
+//! differs is here and in `shard/rdma.rs`: its effects are queued on a [`Port`], handed to the device in one
+//! call at the end of a turn, and their ends come back in batches. Buffers stay with their work until the
+//! device is done with it, or until the queue pair is gone.
+
+#[cfg(test)]
+pub mod fake;
+mod link;
+mod port;
+mod start;
+
+pub use link::{Link, fault, token};
+pub use port::{Done, Endpoint, Port};
+pub use start::{Fabric, Listening, StartFailure, prepare};
+
+use std::time::Duration;
+
+use lunet_iscsi::iser::ConnectData;
+use lunet_iscsi::target::{Connection, Options, RdmaOptions};
+use lunet_ring::Buf;
+use lunet_verbs::CmId;
+
+/// The data segments of Sends to this target, in bytes at most: what a login may need. Larger ones would
+/// make every posted receive larger.
+const SEGMENT: u32 = 8192;
+
+/// Sends, RDMA Writes and RDMA Reads of a connection that the device may have at a time.
+pub const SENDS: u32 = 256;
+
+/// Completions of one shard's connections on one device, at most.
+pub const COMPLETIONS: u32 = 1 << 15;
+
+/// The tokens of connections' events begin with this bit; those of listeners are portals.
+pub const CONNECTION: u64 = 1 << 63;
+
+/// A connection as it begins. `invalidate`: responses may take back the initiator's keys.
+///
+/// Data that is neither in its command nor asked for would come in Sends of its own, more of them than
+/// there are receives: the fabric makes an initiator wait for hundreds of milliseconds then. So all of it is
+/// fetched by RDMA Reads, whatever the configuration says for TCP.
+pub fn connection(options: &Options, invalidate: bool, now: Duration) -> Connection<Buf> {
+    let options = Options { initial_r2t: true, ..options.clone() };
+    let rdma = RdmaOptions { recv_data_segment_length: SEGMENT, invalidate };
+    Connection::over_rdma(options, rdma, now)
+}
+
+/// Somebody wants to connect.
+pub struct Request {
+    /// The connection that is to be.
+    pub id: CmId,
+    /// Index of the portal that it came in by.
+    pub portal: usize,
+    /// RDMA Reads that the initiator serves at a time.
+    pub reads: u8,
+    /// RDMA Reads that it wants to have served at a time.
+    pub reads_served: u8,
+    /// What it says of itself.
+    pub data: ConnectData,
+}

@@ -1,0 +1,185 @@
+//! How connections over RDMA come to a shard.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use lunet_iscsi::iser::ConnectData;
+use lunet_ring::Arena;
+use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams};
+
+use super::super::Shard;
+use crate::conn::{Conn, Wire};
+use crate::mail::Mail;
+use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
+
+impl Shard {
+    /// Somebody wants to connect.
+    pub(super) fn rdma_requests(&mut self) {
+        loop {
+            let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.as_mut());
+            let Some((listening, id)) = listening else { return };
+            let CmEvent { token, kind, private, .. } = match listening.channel.next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return self.engine.ring.watch_again(*id),
+                Err(error) => return tracing::error!("iSER: no more connections: {error}"),
+            };
+            match kind {
+                CmEventKind::ConnectRequest { id, reads, reads_served } => {
+                    let data = ConnectData::parse(&private);
+                    let portal = token as usize;
+                    self.rdma_request(Request { id, portal, reads, reads_served, data });
+                }
+                CmEventKind::DeviceRemoval => {
+                    listening.end(token);
+                    tracing::error!("iSER: a device goes away: restart lunet when it is back");
+                }
+                // Of a connection that was given up before it began.
+                _ => {}
+            }
+        }
+    }
+
+    /// A connect request: it goes to the shard with the fewest connections.
+    fn rdma_request(&mut self, request: Request) {
+        let (Some(peer), Some(local)) = (request.id.peer(), request.id.local()) else { return };
+        self.engine.protocol.connections += 1;
+        if !self.core.login_begins(peer.ip()) {
+            self.engine.protocol.turned_away += 1;
+            // It may have gone by itself.
+            let _ = request.id.reject(&[]);
+            return;
+        }
+        tracing::info!("iSER: connect request from {peer} to {local}");
+        let shard = self.core.least_loaded();
+        if shard == self.number {
+            return self.adopt_request(request);
+        }
+        if self.core.mailboxes()[shard].send(Mail::RdmaRequest(Box::new(request))).is_err() {
+            self.core.login_ends(peer.ip());
+            self.core.loads[shard].fetch_sub(1, Ordering::Relaxed);
+            self.engine.protocol.turned_away += 1;
+        }
+    }
+
+    /// Takes a connection in.
+    pub(in crate::shard) fn adopt_request(&mut self, request: Request) {
+        let (peer, local) = (request.id.peer(), request.id.local());
+        let (Some(peer), Some(local)) = (peer, local) else { return };
+        if let Err(why) = self.accept(request, peer, local) {
+            tracing::warn!("iSER: refused {peer} at {local}: {why}");
+            self.core.login_ends(peer.ip());
+            self.core.loads[self.number].fetch_sub(1, Ordering::Relaxed);
+            self.engine.protocol.turned_away += 1;
+        }
+    }
+
+    fn accept(
+        &mut self,
+        request: Request,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Result<(), String> {
+        let Request { id, portal, reads, reads_served, data } = request;
+        let serial = self.core.next_serial();
+        id.set_token(CONNECTION | serial);
+        let reply = data.reply(true);
+        let proto = rdma::connection(&self.core.options, reply.invalidate, self.engine.now);
+        let opened = self.open_endpoint(id, proto.receives());
+        let (port, endpoint) = opened.map_err(|(why, id)| {
+            // It may have gone by itself.
+            let _ = id.reject(&[]);
+            why
+        })?;
+        let link = Link::new(port, endpoint, reads);
+        let conn = Conn::new(serial, (peer, local, portal), Wire::Rdma(Box::new(link)), proto);
+        let slot = self.join(conn)?;
+        let private = reply.to_bytes();
+        let params = ConnParams { reads_served, reads, private: &private };
+        let rdma = self.rdma.as_mut();
+        let Some(port) = rdma.and_then(|rdma| rdma.port(port)) else { return Ok(()) };
+        if let Err(error) = port.accept(endpoint, params) {
+            port.close(endpoint);
+            self.conns.remove(slot as usize);
+            self.engine.connections -= 1;
+            return Err(error.to_string());
+        }
+        tracing::info!("iSER: accepted {peer} at {local}");
+        Ok(())
+    }
+
+    /// Makes the queue pair of a connection. An error comes with the connection.
+    fn open_endpoint(
+        &mut self,
+        mut id: CmId,
+        receives: usize,
+    ) -> Result<(usize, Endpoint), (String, CmId)> {
+        let gone = "this server's RDMA devices are gone";
+        let Some(rdma) = &mut self.rdma else { return Err((gone.into(), id)) };
+        let Some((channel, _)) = &rdma.channel else { return Err((gone.into(), id)) };
+        if let Err(error) = id.migrate(channel) {
+            return Err((error.to_string(), id));
+        }
+        let mut ports = rdma.ports.iter_mut().enumerate();
+        let own = ports.find_map(|(index, port)| {
+            port.as_mut().filter(|(port, _)| port.is_of(&id)).map(|(port, _)| (index, port))
+        });
+        let Some((index, port)) = own else { return Err((gone.into(), id)) };
+        match port.open_endpoint(id, receives as u32) {
+            Ok(endpoint) => Ok((index, endpoint)),
+            Err(not) => Err((not.why.to_string(), not.id)),
+        }
+    }
+
+    /// Gives a connection its receives, and a place on the shard. What was refused leaves nothing behind.
+    pub(super) fn join(&mut self, conn: Conn) -> Result<u32, String> {
+        let (len, count) = (conn.proto.receive_len(), conn.proto.receives());
+        let slot = self.conns.insert(conn) as u32;
+        let arena = self.engine.ring.arena();
+        let Wire::Rdma(link) = &self.conns[slot as usize].wire else { return Ok(slot) };
+        let rdma = self.rdma.as_mut();
+        let Some(port) = rdma.and_then(|rdma| rdma.port(link.port)) else { return Ok(slot) };
+        let endpoint = link.endpoint;
+        // Half of the memory is for data.
+        let room = arena.free_bytes().saturating_sub(arena.total_bytes() / 2);
+        let fits = Arena::cost(len) * count <= room;
+        let posted = fits
+            && (0..count).all(|_| {
+                let buf = arena.alloc(len);
+                buf.is_some_and(|buf| port.queue_receive(endpoint, buf, token(slot, 0)).is_ok())
+            });
+        if !posted || port.flush() {
+            port.close(endpoint);
+            self.conns.remove(slot as usize);
+            let needed = Arena::cost(len) * count / 1024;
+            return Err(format!(
+                "its receives need {needed} KiB, and half of this shard's buffer memory is for data: \
+                 give server.buffer-memory more, or iscsi.queue-depth less"
+            ));
+        }
+        self.engine.connections += 1;
+        self.touch(slot);
+        Ok(slot)
+    }
+
+    /// A connection stands.
+    pub(super) fn established(&mut self, slot: u32) {
+        let conn = &mut self.conns[slot as usize];
+        let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
+        let port = rdma.ports.get(link.port).and_then(Option::as_ref);
+        let path = port.and_then(|(port, _)| port.path(link.endpoint));
+        if let (Some(path), Some(fabric)) = (path, &rdma.fabric) {
+            let device = fabric.devices[link.port].name();
+            link.facts.device = device.to_owned();
+            link.facts.gid = fabric.gid(device, path.port, path.gid_index);
+            link.facts.path_mtu = path.mtu.bytes();
+        }
+        let (peer, local, facts) = (conn.peer, conn.local, &link.facts);
+        tracing::info!(
+            "iSER: established {peer} at {local} (device {}, GID {}, path MTU {} bytes, queue depth {})",
+            facts.device,
+            facts.gid,
+            facts.path_mtu,
+            self.core.options.queue_depth
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Connections over RDMA on a shard: its devices, and what it watches.
+
+mod arrive;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use lunet_iscsi::target::RdmaFault;
+use lunet_ring::{Ring, Token, WatchId};
+use lunet_verbs::{DeviceEvent, Error, EventChannel};
+
+use super::{RDMA, Shard};
+use crate::conn::{Conn, Wire};
+use crate::rdma::{Done, Fabric, Listening, Port};
+
+/// What a watched descriptor is, in the low half of its token: the events of this shard's connections.
+const EVENTS: u64 = 0;
+/// Connect requests.
+const REQUESTS: u64 = 1;
+/// From here on: completions of a port.
+const PORTS: u64 = 16;
+/// From here on: what happens to a device.
+const DEVICES: u64 = 1 << 16;
+
+/// RDMA, as one shard has it.
+pub struct Rdma {
+    fabric: Option<Arc<Fabric>>,
+    channel: Option<(EventChannel, WatchId)>,
+    /// On the shard that hands connections out.
+    listening: Option<(Listening, WatchId)>,
+    /// The devices in the fabric's order; `None` once a device has failed.
+    ports: Vec<Option<(Port, WatchId)>>,
+    /// What watches the devices, on the same shard.
+    devices: Vec<Option<WatchId>>,
+    /// Ends of work that are being told; kept for its memory.
+    done: Vec<Done>,
+    /// Connections whose queue has refused work in this turn.
+    failed: Vec<u32>,
+}
+
+fn watch(ring: &mut Ring, fd: BorrowedFd<'_>, what: u64) -> Result<WatchId, Error> {
+    let watched = fd.try_clone_to_owned().and_then(|fd| ring.watch(fd, Token(RDMA | what)));
+    watched.map_err(|source| Error::System { what: "watching an RDMA descriptor", source })
+}
+
+impl Rdma {
+    /// Opens ports for a shard.
+    pub(super) fn new(ring: &mut Ring, ports: Vec<Port>) -> Result<Self, Error> {
+        let mut watched = Vec::new();
+        for (index, mut port) in ports.into_iter().enumerate() {
+            port.arm()?;
+            let id = watch(ring, port.as_fd(), PORTS + index as u64)?;
+            watched.push(Some((port, id)));
+        }
+        Ok(Self {
+            fabric: None,
+            channel: None,
+            listening: None,
+            ports: watched,
+            devices: Vec::new(),
+            done: Vec::with_capacity(1024),
+            failed: Vec::new(),
+        })
+    }
+
+    fn port(&mut self, index: usize) -> Option<&mut Port> {
+        self.ports.get_mut(index)?.as_mut().map(|(port, _)| port)
+    }
+}
+
+impl Shard {
+    /// Opens the server's RDMA devices for this shard.
+    ///
+    /// # Errors
+    /// One of them cannot be used, and why.
+    pub fn open_rdma(&mut self, fabric: Arc<Fabric>) -> Result<(), Error> {
+        let ring = &mut self.engine.ring;
+        let channel = fabric.channel()?;
+        let events = watch(ring, channel.as_fd(), EVENTS)?;
+        let open = |device| Port::open(device, ring.arena(), self.number);
+        let ports: Vec<Port> = fabric.devices.iter().map(open).collect::<Result<_, _>>()?;
+        let rdma = Rdma::new(ring, ports)?;
+        let (fabric, channel) = (Some(fabric), Some((channel, events)));
+        self.rdma = Some(Box::new(Rdma { fabric, channel, ..rdma }));
+        Ok(())
+    }
+
+    /// Lets go of the RDMA devices: another shard cannot use them.
+    pub fn close_rdma(&mut self) {
+        let Some(rdma) = self.rdma.take() else { return };
+        let channel = rdma.channel.iter().map(|(_, id)| *id);
+        for id in channel.chain(rdma.ports.iter().flatten().map(|(_, id)| *id)) {
+            self.engine.ring.unwatch(id);
+        }
+    }
+
+    /// Begins to hand connections out.
+    pub fn listen_rdma(&mut self, listening: Listening) {
+        let Some(rdma) = &mut self.rdma else { return };
+        let ring = &mut self.engine.ring;
+        match watch(ring, listening.channel.as_fd(), REQUESTS) {
+            Ok(id) => rdma.listening = Some((listening, id)),
+            Err(error) => return tracing::error!("iSER: not served: {error}"),
+        }
+        let devices = rdma.fabric.iter().flat_map(|fabric| &fabric.devices).enumerate();
+        // Without it a device's end is told by its connections alone.
+        rdma.devices = devices
+            .map(|(index, device)| watch(ring, device.as_fd(), DEVICES + index as u64).ok())
+            .collect();
+    }
+
+    /// Takes no more connections.
+    pub(super) fn stop_rdma(&mut self) {
+        if let Some((_, id)) = self.rdma.as_mut().and_then(|rdma| rdma.listening.take()) {
+            self.engine.ring.unwatch(id);
+        }
+    }
+
+    /// A watched descriptor is readable.
+    pub(super) fn rdma_readable(&mut self, what: u64) {
+        match what {
+            EVENTS => self.rdma_events(),
+            REQUESTS => self.rdma_requests(),
+            device if device >= DEVICES => self.device_events((device - DEVICES) as usize),
+            port => self.rdma_completions((port - PORTS) as usize),
+        }
+    }
+
+    /// A device has failed: its connections end, those on TCP and on other devices go on.
+    fn lose_port(&mut self, index: usize, error: &Error) {
+        tracing::error!("iSER: {error}");
+        let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
+        let lost: Vec<u32> =
+            self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();
+        for slot in lost {
+            self.rdma_ended(slot, RdmaFault::Device, "the RDMA device has failed");
+        }
+        if let Some((_, id)) = self.rdma.as_mut().and_then(|rdma| rdma.ports[index].take()) {
+            self.engine.ring.unwatch(id);
+        }
+    }
+
+    /// What has happened to a device, for the log: connections find out by themselves.
+    fn device_events(&mut self, index: usize) {
+        let fabric = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref());
+        let Some(device) = fabric.and_then(|fabric| fabric.devices.get(index)) else { return };
+        while let Ok(Some(event)) = device.next_event() {
+            let name = device.name();
+            match event {
+                DeviceEvent::Fatal => tracing::error!("iSER: the device {name} has failed"),
+                DeviceEvent::PortUp(port) => {
+                    tracing::info!("iSER: port {port} of {name} has a link again");
+                }
+                DeviceEvent::PortDown(port) => {
+                    tracing::warn!("iSER: port {port} of {name} has lost its link: see its cable");
+                }
+                DeviceEvent::AddressesChanged(port) => {
+                    tracing::info!("iSER: the addresses of port {port} of {name} have changed");
+                }
+                // The connection itself tells more.
+                DeviceEvent::ConnectionFailed | DeviceEvent::Other(_) => {}
+            }
+        }
+        let watch = self.rdma.as_ref().and_then(|rdma| rdma.devices.get(index).copied().flatten());
+        if let Some(id) = watch {
+            self.engine.ring.watch_again(id);
+        }
+    }
+}

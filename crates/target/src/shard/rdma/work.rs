@@ -1,0 +1,209 @@
+//! What connections over RDMA do in a turn, and how they end.
+
+use std::fmt::Display;
+
+use lunet_iscsi::target::RdmaFault;
+use lunet_ring::Buf;
+use lunet_verbs::{CmEventKind, Operation};
+
+use super::super::Shard;
+use crate::conn::{Phase, Wire};
+use crate::rdma::{CONNECTION, Done, Port, fault, token};
+
+impl Shard {
+    /// What has happened to this shard's connections.
+    pub(super) fn rdma_events(&mut self) {
+        loop {
+            let channel = self.rdma.as_mut().and_then(|rdma| rdma.channel.as_mut());
+            let Some((channel, id)) = channel else { return };
+            let event = match channel.next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => return self.engine.ring.watch_again(*id),
+                Err(error) => return tracing::error!("iSER: {error}"),
+            };
+            let Some(slot) = self.find(event.token & !CONNECTION) else { continue };
+            let gone = RdmaFault::Disconnected;
+            match event.kind {
+                CmEventKind::Established => self.established(slot),
+                CmEventKind::Disconnected => {
+                    self.rdma_ended(slot, gone, "the initiator has closed the connection");
+                }
+                CmEventKind::DeviceRemoval => {
+                    self.rdma_ended(slot, RdmaFault::Device, "the RDMA device goes away");
+                }
+                CmEventKind::AddressChange => {
+                    self.rdma_ended(slot, gone, "the address has moved to another device");
+                }
+                CmEventKind::ConnectError | CmEventKind::Unreachable | CmEventKind::Rejected => {
+                    self.rdma_ended(slot, gone, event.reason());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A connection is over, whoever has ended it.
+    pub(super) fn rdma_ended(&mut self, slot: u32, fault: RdmaFault, why: impl Display) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let Wire::Rdma(link) = &mut conn.wire else { return };
+        if conn.phase == Phase::Closed {
+            return;
+        }
+        if !std::mem::replace(&mut link.told, true) {
+            tracing::info!("iSER: disconnected {} at {}: {why}", conn.peer, conn.local);
+        }
+        let serial = conn.serial;
+        conn.proto.rdma_failed(fault, &mut conn.events);
+        self.handle_events(slot);
+        // It may have gone with its events.
+        if self.conns.get(slot as usize).is_some_and(|conn| conn.serial == serial) {
+            self.disconnect(slot);
+        }
+    }
+
+    /// Ends the queue pair of a connection: nothing is under way afterwards, and its memory is free.
+    pub(in crate::shard) fn close_link(&mut self, slot: u32) {
+        let conn = &mut self.conns[slot as usize];
+        let Wire::Rdma(link) = &mut conn.wire else { return };
+        if !std::mem::replace(&mut link.told, true) {
+            tracing::info!("iSER: disconnected {} at {}: closed here", conn.peer, conn.local);
+        }
+        if let Some(port) = self.rdma.as_mut().and_then(|rdma| rdma.port(link.port)) {
+            port.close(link.endpoint);
+        }
+        conn.sending = 0;
+        conn.out = Default::default();
+    }
+
+    /// Work has ended at a port.
+    pub(super) fn rdma_completions(&mut self, index: usize) {
+        self.take_completions(index);
+        let armed = self.rdma.as_mut().and_then(|rdma| rdma.port(index)).map(Port::arm);
+        match armed {
+            None => return,
+            Some(Err(error)) => return self.lose_port(index, &error),
+            Some(Ok(())) => {}
+        }
+        // What came just before is not told of.
+        self.take_completions(index);
+        let port = self.rdma.as_ref().and_then(|rdma| rdma.ports[index].as_ref());
+        if let Some((_, id)) = port {
+            self.engine.ring.watch_again(*id);
+        }
+    }
+
+    fn take_completions(&mut self, index: usize) {
+        loop {
+            let Some(rdma) = &mut self.rdma else { return };
+            let mut done = std::mem::take(&mut rdma.done);
+            let polled = match rdma.port(index) {
+                Some(port) => port.poll(&mut done),
+                None => Ok(false),
+            };
+            for done in done.drain(..) {
+                self.completed(done);
+            }
+            if let Some(rdma) = &mut self.rdma {
+                rdma.done = done;
+            }
+            match polled {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.lose_port(index, &error),
+            }
+        }
+    }
+
+    /// One piece of work has ended.
+    fn completed(&mut self, done: Done) {
+        let slot = (done.token >> 32) as u32;
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let Wire::Rdma(link) = &mut conn.wire else { return };
+        if link.endpoint != done.endpoint || conn.phase == Phase::Closed {
+            // One that has gone since.
+            return;
+        }
+        if !done.status.is_success() {
+            return self.rdma_ended(slot, fault(done.status), done.status);
+        }
+        match done.operation {
+            Operation::Send | Operation::Write => {
+                link.sent(done.token as u32);
+                conn.sending = link.in_flight();
+                conn.proto.delivered(self.engine.now);
+                self.engine.unblock(&mut self.conns, slot);
+                self.touch(slot);
+            }
+            Operation::Receive => {
+                let Some(buf) = done.buf else { return };
+                self.rdma_received(slot, buf, done.bytes as usize);
+            }
+            Operation::Read => {
+                let (Some(id), Some(buf)) = (link.read_done(done.token as u32), done.buf) else {
+                    return;
+                };
+                conn.drive(&self.engine, |proto, cx| proto.rdma_read_done(id, buf, cx));
+                self.handle_events(slot);
+            }
+        }
+    }
+
+    /// A Send has come.
+    fn rdma_received(&mut self, slot: u32, buf: Buf, bytes: usize) {
+        let conn = &mut self.conns[slot as usize];
+        if conn.phase == Phase::Draining {
+            // Too late to be heard; what was said before still goes out.
+            return;
+        }
+        conn.drive(&self.engine, |proto, cx| proto.rx_send(&buf[..bytes.min(buf.len())], cx));
+        let Wire::Rdma(link) = &conn.wire else { return };
+        let (index, endpoint) = (link.port, link.endpoint);
+        if let Some(port) = self.rdma.as_mut().and_then(|rdma| rdma.port(index)) {
+            // A queue pair that refuses has failed, and says so.
+            let _ = port.queue_receive(endpoint, buf, token(slot, 0));
+        }
+        self.handle_events(slot);
+    }
+
+    /// Queues what a connection has to send and to read.
+    pub(in crate::shard) fn post(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &mut self.rdma) else { return };
+        if conn.phase == Phase::Closed {
+            return;
+        }
+        let Some((port, _)) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else {
+            return;
+        };
+        let mut well = true;
+        while well && link.takes_reads() && port.room(link.endpoint) > 0 {
+            let Some(read) = conn.proto.take_rdma_read() else { break };
+            well = link.read(port, slot, read);
+        }
+        let memory = (self.engine.ring.arena(), &conn.account);
+        well &= link.post(port, &mut conn.out, slot, memory, self.engine.now);
+        conn.sending = link.in_flight();
+        if !well {
+            rdma.failed.push(slot);
+        }
+    }
+
+    /// Hands the work of this turn to the devices. True if connections have failed with it, and others
+    /// have something to say about that.
+    pub(in crate::shard) fn flush_ports(&mut self) -> bool {
+        let Some(rdma) = &mut self.rdma else { return false };
+        let mut refused = Vec::new();
+        for (index, port) in rdma.ports.iter_mut().enumerate() {
+            if port.as_mut().is_some_and(|(port, _)| port.flush()) {
+                refused.push(index);
+            }
+        }
+        for slot in std::mem::take(&mut rdma.failed) {
+            self.rdma_ended(slot, RdmaFault::Device, "the device takes no more work");
+        }
+        for index in refused {
+            self.take_completions(index);
+        }
+        !self.dirty.is_empty()
+    }
+}
