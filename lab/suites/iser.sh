@@ -1,0 +1,158 @@
+# iSER over soft RoCE: the kernel's initiator (ib_iser) against the target, both in the guest.
+#
+# As in verbs.sh, the device is on a dummy interface whose MTU gives RoCE its largest path MTU. Soft RoCE shows that it is
+# right, not how fast it is.
+# client: open-iscsi over rdma_rxe
+
+ADDRESS=192.0.2.1
+
+suite_setup() {
+    modprobe -a rdma_rxe rdma_ucm dummy ib_iser
+    ip link add rdma0 type dummy
+    ip addr add $ADDRESS/24 dev rdma0
+    ip link set rdma0 mtu 4200 up
+    rdma link add rxe0 type rxe netdev rdma0
+}
+
+# Starts lunet on the RDMA device's address: [target_start's NAME=VALUE ...]
+served() {
+    lunet_only "about lunet's own iSER"
+    target_start portals=$ADDRESS:3260 "$@"
+}
+
+# Logs in by iSER and prints the disks.
+rdma_login() { iface=iser login $ADDRESS:3260 "$@"; }
+
+# What the log has: WORDS
+logged() { grep -q "$1" "$LUNET_RUN/lunet.log"; }
+
+# What rdma knows of lunet's queue pairs, regions and queues: the number of lines.
+held() { rdma resource show qp 2>/dev/null | grep -c 'comm lunet'; }
+
+# One of soft RoCE's counters: NAME
+roce() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/"$1"; }
+
+test_it_says_where_it_listens() {
+    served
+    logged "iSER: listening on $ADDRESS:3260 (device rxe0, GID ::ffff:$ADDRESS)"
+}
+
+test_login_and_logout() {
+    local d
+    served size=64
+    d=$(rdma_login)
+    same "$(blockdev --getsize64 "$d")" $((64 << 20))
+    logged "iSER: connect request from $ADDRESS"
+    logged "iSER: accepted $ADDRESS"
+    logged "iSER: established $ADDRESS.*device rxe0, GID ::ffff:$ADDRESS, path MTU 4096 bytes"
+    ask sessions >/run/sessions
+    grep -q ' over iser' /run/sessions
+    grep -q 'device rxe0, GID ::ffff:192.0.2.1, path MTU 4096 bytes' /run/sessions
+    logout
+    same "$(disks)" ""
+    within 20 logged "iSER: disconnected $ADDRESS"
+    within 20 eval '[ "$(held)" = 0 ]'
+}
+
+test_verified_load_of_all_sizes() {
+    local d size
+    served size=128
+    d=$(rdma_login)
+    # Small blocks take the emulator long.
+    for size in 512:1M 4k:8M 128k:32M 1M:64M 8M:64M; do
+        verified "$d" ${size#*:} --bs=${size%:*} --iodepth=16
+    done
+    verified "$d" 32M --rw=randwrite --bsrange=4k-1M --iodepth=8
+    ask sessions --json >/run/sessions
+    grep -q '"rdma_reads": *[1-9]' /run/sessions
+    grep -q '"rdma_writes": *[1-9]' /run/sessions
+    # Whoever finds no receive waits for most of a second.
+    note "receivers that were not ready: $(roce send_rnr_err)"
+}
+
+test_native_4k_blocks() {
+    local d
+    served block=4096 physical=4096
+    d=$(rdma_login)
+    same "$(blockdev --getss "$d")" 4096
+    verified "$d" 8M --bs=4k --iodepth=32
+}
+
+test_writes_without_immediate_data() {
+    local d
+    served size=128
+    d=$(rdma_login node.session.iscsi.InitialR2T=Yes node.session.iscsi.ImmediateData=No)
+    verified "$d" 64M --rw=randwrite --bsrange=4k-1M --iodepth=8
+}
+
+test_ext4_with_verified_load() {
+    local d size
+    served size=400
+    d=$(rdma_login)
+    mounted ext4 "$d"
+    for size in 4k:4M 128k:16M; do verified /mnt/fs/v${size%:*} ${size#*:} --bs=${size%:*} --fsync=32; done
+    unmounted_is_sound ext4 "$d"
+}
+
+test_tcp_and_iser_beside_each_other() {
+    local by_rdma by_tcp
+    served size=64
+    by_rdma=$(rdma_login)
+    by_tcp=$(login $ADDRESS:3260)
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$by_rdma" oflag=direct bs=1M status=none
+    blockdev --flushbufs "$by_tcp"
+    cmp -n $((8 << 20)) /run/data "$by_tcp"
+    ask sessions >/run/sessions
+    same "$(grep -c ' over tcp' /run/sessions) $(grep -c ' over iser' /run/sessions)" "1 1"
+}
+
+test_a_session_comes_back_after_the_server_was_killed() {
+    local d
+    served size=64
+    d=$(rdma_login)
+    patience 120
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$d" oflag=direct bs=1M status=none
+    stop -9
+    start_again
+    timeout 100 dd if="$d" of=/run/back iflag=direct bs=1M count=8 status=none
+    cmp /run/data /run/back
+}
+
+test_no_device_is_a_line_and_tcp_is_served() {
+    lunet_only "about lunet's own iSER"
+    ip addr add 192.0.2.129/32 dev lo
+    target_start portals=192.0.2.129:3260
+    [ -n "$(login 192.0.2.129:3260)" ]
+    logged 'iSER: not served at 192.0.2.129:3260: no RDMA device carries the address'
+    ip addr del 192.0.2.129/32 dev lo
+}
+
+test_a_portal_for_iser_alone_needs_a_device() {
+    lunet_only "about lunet's own iSER"
+    mkdir -p /run/alone
+    cat >/run/alone/lunet.toml <<TOML
+[[portal]]
+address = "10.0.2.15:3260"
+transport = ["iser"]
+[volumes.a]
+backend = "memory"
+size = "1MiB"
+[[target]]
+name = "$IQN"
+luns = ["a"]
+TOML
+    fails "$LUNET" serve --config /run/alone/lunet.toml --data /run/alone --socket /run/alone/sock >/run/said 2>&1
+    grep -q 'cannot serve iSER at 10.0.2.15:3260: no RDMA device carries the address' /run/said
+}
+
+test_connects_and_disconnects_leave_nothing() {
+    local i
+    served
+    for ((i = 0; i < LAB_ROUNDS * 5; i++)); do
+        rdma_login >/dev/null
+        logout
+    done
+    within 20 eval '[ "$(held)" = 0 ]'
+}
