@@ -36,4 +36,5 @@ pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token, WatchId};
 pub use payload::Payload;
 pub use region::{Mapped, Region, RegionRef};
 pub use ring::Ring;
+pub use slots::{Key, Slots};
 pub use waker::Waker;

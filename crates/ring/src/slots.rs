@@ -2,9 +2,11 @@
 
 /// A place in [`Slots`] and the generation of what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) index: u32,
-    generation: u32,
+pub struct Key {
+    /// The place.
+    pub index: u32,
+    /// How often it was emptied before, as far as the table's mask goes.
+    pub generation: u32,
 }
 
 #[derive(Debug)]
@@ -15,18 +17,41 @@ struct Slot<T> {
 
 /// A slab with generations. It allocates only to grow.
 #[derive(Debug)]
-pub(crate) struct Slots<T> {
+pub struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    /// Bits of a generation that come back where a key has to fit into fewer than 32.
+    mask: u32,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T> Slots<T> {
-    pub(crate) const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+    /// An empty table.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with_mask(u32::MAX)
+    }
+
+    /// An empty table, for keys whose generation fits the mask.
+    #[must_use]
+    pub const fn with_mask(mask: u32) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), mask }
+    }
+
+    /// Takes memory for so many more values, so that putting them in takes none.
+    pub fn reserve(&mut self, more: usize) {
+        let needed = self.len() + more;
+        self.slots.reserve(needed.saturating_sub(self.slots.len()));
+        self.free.reserve(needed.saturating_sub(self.free.len()));
     }
 
     /// Puts a value at a free place.
-    pub(crate) fn insert(&mut self, value: T) -> Key {
+    pub fn insert(&mut self, value: T) -> Key {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.value = Some(value);
@@ -38,24 +63,58 @@ impl<T> Slots<T> {
     }
 
     /// What a key names, if it is still there.
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    #[must_use]
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.generation == key.generation { slot.value.as_ref() } else { None }
+    }
+
+    /// As [`get`](Self::get), to change it.
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index as usize)?;
         if slot.generation == key.generation { slot.value.as_mut() } else { None }
     }
 
-    /// What is at a place. For the driver's own use: an operation in flight keeps its place
+    /// What is at a place. For a driver's own use: an operation in flight keeps its place
     /// occupied, so its index alone names it.
     pub(crate) fn at(&mut self, index: u32) -> Option<&mut T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// Empties a place; its key is never valid again.
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
+    /// Takes a value out; its key is never valid again.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        let slot = self.slots.get(key.index as usize)?;
+        if slot.generation == key.generation { self.remove_at(key.index) } else { None }
+    }
+
+    /// Empties a place; its key is never valid again. As for [`at`](Self::at).
+    pub(crate) fn remove_at(&mut self, index: u32) -> Option<T> {
         let slot = self.slots.get_mut(index as usize)?;
         let value = slot.value.take()?;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(1) & self.mask;
         self.free.push(index);
         Some(value)
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys of the values that are wanted.
+    pub fn keys(&self, mut wanted: impl FnMut(&T) -> bool) -> Vec<Key> {
+        let key = |(index, slot): (usize, &Slot<T>)| {
+            let value = slot.value.as_ref()?;
+            wanted(value).then_some(Key { index: index as u32, generation: slot.generation })
+        };
+        self.slots.iter().enumerate().filter_map(key).collect()
     }
 
     /// All values with their places.
@@ -73,8 +132,8 @@ mod tests {
         let mut slots = Slots::new();
         let a = slots.insert("a");
         let b = slots.insert("b");
-        assert_eq!(slots.remove(a.index), Some("a"));
-        assert_eq!(slots.remove(a.index), None);
+        assert_eq!(slots.remove_at(a.index), Some("a"));
+        assert_eq!(slots.remove_at(a.index), None);
         let c = slots.insert("c");
         assert_eq!((c.index, slots.get_mut(a)), (a.index, None));
         assert_eq!(slots.get_mut(c), Some(&mut "c"));
@@ -83,5 +142,28 @@ mod tests {
             slots.iter_mut().map(|(i, v)| (i, *v)).collect::<Vec<_>>(),
             [(0, "c"), (1, "b")]
         );
+    }
+
+    #[test]
+    fn a_value_is_taken_out_by_its_own_key_only() {
+        let mut slots = Slots::new();
+        let a = slots.insert("a");
+        let b = slots.insert("b");
+        assert_eq!((slots.remove(a), slots.remove(a)), (Some("a"), None));
+        let c = slots.insert("c");
+        assert_eq!((c.index, slots.get(a)), (a.index, None));
+        assert_eq!(slots.remove(a), None);
+        assert_eq!((slots.get(b), slots.get(c), slots.len()), (Some(&"b"), Some(&"c"), 2));
+        assert_eq!(slots.keys(|value| *value == "c"), [c]);
+    }
+
+    #[test]
+    fn generations_stay_within_the_mask() {
+        let mut slots = Slots::with_mask(3);
+        for round in 0..9u32 {
+            let key = slots.insert(round);
+            assert_eq!(key.generation, round & 3);
+            slots.remove(key);
+        }
     }
 }

@@ -30,7 +30,6 @@ mod fake;
 mod ffi;
 mod library;
 mod memory;
-mod slots;
 mod sysfs;
 
 pub use adapter::{

@@ -29,14 +29,14 @@ impl Epoll {
         let index = self.listeners.insert(Listener { socket, token, paused: None }).index;
         let data = Kind::Listener.data(index);
         self.poll.add(fd, libc::EPOLLIN, data).inspect_err(|_| {
-            self.listeners.remove(index);
+            self.listeners.remove_at(index);
         })
     }
 
     pub(crate) fn stop_accepting(&mut self) {
         let all: Vec<u32> = self.listeners.iter_mut().map(|(index, _)| index).collect();
         for index in all {
-            if let Some(listener) = self.listeners.remove(index) {
+            if let Some(listener) = self.listeners.remove_at(index) {
                 self.poll.remove(listener.socket.as_raw_fd());
                 sys::shutdown(listener.socket.as_raw_fd(), std::net::Shutdown::Both);
             }

@@ -35,7 +35,7 @@ impl Epoll {
         let Some(file) = self.files.get_mut(id.0) else { return };
         file.leaving = true;
         if file.in_flight == 0 {
-            self.files.remove(id.0.index);
+            self.files.remove_at(id.0.index);
         }
     }
 
@@ -93,7 +93,7 @@ impl Epoll {
         if let Some(open) = self.files.at(file) {
             open.in_flight -= 1;
             if open.leaving && open.in_flight == 0 {
-                self.files.remove(file);
+                self.files.remove_at(file);
             }
         }
         Some((token, buf))

@@ -59,7 +59,7 @@ impl Epoll {
         if self.sockets.get_mut(id.0).is_none() {
             return;
         }
-        let Some(socket) = self.sockets.remove(id.0.index) else { return };
+        let Some(socket) = self.sockets.remove_at(id.0.index) else { return };
         // Taken out by name: a duplicate of the descriptor would keep it in.
         self.poll.remove(socket.fd.as_raw_fd());
         sys::shutdown(socket.fd.as_raw_fd(), Shutdown::Both);

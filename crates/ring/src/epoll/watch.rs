@@ -20,7 +20,7 @@ impl Epoll {
         match self.poll.add(raw, ONCE, Kind::Watch.data(key.index)) {
             Ok(()) => Ok(WatchId(key)),
             Err(error) => {
-                self.watches.remove(key.index);
+                self.watches.remove_at(key.index);
                 Err(error)
             }
         }
@@ -34,7 +34,7 @@ impl Epoll {
 
     pub(crate) fn unwatch(&mut self, id: WatchId) {
         if self.watches.get_mut(id.0).is_some() {
-            if let Some(watch) = self.watches.remove(id.0.index) {
+            if let Some(watch) = self.watches.remove_at(id.0.index) {
                 // Its owner may have another descriptor for the same thing, so closing is not enough.
                 self.poll.remove(watch.fd.as_raw_fd());
             }

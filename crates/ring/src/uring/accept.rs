@@ -56,7 +56,7 @@ impl Uring {
             self.queue.push_cancel(Kind::Accept.user_data(index));
         }
         for index in gone {
-            self.listeners.remove(index);
+            self.listeners.remove_at(index);
         }
         self.retry_accept = None;
     }
@@ -93,7 +93,7 @@ impl Uring {
         let token = listener.token;
         if listener.state == State::Stopped {
             if !more {
-                self.listeners.remove(index);
+                self.listeners.remove_at(index);
             }
             return;
         }

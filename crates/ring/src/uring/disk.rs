@@ -53,7 +53,7 @@ impl Uring {
         if file.leaving && file.in_flight == 0 {
             let handle = file.handle;
             self.unregister(handle);
-            self.files.remove(index);
+            self.files.remove_at(index);
         }
     }
 

@@ -237,11 +237,11 @@ impl Drop for Uring {
             self.queue.flush();
             if self.queue.enter(None).is_err() {
                 // The kernel may still write: better to lose the memory than to reuse it.
-                mem::forget(mem::replace(&mut self.sockets, Slots::new()));
+                mem::forget(mem::take(&mut self.sockets));
                 mem::forget(mem::take(&mut self.disks));
                 mem::forget(mem::take(&mut self.wake_count));
                 mem::forget(self.helpers.take());
-                mem::forget(mem::replace(&mut self.files, Slots::new()));
+                mem::forget(mem::take(&mut self.files));
                 return;
             }
             self.work_off(&mut events);

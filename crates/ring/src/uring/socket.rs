@@ -110,7 +110,7 @@ impl Uring {
         if socket.closing && socket.is_idle() {
             let handle = socket.handle;
             self.unregister(handle);
-            self.sockets.remove(index);
+            self.sockets.remove_at(index);
         }
     }
 

@@ -51,7 +51,7 @@ impl Uring {
     pub(crate) fn unwatch(&mut self, id: WatchId) {
         let Some(watch) = self.watches.get_mut(id.0) else { return };
         match watch.state {
-            State::Idle => drop(self.watches.remove(id.0.index)),
+            State::Idle => drop(self.watches.remove_at(id.0.index)),
             State::Armed => {
                 watch.state = State::Leaving;
                 self.queue.push_cancel(Kind::Watch.user_data(id.0.index));
@@ -77,7 +77,7 @@ impl Uring {
     pub(super) fn watch_done(&mut self, index: u32, events: &mut Vec<Event>) {
         let Some(watch) = self.watches.at(index) else { return };
         if watch.state == State::Leaving {
-            self.watches.remove(index);
+            self.watches.remove_at(index);
             return;
         }
         watch.state = State::Idle;

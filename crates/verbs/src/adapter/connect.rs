@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
+use lunet_ring::{Key, Slots};
+
 use super::endpoint::{Endpoint, Parts};
 use super::receive::ReceiveList;
 use super::work::{ENDPOINTS, HEAD_MAX, INLINE, RECEIVE_GENERATIONS, SGES};
@@ -16,7 +18,6 @@ use crate::device::Mtu;
 use crate::ffi::{
     IbvQpAttr, IbvQpCap, IbvQpInitAttr, QP_AV, QP_PATH_MTU, QPT_RC, RdmaCmId, RdmaConnParam,
 };
-use crate::slots::{Key, Slots};
 
 /// An endpoint that could not be made. The id is handed back, to be rejected.
 pub struct NotOpened {
@@ -285,7 +286,7 @@ impl Drop for Adapter {
             gone &= shared.destroy();
         }
         if !gone {
-            mem::forget(mem::replace(&mut self.receives, Slots::new(RECEIVE_GENERATIONS)));
+            mem::forget(mem::replace(&mut self.receives, Slots::with_mask(RECEIVE_GENERATIONS)));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
 use arrayvec::ArrayVec;
-use lunet_ring::Buf;
+use lunet_ring::{Buf, Key};
 
 use super::receive::{ReceiveList, first_refused};
 use super::work::{HEAD_MAX, Pieces, Remote, SGES, WorkId};
@@ -19,7 +19,6 @@ use crate::ffi::{
     WR_SEND_WITH_INV,
 };
 use crate::memory::Domain;
-use crate::slots::Key;
 
 /// Memory that work holds until its end.
 pub(super) enum Held {

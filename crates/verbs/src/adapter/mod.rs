@@ -15,11 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lunet_ring::{Arena, Region};
+use lunet_ring::{Arena, Key, Region, Slots};
 
 use crate::ffi::IbvWc;
 use crate::memory::{Domain, Registration};
-use crate::slots::{Key, Slots};
 use crate::{Completion, Device, Error, Exposed, RemoteAccess};
 
 pub use connect::{NotOpened, Path};
@@ -104,7 +103,7 @@ impl Adapter {
         let domain = Domain::new(device)?;
         let memory = vec![Registration::arena(&domain, arena)?];
         let mut queue = CompletionQueue::new(device, config.completions, config.interrupt)?;
-        let mut receives = Slots::new(RECEIVE_GENERATIONS);
+        let mut receives = Slots::with_mask(RECEIVE_GENERATIONS);
         let shared = match config.shared_receives {
             Some(depth) if limits.shared_receives > 0 => {
                 let depth = depth.clamp(1, limits.shared_receives);
@@ -117,7 +116,7 @@ impl Adapter {
             _ => None,
         };
         Ok(Self {
-            endpoints: Slots::new(ENDPOINT_GENERATIONS),
+            endpoints: Slots::with_mask(ENDPOINT_GENERATIONS),
             shared,
             queue,
             receives,
@@ -137,7 +136,7 @@ impl Adapter {
     }
 
     /// How many endpoints there are.
-    pub const fn endpoints(&self) -> usize {
+    pub fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 

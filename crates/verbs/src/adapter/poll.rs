@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use lunet_ring::{Buf, Payload};
+use lunet_ring::{Buf, Key, Payload};
 
 use super::endpoint::{Held, Order, SendOp, Sges};
 use super::work::{HEAD_MAX, NotQueued, Pieces, Remote, Why, WorkId};
 use super::{Adapter, BATCH, EndpointId};
 use crate::ffi::{IbvSge, IbvWc, WC_WITH_INV};
 use crate::memory::Registration;
-use crate::slots::Key;
 use crate::{Completion, Error, Operation, Status};
 
 /// Batches in one [`Adapter::poll`].

@@ -4,13 +4,12 @@ use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
-use lunet_ring::Buf;
+use lunet_ring::{Buf, Key, Slots};
 
 use super::work::WorkId;
 use super::{Adapter, EndpointId, NotQueued, Why};
 use crate::ffi::{IbvRecvWr, IbvSge, IbvSrq, IbvSrqInitAttr};
 use crate::memory::{Domain, Registration};
-use crate::slots::{Key, Slots};
 use crate::{Completion, Error, Operation, Status};
 
 /// A receive in flight.

@@ -4,9 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use lunet_ring::Payload;
-
-use crate::slots::Key;
+use lunet_ring::{Key, Payload};
 
 /// The longest head of a send, in bytes: an iSER header of 28, a basic header segment of 48, and the
 /// 128 bytes of data that Linux takes with it.
