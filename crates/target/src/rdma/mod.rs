@@ -1,7 +1,7 @@
 //! What iSER (RFC 7145) needs beside the protocol: devices, listeners, and the ends of connections.
 //!
 //! A connection over RDMA lives on a shard like any other, and the engine serves it with the same code. What
-//! differs is here and in `shard/rdma.rs`: its effects are queued on a [`Port`], handed to the device in one
+//! differs is here and in `shard/rdma/`: its effects are queued on a [`Port`], handed to the device in one
 //! call at the end of a turn, and their ends come back in batches. Buffers stay with their work until the
 //! device is done with it, or until the queue pair is gone.
 
