@@ -2,7 +2,7 @@ use super::*;
 use crate::pdu::{TmfFunction, TmfRequest, TmfResponse, TmfResponsePdu};
 
 /// An immediate request; its own tag is 0x77.
-fn tmf(function: u8, referenced: u32, cmd_sn: u32, ref_cmd_sn: u32) -> TmfRequest {
+pub(super) fn tmf(function: u8, referenced: u32, cmd_sn: u32, ref_cmd_sn: u32) -> TmfRequest {
     TmfRequest {
         opcode: 0x42,
         flags: pdu::FINAL | function,

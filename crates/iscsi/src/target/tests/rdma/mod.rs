@@ -5,7 +5,7 @@ mod waits;
 
 use super::*;
 use crate::iser::{Header, HeaderError, Remote};
-use crate::pdu::{FINAL, RejectReason, TmfFunction, TmfRequest, TmfResponse};
+use crate::pdu::{FINAL, RejectReason, TmfFunction, TmfResponse};
 
 const READ_AT: Remote = Remote { stag: 0x1111, offset: 0x7f00_0000_1000 };
 const WRITE_AT: Remote = Remote { stag: 0x2222, offset: 0x7f00_0000_2000 };

@@ -1,5 +1,6 @@
 //! What waits for RDMA Reads.
 
+use super::super::tmf::tmf;
 use super::*;
 
 #[test]
@@ -30,16 +31,7 @@ fn an_answer_to_an_abort_waits_for_the_reads_under_way() {
         if answered {
             bench.good(tag);
         }
-        let abort = TmfRequest {
-            opcode: 0x42,
-            flags: FINAL | TmfFunction::AbortTask.code(),
-            lun: U64::new(LUN),
-            itt: U32::new(8),
-            referenced_itt: U32::new(5),
-            cmd_sn: U32::new(2),
-            ref_cmd_sn: U32::new(1),
-            ..Default::default()
-        };
+        let abort = tmf(TmfFunction::AbortTask.code(), 5, 2, 1);
         feed(&mut bench, Header::default(), &abort, &[]);
         if let Some(Event::TaskManagement { tag: function, referenced, .. }) = bench.events.pop() {
             assert_eq!(referenced, Some(tag));
@@ -80,14 +72,7 @@ fn an_answer_to_a_reset_comes_behind_answers_that_wait() {
     let mut bench = ready(&["InitialR2T=Yes"]);
     let (tag, lent) = half_read(&mut bench);
     bench.good(tag);
-    let reset = TmfRequest {
-        opcode: 0x42,
-        flags: FINAL | TmfFunction::LogicalUnitReset.code(),
-        lun: U64::new(LUN),
-        itt: U32::new(8),
-        cmd_sn: U32::new(2),
-        ..Default::default()
-    };
+    let reset = tmf(TmfFunction::LogicalUnitReset.code(), 0, 2, 0);
     feed(&mut bench, Header::default(), &reset, &[]);
     let Some(Event::TaskManagement { tag: function, .. }) = bench.events.pop() else { panic!() };
     bench.with(|c, tx| c.respond_tmf(function, TmfResponse::Complete, tx));
@@ -107,15 +92,7 @@ fn answers_to_aborts_do_not_pile_up() {
     let mut bench = ready(&["InitialR2T=Yes"]);
     let (tag, lent) = half_read(&mut bench);
     bench.connection.abort(tag);
-    let abort = TmfRequest {
-        opcode: 0x42,
-        flags: FINAL | TmfFunction::AbortTask.code(),
-        lun: U64::new(LUN),
-        itt: U32::new(8),
-        referenced_itt: U32::new(5),
-        cmd_sn: U32::new(2),
-        ..Default::default()
-    };
+    let abort = tmf(TmfFunction::AbortTask.code(), 5, 2, 0);
     for _ in 0..65 {
         feed(&mut bench, Header::default(), &abort, &[]);
     }
