@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, Piece, cut, piece};
+use lunet_fuzz::{Input, Piece, cut, login_response, piece};
 use lunet_iscsi::initiator::{Command, Connection, Cx, Data, Event, Options, Outcome};
-use lunet_iscsi::pdu::{
-    BHS_LEN, BasicHeader, LoginResponse, Opcode, TaskAttribute, TmfFunction, U24, Wire,
-};
+use lunet_iscsi::pdu::{BHS_LEN, BasicHeader, Opcode, TaskAttribute, TmfFunction};
 
 /// Opcodes of a target, the frequent ones twice, and one that it never sends.
 const OPCODES: &[u8] =
@@ -98,22 +96,6 @@ impl End {
     }
 }
 
-/// The answer to a login in one step.
-fn login(text: &[u8], isid: [u8; 6]) -> Vec<u8> {
-    let pdu = LoginResponse {
-        flags: 0x87,
-        data_len: U24::new(text.len() as u32),
-        isid,
-        tsih: 1.into(),
-        exp_cmd_sn: 1.into(),
-        max_cmd_sn: 64.into(),
-        ..Default::default()
-    };
-    let mut bytes = [&pdu.as_bhs()[..], text].concat();
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
 /// True for PDUs that use up a status number.
 fn numbered(bhs: &[u8; 48]) -> bool {
     match bhs[0] & 0x3f {
@@ -143,7 +125,9 @@ fuzz_target!(|data: &[u8]| {
     };
     end.initiator.start(now, &mut end.sent);
     if kind & 3 == 1 {
-        end.receive(&login(b"InitialR2T=No\0MaxBurstLength=4096\0", options.isid), false);
+        let mut answer = login_response(b"InitialR2T=No\0MaxBurstLength=4096\0", options.isid);
+        answer.resize(answer.len().next_multiple_of(4), 0);
+        end.receive(&answer, false);
         assert!(end.initiator.is_ready());
     }
     end.new_tags();

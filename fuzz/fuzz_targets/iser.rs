@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use lunet_fuzz::{Input, Piece, piece};
+use lunet_fuzz::{Input, Piece, login_response, piece};
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::initiator::{self, Data, RdmaOffer};
 use lunet_iscsi::iser::{ConnectData, HEADER_LEN, Header, Kind, Remote, SMALL_SEGMENT};
 use lunet_iscsi::pdu::{
-    BHS_LEN, BasicHeader, LoginRequest, LoginResponse, NopIn, Opcode, TaskAttribute, TmfFunction,
-    TmfResponse, U24, Wire,
+    BHS_LEN, BasicHeader, LoginRequest, NopIn, Opcode, TaskAttribute, TmfFunction, TmfResponse,
+    U24, Wire,
 };
 use lunet_iscsi::target::options::MAX_IMMEDIATE;
 use lunet_iscsi::target::{
@@ -334,16 +334,7 @@ fn at_initiator(kind: u8, input: &mut Input<'_>) {
     if kind & 2 == 0 {
         let text = b"RDMAExtensions=Yes\0TargetRecvDataSegmentLength=1024\0InitialR2T=No\0\
             MaxOutstandingUnexpectedPDUs=6\0";
-        let pdu = LoginResponse {
-            flags: 0x87,
-            data_len: U24::new(text.len() as u32),
-            isid,
-            tsih: 1.into(),
-            exp_cmd_sn: 1.into(),
-            max_cmd_sn: 64.into(),
-            ..Default::default()
-        };
-        let send = [&Header::default().to_bytes()[..], pdu.as_bhs(), text].concat();
+        let send = [&Header::default().to_bytes()[..], &login_response(text, isid)].concat();
         end.rx_send(&send, None, &mut initiator::Cx { now: NOW, tx: &mut tx, events: &mut events });
         assert!(end.is_ready());
     }

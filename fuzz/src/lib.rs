@@ -1,4 +1,6 @@
-//! What the fuzz targets share: taking an input apart.
+//! What the fuzz targets share: taking an input apart, and the login that comes before it.
+
+use lunet_iscsi::pdu::{LoginResponse, U24, Wire};
 
 /// The bytes of an input, taken from the front. Empty inputs give zeroes.
 #[derive(Clone, Copy, Debug)]
@@ -91,4 +93,18 @@ pub fn cut(bytes: &[u8], seed: u8, mut each: impl FnMut(&[u8])) {
         each(piece);
         rest = left;
     }
+}
+
+/// The answer to a login in one step: header and text, without padding.
+pub fn login_response(text: &[u8], isid: [u8; 6]) -> Vec<u8> {
+    let pdu = LoginResponse {
+        flags: 0x87,
+        data_len: U24::new(text.len() as u32),
+        isid,
+        tsih: 1.into(),
+        exp_cmd_sn: 1.into(),
+        max_cmd_sn: 64.into(),
+        ..Default::default()
+    };
+    [&pdu.as_bhs()[..], text].concat()
 }
