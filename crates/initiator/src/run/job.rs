@@ -286,9 +286,10 @@ impl Job {
     }
 
     /// True if so much data is under way that it takes longer than a moment to arrive, and what was
-    /// there is taken in: better to let some of it gather than to be woken for every piece.
+    /// there is taken in: better to let some of it gather than to be woken for every piece. Data that is
+    /// being sent must not wait for that: its next message follows the last one at once.
     pub fn may_gather(&self) -> bool {
-        self.drained && self.has_plenty()
+        self.drained && self.spare.is_some() && self.has_plenty()
     }
 
     /// True if the next commands had better leave together: answers are still coming in, and the
