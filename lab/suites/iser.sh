@@ -110,6 +110,20 @@ test_tcp_and_iser_beside_each_other() {
     within 20 eval '[ -z "$(ls /sys/class/iscsi_session)" ]'
 }
 
+test_a_session_on_tcp_says_why_it_is_not_on_iser() {
+    served size=64
+    [ -n "$(login $ADDRESS:3260)" ]
+    ask sessions >/run/sessions
+    grep -q 'could use iSER: this address is served over iSER too (device rxe0), and the initiator chose TCP' /run/sessions
+    within 20 logged "iSER: not used by $ADDRESS:[0-9]* at $ADDRESS:3260: this address is served over iSER too"
+    ask stats >/run/stats
+    grep -q "$ADDRESS:3260 serves TCP and iSER (device rxe0)" /run/stats
+    logout
+    rdma_login >/dev/null
+    ask sessions >/run/sessions
+    fails grep -q 'could use iSER' /run/sessions
+}
+
 test_a_session_comes_back_after_the_server_was_killed() {
     local d
     served size=64
@@ -129,6 +143,8 @@ test_no_device_is_a_line_and_tcp_is_served() {
     target_start portals=192.0.2.129:3260
     [ -n "$(login 192.0.2.129:3260)" ]
     logged 'iSER: not served at 192.0.2.129:3260: no RDMA device carries the address'
+    ask sessions >/run/sessions
+    grep -q 'no iSER here: no RDMA device carries the address 192.0.2.129' /run/sessions
     ip addr del 192.0.2.129/32 dev lo
 }
 

@@ -15,6 +15,7 @@ use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
 use crate::ports::Ports;
+use crate::rdma::Status;
 use crate::registry::Registry;
 use crate::throttle::Throttle;
 use crate::tokens::Tokens;
@@ -36,6 +37,8 @@ pub struct Core {
     pub registry: Registry,
     /// Failed logins.
     pub throttle: Throttle,
+    /// How iSER stands at the portals.
+    pub iser: Status,
     /// Connections that have not finished their login.
     pub logins: AtomicUsize,
     /// Connections of each shard.
@@ -65,6 +68,7 @@ impl Core {
         let world = World::default().next(config.layout, &ports)?;
         Ok(Self {
             started: Instant::now(),
+            iser: Status::new(&portals),
             world: Mutex::new(Arc::new(world)),
             portals,
             ports: Mutex::new(ports),

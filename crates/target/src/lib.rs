@@ -36,5 +36,6 @@ pub use access::{Access, Guard, Initiators, Network, User};
 pub use change::ApplyError;
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
 pub use hold::{HeldVolume, HoldError};
+pub use rdma::{OverTcp, PortalStatus, Reason};
 pub use server::{Handle, Server, StartError, StopReport};
 pub use stats::{Bucket, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats};

@@ -13,6 +13,9 @@ const WAITING: usize = 1024;
 /// How many volumes may be worked for at the same time.
 const THREADS: usize = 4;
 
+/// Stands for a volume where work is for none.
+pub const NO_VOLUME: usize = usize::MAX;
+
 /// A piece of work. It tells whoever waits for it by itself.
 pub type Work = Box<dyn FnOnce() + Send>;
 

@@ -1,5 +1,6 @@
 //! The server: starts the shards, speaks to them, stops them.
 
+use std::cell::OnceCell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use lunet_backends::Volume;
 use lunet_ring::{Config as RingConfig, Ring};
+use lunet_verbs::Sysfs;
 
 use crate::change::{self, ApplyError};
-use crate::config::{Config, Layout, Portal};
+use crate::config::{Config, Layout};
 use crate::core::Core;
 use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
@@ -103,7 +105,6 @@ impl Server {
             }
             portals.push(portal);
         }
-        let fabric = rdma::prepare(&portals)?;
         let count = config.shards.unwrap_or_else(processors).max(1);
         let ring = RingConfig {
             arena_bytes: config.limits.buffer_bytes,
@@ -113,6 +114,7 @@ impl Server {
         };
         let core = Core::new(config, portals, count).map_err(StartError::Reservations)?;
         let core = Arc::new(core);
+        let fabric = rdma::prepare(&core.portals, &core.iser)?;
         let mut threads = Vec::new();
         let mut standing = Vec::new();
         let mut go = Vec::new();
@@ -138,7 +140,7 @@ impl Server {
             lunet_ring::Driver::IoUring => "io_uring",
             lunet_ring::Driver::Epoll => "epoll",
         };
-        let mut listening = listen_rdma(fabric.as_deref(), &core.portals, &standing)?;
+        let mut listening = listen_rdma(fabric.as_deref(), &core, &standing)?;
         let rdma = listening.is_some();
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let keeper = Keeper::start(core.clone()).map_err(StartError::Shard)?;
@@ -224,7 +226,15 @@ impl Handle {
 
     /// Every session, shard by shard.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.ask(Mail::Sessions).into_iter().flatten().collect()
+        let mut all: Vec<SessionInfo> = self.ask(Mail::Sessions).into_iter().flatten().collect();
+        // The kernel is asked here, where nobody's I/O waits for its answer.
+        let ports = OnceCell::new();
+        for session in all.iter_mut().filter(|session| session.rdma.is_none()) {
+            let Ok(local) = session.portal.parse::<SocketAddr>() else { continue };
+            let ports = ports.get_or_init(|| Sysfs::default().ports());
+            session.tcp = Some(self.core.iser.over_tcp(session.portal_index, local.ip(), ports));
+        }
+        all
     }
 
     /// The counts of all shards, added up.
@@ -240,6 +250,7 @@ impl Handle {
             driver: self.driver,
             shards: core.mailboxes().len(),
             sessions: core.registry.len(),
+            portals: core.iser.report(&core.portals),
             loads: shards.iter().map(|shard| shard.load).collect(),
             protocol,
             volumes,
@@ -307,15 +318,15 @@ fn shard_thread(
 /// Listens for connections over RDMA, if every shard can serve them.
 fn listen_rdma(
     fabric: Option<&Fabric>,
-    portals: &[Portal],
+    core: &Core,
     shards: &[Standing],
 ) -> Result<Option<Listening>, StartError> {
     let Some(fabric) = fabric else { return Ok(None) };
     if let Some(error) = shards.iter().find_map(|shard| shard.rdma.as_ref().err()) {
-        fabric.give_up(portals, error)?;
+        fabric.give_up(&core.portals, error, &core.iser)?;
         return Ok(None);
     }
-    Ok(fabric.listen(portals)?)
+    Ok(fabric.listen(&core.portals, &core.iser)?)
 }
 
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

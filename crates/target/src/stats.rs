@@ -5,6 +5,8 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::rdma::{OverTcp, PortalStatus};
+
 /// Kinds of command that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -186,6 +188,8 @@ pub struct Stats {
     pub shards: usize,
     /// How many sessions there are, discovery sessions included.
     pub sessions: usize,
+    /// Each portal, and whether it is served over iSER.
+    pub portals: Vec<PortalStatus>,
     /// Each shard.
     pub loads: Vec<ShardLoad>,
     /// Protocol counts of all shards.
@@ -341,6 +345,11 @@ pub struct SessionInfo {
     pub transport: &'static str,
     /// With `iser`: the way that it takes.
     pub rdma: Option<RdmaPath>,
+    /// With `tcp`: why not `iser`.
+    pub tcp: Option<OverTcp>,
+    /// The portal's place in the configuration.
+    #[serde(skip)]
+    pub portal_index: usize,
     /// The initiator's session identifier, in hexadecimal.
     pub isid: String,
     /// The target session identifying handle.

@@ -67,13 +67,32 @@ struct Inner {
     clients: HashMap<(Network, Aim), Level>,
     /// Connections of each client that have not finished their login.
     unfinished: HashMap<Network, usize>,
-    lines: Level,
-    unlogged: u64,
+}
+
+/// Lines of the log that strangers cause: so many in one go, and then one every few seconds.
+#[derive(Debug, Default)]
+pub struct Lines(Mutex<(Level, u64)>);
+
+impl Lines {
+    /// True, with the number of lines that were kept back before, if one may be logged.
+    pub fn logs(&self, now: Duration) -> Option<u64> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (level, unlogged) = &mut *inner;
+        if !level.has_room(now, LINES, LINE) {
+            *unlogged += 1;
+            return None;
+        }
+        level.raise(now, LINES, LINE);
+        Some(std::mem::take(unlogged))
+    }
 }
 
 /// The failed logins of a server.
 #[derive(Debug, Default)]
-pub struct Throttle(Mutex<Inner>);
+pub struct Throttle {
+    inner: Mutex<Inner>,
+    lines: Lines,
+}
 
 impl Throttle {
     /// True if the client may try now.
@@ -123,17 +142,11 @@ impl Throttle {
 
     /// True, with the number of lines that were kept back before, if a failure may be logged.
     pub fn logs(&self, now: Duration) -> Option<u64> {
-        let mut inner = self.lock();
-        if !inner.lines.has_room(now, LINES, LINE) {
-            inner.unlogged += 1;
-            return None;
-        }
-        inner.lines.raise(now, LINES, LINE);
-        Some(std::mem::take(&mut inner.unlogged))
+        self.lines.logs(now)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -42,4 +42,4 @@ pub use device::{Device, DeviceEvent, Limits, Mtu, PortState};
 pub use error::{Error, Missing};
 pub use library::Library;
 pub use memory::{Exposed, RemoteAccess};
-pub use sysfs::{Gid, GidKind, PortFacts, Sysfs};
+pub use sysfs::{Gid, GidKind, PortFacts, Sysfs, port_of};

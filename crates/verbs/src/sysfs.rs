@@ -98,30 +98,39 @@ impl Sysfs {
         ports
     }
 
-    /// The port that carries an address, and the GID for it; a port with a link is preferred.
+    /// The port that carries an address, and the GID for it, as they are now.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::NoRoceV2`] or [`Error::LinkDown`].
+    /// As [`port_of`].
     pub fn port_of(&self, address: IpAddr) -> Result<(PortFacts, Gid), Error> {
-        let mut worst = Error::NoDevice { address };
-        for port in self.ports() {
-            let mut gids = port.gids.iter().filter(|gid| gid.address() == address).peekable();
-            if gids.peek().is_none() {
-                continue;
-            }
-            let usable = |gid: &&Gid| gid.kind == GidKind::RoceV2 || port.link_layer != "Ethernet";
-            let Some(gid) = gids.find(usable).cloned() else {
-                worst = Error::NoRoceV2 { device: port.device, port: port.port, address };
-                continue;
-            };
-            if port.is_active() {
-                return Ok((port, gid));
-            }
-            let state = format!("{} ({})", port.state, port.physical);
-            worst = Error::LinkDown { device: port.device, port: port.port, state };
-        }
-        Err(worst)
+        port_of(&self.ports(), address)
     }
+}
+
+/// The port that carries an address, and the GID for it; a port with a link is preferred.
+///
+/// # Errors
+/// [`Error::NoDevice`], [`Error::NoRoceV2`] or [`Error::LinkDown`].
+pub fn port_of(ports: &[PortFacts], address: IpAddr) -> Result<(PortFacts, Gid), Error> {
+    let mut worst = Error::NoDevice { address };
+    for port in ports {
+        let mut gids = port.gids.iter().filter(|gid| gid.address() == address).peekable();
+        if gids.peek().is_none() {
+            continue;
+        }
+        let usable = |gid: &&Gid| gid.kind == GidKind::RoceV2 || port.link_layer != "Ethernet";
+        let device = port.device.clone();
+        let Some(gid) = gids.find(usable) else {
+            worst = Error::NoRoceV2 { device, port: port.port, address };
+            continue;
+        };
+        if port.is_active() {
+            return Ok((port.clone(), gid.clone()));
+        }
+        let state = format!("{} ({})", port.state, port.physical);
+        worst = Error::LinkDown { device, port: port.port, state };
+    }
+    Err(worst)
 }
 
 fn port_facts(device: &str, port: u8, folder: &Path) -> PortFacts {

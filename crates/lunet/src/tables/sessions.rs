@@ -28,6 +28,8 @@ struct Session {
     commands_in_flight: usize,
     #[serde(default)]
     rdma: Option<Rdma>,
+    #[serde(default)]
+    tcp: Option<Tcp>,
     keys: Vec<(String, String)>,
 }
 
@@ -40,6 +42,13 @@ struct Rdma {
     queue_depth: u32,
     rdma_reads: u64,
     rdma_writes: u64,
+}
+
+/// Why a session is on TCP.
+#[derive(Deserialize)]
+struct Tcp {
+    iser_offered: bool,
+    why: Option<String>,
 }
 
 /// Describes the sessions, one paragraph each.
@@ -76,6 +85,10 @@ fn paragraph(out: &mut String, session: &Session) {
             rdma.path_mtu_bytes, rdma.queue_depth, rdma.rdma_reads, rdma.rdma_writes
         ));
     }
+    if let Some(Tcp { iser_offered, why: Some(why) }) = &session.tcp {
+        let what = if *iser_offered { "could use iSER" } else { "no iSER here" };
+        out.push_str(&format!("  {what}: {}\n", harmless(why)));
+    }
     let commands = match session.commands_in_flight {
         1 => "1 command".to_owned(),
         n => format!("{n} commands"),
@@ -109,6 +122,15 @@ mod tests {
                connected for 3 min 20 s, 1 command at work\n  \
                HeaderDigest=None DataDigest=CRC32C\n"
         );
+        let mut tcp = answer.clone();
+        tcp[0]["tcp"] = json!({"rdma_device": "mlx5_0", "iser_offered": true, "why": "chose TCP"});
+        let text = sessions(&tcp).unwrap();
+        assert!(text.contains("\n  could use iSER: chose TCP\n  connected for"), "{text}");
+        tcp[0]["tcp"] = json!({"rdma_device": null, "iser_offered": false, "why": "no device"});
+        let text = sessions(&tcp).unwrap();
+        assert!(text.contains("\n  no iSER here: no device\n"), "{text}");
+        tcp[0]["tcp"]["why"] = json!(null);
+        assert!(!sessions(&tcp).unwrap().contains("iSER"), "nothing is expected there");
         let mut iser = answer;
         iser[0]["transport"] = json!("iser");
         iser[0]["rdma"] = json!({

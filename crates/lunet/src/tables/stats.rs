@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::layout::Columns;
+use super::layout::{Columns, harmless};
 use crate::units;
 
 /// The width of the longest bar, in characters.
@@ -19,8 +19,19 @@ struct Stats {
     driver: String,
     shards: usize,
     sessions: usize,
+    #[serde(default)]
+    portals: Vec<Portal>,
     protocol: BTreeMap<String, u64>,
     volumes: Vec<Volume>,
+}
+
+#[derive(Deserialize)]
+struct Portal {
+    address: String,
+    tcp: bool,
+    iser: bool,
+    devices: Vec<String>,
+    why: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +89,12 @@ pub fn stats(answer: &Value) -> serde_json::Result<String> {
         out.push('\n');
         volume(&mut out, one);
     }
+    if !stats.portals.is_empty() {
+        out.push_str("\nportals\n");
+    }
+    for one in &stats.portals {
+        portal(&mut out, one);
+    }
     out.push_str("\nprotocol\n");
     let mut columns = Columns::default();
     for (name, value) in &stats.protocol {
@@ -85,6 +102,20 @@ pub fn stats(answer: &Value) -> serde_json::Result<String> {
     }
     columns.write(&mut out);
     Ok(out)
+}
+
+fn portal(out: &mut String, portal: &Portal) {
+    let iser = format!("iSER (device {})", harmless(&portal.devices.join(", ")));
+    let ways = match (portal.tcp, portal.iser) {
+        (true, true) => format!("TCP and {iser}"),
+        (false, true) => iser,
+        (true, false) => "TCP".to_owned(),
+        (false, false) => "nothing".to_owned(),
+    };
+    out.push_str(&format!("  {} serves {ways}\n", portal.address));
+    if let Some(why) = &portal.why {
+        out.push_str(&format!("    no iSER: {}\n", harmless(why)));
+    }
 }
 
 fn volume(out: &mut String, volume: &Volume) {
@@ -161,6 +192,10 @@ mod tests {
         let answer = json!({
             "uptime_seconds": 61, "driver": "io_uring", "shards": 2, "sessions": 1,
             "protocol": {"logins": 3, "digest_errors": 0},
+            "portals": [
+                {"address": "10.0.0.1:3260", "tcp": true, "iser": true, "devices": ["a", "b"], "why": null},
+                {"address": "10.0.0.2:3260", "tcp": true, "iser": false, "devices": [], "why": "no device"},
+            ],
             "volumes": [{
                 "name": "demo", "size_bytes": 8u64 << 30, "flushes": 12, "unmaps": 0, "others": 7,
                 "errors": 1, "copied_bytes": 3u64 << 20, "write": idle,
@@ -190,6 +225,11 @@ mod tests {
                latency of reads\n    \
                  up to 127 us  12 000  ########################################\n    \
                  up to  2.1 s     345  ##\n\
+             \n\
+             portals\n  \
+               10.0.0.1:3260 serves TCP and iSER (device a, b)\n  \
+               10.0.0.2:3260 serves TCP\n    \
+                 no iSER: no device\n\
              \n\
              protocol\n  \
                digest errors  0\n  \

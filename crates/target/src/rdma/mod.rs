@@ -10,10 +10,12 @@ pub mod fake;
 mod link;
 mod port;
 mod start;
+mod status;
 
 pub use link::{Link, fault, token};
 pub use port::{Done, Endpoint, Port};
 pub use start::{Fabric, Listening, StartFailure, prepare};
+pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::time::Duration;
 

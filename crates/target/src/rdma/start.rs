@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lunet_verbs::{CmId, Device, Error, EventChannel, Gid, GidKind, Library, PortFacts, Sysfs};
 
+use super::Status;
 use crate::config::{Portal, Transports};
 
 /// How many connect requests of a portal may wait.
@@ -55,7 +56,7 @@ impl Listening {
 ///
 /// # Errors
 /// A portal must be reached by iSER and nothing else, and cannot.
-pub fn prepare(portals: &[Portal]) -> Result<Option<Arc<Fabric>>, StartFailure> {
+pub fn prepare(portals: &[Portal], status: &Status) -> Result<Option<Arc<Fabric>>, StartFailure> {
     let wanted = || portals.iter().enumerate().filter(|(_, portal)| portal.transports.iser());
     if wanted().next().is_none() {
         return Ok(None);
@@ -67,7 +68,7 @@ pub fn prepare(portals: &[Portal]) -> Result<Option<Arc<Fabric>>, StartFailure> 
     for (index, portal) in wanted() {
         match find(portal, index, &ports, &sysfs) {
             Ok(found) => places.extend(found),
-            Err(error) => complain([portal], &error)?,
+            Err(error) => complain([(index, portal)], &error, status)?,
         }
     }
     if places.is_empty() {
@@ -78,11 +79,11 @@ pub fn prepare(portals: &[Portal]) -> Result<Option<Arc<Fabric>>, StartFailure> 
         Err(error) => {
             let carried = |index: usize| places.iter().any(|place| place.portal == index);
             let carried = wanted().filter(|(index, _)| carried(*index));
-            complain(carried.map(|(_, portal)| portal), &error)?;
+            complain(carried, &error, status)?;
             return Ok(None);
         }
     };
-    drop_undriven(&mut places, &devices, portals)?;
+    drop_undriven(&mut places, &devices, portals, status)?;
     devices.retain(|device| places.iter().any(|place| place.device == device.name()));
     let fabric = Fabric { library, devices, ports, places };
     Ok((!fabric.places.is_empty()).then(|| Arc::new(fabric)))
@@ -96,13 +97,14 @@ fn drop_undriven(
     places: &mut Vec<Place>,
     devices: &[Device],
     portals: &[Portal],
+    status: &Status,
 ) -> Result<(), StartFailure> {
     let driven = |place: &Place| devices.iter().any(|device| device.name() == place.device);
     let (kept, lost): (Vec<Place>, Vec<Place>) = places.drain(..).partition(driven);
     *places = kept;
     for Place { portal, device, .. } in lost {
         if !places.iter().any(|place| place.portal == portal) {
-            complain([&portals[portal]], &Error::NoProvider { device })?;
+            complain([(portal, &portals[portal])], &Error::NoProvider { device }, status)?;
         }
     }
     Ok(())
@@ -120,10 +122,12 @@ fn open() -> Result<(Arc<Library>, Vec<Device>), Error> {
 /// # Errors
 /// For the first that has nothing else.
 fn complain<'a>(
-    portals: impl IntoIterator<Item = &'a Portal>,
+    portals: impl IntoIterator<Item = (usize, &'a Portal)>,
     error: &Error,
+    status: &Status,
 ) -> Result<(), StartFailure> {
-    for Portal { address, transports, .. } in portals {
+    for (index, Portal { address, transports, .. }) in portals {
+        status.not_served(index, error);
         match transports {
             Transports::Iser => {
                 return Err(StartFailure { address: *address, why: error.to_string() });
@@ -172,21 +176,30 @@ impl Fabric {
     ///
     /// # Errors
     /// A portal has nothing else.
-    pub fn give_up(&self, portals: &[Portal], error: &Error) -> Result<(), StartFailure> {
+    pub fn give_up(
+        &self,
+        portals: &[Portal],
+        error: &Error,
+        status: &Status,
+    ) -> Result<(), StartFailure> {
         let served = |index: &usize| self.places.iter().any(|place| place.portal == *index);
         let portals = portals.iter().enumerate().filter(|(index, _)| served(index));
-        complain(portals.map(|(_, portal)| portal), error)
+        complain(portals, error, status)
     }
 
     /// Listens, and says so.
     ///
     /// # Errors
     /// A portal has nothing else, and cannot be listened on.
-    pub fn listen(&self, portals: &[Portal]) -> Result<Option<Listening>, StartFailure> {
+    pub fn listen(
+        &self,
+        portals: &[Portal],
+        status: &Status,
+    ) -> Result<Option<Listening>, StartFailure> {
         let channel = match EventChannel::new(&self.library) {
             Ok(channel) => channel,
             Err(error) => {
-                self.give_up(portals, &error)?;
+                self.give_up(portals, &error, status)?;
                 return Ok(None);
             }
         };
@@ -199,10 +212,12 @@ impl Fabric {
             match CmId::listen(&channel, portal.address, BACKLOG, index as u64) {
                 Ok(id) => ids.push((index as u64, id)),
                 Err(error) => {
-                    complain([portal], &error)?;
+                    complain([(index, portal)], &error, status)?;
                     continue;
                 }
             }
+            let on = places.clone().map(|place| place.device.clone());
+            status.served(index, on.collect());
             for Place { device, gid, .. } in places {
                 let (address, gid) = (portal.address, words(gid));
                 tracing::info!("iSER: listening on {address} (device {device}, GID {gid})");
@@ -285,10 +300,14 @@ mod tests {
         let [any, tcp, iser, both] =
             [Transports::Any, Transports::Tcp, Transports::Iser, Transports::Both]
                 .map(|transports| portal("192.0.2.1:3260", transports));
-        assert!(complain([&any, &both], &error).is_ok());
-        let failure = complain([&any, &iser], &error).expect_err("nothing is left of it");
+        let status = Status::new(&[any.clone(), both.clone()]);
+        assert!(complain([(0, &any), (1, &both)], &error, &status).is_ok());
+        let report = status.report(&[any.clone(), both]);
+        assert!(report.iter().all(|portal| portal.why == Some(error.to_string())), "{report:?}");
+        let failure =
+            complain([(0, &any), (1, &iser)], &error, &status).expect_err("nothing is left of it");
         let text = failure.to_string();
         assert!(text.starts_with("cannot serve iSER at 192.0.2.1:3260: no RDMA device"), "{text}");
-        assert!(prepare(&[tcp]).expect("it is not asked for").is_none());
+        assert!(prepare(&[tcp], &status).expect("it is not asked for").is_none());
     }
 }

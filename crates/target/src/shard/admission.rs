@@ -2,10 +2,12 @@
 
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
+use lunet_verbs::Sysfs;
 
 use super::Shard;
-use crate::conn::{Phase, Session, SessionLun};
+use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
+use crate::offload::NO_VOLUME;
 use crate::registry::{Admission, Nexus, Place};
 use crate::reservations::nexus_id;
 
@@ -83,6 +85,26 @@ impl Shard {
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.login_ends(conn.peer.ip());
+        self.tell_of_tcp(slot);
+    }
+
+    /// A line in the log for a session that could have come by iSER. The kernel is asked elsewhere: it may
+    /// take its time.
+    fn tell_of_tcp(&self, slot: u32) {
+        let Conn { peer, local, portal, session, .. } = &self.conns[slot as usize];
+        let (peer, local, portal, now) = (*peer, *local, *portal, self.engine.now);
+        let serves = session.as_ref().is_some_and(|session| session.target.is_some());
+        let by_tcp = matches!(self.conns[slot as usize].wire, Wire::Stream(_));
+        if !(serves && by_tcp && self.core.iser.is_served(portal)) {
+            return;
+        }
+        let core = self.core.clone();
+        let look = move || {
+            let way = core.iser.over_tcp(portal, local.ip(), &Sysfs::default().ports());
+            core.iser.tell((peer, local), &way, now);
+        };
+        // With too much to do there, the line is missing, and `lunet sessions` has it.
+        let _ = self.core.offload.give(NO_VOLUME, Box::new(look));
     }
 
     fn turn_away(&mut self, slot: u32, status: LoginStatus) {

@@ -77,6 +77,8 @@ impl Shard {
             portal: conn.local.to_string(),
             transport: if conn.proto.is_rdma() { "iser" } else { "tcp" },
             rdma: self.path_of(conn),
+            tcp: None,
+            portal_index: conn.portal,
             isid: session.nexus.isid.map(|byte| format!("{byte:02x}")).concat(),
             tsih: session.tsih,
             shard: self.number,

@@ -301,6 +301,13 @@ fn a_session_goes_with_its_user() {
         users
     };
     assert_eq!(users(), [Some("alice".to_owned()), Some("bob".to_owned())]);
+    // Nobody expects RDMA on a loopback address: nothing is said about it.
+    let ways: Vec<_> = server.handle().sessions().into_iter().filter_map(|s| s.tcp).collect();
+    assert_eq!(ways.len(), 2);
+    assert!(ways.iter().all(|way| !way.iser_offered && way.why.is_none()), "{ways:?}");
+    let portal = server.handle().stats().portals.remove(0);
+    assert_eq!((portal.tcp, portal.iser, portal.why), (true, false, None));
+    assert_eq!(portal.reason, Some(lunet_target::Reason::SwitchedOff));
     // Another secret counts from the next login on; a user that is gone is asked to leave.
     let mut access = guarded(false);
     let guard = access.guard.as_mut().expect("there is one");

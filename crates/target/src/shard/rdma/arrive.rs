@@ -31,6 +31,7 @@ impl Shard {
                 }
                 CmEventKind::DeviceRemoval => {
                     listening.end(token);
+                    self.core.iser.lost_at(token as usize);
                     tracing::error!("iSER: a device goes away: restart lunet when it is back");
                 }
                 // Of a connection that was given up before it began.

@@ -132,6 +132,8 @@ impl Shard {
     /// A device has failed: its connections end, those on TCP and on other devices go on.
     fn lose_port(&mut self, index: usize, error: &Error) {
         tracing::error!("iSER: {error}");
+        let device = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref()?.devices.get(index));
+        device.iter().for_each(|device| self.core.iser.lost(device.name()));
         let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
         let lost: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();

@@ -1,0 +1,326 @@
+//! How iSER stands at each portal, and why a session is on TCP: for reports and the log.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lunet_verbs::{Error, PortFacts, port_of};
+use serde::Serialize;
+
+use crate::config::{Portal, Transports};
+use crate::throttle::Lines;
+
+/// Why a portal is not served over iSER, in a word for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Its `transport` leaves iSER out.
+    SwitchedOff,
+    /// No RDMA device carries its address.
+    NoDevice,
+    /// The device has the address for RoCE v1 alone.
+    NoRoceV2,
+    /// The port of the device has no link.
+    LinkDown,
+    /// The libraries of rdma-core are missing or too old.
+    NoLibrary,
+    /// rdma-core has no driver for the device.
+    NoProvider,
+    /// The kernel's connection manager (rdma_ucm) does not answer.
+    NoConnectionManager,
+    /// The limit of locked memory is too low.
+    LockedMemory,
+    /// The device has failed, or went away.
+    DeviceGone,
+    /// Another reason.
+    Other,
+}
+
+impl From<&Error> for Reason {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NoDevice { .. } => Self::NoDevice,
+            Error::NoRoceV2 { .. } => Self::NoRoceV2,
+            Error::LinkDown { .. } => Self::LinkDown,
+            Error::Missing(_) => Self::NoLibrary,
+            Error::NoProvider { .. } => Self::NoProvider,
+            Error::NoConnectionManager { .. } => Self::NoConnectionManager,
+            Error::LockedMemory { .. } | Error::NoMemory { .. } => Self::LockedMemory,
+            Error::Gone { .. } => Self::DeviceGone,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How iSER stands at one portal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Iser {
+    Served(Vec<String>),
+    Not(Reason, String),
+}
+
+/// A portal, as `lunet stats` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortalStatus {
+    /// Where it listens.
+    pub address: String,
+    /// Its portal group tag.
+    pub tag: u16,
+    /// True if it is served over TCP.
+    pub tcp: bool,
+    /// True if it is served over iSER.
+    pub iser: bool,
+    /// True if the configuration names iSER: it is missed if it is not there.
+    pub iser_wanted: bool,
+    /// With iSER: the RDMA devices.
+    pub devices: Vec<String>,
+    /// Without iSER: why, in a word.
+    pub reason: Option<Reason>,
+    /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.
+    pub why: Option<String>,
+}
+
+/// Why a session is on TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OverTcp {
+    /// The RDMA device that carries this end's address.
+    pub rdma_device: Option<String>,
+    /// True if this end would have taken the session over iSER. Whether the initiator can do it
+    /// is not known.
+    pub iser_offered: bool,
+    /// Why the session is on TCP, in a sentence; `None` on a loopback address, where nobody
+    /// expects anything else.
+    pub why: Option<String>,
+}
+
+/// How iSER stands at all portals, in the configuration's order. Logins and reports ask; the start, and
+/// the end of a device, write.
+pub struct Status {
+    portals: Mutex<Vec<Iser>>,
+    lines: Lines,
+}
+
+impl Status {
+    /// Before anything was looked at.
+    pub fn new(portals: &[Portal]) -> Self {
+        let one = |portal: &Portal| match portal.transports {
+            Transports::Tcp => {
+                Iser::Not(Reason::SwitchedOff, "the portal is for TCP alone".to_owned())
+            }
+            _ => Iser::Not(Reason::Other, "the server is starting".to_owned()),
+        };
+        Self { portals: Mutex::new(portals.iter().map(one).collect()), lines: Lines::default() }
+    }
+
+    /// A portal is served on these devices.
+    pub fn served(&self, portal: usize, devices: Vec<String>) {
+        self.set(portal, Iser::Served(devices));
+    }
+
+    /// A portal is not served.
+    pub fn not_served(&self, portal: usize, error: &Error) {
+        self.set(portal, Iser::Not(error.into(), error.to_string()));
+    }
+
+    /// A device is gone: portals that only it served are not served any more.
+    pub fn lost(&self, device: &str) {
+        for state in self.lock().iter_mut() {
+            let Iser::Served(devices) = state else { continue };
+            devices.retain(|name| name != device);
+            if devices.is_empty() {
+                let error = Error::Gone { device: device.to_owned() };
+                *state = Iser::Not(Reason::DeviceGone, error.to_string());
+            }
+        }
+    }
+
+    /// The device of a portal goes away, and with it the listener there.
+    pub fn lost_at(&self, portal: usize) {
+        let state = self.lock().get(portal).cloned();
+        let Some(Iser::Served(devices)) = state else { return };
+        self.not_served(portal, &Error::Gone { device: devices.join(", ") });
+    }
+
+    /// True if the portal is served over iSER.
+    pub fn is_served(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(Iser::Served(_)))
+    }
+
+    /// Where it stands, for a report.
+    pub fn report(&self, portals: &[Portal]) -> Vec<PortalStatus> {
+        let states = self.lock();
+        let all = portals.iter().zip(states.iter());
+        all.map(|(portal, state)| {
+            let (devices, reason, why) = match state {
+                Iser::Served(devices) => (devices.clone(), None, None),
+                Iser::Not(reason, why) => (Vec::new(), Some(*reason), Some(why.clone())),
+            };
+            let wanted = matches!(portal.transports, Transports::Both | Transports::Iser);
+            let expected = wanted || !portal.address.ip().is_loopback();
+            PortalStatus {
+                address: portal.address.to_string(),
+                tag: portal.tag,
+                tcp: portal.transports.tcp(),
+                iser: reason.is_none(),
+                iser_wanted: wanted,
+                devices,
+                reason,
+                why: why.filter(|_| expected),
+            }
+        })
+        .collect()
+    }
+
+    /// Why a session at this address of a portal is on TCP. `ports`: the RDMA ports of now.
+    pub fn over_tcp(&self, portal: usize, local: IpAddr, ports: &[PortFacts]) -> OverTcp {
+        let local = local.to_canonical();
+        let now = port_of(ports, local);
+        let device = now.as_ref().ok().map(|(port, _)| port.device.clone());
+        let (offered, why) = match (self.lock().get(portal), &now) {
+            (Some(Iser::Served(devices)), Ok((port, _))) if devices.contains(&port.device) => {
+                let why = format!(
+                    "this address is served over iSER too (device {}), and the initiator chose TCP: give \
+                     it an iSER interface or adapter",
+                    port.device
+                );
+                (true, why)
+            }
+            (Some(Iser::Served(_)), Ok((port, _))) => {
+                (false, format!("the device {} came after the start: restart lunet", port.device))
+            }
+            _ if ports.is_empty() => (false, "this machine has no RDMA device".to_owned()),
+            (Some(Iser::Served(_)), Err(error)) => (false, error.to_string()),
+            (Some(Iser::Not(Reason::SwitchedOff, why)), Ok((port, _))) => {
+                let could = format!("its address is on the RDMA device {}", port.device);
+                (false, format!("{why}, although {could}: add \"iser\" to its transport"))
+            }
+            (Some(Iser::Not(_, why)), _) => (false, why.clone()),
+            (None, _) => (false, String::new()),
+        };
+        let told = offered || !local.is_loopback();
+        let why = Some(why).filter(|why| told && !why.is_empty());
+        OverTcp { rdma_device: device, iser_offered: offered, why }
+    }
+
+    /// A line for a login by TCP that could have come by iSER. Who logs in again and again does not fill the log.
+    pub fn tell(&self, (peer, local): (SocketAddr, SocketAddr), way: &OverTcp, now: Duration) {
+        let Some(why) = way.why.as_ref().filter(|_| way.iser_offered) else { return };
+        let Some(unlogged) = self.lines.logs(now) else { return };
+        tracing::info!(unlogged, "iSER: not used by {peer} at {local}: {why}");
+    }
+
+    fn set(&self, portal: usize, state: Iser) {
+        if let Some(place) = self.lock().get_mut(portal) {
+            *place = state;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Iser>> {
+        self.portals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lunet_verbs::{Gid, GidKind};
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn port(device: &str, state: &str, address: &str) -> PortFacts {
+        let IpAddr::V4(v4) = ip(address) else { panic!("an IPv4 address") };
+        let bytes = v4.to_ipv6_mapped().octets();
+        let gid = Gid { index: 0, bytes, kind: GidKind::RoceV2, interface: None };
+        PortFacts {
+            device: device.into(),
+            port: 1,
+            state: state.into(),
+            physical: "LinkUp".into(),
+            link_layer: "Ethernet".into(),
+            rate: String::new(),
+            gids: vec![gid],
+        }
+    }
+
+    fn portals(all: &[(&str, Transports)]) -> Vec<Portal> {
+        let one = |(n, (address, transports)): (usize, &(&str, Transports))| Portal {
+            address: address.parse().expect("an address"),
+            tag: n as u16 + 1,
+            transports: *transports,
+        };
+        all.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn a_session_on_tcp_says_why() {
+        let ports = [port("a", "ACTIVE", "192.0.2.1"), port("b", "DOWN", "192.0.2.2")];
+        let any = Transports::Any;
+        let portals = portals(&[
+            ("0.0.0.0:3260", any),
+            ("192.0.2.1:1", Transports::Tcp),
+            ("192.0.2.9:2", any),
+        ]);
+        let status = Status::new(&portals);
+        status.served(0, vec!["a".into()]);
+        let gone = Error::NoDevice { address: ip("192.0.2.9") };
+        status.not_served(2, &gone);
+        let why = |portal, local| status.over_tcp(portal, ip(local), &ports);
+
+        let offered = why(0, "192.0.2.1");
+        assert!(offered.iser_offered && offered.rdma_device.as_deref() == Some("a"), "{offered:?}");
+        assert!(
+            offered.why.expect("a sentence").contains("(device a), and the initiator chose TCP")
+        );
+        assert!(why(0, "::ffff:192.0.2.1").iser_offered, "an IPv4 address in the form of IPv6");
+        let down = why(0, "192.0.2.2");
+        assert!(!down.iser_offered && down.why.expect("a sentence").contains("is DOWN"));
+        let elsewhere = why(0, "192.0.2.3");
+        assert!(elsewhere.why.expect("a sentence").contains("no RDMA device carries"));
+        assert_eq!(why(0, "127.0.0.1").why, None, "nobody expects RDMA there");
+        let off = why(1, "192.0.2.1").why.expect("a sentence");
+        assert!(off.contains("TCP alone, although") && off.contains("device a"), "{off}");
+        assert_eq!(why(2, "192.0.2.9").why, Some(gone.to_string()));
+        let bare = status.over_tcp(2, ip("192.0.2.9"), &[]).why;
+        assert_eq!(bare.as_deref(), Some("this machine has no RDMA device"));
+
+        status.lost("a");
+        assert!(!status.is_served(0));
+        let lost = why(0, "192.0.2.1");
+        status.served(2, vec!["c".into()]);
+        status.lost_at(2);
+        assert!(!status.is_served(2));
+        assert!(!lost.iser_offered && lost.why.expect("a sentence").contains("device a is gone"));
+    }
+
+    #[test]
+    fn a_device_that_came_later_is_not_offered() {
+        let portals = portals(&[("0.0.0.0:3260", Transports::Any)]);
+        let status = Status::new(&portals);
+        status.served(0, vec!["a".into()]);
+        let way = status.over_tcp(0, ip("192.0.2.5"), &[port("c", "ACTIVE", "192.0.2.5")]);
+        assert!(!way.iser_offered && way.why.expect("a sentence").contains("device c came after"));
+    }
+
+    #[test]
+    fn the_report_says_how_each_portal_stands() {
+        let portals = portals(&[
+            ("192.0.2.1:3260", Transports::Both),
+            ("192.0.2.2:3260", Transports::Tcp),
+            ("192.0.2.3:3260", Transports::Any),
+        ]);
+        let status = Status::new(&portals);
+        status.served(0, vec!["a".into(), "b".into()]);
+        status.not_served(2, &Error::NoMemory { what: "a queue" });
+        status.lost("b");
+        let report = serde_json::to_value(status.report(&portals)).expect("it is JSON");
+        assert_eq!((&report[0]["iser"], &report[0]["devices"]), (&true.into(), &["a"][..].into()));
+        assert_eq!(
+            (&report[1]["reason"], &report[1]["iser_wanted"]),
+            (&"switched-off".into(), &false.into())
+        );
+        assert_eq!(report[2]["reason"], "locked-memory");
+    }
+}
