@@ -188,9 +188,9 @@ keys! {
     /// (RFC 7145 section 6.7).
     MaxOutstandingUnexpectedPDUs = "MaxOutstandingUnexpectedPDUs", LeadingOnly,
         Rule::DeclareNumber(0, u32::MAX), Any;
-    /// Most bytes of additional header segments that the declaring side takes (RFC 7145 section
-    /// 6.8).
-    MaxAHSLength = "MaxAHSLength", LeadingOnly, Rule::DeclareNumber(0, 65535), Any;
+    /// Most bytes of additional header segments that the declaring side takes; 0: any number (RFC
+    /// 7145 section 6.8).
+    MaxAHSLength = "MaxAHSLength", LeadingOnly, Rule::DeclareNumber(0, u32::MAX), Any;
     /// Whether the memory that a write opens begins behind the unsolicited data (RFC 7145 section
     /// 6.9).
     TaggedBufferForSolicitedDataOnly = "TaggedBufferForSolicitedDataOnly", LeadingOnly,

@@ -1,5 +1,6 @@
 //! What both ends say of themselves when an RDMA connection is made: the private data of the
-//! connection manager's request and reply (InfiniBand Annex A12, which RFC 7145 refers to).
+//! connection manager's request and reply (InfiniBand Annex A12; RFC 7145 appendix C.4 leaves it to
+//! InfiniBand).
 
 /// Length of the private data in bytes.
 pub const CONNECT_DATA_LEN: usize = 4;

@@ -43,7 +43,7 @@ fn declarations_are_taken_and_answered_where_they_should() {
         "RDMAExtensions=Yes",
         "TargetRecvDataSegmentLength=100000",
         "MaxOutstandingUnexpectedPDUs=6",
-        "MaxAHSLength=64",
+        "MaxAHSLength=4294967295",
         "TaggedBufferForSolicitedDataOnly=No",
         "iSERHelloRequired=maybe",
     ];
