@@ -18,7 +18,7 @@ const MANY: usize = 8;
 /// The results as a page.
 pub fn page(results: &Results) -> String {
     let names: Vec<&str> = results.targets.iter().map(|target| target.name.as_str()).collect();
-    let title = format!("Benchmark: {}", names.join(", "));
+    let title = format!("Benchmark: {}", names.join(" · "));
     let body = [
         at_a_glance(results),
         verdicts::verdicts(results),

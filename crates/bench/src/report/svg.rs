@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::format::escape;
 
 /// So many series differ in colour, form and dashes; the next one looks like the first again.
-pub(super) const SERIES: usize = 6;
+pub(super) const SERIES: usize = 8;
 
 /// How wide a plot is drawn: a page holds each one twice, and shows what fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,9 @@ impl Svg {
             2 => &[(0.0, -r * 1.3), (r * 1.2, r), (-r * 1.2, r)],
             3 => &[(0.0, -r * 1.4), (r * 1.4, 0.0), (0.0, r * 1.4), (-r * 1.4, 0.0)],
             4 => &[(0.0, r * 1.3), (r * 1.2, -r), (-r * 1.2, -r)],
+            // An hourglass, and a flat bar.
+            5 => &[(-r, -r * 1.2), (r, -r * 1.2), (-r, r * 1.2), (r, r * 1.2)],
+            6 => &[(-r * 1.5, -cross), (r * 1.5, -cross), (r * 1.5, cross), (-r * 1.5, cross)],
             _ => &[
                 (-cross, -r * 1.3),
                 (cross, -r * 1.3),

@@ -142,11 +142,11 @@ fn ceilings_are_lines_with_names() {
 #[test]
 fn series_differ_without_colours() {
     let mut forms: Vec<String> =
-        (0..6).map(|series| plots::key(series).replace(&format!(" s{series}"), "")).collect();
+        (0..8).map(|series| plots::key(series).replace(&format!(" s{series}"), "")).collect();
     forms.sort();
     forms.dedup();
-    assert_eq!(forms.len(), 6);
-    for dashes in 1..6 {
+    assert_eq!(forms.len(), 8);
+    for dashes in 1..8 {
         assert!(STYLE.contains(&format!(".d{dashes}.curve {{ stroke-dasharray")), "{dashes}");
     }
 }
@@ -196,7 +196,7 @@ fn both_schemes_can_be_read() {
             }
         }
         assert!(contrast(of("ink"), of("warn")) >= 4.5, "{scheme}: warnings");
-        for series in ["s0", "s1", "s2", "s3", "s4", "s5"] {
+        for series in ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"] {
             let told = contrast(of(series), of("card"));
             assert!(told >= 3.0, "{scheme}: {series}: {told:.2}");
         }
