@@ -5,6 +5,7 @@
 //! call at the end of a turn, and their ends come back in batches. Buffers stay with their work until the
 //! device is done with it, or until the queue pair is gone.
 
+mod entry;
 #[cfg(test)]
 pub mod fake;
 mod link;
@@ -12,11 +13,13 @@ mod port;
 mod start;
 mod status;
 
+pub use entry::Entry;
 pub use link::{Link, fault, token};
 pub use port::{Done, Endpoint, Port};
 pub use start::{Fabric, Listening, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lunet_iscsi::iser::ConnectData;
@@ -52,12 +55,16 @@ pub fn connection(options: &Options, invalidate: bool, now: Duration) -> Connect
 pub struct Request {
     /// The connection that is to be.
     pub id: CmId,
+    /// The initiator's address.
+    pub peer: SocketAddr,
+    /// The address that it came to.
+    pub local: SocketAddr,
+    /// What it is counted for.
+    pub entry: Entry,
     /// Index of the portal that it came in by.
     pub portal: usize,
-    /// RDMA Reads that the initiator serves at a time.
-    pub reads: u8,
-    /// RDMA Reads that it wants to have served at a time.
-    pub reads_served: u8,
+    /// RDMA Reads that the initiator serves at a time, and those that it wants to have served.
+    pub reads: (u8, u8),
     /// What it says of itself.
     pub data: ConnectData,
 }

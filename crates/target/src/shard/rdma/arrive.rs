@@ -1,8 +1,5 @@
 //! How connections over RDMA come to a shard.
 
-use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-
 use lunet_iscsi::iser::ConnectData;
 use lunet_ring::Arena;
 use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams};
@@ -10,7 +7,10 @@ use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams};
 use super::super::Shard;
 use crate::conn::{Conn, Wire};
 use crate::mail::Mail;
-use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
+use crate::rdma::{self, CONNECTION, Endpoint, Entry, Link, Request, token};
+
+/// Why a connection of a device that was lost meanwhile is refused.
+const GONE: &str = "the RDMA device is gone";
 
 impl Shard {
     /// Somebody wants to connect.
@@ -26,8 +26,18 @@ impl Shard {
             match kind {
                 CmEventKind::ConnectRequest { id, reads, reads_served } => {
                     let data = ConnectData::parse(&private);
+                    // One without addresses has ended already: dropping it is the answer.
+                    let (Some(peer), Some(local)) = (id.peer(), id.local()) else { continue };
+                    self.engine.protocol.connections += 1;
+                    let Some(entry) = Entry::new(&self.core, peer.ip()) else {
+                        self.engine.protocol.turned_away += 1;
+                        // It may have gone by itself.
+                        let _ = id.reject(&[]);
+                        continue;
+                    };
                     let portal = token as usize;
-                    self.rdma_request(Request { id, portal, reads, reads_served, data });
+                    let reads = (reads, reads_served);
+                    self.rdma_request(Request { id, peer, local, entry, portal, reads, data });
                 }
                 CmEventKind::DeviceRemoval => {
                     listening.end(token);
@@ -42,45 +52,34 @@ impl Shard {
 
     /// A connect request: it goes to the shard with the fewest connections.
     fn rdma_request(&mut self, request: Request) {
-        let (Some(peer), Some(local)) = (request.id.peer(), request.id.local()) else { return };
-        self.engine.protocol.connections += 1;
-        if !self.core.login_begins(peer.ip()) {
-            self.engine.protocol.turned_away += 1;
-            // It may have gone by itself.
-            let _ = request.id.reject(&[]);
-            return;
-        }
+        let Request { peer, local, .. } = request;
         tracing::info!("iSER: connect request from {peer} to {local}");
-        let shard = self.core.least_loaded();
+        let shard = request.entry.shard();
         if shard == self.number {
             return self.adopt_request(request);
         }
         if self.core.mailboxes()[shard].send(Mail::RdmaRequest(Box::new(request))).is_err() {
-            self.core.login_ends(peer.ip());
-            self.core.loads[shard].fetch_sub(1, Ordering::Relaxed);
             self.engine.protocol.turned_away += 1;
         }
     }
 
     /// Takes a connection in.
     pub(in crate::shard) fn adopt_request(&mut self, request: Request) {
-        let (peer, local) = (request.id.peer(), request.id.local());
-        let (Some(peer), Some(local)) = (peer, local) else { return };
-        if let Err(why) = self.accept(request, peer, local) {
+        let Request { peer, local, .. } = request;
+        if let Err(why) = self.accept(request) {
             tracing::warn!("iSER: refused {peer} at {local}: {why}");
-            self.core.login_ends(peer.ip());
-            self.core.loads[self.number].fetch_sub(1, Ordering::Relaxed);
             self.engine.protocol.turned_away += 1;
         }
     }
 
-    fn accept(
-        &mut self,
-        request: Request,
-        peer: SocketAddr,
-        local: SocketAddr,
-    ) -> Result<(), String> {
-        let Request { id, portal, reads, reads_served, data } = request;
+    fn accept(&mut self, request: Request) -> Result<(), String> {
+        let Request { id, peer, local, entry, portal, reads: (reads, reads_served), data } =
+            request;
+        if self.stopping.is_some() {
+            // It may have gone by itself.
+            let _ = id.reject(&[]);
+            return Err("this server stops".into());
+        }
         let serial = self.core.next_serial();
         id.set_token(CONNECTION | serial);
         let reply = data.reply(true);
@@ -97,13 +96,14 @@ impl Shard {
         let private = reply.to_bytes();
         let params = ConnParams { reads_served, reads, private: &private };
         let rdma = self.rdma.as_mut();
-        let Some(port) = rdma.and_then(|rdma| rdma.port(port)) else { return Ok(()) };
+        let port = rdma.and_then(|rdma| rdma.port(port)).ok_or(GONE)?;
         if let Err(error) = port.accept(endpoint, params) {
             port.close(endpoint);
             self.conns.remove(slot as usize);
             self.engine.connections -= 1;
             return Err(error.to_string());
         }
+        entry.keep();
         tracing::info!("iSER: accepted {peer} at {local}");
         Ok(())
     }
@@ -114,9 +114,8 @@ impl Shard {
         mut id: CmId,
         receives: usize,
     ) -> Result<(usize, Endpoint), (String, CmId)> {
-        let gone = "this server's RDMA devices are gone";
-        let Some(rdma) = &mut self.rdma else { return Err((gone.into(), id)) };
-        let Some((channel, _)) = &rdma.channel else { return Err((gone.into(), id)) };
+        let Some(rdma) = &mut self.rdma else { return Err((GONE.into(), id)) };
+        let Some((channel, _)) = &rdma.channel else { return Err((GONE.into(), id)) };
         if let Err(error) = id.migrate(channel) {
             return Err((error.to_string(), id));
         }
@@ -124,7 +123,7 @@ impl Shard {
         let own = ports.find_map(|(index, port)| {
             port.as_mut().filter(|(port, _)| port.is_of(&id)).map(|(port, _)| (index, port))
         });
-        let Some((index, port)) = own else { return Err((gone.into(), id)) };
+        let Some((index, port)) = own else { return Err((GONE.into(), id)) };
         match port.open_endpoint(id, receives as u32) {
             Ok(endpoint) => Ok((index, endpoint)),
             Err(not) => Err((not.why.to_string(), not.id)),
@@ -134,12 +133,12 @@ impl Shard {
     /// Gives a connection its receives, and a place on the shard. What was refused leaves nothing behind.
     pub(super) fn join(&mut self, conn: Conn) -> Result<u32, String> {
         let (len, count) = (conn.proto.receive_len(), conn.proto.receives());
-        let slot = self.conns.insert(conn) as u32;
+        let Wire::Rdma(link) = &conn.wire else { return Err(GONE.into()) };
+        let (index, endpoint) = (link.port, link.endpoint);
+        let slot = self.conns.vacant_key() as u32;
         let arena = self.engine.ring.arena();
-        let Wire::Rdma(link) = &self.conns[slot as usize].wire else { return Ok(slot) };
         let rdma = self.rdma.as_mut();
-        let Some(port) = rdma.and_then(|rdma| rdma.port(link.port)) else { return Ok(slot) };
-        let endpoint = link.endpoint;
+        let port = rdma.and_then(|rdma| rdma.port(index)).ok_or(GONE)?;
         // Half of the memory is for data.
         let room = arena.free_bytes().saturating_sub(arena.total_bytes() / 2);
         let fits = Arena::cost(len) * count <= room;
@@ -150,13 +149,13 @@ impl Shard {
             });
         if !posted || port.flush() {
             port.close(endpoint);
-            self.conns.remove(slot as usize);
             let needed = Arena::cost(len) * count / 1024;
             return Err(format!(
                 "its receives need {needed} KiB, and half of this shard's buffer memory is for data: \
                  give server.buffer-memory more, or iscsi.queue-depth less"
             ));
         }
+        self.conns.insert(conn);
         self.engine.connections += 1;
         self.touch(slot);
         Ok(slot)

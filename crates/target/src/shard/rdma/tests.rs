@@ -1,5 +1,8 @@
 //! A shard serves connections over RDMA, with a device in memory and an initiator of raw PDUs.
 
+mod broken;
+mod room;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -283,26 +286,6 @@ fn a_file_is_served_over_rdma() {
 }
 
 #[test]
-fn a_wrong_key_ends_its_own_connection_alone() {
-    let mut bench = Bench::new(64, layout(None));
-    bench.connect(1);
-    bench.connect(2);
-    bench.log_in(1);
-    bench.log_in(2);
-    bench.command(1, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(3)), &[]);
-    bench.next(1, &[], Status::RemoteAccess);
-    bench.until_closed(1);
-    assert_eq!(bench.shard.conns.len(), 1);
-    bench.command(2, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(4)), &[]);
-    assert!(
-        matches!(bench.next(2, &[], Status::Success), Work::Write(bytes, _) if bytes.len() == 4096)
-    );
-    assert_eq!(bench.status(2, 1).0, 0);
-    bench.log_out(2, 2);
-    bench.assert_all_is_given_back();
-}
-
-#[test]
 fn a_full_send_queue_holds_work_back_and_loses_none() {
     let mut bench = Bench::new(2, layout(None));
     bench.connect(1);
@@ -317,60 +300,6 @@ fn a_full_send_queue_holds_work_back_and_loses_none() {
         assert_eq!(bench.status(1, number), (0, Some(number)));
     }
     bench.log_out(1, 9);
-    bench.assert_all_is_given_back();
-}
-
-#[test]
-fn a_connection_that_breaks_with_reads_under_way_gives_its_memory_back() {
-    let mut bench = Bench::new(64, layout(None));
-    let slot = bench.connect(1);
-    bench.log_in(1);
-    bench.command(1, 1, (WRITE, &cdb(0x2a, 2048), 1 << 20), opens(Some(3), None), &[]);
-    while bench.wire.with(|state| state.posted_reads(1)) < 2 {
-        bench.turn();
-    }
-    // The initiator serves two at a time, so there are not more.
-    (0..3).for_each(|_| bench.turn());
-    assert_eq!(bench.wire.with(|state| state.posted_reads(1)), 2);
-    bench.shard.disconnect(slot);
-    bench.turn();
-    bench.assert_all_is_given_back();
-}
-
-#[test]
-fn connections_leave_half_of_the_memory_for_data() {
-    let mut bench = Bench::new(64, layout(None));
-    let mut joined = 0;
-    let refused = loop {
-        let core = bench.shard.core.clone();
-        let proto = rdma::connection(&core.options, true, Duration::ZERO);
-        let address = core.portals[0].address;
-        let wire = Wire::Rdma(Box::new(Link::new(0, Endpoint::Fake(joined), 2)));
-        let conn = Conn::new(core.next_serial(), (address, address, 0), wire, proto);
-        match bench.shard.join(conn) {
-            Ok(_) => joined += 1,
-            Err(why) => break why,
-        }
-    };
-    assert!(refused.contains("give server.buffer-memory more"), "{refused}");
-    let arena = bench.shard.engine.ring.arena();
-    assert!(joined > 0 && arena.free_bytes() >= arena.total_bytes() / 2);
-    assert_eq!(bench.shard.conns.len(), joined as usize);
-    assert_eq!(bench.wire.with(|state| state.closed.clone()), [joined]);
-}
-
-#[test]
-fn a_device_that_fails_takes_its_own_connections_along() {
-    let mut bench = Bench::new(64, layout(None));
-    bench.connect(1);
-    bench.connect(2);
-    bench.log_in(1);
-    bench.command(1, 1, (WRITE, &cdb(0x2a, 8), 4096), opens(Some(3), None), &[]);
-    bench.wire.fail();
-    bench.until_closed(1);
-    bench.until_closed(2);
-    assert!(bench.shard.rdma.as_ref().is_some_and(|rdma| rdma.ports[0].is_none()));
-    bench.turn();
     bench.assert_all_is_given_back();
 }
 
