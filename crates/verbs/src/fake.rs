@@ -1,6 +1,8 @@
 //! A device that is none, for tests on machines without one: it notes what it is told, and says of
 //! work what the test has it say. One for each thread.
 
+mod work;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use crate::cm::{CmId, EventChannel};
 use crate::ffi::*;
 use crate::{Device, Library};
+use work::{poll_cq, post_recv, post_send, post_srq_recv, req_notify_cq};
 
 /// A send, write or read as the device was told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +40,12 @@ pub(crate) struct State {
     pub(crate) holds_on: bool,
     /// It refuses queue pairs that can send bytes of the queue itself.
     pub(crate) no_inline: bool,
+    /// What it says when a connection is ended.
+    pub(crate) at_disconnect: Vec<IbvWc>,
+    /// What was changed of queue pairs: which attributes, and their timer for receivers that are not ready.
+    pub(crate) modified: Vec<(c_int, u8)>,
+    /// It has no room for shared queues.
+    pub(crate) no_shared: bool,
     /// How often it was asked for notices.
     pub(crate) armed: u32,
     /// Objects that were made and not ended: domains, registrations, channels, completion queues, shared
@@ -88,6 +97,7 @@ fn verbs() -> VerbsTable {
         ibv_create_srq: create_srq,
         ibv_destroy_srq: destroy_srq,
         ibv_destroy_qp: destroy_qp,
+        ibv_modify_qp: modify_qp,
         ..VerbsTable::absent()
     }
 }
@@ -101,6 +111,8 @@ fn cm() -> CmTable {
         rdma_create_id: create_id,
         rdma_destroy_id: destroy_id,
         rdma_create_qp: create_qp,
+        rdma_accept: accept,
+        rdma_disconnect: disconnect,
         ..CmTable::absent()
     }
 }
@@ -224,6 +236,9 @@ unsafe extern "C" fn get_cq_event(
 }
 
 unsafe extern "C" fn create_srq(pd: *mut IbvPd, _: *mut IbvSrqInitAttr) -> *mut IbvSrq {
+    if with(|s| s.no_shared) {
+        return ptr::null_mut();
+    }
     // SAFETY: the domain is alive.
     made(4, IbvSrq { context: unsafe { (*pd).context } })
 }
@@ -269,6 +284,25 @@ unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     ended(5, qp)
 }
 
+unsafe extern "C" fn modify_qp(_: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int {
+    // SAFETY: the caller's structure.
+    with(|s| s.modified.push((mask, unsafe { (*attr).min_rnr_timer })));
+    0
+}
+
+unsafe extern "C" fn accept(_: *mut RdmaCmId, _: *mut RdmaConnParam) -> c_int {
+    0
+}
+
+unsafe extern "C" fn disconnect(_: *mut RdmaCmId) -> c_int {
+    // The device may end work with it.
+    with(|s| {
+        let late = mem::take(&mut s.at_disconnect);
+        s.completions.extend(late);
+    });
+    0
+}
+
 unsafe extern "C" fn create_event_channel() -> *mut RdmaEventChannel {
     made(7, RdmaEventChannel { fd: quiet() })
 }
@@ -297,80 +331,4 @@ unsafe extern "C" fn destroy_id(id: *mut RdmaCmId) -> c_int {
     // SAFETY: the id is alive.
     assert!(unsafe { (*id).qp.is_null() }, "an id that goes before its queue pair");
     ended(6, id)
-}
-
-unsafe extern "C" fn poll_cq(_: *mut IbvCq, room: c_int, into: *mut IbvWc) -> c_int {
-    with(|s| {
-        let count = s.completions.len().min(room as usize);
-        for (i, wc) in s.completions.drain(..count).enumerate() {
-            // SAFETY: the caller has room for so many.
-            unsafe { into.add(i).write(wc) };
-        }
-        count as c_int
-    })
-}
-
-unsafe extern "C" fn req_notify_cq(_: *mut IbvCq, _: c_int) -> c_int {
-    with(|s| s.armed += 1);
-    0
-}
-
-unsafe extern "C" fn post_send(
-    _: *mut IbvQp,
-    mut work: *mut IbvSendWr,
-    bad: *mut *mut IbvSendWr,
-) -> c_int {
-    let takes = with(|s| s.takes.take());
-    let mut list = Vec::new();
-    while !work.is_null() {
-        if takes == Some(list.len()) {
-            // SAFETY: the caller's place for the answer.
-            unsafe { *bad = work };
-            with(|s| s.sends.push(list));
-            return libc::ENOMEM;
-        }
-        // SAFETY: the caller's list, and so many pieces of each of its entries.
-        let (wr, pieces) = unsafe {
-            let wr = *work;
-            (wr, std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize))
-        };
-        list.push(Posted {
-            number: wr.wr_id,
-            opcode: wr.opcode,
-            flags: wr.send_flags,
-            lengths: pieces.iter().map(|piece| piece.length).collect(),
-            key: if wr.opcode == WR_SEND_WITH_INV { wr.invalidate_rkey } else { wr.rkey },
-        });
-        work = wr.next;
-    }
-    with(|s| s.sends.push(list));
-    0
-}
-
-fn note_receives(mut work: *mut IbvRecvWr) -> c_int {
-    let mut list = Vec::new();
-    while !work.is_null() {
-        // SAFETY: the caller's list.
-        let wr = unsafe { *work };
-        list.push(wr.wr_id);
-        work = wr.next;
-    }
-    with(|s| s.receives.push(list));
-    0
-}
-
-unsafe extern "C" fn post_recv(
-    _: *mut IbvQp,
-    work: *mut IbvRecvWr,
-    _: *mut *mut IbvRecvWr,
-) -> c_int {
-    note_receives(work)
-}
-
-unsafe extern "C" fn post_srq_recv(
-    _: *mut IbvSrq,
-    work: *mut IbvRecvWr,
-    _: *mut *mut IbvRecvWr,
-) -> c_int {
-    note_receives(work)
 }

@@ -16,8 +16,12 @@ use crate::Error;
 use crate::cm::{CmId, ConnParams};
 use crate::device::Mtu;
 use crate::ffi::{
-    IbvQpAttr, IbvQpCap, IbvQpInitAttr, QP_AV, QP_PATH_MTU, QPT_RC, RdmaCmId, RdmaConnParam,
+    IbvQpAttr, IbvQpCap, IbvQpInitAttr, QP_AV, QP_MIN_RNR_TIMER, QP_PATH_MTU, QPT_RC, RdmaCmId,
+    RdmaConnParam,
 };
+
+/// 0.64 ms, in the code of the InfiniBand Architecture Specification (volume 1, 9.7.5.2.8).
+const RETRY: u8 = 12;
 
 /// An endpoint that could not be made. The id is handed back, to be rejected.
 pub struct NotOpened {
@@ -170,7 +174,20 @@ impl Adapter {
     /// The endpoint has ended, the peer has given up, or the private data is too long.
     pub fn accept(&mut self, id: EndpointId, params: ConnParams<'_>) -> Result<(), Error> {
         let accept = self.device().library().cm.rdma_accept;
-        self.agree(id, params, accept, "accepting an RDMA connection")
+        self.agree(id, params, accept, "accepting an RDMA connection")?;
+        self.shorten_retries(id);
+        Ok(())
+    }
+
+    /// Has the peer try again after [`RETRY`] when it finds no receive. rdma_cm leaves it at the longest
+    /// time that there is, 655 ms.
+    fn shorten_retries(&self, id: EndpointId) {
+        let Some(endpoint) = self.endpoints.get(id.0) else { return };
+        let mut attr = IbvQpAttr { min_rnr_timer: RETRY, ..IbvQpAttr::default() };
+        let modify = self.device().library().verbs.ibv_modify_qp;
+        // SAFETY: the queue pair is alive; the attributes are read during the call. A device that knows no
+        // such timer (iWARP) refuses, and all is as it was.
+        unsafe { modify(endpoint.qp.as_ptr(), &mut attr, QP_MIN_RNR_TIMER) };
     }
 
     /// Connects to the address whose route was resolved.
@@ -252,6 +269,9 @@ impl Adapter {
 
     /// False if the device did not let go of the endpoint's memory: then it stays taken for ever.
     fn end(&mut self, key: Key) -> bool {
+        if self.shared.is_some() {
+            self.take_leave(key);
+        }
         let Some(endpoint) = self.endpoints.remove(key) else { return true };
         self.by_number.remove(&endpoint.number());
         self.queue.leave(endpoint.places);
@@ -263,6 +283,16 @@ impl Adapter {
             }
         }
         gone
+    }
+
+    /// Before a queue pair goes, takes what it has received from the shared queue: some devices forget
+    /// the completions of one that is gone, and its receives would be missed for ever.
+    fn take_leave(&mut self, key: Key) {
+        let id = EndpointId(key);
+        // It takes no more.
+        self.disconnect(id);
+        self.drain();
+        self.refused.retain(|done| done.endpoint != id);
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) struct Endpoint {
     pub(super) broken: bool,
     /// Places of the completion queue that it has.
     pub(super) places: u32,
+    /// The token of receives that it takes from the shared queue.
+    pub(super) token: u64,
 }
 
 /// What an [`Endpoint`] is made of.
@@ -105,6 +107,7 @@ impl Endpoint {
             receives,
             broken: false,
             places,
+            token: 0,
         }
     }
 

@@ -38,7 +38,7 @@ pub struct AdapterConfig {
     /// Completions that may wait to be polled: at least the sum of all queues of all endpoints.
     pub completions: u32,
     /// Receives of the queue that all endpoints share; `None` for a queue of each one's own. Without
-    /// effect if the device has no shared queues.
+    /// effect if the device has no shared queues, or refuses one.
     pub shared_receives: Option<u32>,
     /// Which of the device's interrupts tells of completions, modulo how many it has: one for each
     /// thread, best.
@@ -111,7 +111,11 @@ impl Adapter {
                     return over("completions left", depth.into(), queue.free().into());
                 }
                 receives.reserve(depth as usize);
-                Some(SharedQueue::new(&domain, depth)?)
+                let shared = SharedQueue::new(&domain, depth).ok();
+                if shared.is_none() {
+                    queue.give_back(depth);
+                }
+                shared
             }
             _ => None,
         };

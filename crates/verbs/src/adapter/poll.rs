@@ -139,10 +139,19 @@ impl Adapter {
         }
     }
 
-    /// True if the device has refused work in a [`flush`](Self::flush): its end is told by the next
-    /// [`poll`](Self::poll), and the descriptor does not become readable for it.
+    /// True if the device has refused work in a [`flush`](Self::flush), or if ends of work were taken to
+    /// close an endpoint: the next [`poll`](Self::poll) tells them, and the descriptor may not become
+    /// readable for them.
     pub fn has_refused(&self) -> bool {
         !self.refused.is_empty()
+    }
+
+    /// Takes all completions that the queue has, for a later [`poll`](Self::poll).
+    pub(super) fn drain(&mut self) {
+        let mut waiting = std::mem::take(&mut self.refused);
+        // Whoever polls next is told if the device has failed.
+        while let Ok(true) = self.take(&mut waiting) {}
+        self.refused = waiting;
     }
 
     /// Takes the completions that there are, at most about a thousand. True if there may be more.
@@ -151,6 +160,10 @@ impl Adapter {
     /// [`Error::Gone`]: the device has failed.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<bool, Error> {
         completions.append(&mut self.refused);
+        self.take(completions)
+    }
+
+    fn take(&mut self, completions: &mut Vec<Completion>) -> Result<bool, Error> {
         for _ in 0..BATCHES {
             let found = self.queue.poll(&mut self.batch[..])?;
             for i in 0..found {
@@ -181,13 +194,13 @@ impl Adapter {
     fn received(&mut self, key: Key, wc: &IbvWc, completions: &mut Vec<Completion>) {
         // One of an endpoint that is gone: its buffer was freed with it.
         let Some(receive) = self.receives.remove(key) else { return };
-        let endpoint = match receive.owner {
+        let (endpoint, token) = match receive.owner {
             Some(owner) => {
                 if let Some(list) = self.endpoints.get_mut(owner).and_then(|e| e.receives.as_mut())
                 {
                     list.held -= 1;
                 }
-                EndpointId(owner)
+                (EndpointId(owner), receive.token)
             }
             None => {
                 if let Some(shared) = &mut self.shared {
@@ -195,14 +208,15 @@ impl Adapter {
                 }
                 // A message for an endpoint that is gone.
                 let Some(id) = self.by_number.get(&wc.qp_num) else { return };
-                *id
+                let Some(endpoint) = self.endpoints.get(id.0) else { return };
+                (*id, endpoint.token)
             }
         };
         let status = Status::from_number(wc.status);
         let success = status.is_success();
         completions.push(Completion {
             endpoint,
-            token: receive.token,
+            token,
             operation: Operation::Receive,
             status,
             bytes: if success { wc.byte_len } else { 0 },

@@ -1,6 +1,7 @@
 //! Receives: their memory, lists of them, and the queue that connections share.
 
 use std::ffi::c_int;
+use std::mem;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
@@ -186,20 +187,46 @@ impl Adapter {
         Ok(())
     }
 
-    /// Queues a receive for whichever endpoint the next message comes to.
+    /// Queues a receive for whichever endpoint the next message comes to. Ends in a [`Completion`] with the
+    /// token that the endpoint was [given](Self::set_receive_token).
     ///
     /// # Errors
     /// [`NotQueued`], with the buffer; [`Why::Ended`] if there is no shared queue.
-    pub fn queue_shared_receive(
-        &mut self,
-        buf: Buf,
-        token: u64,
-    ) -> Result<(), Box<NotQueued<Buf>>> {
+    pub fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
         let Some(shared) = &mut self.shared else {
             return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
         };
-        let receive = Receive { token, buf, owner: None };
+        let receive = Receive { token: 0, buf, owner: None };
         queue(&mut self.receives, &mut shared.list, &self.memory, receive)
+    }
+
+    /// The token of receives that an endpoint takes from the shared queue; 0 until it is given.
+    pub fn set_receive_token(&mut self, id: EndpointId, token: u64) {
+        if let Some(endpoint) = self.endpoints.get_mut(id.0) {
+            endpoint.token = token;
+        }
+    }
+
+    /// Ends the shared queue and makes a new one, if there is no endpoint: only so its receives come back
+    /// that nobody used. They are freed. If the device refuses, each endpoint to come has a queue of its
+    /// own.
+    pub fn renew_shared(&mut self) {
+        if self.endpoints.len() > 0 {
+            return;
+        }
+        let Some(old) = self.shared.take() else { return };
+        let depth = old.list.depth;
+        let gone = old.destroy();
+        for place in self.receives.keys(|receive| receive.owner.is_none()) {
+            let receive = self.receives.remove(place);
+            if !gone {
+                mem::forget(receive);
+            }
+        }
+        self.shared = SharedQueue::new(&self.domain, depth).ok();
+        if self.shared.is_none() {
+            self.queue.leave(depth);
+        }
     }
 
     /// Hands the shared queue's receives over.

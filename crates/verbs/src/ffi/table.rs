@@ -75,6 +75,7 @@ table! {
         fn ibv_ack_cq_events(*mut IbvCq, c_uint);
         fn ibv_create_srq(*mut IbvPd, *mut IbvSrqInitAttr) -> *mut IbvSrq;
         fn ibv_destroy_srq(*mut IbvSrq) -> c_int;
+        fn ibv_modify_qp(*mut IbvQp, *mut IbvQpAttr, c_int) -> c_int;
         fn ibv_query_qp(*mut IbvQp, *mut IbvQpAttr, c_int, *mut IbvQpInitAttr) -> c_int;
         fn ibv_destroy_qp(*mut IbvQp) -> c_int;
     }

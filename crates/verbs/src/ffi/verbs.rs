@@ -355,6 +355,7 @@ pub(crate) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(crate) const ACCESS_REMOTE_READ: c_int = 1 << 2;
 pub(crate) const QP_AV: c_int = 1 << 7;
 pub(crate) const QP_PATH_MTU: c_int = 1 << 8;
+pub(crate) const QP_MIN_RNR_TIMER: c_int = 1 << 15;
 pub(crate) const PORT_ACTIVE: c_uint = 4;
 pub(crate) const EVENT_QP_FATAL: c_uint = 1;
 pub(crate) const EVENT_DEVICE_FATAL: c_uint = 8;

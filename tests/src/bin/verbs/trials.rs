@@ -279,9 +279,9 @@ fn refused(address: IpAddr, _: u64) -> Result<()> {
 fn shared(address: IpAddr, rounds: u64) -> Result<()> {
     let mut machine = Machine::new(address, Some(64))?;
     ensure!(machine.adapter.has_shared_receives(), "the device has no shared queue");
-    for token in 0..64 {
+    for _ in 0..64 {
         let buf = machine.arena.alloc(RECEIVE).context("no memory")?;
-        let queued = machine.adapter.queue_shared_receive(buf, token);
+        let queued = machine.adapter.queue_shared_receive(buf);
         queued.map_err(|e| e.why_error())?;
     }
     machine.adapter.flush();
@@ -300,7 +300,7 @@ fn shared(address: IpAddr, rounds: u64) -> Result<()> {
         let got = machine.done(pair.far, Operation::Receive)?;
         let buf = got.buf.context("no buffer")?;
         ensure!(buf[..8] == round.to_le_bytes(), "another message");
-        machine.adapter.queue_shared_receive(buf, got.token).map_err(|e| e.why_error())?;
+        machine.adapter.queue_shared_receive(buf).map_err(|e| e.why_error())?;
         machine.done.retain(|c| c.operation == Operation::Receive);
     }
     machine.adapter.flush();
