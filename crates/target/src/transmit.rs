@@ -56,6 +56,11 @@ impl Post {
         }
     }
 
+    /// True for a message.
+    pub fn is_send(&self) -> bool {
+        matches!(self, Self::Send { .. })
+    }
+
     /// True if all of its bytes lie where a device can reach them.
     pub fn is_in_place(&self) -> bool {
         match self {
@@ -75,6 +80,8 @@ pub struct Outgoing {
     pub posts: VecDeque<Post>,
     /// Bytes in that list.
     waiting: usize,
+    /// Sends in that list.
+    sends: usize,
 }
 
 impl Outgoing {
@@ -83,21 +90,29 @@ impl Outgoing {
         self.chain.len() + self.waiting
     }
 
+    /// Sends that wait.
+    pub fn sends(&self) -> usize {
+        self.sends
+    }
+
     /// Takes the first of the list.
     pub fn pop(&mut self) -> Option<Post> {
         let post = self.posts.pop_front()?;
         self.waiting -= post.len();
+        self.sends -= usize::from(post.is_send());
         Some(post)
     }
 
     /// Puts one back that could not be done.
     pub fn put_back(&mut self, post: Post) {
         self.waiting += post.len();
+        self.sends += usize::from(post.is_send());
         self.posts.push_front(post);
     }
 
     fn push(&mut self, post: Post) {
         self.waiting += post.len();
+        self.sends += usize::from(post.is_send());
         self.posts.push_back(post);
     }
 }

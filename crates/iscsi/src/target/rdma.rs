@@ -53,6 +53,9 @@ pub enum RdmaFault {
     /// A Send did not fit into the receive buffer, at this end or at the other.
     #[error("a Send was longer than the receive buffer")]
     TooLong,
+    /// More Sends came than the initiator may have without an answer.
+    #[error("the initiator sends more than its command window allows")]
+    Flood,
     /// The initiator closed the connection, or cannot be reached.
     #[error("the initiator is gone")]
     Disconnected,

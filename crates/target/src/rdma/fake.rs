@@ -1,7 +1,7 @@
 //! A device that is none: the test sees what was posted, and says how it ended.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +12,9 @@ use lunet_ring::Buf;
 use lunet_verbs::{Error, NotQueued, Operation, Pieces, Remote, Status, Why};
 
 use super::port::{Done, Endpoint};
+
+/// Receives that a shared queue holds.
+pub const SHARED: u32 = 100;
 
 /// Something that was posted.
 pub enum Work {
@@ -38,6 +41,9 @@ struct Posted {
 #[derive(Default)]
 pub struct State {
     receives: Vec<(u32, Buf, u64)>,
+    /// Receives that all connections share, if they do, and their tokens.
+    pub shared: Option<Vec<Buf>>,
+    tokens: HashMap<u32, u64>,
     queued: Vec<Posted>,
     posted: VecDeque<Posted>,
     ended: Vec<Done>,
@@ -116,6 +122,30 @@ impl Adapter {
     ) -> Result<(), Box<NotQueued<Buf>>> {
         self.state.borrow_mut().receives.push((endpoint, buf, token));
         Ok(())
+    }
+
+    pub fn shared_depth(&self) -> Option<u32> {
+        self.state.borrow().shared.as_ref().map(|_| SHARED)
+    }
+
+    pub fn shared_receives(&self) -> u32 {
+        self.state.borrow().shared.as_ref().map_or(0, |shared| shared.len() as u32)
+    }
+
+    pub fn queue_shared_receive(&mut self, back: Buf) -> Result<(), Box<NotQueued<Buf>>> {
+        match &mut self.state.borrow_mut().shared {
+            Some(shared) if shared.len() < SHARED as usize => shared.push(back),
+            _ => return Err(Box::new(NotQueued { why: Why::Full, back })),
+        }
+        Ok(())
+    }
+
+    pub fn set_receive_token(&mut self, endpoint: u32, token: u64) {
+        self.state.borrow_mut().tokens.insert(endpoint, token);
+    }
+
+    pub fn renew_shared(&mut self) {
+        self.state.borrow_mut().shared.iter_mut().for_each(Vec::clear);
     }
 
     pub fn queue_send(
@@ -220,9 +250,14 @@ impl Wire {
 
     /// The initiator sends something.
     pub fn send(&self, endpoint: u32, message: &[u8]) {
-        let at = self.state.borrow().receives.iter().position(|(of, ..)| *of == endpoint);
-        let (_, mut buf, token) =
-            self.state.borrow_mut().receives.remove(at.expect("a receive is posted"));
+        let (mut buf, token) = self.with(|state| match &mut state.shared {
+            Some(shared) => (shared.pop().expect("a receive is posted"), state.tokens[&endpoint]),
+            None => {
+                let at = state.receives.iter().position(|(of, ..)| *of == endpoint);
+                let (_, buf, token) = state.receives.remove(at.expect("a receive is posted"));
+                (buf, token)
+            }
+        });
         buf[..message.len()].copy_from_slice(message);
         self.tell(Done {
             endpoint: Endpoint::Fake(endpoint),

@@ -37,6 +37,9 @@ pub struct Link {
     pub facts: Facts,
     /// The log has its end.
     pub told: bool,
+    /// Sends taken in this turn. They have no answer before its end, so it is those that the initiator has
+    /// sent without one, or less.
+    pub taken: usize,
     /// RDMA Reads under way.
     reads: Slab<ReadId>,
     /// So many of them at a time.
@@ -76,6 +79,7 @@ impl Link {
             endpoint,
             facts: Facts::default(),
             told: false,
+            taken: 0,
             reads,
             depth,
             posted: 0,

@@ -9,12 +9,14 @@ mod entry;
 #[cfg(test)]
 pub mod fake;
 mod link;
+mod plug;
 mod port;
 mod start;
 mod status;
 
 pub use entry::Entry;
 pub use link::{Link, fault, token};
+pub use plug::{Plug, Receives};
 pub use port::{Done, Endpoint, Port};
 pub use start::{Fabric, Listening, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
@@ -35,7 +37,7 @@ const SEGMENT: u32 = 8192;
 pub const SENDS: u32 = 256;
 
 /// Completions of one shard's connections on one device, at most.
-pub const COMPLETIONS: u32 = 1 << 15;
+pub const COMPLETIONS: u32 = 1 << 16;
 
 /// The tokens of connections' events begin with this bit; those of listeners are portals.
 pub const CONNECTION: u64 = 1 << 63;
@@ -49,6 +51,12 @@ pub fn connection(options: &Options, invalidate: bool, now: Duration) -> Connect
     let options = Options { initial_r2t: true, ..options.clone() };
     let rdma = RdmaOptions { recv_data_segment_length: SEGMENT, invalidate };
     Connection::over_rdma(options, rdma, now)
+}
+
+/// What a connection receives into.
+pub fn receives(options: &Options) -> Receives {
+    let connection = connection(options, false, Duration::ZERO);
+    Receives { len: connection.receive_len(), each: connection.receives() as u32 }
 }
 
 /// Somebody wants to connect.

@@ -64,6 +64,13 @@ pub struct NotOpened {
 
 /// Calls the same method of whichever port it is.
 macro_rules! port {
+    ($self:ident, $port:ident => $call:expr) => {
+        match $self {
+            Port::Verbs($port, _) => $call,
+            #[cfg(test)]
+            Port::Fake($port) => $call,
+        }
+    };
     ($self:ident, $of:expr, $port:ident, $endpoint:ident => $call:expr) => {
         match ($self, $of) {
             (Port::Verbs($port, _), Endpoint::Verbs($endpoint)) => $call,
@@ -76,15 +83,22 @@ macro_rules! port {
 }
 
 impl Port {
-    /// Opens a device for a shard, and registers the shard's memory with it.
+    /// Opens a device for a shard, and registers the shard's memory with it. `shared`: receives of a queue
+    /// for all connections, if the device has such queues.
     ///
     /// # Errors
     /// The limit of locked memory, or the device has no room.
-    pub fn open(device: &lunet_verbs::Device, arena: &Arena, shard: usize) -> Result<Self, Error> {
+    pub fn open(
+        device: &lunet_verbs::Device,
+        arena: &Arena,
+        shared: u32,
+        shard: usize,
+    ) -> Result<Self, Error> {
         let completions = device.limits().completions.min(super::COMPLETIONS);
         let interrupt = shard as u32;
-        // Receives of each connection's own: one that sends too much makes nobody else wait.
-        let config = AdapterConfig { completions, shared_receives: None, interrupt };
+        // Each connection's own operations need places for their completions, too.
+        let shared_receives = Some(shared.min(completions / 4));
+        let config = AdapterConfig { completions, shared_receives, interrupt };
         Ok(Self::Verbs(Box::new(Adapter::open(device, arena, &config)?), Vec::new()))
     }
 
@@ -159,6 +173,31 @@ impl Port {
         token: u64,
     ) -> Result<(), Box<NotQueued<Buf>>> {
         port!(self, endpoint, port, id => port.queue_receive(id, buf, token))
+    }
+
+    /// Receives that the queue of all connections holds at most; `None` if each has its own.
+    pub fn shared_depth(&self) -> Option<u32> {
+        port!(self, port => port.shared_depth())
+    }
+
+    /// Receives in the queue of all connections.
+    pub fn shared_receives(&self) -> u32 {
+        port!(self, port => port.shared_receives())
+    }
+
+    /// Queues a receive for whichever connection the next message comes to.
+    pub fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
+        port!(self, port => port.queue_shared_receive(buf))
+    }
+
+    /// The token of receives that a connection takes from the queue of all.
+    pub fn set_receive_token(&mut self, endpoint: Endpoint, token: u64) {
+        port!(self, endpoint, port, id => port.set_receive_token(id, token));
+    }
+
+    /// Gives back what the queue of all connections holds, if there is none.
+    pub fn renew_shared(&mut self) {
+        port!(self, port => port.renew_shared());
     }
 
     /// Queues a message. `report`: its end is told even if it was sent.

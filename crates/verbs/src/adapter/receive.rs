@@ -156,6 +156,11 @@ impl Adapter {
         self.shared.is_some()
     }
 
+    /// Receives that the shared queue holds at most.
+    pub fn shared_depth(&self) -> Option<u32> {
+        self.shared.as_ref().map(|shared| shared.list.depth)
+    }
+
     /// Receives in the shared queue: in flight, or queued and not flushed. A connection that ends in
     /// the middle of a message may keep one until the adapter goes.
     pub fn shared_receives(&self) -> u32 {

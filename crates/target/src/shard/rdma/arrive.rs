@@ -1,8 +1,7 @@
 //! How connections over RDMA come to a shard.
 
 use lunet_iscsi::iser::ConnectData;
-use lunet_ring::Arena;
-use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams};
+use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
 use super::super::Shard;
 use crate::conn::{Conn, Wire};
@@ -96,9 +95,9 @@ impl Shard {
         let private = reply.to_bytes();
         let params = ConnParams { reads_served, reads, private: &private };
         let rdma = self.rdma.as_mut();
-        let port = rdma.and_then(|rdma| rdma.port(port)).ok_or(GONE)?;
-        if let Err(error) = port.accept(endpoint, params) {
-            port.close(endpoint);
+        let plug = rdma.and_then(|rdma| rdma.plug(port)).ok_or(GONE)?;
+        if let Err(error) = plug.port.accept(endpoint, params) {
+            plug.close(endpoint);
             self.conns.remove(slot as usize);
             self.engine.connections -= 1;
             return Err(error.to_string());
@@ -121,7 +120,8 @@ impl Shard {
         }
         let mut ports = rdma.ports.iter_mut().enumerate();
         let own = ports.find_map(|(index, port)| {
-            port.as_mut().filter(|(port, _)| port.is_of(&id)).map(|(port, _)| (index, port))
+            let (plug, _) = port.as_mut().filter(|(plug, _)| plug.port.is_of(&id))?;
+            Some((index, &mut plug.port))
         });
         let Some((index, port)) = own else { return Err((GONE.into(), id)) };
         match port.open_endpoint(id, receives as u32) {
@@ -132,28 +132,24 @@ impl Shard {
 
     /// Gives a connection its receives, and a place on the shard. What was refused leaves nothing behind.
     pub(super) fn join(&mut self, conn: Conn) -> Result<u32, String> {
-        let (len, count) = (conn.proto.receive_len(), conn.proto.receives());
         let Wire::Rdma(link) = &conn.wire else { return Err(GONE.into()) };
         let (index, endpoint) = (link.port, link.endpoint);
         let slot = self.conns.vacant_key() as u32;
         let arena = self.engine.ring.arena();
-        let rdma = self.rdma.as_mut();
-        let port = rdma.and_then(|rdma| rdma.port(index)).ok_or(GONE)?;
-        // Half of the memory is for data.
-        let room = arena.free_bytes().saturating_sub(arena.total_bytes() / 2);
-        let fits = Arena::cost(len) * count <= room;
-        let posted = fits
-            && (0..count).all(|_| {
-                let buf = arena.alloc(len);
-                buf.is_some_and(|buf| port.queue_receive(endpoint, buf, token(slot, 0)).is_ok())
-            });
-        if !posted || port.flush() {
-            port.close(endpoint);
-            let needed = Arena::cost(len) * count / 1024;
+        let rdma = self.rdma.as_mut().ok_or(GONE)?;
+        let taken: usize = rdma.ports.iter().flatten().map(|(plug, _)| plug.memory(0)).sum();
+        let plug = rdma.plug(index).ok_or(GONE)?;
+        let needed = plug.memory(1) - plug.memory(0);
+        if taken + needed > arena.total_bytes() / 2 {
+            plug.port.close(endpoint);
             return Err(format!(
-                "its receives need {needed} KiB, and half of this shard's buffer memory is for data: \
-                 give server.buffer-memory more, or iscsi.queue-depth less"
+                "its queues need {} KiB, and half of this shard's buffer memory is for data: give \
+                 server.buffer-memory more, or iscsi.queue-depth less",
+                needed / 1024
             ));
+        }
+        if !plug.join(endpoint, token(slot, 0), arena) {
+            return Err(Error::NoBuffers.to_string());
         }
         self.conns.insert(conn);
         self.engine.connections += 1;
@@ -166,7 +162,7 @@ impl Shard {
         let conn = &mut self.conns[slot as usize];
         let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
         let port = rdma.ports.get(link.port).and_then(Option::as_ref);
-        let path = port.and_then(|(port, _)| port.path(link.endpoint));
+        let path = port.and_then(|(plug, _)| plug.port.path(link.endpoint));
         if let (Some(path), Some(fabric)) = (path, &rdma.fabric) {
             let device = fabric.devices[link.port].name();
             link.facts.device = device.to_owned();

@@ -14,7 +14,7 @@ use lunet_verbs::{DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
 use crate::conn::{Conn, Wire};
-use crate::rdma::{Done, Fabric, Listening, Port};
+use crate::rdma::{self, Done, Fabric, Listening, Plug, Port};
 
 /// What a watched descriptor is, in the low half of its token: the events of this shard's connections.
 const EVENTS: u64 = 0;
@@ -32,7 +32,7 @@ pub struct Rdma {
     /// On the shard that hands connections out.
     listening: Option<(Listening, WatchId)>,
     /// The devices in the fabric's order; `None` once a device has failed.
-    ports: Vec<Option<(Port, WatchId)>>,
+    ports: Vec<Option<(Plug, WatchId)>>,
     /// What watches the devices, on the same shard.
     devices: Vec<Option<WatchId>>,
     /// Ends of work that are being told; kept for its memory.
@@ -48,12 +48,12 @@ fn watch(ring: &mut Ring, fd: BorrowedFd<'_>, what: u64) -> Result<WatchId, Erro
 
 impl Rdma {
     /// Opens ports for a shard.
-    pub(super) fn new(ring: &mut Ring, ports: Vec<Port>) -> Result<Self, Error> {
+    pub(super) fn new(ring: &mut Ring, ports: Vec<Plug>) -> Result<Self, Error> {
         let mut watched = Vec::new();
-        for (index, mut port) in ports.into_iter().enumerate() {
-            port.arm()?;
-            let id = watch(ring, port.as_fd(), PORTS + index as u64)?;
-            watched.push(Some((port, id)));
+        for (index, mut plug) in ports.into_iter().enumerate() {
+            plug.port.arm()?;
+            let id = watch(ring, plug.port.as_fd(), PORTS + index as u64)?;
+            watched.push(Some((plug, id)));
         }
         Ok(Self {
             fabric: None,
@@ -66,8 +66,12 @@ impl Rdma {
         })
     }
 
+    fn plug(&mut self, index: usize) -> Option<&mut Plug> {
+        self.ports.get_mut(index)?.as_mut().map(|(plug, _)| plug)
+    }
+
     fn port(&mut self, index: usize) -> Option<&mut Port> {
-        self.ports.get_mut(index)?.as_mut().map(|(port, _)| port)
+        self.plug(index).map(|plug| &mut plug.port)
     }
 }
 
@@ -80,8 +84,13 @@ impl Shard {
         let ring = &mut self.engine.ring;
         let channel = fabric.channel()?;
         let events = watch(ring, channel.as_fd(), EVENTS)?;
-        let open = |device| Port::open(device, ring.arena(), self.number);
-        let ports: Vec<Port> = fabric.devices.iter().map(open).collect::<Result<_, _>>()?;
+        let receives = rdma::receives(&self.core.options);
+        let shared = receives.shared(ring.arena(), fabric.devices.len());
+        let open = |device| {
+            let port = Port::open(device, ring.arena(), shared, self.number)?;
+            Ok(Plug::new(port, receives))
+        };
+        let ports: Vec<Plug> = fabric.devices.iter().map(open).collect::<Result<_, Error>>()?;
         let rdma = Rdma::new(ring, ports)?;
         let (fabric, channel) = (Some(fabric), Some((channel, events)));
         self.rdma = Some(Box::new(Rdma { fabric, channel, ..rdma }));

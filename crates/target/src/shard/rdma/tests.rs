@@ -22,7 +22,7 @@ use crate::conn::{Conn, Wire};
 use crate::core::Core;
 use crate::mail::Mailbox;
 use crate::rdma::fake::{self, Work};
-use crate::rdma::{self, Endpoint, Link, Port};
+use crate::rdma::{self, Endpoint, Link, Plug, Port};
 
 const TARGET: &str = "iqn.2026-11.local.lunet:test";
 const READ: u8 = 0xc0;
@@ -55,6 +55,17 @@ fn layout(folder: Option<&tempfile::TempDir>) -> Layout {
 
 impl Bench {
     fn new(depth: usize, layout: Layout) -> Self {
+        Self::over(fake::device(depth), layout)
+    }
+
+    /// A device whose connections share their receives.
+    fn sharing(depth: usize, layout: Layout) -> Self {
+        let (device, wire) = fake::device(depth);
+        wire.with(|state| state.shared = Some(Vec::new()));
+        Self::over((device, wire), layout)
+    }
+
+    fn over((device, wire): (fake::Adapter, fake::Wire), layout: Layout) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
         let portals = vec![Portal { address, tag: 1, transports: Transports::Both }];
         let config = Config {
@@ -73,8 +84,8 @@ impl Bench {
         let core = Arc::new(Core::new(config, portals, 1).expect("no reservations"));
         let (mailbox, mail) = Mailbox::new(ring.waker());
         core.set_mailboxes(vec![mailbox]);
-        let (device, wire) = fake::device(depth);
-        let rdma = Rdma::new(&mut ring, vec![Port::Fake(device)]).expect("a port");
+        let plug = Plug::new(Port::Fake(device), rdma::receives(&core.options));
+        let rdma = Rdma::new(&mut ring, vec![plug]).expect("a port");
         let mut shard = Shard::new(0, core, ring, mail).expect("a shard");
         shard.rdma = Some(Box::new(rdma));
         let free = shard.engine.ring.arena().free_bytes();

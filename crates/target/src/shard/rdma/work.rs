@@ -7,8 +7,12 @@ use lunet_ring::Buf;
 use lunet_verbs::{CmEventKind, Operation};
 
 use super::super::Shard;
-use crate::conn::{Phase, Wire};
+use crate::conn::{Conn, Phase, Wire};
 use crate::rdma::{CONNECTION, Done, Port, fault, token};
+
+/// An initiator is disconnected that sends more than so many times what it may send without an answer,
+/// or lets so many answers wait. Once might be a matter of opinion, twice is none.
+const OVERDRAFT: usize = 2;
 
 impl Shard {
     /// What has happened to this shard's connections.
@@ -68,8 +72,8 @@ impl Shard {
         if !std::mem::replace(&mut link.told, true) {
             tracing::info!("iSER: disconnected {} at {}: closed here", conn.peer, conn.local);
         }
-        if let Some(port) = self.rdma.as_mut().and_then(|rdma| rdma.port(link.port)) {
-            port.close(link.endpoint);
+        if let Some(plug) = self.rdma.as_mut().and_then(|rdma| rdma.plug(link.port)) {
+            plug.close(link.endpoint);
         }
         conn.sending = 0;
         conn.out = Default::default();
@@ -156,13 +160,21 @@ impl Shard {
             return;
         }
         conn.drive(&self.engine, |proto, cx| proto.rx_send(&buf[..bytes.min(buf.len())], cx));
-        let Wire::Rdma(link) = &conn.wire else { return };
+        let Wire::Rdma(link) = &mut conn.wire else { return };
         let (index, endpoint) = (link.port, link.endpoint);
-        if let Some(port) = self.rdma.as_mut().and_then(|rdma| rdma.port(index)) {
-            // A queue pair that refuses has failed, and says so.
-            let _ = port.queue_receive(endpoint, buf, token(slot, 0));
+        if let Some(plug) = self.rdma.as_mut().and_then(|rdma| rdma.plug(index)) {
+            plug.give_back(endpoint, buf, token(slot, 0));
+        }
+        link.taken += 1;
+        let (taken, may) = (link.taken, OVERDRAFT * conn.proto.receives());
+        if taken > may {
+            return self.rdma_ended(slot, RdmaFault::Flood, RdmaFault::Flood);
         }
         self.handle_events(slot);
+        let waiting = |conn: &Conn| conn.out.sends() > may;
+        if self.conns.get(slot as usize).is_some_and(waiting) {
+            self.rdma_ended(slot, RdmaFault::NoReceive, "the initiator takes no answers");
+        }
     }
 
     /// Queues what a connection has to send and to read.
@@ -172,9 +184,12 @@ impl Shard {
         if conn.phase == Phase::Closed {
             return;
         }
-        let Some((port, _)) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else {
+        // What was taken is answered from here on, as far as it can be.
+        link.taken = 0;
+        let Some((plug, _)) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else {
             return;
         };
+        let port = &mut plug.port;
         let mut well = true;
         while well && link.takes_reads() && port.room(link.endpoint) > 0 {
             let Some(read) = conn.proto.take_rdma_read() else { break };
@@ -194,7 +209,9 @@ impl Shard {
         let Some(rdma) = &mut self.rdma else { return false };
         let mut refused = Vec::new();
         for (index, port) in rdma.ports.iter_mut().enumerate() {
-            if port.as_mut().is_some_and(|(port, _)| port.flush()) {
+            let Some((plug, _)) = port else { continue };
+            plug.top_up(self.engine.ring.arena());
+            if plug.port.flush() {
                 refused.push(index);
             }
         }

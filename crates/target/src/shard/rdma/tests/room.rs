@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use lunet_iscsi::pdu::NopOut;
+
 use super::*;
 use crate::rdma::Entry;
 
@@ -43,4 +45,93 @@ fn a_request_that_is_lost_on_its_way_is_not_counted_any_more() {
     assert_eq!(counted(), (all.len() + 1, all.len() + 1));
     drop(all);
     assert_eq!(counted(), (1, 1));
+}
+
+/// Receives that connections share.
+fn shared(bench: &Bench) -> usize {
+    bench.wire.with(|state| state.shared.as_ref().map_or(0, Vec::len))
+}
+
+/// An immediate NOP-Out that wants an answer.
+fn ping(bench: &mut Bench, endpoint: u32) {
+    let nop = NopOut { opcode: 0x40, flags: 0x80, itt: pdu::U32::new(7), ..NopOut::default() };
+    bench.send(endpoint, Header::default(), &nop, &[]);
+}
+
+#[test]
+fn connections_share_their_receives_and_give_them_back() {
+    let mut bench = Bench::sharing(64, layout(None));
+    let each = 16 + 32;
+    for (endpoint, expected) in [(1, each), (2, 2 * each), (3, fake::SHARED as usize)] {
+        bench.connect(endpoint);
+        assert_eq!(shared(&bench), expected, "as many as may come, or as fit");
+    }
+    (1..=3).for_each(|endpoint| bench.log_in(endpoint));
+    for endpoint in 1..=3 {
+        let data = pattern(512);
+        bench.command(endpoint, 1, (WRITE, &cdb(0x2a, 1), 512), opens(Some(7), None), &data);
+        assert_eq!(bench.status(endpoint, 1).0, 0);
+    }
+    assert_eq!(shared(&bench), fake::SHARED as usize, "all are posted again");
+    bench.log_out(3, 2);
+    for number in 2..8 {
+        bench.command(1, number, (0, &[0x00], 0), Header::default(), &[]);
+        assert_eq!(bench.status(1, number).0, 0);
+    }
+    assert_eq!(shared(&bench), 2 * each, "those of the third are not");
+    bench.log_out(1, 8);
+    bench.log_out(2, 2);
+    assert_eq!(shared(&bench), 0);
+    bench.assert_all_is_given_back();
+}
+
+#[test]
+fn receives_of_connections_that_broke_are_replaced() {
+    let mut bench = Bench::sharing(64, layout(None));
+    for endpoint in 1..=3 {
+        bench.connect(endpoint);
+    }
+    (1..=3).for_each(|endpoint| bench.log_in(endpoint));
+    // Messages whose connection has ended when they are looked at.
+    (0..20).for_each(|_| ping(&mut bench, 3));
+    let lost = bench.shard.conns.iter().find(|(_, conn)| conn.peer.port() == 40_003);
+    let slot = lost.expect("it is there").0 as u32;
+    bench.shard.disconnect(slot);
+    bench.turn();
+    assert_eq!(shared(&bench), 2 * (16 + 32));
+}
+
+#[test]
+fn who_sends_more_than_the_window_allows_is_disconnected_alone() {
+    let mut bench = Bench::sharing(64, layout(None));
+    for endpoint in 1..=3 {
+        bench.connect(endpoint);
+    }
+    (1..=3).for_each(|endpoint| bench.log_in(endpoint));
+    // As much as is allowed twice: then one more.
+    (0..96).for_each(|_| ping(&mut bench, 1));
+    bench.turn();
+    (0..96).for_each(|_| drop(bench.answer(1)));
+    (0..97).for_each(|_| ping(&mut bench, 2));
+    bench.until_closed(2);
+    assert_eq!((bench.shard.conns.len(), shared(&bench)), (2, fake::SHARED as usize));
+    bench.command(1, 1, (READ, &cdb(0x28, 1), 512), opens(None, Some(4)), &[]);
+    assert!(matches!(bench.next(1, &[], Status::Success), Work::Write(..)));
+    assert_eq!(bench.status(1, 1).0, 0);
+}
+
+#[test]
+fn who_takes_no_answers_is_disconnected() {
+    let mut bench = Bench::new(8, layout(None));
+    bench.connect(1);
+    bench.log_in(1);
+    // The device has eight of them; the others wait.
+    for _ in 0..104 {
+        ping(&mut bench, 1);
+        bench.turn();
+    }
+    assert!(bench.wire.with(|state| state.closed.is_empty()), "that many may wait");
+    ping(&mut bench, 1);
+    bench.until_closed(1);
+    bench.assert_all_is_given_back();
 }
