@@ -9,8 +9,9 @@ use std::slice;
 use std::sync::Arc;
 
 use crate::ffi::{
-    EVENT_DEVICE_FATAL, EVENT_GID_CHANGE, EVENT_PORT_ACTIVE, EVENT_PORT_ERR, EVENT_QP_FATAL,
-    IbvAsyncEvent, IbvContext, IbvDeviceAttr, IbvPortAttr, PORT_ACTIVE,
+    DEVICE_MEM_MGT_EXTENSIONS, EVENT_DEVICE_FATAL, EVENT_GID_CHANGE, EVENT_PORT_ACTIVE,
+    EVENT_PORT_ERR, EVENT_QP_FATAL, IbvAsyncEvent, IbvContext, IbvDeviceAttr, IbvPortAttr,
+    PORT_ACTIVE,
 };
 use crate::{Error, Library};
 
@@ -49,6 +50,8 @@ pub struct Limits {
     pub shared_receives: u32,
     /// The largest registration in bytes.
     pub registration: u64,
+    /// A message may take back a key of the peer (Send with Invalidate).
+    pub invalidates: bool,
     /// Ports.
     pub ports: u8,
 }
@@ -247,6 +250,7 @@ fn limits(attr: &IbvDeviceAttr) -> Limits {
         reads_served: small(attr.max_qp_rd_atom),
         shared_receives: if attr.max_srq > 0 { count(attr.max_srq_wr) } else { 0 },
         registration: attr.max_mr_size,
+        invalidates: attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0,
         ports: attr.phys_port_cnt,
     }
 }
@@ -272,6 +276,16 @@ mod tests {
     fn an_mtu_is_told_in_bytes() {
         assert_eq!([1, 2, 3, 4, 5].map(|c| Mtu(c).bytes()), [256, 512, 1024, 2048, 4096]);
         assert_eq!([0, 6, u32::MAX].map(|c| Mtu(c).bytes()), [0; 3]);
+    }
+
+    #[test]
+    fn a_device_says_whether_it_takes_keys_back() {
+        // SAFETY: all zeroes are a valid structure of numbers.
+        let mut attr: IbvDeviceAttr = unsafe { std::mem::zeroed() };
+        attr.device_cap_flags = !(1 << 21);
+        assert!(!limits(&attr).invalidates);
+        attr.device_cap_flags = 1 << 21;
+        assert!(limits(&attr).invalidates);
     }
 
     #[test]

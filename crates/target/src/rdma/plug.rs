@@ -13,9 +13,9 @@
 //! - If it does run dry, the fabric has senders try again after 0.64 ms, without end. Nothing is lost.
 
 use lunet_ring::{Arena, Buf};
-use lunet_verbs::HEAD_MAX;
+use lunet_verbs::{CmId, HEAD_MAX};
 
-use super::port::{Endpoint, Port};
+use super::port::{Endpoint, NotOpened, Port};
 use super::{COMPLETIONS, SENDS};
 
 /// Arena memory that the heads of a connection's Sends take, in bytes.
@@ -66,6 +66,14 @@ impl Plug {
         let connections = self.connections + more;
         let receives = self.wanted(connections) as usize * Arena::cost(self.receives.len);
         receives + connections as usize * HEADS
+    }
+
+    /// Makes the queue pair of a connection.
+    ///
+    /// # Errors
+    /// [`NotOpened`], with the connection.
+    pub fn open(&mut self, id: CmId) -> Result<Endpoint, Box<NotOpened>> {
+        self.port.open_endpoint(id, self.receives.each)
     }
 
     /// Gives a connection receives, which end with this token. False if there is no memory for them, or

@@ -129,6 +129,15 @@ impl Port {
         }
     }
 
+    /// Responses may take back keys of the initiator (Send with Invalidate).
+    pub fn invalidates(&self) -> bool {
+        match self {
+            Self::Verbs(adapter, _) => adapter.device().limits().invalidates,
+            #[cfg(test)]
+            Self::Fake(_) => true,
+        }
+    }
+
     /// Makes the queue pair of a connection.
     ///
     /// # Errors

@@ -65,6 +65,7 @@ fn attributes_have_their_fields_in_place() {
     offsets!(IbvDeviceAttr {
         max_mr_size = 80,
         max_qp = 108,
+        device_cap_flags = 116,
         max_sge = 120,
         max_cqe = 132,
         max_qp_rd_atom = 144,

@@ -342,6 +342,8 @@ impl IbvAsyncEvent {
     }
 }
 
+/// `IBV_DEVICE_MEM_MGT_EXTENSIONS`: fast registration, Send with Invalidate, local invalidation.
+pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
 pub(crate) const QPT_RC: c_uint = 2;
 pub(crate) const WR_RDMA_WRITE: c_uint = 0;
 pub(crate) const WR_SEND: c_uint = 2;

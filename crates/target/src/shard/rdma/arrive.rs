@@ -81,14 +81,14 @@ impl Shard {
         }
         let serial = self.core.next_serial();
         id.set_token(CONNECTION | serial);
-        let reply = data.reply(true);
-        let proto = rdma::connection(&self.core.options, reply.invalidate, self.engine.now);
-        let opened = self.open_endpoint(id, proto.receives());
-        let (port, endpoint) = opened.map_err(|(why, id)| {
+        let opened = self.open_endpoint(id);
+        let (port, endpoint, invalidates) = opened.map_err(|(why, id)| {
             // It may have gone by itself.
             let _ = id.reject(&[]);
             why
         })?;
+        let reply = data.reply(invalidates);
+        let proto = rdma::connection(&self.core.options, reply.invalidate, self.engine.now);
         let link = Link::new(port, endpoint, reads);
         let conn = Conn::new(serial, (peer, local, portal), Wire::Rdma(Box::new(link)), proto);
         let slot = self.join(conn)?;
@@ -107,12 +107,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Makes the queue pair of a connection. An error comes with the connection.
-    fn open_endpoint(
-        &mut self,
-        mut id: CmId,
-        receives: usize,
-    ) -> Result<(usize, Endpoint), (String, CmId)> {
+    /// Makes the queue pair of a connection, and tells its port, its name there, and whether its Sends may
+    /// take back keys. An error comes with the connection.
+    fn open_endpoint(&mut self, mut id: CmId) -> Result<(usize, Endpoint, bool), (String, CmId)> {
         let Some(rdma) = &mut self.rdma else { return Err((GONE.into(), id)) };
         let Some((channel, _)) = &rdma.channel else { return Err((GONE.into(), id)) };
         if let Err(error) = id.migrate(channel) {
@@ -121,11 +118,11 @@ impl Shard {
         let mut ports = rdma.ports.iter_mut().enumerate();
         let own = ports.find_map(|(index, port)| {
             let (plug, _) = port.as_mut().filter(|(plug, _)| plug.port.is_of(&id))?;
-            Some((index, &mut plug.port))
+            Some((index, plug))
         });
-        let Some((index, port)) = own else { return Err((GONE.into(), id)) };
-        match port.open_endpoint(id, receives as u32) {
-            Ok(endpoint) => Ok((index, endpoint)),
+        let Some((index, plug)) = own else { return Err((GONE.into(), id)) };
+        match plug.open(id) {
+            Ok(endpoint) => Ok((index, endpoint, plug.port.invalidates())),
             Err(not) => Err((not.why.to_string(), not.id)),
         }
     }
