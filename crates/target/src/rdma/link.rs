@@ -35,6 +35,8 @@ pub struct Link {
     pub endpoint: Endpoint,
     /// Where it goes along.
     pub facts: Facts,
+    /// The log has a line for each of its steps. Of strangers it has so many lines and no more.
+    pub logged: bool,
     /// The log has its end.
     pub told: bool,
     /// Sends taken in this turn. They have no answer before its end, so it is those that the initiator has
@@ -78,6 +80,7 @@ impl Link {
             port,
             endpoint,
             facts: Facts::default(),
+            logged: true,
             told: false,
             taken: 0,
             reads,

@@ -73,6 +73,8 @@ pub struct Request {
     pub portal: usize,
     /// RDMA Reads that the initiator serves at a time, and those that it wants to have served.
     pub reads: (u8, u8),
+    /// The log has a line for each of its steps.
+    pub logged: bool,
     /// What it says of itself.
     pub data: ConnectData,
 }

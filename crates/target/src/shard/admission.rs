@@ -85,6 +85,7 @@ impl Shard {
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.login_ends(conn.peer.ip());
+        self.log_session(slot);
         self.tell_of_tcp(slot);
     }
 

@@ -36,7 +36,9 @@ impl Shard {
                     };
                     let portal = token as usize;
                     let reads = (reads, reads_served);
-                    self.rdma_request(Request { id, peer, local, entry, portal, reads, data });
+                    let logged = self.may_log();
+                    let request = Request { id, peer, local, entry, portal, reads, logged, data };
+                    self.rdma_request(request);
                 }
                 CmEventKind::DeviceRemoval => {
                     listening.end(token);
@@ -49,10 +51,21 @@ impl Shard {
         }
     }
 
+    /// True if the steps of a connection may be logged: strangers cannot fill the log.
+    pub(super) fn may_log(&self) -> bool {
+        let kept_back = self.core.throttle.logs(self.engine.now);
+        if let Some(count @ 1..) = kept_back {
+            tracing::info!("iSER: {count} connections and failed logins were not logged");
+        }
+        kept_back.is_some()
+    }
+
     /// A connect request: it goes to the shard with the fewest connections.
     fn rdma_request(&mut self, request: Request) {
-        let Request { peer, local, .. } = request;
-        tracing::info!("iSER: connect request from {peer} to {local}");
+        let Request { peer, local, logged, .. } = request;
+        if logged {
+            tracing::info!("iSER: connect request from {peer} to {local}");
+        }
         let shard = request.entry.shard();
         if shard == self.number {
             return self.adopt_request(request);
@@ -64,16 +77,18 @@ impl Shard {
 
     /// Takes a connection in.
     pub(in crate::shard) fn adopt_request(&mut self, request: Request) {
-        let Request { peer, local, .. } = request;
+        let Request { peer, local, logged, .. } = request;
         if let Err(why) = self.accept(request) {
-            tracing::warn!("iSER: refused {peer} at {local}: {why}");
+            if logged {
+                tracing::warn!("iSER: refused {peer} at {local}: {why}");
+            }
             self.engine.protocol.turned_away += 1;
         }
     }
 
     fn accept(&mut self, request: Request) -> Result<(), String> {
-        let Request { id, peer, local, entry, portal, reads: (reads, reads_served), data } =
-            request;
+        let Request { id, peer, local, entry, portal, reads, logged, data } = request;
+        let (reads, reads_served) = reads;
         if self.stopping.is_some() {
             // It may have gone by itself.
             let _ = id.reject(&[]);
@@ -89,7 +104,8 @@ impl Shard {
         })?;
         let reply = data.reply(invalidates);
         let proto = rdma::connection(&self.core.options, reply.invalidate, self.engine.now);
-        let link = Link::new(port, endpoint, reads);
+        let mut link = Link::new(port, endpoint, reads);
+        link.logged = logged;
         let conn = Conn::new(serial, (peer, local, portal), Wire::Rdma(Box::new(link)), proto);
         let slot = self.join(conn)?;
         let private = reply.to_bytes();
@@ -103,7 +119,9 @@ impl Shard {
             return Err(error.to_string());
         }
         entry.keep();
-        tracing::info!("iSER: accepted {peer} at {local}");
+        if logged {
+            tracing::info!("iSER: accepted {peer} at {local}");
+        }
         Ok(())
     }
 
@@ -166,6 +184,23 @@ impl Shard {
             link.facts.gid = fabric.gid(device, path.port, path.gid_index);
             link.facts.path_mtu = path.mtu.bytes();
         }
+        if link.logged {
+            self.log_established(slot);
+        }
+    }
+
+    /// A session has logged in: the log has its way, and its end, whoever else connects.
+    pub(in crate::shard) fn log_session(&mut self, slot: u32) {
+        let Wire::Rdma(link) = &mut self.conns[slot as usize].wire else { return };
+        // Without facts, it is yet to be told that the connection stands.
+        if !std::mem::replace(&mut link.logged, true) && !link.facts.device.is_empty() {
+            self.log_established(slot);
+        }
+    }
+
+    fn log_established(&self, slot: u32) {
+        let conn = &self.conns[slot as usize];
+        let Wire::Rdma(link) = &conn.wire else { return };
         let (peer, local, facts) = (conn.peer, conn.local, &link.facts);
         tracing::info!(
             "iSER: established {peer} at {local} (device {}, GID {}, path MTU {} bytes, queue depth {})",

@@ -1,6 +1,7 @@
 //! A shard serves connections over RDMA, with a device in memory and an initiator of raw PDUs.
 
 mod broken;
+mod log;
 mod room;
 
 use std::net::SocketAddr;

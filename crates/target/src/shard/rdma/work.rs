@@ -53,7 +53,7 @@ impl Shard {
         if conn.phase == Phase::Closed {
             return;
         }
-        if !std::mem::replace(&mut link.told, true) {
+        if !std::mem::replace(&mut link.told, true) && link.logged {
             tracing::info!("iSER: disconnected {} at {}: {why}", conn.peer, conn.local);
         }
         let serial = conn.serial;
@@ -69,7 +69,7 @@ impl Shard {
     pub(in crate::shard) fn close_link(&mut self, slot: u32) {
         let conn = &mut self.conns[slot as usize];
         let Wire::Rdma(link) = &mut conn.wire else { return };
-        if !std::mem::replace(&mut link.told, true) {
+        if !std::mem::replace(&mut link.told, true) && link.logged {
             tracing::info!("iSER: disconnected {} at {}: closed here", conn.peer, conn.local);
         }
         if let Some(plug) = self.rdma.as_mut().and_then(|rdma| rdma.plug(link.port)) {
