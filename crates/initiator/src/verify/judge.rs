@@ -98,7 +98,8 @@ impl Ledger {
         let expected = self.expected(lba);
         let (found, lasting) = match (before, now) {
             (_, Sight::Wrong(found)) => (found, true),
-            (Some(Sight::Wrong(found)), _) => (found, false),
+            (Some(Sight::Wrong(found)), Sight::Right) => (found, false),
+            // Another read that was under way has told of it, or of a write that failed, in between.
             _ => return None,
         };
         let fault = match found {

@@ -101,6 +101,21 @@ fn a_lost_write_is_told_once() {
 }
 
 #[test]
+fn a_lost_write_that_two_reads_find_at_once_is_told_once() {
+    let mut bench = Bench::new();
+    bench.good(0, 8);
+    bench.write(0, 8, |_, _| {});
+    let bytes = bench.disk[..4096].to_vec();
+    let look = |bench: &Bench| bench.ledger.look(0, &bytes);
+    let (one, other) = (look(&bench), look(&bench));
+    for (first, told) in [(one, 8), (other, 8)] {
+        let second = look(&bench);
+        bench.ledger.judge(&first, Some(&second), Duration::ZERO);
+        assert_eq!(bench.ledger.outcome.faults, [told, 0, 0, 0, 0]);
+    }
+}
+
+#[test]
 fn a_torn_write_is_told_from_a_lost_one() {
     let mut bench = Bench::new();
     bench.good(0, 64);
