@@ -118,6 +118,15 @@ test_a_session_on_tcp_says_why_it_is_not_on_iser() {
     within 20 logged "iSER: not used by $ADDRESS:[0-9]* at $ADDRESS:3260: this address is served over iSER too"
     ask stats >/run/stats
     grep -q "$ADDRESS:3260 serves TCP and iSER (device rxe0)" /run/stats
+    # And so the doctor sees it.
+    "$LUNET" tune facts --json >/run/facts
+    python3 -c 'if True:
+        import json
+        facts = json.load(open("/run/facts"))
+        portal = facts["lunets"][0]["portals"][0]
+        session = facts["targets"][0]["sessions"][0]
+        assert (portal["iser"], portal["devices"]) == (True, ["rxe0"]), portal
+        assert (session["transport"], session["iser_offered"]) == ("tcp", True), session'
     logout
     rdma_login >/dev/null
     ask sessions >/run/sessions

@@ -5,7 +5,7 @@
 mod captured;
 
 use lunet_host::facts::{Facts, facts, page};
-use lunet_host::source::{Recorder, Tree};
+use lunet_host::source::{Command, Recorder, Tree};
 
 use self::captured::{hold, machines, tree};
 
@@ -49,5 +49,19 @@ fn nothing_in_a_tree_is_there_in_vain() {
             .filter(|name| *name != "$ date +%s")
             .collect();
         assert!(unasked.is_empty(), "{machine}: {unasked:#?}");
+    }
+}
+
+#[test]
+fn every_command_of_a_tree_is_one_that_the_live_machine_runs() {
+    // Trees answer whatever is asked; a live machine runs no command that is not known to only look.
+    for machine in machines() {
+        let tree = tree(&machine);
+        for line in tree.entries().filter_map(|name| name.strip_prefix("$ ").map(str::to_owned)) {
+            let mut words = line.split(' ');
+            let program = words.next().unwrap();
+            let command = Command::new(program, &words.collect::<Vec<_>>());
+            assert!(command.only_looks(), "{machine}: {line}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::probe::Probe;
 /// The files that come with lunet, one for each layer.
 const FILES: &[(&str, &str)] = &[
     ("rdma.toml", include_str!("../../checks/rdma.toml")),
+    ("iser.toml", include_str!("../../checks/iser.toml")),
     ("nic.toml", include_str!("../../checks/nic.toml")),
     ("drives.toml", include_str!("../../checks/drives.toml")),
     ("zfs.toml", include_str!("../../checks/zfs.toml")),

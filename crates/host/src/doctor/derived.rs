@@ -7,18 +7,21 @@
 //! | `portals` | portal of a target | `target`, `portal`, `nic`, `rdma`, `listening` |
 //! | `luns` | LUN of a target | `target`, `lun`, `zvol`, `pool` |
 //! | `target_sessions` | session of a target | `target`, `session`, `rdma`, `why_tcp` |
+//! | `lunet_portals` | portal of a running lunet | `lunet`, `portal`, `name`, `rdma`, `carried`, `loopback` |
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
 //! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
 //! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
 //!
 //! `rdma_used` is whether a portal, session or path uses RDMA.
 
+mod iser;
+
 use serde::Serialize;
 
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
-    Drive, Facts, IscsiDisk, IscsiSession, Lun, Nic, Pool, Portal, Rdma, Target, TargetSession,
-    Vdev, Zvol,
+    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Nic, Pool, Portal, Rdma,
+    Target, TargetSession, Vdev, Zvol,
 };
 
 #[derive(Serialize)]
@@ -104,6 +107,7 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "portals", &portals(facts));
     put(scope, "luns", &luns(facts));
     put(scope, "target_sessions", &target_sessions(facts));
+    put(scope, "lunet_portals", &iser::lunet_portals(facts));
     put(scope, "disks", &disks(facts));
     let nics = storage_nics(facts);
     let ports: Vec<RdmaOf<'_>> = facts
@@ -161,12 +165,19 @@ pub(super) fn names(names: Shape) -> Shape {
         ("drive", Shape::of::<Drive>()),
     ];
     let rdma = vec![("rdma", Shape::of::<Rdma>()), ("nic", Shape::of::<Nic>())];
+    let own = [
+        ("lunet", Shape::of::<Lunet>()),
+        ("portal", Shape::of::<LunetPortal>()),
+        ("rdma", Shape::of::<Rdma>()),
+    ];
+    let own = own.into_iter().chain(iser::PLAIN.map(|name| (name, plain()))).collect();
     names
         .with("vdevs", fields(vdev))
         .with("volumes", fields(volume))
         .with("portals", fields(portal))
         .with("luns", fields(lun))
         .with("target_sessions", fields(session))
+        .with("lunet_portals", fields(own))
         .with("disks", fields(disk))
         .with("storage_rdma", fields(rdma))
         .with("storage_nics", list(Shape::of::<Nic>()))
@@ -296,18 +307,20 @@ fn target_sessions(facts: &Facts) -> Vec<SessionOf<'_>> {
         let near = session.address.as_deref().and_then(|from| nic_towards(facts, from));
         let by_portal = || target.portals.iter().find_map(|p| nic_with(facts, &p.address));
         let rdma = near.or_else(by_portal).and_then(|nic| rdma_of(facts, nic));
-        SessionOf { target, session, rdma, why_tcp: why_tcp(facts, target) }
+        SessionOf { target, session, rdma, why_tcp: why_tcp(facts, target, session) }
     })
     .collect()
 }
 
 /// Why a session may be on TCP although the NIC could do RDMA.
-fn why_tcp(facts: &Facts, target: &Target) -> &'static str {
+fn why_tcp(facts: &Facts, target: &Target, session: &TargetSession) -> &'static str {
     let loaded = |name: &str| facts.modules.iter().any(|module| module == name);
     let (module, missing) = match target.kind.as_str() {
         "scst" => ("isert_scst", "the module isert_scst is not loaded"),
         "lio" => ("ib_isert", "the module ib_isert is not loaded"),
         "nvmet" => ("nvmet_rdma", "the module nvmet-rdma is not loaded"),
+        "lunet" if session.iser_offered == Some(true) => return "the initiator chose TCP",
+        "lunet" => return "lunet does not serve iSER there",
         _ => return "this target does not speak RDMA",
     };
     let rdma = |transport: Option<&str>| matches!(transport, Some("iser" | "rdma"));

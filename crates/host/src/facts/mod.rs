@@ -10,6 +10,7 @@ mod cpu;
 pub(crate) mod dmesg;
 mod drive;
 mod initiator;
+mod lunet;
 mod memory;
 mod network;
 mod nic;
@@ -38,6 +39,7 @@ pub use drive::{Drive, LbaFormat, PowerState};
 pub use initiator::{
     Initiators, IscsiDisk, IscsiSession, Multipath, MultipathMap, NvmeHost, NvmePath, OpenIscsi,
 };
+pub use lunet::{Lunet, LunetPortal};
 pub use memory::{Dimm, Memory};
 pub use network::{Listener, TcpConnection};
 pub use nic::{Coalesce, Ecn, Irqs, Nic, Pfc};
@@ -78,6 +80,8 @@ pub struct Facts {
     pub zfs: Option<Zfs>,
     /// What this machine serves: one entry for each iSCSI target or NVMe subsystem.
     pub targets: Vec<Target>,
+    /// The lunet servers of this machine.
+    pub lunets: Vec<Lunet>,
     /// Which targets this machine uses.
     pub initiators: Initiators,
     /// Kernel settings: `sysctls["net.core.rmem_max"]`. Several numbers are a list.
@@ -102,6 +106,7 @@ pub struct Facts {
 pub fn facts(source: &dyn Source) -> Facts {
     let source: &dyn Source = &Masked(source);
     let listeners = network::listeners(source);
+    let lunets = lunet::read(source);
     let mut facts = Facts {
         platform: platform::read(source),
         cmdline: platform::cmdline(source),
@@ -112,7 +117,8 @@ pub fn facts(source: &dyn Source) -> Facts {
         rdma: rdma::read(source),
         drives: drive::read(source),
         zfs: zfs::read(source),
-        targets: target::read(source, &listeners),
+        targets: target::read(source, &listeners, &lunets),
+        lunets,
         initiators: initiator::read(source),
         sysctls: sysctl::read(source),
         modules: source.names("/sys/module"),

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Listener, Nic, Value};
+use super::{Listener, Lunet, Nic, Value};
 use crate::source::Source;
 
 /// An iSCSI target or an NVMe subsystem of this machine.
@@ -74,6 +74,8 @@ pub struct TargetSession {
     pub address: Option<String>,
     /// `tcp`, `iser` or `rdma`; `null` where it cannot be seen.
     pub transport: Option<String>,
+    /// On TCP: whether this end would have taken it over iSER (only lunet tells).
+    pub iser_offered: Option<bool>,
     /// Connections in it.
     pub connections: Option<i64>,
     /// Commands that it is allowed to have waiting.
@@ -121,12 +123,12 @@ pub struct Lun {
 }
 
 /// Reads about all targets.
-pub(super) fn read(source: &dyn Source, listeners: &[Listener]) -> Vec<Target> {
+pub(super) fn read(source: &dyn Source, listeners: &[Listener], lunets: &[Lunet]) -> Vec<Target> {
     let mut all = scst::read(source, listeners);
     all.extend(lio::read(source));
     all.extend(nvmet::read(source));
     all.extend(tgt::read(source, listeners));
-    all.extend(lunet::read(source));
+    all.extend(lunet::read(source, lunets));
     all
 }
 

@@ -48,6 +48,7 @@ const LOOKS: &[&[&str]] = &[
     &["midclt", "call", "tunable.query"],
     &["lunet", "config", "show"],
     &["lunet", "sessions", "--json"],
+    &["lunet", "stats", "--json"],
     &["lunet", "target", "list", "--json"],
     &["lunet", "volume", "list", "--json"],
     &["mlnx_qos", "-i", "*"],

@@ -1,80 +1,51 @@
-//! lunet itself: each running one is asked over its control socket.
+//! What lunet serves, by its own words.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
 use super::{Lun, Portal, Target, TargetSession, portal};
-use crate::facts::Value;
+use crate::facts::{Lunet, LunetPortal, Value};
 use crate::source::Source;
 
 /// Without `[iscsi] queue-depth`.
 const QUEUE_DEPTH: i64 = 128;
 
-/// Reads the targets of every lunet that runs here.
-pub(super) fn read(source: &dyn Source) -> Vec<Target> {
-    processes(source).iter().flat_map(|process| ask(source, process)).collect()
+/// Asks every lunet that runs here for its targets.
+pub(super) fn read(source: &dyn Source, lunets: &[Lunet]) -> Vec<Target> {
+    lunets.iter().flat_map(|lunet| ask(source, lunet)).collect()
 }
 
-/// A running lunet.
-struct Process {
-    socket: String,
-    portals: Vec<Portal>,
-}
-
-/// The processes with `lunet serve` as their command line, and where they listen.
-fn processes(source: &dyn Source) -> Vec<Process> {
-    let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
-    let mut all: BTreeMap<&str, Vec<Portal>> = BTreeMap::new();
-    for line in text.lines() {
-        let Some((_, rest)) = line.split_once("(\"lunet\",pid=") else { continue };
-        let pid = rest.split(',').next().unwrap_or_default();
-        let address = line.split_whitespace().nth(3).unwrap_or_default();
-        all.entry(pid).or_default().push(portal(address, "tcp"));
-    }
-    all.into_iter().filter_map(|(pid, portals)| process(source, pid, portals)).collect()
-}
-
-fn process(source: &dyn Source, pid: &str, portals: Vec<Portal>) -> Option<Process> {
-    let line = source.read(&format!("/proc/{pid}/cmdline"))?;
-    let words: Vec<&str> = line.lines().collect();
-    if !words.contains(&"serve") {
-        return None;
-    }
-    let option = |name: &str| {
-        let at = words.iter().position(|word| word.strip_prefix("--") == Some(name));
-        let next = at.and_then(|at| words.get(at + 1).copied());
-        let joined = format!("--{name}=");
-        next.or_else(|| words.iter().find_map(|word| word.strip_prefix(joined.as_str())))
+/// Each portal as often as there are transports.
+fn portals(lunet: &Lunet) -> Vec<Portal> {
+    let one = |portal: &LunetPortal, transport: &str| Portal {
+        address: portal.address.clone(),
+        port: portal.port,
+        transport: Some(transport.to_owned()),
+        public: None,
     };
-    let directory = source.link(&format!("/proc/{pid}/cwd")).unwrap_or_default();
-    let whole = |path: &str| match path.starts_with('/') {
-        true => path.to_owned(),
-        false => format!("{directory}/{}", path.trim_start_matches("./")),
+    let both = |portal: &LunetPortal| {
+        let tcp = (portal.tcp == Some(true)).then(|| one(portal, "tcp"));
+        let iser = (portal.iser == Some(true)).then(|| one(portal, "iser"));
+        tcp.into_iter().chain(iser)
     };
-    let data = option("data").unwrap_or("lunet-data");
-    let socket = match option("socket") {
-        Some(path) => whole(path),
-        None => format!("{}/lunet.sock", whole(data)),
-    };
-    Some(Process { socket, portals })
+    lunet.portals.iter().flat_map(both).collect()
 }
 
 /// What a running lunet serves to whom.
-fn ask(source: &dyn Source, process: &Process) -> Vec<Target> {
+fn ask(source: &dyn Source, lunet: &Lunet) -> Vec<Target> {
     let json = |verb: &[&str]| -> Json {
-        let args = [verb, &["--json", "--socket", &process.socket]].concat();
+        let args = [verb, &["--json", "--socket", &lunet.socket]].concat();
         let text = source.output("lunet", &args).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     };
     let targets = json(&["target", "list"]);
     let volumes = json(&["volume", "list"]);
     let sessions = json(&["sessions"]);
-    let config = source.output("lunet", &["config", "show", "--socket", &process.socket]);
+    let config = source.output("lunet", &["config", "show", "--socket", &lunet.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
-    list(&targets)
-        .map(|told| target(told, &volumes, &sessions, &config, &process.portals))
-        .collect()
+    let portals = portals(lunet);
+    list(&targets).map(|told| target(told, &volumes, &sessions, &config, &portals)).collect()
 }
 
 fn list(json: &Json) -> impl Iterator<Item = &Json> {
@@ -163,6 +134,7 @@ fn session(told: &Json, queue_depth: i64) -> TargetSession {
         initiator: text(&told["initiator"]).unwrap_or_default(),
         address: peer,
         transport: text(&told["transport"]),
+        iser_offered: told["tcp"]["iser_offered"].as_bool(),
         connections: Some(1),
         queue_depth: Some(queue_depth),
         params: keys,
@@ -188,7 +160,7 @@ $ lunet volume list --json --socket /srv/d/lunet.sock
 | [{"name": "v", "backend": "block", "path": "/dev/zvol/tank/v", "block_size": 4096, "read_only": false}]
 $ lunet sessions --json --socket /srv/d/lunet.sock
 | [{"initiator": "iqn.x:b", "target": "iqn.2026-11.local.lunet:a", "peer": "10.0.0.2:5000",
-| "transport": "tcp", "commands_in_flight": 3, "keys": [["MaxBurstLength", "262144"]]}]
+| "transport": "tcp", "tcp": {"iser_offered": true}, "commands_in_flight": 3, "keys": [["MaxBurstLength", "262144"]]}]
 $ lunet config show --socket /srv/d/lunet.sock
 | [iscsi]
 | queue-depth = 256
@@ -201,7 +173,7 @@ $ lunet config show --socket /srv/d/lunet.sock
         .unwrap();
         let mut tree = tree;
         tree.file("/proc/77/cmdline", "lunet\nserve\n--data\n./d\n");
-        let targets = read(&tree);
+        let targets = read(&tree, &crate::facts::lunet::read(&tree));
         let target = &targets[0];
         assert_eq!((target.queue_depth, target.auth.as_deref()), (Some(256), Some("chap")));
         assert_eq!(
@@ -209,6 +181,7 @@ $ lunet config show --socket /srv/d/lunet.sock
             (Some(false), "10.0.0.1")
         );
         assert_eq!(target.sessions[0].address.as_deref(), Some("10.0.0.2"));
+        assert_eq!(target.sessions[0].iser_offered, Some(true));
         assert_eq!(target.sessions[0].params["MaxBurstLength"], Value::Int(262_144));
         assert_eq!(target.luns[0].zvol.as_deref(), Some("tank/v"));
     }

@@ -246,6 +246,7 @@ fn session(
         active_commands: first_int(source, &format!("{at}/active_commands")),
         initiator,
         address,
+        ..TargetSession::default()
     })
 }
 

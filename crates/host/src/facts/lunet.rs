@@ -1,0 +1,218 @@
+//! The lunet servers of this machine: each is asked over its control socket.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use crate::source::Source;
+
+/// A `lunet serve` that runs here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lunet {
+    /// Its process.
+    pub pid: i64,
+    /// Its control socket.
+    pub socket: String,
+    /// The systemd service that it runs as; `null` if somebody started it by hand.
+    pub service: Option<String>,
+    /// How much memory it may lock, in bytes (the soft RLIMIT_MEMLOCK); -1: any amount.
+    pub memlock_bytes: Option<i64>,
+    /// Whether that limit does not hold for it (CAP_IPC_LOCK).
+    pub memlock_exempt: Option<bool>,
+    /// The buffers of all its shards in bytes: each RDMA device locks them once.
+    pub buffer_bytes: Option<i64>,
+    /// Where it listens.
+    pub portals: Vec<LunetPortal>,
+}
+
+/// A portal of a running lunet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LunetPortal {
+    /// Address; `0.0.0.0` and `::` are all of the machine's.
+    pub address: String,
+    /// Port.
+    pub port: Option<i64>,
+    /// Whether it is served over TCP.
+    pub tcp: Option<bool>,
+    /// Whether it is served over iSER; `null` if the server does not tell.
+    pub iser: Option<bool>,
+    /// Whether the configuration names iSER, so that it is missed.
+    pub iser_wanted: Option<bool>,
+    /// The RDMA devices that serve it.
+    pub devices: Vec<String>,
+    /// Why there is no iSER, in a word: `no-device`, `locked-memory`... (docs/cli.md).
+    pub reason: Option<String>,
+    /// The same in lunet's own sentence.
+    pub why: Option<String>,
+}
+
+/// CAP_IPC_LOCK in the mask of a process's capabilities.
+const IPC_LOCK: u64 = 1 << 14;
+
+/// Reads about the processes with `lunet serve` as their command line. One that has no TCP portal is not seen.
+pub(super) fn read(source: &dyn Source) -> Vec<Lunet> {
+    let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
+    let mut all: BTreeMap<i64, Vec<LunetPortal>> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((_, rest)) = line.split_once("(\"lunet\",pid=") else { continue };
+        let Some(pid) = rest.split(',').next().and_then(|pid| pid.parse().ok()) else { continue };
+        let (address, port) = end(line.split_whitespace().nth(3).unwrap_or_default());
+        let portal = LunetPortal { address, port, tcp: Some(true), ..LunetPortal::default() };
+        all.entry(pid).or_default().push(portal);
+    }
+    all.into_iter().filter_map(|(pid, portals)| process(source, pid, portals)).collect()
+}
+
+fn process(source: &dyn Source, pid: i64, portals: Vec<LunetPortal>) -> Option<Lunet> {
+    let socket = socket(source, pid)?;
+    let stats = source.output("lunet", &["stats", "--json", "--socket", &socket]);
+    let stats: Json = stats.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let told: Vec<LunetPortal> = list(&stats["portals"]).map(portal).collect();
+    let loads = list(&stats["loads"]).filter_map(|load| load["buffer_bytes"].as_i64());
+    let buffers: i64 = loads.sum();
+    Some(Lunet {
+        pid,
+        service: service(source, pid),
+        memlock_bytes: memlock(source, pid),
+        memlock_exempt: memlock_exempt(source, pid),
+        buffer_bytes: (buffers > 0).then_some(buffers),
+        // A server of before knows nothing of portals.
+        portals: if told.is_empty() { portals } else { told },
+        socket,
+    })
+}
+
+/// Its control socket, from its command line.
+fn socket(source: &dyn Source, pid: i64) -> Option<String> {
+    let line = source.read(&format!("/proc/{pid}/cmdline"))?;
+    let words: Vec<&str> = line.lines().collect();
+    if !words.contains(&"serve") {
+        return None;
+    }
+    let option = |name: &str| {
+        let at = words.iter().position(|word| word.strip_prefix("--") == Some(name));
+        let next = at.and_then(|at| words.get(at + 1).copied());
+        let joined = format!("--{name}=");
+        next.or_else(|| words.iter().find_map(|word| word.strip_prefix(joined.as_str())))
+    };
+    let directory = source.link(&format!("/proc/{pid}/cwd")).unwrap_or_default();
+    let whole = |path: &str| match path.starts_with('/') {
+        true => path.to_owned(),
+        false => format!("{directory}/{}", path.trim_start_matches("./")),
+    };
+    let data = option("data").unwrap_or("lunet-data");
+    Some(match option("socket") {
+        Some(path) => whole(path),
+        None => format!("{}/lunet.sock", whole(data)),
+    })
+}
+
+/// `0::/system.slice/lunet.service`
+fn service(source: &dyn Source, pid: i64) -> Option<String> {
+    let groups = source.read(&format!("/proc/{pid}/cgroup"))?;
+    let name = groups.lines().find_map(|line| line.rsplit('/').next())?;
+    // A shell of a user's session is in a service too, which is not lunet's.
+    (name.ends_with(".service") && !name.starts_with("user@")).then(|| name.to_owned())
+}
+
+/// `Max locked memory         8388608              8388608              bytes`
+fn memlock(source: &dyn Source, pid: i64) -> Option<i64> {
+    let limits = source.read(&format!("/proc/{pid}/limits"))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(-1),
+        number => number.parse().ok(),
+    }
+}
+
+fn memlock_exempt(source: &dyn Source, pid: i64) -> Option<bool> {
+    let status = source.read(&format!("/proc/{pid}/status"))?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? & IPC_LOCK != 0)
+}
+
+fn portal(told: &Json) -> LunetPortal {
+    let text = |json: &Json| json.as_str().map(str::to_owned);
+    let (address, port) = end(told["address"].as_str().unwrap_or_default());
+    LunetPortal {
+        address,
+        port,
+        tcp: told["tcp"].as_bool(),
+        iser: told["iser"].as_bool(),
+        iser_wanted: told["iser_wanted"].as_bool(),
+        devices: list(&told["devices"]).filter_map(text).collect(),
+        reason: text(&told["reason"]),
+        why: text(&told["why"]),
+    }
+}
+
+/// `10.0.0.1:3260`, `[fd00::1]:3260`
+fn end(text: &str) -> (String, Option<i64>) {
+    let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    (address.trim_matches(['[', ']']).to_owned(), port.parse().ok())
+}
+
+fn list(json: &Json) -> impl Iterator<Item = &Json> {
+    json.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Tree;
+
+    /// A process that listens, with its command line and what else is known of it.
+    fn seen(cmdline: &str, more: &str) -> Vec<Lunet> {
+        let listens =
+            "$ ss -tlnHp\n| LISTEN 0 1024 [fd00::1]:3260 [::]:* users:((\"lunet\",pid=77,fd=11))\n";
+        let mut tree = Tree::parse(&format!("{listens}/proc/77/cwd -> /srv\n{more}")).unwrap();
+        tree.file("/proc/77/cmdline", cmdline);
+        read(&tree)
+    }
+
+    #[test]
+    fn a_running_lunet_tells_of_its_portals_and_its_limit() {
+        let all = seen(
+            "lunet\nserve\n--data\n./d\n",
+            r#"/proc/77/cgroup: 0::/system.slice/lunet.service
+/proc/77/limits:
+| Limit                     Soft Limit           Hard Limit           Units
+| Max locked memory         8388608              unlimited            bytes
+/proc/77/status:
+| Name:	lunet
+| CapEff:	0000000000000400
+$ lunet stats --json --socket /srv/d/lunet.sock
+| {"loads": [{"buffer_bytes": 100}, {"buffer_bytes": 28}],
+| "portals": [{"address": "[fd00::1]:3260", "tag": 1, "tcp": true, "iser": false, "iser_wanted": true,
+| "devices": [], "reason": "no-library", "why": "a sentence"}]}
+"#,
+        );
+        let lunet = &all[0];
+        assert_eq!((lunet.pid, lunet.socket.as_str()), (77, "/srv/d/lunet.sock"));
+        assert_eq!(lunet.service.as_deref(), Some("lunet.service"));
+        assert_eq!((lunet.memlock_bytes, lunet.memlock_exempt), (Some(8 << 20), Some(false)));
+        assert_eq!(lunet.buffer_bytes, Some(128));
+        let portal = &lunet.portals[0];
+        assert_eq!((portal.address.as_str(), portal.port), ("fd00::1", Some(3260)));
+        assert_eq!((portal.iser, portal.iser_wanted), (Some(false), Some(true)));
+        assert_eq!(portal.reason.as_deref(), Some("no-library"));
+    }
+
+    #[test]
+    fn a_lunet_that_does_not_answer_is_known_by_its_port() {
+        let all = seen(
+            "/usr/bin/lunet\nserve\n--socket=/run/l.sock\n",
+            "/proc/77/limits:\n| Max locked memory         unlimited            unlimited            bytes\n\
+             /proc/77/status:\n| CapEff:\t000001ffffffffff\n\
+             /proc/77/cgroup: 0::/user.slice/user-0.slice/session-3.scope\n",
+        );
+        let lunet = &all[0];
+        assert_eq!((lunet.socket.as_str(), lunet.service.as_ref()), ("/run/l.sock", None));
+        assert_eq!((lunet.memlock_bytes, lunet.memlock_exempt), (Some(-1), Some(true)));
+        assert_eq!((lunet.portals[0].tcp, lunet.portals[0].iser), (Some(true), None));
+        assert_eq!(seen("lunet\ntop\n", ""), [], "it serves nothing");
+    }
+}
