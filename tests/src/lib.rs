@@ -14,6 +14,7 @@ pub mod fuse;
 pub mod nbd;
 pub mod process;
 pub mod random;
+pub mod rdma;
 pub mod server;
 pub mod tgt;
 pub mod wire;

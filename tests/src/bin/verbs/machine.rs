@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use lunet_ring::{Arena, Buf, Payload};
+use lunet_e2e::rdma::{WhyError, device};
+use lunet_ring::{Arena, Buf};
 use lunet_verbs::{
-    Adapter, AdapterConfig, CmEvent, CmEventKind, CmId, Completion, ConnParams, Device,
-    EndpointConfig, EndpointId, EventChannel, Library, Operation, Pieces, Sysfs,
+    Adapter, AdapterConfig, CmEvent, CmEventKind, CmId, Completion, ConnParams, EndpointConfig,
+    EndpointId, EventChannel, Library, Operation,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -50,17 +50,6 @@ pub struct Machine {
     events: VecDeque<CmEvent>,
     pub done: VecDeque<Completion>,
     next: u64,
-}
-
-/// The device that carries an address.
-pub fn device(library: &Arc<Library>, address: IpAddr) -> Result<Device> {
-    let devices = library.devices()?;
-    Library::check_providers(&devices, &Sysfs::default())?;
-    let (port, _) = Sysfs::default().port_of(address)?;
-    devices
-        .into_iter()
-        .find(|device| device.name() == port.device)
-        .with_context(|| format!("{} was not opened", port.device))
 }
 
 impl Machine {
@@ -236,28 +225,11 @@ impl Machine {
     }
 }
 
-/// What queuing work says, without the memory that comes back.
-pub trait WhyError {
-    fn why_error(&self) -> anyhow::Error;
-}
-
-impl<T> WhyError for Box<lunet_verbs::NotQueued<T>> {
-    fn why_error(&self) -> anyhow::Error {
-        anyhow::Error::msg(self.to_string())
-    }
-}
-
 /// Fails unless the event is of this kind.
 pub fn expect(event: &CmEvent, kind: &str) -> Result<()> {
     let is = format!("{:?}", event.kind);
     ensure!(is.starts_with(kind), "{is} instead of {kind}: {}", event.reason());
     Ok(())
-}
-
-/// The whole of a buffer, as data to send.
-pub fn whole(buf: Buf) -> Pieces {
-    let len = buf.len();
-    [(Payload::from(buf), 0..len)].into_iter().collect()
 }
 
 /// Bytes that tell their place and their seed.

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use lunet_e2e::rdma::{WhyError, device};
 use lunet_ring::Arena;
 use lunet_verbs::{Adapter, AdapterConfig, Error, Library, Pieces, Sysfs};
 
-use crate::machine::{Machine, WhyError, device, expect};
+use crate::machine::{Machine, expect};
 
 /// What is known of the device; one line.
 pub fn facts(address: IpAddr, _: u64) -> Result<()> {

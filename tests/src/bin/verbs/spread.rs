@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use lunet_e2e::rdma::{WhyError, device, whole};
 use lunet_ring::Arena;
 use lunet_verbs::{
     Adapter, AdapterConfig, CmEventKind, CmId, ConnParams, EndpointConfig, EndpointId,
@@ -14,7 +15,7 @@ use lunet_verbs::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::machine::{HELLO, Machine, RECEIVE, WELCOME, WhyError, device, expect, pattern, whole};
+use crate::machine::{HELLO, Machine, RECEIVE, WELCOME, expect, pattern};
 
 /// Threads that serve.
 const SHARDS: usize = 2;

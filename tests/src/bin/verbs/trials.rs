@@ -4,14 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use lunet_e2e::rdma::{WhyError, whole};
 use lunet_ring::{Arena, Payload, Region};
 use lunet_verbs::{
     CmEventKind, ConnParams, Error, Operation, Pieces, Remote, RemoteAccess, Status,
 };
 
-use crate::machine::{
-    HELLO, Machine, Pair, RECEIVE, RECEIVES, SENDS, WhyError, expect, pattern, whole,
-};
+use crate::machine::{HELLO, Machine, Pair, RECEIVE, RECEIVES, SENDS, expect, pattern};
 use crate::outside::{facts, hold, link_down, locked, no_device, removed};
 use crate::spread::{everywhere, spread};
 
