@@ -19,6 +19,39 @@ multipath_map() {
     echo "/dev/mapper/$(dmsetup ls --target multipath | cut -f1)"
 }
 
+# For a suite that keeps the paths' disks in $disk, the map in $map, and the number of the kernel's lines before the test in $mark.
+
+# The state that multipathd sees in a path, by its number; and its priority.
+state() { multipathd show paths format '%d %t' | awk -v d="${disk[$1]#/dev/}" '$1 == d {print $2}'; }
+priority() { multipathd show paths format '%d %p' | awk -v d="${disk[$1]#/dev/}" '$1 == d {print $2}'; }
+is() { [ "$($1 "$2")" = "$3" ] || { echo "$1 of path $2 is '$($1 "$2")'"; return 1; }; }
+
+# Sectors that a path has carried so far; and whether it carries some.
+carried() { awk '{print $3 + $7}' "/sys/block/${disk[$1]#/dev/}/stat"; }
+carries() {
+    local before
+    before=$(carried "$1")
+    within 60 eval "[ \$(carried $1) -gt $((before + 100)) ]"
+}
+
+# A file system on the map, and blocks of it written again and again.
+load() {
+    # XFS wants 300 MiB for something real.
+    if [ "$1" = xfs ]; then mounted xfs "$map" --unsupported; else mounted "$1" "$map"; fi
+    load_begin main /mnt/fs/file 4M --rw=randwrite --norandommap --io_size=8M --bs=16k --serialize_overlap=1
+    within 30 test -s /mnt/fs/file
+}
+
+# The end of the load. Nothing of what went on below may have got through to the file system.
+no_harm_done() {
+    load_end main
+    unmounted_is_sound "$1" "$map"
+    kernel_since $((mark + 1)) >/run/kernel
+    fails grep -E "dev dm-|EXT4-fs (error|warning)|JBD2.*error|XFS .*([Ee]rror|[Ss]hut|[Cc]orrupt)" /run/kernel
+    dd if="$map" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+}
+
 multipath_clear() {
     local map
     pidof multipathd >/dev/null || return 0
