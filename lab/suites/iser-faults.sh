@@ -1,0 +1,253 @@
+# iSER when things break: cables, devices, initiators. The kernel's initiator, and the program `iser` of tests/, which does what
+# the kernel's never would.
+#
+# Both ends are in this machine, as soft RoCE wants it, and yet at the two ends of a cable: rdma0 and rdma1 are a pair of virtual
+# cards with a device on each, and rules for routes make the kernel send what it could keep to itself.
+# run: -p iser -t 1500
+# client: open-iscsi over rdma_rxe
+
+HERE=192.0.2.1 THERE=192.0.2.2
+PORTAL=$THERE:3260
+
+suite_setup() {
+    local n
+    modprobe -a rdma_rxe rdma_ucm veth ib_iser
+    ip link add rdma0 mtu 4200 type veth peer name rdma1 mtu 4200
+    ip addr add $HERE/24 dev rdma0
+    ip addr add $THERE/24 dev rdma1
+    # What comes by the cable is for this machine; what goes to its own addresses takes the cable.
+    for n in 0 1; do
+        echo 1 >/proc/sys/net/ipv4/conf/rdma$n/accept_local
+        echo 0 >/proc/sys/net/ipv4/conf/rdma$n/rp_filter
+        ip rule add pref 1 iif rdma$n lookup local
+    done
+    ip rule add pref 2 to 192.0.2.0/24 lookup 100
+    ip rule add pref 3 lookup local
+    ip rule del pref 0
+    for n in 0 1; do ip link set rdma$n up; done
+    ip route add $THERE dev rdma0 src $HERE table 100
+    ip route add $HERE dev rdma1 src $THERE table 100
+    # The kernel does not find them out on behalf of RDMA alone.
+    ip neigh add $THERE dev rdma0 lladdr "$(cat /sys/class/net/rdma1/address)" nud permanent
+    ip neigh add $HERE dev rdma1 lladdr "$(cat /sys/class/net/rdma0/address)" nud permanent
+    rdma link add rxe0 type rxe netdev rdma0
+    rdma link add rxe1 type rxe netdev rdma1
+}
+
+
+# Loses whatever of one kind is on the cable: tcp or rdma. The other kind gets through.
+cable_loses() {
+    case $1 in
+        tcp) iptables -I INPUT -i rdma+ -p tcp -j DROP ;;
+        rdma) iptables -I INPUT -i rdma+ -p udp --dport 4791 -j DROP ;;
+    esac
+}
+mend() { iptables -F INPUT; }
+
+# Instead of the helpers' own: what a failed test has left undone.
+network_mend() {
+    mend
+    [ -e /sys/class/infiniband/rxe1 ] || rdma link add rxe1 type rxe netdev rdma1
+}
+
+served() {
+    lunet_only "about lunet's own iSER"
+    target_start portals=$PORTAL "$@"
+}
+
+# Logs in by TCP or by iSER, and notices soon when nobody answers: TRANSPORT [NAME=VALUE ...]
+login_by() {
+    local iface
+    iface=$([ "$1" = tcp ] && echo default || echo iser)
+    shift
+    iface=$iface login $PORTAL "node.conn[0].timeo.noop_out_interval=2" "node.conn[0].timeo.noop_out_timeout=2" "$@"
+}
+
+# What the log has: WORDS
+logged() { grep -q "$1" "$LUNET_RUN/lunet.log"; }
+
+# One of the raw initiator's trials: TRIAL [NUMBER]
+raw() { (ulimit -l unlimited && exec /host/iser $HERE $PORTAL $IQN "$@"); }
+
+# Starts a raw initiator with commands under way, as $raw.
+raw_holds() {
+    rm -f /run/raw
+    (ulimit -l unlimited && exec /host/iser $HERE $PORTAL $IQN hold) >/run/raw 2>&1 &
+    raw=$!
+    within 20 grep -q holding /run/raw
+}
+
+# What the kernel has of all RDMA programs and drivers.
+has() { rdma resource show; }
+has_again() { [ "$(has)" = "$1" ] || { has; return 1; }; }
+
+# A load that is going on goes on: NAME
+goes_on() {
+    local rounds
+    rounds=$(wc -l <"/run/load.$1.rounds")
+    within 60 eval "[ \$(wc -l </run/load.$1.rounds) -gt $((rounds + 1)) ]"
+}
+
+# --- cables -------------------------------------------------------------------------------------------------------------------
+
+test_what_the_cable_carries_is_rdma() {
+    local d
+    served
+    d=$(login_by iser)
+    logged "iSER: established $HERE.* at $PORTAL (device rxe1, GID ::ffff:$THERE"
+    iptables -I INPUT -i rdma1 -p udp --dport 4791
+    verified "$d" 4M --bs=128k
+    [ "$(iptables -nvxL INPUT | awk '/dpt:4791/ {print $2}')" -gt $((1 << 20)) ]
+}
+
+# Not by a card without a link: soft RoCE's own management queue does not outlive a packet that cannot be sent.
+test_twenty_seconds_without_a_cable() {
+    local d
+    served
+    d=$(login_by iser)
+    patience 120
+    load_begin main "$d" 4M --bs=16k
+    within 30 test -s /run/load.main.rounds
+    cable_loses rdma
+    sleep 20
+    mend
+    goes_on main
+    load_end main
+    dd if="$d" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+    [ "$(grep -c 'iSER: established' "$LUNET_RUN/lunet.log")" -gt 1 ]
+}
+
+# Two paths to one LUN, by TCP and by iSER, and a file system on both; one is cut and mended: TRANSPORT
+one_path_cut() {
+    local carries_on gone
+    served
+    disk[0]=$(login_by tcp)
+    disk[1]=$(login_by iser)
+    multipath_start
+    map=$(multipath_map 2)
+    mark=$(dmesg | wc -l)
+    load ext4
+    carries 0
+    carries 1
+    gone=$([ "$1" = tcp ] && echo 0 || echo 1)
+    cable_loses "$1"
+    within 60 is state "$gone" failed
+    carries $((1 - gone))
+    mend
+    within 90 is state "$gone" active
+    carries "$gone"
+    no_harm_done ext4
+}
+
+test_tcp_carries_on_when_the_iser_path_is_cut() { one_path_cut rdma; }
+test_iser_carries_on_when_the_tcp_path_is_cut() { one_path_cut tcp; }
+
+# --- initiators ---------------------------------------------------------------------------------------------------------------
+
+# The volume is slow, so that a killed initiator's commands are under way for sure.
+slow_served() {
+    lunet_only "about lunet's own iSER"
+    serve <<TOML
+[server]
+shards = 2
+[iscsi]
+ping-interval = "3s"
+ping-timeout = "3s"
+[[portal]]
+address = "$PORTAL"
+[volumes.disk]
+backend = "file"
+size = "64MiB"
+layers = [{ delay = "3s" }]
+[[target]]
+name = "$IQN"
+luns = ["disk"]
+TOML
+}
+
+test_a_killed_initiator_leaves_nothing() {
+    local before
+    slow_served
+    before=$(has)
+    raw_holds
+    fails has_again "$before" >/dev/null
+    kill -9 $raw
+    wait $raw || true
+    within 30 has_again "$before"
+    logged "iSER: disconnected $HERE"
+}
+
+# A machine that loses its power says no farewell: here its cable goes first.
+test_an_initiator_that_falls_silent_leaves_nothing() {
+    local before
+    slow_served
+    before=$(has)
+    raw_holds
+    cable_loses rdma
+    kill -9 $raw
+    wait $raw || true
+    within 90 has_again "$before"
+    note "$(grep -o 'iSER: disconnected.*' "$LUNET_RUN/lunet.log" | cut -d: -f4-)"
+}
+
+test_wrong_keys_end_their_connection_alone() {
+    local d before
+    served
+    d=$(login_by tcp)
+    load_begin tcp "$d" 4M --bs=16k --offset=8M
+    within 30 test -s /run/load.tcp.rounds
+    before=$(has)
+    raw wrong-key
+    same "$(grep -c "disconnected $HERE.*the peer's key or address is wrong" "$LUNET_RUN/lunet.log")" 2
+    within 20 has_again "$before"
+    goes_on tcp
+    load_end tcp
+}
+
+# Pages of the server in memory, in KiB.
+resident() { awk '/^VmRSS/ {print $2}' "/proc/$(cat "$LUNET_RUN/lunet.pid")/status"; }
+
+# Ten thousand with LAB_ROUNDS=50.
+test_connects_and_disconnects_leave_memory_flat() {
+    local before early count=$((LAB_ROUNDS * 200))
+    served
+    # What is made once is made by then.
+    raw many $((count / 4))
+    before=$(has)
+    early=$(resident)
+    raw many $count
+    within 30 has_again "$before"
+    note "$count connections, $(($(resident) - early)) KiB more after them than before"
+    [ $(($(resident) - early)) -lt 2048 ]
+}
+
+# --- devices ------------------------------------------------------------------------------------------------------------------
+
+test_a_device_that_vanishes_takes_its_own_sessions_alone() {
+    local by_tcp by_rdma del
+    served
+    by_tcp=$(login_by tcp)
+    by_rdma=$(login_by iser)
+    patience 120
+    load_begin tcp "$by_tcp" 4M --bs=16k
+    load_begin rdma "$by_rdma" 4M --bs=16k --offset=8M
+    within 30 test -s /run/load.tcp.rounds
+    within 30 test -s /run/load.rdma.rounds
+    # Soft RoCE waits for all programs to close the device, which lunet does when it ends.
+    rdma link del rxe1 &
+    del=$!
+    within 20 logged 'iSER: disconnected .*: the RDMA device goes away'
+    within 20 logged 'iSER: a device goes away'
+    goes_on tcp
+    same "$(grep -c 'goes away' "$LUNET_RUN/lunet.log")" 2 "lines about the device"
+    stop
+    wait $del
+    rdma link add rxe1 type rxe netdev rdma1
+    start_again
+    # Both come back by themselves.
+    goes_on rdma
+    goes_on tcp
+    load_end rdma
+    load_end tcp
+}
