@@ -310,9 +310,14 @@ mod tests {
             ("192.0.2.1:3260", Transports::Both),
             ("192.0.2.2:3260", Transports::Tcp),
             ("192.0.2.3:3260", Transports::Any),
+            ("127.0.0.1:3260", Transports::Any),
+            ("127.0.0.1:3261", Transports::Both),
         ]);
         let status = Status::new(&portals);
         status.served(0, vec!["a".into(), "b".into()]);
+        for loopback in [3, 4] {
+            status.not_served(loopback, &Error::NoDevice { address: ip("127.0.0.1") });
+        }
         status.not_served(2, &Error::NoMemory { what: "a queue" });
         status.lost("b");
         let report = serde_json::to_value(status.report(&portals)).expect("it is JSON");
@@ -322,5 +327,7 @@ mod tests {
             (&"switched-off".into(), &false.into())
         );
         assert_eq!(report[2]["reason"], "locked-memory");
+        assert_eq!((&report[3]["reason"], &report[3]["why"]), (&"no-device".into(), &().into()));
+        assert!(report[4]["why"].is_string(), "it was asked for: {}", report[4]);
     }
 }
