@@ -157,6 +157,38 @@ test_no_device_is_a_line_and_tcp_is_served() {
     ip addr del 192.0.2.129/32 dev lo
 }
 
+# Starts lunet with something missing, by a program that becomes lunet: it comes on standard input.
+hindered() {
+    { echo '#!/bin/bash'; cat; } >/run/hindered
+    chmod +x /run/hindered
+    LUNET=/run/hindered served size=64
+}
+
+# What the server, a session on TCP and the doctor say of it: SENTENCE CHECK
+says_why() {
+    logged "iSER: not served at $ADDRESS:3260: .*$1"
+    [ -n "$(login $ADDRESS:3260)" ]
+    ask sessions >/run/sessions
+    grep -q "no iSER here: .*$1" /run/sessions
+    ask stats >/run/stats
+    grep -q "no iSER: .*$1" /run/stats
+    "$LUNET" doctor --json >/run/doctor || [ $? = 1 ]
+    python3 -c 'if True:
+        import json, sys
+        found = [finding["check"] for finding in json.load(open("/run/doctor"))["findings"]]
+        assert sys.argv[1] in found, found' "$2"
+}
+
+test_a_low_limit_of_locked_memory_is_named() {
+    hindered <<<'ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock /host/lunet "$@"'
+    says_why 'this process may lock 0 MiB' iser-locked-memory
+}
+
+test_a_missing_library_is_named() {
+    hindered <<<'exec unshare -m bash -c "mount --bind /dev/null /usr/lib/x86_64-linux-gnu/libibverbs.so.1 && exec /host/lunet \"\$@\"" sh "$@"'
+    says_why 'libibverbs.so.1 cannot be opened' iser-library
+}
+
 test_a_portal_for_iser_alone_needs_a_device() {
     lunet_only "about lunet's own iSER"
     mkdir -p /run/alone
