@@ -216,7 +216,7 @@ impl Adapter {
     /// that nobody used. They are freed. If the device refuses, each endpoint to come has a queue of its
     /// own.
     pub fn renew_shared(&mut self) {
-        if self.endpoints.len() > 0 {
+        if !self.endpoints.is_empty() {
             return;
         }
         let Some(old) = self.shared.take() else { return };
