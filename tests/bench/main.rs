@@ -2,6 +2,7 @@
 //! it with what there is. Figures are not judged: the machine may be busy.
 
 mod support;
+mod verify;
 
 use std::fs;
 use std::process::Command;

@@ -304,7 +304,7 @@ fn the_page_and_the_program_have_the_same_options() {
     let mut real = options("--version");
     let groups = [
         ("", &["serve", "sessions", "stats", "top", "doctor", "bench"][..]),
-        ("bench", &["compare", "net"]),
+        ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),

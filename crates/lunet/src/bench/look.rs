@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lunet_bench::model::Workload;
 use lunet_bench::safety::{self, Blocks, Destroy, Guard};
-use lunet_initiator::{LogicalUnit, Reader, Target};
+use lunet_initiator::{LogicalUnit, Login, Reader, Target};
 
 use super::given::Given;
 use super::{Options, scale};
@@ -73,24 +73,39 @@ fn lun(
     destroy: &Destroy,
     notes: &mut Vec<String>,
 ) -> Result<LogicalUnit, String> {
-    let failed = |error: lunet_initiator::Error| format!("{target}: {error}");
-    let reader = Reader::open(target, &options.login).map_err(failed)?;
-    let unit = reader.unit().clone();
     let writes = options.profile.workloads.iter().any(Workload::writes);
-    if writes && unit.read_only {
-        return Err(format!("{target} takes no writes: measure it with --read-only"));
-    }
     let name = target.to_string();
-    let mut blocks = Lun(reader);
-    if writes {
-        safety::lun(&name, &mut blocks, destroy).map_err(|refusal| refusal.to_string())?;
-    } else {
+    let unit = unit(target, &options.login, writes.then_some(destroy))?;
+    if writes && unit.read_only {
+        return Err(format!("{name} takes no writes: measure it with --read-only"));
+    }
+    if !writes {
         notes.push(format!(
             "{name} was read as it is: blocks that were never written are read faster than data."
         ));
     }
-    blocks.0.close();
     small(&name, &unit, options, notes)?;
+    Ok(unit)
+}
+
+/// Looks at a LUN. With `destroy` it is to be written to, and must hold no data unless it is named there.
+///
+/// # Errors
+/// A sentence: it cannot be reached, or holds data.
+pub(super) fn unit(
+    target: &Target,
+    login: &Login,
+    destroy: Option<&Destroy>,
+) -> Result<LogicalUnit, String> {
+    let failed = |error: lunet_initiator::Error| format!("{target}: {error}");
+    let reader = Reader::open(target, login).map_err(failed)?;
+    let unit = reader.unit().clone();
+    let mut blocks = Lun(reader);
+    if let Some(destroy) = destroy.filter(|_| !unit.read_only) {
+        let name = target.to_string();
+        safety::lun(&name, &mut blocks, destroy).map_err(|refusal| refusal.to_string())?;
+    }
+    blocks.0.close();
     Ok(unit)
 }
 

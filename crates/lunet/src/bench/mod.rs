@@ -13,6 +13,7 @@
 //! | `after` | drives, protocol and what else a verdict wants to know, behind the rounds |
 //! | `here` | servers on this machine |
 //! | `model` | agreement with `lunet doctor --ceilings` |
+//! | `verify` | whether a LUN keeps what is written to it |
 
 mod after;
 pub mod ceilings;
@@ -26,6 +27,7 @@ mod look;
 pub mod model;
 pub mod scale;
 mod served;
+pub mod verify;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -2,8 +2,10 @@
 
 mod bar;
 mod compare;
+mod login;
 mod net;
 mod output;
+mod verify;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -17,20 +19,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use lunet::bench::cpus::Cpus;
-use lunet::bench::given::{self, Access, Digests, Given};
+use lunet::bench::given::{self, Access, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
-use lunet::{secrets, units};
+use lunet::units;
 use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
-use lunet_initiator::Login;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::print;
 use bar::Bar;
+use login::LoginOptions;
 use output::Page;
 
 /// Nothing was measured.
@@ -54,6 +56,8 @@ enum Verb {
     Net(net::Net),
     /// Two files of results, side by side
     Compare(compare::Compare),
+    /// Whether a LUN keeps what is written to it
+    Verify(verify::Verify),
 }
 
 #[derive(Args)]
@@ -101,18 +105,8 @@ struct Measure {
     /// The control socket of the lunet that serves the LUN, if it is not found by itself; may be given again
     #[arg(long, value_name = "SOCKET")]
     control: Vec<PathBuf>,
-    /// File with the CHAP secret of the user that an address names, readable by its owner alone
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
-    /// The same for the secret that the target proves (?target_user=NAME in the address)
-    #[arg(long, value_name = "FILE")]
-    target_secret_file: Option<PathBuf>,
-    /// The name that the own initiator logs in with, where targets ask for it
-    #[arg(long, value_name = "IQN", value_parser = initiator_name)]
-    initiator_name: Option<String>,
-    /// CRC32C digests of all sessions [default: as the addresses say]
-    #[arg(long, value_enum)]
-    digest: Option<Digest>,
+    #[command(flatten)]
+    login: LoginOptions,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -138,43 +132,12 @@ impl Which {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Digest {
-    None,
-    Header,
-    Data,
-    Both,
-}
-
-impl Digest {
-    fn wanted(self) -> Digests {
-        let header = matches!(self, Self::Header | Self::Both);
-        Digests { header, data: matches!(self, Self::Data | Self::Both) }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Header => "header",
-            Self::Data => "data",
-            Self::Both => "both",
-        }
-    }
-}
-
 fn runtime(text: &str) -> Result<Duration, String> {
     let time = units::parse_duration(text)?;
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) {
         return Err("write a time from 100ms to 1h".to_owned());
     }
     Ok(time)
-}
-
-fn initiator_name(text: &str) -> Result<String, String> {
-    match ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind)) {
-        true => Ok(text.to_owned()),
-        false => Err("an initiator's name begins with iqn., eui. or naa.".to_owned()),
-    }
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -190,6 +153,7 @@ pub fn run(options: &Bench) -> Result<ExitCode> {
     let done = match &options.verb {
         Some(Verb::Net(net)) => net::run(net),
         Some(Verb::Compare(compare)) => compare::run(compare),
+        Some(Verb::Verify(verify)) => verify::run(verify),
         None => measure(&options.measure),
     };
     match done {
@@ -250,12 +214,14 @@ fn measure(arguments: &Measure) -> Result<ExitCode> {
 impl Measure {
     fn options(&self) -> Result<Options> {
         // Behind an option a verb is taken for a target, and would become a file.
-        if let Some(verb @ ("net" | "compare")) = self.targets.first().map(String::as_str) {
+        if let Some(verb @ ("net" | "compare" | "verify")) =
+            self.targets.first().map(String::as_str)
+        {
             bail!(
                 "{verb} is a verb and has options of its own: write it first; ./{verb} is a file"
             );
         }
-        let access = self.access()?;
+        let access = self.login.access()?;
         let parse = |text: &str| Given::parse(text, &access).map_err(|error| anyhow!(error));
         let (targets, names) = self.called(&access)?;
         let null = self.null.as_deref().map(parse).transpose()?;
@@ -265,8 +231,6 @@ impl Measure {
         if let Some(cpus) = &self.cpus {
             cpus.check().map_err(|error| anyhow!(error))?;
         }
-        let mut login = Login::default();
-        login.initiator_name = self.initiator_name.clone().unwrap_or(login.initiator_name);
         let scale = Scale {
             rounds: self.rounds,
             runtime: self.runtime,
@@ -292,7 +256,7 @@ impl Measure {
             words: self.words(null.as_ref()),
             only: self.only.clone(),
             null,
-            login,
+            login: self.login.login(),
             cpus: self.cpus.clone(),
             servers: self.server_pid.clone(),
             controls: self.control.clone(),
@@ -323,18 +287,6 @@ impl Measure {
         Ok((targets, ["local", "served"].map(str::to_owned).to_vec()))
     }
 
-    fn access(&self) -> Result<Access> {
-        let secret = |file: &Option<PathBuf>| {
-            let read = file.as_deref().map(secrets::of_file).transpose();
-            read.map_err(|error| anyhow!(error))
-        };
-        Ok(Access {
-            secret: secret(&self.secret_file)?,
-            target_secret: secret(&self.target_secret_file)?,
-            digests: self.digest.map(Digest::wanted),
-        })
-    }
-
     /// The options that make the same workloads again.
     fn words(&self, null: Option<&Given>) -> Vec<String> {
         let mut words = vec![format!("--profile={}", self.profile.name())];
@@ -345,7 +297,7 @@ impl Measure {
         words.extend(null.map(|null| format!("--null={}", null.name())));
         words.extend(self.net.map(|net| format!("--net={net}")));
         words.extend(self.cpus.as_ref().map(|cpus| format!("--cpus={cpus}")));
-        words.extend(self.digest.map(|digest| format!("--digest={}", digest.name())));
+        words.extend(self.login.words());
         words
     }
 }

@@ -1,0 +1,103 @@
+//! `lunet bench verify`
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use lunet::bench::given::{Given, labelled};
+use lunet::bench::{Step, verify};
+
+use super::bar::Bar;
+use super::login::LoginOptions;
+use super::{PARTIAL, runtime, say, size, stop};
+use crate::cli::print;
+
+/// Reading back takes about so much of the time that writing took.
+const READ_BACK: f64 = 0.2;
+
+#[derive(Args)]
+pub struct Verify {
+    /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]
+    #[arg(value_name = "URL")]
+    target: String,
+    /// What is written and read, from the beginning of the LUN on
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
+    size: u64,
+    /// How long it is written and read before all of it is read back, 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = runtime)]
+    runtime: Duration,
+    /// Operations of each session under way, 1 to 1024
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    depth: u32,
+    /// Sessions, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
+    /// The LUN again, if it may be overwritten although it holds data
+    #[arg(long, value_name = "URL")]
+    destroy: Option<String>,
+    #[command(flatten)]
+    login: LoginOptions,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 0: all that was written was there; 1: something was wrong, or not all was looked at; 2: nothing was done.
+pub fn run(options: &Verify) -> Result<ExitCode> {
+    let wanted = options.wanted()?;
+    let stop = stop()?;
+    let bar = Bar::new();
+    let all = options.runtime.as_secs_f64() * (1.0 + READ_BACK);
+    let report = verify::run(&wanted, &stop, &mut |done| {
+        let loaded = 1.0 / (1.0 + READ_BACK);
+        let (what, part) = match done.reads_back {
+            false => ("writing and reading", done.part * loaded),
+            true => ("reading everything back", loaded + done.part * (1.0 - loaded)),
+        };
+        let left_s = all * (1.0 - part);
+        bar.show(&Step { what: what.into(), done: part, left_s, rate: Some(done.rate) });
+    });
+    bar.clear();
+    let report = report.map_err(|refused| anyhow!(refused.0))?;
+    print(&if options.json { report.json() } else { report.text() })?;
+    if let Some(why) = report.ended() {
+        say(&format!("not everything was verified: {why}"));
+    }
+    Ok(if report.is_right() { ExitCode::SUCCESS } else { ExitCode::from(PARTIAL) })
+}
+
+impl Verify {
+    fn wanted(&self) -> Result<verify::Options> {
+        let access = self.login.access()?;
+        let parse = |text: &str| Given::parse(text, &access).map_err(|error| anyhow!(error));
+        let given = parse(&self.target)?;
+        let destroy = match &self.destroy {
+            None => false,
+            Some(text)
+                if parse(labelled(text).map_or(text, |(_, place)| place))?.name()
+                    == given.name() =>
+            {
+                true
+            }
+            Some(text) => bail!(
+                "--destroy {text} is not the LUN that is verified: write it as the LUN is written"
+            ),
+        };
+        let Given::Url(target) = given else {
+            bail!(
+                "{} cannot be verified: give the address of a LUN, iscsi://HOST/TARGET/LUN",
+                self.target
+            );
+        };
+        Ok(verify::Options {
+            target: *target,
+            login: self.login.login(),
+            destroy,
+            size: self.size,
+            runtime: self.runtime,
+            depth: self.depth,
+            jobs: self.jobs,
+        })
+    }
+}
