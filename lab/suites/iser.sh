@@ -216,3 +216,13 @@ test_connects_and_disconnects_leave_nothing() {
     done
     within 20 eval '[ "$(held)" = 0 ]'
 }
+
+test_a_device_that_comes_after_the_server() {
+    lunet_only "about lunet's own iSER"
+    rdma link del rxe0
+    served size=16
+    logged "iSER: not served at $ADDRESS:3260: no RDMA device carries the address"
+    rdma link add rxe0 type rxe netdev rdma0
+    within 30 logged "iSER: listening on $ADDRESS:3260"
+    [ -n "$(rdma_login)" ]
+}

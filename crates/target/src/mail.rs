@@ -12,7 +12,7 @@ use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
 use crate::locks::Locks;
-use crate::rdma::Request;
+use crate::rdma::{Change, Request};
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
 use crate::world::World;
@@ -33,6 +33,8 @@ pub enum Mail {
     },
     /// A connection over RDMA is yours, if it can be had.
     RdmaRequest(Box<Request>),
+    /// The server's RDMA devices change.
+    Rdma(Change),
     /// End this connection: its nexus logged in anew. Answer with `Ended` to `reply`.
     End {
         /// The connection to end.

@@ -19,7 +19,7 @@ use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::monitor::Monitor;
-use crate::rdma::{self, Fabric, Listening, StartFailure};
+use crate::rdma::{self, Fabric, Listening, Scout, StartFailure};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 
@@ -60,6 +60,7 @@ pub struct Server {
     threads: Vec<JoinHandle<io::Result<bool>>>,
     keeper: Keeper,
     monitor: Monitor,
+    scout: Option<Scout>,
     notes: Vec<String>,
     driver: &'static str,
 }
@@ -145,11 +146,12 @@ impl Server {
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let keeper = Keeper::start(core.clone()).map_err(StartError::Shard)?;
         let monitor = Monitor::start(core.clone()).map_err(StartError::Shard)?;
+        let scout = Scout::start(core.clone()).map_err(StartError::Shard)?;
         for start in go {
             // A shard that died meanwhile is found when the server stops.
             let _ = start.send(Begin { rdma, listening: listening.take() });
         }
-        Ok(Self { core, threads, keeper, monitor, notes, driver })
+        Ok(Self { core, threads, keeper, monitor, scout, notes, driver })
     }
 
     /// Where the server listens, with the real port numbers, in the configuration's order.
@@ -180,6 +182,7 @@ impl Server {
             flushed &= matches!(thread.join(), Ok(Ok(true)));
         }
         self.keeper.stop();
+        self.scout.into_iter().for_each(Scout::stop);
         self.monitor.stop();
         StopReport { flushed }
     }

@@ -156,6 +156,11 @@ impl Device {
         &self.0.name
     }
 
+    /// True if it is the same opened device, and not another one of that name.
+    pub fn is(&self, other: &Self) -> bool {
+        self.0.context == other.0.context
+    }
+
     /// How much of everything it has.
     pub fn limits(&self) -> Limits {
         self.0.limits

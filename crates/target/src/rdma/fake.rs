@@ -91,6 +91,15 @@ impl State {
         let own = self.posted.iter().filter(|work| work.endpoint == endpoint);
         own.filter(|posted| matches!(posted.work, Work::Read(..))).count()
     }
+
+    /// Where the nth piece of work of a connection reads, and how much.
+    pub fn read_at(&self, endpoint: u32, n: usize) -> (u64, usize) {
+        let mut own = self.posted.iter().filter(|work| work.endpoint == endpoint);
+        match own.nth(n).map(|posted| &posted.work) {
+            Some(Work::Read(len, from)) => (from.address, *len),
+            _ => panic!("it is no RDMA Read"),
+        }
+    }
 }
 
 impl Adapter {
@@ -248,6 +257,18 @@ impl Wire {
         (&self.notices).write_all(&[1]).expect("a socket pair");
     }
 
+    /// The end of something that the device was busy with when its connection ended.
+    pub fn tell_late(&self, endpoint: u32, token: u64) {
+        self.tell(Done {
+            endpoint: Endpoint::Fake(endpoint),
+            token,
+            operation: Operation::Send,
+            status: Status::Flushed,
+            bytes: 0,
+            buf: None,
+        });
+    }
+
     /// The initiator sends something.
     pub fn send(&self, endpoint: u32, message: &[u8]) {
         let (mut buf, token) = self.with(|state| match &mut state.shared {
@@ -271,7 +292,16 @@ impl Wire {
 
     /// Carries out the next piece of work: a read gets `data`.
     pub fn next(&self, endpoint: u32, data: &[u8], status: Status) -> Option<Work> {
-        let at = self.state.borrow().posted.iter().position(|work| work.endpoint == endpoint)?;
+        self.nth(endpoint, 0, data, status)
+    }
+
+    /// Carries out a piece of work before those in front of it.
+    pub fn nth(&self, endpoint: u32, n: usize, data: &[u8], status: Status) -> Option<Work> {
+        let at = {
+            let state = self.state.borrow();
+            let mut own = state.posted.iter().enumerate().filter(|(_, w)| w.endpoint == endpoint);
+            own.nth(n)?.0
+        };
         let Posted { token, report, work, mut into, .. } =
             self.state.borrow_mut().posted.remove(at)?;
         let (operation, bytes) = match &work {

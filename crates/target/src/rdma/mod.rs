@@ -11,6 +11,7 @@ pub mod fake;
 mod link;
 mod plug;
 mod port;
+mod scout;
 mod start;
 mod status;
 
@@ -18,16 +19,19 @@ pub use entry::Entry;
 pub use link::{Link, fault, token};
 pub use plug::{Plug, Receives};
 pub use port::{Done, Endpoint, Port};
+pub use scout::Scout;
 pub use start::{Fabric, Listening, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use lunet_iscsi::iser::ConnectData;
 use lunet_iscsi::target::{Connection, Options, RdmaOptions};
 use lunet_ring::Buf;
-use lunet_verbs::CmId;
+use lunet_verbs::{CmId, Device, Error};
 
 /// The data segments of Sends to this target, in bytes at most: what a login may need. Larger ones would
 /// make every posted receive larger.
@@ -57,6 +61,18 @@ pub fn connection(options: &Options, invalidate: bool, now: Duration) -> Connect
 pub fn receives(options: &Options) -> Receives {
     let connection = connection(options, false, Duration::ZERO);
     Receives { len: connection.receive_len(), each: connection.receives() as u32 }
+}
+
+/// What becomes of the server's RDMA devices while it runs.
+pub enum Change {
+    /// Open these, and say whether that worked.
+    Open(Arc<Fabric>, SyncSender<Result<(), Error>>),
+    /// All shards have opened them: listen there.
+    Listen(Arc<Fabric>),
+    /// Another shard could not open them: let go of them.
+    Close,
+    /// This one is gone: end its connections, and let go of it.
+    Lost(Device),
 }
 
 /// Somebody wants to connect.

@@ -46,9 +46,9 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Ends the listener of a portal: its device goes away, and waits for that.
-    pub fn end(&mut self, portal: u64) {
-        self.ids.retain(|(of, _)| *of != portal);
+    /// Ends the listeners of other portals: their device goes away, and waits for that.
+    pub fn retain(&mut self, served: impl Fn(usize) -> bool) {
+        self.ids.retain(|(portal, _)| served(*portal as usize));
     }
 }
 
@@ -127,11 +127,13 @@ fn complain<'a>(
     status: &Status,
 ) -> Result<(), StartFailure> {
     for (index, Portal { address, transports, .. }) in portals {
-        status.not_served(index, error);
+        let news = status.not_served(index, error);
         match transports {
             Transports::Iser => {
                 return Err(StartFailure { address: *address, why: error.to_string() });
             }
+            // It was tried again, and is as it was.
+            _ if !news => {}
             Transports::Both => tracing::warn!("iSER: not served at {address}: {error}"),
             // No device carries such an address, and nobody expects it.
             _ if address.ip().is_loopback() => {

@@ -117,28 +117,38 @@ impl Status {
         self.set(portal, Iser::Served(devices));
     }
 
-    /// A portal is not served.
-    pub fn not_served(&self, portal: usize, error: &Error) {
-        self.set(portal, Iser::Not(error.into(), error.to_string()));
+    /// A portal is not served. False if that was known.
+    pub fn not_served(&self, portal: usize, error: &Error) -> bool {
+        self.set(portal, Iser::Not(error.into(), error.to_string()))
     }
 
-    /// A device is gone: portals that only it served are not served any more.
-    pub fn lost(&self, device: &str) {
+    /// A device is gone: portals that only it served are not served any more. False if that was known.
+    pub fn lost(&self, device: &str) -> bool {
+        let mut news = false;
         for state in self.lock().iter_mut() {
             let Iser::Served(devices) = state else { continue };
+            let before = devices.len();
             devices.retain(|name| name != device);
+            news |= devices.len() < before;
             if devices.is_empty() {
                 let error = Error::Gone { device: device.to_owned() };
                 *state = Iser::Not(Reason::DeviceGone, error.to_string());
             }
         }
+        news
     }
 
-    /// The device of a portal goes away, and with it the listener there.
-    pub fn lost_at(&self, portal: usize) {
-        let state = self.lock().get(portal).cloned();
-        let Some(Iser::Served(devices)) = state else { return };
-        self.not_served(portal, &Error::Gone { device: devices.join(", ") });
+    /// The devices that serve a portal.
+    pub fn devices(&self, portal: usize) -> Vec<String> {
+        match self.lock().get(portal) {
+            Some(Iser::Served(devices)) => devices.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// True if a portal is served over iSER.
+    pub fn is_any_served(&self) -> bool {
+        self.lock().iter().any(|state| matches!(state, Iser::Served(_)))
     }
 
     /// True if the portal is served over iSER.
@@ -209,10 +219,14 @@ impl Status {
         tracing::info!(unlogged, "iSER: not used by {peer} at {local}: {why}");
     }
 
-    fn set(&self, portal: usize, state: Iser) {
-        if let Some(place) = self.lock().get_mut(portal) {
-            *place = state;
-        }
+    /// False if it was so before.
+    fn set(&self, portal: usize, state: Iser) -> bool {
+        let mut portals = self.lock();
+        let Some(place) = portals.get_mut(portal).filter(|place| **place != state) else {
+            return false;
+        };
+        *place = state;
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Iser>> {
@@ -286,12 +300,13 @@ mod tests {
         let bare = status.over_tcp(2, ip("192.0.2.9"), &[]).why;
         assert_eq!(bare.as_deref(), Some("this machine has no RDMA device"));
 
-        status.lost("a");
+        status.served(2, vec!["c".into(), "a".into()]);
+        assert!(status.lost("a") && !status.lost("a"), "it is news once");
         assert!(!status.is_served(0));
         let lost = why(0, "192.0.2.1");
-        status.served(2, vec!["c".into()]);
-        status.lost_at(2);
-        assert!(!status.is_served(2));
+        assert!(status.devices(2) == ["c"] && status.is_any_served());
+        status.lost("c");
+        assert!(status.devices(2).is_empty() && !status.is_any_served());
         assert!(!lost.iser_offered && lost.why.expect("a sentence").contains("device a is gone"));
     }
 

@@ -18,6 +18,7 @@ impl Shard {
         while let Ok(mail) = self.mail.try_recv() {
             match mail {
                 Mail::Connection { socket, peer, portal } => self.adopt(portal, socket, peer),
+                Mail::Rdma(change) => self.change_rdma(change),
                 Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),
                 Mail::Ended { waiter } => self.login_again(waiter),

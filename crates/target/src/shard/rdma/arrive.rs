@@ -41,9 +41,11 @@ impl Shard {
                     self.rdma_request(request);
                 }
                 CmEventKind::DeviceRemoval => {
-                    listening.end(token);
-                    self.core.iser.lost_at(token as usize);
-                    tracing::error!("iSER: a device goes away: restart lunet when it is back");
+                    for device in self.core.iser.devices(token as usize) {
+                        self.lose_named(&device);
+                    }
+                    // Another shard may have been told before.
+                    self.end_listeners();
                 }
                 // Of a connection that was given up before it began.
                 _ => {}

@@ -5,6 +5,7 @@ mod arrive;
 mod tests;
 mod work;
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use lunet_verbs::{DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
 use crate::conn::{Conn, Wire};
-use crate::rdma::{self, Done, Fabric, Listening, Plug, Port};
+use crate::mail::Mail;
+use crate::rdma::{self, Change, Done, Fabric, Listening, Plug, Port};
 
 /// What a watched descriptor is, in the low half of its token: the events of this shard's connections.
 const EVENTS: u64 = 0;
@@ -82,8 +84,6 @@ impl Shard {
     /// One of them cannot be used, and why.
     pub fn open_rdma(&mut self, fabric: Arc<Fabric>) -> Result<(), Error> {
         let ring = &mut self.engine.ring;
-        let channel = fabric.channel()?;
-        let events = watch(ring, channel.as_fd(), EVENTS)?;
         let receives = rdma::receives(&self.core.options);
         let shared = receives.shared(ring.arena(), fabric.devices.len());
         let open = |device| {
@@ -91,17 +91,49 @@ impl Shard {
             Ok(Plug::new(port, receives))
         };
         let ports: Vec<Plug> = fabric.devices.iter().map(open).collect::<Result<_, Error>>()?;
+        let channel = fabric.channel()?;
+        let events = watch(ring, channel.as_fd(), EVENTS)?;
         let rdma = Rdma::new(ring, ports)?;
         let (fabric, channel) = (Some(fabric), Some((channel, events)));
         self.rdma = Some(Box::new(Rdma { fabric, channel, ..rdma }));
         Ok(())
     }
 
-    /// Lets go of the RDMA devices: another shard cannot use them.
+    /// What becomes of the server's devices while it runs.
+    pub(in crate::shard) fn change_rdma(&mut self, change: Change) {
+        match change {
+            Change::Open(fabric, reply) => {
+                self.close_rdma();
+                let opened = match self.stopping {
+                    None => self.open_rdma(fabric),
+                    Some(_) => Err(Error::Ended),
+                };
+                // Who asked may have stopped waiting.
+                let _ = reply.try_send(opened);
+            }
+            Change::Listen(fabric) => match fabric.listen(&self.core.portals, &self.core.iser) {
+                Ok(Some(listening)) if self.stopping.is_none() => self.listen_rdma(listening),
+                Ok(_) => {}
+                Err(failure) => tracing::warn!("iSER: {failure}"),
+            },
+            Change::Close => self.close_rdma(),
+            Change::Lost(device) => {
+                let devices = self.rdma.iter().filter_map(|rdma| rdma.fabric.as_ref());
+                let lost = devices.flat_map(|f| &f.devices).position(|own| own.is(&device));
+                lost.into_iter().for_each(|index| self.lose_device(index, &"it goes away"));
+            }
+        }
+    }
+
+    /// Lets go of the RDMA devices: another shard cannot use them, or they are gone.
     pub fn close_rdma(&mut self) {
+        for index in 0..self.rdma.as_ref().map_or(0, |rdma| rdma.ports.len()) {
+            self.end_port(index);
+        }
         let Some(rdma) = self.rdma.take() else { return };
         let channel = rdma.channel.iter().map(|(_, id)| *id);
-        for id in channel.chain(rdma.ports.iter().flatten().map(|(_, id)| *id)) {
+        let listening = rdma.listening.iter().map(|(_, id)| *id);
+        for id in channel.chain(listening).chain(rdma.devices.iter().flatten().copied()) {
             self.engine.ring.unwatch(id);
         }
     }
@@ -138,30 +170,82 @@ impl Shard {
         }
     }
 
-    /// A device has failed: its connections end, those on TCP and on other devices go on.
-    fn lose_port(&mut self, index: usize, error: &Error) {
-        tracing::error!("iSER: {error}");
+    /// A device has failed or goes away: its connections end, those on TCP and on other devices go on. All
+    /// shards let go of it, for which some drivers wait.
+    pub(super) fn lose_device(&mut self, index: usize, why: &dyn Display) {
+        if !self.end_port(index) {
+            return;
+        }
+        let core = self.core.clone();
         let device = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref()?.devices.get(index));
-        device.iter().for_each(|device| self.core.iser.lost(device.name()));
+        if let Some(device) = device.cloned() {
+            if core.iser.lost(device.name()) {
+                let name = device.name();
+                tracing::error!(
+                    "iSER: the RDMA device {name} is lost ({why}): restart lunet when it is back"
+                );
+            }
+            let others = core.mailboxes().iter().enumerate().filter(|(n, _)| *n != self.number);
+            for (_, mailbox) in others {
+                // A shard that is not told finds out by its connections, or by the next device.
+                let _ = mailbox.send(Mail::Rdma(Change::Lost(device.clone())));
+            }
+        }
+        self.end_listeners();
+        let Some(rdma) = &mut self.rdma else { return };
+        if let Some(id) = rdma.devices.get_mut(index).and_then(Option::take) {
+            self.engine.ring.unwatch(id);
+        }
+        if rdma.ports.iter().all(Option::is_none) {
+            self.close_rdma();
+        }
+    }
+
+    /// Ends the listeners of portals that are not served any more: their device waits for that.
+    pub(super) fn end_listeners(&mut self) {
+        let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.as_mut());
+        if let Some((listening, _)) = listening {
+            listening.retain(|portal| self.core.iser.is_served(portal));
+        }
+    }
+
+    /// A device of this name goes away.
+    pub(super) fn lose_named(&mut self, name: &str) {
+        let fabric = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref());
+        let devices = fabric.map(|fabric| &fabric.devices);
+        let index = devices.and_then(|all| all.iter().position(|device| device.name() == name));
+        if let Some(index) = index {
+            self.lose_device(index, &"it goes away");
+        }
+    }
+
+    /// Ends the connections of a port, and the port. False if there is none.
+    fn end_port(&mut self, index: usize) -> bool {
+        if self.rdma.as_mut().and_then(|rdma| rdma.plug(index)).is_none() {
+            return false;
+        }
         let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
         let lost: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();
         for slot in lost {
-            self.rdma_ended(slot, RdmaFault::Device, "the RDMA device has failed");
+            self.rdma_ended(slot, RdmaFault::Device, "the RDMA device is gone");
         }
-        if let Some((_, id)) = self.rdma.as_mut().and_then(|rdma| rdma.ports[index].take()) {
-            self.engine.ring.unwatch(id);
+        let port = self.rdma.as_mut().and_then(|rdma| rdma.ports[index].take());
+        if let Some((_, id)) = &port {
+            self.engine.ring.unwatch(*id);
         }
+        port.is_some()
     }
 
-    /// What has happened to a device, for the log: connections find out by themselves.
+    /// What has happened to a device.
     fn device_events(&mut self, index: usize) {
         let fabric = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref());
-        let Some(device) = fabric.and_then(|fabric| fabric.devices.get(index)) else { return };
+        let device = fabric.and_then(|fabric| fabric.devices.get(index)).cloned();
+        let Some(device) = device else { return };
         while let Ok(Some(event)) = device.next_event() {
             let name = device.name();
             match event {
-                DeviceEvent::Fatal => tracing::error!("iSER: the device {name} has failed"),
+                DeviceEvent::Fatal => return self.lose_device(index, &"it has failed"),
                 DeviceEvent::PortUp(port) => {
                     tracing::info!("iSER: port {port} of {name} has a link again");
                 }

@@ -33,7 +33,8 @@ impl Shard {
                     self.rdma_ended(slot, gone, "the initiator has closed the connection");
                 }
                 CmEventKind::DeviceRemoval => {
-                    self.rdma_ended(slot, RdmaFault::Device, "the RDMA device goes away");
+                    let Wire::Rdma(link) = &self.conns[slot as usize].wire else { continue };
+                    self.lose_device(link.port, &"it goes away");
                 }
                 CmEventKind::AddressChange => {
                     self.rdma_ended(slot, gone, "the address has moved to another device");
@@ -85,7 +86,7 @@ impl Shard {
         let armed = self.rdma.as_mut().and_then(|rdma| rdma.port(index)).map(Port::arm);
         match armed {
             None => return,
-            Some(Err(error)) => return self.lose_port(index, &error),
+            Some(Err(error)) => return self.lose_device(index, &error),
             Some(Ok(())) => {}
         }
         // What came just before is not told of.
@@ -113,7 +114,7 @@ impl Shard {
             match polled {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.lose_port(index, &error),
+                Err(error) => return self.lose_device(index, &error),
             }
         }
     }

@@ -1,0 +1,159 @@
+//! Looks for RDMA devices that come later than the server.
+//!
+//! A thread that sleeps, because the kernel may take its time to answer, and no shard may wait for that. It
+//! looks until a portal is served over iSER, and at nothing but what the kernel says of its devices, until
+//! that changes. A device that goes away is not looked for: opened again while the kernel is at taking it
+//! away, it would hold that up.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lunet_verbs::{Error, PortFacts, Sysfs};
+
+use super::{Change, prepare};
+use crate::config::{Portal, Transports};
+use crate::core::Core;
+use crate::mail::Mail;
+
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// What failed is tried again after one interval, two, four, and so on, and at last after so many.
+const LONGEST: u32 = 64;
+
+/// How long all shards together may take to open devices.
+const OPENING: Duration = Duration::from_secs(30);
+
+/// The thread.
+pub struct Scout {
+    /// Dropped, it ends the thread.
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// When to try.
+struct Patience {
+    /// The devices at the last try.
+    seen: Option<Vec<PortFacts>>,
+    /// Intervals until the next try with the same devices, and between the last two.
+    left: u32,
+    pause: u32,
+}
+
+impl Patience {
+    /// True if it is worth a try now, with these devices.
+    fn is_due(&mut self, ports: Vec<PortFacts>) -> bool {
+        if self.seen.as_ref() != Some(&ports) {
+            *self = Self { seen: Some(ports), left: 1, pause: 1 };
+            return true;
+        }
+        if ports.is_empty() {
+            return false;
+        }
+        self.left -= 1;
+        let due = self.left == 0;
+        if due {
+            self.pause = (self.pause * 2).min(LONGEST);
+            self.left = self.pause;
+        }
+        due
+    }
+}
+
+impl Scout {
+    /// Starts the thread, if portals may be served over iSER and none is.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start(core: Arc<Core>) -> io::Result<Option<Self>> {
+        let wanted = core.portals.iter().any(|portal| portal.transports.iser());
+        if !wanted || core.iser.is_any_served() {
+            return Ok(None);
+        }
+        let (stop, stopped) = channel();
+        let work = move || {
+            let sysfs = Sysfs::default();
+            let mut patience = Patience { seen: Some(sysfs.ports()), left: 1, pause: 1 };
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                if core.iser.is_any_served() {
+                    return;
+                }
+                if patience.is_due(sysfs.ports()) {
+                    open(&core);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("lunet-rdma".into()).spawn(work)?;
+        Ok(Some(Self { stop, thread }))
+    }
+
+    /// Ends the thread.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+/// Opens what the portals need on all shards, and has the first one listen. Why it cannot is in the log, once.
+fn open(core: &Core) {
+    let softened = |portal: &Portal| match portal.transports {
+        // The server would not have started without it.
+        Transports::Iser => Portal { transports: Transports::Both, ..portal.clone() },
+        _ => portal.clone(),
+    };
+    let portals: Vec<Portal> = core.portals.iter().map(softened).collect();
+    let Ok(Some(fabric)) = prepare(&portals, &core.iser) else { return };
+    let mailboxes = core.mailboxes();
+    let (reply, answers) = sync_channel(mailboxes.len());
+    let tell = |shard: usize, change| mailboxes[shard].send(Mail::Rdma(change)).is_ok();
+    let deadline = Instant::now() + OPENING;
+    let told = (0..mailboxes.len()).all(|n| tell(n, Change::Open(fabric.clone(), reply.clone())));
+    drop(reply);
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let silent = |_| Err(Error::Ended);
+    let mut opened = mailboxes.iter().map(|_| answers.recv_timeout(left()).unwrap_or_else(silent));
+    match opened.find_map(Result::err) {
+        None if told && tell(0, Change::Listen(fabric.clone())) => {}
+        error => {
+            for shard in 0..mailboxes.len() {
+                tell(shard, Change::Close);
+            }
+            let error = error.unwrap_or(Error::Ended);
+            // No portal is for iSER alone here.
+            let _ = fabric.give_up(&portals, &error, &core.iser);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(state: &str) -> Vec<PortFacts> {
+        let text = String::new;
+        vec![PortFacts {
+            device: "a".into(),
+            port: 1,
+            state: state.into(),
+            physical: text(),
+            link_layer: text(),
+            rate: text(),
+            gids: Vec::new(),
+        }]
+    }
+
+    #[test]
+    fn what_has_changed_is_tried_at_once_and_what_failed_ever_less_often() {
+        let mut patience = Patience { seen: Some(Vec::new()), left: 1, pause: 1 };
+        assert!((0..100).all(|_| !patience.is_due(Vec::new())), "there is nothing to try");
+        assert!(patience.is_due(ports("DOWN")));
+        let tries: Vec<usize> = (1..40).filter(|_| patience.is_due(ports("DOWN"))).collect();
+        assert_eq!(tries, [1, 3, 7, 15, 31]);
+        let most = (0..1000).filter(|_| patience.is_due(ports("DOWN"))).count();
+        assert!(most <= 1000 / LONGEST as usize + 1, "{most}");
+        assert!(patience.is_due(ports("ACTIVE")));
+    }
+}
