@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(crate) at_disconnect: Vec<IbvWc>,
     /// What was changed of queue pairs: which attributes, and their timer for receivers that are not ready.
     pub(crate) modified: Vec<(c_int, u8)>,
+    /// It registers no memory.
+    pub(crate) no_memory: bool,
     /// It has no room for shared queues.
     pub(crate) no_shared: bool,
     /// How often it was asked for notices.
@@ -192,6 +194,9 @@ unsafe extern "C" fn reg_mr(
     length: usize,
     _: c_int,
 ) -> *mut IbvMr {
+    if with(|s| s.no_memory) {
+        return ptr::null_mut();
+    }
     made(1, IbvMr { context: context(), pd, addr, length, handle: 0, lkey: 11, rkey: 22 })
 }
 

@@ -284,6 +284,18 @@ fn long_sends_and_wrong_memory_are_told_apart() {
 }
 
 #[test]
+fn nothing_stays_of_an_adapter_whose_memory_cannot_be_registered() {
+    let (library, device) = fake::device();
+    let arena = Arena::new(1 << 20).expect("a small mapping");
+    fake::with(|s| s.no_memory = true);
+    let config = AdapterConfig { completions: 32, shared_receives: Some(8), interrupt: 0 };
+    assert!(Adapter::open(&device, &arena, &config).is_err());
+    drop((device, library));
+    assert_eq!(fake::with(|s| s.alive), [0; 9]);
+    assert_eq!(arena.free_bytes(), arena.total_bytes());
+}
+
+#[test]
 fn nothing_stays_of_an_adapter() {
     let mut bench = Bench::new(Some(8));
     let id = bench.endpoint(4);
