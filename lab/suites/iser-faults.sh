@@ -178,6 +178,15 @@ test_a_killed_initiator_leaves_nothing() {
     logged "iSER: disconnected $HERE"
 }
 
+test_a_logout_with_commands_under_way_leaves_nothing() {
+    local before
+    slow_served
+    before=$(has)
+    raw logout
+    within 30 has_again "$before"
+    logged 'reason=the initiator logged out'
+}
+
 # A machine that loses its power says no farewell: here its cable goes first.
 test_an_initiator_that_falls_silent_leaves_nothing() {
     local before

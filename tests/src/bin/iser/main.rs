@@ -17,7 +17,8 @@ use client::{Client, MEMORY, Way};
 /// Each is run with a connected device; the number is how often.
 type Trial = fn(&mut Client, u64) -> Result<()>;
 
-const TRIALS: [(&str, Trial); 3] = [("many", many), ("wrong-key", wrong_key), ("hold", hold)];
+const TRIALS: [(&str, Trial); 4] =
+    [("many", many), ("wrong-key", wrong_key), ("logout", logout), ("hold", hold)];
 
 fn main() -> ExitCode {
     match run() {
@@ -103,6 +104,15 @@ fn wrong_key(client: &mut Client, _: u64) -> Result<()> {
     // The server serves the next one.
     let mut session = client.logged_in()?;
     client.run(&mut session, (Way::Read, 0, 128))?;
+    client.log_out(session)
+}
+
+/// A logout with reads and writes under way.
+fn logout(client: &mut Client, _: u64) -> Result<()> {
+    let mut session = client.logged_in()?;
+    for way in [Way::Read, Way::Write].repeat(4) {
+        client.submit(&mut session, (way, 0, 1024), 0)?;
+    }
     client.log_out(session)
 }
 
