@@ -247,7 +247,7 @@ test_a_device_that_vanishes_takes_its_own_sessions_alone() {
     rdma link del rxe1 &
     del=$!
     within 20 logged 'iSER: disconnected .*: the RDMA device goes away'
-    within 20 logged 'iSER: a device goes away'
+    within 20 logged 'iSER: the RDMA device rxe1 is lost (it goes away): restart lunet when it is back'
     goes_on tcp
     same "$(grep -c 'goes away' "$LUNET_RUN/lunet.log")" 2 "lines about the device"
     stop

@@ -228,7 +228,7 @@ impl Shard {
         let lost: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();
         for slot in lost {
-            self.rdma_ended(slot, RdmaFault::Device, "the RDMA device is gone");
+            self.rdma_ended(slot, RdmaFault::Device, "the RDMA device goes away");
         }
         let port = self.rdma.as_mut().and_then(|rdma| rdma.ports[index].take());
         if let Some((_, id)) = &port {
