@@ -100,3 +100,5 @@ clear_up() {
 . /host/guest/multipath.sh
 . /host/guest/network.sh
 . /host/guest/zfs.sh
+. /host/guest/rdma.sh
+. /host/guest/speed.sh

@@ -4,13 +4,14 @@
 #
 #   size=MIB          of each disk that is a file (default 64)
 #   disks=N           so many files (default 1)
-#   path=A,B          these files or devices instead
+#   path=A,B          these files or devices instead; memory:MIB is a disk in memory (lunet's kind of volume, LIO's ramdisk)
 #   block=BYTES       logical block (default 512), physical=BYTES (default 4096)
 #   portals=A:P,B:P   default 127.0.0.1:3260
 #   chap=USER:SECRET  mutual=USER:SECRET
 #   net=far           on the far machine of network.sh
+#   iser=1            LIO: by iSER too (lunet needs no telling)
 target_start() {
-    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= net= i
+    local size=64 disks=1 path= block= physical= portals=127.0.0.1:3260 chap= mutual= net= iser= i
     [ $# = 0 ] || local "$@"
     mkdir -p /var/lib/lab
     if [ -z "$path" ]; then
@@ -35,7 +36,10 @@ lunet_start() {
             echo "[volumes.disk$i]"
             i=$((i + 1))
             # A device has its own size, and blocks unless others are asked for.
-            printf 'backend = "%s"\npath = "%s"\n' $([ -b "$p" ] && echo block || echo file) "$p"
+            case $p in
+                memory:*) printf 'backend = "memory"\nsize = "%sMiB"\n' "${p#memory:}" ;;
+                *) printf 'backend = "%s"\npath = "%s"\n' $([ -b "$p" ] && echo block || echo file) "$p" ;;
+            esac
             [ -z "$block" ] || echo "block-size = $block"
             [ -z "$physical" ] || echo "physical-block-size = $physical"
         done
@@ -56,7 +60,11 @@ lio_start() {
     modprobe -a target_core_mod target_core_file target_core_iblock iscsi_target_mod
     mkdir -p "$group"
     for p in ${path//,/ }; do
-        if [ -b "$p" ]; then
+        if [[ $p == memory:* ]]; then
+            store=$core/rd_mcp_$i/disk$i
+            mkdir -p "$store"
+            echo "rd_pages=$((${p#memory:} << 8))" >"$store/control"
+        elif [ -b "$p" ]; then
             store=$core/iblock_$i/disk$i
             mkdir -p "$store"
             echo "udev_path=$p" >"$store/control"
@@ -67,7 +75,8 @@ lio_start() {
         fi
         echo 1 >"$store/enable"
         [ -b "$p" ] || [ -z "$block" ] || echo "$block" >"$store/attrib/block_size"
-        echo 1 >"$store/attrib/emulate_tpu"
+        # The ramdisk has no UNMAP.
+        [[ $p == memory:* ]] || echo 1 >"$store/attrib/emulate_tpu"
         # Before the LUN is there: without a serial, page 83h of the vital product data is malformed.
         echo "lab-disk$i" >"$store/wwn/vpd_unit_serial"
         mkdir "$group/lun/lun_$i"
@@ -75,7 +84,10 @@ lio_start() {
         i=$((i + 1))
     done
     # A portal's socket is in the network of the process that makes it.
-    for p in ${portals//,/ }; do ${net:+nsenter --net=/run/netns/$net} mkdir "$group/np/$p"; done
+    for p in ${portals//,/ }; do
+        ${net:+nsenter --net=/run/netns/$net} mkdir "$group/np/$p"
+        [ -z "$iser" ] || { modprobe ib_isert; echo 1 >"$group/np/$p/iser"; }
+    done
     echo 1 >"$group/attrib/generate_node_acls"
     echo 0 >"$group/attrib/demo_mode_write_protect"
     echo 128 >"$group/attrib/default_cmdsn_depth"

@@ -1,17 +1,13 @@
 # iSER over soft RoCE: the kernel's initiator (ib_iser) against the target, both in the guest.
 #
-# As in verbs.sh, the device is on a dummy interface whose MTU gives RoCE its largest path MTU. Soft RoCE shows that it is
-# right, not how fast it is.
+# Soft RoCE shows that it is right, not how fast it is.
 # client: open-iscsi over rdma_rxe
 
 ADDRESS=192.0.2.1
 
 suite_setup() {
-    modprobe -a rdma_rxe rdma_ucm dummy ib_iser
-    ip link add rdma0 type dummy
-    ip addr add $ADDRESS/24 dev rdma0
-    ip link set rdma0 mtu 4200 up
-    rdma link add rxe0 type rxe netdev rdma0
+    modprobe ib_iser
+    rdma_network $ADDRESS/24
 }
 
 # Starts lunet on the RDMA device's address: [target_start's NAME=VALUE ...]
@@ -28,9 +24,6 @@ logged() { grep -q "$1" "$LUNET_RUN/lunet.log"; }
 
 # What rdma knows of lunet's queue pairs, regions and queues: the number of lines.
 held() { rdma resource show qp 2>/dev/null | grep -c 'comm lunet'; }
-
-# One of soft RoCE's counters: NAME
-roce() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/"$1"; }
 
 test_it_says_where_it_listens() {
     served

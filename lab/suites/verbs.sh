@@ -1,19 +1,10 @@
 # lunet's RDMA library (crates/verbs) over soft RoCE: the program `verbs` of tests/ connects to itself.
-#
-# The Ethernet's MTU gives RoCE its largest path MTU. Not the loopback: rdma_cm finds no route there.
 # run: -p verbs
 # client: rdma_rxe
 
 ADDRESS=192.0.2.1 ADDRESS6=2001:db8::1
 
-suite_setup() {
-    modprobe -a rdma_rxe rdma_ucm dummy
-    ip link add rdma0 type dummy
-    ip addr add $ADDRESS/24 dev rdma0
-    ip addr add $ADDRESS6/64 dev rdma0 nodad
-    ip link set rdma0 mtu 4200 up
-    rdma link add rxe0 type rxe netdev rdma0
-}
+suite_setup() { rdma_network $ADDRESS/24 $ADDRESS6/64; }
 
 # One of the program's trials: TRIAL [NUMBER]. Whatever becomes of it, the kernel has nothing of it afterwards.
 trial() {
