@@ -77,6 +77,8 @@ pub(super) struct Job {
     pub(super) out: Outgoing,
     /// An empty chain for the next turn; `None` while a chain is on its way.
     spare: Option<TxChain>,
+    /// Bytes of the chain that is being sent.
+    sending: usize,
     /// The scratch buffer, while no receive has it.
     scratch: Option<Box<[u8]>>,
     receiving: bool,
@@ -134,6 +136,7 @@ impl Job {
             events: Vec::with_capacity(load.depth as usize),
             out: Outgoing::default(),
             spare: Some(TxChain::new()),
+            sending: 0,
             scratch: Some(vec![0; SCRATCH].into()),
             receiving: false,
             loan: None,
@@ -210,6 +213,7 @@ impl Job {
     pub fn sent(&mut self, mut chain: TxChain, ok: bool, now: Duration) {
         chain.clear();
         self.spare = Some(chain);
+        self.sending = 0;
         if !ok {
             self.proto.transport_closed(&mut self.events);
             self.work_off(now);
@@ -251,6 +255,7 @@ impl Job {
         if !self.out.0.is_empty() && !self.may_hold_back() {
             if let Some(spare) = self.spare.take() {
                 let chain = std::mem::replace(&mut self.out.0, spare);
+                self.sending = chain.len();
                 ring.send(self.socket, chain, send);
             }
         }
@@ -286,10 +291,10 @@ impl Job {
     }
 
     /// True if so much data is under way that it takes longer than a moment to arrive, and what was
-    /// there is taken in: better to let some of it gather than to be woken for every piece. Data that is
-    /// being sent must not wait for that: its next message follows the last one at once.
+    /// there is taken in: better to let some of it gather than to be woken for every piece. The data of
+    /// writes must not wait for that: the next message follows the last one at once.
     pub fn may_gather(&self) -> bool {
-        self.drained && self.spare.is_some() && self.has_plenty()
+        self.drained && self.sending <= HEADERS && self.has_plenty()
     }
 
     /// True if the next commands had better leave together: answers are still coming in, and the
