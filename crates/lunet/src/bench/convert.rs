@@ -1,10 +1,14 @@
 //! What the initiator has seen, in the terms of the results.
 
+use std::time::Duration;
+
 use lunet_bench::model::{Flow, Latency, Moment, Process, Run, Workload};
 use lunet_bench::system::Usage;
 use lunet_initiator::{Outcome, Second, Tally, ThreadOutcome, Work};
 
 const MIB: f64 = (1 << 20) as f64;
+/// A rate over less time says nothing: the last answers come at once.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// A run; round, order and names are the caller's. `client` is the process in which the initiator ran.
 pub fn run(workload: &Workload, outcome: &Outcome, usage: Option<Usage>, client: i32) -> Run {
@@ -41,14 +45,14 @@ fn latency(tally: &Tally) -> Option<Latency> {
     let own = &tally.latency;
     let classes = own.classes().map(|(time, count)| (time.as_nanos() as u64, count));
     let mut latency = Latency::of(classes)?;
-    let us = |time: std::time::Duration| time.as_nanos() as f64 / 1e3;
+    let us = |time: Duration| time.as_nanos() as f64 / 1e3;
     (latency.mean_us, latency.min_us, latency.max_us) =
         (us(own.mean()), us(own.min()), us(own.max()));
     Some(latency)
 }
 
 fn timeline(seconds: &[Second]) -> Vec<Moment> {
-    let counted = || seconds.iter().filter(|second| !second.ramp && !second.length.is_zero());
+    let counted = || seconds.iter().filter(|second| !second.ramp && second.length >= SHORTEST);
     let Some(start) = counted().next().map(|second| second.at) else { return Vec::new() };
     let moment = |second: &Second| {
         let length = second.length.as_secs_f64();
@@ -85,8 +89,6 @@ fn own_time(process: &mut Process, outcome: &Outcome) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn tally(operations: u64) -> Tally {
@@ -118,7 +120,8 @@ mod tests {
             ramp,
             work: Work { read: tally(256), write: tally(512), ..Work::default() },
         };
-        let told = timeline(&[second(0, true), second(1, false), second(2, false)]);
+        let rest = Second { length: Duration::from_millis(3), ..second(3, false) };
+        let told = timeline(&[second(0, true), second(1, false), second(2, false), rest]);
         let ends: Vec<f64> = told.iter().map(|moment| moment.at_s).collect();
         assert_eq!(ends, [1.0, 2.0]);
         assert_eq!((told[0].read_mib_per_s, told[0].write_mib_per_s), (1.0, 2.0));
