@@ -113,6 +113,10 @@ struct MemoryChannel {
 }
 
 impl Inline for MemoryChannel {
+    fn lent(&self) -> usize {
+        self.region.lent()
+    }
+
     fn run(&self, request: &mut Request<Payload>) -> Result<(), Error> {
         refuse(&self.caps, request)?;
         let (offset, len) = (request.range.offset, request.range.len);
@@ -151,6 +155,11 @@ impl Inline for MemoryChannel {
 pub(crate) trait Inline {
     /// Fills or takes the request's buffer.
     fn run(&self, request: &mut Request<Payload>) -> Result<(), Error>;
+
+    /// Answers by reference to what may change, as [`Channel::lent`].
+    fn lent(&self) -> usize {
+        0
+    }
 }
 
 /// A channel that answers on the spot, so nothing is ever queued or left to cancel.
@@ -167,6 +176,10 @@ impl<T: Inline> Channel<Payload, Ring> for InlineChannel<T> {
     }
 
     fn cancel(&mut self, _tag: u64, _io: &mut Ring) {}
+
+    fn lent(&self) -> usize {
+        self.0.lent()
+    }
 
     fn close(self: Box<Self>, _io: &mut Ring) {}
 }

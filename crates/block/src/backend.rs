@@ -69,6 +69,12 @@ pub trait Channel<B, Q> {
     /// any case, with `Error::Cancelled` if it took no effect.
     fn cancel(&mut self, tag: u64, io: &mut Q);
 
+    /// Answers by reference ([`Op::ReadMapped`](crate::Op::ReadMapped)) of this channel that somebody still
+    /// has: what is written meanwhile may show in them.
+    fn lent(&self) -> usize {
+        0
+    }
+
     /// Ends the channel and gives back what it has on the event loop. To be called when all its
     /// requests have been answered; only then may its number be given to another. A channel that
     /// is dropped instead keeps its place on the event loop as long as that lives.

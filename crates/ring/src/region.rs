@@ -167,6 +167,11 @@ impl RegionRef {
         &self.0.0
     }
 
+    /// References to parts of the region that are still there, and other handles of this thread.
+    pub fn lent(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+
     /// A reference to a part of the region, which keeps all of it alive.
     ///
     /// # Panics

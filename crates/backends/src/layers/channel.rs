@@ -166,6 +166,10 @@ impl Channel<Payload, Ring> for LayeredChannel {
         }
     }
 
+    fn lent(&self) -> usize {
+        self.inner.lent()
+    }
+
     fn close(self: Box<Self>, io: &mut Ring) {
         io.forget_timer(self.token(LOOK));
         self.inner.close(io);

@@ -14,6 +14,7 @@ use slab::Slab;
 use super::Engine;
 use super::requests::{request_tag, split_tag};
 use super::task::{Bare, DEPTH, Job};
+use super::volumes::{Volume, Way};
 use crate::conn::Conn;
 use crate::locks::{Locks, Passage, Stage, Waiter};
 use crate::mail::Mail;
@@ -49,12 +50,18 @@ impl Held {
     }
 }
 
-/// Requests at the storage that a lock waits for.
+/// What a lock waits for: requests at the storage, and answers by reference.
 pub struct Watch {
     /// The lock's place in the line.
     id: u64,
     /// The requests.
     tags: Vec<u64>,
+}
+
+/// True while answers by reference of a volume are on their way: half of them might show what is written
+/// now.
+fn lent(ways: &[Option<Way>], volume: &Volume) -> bool {
+    ways.get(volume.channel).and_then(Option::as_ref).is_some_and(|way| way.channel.lent() > 0)
 }
 
 impl Engine {
@@ -144,7 +151,8 @@ impl Engine {
                 });
                 tags.extend(at_work.map(|flight| request_tag(index as u32, flight.seq)));
             }
-            if !tags.is_empty() {
+            if !tags.is_empty() || lent(&self.ways, volume) {
+                self.lending |= tags.is_empty();
                 return volume.watches.push(Watch { id, tags });
             }
         }
@@ -153,19 +161,41 @@ impl Engine {
 
     /// A request has left the storage.
     pub(super) fn left_storage(&mut self, slot: usize, tag: u64) {
-        let volume = &mut self.volumes[slot];
-        for watch in &mut volume.watches {
+        for watch in &mut self.volumes[slot].watches {
             watch.tags.retain(|waits_for| *waits_for != tag);
         }
+        self.lending |= self.settle_watches(slot);
+    }
+
+    /// Tells locks whose range this shard is out of. True if one waits for nothing but answers by reference:
+    /// after the first lock there are no new ones, so that is once at the most.
+    fn settle_watches(&mut self, slot: usize) -> bool {
+        let volume = &mut self.volumes[slot];
+        let lent = lent(&self.ways, volume);
         let locks = volume.core.locks.clone();
-        let mut woken = Vec::new();
+        let (mut woken, mut lending) = (Vec::new(), false);
         volume.watches.retain(|watch| {
-            if watch.tags.is_empty() {
+            let drained = watch.tags.is_empty() && !lent;
+            if drained {
                 woken.extend(locks.drained(watch.id));
             }
-            !watch.tags.is_empty()
+            lending |= watch.tags.is_empty() && lent;
+            !drained
         });
         self.core.wake(&woken);
+        lending
+    }
+
+    /// Looks whether answers by reference are gone.
+    fn look_at_lent(&mut self) {
+        if !std::mem::take(&mut self.lending) {
+            return;
+        }
+        let watched = self.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
+        let slots: Vec<usize> = watched.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.lending |= self.settle_watches(slot);
+        }
     }
 
     /// The requests of an abandoned task that are held back never go to the storage.
@@ -196,7 +226,7 @@ impl Engine {
 
     /// True if something waits for a lock: look again after [`next_look`](Self::next_look).
     pub fn stands_in_line(&self) -> bool {
-        !self.held.is_empty() || !self.in_line.is_empty()
+        !self.held.is_empty() || !self.in_line.is_empty() || self.lending
     }
 
     /// When to look, if something stands in line.
@@ -212,6 +242,7 @@ impl Engine {
     /// Looks whose turn it is.
     pub fn look(&mut self, conns: &mut Slab<Conn>) {
         self.looked = self.now;
+        self.look_at_lent();
         self.let_held_pass();
         for index in self.in_line.clone() {
             // One may have ended because of another.

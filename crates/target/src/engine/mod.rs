@@ -88,6 +88,8 @@ pub struct Engine {
     holds: u64,
     /// Tasks that go on when it is their turn, or at the next look.
     in_line: Vec<u32>,
+    /// A lock waits for answers by reference that are on their way to initiators.
+    lending: bool,
     /// When was looked whose turn it is.
     looked: Duration,
     /// What became of the copies of each connection.
@@ -125,6 +127,7 @@ impl Engine {
             held: BTreeMap::new(),
             holds: 0,
             in_line: Vec::new(),
+            lending: false,
             looked: Duration::ZERO,
             copies: Copies::default(),
             spare,

@@ -1,6 +1,7 @@
 //! COMPARE AND WRITE and ORWRITE against everything else on the volume, from sessions on several shards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lunet_iscsi::initiator::{Completion, Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
@@ -110,8 +111,43 @@ fn sessions_that_race_lose_no_increment_and_readers_see_all_or_nothing() {
             });
             assert_ne!(beside.load(Ordering::Relaxed), 0, "others are not kept away");
             drop(first);
-            assert!(server.stop(std::time::Duration::ZERO).flushed);
+            assert!(server.stop(Duration::ZERO).flushed);
         }
+    });
+}
+
+/// A memory volume answers by reference, and the kernel takes the data as the client makes room for it.
+#[test]
+fn an_answer_on_its_way_shows_no_half_of_the_first_exclusive_command() {
+    const BLOCKS: usize = 255;
+    const COMMANDS: usize = 64;
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16)], driver));
+        let mut writer = Client::login(address, 1);
+        for n in 0..COMMANDS {
+            assert_eq!(writer.write(0, (n * BLOCKS) as u64, saying(0, BLOCKS)), GOOD);
+        }
+        let mut reader = Client::login(address, 2);
+        reader.narrow(64 << 10);
+        let all = COMMANDS * BLOCKS;
+        let room = Data::Read(vec![0xFF; all * 512]);
+        let tag = reader.start(0, &rw16(0x88, 0, all as u32), room);
+        // Its answer has begun once the writer, who comes later, has one.
+        assert_eq!(writer.read(0, 0, 1).0, GOOD);
+        std::thread::sleep(Duration::from_millis(50));
+        let writes = std::thread::spawn(move || {
+            for n in 0..COMMANDS {
+                let (old, new) = (saying(0, BLOCKS), saying(1, BLOCKS));
+                let done = compare_and_write(&mut writer, (n * BLOCKS) as u64, &old, &new);
+                assert_eq!(done.status, GOOD);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let Data::Read(data) = reader.outcome(tag).data else { panic!("no data") };
+        data.chunks(BLOCKS * 512).for_each(|one| assert!(said(one) <= 1));
+        writes.join().expect("the writer");
+        drop(reader);
+        assert!(server.stop(Duration::ZERO).flushed);
     });
 }
 
@@ -148,7 +184,7 @@ fn the_first_byte_that_differs_is_named_and_nothing_is_written() {
                 assert_eq!(client.write(0, 9, vec![0; 512 * blocks]), GOOD);
             }
         }
-        server.stop(std::time::Duration::ZERO);
+        server.stop(Duration::ZERO);
     });
 }
 
@@ -176,7 +212,7 @@ fn orwrite_of_several_sessions_loses_no_bit() {
         let (_, data) = client.read(0, 30, BLOCKS as u32 - 30);
         assert!(data.iter().all(|byte| *byte == 0x0F));
         drop(client);
-        server.stop(std::time::Duration::ZERO);
+        server.stop(Duration::ZERO);
     });
 }
 
@@ -227,7 +263,7 @@ fn a_disk_that_hangs_under_a_lock_blocks_its_range_only() {
         // The lock is gone with its command.
         assert_eq!(compare_and_write(&mut holder, 100, &now, &saying(1, 4)).status, GOOD);
         drop((holder, others));
-        assert!(server.stop(std::time::Duration::ZERO).flushed);
+        assert!(server.stop(Duration::ZERO).flushed);
     });
 }
 
@@ -261,7 +297,7 @@ fn what_was_at_the_storage_before_is_seen() {
             assert_eq!(said(&clients[0].read(0, lba, 1).1), 2);
         }
         drop(clients);
-        assert!(server.stop(std::time::Duration::ZERO).flushed);
+        assert!(server.stop(Duration::ZERO).flushed);
     });
 }
 
@@ -300,7 +336,7 @@ fn neither_resets_nor_lost_sessions_leave_a_lock_behind() {
             assert_eq!(said(&judge.read(0, lba, 2).1), 9);
         }
         drop(judge);
-        assert!(server.stop(std::time::Duration::ZERO).flushed);
+        assert!(server.stop(Duration::ZERO).flushed);
     });
 }
 
@@ -333,6 +369,6 @@ fn what_write_atomic_writes_is_seen_whole() {
             assert_eq!(first.read(0, lba, 256).1, vec![0; BLOCKS * 512], "beside it");
         }
         drop(first);
-        server.stop(std::time::Duration::ZERO);
+        server.stop(Duration::ZERO);
     });
 }
