@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lunet_e2e::data::{random_file, same_bytes, scratch};
 use lunet_e2e::process::Running;
 use lunet_e2e::server::{Serve, lunet_binary, url};
@@ -224,8 +224,8 @@ fn an_interrupt_ends_it_with_what_there_is() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn two_interrupts_end_it_at_once_and_leave_no_files() -> Result<()> {
+/// Two interrupts, one behind the other; the exit code.
+fn interrupted_twice() -> Result<Option<i32>> {
     let dir = scratch("lunet-bench-impatient-")?;
     let place = dir.path().to_str().context("a name")?;
     let mut command = Command::new(lunet_binary()?);
@@ -255,10 +255,21 @@ fn two_interrupts_end_it_at_once_and_leave_no_files() -> Result<()> {
     running.signal(Signal::INT)?;
     running.signal(Signal::TERM)?;
     let status = running.wait(PATIENCE)?.context("it still runs")?;
-    ensure!(status.code() == Some(1), "{status}: {}", running.stderr.whole_text());
     ensure!(running.stdout.whole_text().is_empty(), "it did not stop to judge");
     ensure!(fs::read_dir(place)?.count() == 0, "the files are gone");
-    Ok(())
+    Ok(status.code())
+}
+
+/// On a busy machine it may have ended by the first one before it sees the second (code 2, nothing measured).
+#[test]
+fn two_interrupts_end_it_at_once_and_leave_no_files() -> Result<()> {
+    for _ in 0..5 {
+        match interrupted_twice()? {
+            Some(1) => return Ok(()),
+            code => ensure!(code == Some(2), "{code:?}"),
+        }
+    }
+    bail!("the second interrupt never came through")
 }
 
 #[test]
