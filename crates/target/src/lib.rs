@@ -10,6 +10,7 @@ mod config;
 mod conn;
 mod core;
 mod engine;
+mod entry;
 mod fence;
 pub mod files;
 mod hold;

@@ -11,6 +11,7 @@ use lunet_block::ByteRange;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
+use crate::entry::Entry;
 use crate::locks::Locks;
 use crate::rdma::{Change, Request};
 use crate::registry::Place;
@@ -24,6 +25,8 @@ const MAILBOX: usize = 4096;
 pub enum Mail {
     /// A new connection is yours.
     Connection {
+        /// What it is counted for.
+        entry: Entry,
         /// Its socket.
         socket: OwnedFd,
         /// The initiator's address.

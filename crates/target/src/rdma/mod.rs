@@ -5,7 +5,6 @@
 //! call at the end of a turn, and their ends come back in batches. Buffers stay with their work until the
 //! device is done with it, or until the queue pair is gone.
 
-mod entry;
 #[cfg(test)]
 pub mod fake;
 mod link;
@@ -15,7 +14,6 @@ mod scout;
 mod start;
 mod status;
 
-pub use entry::Entry;
 pub use link::{Link, fault, token};
 pub use plug::{Plug, Receives};
 pub use port::{Done, Endpoint, Port};
@@ -32,6 +30,8 @@ use lunet_iscsi::iser::ConnectData;
 use lunet_iscsi::target::{Connection, Options, RdmaOptions};
 use lunet_ring::Buf;
 use lunet_verbs::{CmId, Device, Error};
+
+use crate::entry::Entry;
 
 /// The data segments of Sends to this target, in bytes at most: what a login may need. Larger ones would
 /// make every posted receive larger.

@@ -17,7 +17,9 @@ impl Shard {
     pub(super) fn read_mail(&mut self) {
         while let Ok(mail) = self.mail.try_recv() {
             match mail {
-                Mail::Connection { socket, peer, portal } => self.adopt(portal, socket, peer),
+                Mail::Connection { entry, socket, peer, portal } => {
+                    self.adopt(entry, portal, socket, peer);
+                }
                 Mail::Rdma(change) => self.change_rdma(change),
                 Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),

@@ -15,7 +15,6 @@ mod reserve;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use self::rdma::Rdma;
 use crate::conn::{Conn, Pace, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
+use crate::entry::Entry;
 use crate::mail::Mail;
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
@@ -183,24 +183,22 @@ impl Shard {
     /// A connection came in: it goes to the shard with the fewest.
     fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         self.engine.protocol.connections += 1;
-        if !self.core.login_begins(peer.ip()) {
+        let Some(entry) = Entry::new(&self.core, peer.ip()) else {
             self.engine.protocol.turned_away += 1;
             return;
-        }
-        let shard = self.core.least_loaded();
+        };
+        let shard = entry.shard();
         if shard == self.number {
-            return self.adopt(portal, socket, peer);
+            return self.adopt(entry, portal, socket, peer);
         }
-        let mail = Mail::Connection { socket, peer, portal };
+        let mail = Mail::Connection { entry, socket, peer, portal };
         if self.core.mailboxes()[shard].send(mail).is_err() {
-            self.core.login_ends(peer.ip());
-            self.core.loads[shard].fetch_sub(1, Ordering::Relaxed);
             self.engine.protocol.turned_away += 1;
         }
     }
 
     /// Takes a connection in.
-    fn adopt(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+    fn adopt(&mut self, entry: Entry, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         let stream = TcpStream::from(socket);
         let local = stream.local_addr().unwrap_or(self.core.portals[portal].address);
         // Without it, answers wait for acknowledgements of those before (Nagle's algorithm).
@@ -214,6 +212,7 @@ impl Shard {
         let conn = Conn::new(serial, (peer, local, portal), wire, proto);
         self.engine.connections += 1;
         let slot = self.conns.insert(conn) as u32;
+        entry.keep();
         self.touch(slot);
     }
 

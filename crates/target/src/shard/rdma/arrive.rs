@@ -5,8 +5,9 @@ use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
 use super::super::Shard;
 use crate::conn::{Conn, Wire};
+use crate::entry::Entry;
 use crate::mail::Mail;
-use crate::rdma::{self, CONNECTION, Endpoint, Entry, Link, Request, token};
+use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
 
 /// Why a connection of a device that was lost meanwhile is refused.
 const GONE: &str = "the RDMA device is gone";

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use lunet_iscsi::pdu::NopOut;
 
 use super::*;
-use crate::rdma::Entry;
+use crate::entry::Entry;
 
 #[test]
 fn connections_leave_half_of_the_memory_for_data() {

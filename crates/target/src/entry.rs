@@ -1,4 +1,4 @@
-//! What a connect request is counted for, from its arrival on.
+//! What a connection is counted for, from its arrival until a shard has it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::core::Core;
 
-/// A place among the logins, and one on a shard. Dropping it gives both back, so a request may be lost
+/// A place among the logins, and one on a shard. Dropping it gives both back, so it may be lost
 /// anywhere on its way: refused, in a full mailbox, or in that of a shard that ends.
 pub struct Entry {
     core: Arc<Core>,
