@@ -3,18 +3,38 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
+use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use lunet_ring::Buf;
-use lunet_verbs::{Error, NotQueued, Operation, Pieces, Remote, Status, Why};
+use lunet_verbs::{
+    Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Status, Why,
+};
 
 use super::port::{Done, Endpoint};
 
 /// Receives that a shared queue holds.
 pub const SHARED: u32 = 100;
+
+/// What the kernel says of a port with these GIDs.
+pub fn port_facts(device: &str, state: &str, gids: &[(&str, GidKind)]) -> PortFacts {
+    let gid = |(index, (text, kind)): (usize, &(&str, GidKind))| {
+        let bytes = text.parse::<Ipv6Addr>().expect("a GID").octets();
+        Gid { index: index as u16, bytes, kind: *kind, interface: None }
+    };
+    PortFacts {
+        device: device.into(),
+        port: 1,
+        state: state.into(),
+        physical: "LinkUp".into(),
+        link_layer: "Ethernet".into(),
+        rate: String::new(),
+        gids: gids.iter().enumerate().map(gid).collect(),
+    }
+}
 
 /// Something that was posted.
 pub enum Work {

@@ -130,19 +130,11 @@ fn open(core: &Core) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::port_facts;
     use super::*;
 
     fn ports(state: &str) -> Vec<PortFacts> {
-        let text = String::new;
-        vec![PortFacts {
-            device: "a".into(),
-            port: 1,
-            state: state.into(),
-            physical: text(),
-            link_layer: text(),
-            rate: text(),
-            gids: Vec::new(),
-        }]
+        vec![port_facts("a", state, &[])]
     }
 
     #[test]

@@ -251,26 +251,11 @@ impl Fabric {
 mod tests {
     use std::net::IpAddr;
 
+    use super::super::fake::port_facts as port;
     use super::*;
 
     fn portal(address: &str, transports: Transports) -> Portal {
         Portal { address: address.parse().expect("an address"), tag: 1, transports }
-    }
-
-    fn port(device: &str, state: &str, gids: &[(&str, GidKind)]) -> PortFacts {
-        let gid = |(index, (text, kind)): (usize, &(&str, GidKind))| {
-            let bytes = text.parse::<Ipv6Addr>().expect("a GID").octets();
-            Gid { index: index as u16, bytes, kind: *kind, interface: None }
-        };
-        PortFacts {
-            device: device.into(),
-            port: 1,
-            state: state.into(),
-            physical: "LinkUp".into(),
-            link_layer: "Ethernet".into(),
-            rate: String::new(),
-            gids: gids.iter().enumerate().map(gid).collect(),
-        }
     }
 
     #[test]

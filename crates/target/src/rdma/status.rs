@@ -236,8 +236,9 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use lunet_verbs::{Gid, GidKind};
+    use lunet_verbs::GidKind;
 
+    use super::super::fake::port_facts;
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -245,18 +246,7 @@ mod tests {
     }
 
     fn port(device: &str, state: &str, address: &str) -> PortFacts {
-        let IpAddr::V4(v4) = ip(address) else { panic!("an IPv4 address") };
-        let bytes = v4.to_ipv6_mapped().octets();
-        let gid = Gid { index: 0, bytes, kind: GidKind::RoceV2, interface: None };
-        PortFacts {
-            device: device.into(),
-            port: 1,
-            state: state.into(),
-            physical: "LinkUp".into(),
-            link_layer: "Ethernet".into(),
-            rate: String::new(),
-            gids: vec![gid],
-        }
+        port_facts(device, state, &[(&format!("::ffff:{address}"), GidKind::RoceV2)])
     }
 
     fn portals(all: &[(&str, Transports)]) -> Vec<Portal> {
