@@ -65,6 +65,12 @@ impl Given {
     }
 }
 
+/// The [name](Given::name) of what is to be destroyed. It is written as a target is, with or without its secret and its label.
+pub fn meant(text: &str, access: &Access) -> String {
+    let place = labelled(text).map_or(text, |(_, place)| place);
+    Given::parse(place, access).map_or_else(|_| text.to_owned(), |given| given.name())
+}
+
 /// An address, with what it leaves out.
 fn url(text: &str, access: &Access) -> Result<Target, String> {
     let mut target = Target::parse(text).map_err(|error| wrong(&error))?;

@@ -240,11 +240,7 @@ impl Measure {
         };
         let profile = Profile::named(self.profile.name()).context("no such profile")?;
         let (profile, notes) = scale.apply(profile).map_err(|error| anyhow!(error))?;
-        // What is named to be destroyed is named as a target is, with or without its secret and its name.
-        let destroy = self.destroy.iter().map(|text| {
-            let place = given::labelled(text).map_or(text.as_str(), |(_, place)| place);
-            Given::parse(place, &access).map_or_else(|_| text.clone(), |given| given.name())
-        });
+        let destroy = self.destroy.iter().map(|text| given::meant(text, &access));
         Ok(Options {
             through: self.through.is_some(),
             targets,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use lunet::bench::given::{Given, labelled};
+use lunet::bench::given::{self, Given};
 use lunet::bench::{Step, verify};
 
 use super::bar::Bar;
@@ -70,20 +70,13 @@ pub fn run(options: &Verify) -> Result<ExitCode> {
 impl Verify {
     fn wanted(&self) -> Result<verify::Options> {
         let access = self.login.access()?;
-        let parse = |text: &str| Given::parse(text, &access).map_err(|error| anyhow!(error));
-        let given = parse(&self.target)?;
-        let destroy = match &self.destroy {
-            None => false,
-            Some(text)
-                if parse(labelled(text).map_or(text, |(_, place)| place))?.name()
-                    == given.name() =>
-            {
-                true
-            }
-            Some(text) => bail!(
-                "--destroy {text} is not the LUN that is verified: write it as the LUN is written"
-            ),
-        };
+        let given = Given::parse(&self.target, &access).map_err(|error| anyhow!(error))?;
+        let destroy = self.destroy.as_deref().map(|text| given::meant(text, &access));
+        if let Some(other) = destroy.as_ref().filter(|name| **name != given.name()) {
+            bail!(
+                "--destroy {other} is not the LUN that is verified: write it as the LUN is written"
+            );
+        }
         let Given::Url(target) = given else {
             bail!(
                 "{} cannot be verified: give the address of a LUN, iscsi://HOST/TARGET/LUN",
@@ -93,7 +86,7 @@ impl Verify {
         Ok(verify::Options {
             target: *target,
             login: self.login.login(),
-            destroy,
+            destroy: destroy.is_some(),
             size: self.size,
             runtime: self.runtime,
             depth: self.depth,
