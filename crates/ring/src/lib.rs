@@ -12,6 +12,7 @@
 //! - Dropping a driver waits until the kernel holds no pointer any more.
 
 mod arena;
+mod beside;
 mod buddy;
 mod chain;
 mod config;
@@ -30,6 +31,7 @@ mod uring;
 mod waker;
 
 pub use arena::{Account, Arena, Buf, MAX_BUF};
+pub use beside::Beside;
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
 pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token, WatchId};

@@ -14,8 +14,8 @@ use crate::sys;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
-    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, RxBufs, SocketId,
-    Token, TxChain, Waker, WatchId,
+    Arena, Beside, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, RxBufs,
+    SocketId, Token, TxChain, Waker, WatchId,
 };
 
 enum Inner {
@@ -298,13 +298,27 @@ impl Ring {
     /// # Errors
     /// The kernel refused to wait, for a reason that will not pass.
     pub fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        self.wait_beside(timeout, events, &mut ())
+    }
+
+    /// [`wait`](Self::wait), and for something else as well: it is looked at while the loop polls busily,
+    /// and before it sleeps. If it has something, there may be no event.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_beside(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Event>,
+        beside: &mut dyn Beside,
+    ) -> io::Result<()> {
         let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
         events.append(&mut self.ready);
         if self.timers.is_empty() {
-            return driver!(self, d => d.wait(timeout, events));
+            return driver!(self, d => d.wait(timeout, events, beside));
         }
         let timeout = self.timers.limit(timeout);
-        driver!(self, d => d.wait(timeout, events))?;
+        driver!(self, d => d.wait(timeout, events, beside))?;
         self.timers.fire(events);
         Ok(())
     }

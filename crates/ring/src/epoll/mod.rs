@@ -20,7 +20,7 @@ use self::watch::Watch;
 use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
-use crate::{Config, Counters, Event, Waker};
+use crate::{Beside, Config, Counters, Event, Waker};
 
 /// Reports taken from the kernel at a time.
 const BATCH: usize = 256;
@@ -150,12 +150,15 @@ impl Epoll {
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
+        beside: &mut dyn Beside,
     ) -> io::Result<()> {
         let before = events.len();
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let spin_end =
             (self.worked && !self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
         events.append(&mut self.ended);
+        let mut found = false;
+        let mut rested = false;
         loop {
             self.resume_accept();
             self.counters.operations += self.pool.submit(&mut self.staged) as u64;
@@ -165,16 +168,21 @@ impl Epoll {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            let look_only = events.len() > before
-                || timeout == Some(Duration::ZERO)
-                || spin_end.is_some_and(|end| now < end);
+            let mut look_only = events.len() > before || timeout == Some(Duration::ZERO);
+            if !look_only && spin_end.is_some_and(|end| now < end) {
+                found = beside.look();
+                look_only = true;
+            } else if !look_only && !std::mem::replace(&mut rested, true) {
+                found = beside.rest(&mut |id| self.watch_again(id));
+                look_only = found;
+            }
             let millis = match due {
                 _ if look_only => 0,
                 None => -1,
                 Some(at) => millis(at.saturating_duration_since(now)),
             };
             let interrupted = self.collect(millis, events)?;
-            self.worked = events.len() > before;
+            self.worked = found || events.len() > before;
             let over =
                 timeout == Some(Duration::ZERO) || deadline.is_some_and(|at| at <= Instant::now());
             if self.worked || interrupted || over {

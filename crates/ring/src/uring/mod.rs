@@ -23,7 +23,7 @@ use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use self::watch::Watch;
 use crate::slots::Slots;
-use crate::{Arena, Config, Counters, Event, Waker};
+use crate::{Arena, Beside, Config, Counters, Event, Waker};
 
 pub(crate) struct Uring {
     queue: Queue,
@@ -125,6 +125,7 @@ impl Uring {
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
+        beside: &mut dyn Beside,
     ) -> io::Result<()> {
         let before = events.len();
         let look_only = timeout == Some(Duration::ZERO);
@@ -134,10 +135,11 @@ impl Uring {
         };
         self.resume_accept();
         let spin = self.worked && !self.busy_poll.is_zero() && !look_only;
-        if spin && self.spin(deadline, events)? {
+        if spin && self.spin(deadline, events, beside)? {
             return Ok(());
         }
-        let mut left = timeout;
+        let found = !look_only && beside.rest(&mut |id| self.watch_again(id));
+        let mut left = if found { Some(Duration::ZERO) } else { timeout };
         loop {
             if let Some(due) = self.retry_accept {
                 let pause = due.saturating_duration_since(Instant::now());
@@ -146,7 +148,7 @@ impl Uring {
             self.queue.flush();
             let entered = self.queue.enter(left)?;
             self.work_off(events);
-            self.worked = events.len() > before;
+            self.worked = found || events.len() > before;
             if self.worked || look_only || entered == Entered::Early {
                 return Ok(());
             }
@@ -164,25 +166,30 @@ impl Uring {
         self.queue.gather(time)
     }
 
-    /// Looks for events without sleeping. True if there were some.
-    fn spin(&mut self, deadline: Option<Instant>, events: &mut Vec<Event>) -> io::Result<bool> {
+    /// Looks for events without sleeping. True if there were some, here or beside.
+    fn spin(
+        &mut self,
+        deadline: Option<Instant>,
+        events: &mut Vec<Event>,
+        beside: &mut dyn Beside,
+    ) -> io::Result<bool> {
         let before = events.len();
         let end = Instant::now() + self.busy_poll;
         let end = deadline.map_or(end, |at| at.min(end));
         loop {
+            let found = beside.look();
             if self.queue.needs_enter() {
                 self.queue.flush();
                 self.queue.enter(Some(Duration::ZERO))?;
                 self.work_off(events);
-                if events.len() > before {
-                    return Ok(true);
-                }
-            } else {
-                std::hint::spin_loop();
+            }
+            if found || events.len() > before {
+                return Ok(true);
             }
             if Instant::now() >= end {
                 return Ok(false);
             }
+            std::hint::spin_loop();
         }
     }
 

@@ -281,15 +281,12 @@ impl Port {
         }
     }
 
-    /// Asks to be told of the next end of work; those that are there already are not told of.
+    /// Asks to be told of the next end of work; those that are there already are not told of. `told`: the
+    /// descriptor has been readable since the last call.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self) -> Result<(), Error> {
-        match self {
-            Self::Verbs(adapter, _) => adapter.arm(),
-            #[cfg(test)]
-            Self::Fake(adapter) => adapter.arm(),
-        }
+    pub fn arm(&mut self, told: bool) -> Result<(), Error> {
+        port!(self, port => port.arm(told))
     }
 }

@@ -109,11 +109,24 @@ impl Shard {
             if self.may_gather() {
                 self.engine.ring.gather(self.core.coalesce)?;
             }
-            self.engine.ring.wait(self.patience(), &mut events)?;
+            self.wait(self.patience(), &mut events)?;
             self.turn(&mut events);
             if self.stopping.is_some() && self.stopped() {
                 return Ok(self.engine.tasks_at_work() == 0 && self.engine.failed_flushes == 0);
             }
+        }
+    }
+
+    /// Waits for something to do.
+    fn wait(
+        &mut self,
+        patience: Option<Duration>,
+        events: &mut Vec<RingEvent>,
+    ) -> std::io::Result<()> {
+        let ring = &mut self.engine.ring;
+        match &mut self.rdma {
+            Some(rdma) => ring.wait_beside(patience, events, &mut **rdma),
+            None => ring.wait(patience, events),
         }
     }
 
@@ -123,6 +136,7 @@ impl Shard {
         for event in events.drain(..) {
             self.handle(event);
         }
+        self.work_off_ports();
         self.engine.feed_starved(&mut self.conns);
         if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
             self.engine.look(&mut self.conns);

@@ -180,15 +180,15 @@ impl Adapter {
         Ok(true)
     }
 
-    /// Asks for one notice, when the next completion comes, and takes those that are there. To be
-    /// called before a wait for the descriptor, and followed by one more [`poll`](Self::poll): what
-    /// has come just before is not announced.
+    /// Has the descriptor become readable with the next completion, and not be so before. To be called
+    /// before a wait for it, and followed by one more [`poll`](Self::poll): what has come just before is
+    /// not announced. `told`: it has become readable since the last call. Nothing is done as long as the
+    /// notice that was asked for last is still to come.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self) -> Result<(), Error> {
-        self.queue.take_notices()?;
-        self.queue.arm()
+    pub fn arm(&mut self, told: bool) -> Result<(), Error> {
+        self.queue.arm(told)
     }
 
     fn received(&mut self, key: Key, wc: &IbvWc, completions: &mut Vec<Completion>) {

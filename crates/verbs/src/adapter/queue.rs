@@ -28,6 +28,10 @@ pub(super) struct CompletionQueue {
     raw: NonNull<IbvCq>,
     channel: Channel,
     unacknowledged: u32,
+    /// A notice was asked for, and not read.
+    armed: bool,
+    /// It should be there: completions have come since.
+    fired: bool,
     places: u32,
     taken: u32,
     /// Places of endpoints that are gone, whose last completions may still be in the queue.
@@ -57,7 +61,16 @@ impl CompletionQueue {
         };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::last("making an RDMA completion queue"))?;
-        Ok(Self { raw, channel, unacknowledged: 0, places, taken: 0, leaving: 0 })
+        Ok(Self {
+            raw,
+            channel,
+            unacknowledged: 0,
+            armed: false,
+            fired: false,
+            places,
+            taken: 0,
+            leaving: 0,
+        })
     }
 
     pub(super) const fn raw(&self) -> *mut IbvCq {
@@ -100,6 +113,7 @@ impl CompletionQueue {
         };
         let found = usize::try_from(found)
             .map_err(|_| Error::Gone { device: self.channel.device.name().to_string() })?;
+        self.fired |= found > 0;
         if found < into.len() {
             self.taken -= self.leaving;
             self.leaving = 0;
@@ -107,35 +121,44 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Asks for one notice, when the next completion comes.
-    pub(super) fn arm(&mut self) -> Result<(), Error> {
+    /// Asks for one notice, when the next completion comes, unless one is still to come. `told`: the
+    /// descriptor was readable.
+    pub(super) fn arm(&mut self, told: bool) -> Result<(), Error> {
+        if self.armed && (told || self.fired) {
+            self.armed = !self.take_notice()?;
+        }
+        if self.armed {
+            return Ok(());
+        }
+        self.fired = false;
         // SAFETY: as in `poll`.
         let rc = unsafe {
             let arm = (*self.raw.as_ref().context).ops.req_notify_cq;
             arm.map_or(libc::EOPNOTSUPP, |arm| arm(self.raw(), 0))
         };
+        self.armed = rc == 0;
         if rc == 0 { Ok(()) } else { Err(Error::number("asking for RDMA completions", rc)) }
     }
 
-    /// Takes all notices, so that the descriptor is not readable any more.
-    pub(super) fn take_notices(&mut self) -> Result<(), Error> {
+    /// Takes the notice that was asked for: then the descriptor is not readable any more. False if it has
+    /// not come.
+    fn take_notice(&mut self) -> Result<bool, Error> {
         let get = self.channel.device.library().verbs.ibv_get_cq_event;
-        loop {
-            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel is alive, its descriptor does not block.
-            let rc = unsafe { get(self.channel.raw.as_ptr(), &mut queue, &mut context) };
-            if rc != 0 {
-                let source = std::io::Error::last_os_error();
-                return match source.raw_os_error() {
-                    Some(libc::EAGAIN | libc::EINTR) => Ok(()),
-                    _ => Err(Error::System { what: "reading RDMA completion notices", source }),
-                };
-            }
-            self.unacknowledged += 1;
-            if self.unacknowledged == ACKNOWLEDGED {
-                self.acknowledge();
-            }
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive, its descriptor does not block.
+        let rc = unsafe { get(self.channel.raw.as_ptr(), &mut queue, &mut context) };
+        if rc != 0 {
+            let source = std::io::Error::last_os_error();
+            return match source.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(false),
+                _ => Err(Error::System { what: "reading RDMA completion notices", source }),
+            };
         }
+        self.unacknowledged += 1;
+        if self.unacknowledged == ACKNOWLEDGED {
+            self.acknowledge();
+        }
+        Ok(true)
     }
 
     fn acknowledge(&mut self) {

@@ -303,7 +303,7 @@ fn nothing_stays_of_an_adapter() {
     let buf = bench.buf(4096);
     bench.adapter.queue_shared_receive(buf).expect("room");
     bench.adapter.flush();
-    bench.adapter.arm().expect("the device is well");
+    bench.adapter.arm(false).expect("the device is well");
     assert_eq!(fake::with(|s| (s.armed, s.alive)), (1, [1; 9]));
     let Bench { adapter, arena, library } = bench;
     drop(adapter);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use lunet_iscsi::target::RdmaFault;
-use lunet_ring::{Ring, Token, WatchId};
+use lunet_ring::{Beside, Ring, Token, WatchId};
 use lunet_verbs::{DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
@@ -35,10 +35,14 @@ pub struct Rdma {
     listening: Option<(Listening, WatchId)>,
     /// The devices in the fabric's order; `None` once a device has failed.
     ports: Vec<Option<(Plug, WatchId)>>,
+    /// Those whose descriptor has become readable, and is not watched.
+    told: Vec<bool>,
     /// What watches the devices, on the same shard.
     devices: Vec<Option<WatchId>>,
-    /// Ends of work that are being told; kept for its memory.
+    /// Ends of work that were found, and are to be told.
     done: Vec<Done>,
+    /// Ports that were found to have failed, and why.
+    ill: Vec<(usize, Error)>,
     /// Connections whose queue has refused work in this turn.
     failed: Vec<u32>,
 }
@@ -53,7 +57,7 @@ impl Rdma {
     pub(super) fn new(ring: &mut Ring, ports: Vec<Plug>) -> Result<Self, Error> {
         let mut watched = Vec::new();
         for (index, mut plug) in ports.into_iter().enumerate() {
-            plug.port.arm()?;
+            plug.port.arm(false)?;
             let id = watch(ring, plug.port.as_fd(), PORTS + index as u64)?;
             watched.push(Some((plug, id)));
         }
@@ -61,9 +65,11 @@ impl Rdma {
             fabric: None,
             channel: None,
             listening: None,
+            told: vec![false; watched.len()],
             ports: watched,
             devices: Vec::new(),
             done: Vec::with_capacity(1024),
+            ill: Vec::new(),
             failed: Vec::new(),
         })
     }
@@ -71,9 +77,34 @@ impl Rdma {
     fn plug(&mut self, index: usize) -> Option<&mut Plug> {
         self.ports.get_mut(index)?.as_mut().map(|(plug, _)| plug)
     }
+}
 
-    fn port(&mut self, index: usize) -> Option<&mut Port> {
-        self.plug(index).map(|plug| &mut plug.port)
+impl Beside for Rdma {
+    fn look(&mut self) -> bool {
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let Some((plug, _)) = port else { continue };
+            if let Err(error) = plug.port.poll(&mut self.done) {
+                self.ill.push((index, error));
+            }
+        }
+        !self.done.is_empty() || !self.ill.is_empty()
+    }
+
+    fn rest(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool {
+        if self.look() {
+            return true;
+        }
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let Some((plug, id)) = port else { continue };
+            let told = std::mem::take(&mut self.told[index]);
+            if let Err(error) = plug.port.arm(told) {
+                self.ill.push((index, error));
+            }
+            if told {
+                watch(*id);
+            }
+        }
+        self.look()
     }
 }
 
@@ -166,7 +197,7 @@ impl Shard {
             EVENTS => self.rdma_events(),
             REQUESTS => self.rdma_requests(),
             device if device >= DEVICES => self.device_events((device - DEVICES) as usize),
-            port => self.rdma_completions((port - PORTS) as usize),
+            port => self.port_readable((port - PORTS) as usize),
         }
     }
 

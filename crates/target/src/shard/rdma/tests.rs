@@ -109,7 +109,7 @@ impl Bench {
 
     fn turn(&mut self) {
         let limit = Some(Duration::from_millis(1));
-        self.shard.engine.ring.wait(limit, &mut self.events).expect("the kernel waits");
+        self.shard.wait(limit, &mut self.events).expect("the kernel waits");
         self.shard.turn(&mut self.events);
     }
 

@@ -3,12 +3,12 @@
 use std::fmt::Display;
 
 use lunet_iscsi::target::RdmaFault;
-use lunet_ring::Buf;
+use lunet_ring::{Beside, Buf};
 use lunet_verbs::{CmEventKind, Operation};
 
 use super::super::Shard;
 use crate::conn::{Conn, Phase, Wire};
-use crate::rdma::{CONNECTION, Done, Port, fault, token};
+use crate::rdma::{CONNECTION, Done, fault, token};
 
 /// An initiator is disconnected that sends more than so many times what it may send without an answer,
 /// or lets so many answers wait. Once might be a matter of opinion, twice is none.
@@ -80,42 +80,27 @@ impl Shard {
         conn.out = Default::default();
     }
 
-    /// Work has ended at a port.
-    pub(super) fn rdma_completions(&mut self, index: usize) {
-        self.take_completions(index);
-        let armed = self.rdma.as_mut().and_then(|rdma| rdma.port(index)).map(Port::arm);
-        match armed {
-            None => return,
-            Some(Err(error)) => return self.lose_device(index, &error),
-            Some(Ok(())) => {}
-        }
-        // What came just before is not told of.
-        self.take_completions(index);
-        let port = self.rdma.as_ref().and_then(|rdma| rdma.ports[index].as_ref());
-        if let Some((_, id)) = port {
-            self.engine.ring.watch_again(*id);
-        }
+    /// A port has ends of work, or will have them in a moment.
+    pub(super) fn port_readable(&mut self, index: usize) {
+        let told = self.rdma.as_mut().and_then(|rdma| rdma.told.get_mut(index));
+        told.into_iter().for_each(|told| *told = true);
     }
 
-    fn take_completions(&mut self, index: usize) {
-        loop {
-            let Some(rdma) = &mut self.rdma else { return };
-            let mut done = std::mem::take(&mut rdma.done);
-            let polled = match rdma.port(index) {
-                Some(port) => port.poll(&mut done),
-                None => Ok(false),
-            };
-            for done in done.drain(..) {
-                self.completed(done);
-            }
-            if let Some(rdma) = &mut self.rdma {
-                rdma.done = done;
-            }
-            match polled {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => return self.lose_device(index, &error),
-            }
+    /// Works off what has ended at the ports.
+    pub(in crate::shard) fn work_off_ports(&mut self) {
+        let Some(rdma) = &mut self.rdma else { return };
+        if !rdma.look() {
+            return;
+        }
+        let (mut done, ill) = (std::mem::take(&mut rdma.done), std::mem::take(&mut rdma.ill));
+        for done in done.drain(..) {
+            self.completed(done);
+        }
+        if let Some(rdma) = &mut self.rdma {
+            rdma.done = done;
+        }
+        for (index, error) in ill {
+            self.lose_device(index, &error);
         }
     }
 
@@ -208,19 +193,16 @@ impl Shard {
     /// have something to say about that.
     pub(in crate::shard) fn flush_ports(&mut self) -> bool {
         let Some(rdma) = &mut self.rdma else { return false };
-        let mut refused = Vec::new();
-        for (index, port) in rdma.ports.iter_mut().enumerate() {
-            let Some((plug, _)) = port else { continue };
+        let mut refused = false;
+        for (plug, _) in rdma.ports.iter_mut().flatten() {
             plug.top_up(self.engine.ring.arena());
-            if plug.port.flush() {
-                refused.push(index);
-            }
+            refused |= plug.port.flush();
         }
         for slot in std::mem::take(&mut rdma.failed) {
             self.rdma_ended(slot, RdmaFault::Device, "the device takes no more work");
         }
-        for index in refused {
-            self.take_completions(index);
+        if refused {
+            self.work_off_ports();
         }
         !self.dirty.is_empty()
     }
