@@ -247,6 +247,9 @@ impl Conn {
     /// command for each answer, the other takes all answers in before it sends again. So the depth
     /// is the highest number of unread answers of late, and fades slowly.
     pub fn pace(&mut self) -> Pace {
+        if matches!(self.wire, Wire::Rdma(_)) {
+            return Pace::Busy;
+        }
         let unread = self.proto.unread();
         let faded = self.depth - (self.depth.saturating_sub(unread)).div_ceil(16);
         self.depth = faded.max(unread);
@@ -263,7 +266,7 @@ impl Conn {
     pub fn due(&self) -> Option<Duration> {
         let retry = match &self.wire {
             Wire::Stream(_) => None,
-            Wire::Rdma(link) => link.retry,
+            Wire::Rdma(link) => link.retry.into_iter().chain(link.look).min(),
         };
         [self.proto.poll_timeout(), self.drain_by, retry].into_iter().flatten().min()
     }

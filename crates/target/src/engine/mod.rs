@@ -201,6 +201,11 @@ impl Engine {
         }
     }
 
+    /// True if tasks wait for memory.
+    pub fn is_starved(&self) -> bool {
+        !self.starved.is_empty()
+    }
+
     /// Gives tasks that wait for memory another try. Each gets one; who is still short waits on.
     pub fn feed_starved(&mut self, conns: &mut Slab<Conn>) {
         for _ in 0..self.starved.len() {

@@ -245,7 +245,7 @@ impl Adapter {
         Ok(false)
     }
 
-    pub fn arm(&mut self, _: bool) -> Result<(), Error> {
+    pub fn arm(&mut self, _: bool, _: bool) -> Result<(), Error> {
         while self.notices.read(&mut [0; 16]).is_ok_and(|n| n > 0) {}
         self.state.borrow_mut().told = false;
         Ok(())

@@ -42,6 +42,8 @@ pub struct Link {
     /// Sends taken in this turn. They have no answer before its end, so it is those that the initiator has
     /// sent without one, or less.
     pub taken: usize,
+    /// The turn in which they were counted.
+    pub turn: u64,
     /// RDMA Reads under way.
     reads: Slab<ReadId>,
     /// So many of them at a time.
@@ -53,6 +55,10 @@ pub struct Link {
     silent: u32,
     /// Arena memory was short: when to try again.
     pub retry: Option<Duration>,
+    /// Something is on its way, whose end nobody is woken for: when to look.
+    pub look: Option<Duration>,
+    /// The shard counts it among those that wait for the end of something.
+    pub waits: bool,
 }
 
 /// The token of a piece of work: the connection's slot, and a number.
@@ -83,18 +89,26 @@ impl Link {
             logged: true,
             told: false,
             taken: 0,
+            turn: 0,
             reads,
             depth,
             posted: 0,
             done: 0,
             silent: 0,
             retry: None,
+            look: None,
+            waits: false,
         }
     }
 
     /// Bytes that are on their way.
     pub fn in_flight(&self) -> usize {
         self.posted.wrapping_sub(self.done) as usize
+    }
+
+    /// RDMA Reads are under way.
+    pub fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
     }
 
     /// A Send or RDMA Write is out, and all before it.

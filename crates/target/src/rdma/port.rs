@@ -281,12 +281,12 @@ impl Port {
         }
     }
 
-    /// Asks to be told of the next end of work; those that are there already are not told of. `told`: the
-    /// descriptor has been readable since the last call.
+    /// Asks to be told of the next receive, and with `ends` of all ends of work; those that are there already
+    /// are not told of. `told`: the descriptor has been readable since the last call.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self, told: bool) -> Result<(), Error> {
-        port!(self, port => port.arm(told))
+    pub fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
+        port!(self, port => port.arm(told, ends))
     }
 }

@@ -123,10 +123,12 @@ impl Shard {
         patience: Option<Duration>,
         events: &mut Vec<RingEvent>,
     ) -> std::io::Result<()> {
-        let ring = &mut self.engine.ring;
         match &mut self.rdma {
-            Some(rdma) => ring.wait_beside(patience, events, &mut **rdma),
-            None => ring.wait(patience, events),
+            Some(rdma) => {
+                rdma.expect_memory(self.engine.is_starved());
+                self.engine.ring.wait_beside(patience, events, &mut **rdma)
+            }
+            None => self.engine.ring.wait(patience, events),
         }
     }
 

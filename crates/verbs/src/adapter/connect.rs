@@ -65,7 +65,7 @@ impl Adapter {
     ) -> Result<EndpointId, Box<NotOpened>> {
         match self.make(&id, config) {
             Ok(made) => {
-                let Made { qp, depth, heads, heads_key, inline, receives, places } = made;
+                let Made { qp, depth, heads, heads_key, inline, receives } = made;
                 let domain = Rc::clone(&self.domain);
                 let endpoint = Endpoint::new(Parts {
                     qp,
@@ -76,7 +76,6 @@ impl Adapter {
                     heads_key,
                     inline,
                     receives,
-                    places,
                 });
                 let number = endpoint.number();
                 let id = EndpointId(self.endpoints.insert(endpoint));
@@ -110,19 +109,23 @@ impl Adapter {
         let address = heads.start().as_ptr() as u64;
         let heads_key = self.memory.iter().find_map(|m| m.key_for(address, heads.len() as u64));
         let heads_key = heads_key.unwrap_or_default();
+        if !self.queues.ends.take(depth) {
+            return over("completions left", depth, self.queues.ends.free());
+        }
         // Those of the shared queue have their places already.
-        let places = depth + own;
-        if !self.queue.take(places) {
-            return over("completions left", places, self.queue.free());
+        if !self.queues.arrivals.take(own) {
+            self.queues.ends.give_back(depth);
+            return over("completions of receives left", own, self.queues.arrivals.free());
         }
         match self.make_pair(id, depth, own) {
             Ok((qp, inline)) => {
                 self.receives.reserve(own as usize);
                 let receives = (!shared).then(|| ReceiveList::new(own));
-                Ok(Made { qp, depth, heads, heads_key, inline, receives, places })
+                Ok(Made { qp, depth, heads, heads_key, inline, receives })
             }
             Err(error) => {
-                self.queue.give_back(places);
+                self.queues.ends.give_back(depth);
+                self.queues.arrivals.give_back(own);
                 Err(error)
             }
         }
@@ -135,14 +138,13 @@ impl Adapter {
         sends: u32,
         receives: u32,
     ) -> Result<(NonNull<crate::ffi::IbvQp>, u32), Error> {
-        let queue = self.queue.raw();
         let mut error = Error::Ended;
         // A device that has no room for heads in its queue refuses to be asked.
         for inline in [INLINE, 0] {
             let mut attr = IbvQpInitAttr {
                 qp_context: ptr::null_mut(),
-                send_cq: queue,
-                recv_cq: queue,
+                send_cq: self.queues.ends.raw(),
+                recv_cq: self.queues.arrivals.raw(),
                 srq: self.shared.as_ref().map_or(ptr::null_mut(), |shared| shared.raw()),
                 cap: IbvQpCap {
                     max_send_wr: sends,
@@ -274,7 +276,9 @@ impl Adapter {
         }
         let Some(endpoint) = self.endpoints.remove(key) else { return true };
         self.by_number.remove(&endpoint.number());
-        self.queue.leave(endpoint.places);
+        let (sends, receives) = endpoint.places();
+        self.queues.ends.leave(sends);
+        self.queues.arrivals.leave(receives);
         let gone = endpoint.destroy();
         for place in self.receives.keys(|receive| receive.owner == Some(key)) {
             let receive = self.receives.remove(place);
@@ -303,7 +307,6 @@ struct Made {
     heads_key: u32,
     inline: u32,
     receives: Option<ReceiveList>,
-    places: u32,
 }
 
 impl Drop for Adapter {

@@ -68,8 +68,6 @@ pub(super) struct Endpoint {
     pub(super) receives: Option<ReceiveList>,
     /// The device has refused work: nothing more is queued.
     pub(super) broken: bool,
-    /// Places of the completion queue that it has.
-    pub(super) places: u32,
     /// The token of receives that it takes from the shared queue.
     pub(super) token: u64,
 }
@@ -84,12 +82,11 @@ pub(super) struct Parts {
     pub(super) heads_key: u32,
     pub(super) inline: u32,
     pub(super) receives: Option<ReceiveList>,
-    pub(super) places: u32,
 }
 
 impl Endpoint {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { qp, id, domain, depth, heads, heads_key, inline, receives, places } = parts;
+        let Parts { qp, id, domain, depth, heads, heads_key, inline, receives } = parts;
         let room = depth as usize;
         Self {
             qp,
@@ -106,7 +103,6 @@ impl Endpoint {
             inline,
             receives,
             broken: false,
-            places,
             token: 0,
         }
     }
@@ -120,6 +116,11 @@ impl Endpoint {
     /// How many more sends, writes and reads fit.
     pub(super) fn room(&self) -> usize {
         if self.broken { 0 } else { self.depth as usize - self.sends.len() }
+    }
+
+    /// Places that it has in the queues of completions: for what it sends, and for what comes.
+    pub(super) fn places(&self) -> (u32, u32) {
+        (self.depth, self.receives.as_ref().map_or(0, ReceiveList::depth))
     }
 
     /// True if something waits to be handed over.

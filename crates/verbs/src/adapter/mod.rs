@@ -25,7 +25,7 @@ pub use connect::{NotOpened, Path};
 pub use work::{HEAD_MAX, NotQueued, Pieces, Remote, Why};
 
 use endpoint::Endpoint;
-use queue::CompletionQueue;
+use queue::{Channel, CompletionQueue, Queues};
 use receive::{Receive, SharedQueue};
 use work::{ENDPOINT_GENERATIONS, RECEIVE_GENERATIONS};
 
@@ -35,7 +35,8 @@ const BATCH: usize = 64;
 /// The measures of an [`Adapter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterConfig {
-    /// Completions that may wait to be polled: at least the sum of all queues of all endpoints.
+    /// Completions of either kind that may wait to be polled: of sends, writes and reads at least the sum of
+    /// all queues of all endpoints, and of receives likewise.
     pub completions: u32,
     /// Receives of the queue that all endpoints share; `None` for a queue of each one's own. Without
     /// effect if the device has no shared queues, or refuses one.
@@ -68,7 +69,7 @@ pub struct Adapter {
     // In the order in which they are let go.
     endpoints: Slots<Endpoint>,
     shared: Option<SharedQueue>,
-    queue: CompletionQueue,
+    queues: Queues,
     receives: Slots<Receive>,
     memory: Vec<Registration>,
     by_number: HashMap<u32, EndpointId>,
@@ -102,27 +103,25 @@ impl Adapter {
         }
         let domain = Domain::new(device)?;
         let memory = vec![Registration::arena(&domain, arena)?];
-        let mut queue = CompletionQueue::new(device, config.completions, config.interrupt)?;
         let mut receives = Slots::with_mask(RECEIVE_GENERATIONS);
-        let shared = match config.shared_receives {
-            Some(depth) if limits.shared_receives > 0 => {
-                let depth = depth.clamp(1, limits.shared_receives);
-                if !queue.take(depth) {
-                    return over("completions left", depth.into(), queue.free().into());
-                }
-                receives.reserve(depth as usize);
-                let shared = SharedQueue::new(&domain, depth).ok();
-                if shared.is_none() {
-                    queue.give_back(depth);
-                }
-                shared
-            }
-            _ => None,
-        };
+        let shared = config.shared_receives.filter(|_| limits.shared_receives > 0);
+        let shared = shared.and_then(|depth| {
+            let depth = depth.clamp(1, limits.shared_receives.min(config.completions));
+            SharedQueue::new(&domain, depth).ok()
+        });
+        let channel = Channel::new(device)?;
+        let of_receives = shared.as_ref().map_or(config.completions, SharedQueue::depth);
+        let mut arrivals = CompletionQueue::new(&channel, of_receives, config.interrupt)?;
+        if shared.is_some() {
+            arrivals.take(of_receives);
+            receives.reserve(of_receives as usize);
+        }
+        let ends = CompletionQueue::new(&channel, config.completions, config.interrupt)?;
+        let queues = Queues { arrivals, ends };
         Ok(Self {
             endpoints: Slots::with_mask(ENDPOINT_GENERATIONS),
             shared,
-            queue,
+            queues,
             receives,
             memory,
             by_number: HashMap::new(),
@@ -172,7 +171,7 @@ impl Adapter {
 
 impl AsFd for Adapter {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.as_fd()
+        self.queues.as_fd()
     }
 }
 

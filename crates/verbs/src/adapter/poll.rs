@@ -165,30 +165,37 @@ impl Adapter {
 
     fn take(&mut self, completions: &mut Vec<Completion>) -> Result<bool, Error> {
         for _ in 0..BATCHES {
-            let found = self.queue.poll(&mut self.batch[..])?;
-            for i in 0..found {
-                let wc = self.batch[i];
-                match WorkId::from_number(wc.wr_id) {
-                    WorkId::Receive(key) => self.received(key, &wc, completions),
-                    WorkId::Send(key, number) => self.sent(key, number, &wc, completions),
-                }
-            }
-            if found < BATCH {
+            // Ends first: they free memory and places in the send queues.
+            let ends = self.queues.ends.poll(&mut self.batch[..])?;
+            self.work_off(ends, completions);
+            let arrivals = self.queues.arrivals.poll(&mut self.batch[..])?;
+            self.work_off(arrivals, completions);
+            if ends.max(arrivals) < BATCH {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Has the descriptor become readable with the next completion, and not be so before. To be called
-    /// before a wait for it, and followed by one more [`poll`](Self::poll): what has come just before is
-    /// not announced. `told`: it has become readable since the last call. Nothing is done as long as the
-    /// notice that was asked for last is still to come.
+    fn work_off(&mut self, found: usize, completions: &mut Vec<Completion>) {
+        for i in 0..found {
+            let wc = self.batch[i];
+            match WorkId::from_number(wc.wr_id) {
+                WorkId::Receive(key) => self.received(key, &wc, completions),
+                WorkId::Send(key, number) => self.sent(key, number, &wc, completions),
+            }
+        }
+    }
+
+    /// Has the descriptor become readable with the next receive, and with `ends` also with the next end of a
+    /// send, write or read, and not be so before. To be called before a wait for it, and followed by one
+    /// more [`poll`](Self::poll): what has come just before is not announced. `told`: it has become readable
+    /// since the last call. Nothing is asked for again that is still to come.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self, told: bool) -> Result<(), Error> {
-        self.queue.arm(told)
+    pub fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
+        self.queues.arm(told, ends)
     }
 
     fn received(&mut self, key: Key, wc: &IbvWc, completions: &mut Vec<Completion>) {

@@ -1,8 +1,9 @@
-//! A completion queue and its descriptor.
+//! Completion queues and their descriptor.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::rc::Rc;
 
 use crate::device::set_nonblocking;
 use crate::ffi::{IbvCompChannel, IbvCq, IbvWc};
@@ -11,14 +12,51 @@ use crate::{Device, Error};
 /// Notices are acknowledged by so many at a time: it takes a lock.
 const ACKNOWLEDGED: u32 = 64;
 
-struct Channel {
+/// The descriptor that tells of completions.
+pub(super) struct Channel {
     raw: NonNull<IbvCompChannel>,
     device: Device,
 }
 
+impl Channel {
+    pub(super) fn new(device: &Device) -> Result<Rc<Self>, Error> {
+        // SAFETY: the context is open.
+        let raw = unsafe { (device.library().verbs.ibv_create_comp_channel)(device.context()) };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::last("making an RDMA completion channel"))?;
+        let channel = Self { raw, device: device.clone() };
+        // SAFETY: the channel is alive, and its descriptor its own.
+        unsafe { set_nonblocking(raw.as_ref().fd)? };
+        Ok(Rc::new(channel))
+    }
+
+    /// Takes a notice, and tells of which queue it is. `None`: there is none.
+    fn take_notice(&self) -> Result<Option<*mut IbvCq>, Error> {
+        let get = self.device.library().verbs.ibv_get_cq_event;
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive, its descriptor does not block.
+        let rc = unsafe { get(self.raw.as_ptr(), &mut queue, &mut context) };
+        if rc == 0 {
+            return Ok(Some(queue));
+        }
+        let source = std::io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ => Err(Error::System { what: "reading RDMA completion notices", source }),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+}
+
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: its only queue is gone.
+        // SAFETY: its queues are gone.
         unsafe { (self.device.library().verbs.ibv_destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }
@@ -26,7 +64,7 @@ impl Drop for Channel {
 /// A completion queue. Its places are given out to endpoints, so that it never overflows.
 pub(super) struct CompletionQueue {
     raw: NonNull<IbvCq>,
-    channel: Channel,
+    channel: Rc<Channel>,
     unacknowledged: u32,
     /// A notice was asked for, and not read.
     armed: bool,
@@ -39,19 +77,12 @@ pub(super) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(super) fn new(device: &Device, places: u32, interrupt: u32) -> Result<Self, Error> {
-        let verbs = &device.library().verbs;
-        // SAFETY: the context is open.
-        let raw = unsafe { (verbs.ibv_create_comp_channel)(device.context()) };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Error::last("making an RDMA completion channel"))?;
-        let channel = Channel { raw, device: device.clone() };
-        let places = places.max(1);
-        // SAFETY: the channel is alive, and goes after the queue.
+    pub(super) fn new(channel: &Rc<Channel>, places: u32, interrupt: u32) -> Result<Self, Error> {
+        let (places, device) = (places.max(1), &channel.device);
+        // SAFETY: the context is open, the channel is alive and goes after the queue.
         let raw = unsafe {
-            set_nonblocking(raw.as_ref().fd)?;
             let vectors = (*device.context()).num_comp_vectors.max(1) as u32;
-            (verbs.ibv_create_cq)(
+            (device.library().verbs.ibv_create_cq)(
                 device.context(),
                 c_int::try_from(places).unwrap_or(c_int::MAX),
                 ptr::null_mut(),
@@ -63,7 +94,7 @@ impl CompletionQueue {
             NonNull::new(raw).ok_or_else(|| Error::last("making an RDMA completion queue"))?;
         Ok(Self {
             raw,
-            channel,
+            channel: Rc::clone(channel),
             unacknowledged: 0,
             armed: false,
             fired: false,
@@ -121,44 +152,31 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// Asks for one notice, when the next completion comes, unless one is still to come. `told`: the
-    /// descriptor was readable.
-    pub(super) fn arm(&mut self, told: bool) -> Result<(), Error> {
-        if self.armed && (told || self.fired) {
-            self.armed = !self.take_notice()?;
-        }
+    /// Asks for one notice, when the next completion comes, unless one is still to come.
+    fn arm(&mut self) -> Result<(), Error> {
         if self.armed {
             return Ok(());
         }
-        self.fired = false;
         // SAFETY: as in `poll`.
         let rc = unsafe {
             let arm = (*self.raw.as_ref().context).ops.req_notify_cq;
             arm.map_or(libc::EOPNOTSUPP, |arm| arm(self.raw(), 0))
         };
-        self.armed = rc == 0;
+        (self.armed, self.fired) = (rc == 0, false);
         if rc == 0 { Ok(()) } else { Err(Error::number("asking for RDMA completions", rc)) }
     }
 
-    /// Takes the notice that was asked for: then the descriptor is not readable any more. False if it has
-    /// not come.
-    fn take_notice(&mut self) -> Result<bool, Error> {
-        let get = self.channel.device.library().verbs.ibv_get_cq_event;
-        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive, its descriptor does not block.
-        let rc = unsafe { get(self.channel.raw.as_ptr(), &mut queue, &mut context) };
-        if rc != 0 {
-            let source = std::io::Error::last_os_error();
-            return match source.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(false),
-                _ => Err(Error::System { what: "reading RDMA completion notices", source }),
-            };
-        }
+    /// True if a notice should be there.
+    const fn has_fired(&self) -> bool {
+        self.armed && self.fired
+    }
+
+    fn noticed(&mut self) {
+        self.armed = false;
         self.unacknowledged += 1;
         if self.unacknowledged == ACKNOWLEDGED {
             self.acknowledge();
         }
-        Ok(true)
     }
 
     fn acknowledge(&mut self) {
@@ -171,10 +189,33 @@ impl CompletionQueue {
     }
 }
 
-impl AsFd for CompletionQueue {
+/// The queues of a thread: one for what comes, and one for the ends of what was sent.
+///
+/// Somebody always waits for what comes. For the end of a message nobody does, most of the time: the peer has
+/// its answer, and only memory is to be had back. So each tells of itself when it is asked to.
+pub(super) struct Queues {
+    pub(super) arrivals: CompletionQueue,
+    pub(super) ends: CompletionQueue,
+}
+
+impl Queues {
+    /// Asks for a notice with the next arrival, and with the next end if `ends`, but not for one that is
+    /// still to come. `told`: the descriptor was readable.
+    pub(super) fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
+        let fired = usize::from(self.arrivals.has_fired()) + usize::from(self.ends.has_fired());
+        for _ in 0..fired.max(usize::from(told)) {
+            let Some(raw) = self.arrivals.channel.take_notice()? else { break };
+            let arrivals = raw == self.arrivals.raw();
+            if arrivals { self.arrivals.noticed() } else { self.ends.noticed() }
+        }
+        self.arrivals.arm()?;
+        if ends { self.ends.arm() } else { Ok(()) }
+    }
+}
+
+impl AsFd for Queues {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel, and with it the descriptor, is open as long as `self`.
-        unsafe { BorrowedFd::borrow_raw(self.channel.raw.as_ref().fd) }
+        self.arrivals.channel.as_fd()
     }
 }
 

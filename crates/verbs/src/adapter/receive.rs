@@ -37,6 +37,11 @@ impl ReceiveList {
         Self { work, pieces, depth, held: 0 }
     }
 
+    /// Receives that may be in flight.
+    pub(super) const fn depth(&self) -> u32 {
+        self.depth
+    }
+
     pub(super) const fn is_full(&self) -> bool {
         self.held >= self.depth
     }
@@ -105,6 +110,11 @@ impl SharedQueue {
         }
     }
 
+    /// Receives that it holds at most.
+    pub(super) const fn depth(&self) -> u32 {
+        self.list.depth()
+    }
+
     pub(super) const fn raw(&self) -> *mut IbvSrq {
         self.raw.as_ptr()
     }
@@ -158,7 +168,7 @@ impl Adapter {
 
     /// Receives that the shared queue holds at most.
     pub fn shared_depth(&self) -> Option<u32> {
-        self.shared.as_ref().map(|shared| shared.list.depth)
+        self.shared.as_ref().map(SharedQueue::depth)
     }
 
     /// Receives in the shared queue: in flight, or queued and not flushed. A connection that ends in
@@ -230,7 +240,7 @@ impl Adapter {
         }
         self.shared = SharedQueue::new(&self.domain, depth).ok();
         if self.shared.is_none() {
-            self.queue.leave(depth);
+            self.queues.arrivals.leave(depth);
         }
     }
 

@@ -223,9 +223,9 @@ fn a_queue_pair_that_does_not_go_keeps_its_memory() {
 #[test]
 fn completions_never_outgrow_their_queue() {
     let mut bench = Bench::new(None);
-    let first = bench.endpoint(12);
-    let _second = bench.endpoint(12);
-    let config = EndpointConfig { sends: 12, receives: 4 };
+    let first = bench.endpoint(16);
+    let _second = bench.endpoint(16);
+    let config = EndpointConfig { sends: 16, receives: 4 };
     let id = fake::id(&bench.library);
     let refused = bench.adapter.open_endpoint(id, config).expect_err("32 places are taken");
     assert!(matches!(refused.error, Error::Limit { wanted: 16, limit: 0, .. }), "{refused:?}");
@@ -303,8 +303,8 @@ fn nothing_stays_of_an_adapter() {
     let buf = bench.buf(4096);
     bench.adapter.queue_shared_receive(buf).expect("room");
     bench.adapter.flush();
-    bench.adapter.arm(false).expect("the device is well");
-    assert_eq!(fake::with(|s| (s.armed, s.alive)), (1, [1; 9]));
+    bench.adapter.arm(false, true).expect("the device is well");
+    assert_eq!(fake::with(|s| (s.armed, s.alive)), (2, [1, 1, 1, 2, 1, 1, 1, 1, 1]));
     let Bench { adapter, arena, library } = bench;
     drop(adapter);
     assert_eq!(arena.free_bytes(), arena.total_bytes());

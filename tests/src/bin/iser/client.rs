@@ -264,7 +264,7 @@ impl Client {
     /// Takes in what has happened, or waits for something to happen.
     fn turn(&mut self, session: &mut Session) -> Result<()> {
         self.send(session)?;
-        self.adapter.arm(true)?;
+        self.adapter.arm(true, true)?;
         // What was sent before a farewell is heard before it: so the completions are looked at later.
         let mut events = Vec::new();
         while let Some(event) = self.channel.next_event()? {

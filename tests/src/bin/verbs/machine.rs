@@ -79,7 +79,7 @@ impl Machine {
         let mut completions = Vec::new();
         self.adapter.poll(&mut completions)?;
         if completions.is_empty() {
-            self.adapter.arm(true)?;
+            self.adapter.arm(true, true)?;
             self.adapter.poll(&mut completions)?;
         }
         let time = if completions.is_empty() { limit } else { Duration::ZERO };

@@ -105,7 +105,7 @@ fn echo(
     let mut completions = Vec::new();
     loop {
         ensure!(Instant::now() < end, "the connection does not end");
-        adapter.arm(true)?;
+        adapter.arm(true, true)?;
         adapter.poll(&mut completions)?;
         for completion in completions.drain(..) {
             let Some(buf) = completion.buf.filter(|_| completion.status.is_success()) else {

@@ -43,6 +43,12 @@ pub struct Rdma {
     done: Vec<Done>,
     /// Ports that were found to have failed, and why.
     ill: Vec<(usize, Error)>,
+    /// Counts the batches of ends.
+    turn: u64,
+    /// Connections that wait for the end of something that was sent, or for data.
+    waiting: usize,
+    /// Tasks of the shard wait for memory, which the end of something may free.
+    starved: bool,
     /// Connections whose queue has refused work in this turn.
     failed: Vec<u32>,
 }
@@ -57,7 +63,7 @@ impl Rdma {
     pub(super) fn new(ring: &mut Ring, ports: Vec<Plug>) -> Result<Self, Error> {
         let mut watched = Vec::new();
         for (index, mut plug) in ports.into_iter().enumerate() {
-            plug.port.arm(false)?;
+            plug.port.arm(false, false)?;
             let id = watch(ring, plug.port.as_fd(), PORTS + index as u64)?;
             watched.push(Some((plug, id)));
         }
@@ -70,8 +76,16 @@ impl Rdma {
             devices: Vec::new(),
             done: Vec::with_capacity(1024),
             ill: Vec::new(),
+            turn: 0,
+            waiting: 0,
+            starved: false,
             failed: Vec::new(),
         })
+    }
+
+    /// Whether tasks of the shard wait for memory.
+    pub(super) fn expect_memory(&mut self, starved: bool) {
+        self.starved = starved;
     }
 
     fn plug(&mut self, index: usize) -> Option<&mut Plug> {
@@ -94,10 +108,11 @@ impl Beside for Rdma {
         if self.look() {
             return true;
         }
+        let ends = self.waiting > 0 || self.starved;
         for (index, port) in self.ports.iter_mut().enumerate() {
             let Some((plug, id)) = port else { continue };
             let told = std::mem::take(&mut self.told[index]);
-            if let Err(error) = plug.port.arm(told) {
+            if let Err(error) = plug.port.arm(told, ends) {
                 self.ill.push((index, error));
             }
             if told {

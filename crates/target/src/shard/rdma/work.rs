@@ -1,6 +1,7 @@
 //! What connections over RDMA do in a turn, and how they end.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use lunet_iscsi::target::RdmaFault;
 use lunet_ring::{Beside, Buf};
@@ -13,6 +14,13 @@ use crate::rdma::{CONNECTION, Done, fault, token};
 /// An initiator is disconnected that sends more than so many times what it may send without an answer,
 /// or lets so many answers wait. Once might be a matter of opinion, twice is none.
 const OVERDRAFT: usize = 2;
+
+/// After so many ends of work their answers leave: the device and the initiator have them while the next are
+/// worked off. To hand them over costs a system call with some devices (soft RoCE).
+const AT_A_TIME: usize = 8;
+
+/// How soon the end of what was sent is looked for, if nothing else happens.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Shard {
     /// What has happened to this shard's connections.
@@ -73,8 +81,11 @@ impl Shard {
         if !std::mem::replace(&mut link.told, true) && link.logged {
             tracing::info!("iSER: disconnected {} at {}: closed here", conn.peer, conn.local);
         }
-        if let Some(plug) = self.rdma.as_mut().and_then(|rdma| rdma.plug(link.port)) {
-            plug.close(link.endpoint);
+        if let Some(rdma) = &mut self.rdma {
+            rdma.waiting -= usize::from(std::mem::take(&mut link.waits));
+            if let Some(plug) = rdma.plug(link.port) {
+                plug.close(link.endpoint);
+            }
         }
         conn.sending = 0;
         conn.out = Default::default();
@@ -93,7 +104,11 @@ impl Shard {
             return;
         }
         let (mut done, ill) = (std::mem::take(&mut rdma.done), std::mem::take(&mut rdma.ill));
-        for done in done.drain(..) {
+        rdma.turn += 1;
+        for (n, done) in done.drain(..).enumerate() {
+            if n > 0 && n % AT_A_TIME == 0 {
+                self.flush();
+            }
             self.completed(done);
         }
         if let Some(rdma) = &mut self.rdma {
@@ -147,9 +162,13 @@ impl Shard {
         }
         conn.drive(&self.engine, |proto, cx| proto.rx_send(&buf[..bytes.min(buf.len())], cx));
         let Wire::Rdma(link) = &mut conn.wire else { return };
-        let (index, endpoint) = (link.port, link.endpoint);
-        if let Some(plug) = self.rdma.as_mut().and_then(|rdma| rdma.plug(index)) {
-            plug.give_back(endpoint, buf, token(slot, 0));
+        let Some(rdma) = &mut self.rdma else { return };
+        let turn = rdma.turn;
+        if let Some(plug) = rdma.plug(link.port) {
+            plug.give_back(link.endpoint, buf, token(slot, 0));
+        }
+        if link.turn != turn {
+            (link.turn, link.taken) = (turn, 0);
         }
         link.taken += 1;
         let (taken, may) = (link.taken, OVERDRAFT * conn.proto.receives());
@@ -170,8 +189,6 @@ impl Shard {
         if conn.phase == Phase::Closed {
             return;
         }
-        // What was taken is answered from here on, as far as it can be.
-        link.taken = 0;
         let Some((plug, _)) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else {
             return;
         };
@@ -184,6 +201,16 @@ impl Shard {
         let memory = (self.engine.ring.arena(), &conn.account);
         well &= link.post(port, &mut conn.out, slot, memory, self.engine.now);
         conn.sending = link.in_flight();
+        // The end of an answer concerns nobody, unless something waits for it. So nobody is woken for it,
+        // and it is found with the next thing that happens, or in a while.
+        link.look = (conn.sending > 0).then_some(self.engine.now + LOOK);
+        let waits = link.is_reading()
+            || conn.phase != Phase::Open
+            || !conn.out.posts.is_empty()
+            || !conn.blocked.is_empty();
+        if std::mem::replace(&mut link.waits, waits) != waits {
+            rdma.waiting = if waits { rdma.waiting + 1 } else { rdma.waiting - 1 };
+        }
         if !well {
             rdma.failed.push(slot);
         }
