@@ -299,7 +299,7 @@ fn shard_thread(
     for (portal, listener) in listeners {
         shard.listen(portal, listener);
     }
-    let rdma = fabric.map_or(Ok(()), |fabric| shard.open_rdma(fabric));
+    let rdma = fabric.map_or(Ok(()), |fabric| shard.open_rdma(&fabric));
     let _ = ready.send(Ok(Standing { mailbox, notes, driver, rdma }));
     let Ok(Begin { rdma, listening }) = begin.recv() else {
         // Another shard did not start.

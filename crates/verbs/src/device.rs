@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 
@@ -15,15 +15,52 @@ use crate::ffi::{
 };
 use crate::{Error, Library};
 
-/// The contexts that librdmacm has opened; they stay open as long as the list.
+/// A list of one context that librdmacm has opened: it stays open as long as the list.
+///
+/// The library's own list holds all devices together, and one of them that goes away would stay open for the
+/// sake of the others. Its driver may wait for that.
 struct List {
     library: Arc<Library>,
     start: NonNull<*mut IbvContext>,
 }
 
+impl List {
+    /// Splits the library's list.
+    ///
+    /// # Safety
+    /// `all` came from `rdma_get_devices`, has `count` entries and a null behind them, and was not freed.
+    unsafe fn split(
+        library: &Arc<Library>,
+        all: NonNull<*mut IbvContext>,
+        count: usize,
+    ) -> Vec<Self> {
+        // SAFETY: the caller's promise.
+        let contexts = unsafe { slice::from_raw_parts(all.as_ptr(), count) };
+        let lists = contexts.iter().filter_map(|context| {
+            // SAFETY: memory as the library itself takes it, filled before it is used. Without any, the
+            // device stays open.
+            let start = unsafe {
+                let start = NonNull::new(libc::malloc(2 * size_of::<usize>()).cast())?;
+                ptr::copy_nonoverlapping([*context, ptr::null_mut()].as_ptr(), start.as_ptr(), 2);
+                start
+            };
+            Some(Self { library: Arc::clone(library), start })
+        });
+        let lists = lists.collect();
+        // SAFETY: the list alone: what it holds has moved into the others.
+        unsafe { libc::free(all.as_ptr().cast()) };
+        lists
+    }
+
+    fn context(&self) -> Option<NonNull<IbvContext>> {
+        // SAFETY: the list has one entry.
+        NonNull::new(unsafe { *self.start.as_ptr() })
+    }
+}
+
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the list came from `rdma_get_devices` and is freed once.
+        // SAFETY: a list such as `rdma_get_devices` makes, in memory of the same kind, freed once.
         unsafe { (self.library.cm.rdma_free_devices)(self.start.as_ptr()) };
     }
 }
@@ -102,7 +139,7 @@ struct Inner {
     context: NonNull<IbvContext>,
     name: String,
     limits: Limits,
-    list: Arc<List>,
+    list: List,
 }
 
 // SAFETY: a context may be used by any thread at any time: the library locks what it must.
@@ -123,13 +160,12 @@ impl Device {
             let source = std::io::Error::last_os_error();
             return Err(Error::NoConnectionManager { source });
         };
-        let list = Arc::new(List { library: Arc::clone(library), start });
-        // SAFETY: the list has so many entries, and lives until `list` is dropped.
-        let contexts = unsafe { slice::from_raw_parts(start.as_ptr(), count.max(0) as usize) };
-        contexts.iter().filter_map(|c| NonNull::new(*c)).map(|c| Self::open(c, &list)).collect()
+        // SAFETY: the list was just made, and has so many entries.
+        let lists = unsafe { List::split(library, start, count.max(0) as usize) };
+        lists.into_iter().filter_map(|list| Some(Self::open(list.context()?, list))).collect()
     }
 
-    fn open(context: NonNull<IbvContext>, list: &Arc<List>) -> Result<Self, Error> {
+    fn open(context: NonNull<IbvContext>, list: List) -> Result<Self, Error> {
         // SAFETY: an opened context has a device, whose name ends with a zero.
         let name = unsafe { CStr::from_ptr((*context.as_ref().device).name.as_ptr()) };
         let mut attr = MaybeUninit::<IbvDeviceAttr>::zeroed();
@@ -147,7 +183,7 @@ impl Device {
             context,
             name: name.to_string_lossy().into_owned(),
             limits: limits(&attr),
-            list: Arc::clone(list),
+            list,
         })))
     }
 

@@ -18,7 +18,7 @@ pub use link::{Link, fault, token};
 pub use plug::{Plug, Receives};
 pub use port::{Done, Endpoint, Port};
 pub use scout::Scout;
-pub use start::{Fabric, Listening, StartFailure, prepare};
+pub use start::{Fabric, Listening, Opened, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ pub enum Change {
     /// All shards have opened them: listen there.
     Listen(Arc<Fabric>),
     /// Another shard could not open them: let go of them.
-    Close,
+    Close(Arc<Fabric>),
     /// This one is gone: end its connections, and let go of it.
     Lost(Device),
 }

@@ -1,9 +1,11 @@
-//! Looks for RDMA devices that come later than the server.
+//! Looks for RDMA devices that come later than the server, or come back.
 //!
 //! A thread that sleeps, because the kernel may take its time to answer, and no shard may wait for that. It
-//! looks until a portal is served over iSER, and at nothing but what the kernel says of its devices, until
-//! that changes. A device that goes away is not looked for: opened again while the kernel is at taking it
-//! away, it would hold that up.
+//! looks at nothing but what the kernel says of its devices, until that changes or one is lost.
+//!
+//! A device that goes away is still named by the kernel until the last program has let go of it, and with some
+//! drivers (soft RoCE) the kernel waits for that. The library knows better: asked for its devices, it lets go
+//! of those that are gone, and does not offer them any more.
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use lunet_verbs::{Error, PortFacts, Sysfs};
 
+use super::start::let_go;
 use super::{Change, prepare};
 use crate::config::{Portal, Transports};
 use crate::core::Core;
@@ -44,6 +47,9 @@ struct Patience {
 }
 
 impl Patience {
+    /// The next look is worth a try.
+    const EAGER: Self = Self { seen: None, left: 1, pause: 1 };
+
     /// True if it is worth a try now, with these devices.
     fn is_due(&mut self, ports: Vec<PortFacts>) -> bool {
         if self.seen.as_ref() != Some(&ports) {
@@ -64,22 +70,25 @@ impl Patience {
 }
 
 impl Scout {
-    /// Starts the thread, if portals may be served over iSER and none is.
+    /// Starts the thread, if portals may be served over iSER.
     ///
     /// # Errors
     /// The operating system's.
     pub fn start(core: Arc<Core>) -> io::Result<Option<Self>> {
         let wanted = core.portals.iter().any(|portal| portal.transports.iser());
-        if !wanted || core.iser.is_any_served() {
+        if !wanted {
             return Ok(None);
         }
         let (stop, stopped) = channel();
         let work = move || {
             let sysfs = Sysfs::default();
-            let mut patience = Patience { seen: Some(sysfs.ports()), left: 1, pause: 1 };
+            let mut patience = Patience { seen: Some(sysfs.ports()), ..Patience::EAGER };
+            let mut losses = core.iser.losses();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                if core.iser.is_any_served() {
-                    return;
+                if core.iser.losses() != losses {
+                    losses = core.iser.losses();
+                    patience = Patience::EAGER;
+                    let_go();
                 }
                 if patience.is_due(sysfs.ports()) {
                     open(&core);
@@ -119,7 +128,7 @@ fn open(core: &Core) {
         None if told && tell(0, Change::Listen(fabric.clone())) => {}
         error => {
             for shard in 0..mailboxes.len() {
-                tell(shard, Change::Close);
+                tell(shard, Change::Close(fabric.clone()));
             }
             let error = error.unwrap_or(Error::Ended);
             // No portal is for iSER alone here.

@@ -24,10 +24,17 @@ pub struct StartFailure {
 /// The library, and the devices that carry portals.
 pub struct Fabric {
     library: Arc<Library>,
-    /// Devices that carry a portal.
+    /// Devices that carry a portal, and are not in use yet.
     pub devices: Vec<Device>,
     ports: Vec<PortFacts>,
     places: Vec<Place>,
+}
+
+/// What remains to be known of a device that is in use.
+pub struct Opened {
+    /// The device.
+    pub device: Device,
+    ports: Vec<PortFacts>,
 }
 
 /// Where iSER is served.
@@ -37,7 +44,7 @@ struct Place {
     gid: Gid,
 }
 
-/// The listeners, for the shard that hands connections out.
+/// Listeners, for the shard that hands connections out.
 pub struct Listening {
     /// Reports connect requests, with the index of the portal as their token.
     pub channel: EventChannel,
@@ -46,13 +53,16 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Ends the listeners of other portals: their device goes away, and waits for that.
-    pub fn retain(&mut self, served: impl Fn(usize) -> bool) {
+    /// Ends the listeners of other portals: their device goes away, and waits for that. False if none is
+    /// left.
+    pub fn retain(&mut self, served: impl Fn(usize) -> bool) -> bool {
         self.ids.retain(|(portal, _)| served(*portal as usize));
+        !self.ids.is_empty()
     }
 }
 
-/// Looks for what the portals need. `None` if none of them is served by iSER; then why is in the log.
+/// Looks for what the portals need beside what serves them already. `None` if there is nothing; then why they
+/// are not served by iSER is in the log.
 ///
 /// # Errors
 /// A portal must be reached by iSER and nothing else, and cannot.
@@ -66,8 +76,10 @@ pub fn prepare(portals: &[Portal], status: &Status) -> Result<Option<Arc<Fabric>
     let ports = sysfs.ports();
     let mut places = Vec::new();
     for (index, portal) in wanted() {
+        let served = status.devices(index);
         match find(portal, index, &ports, &sysfs) {
-            Ok(found) => places.extend(found),
+            Ok(found) => places.extend(found.into_iter().filter(|p| !served.contains(&p.device))),
+            Err(_) if !served.is_empty() => {}
             Err(error) => complain([(index, portal)], &error, status)?,
         }
     }
@@ -78,7 +90,9 @@ pub fn prepare(portals: &[Portal], status: &Status) -> Result<Option<Arc<Fabric>
         Ok(opened) => opened,
         Err(error) => {
             let carried = |index: usize| places.iter().any(|place| place.portal == index);
-            let carried = wanted().filter(|(index, _)| carried(*index));
+            // The kernel names a device until the last program has let go of it.
+            let told = |index: usize| status.is_served(index) || status.is_gone(index);
+            let carried = wanted().filter(|(index, _)| carried(*index) && !told(*index));
             complain(carried, &error, status)?;
             return Ok(None);
         }
@@ -103,11 +117,18 @@ fn drop_undriven(
     let (kept, lost): (Vec<Place>, Vec<Place>) = places.drain(..).partition(driven);
     *places = kept;
     for Place { portal, device, .. } in lost {
-        if !places.iter().any(|place| place.portal == portal) {
+        let told = status.is_served(portal) || status.is_gone(portal);
+        if !told && !places.iter().any(|place| place.portal == portal) {
             complain([(portal, &portals[portal])], &Error::NoProvider { device }, status)?;
         }
     }
     Ok(())
+}
+
+/// Has the library let go of devices that are gone: it looks at what there is whenever it is asked for
+/// devices. Of a machine's only device it does not let go, which soft RoCE waits for.
+pub fn let_go() {
+    drop(open());
 }
 
 fn open() -> Result<(Arc<Library>, Vec<Device>), Error> {
@@ -211,15 +232,19 @@ impl Fabric {
             if places.peek().is_none() {
                 continue;
             }
-            match CmId::listen(&channel, portal.address, BACKLOG, index as u64) {
-                Ok(id) => ids.push((index as u64, id)),
-                Err(error) => {
-                    complain([(index, portal)], &error, status)?;
-                    continue;
+            // A listener on all addresses knows of devices that come later.
+            let mut on = status.devices(index);
+            if on.is_empty() {
+                match CmId::listen(&channel, portal.address, BACKLOG, index as u64) {
+                    Ok(id) => ids.push((index as u64, id)),
+                    Err(error) => {
+                        complain([(index, portal)], &error, status)?;
+                        continue;
+                    }
                 }
             }
-            let on = places.clone().map(|place| place.device.clone());
-            status.served(index, on.collect());
+            on.extend(places.clone().map(|place| place.device.clone()));
+            status.served(index, on);
             for Place { device, gid, .. } in places {
                 let (address, gid) = (portal.address, words(gid));
                 tracing::info!("iSER: listening on {address} (device {device}, GID {gid})");
@@ -236,8 +261,18 @@ impl Fabric {
         EventChannel::new(&self.library)
     }
 
+    /// A device as it is kept.
+    pub fn opened(&self, device: &Device) -> Opened {
+        let own = |port: &&PortFacts| port.device == device.name();
+        let ports = self.ports.iter().filter(own).cloned().collect();
+        Opened { device: device.clone(), ports }
+    }
+}
+
+impl Opened {
     /// The GID at a place of a port's table, in words.
-    pub fn gid(&self, device: &str, port: u8, index: u8) -> String {
+    pub fn gid(&self, port: u8, index: u8) -> String {
+        let device = self.device.name();
         let of = |ports: &[PortFacts]| {
             let port = ports.iter().find(|facts| (&*facts.device, facts.port) == (device, port))?;
             port.gids.iter().find(|gid| gid.index == u16::from(index)).map(words)

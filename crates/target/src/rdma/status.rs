@@ -1,6 +1,7 @@
 //! How iSER stands at each portal, and why a session is on TCP: for reports and the log.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ pub struct OverTcp {
 /// the end of a device, write.
 pub struct Status {
     portals: Mutex<Vec<Iser>>,
+    losses: AtomicU32,
     lines: Lines,
 }
 
@@ -109,7 +111,8 @@ impl Status {
             }
             _ => Iser::Not(Reason::Other, "the server is starting".to_owned()),
         };
-        Self { portals: Mutex::new(portals.iter().map(one).collect()), lines: Lines::default() }
+        let portals = Mutex::new(portals.iter().map(one).collect());
+        Self { portals, losses: AtomicU32::new(0), lines: Lines::default() }
     }
 
     /// A portal is served on these devices.
@@ -135,6 +138,9 @@ impl Status {
                 *state = Iser::Not(Reason::DeviceGone, error.to_string());
             }
         }
+        if news {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
         news
     }
 
@@ -146,9 +152,14 @@ impl Status {
         }
     }
 
-    /// True if a portal is served over iSER.
-    pub fn is_any_served(&self) -> bool {
-        self.lock().iter().any(|state| matches!(state, Iser::Served(_)))
+    /// How often a device was lost.
+    pub fn losses(&self) -> u32 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// True if a portal's device is gone.
+    pub fn is_gone(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(Iser::Not(Reason::DeviceGone, _)))
     }
 
     /// True if the portal is served over iSER.
@@ -195,9 +206,13 @@ impl Status {
                 );
                 (true, why)
             }
-            (Some(Iser::Served(_)), Ok((port, _))) => {
-                (false, format!("the device {} came after the start: restart lunet", port.device))
-            }
+            (Some(Iser::Served(_)), Ok((port, _))) => (
+                false,
+                format!(
+                    "the device {} has come: lunet looks for it every few seconds",
+                    port.device
+                ),
+            ),
             _ if ports.is_empty() => (false, "this machine has no RDMA device".to_owned()),
             (Some(Iser::Served(_)), Err(error)) => (false, error.to_string()),
             (Some(Iser::Not(Reason::SwitchedOff, why)), Ok((port, _))) => {
@@ -294,9 +309,9 @@ mod tests {
         assert!(status.lost("a") && !status.lost("a"), "it is news once");
         assert!(!status.is_served(0));
         let lost = why(0, "192.0.2.1");
-        assert!(status.devices(2) == ["c"] && status.is_any_served());
+        assert!(status.devices(2) == ["c"] && status.is_served(2));
         status.lost("c");
-        assert!(status.devices(2).is_empty() && !status.is_any_served());
+        assert!(status.devices(2).is_empty() && !status.is_served(2));
         assert!(!lost.iser_offered && lost.why.expect("a sentence").contains("device a is gone"));
     }
 
@@ -306,7 +321,7 @@ mod tests {
         let status = Status::new(&portals);
         status.served(0, vec!["a".into()]);
         let way = status.over_tcp(0, ip("192.0.2.5"), &[port("c", "ACTIVE", "192.0.2.5")]);
-        assert!(!way.iser_offered && way.why.expect("a sentence").contains("device c came after"));
+        assert!(!way.iser_offered && way.why.expect("a sentence").contains("device c has come"));
     }
 
     #[test]

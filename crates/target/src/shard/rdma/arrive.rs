@@ -15,12 +15,18 @@ const GONE: &str = "the RDMA device is gone";
 impl Shard {
     /// Somebody wants to connect.
     pub(super) fn rdma_requests(&mut self) {
+        let mut n = 0;
         loop {
-            let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.as_mut());
+            let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.get_mut(n));
             let Some((listening, id)) = listening else { return };
             let CmEvent { token, kind, private, .. } = match listening.channel.next_event() {
                 Ok(Some(event)) => event,
-                Ok(None) => return self.engine.ring.watch_again(*id),
+                Ok(None) => {
+                    // Those that were not readable are watched still.
+                    self.engine.ring.watch_again(*id);
+                    n += 1;
+                    continue;
+                }
                 Err(error) => return tracing::error!("iSER: no more connections: {error}"),
             };
             match kind {
@@ -138,8 +144,8 @@ impl Shard {
         }
         let mut ports = rdma.ports.iter_mut().enumerate();
         let own = ports.find_map(|(index, port)| {
-            let (plug, _) = port.as_mut().filter(|(plug, _)| plug.port.is_of(&id))?;
-            Some((index, plug))
+            let place = port.as_mut().filter(|place| place.plug.port.is_of(&id))?;
+            Some((index, &mut place.plug))
         });
         let Some((index, plug)) = own else { return Err((GONE.into(), id)) };
         match plug.open(id) {
@@ -155,7 +161,7 @@ impl Shard {
         let slot = self.conns.vacant_key() as u32;
         let arena = self.engine.ring.arena();
         let rdma = self.rdma.as_mut().ok_or(GONE)?;
-        let taken: usize = rdma.ports.iter().flatten().map(|(plug, _)| plug.memory(0)).sum();
+        let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory(0)).sum();
         let plug = rdma.plug(index).ok_or(GONE)?;
         let needed = plug.memory(1) - plug.memory(0);
         if taken + needed > arena.total_bytes() / 2 {
@@ -179,12 +185,11 @@ impl Shard {
     pub(super) fn established(&mut self, slot: u32) {
         let conn = &mut self.conns[slot as usize];
         let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
-        let port = rdma.ports.get(link.port).and_then(Option::as_ref);
-        let path = port.and_then(|(plug, _)| plug.port.path(link.endpoint));
-        if let (Some(path), Some(fabric)) = (path, &rdma.fabric) {
-            let device = fabric.devices[link.port].name();
-            link.facts.device = device.to_owned();
-            link.facts.gid = fabric.gid(device, path.port, path.gid_index);
+        let place = rdma.ports.get(link.port).and_then(Option::as_ref);
+        let path = place.and_then(|place| place.plug.port.path(link.endpoint));
+        if let (Some(path), Some(opened)) = (path, place.and_then(|place| place.opened.as_ref())) {
+            link.facts.device = opened.device.name().to_owned();
+            link.facts.gid = opened.gid(path.port, path.gid_index);
             link.facts.path_mtu = path.mtu.bytes();
         }
         if link.logged {

@@ -7,16 +7,15 @@ mod work;
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
 use lunet_iscsi::target::RdmaFault;
 use lunet_ring::{Beside, Ring, Token, WatchId};
-use lunet_verbs::{DeviceEvent, Error, EventChannel};
+use lunet_verbs::{Device, DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
 use crate::conn::{Conn, Wire};
 use crate::mail::Mail;
-use crate::rdma::{self, Change, Done, Fabric, Listening, Plug, Port};
+use crate::rdma::{self, Change, Done, Fabric, Listening, Opened, Plug, Port, Receives};
 
 /// What a watched descriptor is, in the low half of its token: the events of this shard's connections.
 const EVENTS: u64 = 0;
@@ -27,18 +26,31 @@ const PORTS: u64 = 16;
 /// From here on: what happens to a device.
 const DEVICES: u64 = 1 << 16;
 
+/// A device in use.
+struct Place {
+    plug: Plug,
+    completions: WatchId,
+    /// Its descriptor has become readable, and is not watched.
+    told: bool,
+    /// Of a real one, what is known of it.
+    opened: Option<Opened>,
+    /// What happens to it, on the shard that hands connections out.
+    events: Option<WatchId>,
+}
+
+impl Place {
+    fn is_of(&self, device: &Device) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.device.is(device))
+    }
+}
+
 /// RDMA, as one shard has it.
 pub struct Rdma {
-    fabric: Option<Arc<Fabric>>,
     channel: Option<(EventChannel, WatchId)>,
-    /// On the shard that hands connections out.
-    listening: Option<(Listening, WatchId)>,
-    /// The devices in the fabric's order; `None` once a device has failed.
-    ports: Vec<Option<(Plug, WatchId)>>,
-    /// Those whose descriptor has become readable, and is not watched.
-    told: Vec<bool>,
-    /// What watches the devices, on the same shard.
-    devices: Vec<Option<WatchId>>,
+    /// On the shard that hands connections out; more than one once a device has come later.
+    listening: Vec<(Listening, WatchId)>,
+    /// The devices in use. One that is lost leaves its place to another.
+    ports: Vec<Option<Place>>,
     /// Ends of work that were found, and are to be told.
     done: Vec<Done>,
     /// Ports that were found to have failed, and why.
@@ -59,28 +71,38 @@ fn watch(ring: &mut Ring, fd: BorrowedFd<'_>, what: u64) -> Result<WatchId, Erro
 }
 
 impl Rdma {
-    /// Opens ports for a shard.
-    pub(super) fn new(ring: &mut Ring, ports: Vec<Plug>) -> Result<Self, Error> {
-        let mut watched = Vec::new();
-        for (index, mut plug) in ports.into_iter().enumerate() {
-            plug.port.arm(false, false)?;
-            let id = watch(ring, plug.port.as_fd(), PORTS + index as u64)?;
-            watched.push(Some((plug, id)));
-        }
-        Ok(Self {
-            fabric: None,
+    /// RDMA without a device.
+    pub(super) fn new() -> Self {
+        Self {
             channel: None,
-            listening: None,
-            told: vec![false; watched.len()],
-            ports: watched,
-            devices: Vec::new(),
+            listening: Vec::new(),
+            ports: Vec::new(),
             done: Vec::with_capacity(1024),
             ill: Vec::new(),
             turn: 0,
             waiting: 0,
             starved: false,
             failed: Vec::new(),
-        })
+        }
+    }
+
+    /// Takes a device into use.
+    pub(super) fn add(
+        &mut self,
+        ring: &mut Ring,
+        mut plug: Plug,
+        opened: Option<Opened>,
+    ) -> Result<(), Error> {
+        let free = self.ports.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.ports.len());
+        plug.port.arm(false, false)?;
+        let completions = watch(ring, plug.port.as_fd(), PORTS + index as u64)?;
+        let place = Place { plug, completions, told: false, opened, events: None };
+        match free {
+            Some(index) => self.ports[index] = Some(place),
+            None => self.ports.push(Some(place)),
+        }
+        Ok(())
     }
 
     /// Whether tasks of the shard wait for memory.
@@ -89,15 +111,24 @@ impl Rdma {
     }
 
     fn plug(&mut self, index: usize) -> Option<&mut Plug> {
-        self.ports.get_mut(index)?.as_mut().map(|(plug, _)| plug)
+        self.place(index).map(|place| &mut place.plug)
+    }
+
+    fn place(&mut self, index: usize) -> Option<&mut Place> {
+        self.ports.get_mut(index)?.as_mut()
+    }
+
+    /// The place of a device, by its name or otherwise.
+    fn find(&self, is: impl Fn(&Place) -> bool) -> Option<usize> {
+        self.ports.iter().position(|place| place.as_ref().is_some_and(&is))
     }
 }
 
 impl Beside for Rdma {
     fn look(&mut self) -> bool {
         for (index, port) in self.ports.iter_mut().enumerate() {
-            let Some((plug, _)) = port else { continue };
-            if let Err(error) = plug.port.poll(&mut self.done) {
+            let Some(place) = port else { continue };
+            if let Err(error) = place.plug.port.poll(&mut self.done) {
                 self.ill.push((index, error));
             }
         }
@@ -110,13 +141,13 @@ impl Beside for Rdma {
         }
         let ends = self.waiting > 0 || self.starved;
         for (index, port) in self.ports.iter_mut().enumerate() {
-            let Some((plug, id)) = port else { continue };
-            let told = std::mem::take(&mut self.told[index]);
-            if let Err(error) = plug.port.arm(told, ends) {
+            let Some(place) = port else { continue };
+            let told = std::mem::take(&mut place.told);
+            if let Err(error) = place.plug.port.arm(told, ends) {
                 self.ill.push((index, error));
             }
             if told {
-                watch(*id);
+                watch(place.completions);
             }
         }
         self.look()
@@ -124,24 +155,45 @@ impl Beside for Rdma {
 }
 
 impl Shard {
-    /// Opens the server's RDMA devices for this shard.
+    /// Opens RDMA devices for this shard, beside those that it has. What fails leaves none of them open.
     ///
     /// # Errors
     /// One of them cannot be used, and why.
-    pub fn open_rdma(&mut self, fabric: Arc<Fabric>) -> Result<(), Error> {
+    pub fn open_rdma(&mut self, fabric: &Fabric) -> Result<(), Error> {
         let ring = &mut self.engine.ring;
-        let receives = rdma::receives(&self.core.options);
-        let shared = receives.shared(ring.arena(), fabric.devices.len());
-        let open = |device| {
-            let port = Port::open(device, ring.arena(), shared, self.number)?;
-            Ok(Plug::new(port, receives))
-        };
-        let ports: Vec<Plug> = fabric.devices.iter().map(open).collect::<Result<_, Error>>()?;
-        let channel = fabric.channel()?;
-        let events = watch(ring, channel.as_fd(), EVENTS)?;
-        let rdma = Rdma::new(ring, ports)?;
-        let (fabric, channel) = (Some(fabric), Some((channel, events)));
-        self.rdma = Some(Box::new(Rdma { fabric, channel, ..rdma }));
+        let mut rdma = self.rdma.take().unwrap_or_else(|| Box::new(Rdma::new()));
+        let opened = Self::open_devices(
+            &mut rdma,
+            ring,
+            rdma::receives(&self.core.options),
+            fabric,
+            self.number,
+        );
+        self.rdma = Some(rdma);
+        if opened.is_err() {
+            self.close_devices(&fabric.devices);
+        }
+        opened
+    }
+
+    fn open_devices(
+        rdma: &mut Rdma,
+        ring: &mut Ring,
+        receives: Receives,
+        fabric: &Fabric,
+        number: usize,
+    ) -> Result<(), Error> {
+        if rdma.channel.is_none() {
+            let channel = fabric.channel()?;
+            let events = watch(ring, channel.as_fd(), EVENTS)?;
+            rdma.channel = Some((channel, events));
+        }
+        let all = rdma.ports.iter().flatten().count() + fabric.devices.len();
+        let shared = receives.shared(ring.arena(), all);
+        for device in &fabric.devices {
+            let port = Port::open(device, ring.arena(), shared, number)?;
+            rdma.add(ring, Plug::new(port, receives), Some(fabric.opened(device)))?;
+        }
         Ok(())
     }
 
@@ -149,9 +201,8 @@ impl Shard {
     pub(in crate::shard) fn change_rdma(&mut self, change: Change) {
         match change {
             Change::Open(fabric, reply) => {
-                self.close_rdma();
                 let opened = match self.stopping {
-                    None => self.open_rdma(fabric),
+                    None => self.open_rdma(&fabric),
                     Some(_) => Err(Error::Ended),
                 };
                 // Who asked may have stopped waiting.
@@ -162,12 +213,27 @@ impl Shard {
                 Ok(_) => {}
                 Err(failure) => tracing::warn!("iSER: {failure}"),
             },
-            Change::Close => self.close_rdma(),
+            Change::Close(fabric) => self.close_devices(&fabric.devices),
             Change::Lost(device) => {
-                let devices = self.rdma.iter().filter_map(|rdma| rdma.fabric.as_ref());
-                let lost = devices.flat_map(|f| &f.devices).position(|own| own.is(&device));
-                lost.into_iter().for_each(|index| self.lose_device(index, &"it goes away"));
+                let index = self.rdma.as_ref().and_then(|r| r.find(|place| place.is_of(&device)));
+                index.into_iter().for_each(|index| self.lose_device(index, &"it goes away"));
             }
+        }
+    }
+
+    /// Lets go of devices that another shard cannot use.
+    fn close_devices(&mut self, devices: &[Device]) {
+        for device in devices {
+            let index = self.rdma.as_ref().and_then(|rdma| rdma.find(|place| place.is_of(device)));
+            index.into_iter().for_each(|index| drop(self.end_port(index)));
+        }
+        self.close_if_unused();
+    }
+
+    /// Ends all RDMA once no device is in use.
+    fn close_if_unused(&mut self) {
+        if self.rdma.as_ref().is_some_and(|rdma| rdma.ports.iter().all(Option::is_none)) {
+            self.close_rdma();
         }
     }
 
@@ -178,8 +244,7 @@ impl Shard {
         }
         let Some(rdma) = self.rdma.take() else { return };
         let channel = rdma.channel.iter().map(|(_, id)| *id);
-        let listening = rdma.listening.iter().map(|(_, id)| *id);
-        for id in channel.chain(listening).chain(rdma.devices.iter().flatten().copied()) {
+        for id in channel.chain(rdma.listening.iter().map(|(_, id)| *id)) {
             self.engine.ring.unwatch(id);
         }
     }
@@ -189,19 +254,24 @@ impl Shard {
         let Some(rdma) = &mut self.rdma else { return };
         let ring = &mut self.engine.ring;
         match watch(ring, listening.channel.as_fd(), REQUESTS) {
-            Ok(id) => rdma.listening = Some((listening, id)),
+            Ok(id) => rdma.listening.push((listening, id)),
             Err(error) => return tracing::error!("iSER: not served: {error}"),
         }
-        let devices = rdma.fabric.iter().flat_map(|fabric| &fabric.devices).enumerate();
-        // Without it a device's end is told by its connections alone.
-        rdma.devices = devices
-            .map(|(index, device)| watch(ring, device.as_fd(), DEVICES + index as u64).ok())
-            .collect();
+        for (index, place) in rdma.ports.iter_mut().enumerate() {
+            let Some(place) = place.as_mut().filter(|place| place.events.is_none()) else {
+                continue;
+            };
+            // Without it a device's end is told by its connections alone.
+            place.events = place
+                .opened
+                .as_ref()
+                .and_then(|opened| watch(ring, opened.device.as_fd(), DEVICES + index as u64).ok());
+        }
     }
 
     /// Takes no more connections.
     pub(super) fn stop_rdma(&mut self) {
-        if let Some((_, id)) = self.rdma.as_mut().and_then(|rdma| rdma.listening.take()) {
+        for (_, id) in self.rdma.iter_mut().flat_map(|rdma| rdma.listening.drain(..)) {
             self.engine.ring.unwatch(id);
         }
     }
@@ -219,16 +289,12 @@ impl Shard {
     /// A device has failed or goes away: its connections end, those on TCP and on other devices go on. All
     /// shards let go of it, for which some drivers wait.
     pub(super) fn lose_device(&mut self, index: usize, why: &dyn Display) {
-        if !self.end_port(index) {
-            return;
-        }
-        let core = self.core.clone();
-        let device = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref()?.devices.get(index));
-        if let Some(device) = device.cloned() {
-            if core.iser.lost(device.name()) {
-                let name = device.name();
+        let Some(opened) = self.end_port(index) else { return };
+        if let Some(Opened { device, .. }) = opened {
+            let (core, name) = (self.core.clone(), device.name());
+            if core.iser.lost(name) {
                 tracing::error!(
-                    "iSER: the RDMA device {name} is lost ({why}): restart lunet when it is back"
+                    "iSER: the RDMA device {name} is lost ({why}): it is served again when it is back"
                 );
             }
             let others = core.mailboxes().iter().enumerate().filter(|(n, _)| *n != self.number);
@@ -238,56 +304,55 @@ impl Shard {
             }
         }
         self.end_listeners();
-        let Some(rdma) = &mut self.rdma else { return };
-        if let Some(id) = rdma.devices.get_mut(index).and_then(Option::take) {
-            self.engine.ring.unwatch(id);
-        }
-        if rdma.ports.iter().all(Option::is_none) {
-            self.close_rdma();
-        }
+        self.close_if_unused();
     }
 
     /// Ends the listeners of portals that are not served any more: their device waits for that.
     pub(super) fn end_listeners(&mut self) {
-        let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.as_mut());
-        if let Some((listening, _)) = listening {
-            listening.retain(|portal| self.core.iser.is_served(portal));
-        }
+        let Some(rdma) = &mut self.rdma else { return };
+        let (core, ring) = (&self.core, &mut self.engine.ring);
+        rdma.listening.retain_mut(|(listening, id)| {
+            let any = listening.retain(|portal| core.iser.is_served(portal));
+            if !any {
+                ring.unwatch(*id);
+            }
+            any
+        });
     }
 
     /// A device of this name goes away.
     pub(super) fn lose_named(&mut self, name: &str) {
-        let fabric = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref());
-        let devices = fabric.map(|fabric| &fabric.devices);
-        let index = devices.and_then(|all| all.iter().position(|device| device.name() == name));
-        if let Some(index) = index {
+        let named = |place: &Place| {
+            place.opened.as_ref().is_some_and(|opened| opened.device.name() == name)
+        };
+        if let Some(index) = self.rdma.as_ref().and_then(|rdma| rdma.find(named)) {
             self.lose_device(index, &"it goes away");
         }
     }
 
-    /// Ends the connections of a port, and the port. False if there is none.
-    fn end_port(&mut self, index: usize) -> bool {
-        if self.rdma.as_mut().and_then(|rdma| rdma.plug(index)).is_none() {
-            return false;
-        }
+    /// Ends the connections of a port, and the port; tells what was known of its device. `None` if there is
+    /// none.
+    fn end_port(&mut self, index: usize) -> Option<Option<Opened>> {
+        self.rdma.as_mut()?.place(index)?;
         let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
         let lost: Vec<u32> =
             self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();
         for slot in lost {
             self.rdma_ended(slot, RdmaFault::Device, "the RDMA device goes away");
         }
-        let port = self.rdma.as_mut().and_then(|rdma| rdma.ports[index].take());
-        if let Some((_, id)) = &port {
-            self.engine.ring.unwatch(*id);
+        let place = self.rdma.as_mut()?.ports[index].take()?;
+        for id in place.events.into_iter().chain([place.completions]) {
+            self.engine.ring.unwatch(id);
         }
-        port.is_some()
+        Some(place.opened)
     }
 
     /// What has happened to a device.
     fn device_events(&mut self, index: usize) {
-        let fabric = self.rdma.as_ref().and_then(|rdma| rdma.fabric.as_ref());
-        let device = fabric.and_then(|fabric| fabric.devices.get(index)).cloned();
-        let Some(device) = device else { return };
+        let Some(place) = self.rdma.as_mut().and_then(|rdma| rdma.place(index)) else { return };
+        let Some(device) = place.opened.as_ref().map(|opened| opened.device.clone()) else {
+            return;
+        };
         while let Ok(Some(event)) = device.next_event() {
             let name = device.name();
             match event {
@@ -305,8 +370,8 @@ impl Shard {
                 DeviceEvent::ConnectionFailed | DeviceEvent::Other(_) => {}
             }
         }
-        let watch = self.rdma.as_ref().and_then(|rdma| rdma.devices.get(index).copied().flatten());
-        if let Some(id) = watch {
+        let place = self.rdma.as_mut().and_then(|rdma| rdma.place(index));
+        if let Some(id) = place.and_then(|place| place.events) {
             self.engine.ring.watch_again(id);
         }
     }

@@ -86,7 +86,8 @@ impl Bench {
         let (mailbox, mail) = Mailbox::new(ring.waker());
         core.set_mailboxes(vec![mailbox]);
         let plug = Plug::new(Port::Fake(device), rdma::receives(&core.options));
-        let rdma = Rdma::new(&mut ring, vec![plug]).expect("a port");
+        let mut rdma = Rdma::new();
+        rdma.add(&mut ring, plug, None).expect("a port");
         let mut shard = Shard::new(0, core, ring, mail).expect("a shard");
         shard.rdma = Some(Box::new(rdma));
         let free = shard.engine.ring.arena().free_bytes();

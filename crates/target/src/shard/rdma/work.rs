@@ -93,8 +93,8 @@ impl Shard {
 
     /// A port has ends of work, or will have them in a moment.
     pub(super) fn port_readable(&mut self, index: usize) {
-        let told = self.rdma.as_mut().and_then(|rdma| rdma.told.get_mut(index));
-        told.into_iter().for_each(|told| *told = true);
+        let place = self.rdma.as_mut().and_then(|rdma| rdma.place(index));
+        place.into_iter().for_each(|place| place.told = true);
     }
 
     /// Works off what has ended at the ports.
@@ -189,10 +189,8 @@ impl Shard {
         if conn.phase == Phase::Closed {
             return;
         }
-        let Some((plug, _)) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else {
-            return;
-        };
-        let port = &mut plug.port;
+        let Some(place) = rdma.ports.get_mut(link.port).and_then(Option::as_mut) else { return };
+        let port = &mut place.plug.port;
         let mut well = true;
         while well && link.takes_reads() && port.room(link.endpoint) > 0 {
             let Some(read) = conn.proto.take_rdma_read() else { break };
@@ -221,9 +219,9 @@ impl Shard {
     pub(in crate::shard) fn flush_ports(&mut self) -> bool {
         let Some(rdma) = &mut self.rdma else { return false };
         let mut refused = false;
-        for (plug, _) in rdma.ports.iter_mut().flatten() {
-            plug.top_up(self.engine.ring.arena());
-            refused |= plug.port.flush();
+        for place in rdma.ports.iter_mut().flatten() {
+            place.plug.top_up(self.engine.ring.arena());
+            refused |= place.plug.port.flush();
         }
         for slot in std::mem::take(&mut rdma.failed) {
             self.rdma_ended(slot, RdmaFault::Device, "the device takes no more work");
