@@ -1,23 +1,32 @@
 //! Work that the device is given, and completions that are taken from it.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 
 use super::{Posted, with};
 use crate::ffi::*;
 
-pub(super) unsafe extern "C" fn poll_cq(_: *mut IbvCq, room: c_int, into: *mut IbvWc) -> c_int {
+pub(super) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, room: c_int, into: *mut IbvWc) -> c_int {
     with(|s| {
-        let count = s.completions.len().min(room as usize);
-        for (i, wc) in s.completions.drain(..count).enumerate() {
-            // SAFETY: the caller has room for so many.
-            unsafe { into.add(i).write(wc) };
+        let arrivals = s.arrivals == Some(cq);
+        let (mut count, mut others) = (0, VecDeque::new());
+        for wc in s.completions.drain(..) {
+            let received = s.receives.iter().any(|list| list.contains(&wc.wr_id));
+            if received == arrivals && count < room as usize {
+                // SAFETY: the caller has room for so many.
+                unsafe { into.add(count).write(wc) };
+                count += 1;
+            } else {
+                others.push_back(wc);
+            }
         }
+        s.completions = others;
         count as c_int
     })
 }
 
-pub(super) unsafe extern "C" fn req_notify_cq(_: *mut IbvCq, _: c_int) -> c_int {
-    with(|s| s.armed += 1);
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, _: c_int) -> c_int {
+    with(|s| s.armed.push(cq));
     0
 }
 
