@@ -73,7 +73,27 @@ pub struct State {
     pub failed: bool,
     /// Endpoints that were closed.
     pub closed: Vec<u32>,
-    told: bool,
+    /// What sends and writes that were carried out have read, until their end is taken.
+    held: Vec<(u32, Pieces)>,
+    /// Whether the end of the next receive is told of, and that of other work.
+    notices: [Notice; 2],
+    /// How often the descriptor was written to.
+    pub told: usize,
+    /// Each time that notices were asked for: whether of the ends of other work, too.
+    pub asked: Vec<bool>,
+    /// How many Sends were handed over at a time.
+    pub flushed: Vec<usize>,
+}
+
+/// A notice, as a completion queue has it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Notice {
+    /// Nobody has asked for it.
+    #[default]
+    Unwanted,
+    Wanted,
+    /// It was given, and not read.
+    Given,
 }
 
 /// The device, as a shard has it.
@@ -106,6 +126,11 @@ fn bytes(data: &Pieces) -> Vec<u8> {
 }
 
 impl State {
+    /// Work of a connection that is under way.
+    pub fn posted(&self, endpoint: u32) -> usize {
+        self.posted.iter().filter(|work| work.endpoint == endpoint).count()
+    }
+
     /// RDMA Reads of a connection that are under way.
     pub fn posted_reads(&self, endpoint: u32) -> usize {
         let own = self.posted.iter().filter(|work| work.endpoint == endpoint);
@@ -227,11 +252,16 @@ impl Adapter {
         state.queued.retain(|work| work.endpoint != endpoint);
         state.posted.retain(|work| work.endpoint != endpoint);
         state.ended.retain(|done| done.endpoint != Endpoint::Fake(endpoint));
+        state.held.retain(|(of, _)| *of != endpoint);
     }
 
     pub fn flush(&mut self) -> bool {
         let mut state = self.state.borrow_mut();
         let queued = std::mem::take(&mut state.queued);
+        let sends = queued.iter().filter(|posted| matches!(posted.work, Work::Send(..))).count();
+        if sends > 0 {
+            state.flushed.push(sends);
+        }
         state.posted.extend(queued);
         false
     }
@@ -241,13 +271,26 @@ impl Adapter {
         if state.failed {
             return Err(Error::Gone { device: "fake".into() });
         }
-        done.append(&mut state.ended);
+        let ended = std::mem::take(&mut state.ended);
+        for end in ended.iter().filter(|done| done.operation != Operation::Receive) {
+            // With the end of one all before it have ended.
+            state.held.retain(|(of, _)| Endpoint::Fake(*of) != end.endpoint);
+        }
+        done.extend(ended);
         Ok(false)
     }
 
-    pub fn arm(&mut self, _: bool, _: bool) -> Result<(), Error> {
+    pub fn arm(&mut self, _: bool, ends: bool) -> Result<(), Error> {
         while self.notices.read(&mut [0; 16]).is_ok_and(|n| n > 0) {}
-        self.state.borrow_mut().told = false;
+        let mut state = self.state.borrow_mut();
+        state.asked.push(ends);
+        for (notice, wanted) in state.notices.iter_mut().zip([true, ends]) {
+            match notice {
+                Notice::Given if !wanted => *notice = Notice::Unwanted,
+                _ if wanted => *notice = Notice::Wanted,
+                _ => {}
+            }
+        }
         Ok(())
     }
 }
@@ -265,10 +308,13 @@ impl Wire {
 
     fn tell(&self, done: Done) {
         let mut state = self.state.borrow_mut();
-        state.ended.push(done);
-        if !std::mem::replace(&mut state.told, true) {
+        let notice = &mut state.notices[usize::from(done.operation != Operation::Receive)];
+        if *notice == Notice::Wanted {
+            *notice = Notice::Given;
+            state.told += 1;
             (&self.notices).write_all(&[1]).expect("a socket pair");
         }
+        state.ended.push(done);
     }
 
     /// The device fails, and its descriptor tells that there is something.
@@ -322,8 +368,9 @@ impl Wire {
             let mut own = state.posted.iter().enumerate().filter(|(_, w)| w.endpoint == endpoint);
             own.nth(n)?.0
         };
-        let Posted { token, report, work, mut into, .. } =
+        let Posted { token, report, work, mut into, _held: held, .. } =
             self.state.borrow_mut().posted.remove(at)?;
+        self.with(|state| state.held.push((endpoint, held)));
         let (operation, bytes) = match &work {
             Work::Send(..) => (Operation::Send, 0),
             Work::Write(..) => (Operation::Write, 0),

@@ -3,6 +3,7 @@
 mod broken;
 mod log;
 mod room;
+mod wake;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lunet_backends::{Storage, VolumeSpec, open};
 use lunet_iscsi::iser::{HEADER_LEN, Header, Remote};
-use lunet_iscsi::pdu::{self, BHS_LEN, LoginRequest, LogoutRequest, ScsiCommand};
+use lunet_iscsi::pdu::{self, BHS_LEN, LoginRequest, LogoutRequest, NopOut, ScsiCommand};
 use lunet_iscsi::target::Options;
 use lunet_ring::{Config as RingConfig, DriverChoice, Event as RingEvent, Ring};
 use lunet_scsi::{Identity, Unit};
@@ -233,6 +234,12 @@ fn cdb(opcode: u8, blocks: u16) -> [u8; 10] {
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
+}
+
+/// An immediate NOP-Out that wants an answer.
+fn ping(bench: &mut Bench, endpoint: u32) {
+    let nop = NopOut { opcode: 0x40, flags: 0x80, itt: pdu::U32::new(7), ..NopOut::default() };
+    bench.send(endpoint, Header::default(), &nop, &[]);
 }
 
 /// Writes with and without immediate data, reads it back, and logs out.

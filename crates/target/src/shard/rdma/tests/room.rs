@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use lunet_iscsi::pdu::NopOut;
-
 use super::*;
 use crate::entry::Entry;
 
@@ -50,12 +48,6 @@ fn a_request_that_is_lost_on_its_way_is_not_counted_any_more() {
 /// Receives that connections share.
 fn shared(bench: &Bench) -> usize {
     bench.wire.with(|state| state.shared.as_ref().map_or(0, Vec::len))
-}
-
-/// An immediate NOP-Out that wants an answer.
-fn ping(bench: &mut Bench, endpoint: u32) {
-    let nop = NopOut { opcode: 0x40, flags: 0x80, itt: pdu::U32::new(7), ..NopOut::default() };
-    bench.send(endpoint, Header::default(), &nop, &[]);
 }
 
 #[test]
