@@ -75,13 +75,13 @@ impl Bench {
             layout,
             port_numbers: None,
             iscsi: Options { queue_depth: 16, ..Options::default() },
-            limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
+            limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
             shards: Some(1),
             driver: DriverChoice::Auto,
             coalesce: Duration::ZERO,
             busy_poll: Duration::ZERO,
         };
-        let ring = RingConfig { arena_bytes: 8 << 20, ..RingConfig::default() };
+        let ring = RingConfig { arena_bytes: 16 << 20, ..RingConfig::default() };
         let mut ring = Ring::new(&ring).expect("an event loop");
         let core = Arc::new(Core::new(config, portals, 1).expect("no reservations"));
         let (mailbox, mail) = Mailbox::new(ring.waker());

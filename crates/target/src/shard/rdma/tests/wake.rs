@@ -161,6 +161,46 @@ fn memory_that_a_task_waits_for_wakes_the_shard() {
 }
 
 #[test]
+fn the_rest_of_a_long_answer_wakes_the_shard() {
+    let (mut bench, slot) = ready(64);
+    // Together they are more than may be on its way at a time.
+    let len = 6000 * 512;
+    for number in 1..=2 {
+        bench.command(1, number, (READ, &cdb(0x28, 6000), len), opens(None, Some(4)), &[]);
+    }
+    bench.until_posted(1);
+    assert!(bench.rests());
+    let conn = &bench.shard.conns[slot as usize];
+    assert!(conn.out.posts.is_empty() && !conn.blocked.is_empty(), "it waits for what is out");
+    let (mut seen, mut answers) = (0, 0);
+    while answers < 2 {
+        match bench.next(1, &[], Status::Success) {
+            Work::Write(bytes, _) => seen += bytes.len(),
+            Work::Send(..) => answers += 1,
+            Work::Read(..) => panic!("nothing is fetched"),
+        }
+    }
+    assert_eq!(seen, 2 * len as usize);
+    assert!(!bench.rests(), "it waits for nothing any more");
+}
+
+#[test]
+fn the_end_of_the_last_answer_wakes_the_shard() {
+    let (mut bench, _) = ready(64);
+    let mut logout = LogoutRequest { flags: 0x80, ..LogoutRequest::default() };
+    logout.cmd_sn = pdu::U32::new(1);
+    bench.send(1, Header::default(), &logout, &[]);
+    bench.until_posted(1);
+    assert!(bench.rests());
+    let told = bench.told();
+    assert_eq!(bench.answer(1).0[0], 0x26);
+    assert_eq!(bench.told(), told + 1);
+    bench.until_closed(1);
+    assert!(!bench.rests());
+    bench.assert_all_is_given_back();
+}
+
+#[test]
 fn answers_leave_in_eights() {
     let (mut bench, _) = ready(64);
     bench.wire.with(|state| state.flushed.clear());
