@@ -83,6 +83,16 @@ impl Sysfs {
         names(&self.0)
     }
 
+    /// The names of the devices that programs can open. One that goes away is not among them, although the
+    /// kernel names it until the last program has let go of it.
+    pub fn usable(&self) -> Vec<String> {
+        let folder = self.0.with_file_name("infiniband_verbs");
+        let device = |name: &String| read(&folder.join(name).join("ibdev"));
+        let mut devices: Vec<String> = names(&folder).iter().filter_map(device).collect();
+        devices.sort_unstable();
+        devices
+    }
+
     /// All ports of all devices.
     pub fn ports(&self) -> Vec<PortFacts> {
         let mut ports = Vec::new();
@@ -239,6 +249,20 @@ mod tests {
         assert_eq!((gid.kind, gid.interface.as_deref()), (GidKind::RoceV2, Some("eth1")));
         let local: Ipv6Addr = LOCAL.parse().expect("an address");
         assert_eq!(sysfs.port_of(local.into()).expect("it is there").1.index, 0);
+    }
+
+    #[test]
+    fn a_device_that_goes_away_cannot_be_opened() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let at = |path: &str| root.path().join(path);
+        for folder in ["infiniband/a", "infiniband/b", "infiniband_verbs/uverbs3"] {
+            fs::create_dir_all(at(folder)).expect("a folder");
+        }
+        fs::write(at("infiniband_verbs/abi_version"), "6\n").expect("a file");
+        fs::write(at("infiniband_verbs/uverbs3/ibdev"), "b\n").expect("a file");
+        let sysfs = Sysfs::at(&at("infiniband"));
+        assert_eq!(sysfs.devices(), ["a", "b"]);
+        assert_eq!(sysfs.usable(), ["b"]);
     }
 
     #[test]

@@ -66,9 +66,12 @@ pub struct State {
     tokens: HashMap<u32, u64>,
     queued: Vec<Posted>,
     posted: VecDeque<Posted>,
-    ended: Vec<Done>,
+    /// Ends that the shard has not taken yet.
+    pub ended: Vec<Done>,
     /// Work that fits into a send queue; 0: nothing is taken.
     pub depth: usize,
+    /// Ends that come to light when work is handed over next.
+    pub meanwhile: Vec<Done>,
     /// The device has failed.
     pub failed: bool,
     /// Endpoints that were closed.
@@ -263,7 +266,11 @@ impl Adapter {
             state.flushed.push(sends);
         }
         state.posted.extend(queued);
-        false
+        // It says so as one that has refused work, whose end comes with them.
+        let meanwhile = std::mem::take(&mut state.meanwhile);
+        let any = !meanwhile.is_empty();
+        state.ended.extend(meanwhile);
+        any
     }
 
     pub fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, Error> {

@@ -83,13 +83,14 @@ impl Scout {
         let work = move || {
             let sysfs = Sysfs::default();
             let mut patience = Patience { seen: Some(sysfs.ports()), ..Patience::EAGER };
-            let mut losses = core.iser.losses();
+            let mut opened = (core.iser.losses(), sysfs.usable());
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                if core.iser.losses() != losses {
-                    losses = core.iser.losses();
-                    patience = Patience::EAGER;
+                let now = (core.iser.losses(), sysfs.usable());
+                if has_lost(&opened, &now) {
                     let_go();
+                    patience = Patience::EAGER;
                 }
+                opened = now;
                 if patience.is_due(sysfs.ports()) {
                     open(&core);
                 }
@@ -104,6 +105,12 @@ impl Scout {
         drop(self.stop);
         let _ = self.thread.join();
     }
+}
+
+/// True if a device was lost between two looks: one that serves a portal, or one that the library has opened
+/// with the others. Each is losses so far, and devices that can be opened.
+fn has_lost(before: &(u32, Vec<String>), now: &(u32, Vec<String>)) -> bool {
+    before.0 != now.0 || before.1.iter().any(|device| !now.1.contains(device))
 }
 
 /// Opens what the portals need on all shards, and has the first one listen. Why it cannot is in the log, once.
@@ -144,6 +151,17 @@ mod tests {
 
     fn ports(state: &str) -> Vec<PortFacts> {
         vec![port_facts("a", state, &[])]
+    }
+
+    #[test]
+    fn a_device_is_lost_by_whoever_sees_it_first() {
+        let look = |losses, devices: &[&str]| {
+            (losses, devices.iter().map(|d| (*d).to_owned()).collect::<Vec<_>>())
+        };
+        let both = look(1, &["a", "b"]);
+        assert!(!has_lost(&both, &both) && !has_lost(&look(1, &["a"]), &both));
+        assert!(has_lost(&both, &look(1, &["b"])), "one that serves nobody");
+        assert!(has_lost(&both, &look(2, &["a", "b"])), "it has come back since");
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub struct Shard {
     timer: Option<Duration>,
     /// When a client last worked that waits for each of its answers.
     impatient: Duration,
-    /// All clients that worked in this turn have plenty to do.
-    calm: bool,
+    /// All clients that worked in this turn have plenty to do; `None` if none worked.
+    calm: Option<bool>,
     /// Set once the server stops: when sessions that are left are ended.
     stopping: Option<Duration>,
     /// Set once the last flush is under way: when it is given up.
@@ -88,7 +88,7 @@ impl Shard {
             dirty: Vec::new(),
             timer: None,
             impatient: Duration::ZERO,
-            calm: false,
+            calm: None,
             stopping: None,
             flushing: None,
         })
@@ -135,6 +135,7 @@ impl Shard {
     /// Works off what has happened, and queues all that comes of it.
     fn turn(&mut self, events: &mut Vec<RingEvent>) {
         self.engine.now = self.core.started.elapsed();
+        self.calm = None;
         for event in events.drain(..) {
             self.handle(event);
         }
@@ -155,7 +156,7 @@ impl Shard {
     /// the same reason. Whether a client has plenty to do is known: every command says how many
     /// answers it has taken in.
     fn may_gather(&self) -> bool {
-        self.calm
+        self.calm == Some(true)
             && !self.core.coalesce.is_zero()
             && self.engine.storage_is_still()
             && self.engine.now > self.impatient + IMPATIENCE
@@ -331,16 +332,15 @@ impl Shard {
 
     fn flush_dirty(&mut self) {
         self.collect_dirty();
-        self.calm = !self.dirty.is_empty();
         for at in 0..self.dirty.len() {
             let slot = self.dirty[at];
             let Some(conn) = self.conns.get_mut(slot as usize) else { continue };
             conn.dirty = false;
             match conn.pace() {
-                Pace::Calm => {}
-                Pace::Busy => self.calm = false,
+                Pace::Calm => self.calm = self.calm.or(Some(true)),
+                Pace::Busy => self.calm = Some(false),
                 Pace::Impatient => {
-                    self.calm = false;
+                    self.calm = Some(false);
                     self.impatient = self.engine.now;
                 }
             }

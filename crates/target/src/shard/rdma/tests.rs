@@ -238,7 +238,11 @@ fn pattern(len: usize) -> Vec<u8> {
 
 /// An immediate NOP-Out that wants an answer.
 fn ping(bench: &mut Bench, endpoint: u32) {
-    let nop = NopOut { opcode: 0x40, flags: 0x80, itt: pdu::U32::new(7), ..NopOut::default() };
+    numbered_ping(bench, endpoint, 7);
+}
+
+fn numbered_ping(bench: &mut Bench, endpoint: u32, itt: u32) {
+    let nop = NopOut { opcode: 0x40, flags: 0x80, itt: pdu::U32::new(itt), ..NopOut::default() };
     bench.send(endpoint, Header::default(), &nop, &[]);
 }
 

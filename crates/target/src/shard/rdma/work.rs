@@ -215,19 +215,16 @@ impl Shard {
     }
 
     /// Hands the work of this turn to the devices. True if connections have failed with it, and others
-    /// have something to say about that.
+    /// have something to say about that. What a device has refused is found by the next look: to work it
+    /// off here, in the middle of a batch, would let what came later overtake the rest of it.
     pub(in crate::shard) fn flush_ports(&mut self) -> bool {
         let Some(rdma) = &mut self.rdma else { return false };
-        let mut refused = false;
         for place in rdma.ports.iter_mut().flatten() {
             place.plug.top_up(self.engine.ring.arena());
-            refused |= place.plug.port.flush();
+            place.plug.port.flush();
         }
         for slot in std::mem::take(&mut rdma.failed) {
             self.rdma_ended(slot, RdmaFault::Device, "the device takes no more work");
-        }
-        if refused {
-            self.work_off_ports();
         }
         !self.dirty.is_empty()
     }

@@ -211,6 +211,17 @@ fn answers_leave_in_eights() {
 }
 
 #[test]
+fn what_comes_while_answers_leave_does_not_overtake_what_came_before() {
+    let (mut bench, _) = ready(64);
+    (0..22).for_each(|itt| numbered_ping(&mut bench, 1, itt));
+    // The last two come to light in the middle of the batch.
+    bench.wire.with(|state| state.meanwhile = state.ended.split_off(20));
+    bench.turn();
+    let itts: Vec<u8> = (0..22).map(|_| bench.answer(1).0[19]).collect();
+    assert_eq!(itts, (0..22).collect::<Vec<u8>>());
+}
+
+#[test]
 fn a_connection_that_ends_waits_for_nothing_any_more() {
     let (mut bench, slot) = ready(64);
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
