@@ -25,15 +25,19 @@ suite_setup() {
     ip rule add pref 3 lookup local
     ip rule del pref 0
     for n in 0 1; do ip link set rdma$n up; done
-    ip route add $THERE dev rdma0 src $HERE table 100
-    ip route add $HERE dev rdma1 src $THERE table 100
-    # The kernel does not find them out on behalf of RDMA alone.
-    ip neigh add $THERE dev rdma0 lladdr "$(cat /sys/class/net/rdma1/address)" nud permanent
-    ip neigh add $HERE dev rdma1 lladdr "$(cat /sys/class/net/rdma0/address)" nud permanent
+    ways
     rdma link add rxe0 type rxe netdev rdma0
     rdma link add rxe1 type rxe netdev rdma1
 }
 
+
+# What goes with a link: routes, and neighbours, which the kernel does not find out on behalf of RDMA alone.
+ways() {
+    ip route replace $THERE dev rdma0 src $HERE table 100
+    ip route replace $HERE dev rdma1 src $THERE table 100
+    ip neigh replace $THERE dev rdma0 lladdr "$(cat /sys/class/net/rdma1/address)" nud permanent
+    ip neigh replace $HERE dev rdma1 lladdr "$(cat /sys/class/net/rdma0/address)" nud permanent
+}
 
 # Loses whatever of one kind is on the cable: tcp or rdma. The other kind gets through.
 cable_loses() {
@@ -100,7 +104,6 @@ test_what_the_cable_carries_is_rdma() {
     [ "$(iptables -nvxL INPUT | awk '/dpt:4791/ {print $2}')" -gt $((1 << 20)) ]
 }
 
-# Not by a card without a link: soft RoCE's own management queue does not outlive a packet that cannot be sent.
 test_twenty_seconds_without_a_cable() {
     local d
     served
@@ -116,6 +119,31 @@ test_twenty_seconds_without_a_cable() {
     dd if="$d" of=/run/read bs=256k iflag=direct status=none
     cmp /run/read /var/lib/lab/disk0
     [ "$(grep -c 'iSER: established' "$LUNET_RUN/lunet.log")" -gt 1 ]
+}
+
+# Soft RoCE's own management queue does not outlive a packet that cannot be sent: after that it connects nobody, neither to lunet nor to
+# LIO. So its devices are made anew, at both ends.
+test_twenty_seconds_without_a_link() {
+    local d n
+    served
+    d=$(login_by iser)
+    patience 120
+    load_begin main "$d" 4M --bs=16k
+    within 30 test -s /run/load.main.rounds
+    ip link set rdma1 down
+    sleep 20
+    ip link set rdma1 up
+    ways
+    for n in 0 1; do
+        timeout 30 rdma link del rxe$n
+        rdma link add rxe$n type rxe netdev rdma$n
+    done
+    goes_on main
+    load_end main
+    dd if="$d" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+    logged 'WARN iSER: port 1 of rxe1 has lost its link'
+    logged 'iSER: port 1 of rxe1 has a link again'
 }
 
 # Two paths to one LUN, by TCP and by iSER, and a file system on both; one is cut and mended: TRANSPORT
