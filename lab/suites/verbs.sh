@@ -73,7 +73,7 @@ test_abrupt_ends_free_everything() { trial abrupt; }
 
 test_refusals_and_a_port_in_use() {
     trial refused
-    grep -q "the peer's program refused it" /run/trial
+    grep -q "the program at the other end refused it" /run/trial
     grep -q 'is there already' /run/trial
 }
 

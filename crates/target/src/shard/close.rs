@@ -29,9 +29,11 @@ impl Shard {
             }
             _ => self.engine.protocol.dropped += 1,
         }
-        // Strangers cannot fill the log.
-        if conn.session.is_some() || self.core.throttle.logs(self.engine.now).is_some() {
+        if conn.session.is_some() {
             tracing::info!(peer = %conn.peer, %reason, "connection closes");
+        } else if let Some(unlogged) = self.core.throttle.logs(self.engine.now) {
+            // Strangers cannot fill the log.
+            tracing::info!(peer = %conn.peer, %reason, unlogged, "connection closes");
         }
         if matches!(reason, CloseReason::PingTimeout | CloseReason::Rdma(_)) {
             // Nobody is there to take what is queued.

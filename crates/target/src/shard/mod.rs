@@ -136,10 +136,11 @@ impl Shard {
     fn turn(&mut self, events: &mut Vec<RingEvent>) {
         self.engine.now = self.core.started.elapsed();
         self.calm = None;
+        // First, because an event may be that a device is lost, and what was found is of one that was in use.
+        self.work_off_ports();
         for event in events.drain(..) {
             self.handle(event);
         }
-        self.work_off_ports();
         self.engine.feed_starved(&mut self.conns);
         if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
             self.engine.look(&mut self.conns);

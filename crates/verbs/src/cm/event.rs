@@ -155,7 +155,7 @@ fn rejection(status: i32) -> String {
         8 => "nobody listens there".into(),
         10 => "the peer holds the connection for one of old".into(),
         12..=14 | 24..=27 => "the peer cannot be reached by this path".into(),
-        28 => "the peer's program refused it".into(),
+        28 => "the program at the other end refused it".into(),
         // iWARP answers with error numbers.
         status if status < 0 => std::io::Error::from_raw_os_error(-status).to_string(),
         status => format!("reason {status}"),
@@ -208,7 +208,7 @@ mod tests {
         let event = |kind, status| CmEvent { token: 0, kind, status, private: ArrayVec::new() };
         let reason = |kind, status| event(kind, status).reason();
         assert_eq!(reason(CmEventKind::Rejected, 8), "nobody listens there");
-        assert_eq!(reason(CmEventKind::Rejected, 28), "the peer's program refused it");
+        assert_eq!(reason(CmEventKind::Rejected, 28), "the program at the other end refused it");
         assert_eq!(reason(CmEventKind::Rejected, 99), "reason 99");
         let silent = reason(CmEventKind::Unreachable, -libc::ETIMEDOUT);
         assert!(silent.contains("timed out"), "{silent}");
