@@ -261,6 +261,29 @@ test_connects_and_disconnects_leave_memory_flat() {
 
 # --- devices ------------------------------------------------------------------------------------------------------------------
 
+test_a_device_that_comes_beside_another() {
+    local d
+    rdma link del rxe1
+    served portals=0.0.0.0:3260
+    logged 'iSER: listening on 0.0.0.0:3260 (device rxe0'
+    d=$(login_by tcp)
+    load_begin tcp "$d" 4M --bs=16k
+    within 30 test -s /run/load.tcp.rounds
+    rdma link add rxe1 type rxe netdev rdma1
+    within 30 logged 'iSER: listening on 0.0.0.0:3260 (device rxe1'
+    d=$(login_by iser)
+    logged "iSER: established $HERE.* at $PORTAL (device rxe1, GID ::ffff:$THERE"
+    verified "$d" 4M --bs=128k --offset=8M
+    goes_on tcp
+    # One that goes does not take the listener with it, which is on all addresses.
+    timeout 60 rdma link del rxe1
+    rdma link add rxe1 type rxe netdev rdma1
+    within 30 eval '[ "$(grep -c "iSER: listening on 0.0.0.0:3260 (device rxe1" "$LUNET_RUN/lunet.log")" = 2 ]'
+    verified "$d" 4M --bs=128k --offset=8M
+    goes_on tcp
+    load_end tcp
+}
+
 test_a_device_that_vanishes_takes_its_own_sessions_alone() {
     local by_tcp by_rdma del
     served

@@ -87,7 +87,10 @@ impl Scout {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let now = (core.iser.losses(), sysfs.usable());
                 if has_lost(&opened, &now) {
-                    let_go();
+                    // If nothing was ever served, the library has not opened anything.
+                    if now.0 > 0 || (0..core.portals.len()).any(|n| core.iser.is_served(n)) {
+                        let_go();
+                    }
                     patience = Patience::EAGER;
                 }
                 opened = now;

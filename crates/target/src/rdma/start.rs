@@ -53,6 +53,11 @@ pub struct Listening {
 }
 
 impl Listening {
+    /// True without a listener: what came serves portals that are listened on already.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
     /// Ends the listeners of other portals: their device goes away, and waits for that. False if none is
     /// left.
     pub fn retain(&mut self, served: impl Fn(usize) -> bool) -> bool {

@@ -118,7 +118,7 @@ impl Rdma {
         self.ports.get_mut(index)?.as_mut()
     }
 
-    /// The place of a device, by its name or otherwise.
+    /// The first place of which this is true.
     fn find(&self, is: impl Fn(&Place) -> bool) -> Option<usize> {
         self.ports.iter().position(|place| place.as_ref().is_some_and(&is))
     }
@@ -253,9 +253,11 @@ impl Shard {
     pub fn listen_rdma(&mut self, listening: Listening) {
         let Some(rdma) = &mut self.rdma else { return };
         let ring = &mut self.engine.ring;
-        match watch(ring, listening.channel.as_fd(), REQUESTS) {
-            Ok(id) => rdma.listening.push((listening, id)),
-            Err(error) => return tracing::error!("iSER: not served: {error}"),
+        if !listening.is_empty() {
+            match watch(ring, listening.channel.as_fd(), REQUESTS) {
+                Ok(id) => rdma.listening.push((listening, id)),
+                Err(error) => return tracing::error!("iSER: not served: {error}"),
+            }
         }
         for (index, place) in rdma.ports.iter_mut().enumerate() {
             let Some(place) = place.as_mut().filter(|place| place.events.is_none()) else {
