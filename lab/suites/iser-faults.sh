@@ -259,6 +259,21 @@ test_connects_and_disconnects_leave_memory_flat() {
     [ $(($(resident) - early)) -lt 2048 ]
 }
 
+# Connections share their receives: with queues of their own two dozen would fit. Soft RoCE has room for 128 on each shard.
+test_two_hundred_and_forty_sessions_at_once() {
+    local d before
+    served
+    d=$(login_by tcp)
+    load_begin tcp "$d" 4M --bs=16k --offset=8M
+    within 30 test -s /run/load.tcp.rounds
+    before=$(has)
+    raw crowd 240 | tee /run/crowd
+    same "$(tail -1 /run/crowd)" "240 sessions"
+    within 20 has_again "$before"
+    goes_on tcp
+    load_end tcp
+}
+
 # --- devices ------------------------------------------------------------------------------------------------------------------
 
 test_a_device_that_comes_beside_another() {

@@ -1,4 +1,4 @@
-//! An initiator over RDMA in one thread: connections of one after the other, and what their ends say.
+//! An initiator over RDMA in one thread: it listens to one connection at a time, and to what its end says.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -98,8 +98,8 @@ impl Client {
     pub fn new(from: IpAddr, to: SocketAddr, target: &str) -> Result<Self> {
         let library = Library::open()?;
         let device = device(&library, from)?;
-        let arena = Arena::new(8 << 20)?;
-        let config = AdapterConfig { completions: 1024, shared_receives: None, interrupt: 0 };
+        let arena = Arena::new(128 << 20)?;
+        let config = AdapterConfig { completions: 16_384, shared_receives: None, interrupt: 0 };
         let adapter = Adapter::open(&device, &arena, &config)?;
         let region = Arc::new(Region::new(MEMORY)?);
         let memory = adapter.expose(&region, RemoteAccess { read: true, write: true })?;

@@ -17,8 +17,13 @@ use client::{Client, MEMORY, Way};
 /// Each is run with a connected device; the number is how often.
 type Trial = fn(&mut Client, u64) -> Result<()>;
 
-const TRIALS: [(&str, Trial); 4] =
-    [("many", many), ("wrong-key", wrong_key), ("logout", logout), ("hold", hold)];
+const TRIALS: [(&str, Trial); 5] = [
+    ("many", many),
+    ("crowd", crowd),
+    ("wrong-key", wrong_key),
+    ("logout", logout),
+    ("hold", hold),
+];
 
 fn main() -> ExitCode {
     match run() {
@@ -67,6 +72,25 @@ fn many(client: &mut Client, count: u64) -> Result<()> {
         ended.with_context(|| format!("connection {round}"))?;
     }
     println!("{count} connections");
+    Ok(())
+}
+
+/// So many sessions at once, each of which is served.
+fn crowd(client: &mut Client, count: u64) -> Result<()> {
+    let mut sessions = Vec::new();
+    for n in 0..count {
+        sessions.push(client.logged_in().with_context(|| format!("session {n}"))?);
+    }
+    println!("crowded");
+    for (n, session) in sessions.iter_mut().enumerate() {
+        for way in [Way::Write, Way::Read] {
+            client.run(session, (way, 0, 64)).with_context(|| format!("session {n}"))?;
+        }
+    }
+    for session in sessions {
+        client.log_out(session)?;
+    }
+    println!("{count} sessions");
     Ok(())
 }
 
