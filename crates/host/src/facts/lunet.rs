@@ -52,18 +52,28 @@ pub struct LunetPortal {
 /// CAP_IPC_LOCK in the mask of a process's capabilities.
 const IPC_LOCK: u64 = 1 << 14;
 
-/// Reads about the processes with `lunet serve` as their command line. One that has no TCP portal is not seen.
+/// Reads about the processes with `lunet serve` as their command line. One whose portals are all for iSER alone
+/// is known by its control socket.
 pub(super) fn read(source: &dyn Source) -> Vec<Lunet> {
-    let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
     let mut all: BTreeMap<i64, Vec<LunetPortal>> = BTreeMap::new();
+    let text = source.output("ss", &["-xlnHp"]).unwrap_or_default();
+    for pid in text.lines().filter_map(pid_of_lunet) {
+        all.entry(pid).or_default();
+    }
+    let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
     for line in text.lines() {
-        let Some((_, rest)) = line.split_once("(\"lunet\",pid=") else { continue };
-        let Some(pid) = rest.split(',').next().and_then(|pid| pid.parse().ok()) else { continue };
+        let Some(pid) = pid_of_lunet(line) else { continue };
         let (address, port) = end(line.split_whitespace().nth(3).unwrap_or_default());
         let portal = LunetPortal { address, port, tcp: Some(true), ..LunetPortal::default() };
         all.entry(pid).or_default().push(portal);
     }
     all.into_iter().filter_map(|(pid, portals)| process(source, pid, portals)).collect()
+}
+
+/// The process of a line of `ss`, if it is lunet.
+fn pid_of_lunet(line: &str) -> Option<i64> {
+    let (_, rest) = line.split_once("(\"lunet\",pid=")?;
+    rest.split(',').next()?.parse().ok()
 }
 
 fn process(source: &dyn Source, pid: i64, portals: Vec<LunetPortal>) -> Option<Lunet> {
@@ -199,6 +209,20 @@ $ lunet stats --json --socket /srv/d/lunet.sock
         assert_eq!((portal.address.as_str(), portal.port), ("fd00::1", Some(3260)));
         assert_eq!((portal.iser, portal.iser_wanted), (Some(false), Some(true)));
         assert_eq!(portal.reason.as_deref(), Some("no-library"));
+    }
+
+    #[test]
+    fn a_lunet_without_tcp_is_known_by_its_control_socket() {
+        let mut tree = Tree::parse(
+            "$ ss -xlnHp\n| u_str LISTEN 0 128 /run/l.sock 4711 * 0 users:((\"lunet\",pid=78,fd=9))\n\
+             $ lunet stats --json --socket /run/l.sock\n\
+             | {\"portals\": [{\"address\": \"192.0.2.1:3260\", \"tcp\": false, \"iser\": true}]}\n",
+        )
+        .unwrap();
+        tree.file("/proc/78/cmdline", "lunet\nserve\n--socket\n/run/l.sock\n");
+        let all = read(&tree);
+        assert_eq!((all.len(), all[0].pid, all[0].socket.as_str()), (1, 78, "/run/l.sock"));
+        assert_eq!((all[0].portals[0].tcp, all[0].portals[0].iser), (Some(false), Some(true)));
     }
 
     #[test]
