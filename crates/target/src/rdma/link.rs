@@ -39,8 +39,8 @@ pub struct Link {
     pub logged: bool,
     /// The log has its end.
     pub told: bool,
-    /// Sends taken in this turn. They have no answer before its end, so it is those that the initiator has
-    /// sent without one, or less.
+    /// Sends taken in this turn. All of them had come before the first of its answers left, so it is those
+    /// that the initiator has sent without one, or less.
     pub taken: usize,
     /// The turn in which they were counted.
     pub turn: u64,

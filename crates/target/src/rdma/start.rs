@@ -53,16 +53,14 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// True without a listener: what came serves portals that are listened on already.
+    /// True without a listener.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Ends the listeners of other portals: their device goes away, and waits for that. False if none is
-    /// left.
-    pub fn retain(&mut self, served: impl Fn(usize) -> bool) -> bool {
+    /// Ends the listeners of other portals: their device goes away, and waits for that.
+    pub fn retain(&mut self, served: impl Fn(usize) -> bool) {
         self.ids.retain(|(portal, _)| served(*portal as usize));
-        !self.ids.is_empty()
     }
 }
 

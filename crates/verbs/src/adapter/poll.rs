@@ -154,7 +154,7 @@ impl Adapter {
         self.refused = waiting;
     }
 
-    /// Takes the completions that there are, at most about a thousand. True if there may be more.
+    /// Takes the completions that there are, at most about a thousand of each kind. True if there may be more.
     ///
     /// # Errors
     /// [`Error::Gone`]: the device has failed.

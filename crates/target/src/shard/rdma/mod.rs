@@ -253,6 +253,7 @@ impl Shard {
     pub fn listen_rdma(&mut self, listening: Listening) {
         let Some(rdma) = &mut self.rdma else { return };
         let ring = &mut self.engine.ring;
+        // Without one, what came serves portals that are listened on already.
         if !listening.is_empty() {
             match watch(ring, listening.channel.as_fd(), REQUESTS) {
                 Ok(id) => rdma.listening.push((listening, id)),
@@ -291,7 +292,7 @@ impl Shard {
     /// A device has failed or goes away: its connections end, those on TCP and on other devices go on. All
     /// shards let go of it, for which some drivers wait.
     pub(super) fn lose_device(&mut self, index: usize, why: &dyn Display) {
-        let Some(opened) = self.end_port(index) else { return };
+        let Some(Place { opened, .. }) = self.end_port(index) else { return };
         if let Some(Opened { device, .. }) = opened {
             let (core, name) = (self.core.clone(), device.name());
             if core.iser.lost(name) {
@@ -314,11 +315,11 @@ impl Shard {
         let Some(rdma) = &mut self.rdma else { return };
         let (core, ring) = (&self.core, &mut self.engine.ring);
         rdma.listening.retain_mut(|(listening, id)| {
-            let any = listening.retain(|portal| core.iser.is_served(portal));
-            if !any {
+            listening.retain(|portal| core.iser.is_served(portal));
+            if listening.is_empty() {
                 ring.unwatch(*id);
             }
-            any
+            !listening.is_empty()
         });
     }
 
@@ -332,9 +333,8 @@ impl Shard {
         }
     }
 
-    /// Ends the connections of a port, and the port; tells what was known of its device. `None` if there is
-    /// none.
-    fn end_port(&mut self, index: usize) -> Option<Option<Opened>> {
+    /// Ends the connections of a port, and takes it out. `None` if there is none.
+    fn end_port(&mut self, index: usize) -> Option<Place> {
         self.rdma.as_mut()?.place(index)?;
         let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
         let lost: Vec<u32> =
@@ -346,7 +346,7 @@ impl Shard {
         for id in place.events.into_iter().chain([place.completions]) {
             self.engine.ring.unwatch(id);
         }
-        Some(place.opened)
+        Some(place)
     }
 
     /// What has happened to a device.
