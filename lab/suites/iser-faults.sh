@@ -30,7 +30,6 @@ suite_setup() {
     rdma link add rxe1 type rxe netdev rdma1
 }
 
-
 # What goes with a link: routes, and neighbours, which the kernel does not find out on behalf of RDMA alone.
 ways() {
     ip route replace $THERE dev rdma0 src $HERE table 100
@@ -79,6 +78,15 @@ raw_holds() {
     (ulimit -l unlimited && exec /host/iser $HERE $PORTAL $IQN hold) >/run/raw 2>&1 &
     raw=$!
     within 20 grep -q holding /run/raw
+}
+
+# Starts lunet, and a load over TCP that goes on whatever happens beside it: [NAME=VALUE ...]
+served_with_a_load_over_tcp() {
+    local d
+    served "$@"
+    d=$(login_by tcp)
+    load_begin tcp "$d" 4M --bs=16k --offset=8M
+    within 30 test -s /run/load.tcp.rounds
 }
 
 # What the kernel has of all RDMA programs and drivers.
@@ -229,11 +237,8 @@ test_an_initiator_that_falls_silent_leaves_nothing() {
 }
 
 test_wrong_keys_end_their_connection_alone() {
-    local d before
-    served
-    d=$(login_by tcp)
-    load_begin tcp "$d" 4M --bs=16k --offset=8M
-    within 30 test -s /run/load.tcp.rounds
+    local before
+    served_with_a_load_over_tcp
     before=$(has)
     raw wrong-key
     same "$(grep -c "disconnected $HERE.*the peer's key or address is wrong" "$LUNET_RUN/lunet.log")" 2
@@ -261,11 +266,8 @@ test_connects_and_disconnects_leave_memory_flat() {
 
 # Connections share their receives: with queues of their own two dozen would fit. Soft RoCE has room for 128 on each shard.
 test_two_hundred_and_forty_sessions_at_once() {
-    local d before
-    served
-    d=$(login_by tcp)
-    load_begin tcp "$d" 4M --bs=16k --offset=8M
-    within 30 test -s /run/load.tcp.rounds
+    local before
+    served_with_a_load_over_tcp
     before=$(has)
     raw crowd 240 | tee /run/crowd
     same "$(tail -1 /run/crowd)" "240 sessions"
@@ -279,22 +281,19 @@ test_two_hundred_and_forty_sessions_at_once() {
 test_a_device_that_comes_beside_another() {
     local d
     rdma link del rxe1
-    served portals=0.0.0.0:3260
+    served_with_a_load_over_tcp portals=0.0.0.0:3260
     logged 'iSER: listening on 0.0.0.0:3260 (device rxe0'
-    d=$(login_by tcp)
-    load_begin tcp "$d" 4M --bs=16k
-    within 30 test -s /run/load.tcp.rounds
     rdma link add rxe1 type rxe netdev rdma1
     within 30 logged 'iSER: listening on 0.0.0.0:3260 (device rxe1'
     d=$(login_by iser)
     logged "iSER: established $HERE.* at $PORTAL (device rxe1, GID ::ffff:$THERE"
-    verified "$d" 4M --bs=128k --offset=8M
+    verified "$d" 4M --bs=128k
     goes_on tcp
     # One that goes does not take the listener with it, which is on all addresses.
     timeout 60 rdma link del rxe1
     rdma link add rxe1 type rxe netdev rdma1
     within 30 eval '[ "$(grep -c "iSER: listening on 0.0.0.0:3260 (device rxe1" "$LUNET_RUN/lunet.log")" = 2 ]'
-    verified "$d" 4M --bs=128k --offset=8M
+    verified "$d" 4M --bs=128k
     goes_on tcp
     load_end tcp
 }
