@@ -1,6 +1,7 @@
 //! What a logical unit says about itself, and what a portal offers.
 
 use lunet_iscsi::initiator::DiscoveredTarget;
+use lunet_iscsi::printable::is_printable;
 
 use crate::ask::{address, number};
 use crate::link::Link;
@@ -119,7 +120,7 @@ fn look(link: &mut Link, target: String, lun: u16) -> Result<LogicalUnit, Error>
     }
     let text = |range: std::ops::Range<usize>| {
         let text = String::from_utf8_lossy(inquiry.get(range).unwrap_or_default());
-        text.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned()
+        text.chars().filter(|c| is_printable(*c)).collect::<String>().trim().to_owned()
     };
     let (blocks, block_size, physical_block_size) = capacity(link, lun)?;
     let limit = |blocks: u64| Some(blocks * u64::from(block_size)).filter(|&bytes| bytes > 0);

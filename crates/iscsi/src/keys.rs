@@ -3,6 +3,8 @@
 
 use core::fmt;
 
+use crate::printable::is_printable;
+
 /// Where a key may appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -271,13 +273,18 @@ pub fn choose(list: &str, mut takes: impl FnMut(&str) -> bool) -> Option<&str> {
 }
 
 /// True when `name` has the form of an iSCSI name: `iqn.`, `eui.` or `naa.`, at most 223 bytes,
-/// none of the ASCII characters that RFC 3722 forbids (the underscore is let through: it is common).
+/// none of the ASCII characters that RFC 3722 forbids (the underscore is let through: it is common), and
+/// none that is invisible or not printable.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     let form = name.get(..4).is_some_and(|prefix| {
         ["iqn.", "eui.", "naa."].iter().any(|known| prefix.eq_ignore_ascii_case(known))
     });
-    let forbidden = |c: char| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-.:_".contains(c);
+    // Nothing that is invisible or changes the order of what is shown (RFC 3722 section 5).
+    let forbidden = |c: char| match c.is_ascii() {
+        true => !c.is_ascii_alphanumeric() && !"-.:_".contains(c),
+        false => !is_printable(c),
+    };
     form && name.len() > 4 && name.len() <= 223 && !name.contains(forbidden)
 }
 
@@ -338,6 +345,9 @@ mod tests {
         assert!(!valid_name("iqn."));
         assert!(!valid_name("demo"));
         assert!(!valid_name("iqn.2026-11.local.lunet:de mo"));
+        assert!(valid_name("iqn.2026-11.local.lunet:büro"));
+        assert!(!valid_name("iqn.2026-11.local.lunet:a\u{202e}b"));
+        assert!(!valid_name("iqn.2026-11.local.lunet:a\u{200b}b"));
         assert!(!valid_name(&alloc::format!("iqn.{}", "x".repeat(220))));
     }
 

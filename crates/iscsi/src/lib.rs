@@ -10,6 +10,7 @@
 //! * [`digest`]: CRC32C header and data digests.
 //! * [`negotiation`]: what both ends agreed on.
 //! * [`iser`]: the same over RDMA (RFC 7145), and where the transports differ.
+//! * [`printable`]: text of strangers, for the eyes of people.
 //! * [`target`]: the target's end of a connection.
 //! * [`initiator`]: the initiator's end.
 #![no_std]
@@ -26,5 +27,6 @@ pub mod iser;
 pub mod keys;
 pub mod negotiation;
 pub mod pdu;
+pub mod printable;
 pub mod target;
 pub mod text;

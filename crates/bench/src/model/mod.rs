@@ -13,6 +13,7 @@ mod setup;
 use std::path::Path;
 use std::{fs, io};
 
+use lunet_iscsi::printable::printable_json;
 use serde::{Deserialize, Serialize};
 
 pub use ceiling::{Bound, Ceiling, CeilingKind, Load, Unit, Verdict};
@@ -154,7 +155,8 @@ impl Results {
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("every field has a form in JSON");
         text.push('\n');
-        text
+        // Names in it come from targets.
+        printable_json(&text)
     }
 
     /// Reads what [`Results::to_json`] wrote; `path` is for the error alone.

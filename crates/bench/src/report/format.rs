@@ -1,5 +1,7 @@
 //! Figures as people read them, and text that cannot break out of where it stands.
 
+use lunet_iscsi::printable::printable;
+
 /// Thousands apart: `12,345`.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
@@ -73,28 +75,21 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Whether a character could steer a terminal or turn the direction of what follows.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-}
-
 /// For a terminal: names come from targets, and may hold anything.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+    printable(text).to_string()
 }
 
 /// For HTML and SVG, in text and in quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut told = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in plain(text).chars() {
         match c {
             '&' => told.push_str("&amp;"),
             '<' => told.push_str("&lt;"),
             '>' => told.push_str("&gt;"),
             '"' => told.push_str("&quot;"),
             '\'' => told.push_str("&#39;"),
-            c if steers(c) => told.push('\u{fffd}'),
             c => told.push(c),
         }
     }

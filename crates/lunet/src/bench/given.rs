@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lunet_initiator::{Account, DigestOffer, Secret, Target, TargetError};
+use lunet_iscsi::printable::is_printable;
 
 use crate::secrets;
 
@@ -133,10 +134,10 @@ pub fn labelled(text: &str) -> Result<(Option<&str>, &str), String> {
         return Ok((None, text));
     }
     let fits = (1..=LONGEST_LABEL).contains(&label.chars().count());
-    match fits && label.trim() == label && !label.contains(char::is_control) {
+    match fits && label.trim() == label && label.chars().all(is_printable) {
         true => Ok((Some(label), rest)),
         false => Err(format!(
-            "the name before = has 1 to {LONGEST_LABEL} characters, none of them a control character, and no space at its ends"
+            "the name before = has 1 to {LONGEST_LABEL} characters, all of them printable, and no space at its ends"
         )),
     }
 }

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lunet::control::{self, Change, Done, Request, VERSION};
+use lunet_iscsi::printable::printable_json;
 use serde_json::Value;
 
 pub use bench::{Bench, run as bench};
@@ -77,11 +78,16 @@ pub fn answer(
 ) -> Result<ExitCode> {
     let answer = ask.place.ask(request)?;
     if ask.json {
-        print(&format!("{answer:#}\n"))?;
+        print(&json_text(&answer))?;
         return Ok(ExitCode::SUCCESS);
     }
     print(&table(&answer).context(STRANGE)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// JSON for people and programs: names in it come from the network, and steer no terminal.
+fn json_text(value: &Value) -> String {
+    printable_json(&format!("{value:#}\n"))
 }
 
 /// Prints to standard output. A reader that has seen enough, as `head` has, is no error.

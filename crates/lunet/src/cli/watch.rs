@@ -9,6 +9,7 @@ use clap::Args;
 use lunet::control::Request;
 use lunet::watch::{self, lines::lines, rates};
 use lunet::{tables, units};
+use lunet_iscsi::printable::printable_json;
 
 use super::{Ask, Where, answer, print_more};
 
@@ -50,7 +51,8 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
             let seconds =
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let text = if options.ask.json {
-                format!("{}\n", serde_json::json!({ "time": seconds, "rates": rates }))
+                let line = serde_json::json!({ "time": seconds, "rates": rates });
+                printable_json(&format!("{line}\n"))
             } else {
                 lines(&rates, &format!("{} UTC", units::date(seconds)))
             };

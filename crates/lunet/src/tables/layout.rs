@@ -1,5 +1,7 @@
 //! Columns and wrapped lines.
 
+use lunet_iscsi::printable::printable;
+
 /// Rows of cells; the first cell of a row is set to the left, the others to the right.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
@@ -52,9 +54,9 @@ pub(super) fn wrap(out: &mut String, words: impl IntoIterator<Item = String>, wi
     }
 }
 
-/// `text` without what could steer a terminal: names come from the network.
+/// `text` without what could steer a terminal or is not seen: names come from the network.
 pub(crate) fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text).to_string()
 }
 
 #[cfg(test)]
@@ -80,6 +82,6 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(harmless("iqn.\u{1b}[2Jx\n"), "iqn.?[2Jx?");
+        assert_eq!(harmless("iqn.\u{1b}[2J\u{202e}x\n"), "iqn.?[2J?x?");
     }
 }

@@ -119,7 +119,11 @@ fn portal(out: &mut String, portal: &Portal) {
 }
 
 fn volume(out: &mut String, volume: &Volume) {
-    out.push_str(&format!("volume {}, {}\n", volume.name, units::size(volume.size_bytes)));
+    out.push_str(&format!(
+        "volume {}, {}\n",
+        harmless(&volume.name),
+        units::size(volume.size_bytes)
+    ));
     let mut columns = Columns::default();
     let kinds = [("read", &volume.read), ("write", &volume.write)];
     let mut head: Vec<String> = ["", "operations", "data", "mean"].map(String::from).to_vec();

@@ -1,6 +1,7 @@
 //! From a finished negotiation to a session, or not.
 
 use lunet_iscsi::pdu::LoginStatus;
+use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
 
@@ -66,8 +67,8 @@ impl Shard {
     fn admit(&mut self, slot: u32, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
         let conn = &mut self.conns[slot as usize];
         let name = identity.target_name.as_deref().unwrap_or("discovery");
-        let initiator = identity.initiator_name.escape_debug();
-        tracing::info!(%initiator, target = %name, peer = %conn.peer, tsih, "logged in");
+        let initiator = printable(&identity.initiator_name);
+        tracing::info!(?initiator, target = %name, peer = %conn.peer, tsih, "logged in");
         let world = &self.engine.world;
         let target = nexus.target.and_then(|target| world.target(target)).cloned();
         let id = nexus_id(&nexus, name);

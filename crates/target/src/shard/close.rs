@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
@@ -94,8 +95,8 @@ impl Shard {
                     core.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
-                let initiator = session.nexus.initiator.escape_debug();
-                tracing::info!(%initiator, peer = %conn.peer, "session ended");
+                let initiator = printable(&session.nexus.initiator);
+                tracing::info!(?initiator, peer = %conn.peer, "session ended");
             }
             None => {
                 self.core.login_ends(conn.peer.ip());

@@ -1,6 +1,7 @@
 //! Logins that are refused: counted, held against the client, and logged.
 
 use lunet_iscsi::pdu::LoginStatus;
+use lunet_iscsi::printable::printable;
 
 use super::Shard;
 use crate::throttle::Aim;
@@ -44,11 +45,11 @@ impl Shard {
             (None, None) => String::new(),
         };
         // What a stranger sends is not printed as it is.
-        let initiator = identity.map(|id| id.initiator_name.escape_debug().to_string());
-        let target = identity.and_then(|id| id.target_name.as_deref()).map(str::escape_debug);
+        let initiator = identity.map_or("", |id| &id.initiator_name);
+        let target = identity.and_then(|id| id.target_name.as_deref()).unwrap_or_default();
         tracing::warn!(
-            initiator = initiator.unwrap_or_default(),
-            target = target.map(|name| name.to_string()).unwrap_or_default(),
+            initiator = ?printable(initiator),
+            target = ?printable(target),
             peer = %conn.peer,
             status = format_args!("{status:#06x}"),
             unlogged,
