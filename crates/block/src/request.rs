@@ -42,6 +42,13 @@ pub enum Error {
     /// The storage below failed; the operating system's error number.
     #[error("the storage below failed (errno {0})")]
     Io(i32),
+    /// The storage below failed to make data stable (fdatasync); the operating system's error number. What was
+    /// acknowledged before, by this request's volume to anybody, may be lost.
+    #[error("the storage below failed to make data stable (errno {0})")]
+    NotStable(i32),
+    /// The storage below is not the volume's any more: its file was removed, exchanged or cut short.
+    #[error("the storage of the volume is gone")]
+    Gone,
     /// The backend has no such operation.
     #[error("the backend does not support the operation")]
     Unsupported,
@@ -59,6 +66,19 @@ impl Error {
             125 => Self::Cancelled,       // ECANCELED
             95 | 22 => Self::Unsupported, // EOPNOTSUPP, EINVAL
             e => Self::Io(e),
+        }
+    }
+
+    /// A Linux error number for the error.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::OutOfSpace => 28, // ENOSPC
+            Self::ReadOnly => 30,   // EROFS
+            Self::OutOfRange => 34, // ERANGE
+            Self::Io(e) | Self::NotStable(e) => e,
+            Self::Gone => 116,       // ESTALE
+            Self::Unsupported => 95, // EOPNOTSUPP
+            Self::Cancelled => 125,  // ECANCELED
         }
     }
 }

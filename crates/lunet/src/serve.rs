@@ -163,7 +163,7 @@ fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
     tidy(&plan);
     for config in &plan.config.volumes {
         let volume = open(config, &plan.data)?;
-        all.insert(config.name.clone(), Open { config: config.clone(), volume });
+        all.insert(config.name.clone(), Open::new(config.clone(), volume));
     }
     Ok(Served { server: plan.config.server.clone(), plan, machine, open: all })
 }
@@ -201,6 +201,7 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     VolumeEntry {
         name: config.name.clone(),
         volume: open.volume.clone(),
+        health: open.health.clone(),
         unit: Unit {
             removable: config.removable,
             threshold: config.threshold,

@@ -278,6 +278,11 @@ impl Sense {
                     (Key::MediumError, Code::WRITE_ERROR)
                 }
             },
+            // Nothing that the initiator or another path could try again helps. Linux takes this for a failure of
+            // the target: it gives the error to the file system at once, and dm-multipath keeps its paths.
+            Error::NotStable(_) | Error::Gone => {
+                (Key::HardwareError, Code::INTERNAL_TARGET_FAILURE)
+            }
             // An operation that the backend does not have is never offered, so this is a fault.
             Error::Unsupported => (Key::HardwareError, Code::INTERNAL_TARGET_FAILURE),
             Error::Cancelled => (Key::AbortedCommand, Code::NO_ADDITIONAL_SENSE),

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_backends::Volume;
@@ -11,6 +12,7 @@ use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
 
 use crate::access::Access;
+use crate::health::Health;
 
 /// An address that initiators connect to.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct VolumeEntry {
     pub volume: Volume,
     /// The logical unit: identity and limits.
     pub unit: Unit,
+    /// Whether the storage below has failed: one for as long as that is open, whatever becomes of the volume's size.
+    pub health: Arc<Health>,
     /// The file that keeps its persistent reservations through power loss (APTPL); without one,
     /// initiators cannot ask for that.
     pub reservations: Option<PathBuf>,

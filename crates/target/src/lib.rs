@@ -13,6 +13,7 @@ mod engine;
 mod entry;
 mod fence;
 pub mod files;
+mod health;
 mod hold;
 mod keeper;
 mod locks;
@@ -36,7 +37,10 @@ mod world;
 pub use access::{Access, Guard, Initiators, Network, User};
 pub use change::ApplyError;
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
+pub use health::{Cause, During, Fault, Health};
 pub use hold::{HeldVolume, HoldError};
 pub use rdma::{OverTcp, PortalStatus, Reason};
 pub use server::{Handle, Server, StartError, StopReport};
-pub use stats::{Bucket, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats};
+pub use stats::{
+    Bucket, FaultReport, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats,
+};

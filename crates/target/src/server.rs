@@ -181,6 +181,8 @@ impl Server {
         for thread in self.threads {
             flushed &= matches!(thread.join(), Ok(Ok(true)));
         }
+        // Whoever asked for the last flushes.
+        flushed &= self.core.world().volumes().all(|(_, volume)| volume.health.is_sound());
         self.keeper.stop();
         self.scout.into_iter().for_each(Scout::stop);
         self.monitor.stop();
@@ -245,8 +247,9 @@ impl Handle {
         let shards: Vec<ShardStats> = self.ask(Mail::Stats);
         let core = &self.core;
         let world = core.world();
-        let served = world.volumes().map(|(_, v)| (v.name.clone(), v.unit.caps.bytes()));
-        let names: Vec<(String, u64)> = served.collect();
+        let served = world.volumes();
+        let served = served.map(|(_, v)| (v.name.clone(), v.unit.caps.bytes(), v.health.faults()));
+        let names: Vec<stats::Named> = served.collect();
         let (protocol, volumes) = stats::merge(&shards, &names);
         Stats {
             uptime_seconds: core.started.elapsed().as_secs(),

@@ -5,6 +5,7 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::health::Fault;
 use crate::rdma::{OverTcp, PortalStatus};
 
 /// Kinds of command that are told apart.
@@ -221,6 +222,25 @@ pub struct VolumeStats {
     pub errors: u64,
     /// Commands at work right now.
     pub commands_in_flight: usize,
+    /// What is wrong with its storage; empty while nothing is.
+    pub faults: Vec<FaultReport>,
+}
+
+/// What is wrong with the storage of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FaultReport {
+    /// A word for programs: `write-back-failed`, `storage-missing`...
+    pub state: &'static str,
+    /// When lunet learned of it, in seconds since 1970.
+    pub since: u64,
+    /// The same as the end of a sentence about the volume.
+    pub text: String,
+}
+
+impl From<Fault> for FaultReport {
+    fn from(Fault { cause, since }: Fault) -> Self {
+        Self { state: cause.state(), since, text: cause.to_string() }
+    }
 }
 
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being
@@ -257,14 +277,14 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// Adds the shards' counts of every volume up. `names` gives name and size in bytes.
-pub fn merge(shards: &[ShardStats], names: &[(String, u64)]) -> (Protocol, Vec<VolumeStats>) {
+/// Adds the shards' counts of every volume up. `names` gives name, size in bytes, and what is wrong with it.
+pub fn merge(shards: &[ShardStats], names: &[Named]) -> (Protocol, Vec<VolumeStats>) {
     let mut protocol = Protocol::default();
     let mut sums = vec![VolumeCount::default(); names.len()];
     for shard in shards {
         protocol.add(&shard.protocol);
         for (name, part) in &shard.volumes {
-            if let Some(at) = names.iter().position(|(known, _)| known == name) {
+            if let Some(at) = names.iter().position(|(known, ..)| known == name) {
                 sums[at].add(part);
             }
         }
@@ -273,7 +293,10 @@ pub fn merge(shards: &[ShardStats], names: &[(String, u64)]) -> (Protocol, Vec<V
     (protocol, volumes)
 }
 
-fn volume_stats(sum: &VolumeCount, (name, size): &(String, u64)) -> VolumeStats {
+/// A volume's name, its size in bytes, and what is wrong with its storage.
+pub type Named = (String, u64, Vec<Fault>);
+
+fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats {
     VolumeStats {
         name: name.clone(),
         size_bytes: *size,
@@ -285,6 +308,7 @@ fn volume_stats(sum: &VolumeCount, (name, size): &(String, u64)) -> VolumeStats 
         copied_bytes: sum.copied,
         errors: sum.errors,
         commands_in_flight: sum.in_flight,
+        faults: faults.iter().copied().map(FaultReport::from).collect(),
     }
 }
 
@@ -385,7 +409,7 @@ mod tests {
             shard.volumes[0].1.record(Kind::Flush, 0, 9, true);
             shard.protocol.logins = 2;
         }
-        let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20)]);
+        let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20, Vec::new())]);
         assert_eq!(protocol.logins, 4);
         let volume = &volumes[0];
         assert_eq!((volume.read.ops, volume.read.bytes), (12, 12 * 4096));

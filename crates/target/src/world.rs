@@ -17,6 +17,7 @@ use lunet_scsi::{PowerChange, Sanitation, Unit};
 use crate::access::Access;
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
+use crate::health::Health;
 use crate::keeper;
 use crate::locks::Locks;
 use crate::marks;
@@ -30,6 +31,8 @@ pub struct CoreVolume {
     pub name: String,
     /// The open volume.
     pub volume: Volume,
+    /// Whether its storage has failed.
+    pub health: Arc<Health>,
     /// The logical unit that shows it.
     pub unit: Unit,
     /// Abandoned writes.
@@ -47,6 +50,7 @@ impl CoreVolume {
     fn is(&self, entry: &VolumeEntry) -> bool {
         let (ours, next) = (&self.unit, &entry.unit);
         Arc::ptr_eq(&self.volume, &entry.volume)
+            && Arc::ptr_eq(&self.health, &entry.health)
             && (&ours.identity, &ours.caps, &ours.limits)
                 == (&next.identity, &next.caps, &next.limits)
             && (ours.removable, ours.threshold) == (next.removable, next.threshold)
@@ -247,6 +251,7 @@ fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, Strin
         kept: entry.reservations,
         name: entry.name,
         volume: entry.volume,
+        health: entry.health,
         unit: entry.unit,
     })
 }
@@ -264,6 +269,7 @@ fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
         kept: entry.reservations,
         name: entry.name,
         volume: entry.volume,
+        health: entry.health,
         unit: Unit { state: old.unit.state.clone(), ..entry.unit },
     }
 }

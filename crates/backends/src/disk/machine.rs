@@ -316,6 +316,8 @@ impl<P> Machine<P> {
                 flight.step = Step::WriteZeroes;
                 Next::Launch
             }
+            // The kernel tells this once, and what is lost may be anybody's.
+            (_, Step::Sync) => Next::Finished(Err(Error::NotStable(errno))),
             _ => Next::Finished(Err(Error::from_errno(errno))),
         }
     }

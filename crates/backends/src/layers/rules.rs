@@ -90,7 +90,11 @@ impl Rules {
         for index in 0..self.shared.layers.len() {
             if let Effect::Fault(errno) = self.shared.layers[index].layer.effect {
                 if self.hits(index, op, range) {
-                    fault = fault.or(Some(Error::from_errno(errno)));
+                    let error = match op {
+                        Op::Flush => Error::NotStable(errno),
+                        _ => Error::from_errno(errno),
+                    };
+                    fault = fault.or(Some(error));
                 }
             }
         }
@@ -199,7 +203,7 @@ mod tests {
         for _ in 0..100 {
             let Wait { hang, delay } = rules.wait(Op::Flush, HERE);
             let fault = rules.fault(Op::Flush, HERE);
-            assert_eq!((hang, fault), (Some(4), Some(Error::Io(5))));
+            assert_eq!((hang, fault), (Some(4), Some(Error::NotStable(5))));
             seen.push(delay.expect("a delay"));
         }
         assert!(seen.iter().all(|delay| (millis(25)..=millis(35)).contains(delay)));

@@ -9,7 +9,9 @@ use lunet_initiator::{Outcome, Plan, Target, Workload, run};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
+use lunet_target::{
+    Config, Health, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry,
+};
 
 pub const NAME: &str = "iqn.2026-11.local.lunet:load";
 
@@ -29,7 +31,9 @@ pub fn config(volumes: Vec<Volume>) -> Config {
     let targets = vec![target(NAME, 0..volumes.len())];
     let entries = volumes.into_iter().enumerate().map(|(n, volume)| {
         let unit = Unit::new(Identity::from_seed(&format!("load {n}")), volume.caps().clone());
-        VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
+        let name = format!("v{n}");
+        let health = Health::new(&name);
+        VolumeEntry { name, volume, unit, health, reservations: None }
     });
     let volumes = entries.collect();
     Config {

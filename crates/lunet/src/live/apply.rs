@@ -87,12 +87,12 @@ impl Manager {
             (Some(Fate::Grows(size)), Some(open)) => {
                 news.push(format!("volume {name} has {} now", units::size(size)));
                 let volume = storage::grow(open, &next.data, Some(size))?;
-                Open { config: storage::with_size(&open.config, size), volume }
+                open.with(storage::with_size(&open.config, size), volume)
             }
             _ => {
                 news.push(format!("volume {name} is new"));
                 let volume = serve::open(&config, &next.data)?;
-                Open { config, volume }
+                Open::new(config, volume)
             }
         };
         open.config.threshold = threshold;

@@ -1,9 +1,10 @@
 //! What is served at one moment, in the configuration's terms.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lunet_target::{Layout, VolumeEntry};
+use lunet_target::{Health, Layout, VolumeEntry};
 
 use crate::config::{self, Backend};
 use crate::plan::Plan;
@@ -16,6 +17,21 @@ pub struct Open {
     pub config: config::Volume,
     /// The volume.
     pub volume: lunet_backends::Volume,
+    /// Whether its storage has failed: one for as long as that is open.
+    pub health: Arc<Health>,
+}
+
+impl Open {
+    /// A volume that was just opened.
+    pub fn new(config: config::Volume, volume: lunet_backends::Volume) -> Self {
+        let health = Health::new(&config.name);
+        Self { config, volume, health }
+    }
+
+    /// The same storage, which is open, as another volume.
+    pub fn with(&self, config: config::Volume, volume: lunet_backends::Volume) -> Self {
+        Self { config, volume, health: self.health.clone() }
+    }
 }
 
 /// What is served at one moment. Never changed, but replaced.

@@ -103,7 +103,7 @@ impl Manager {
             // It may have grown since; volumes do not shrink.
             let config = storage::with_size(&open.config, open.volume.caps().bytes());
             let volume = serve::open(&at(&config, &fresh), &now.plan.data)?;
-            self.exchange(now, Open { config, volume }, &fresh, &place)
+            self.exchange(now, Open::new(config, volume), &fresh, &place)
         })
     }
 

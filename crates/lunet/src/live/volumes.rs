@@ -60,7 +60,7 @@ impl Manager {
         }
         self.noted(now, entries, || {
             let volume = prepare(&config, &plan)?;
-            let opened = Open { config, volume };
+            let opened = Open::new(config, volume);
             let mut open = now.open.clone();
             open.insert(name.to_owned(), opened.clone());
             self.commit(now, plan, open)?;
@@ -124,7 +124,7 @@ impl Manager {
             let volume = storage::grow(open, &now.plan.data, Some(size))?;
             let config = storage::with_size(&open.config, size);
             let mut all = now.open.clone();
-            all.insert(name.clone(), Open { config, volume });
+            all.insert(name.clone(), open.with(config, volume));
             self.commit(now, plan, all)
         })
     }

@@ -61,7 +61,7 @@ pub struct Watch {
 /// True while answers by reference of a volume are on their way: half of them might show what is written
 /// now.
 fn lent(ways: &[Option<Way>], volume: &Volume) -> bool {
-    ways.get(volume.channel).and_then(Option::as_ref).is_some_and(|way| way.channel.lent() > 0)
+    ways.get(volume.channel).and_then(Option::as_ref).is_some_and(|way| way.lent() > 0)
 }
 
 impl Engine {

@@ -69,8 +69,6 @@ pub struct Engine {
     stirred: Duration,
     /// Slots of connections on which tasks have made progress.
     pub touched: Vec<u32>,
-    /// Flushes that failed with nobody waiting for them.
-    pub failed_flushes: u64,
     /// Channels by the number in their tokens.
     ways: Vec<Option<Way>>,
     /// Slots and channels of volumes that come with the next world.
@@ -122,7 +120,6 @@ impl Engine {
             done: Vec::with_capacity(256),
             batch: Vec::with_capacity(256),
             touched: Vec::with_capacity(256),
-            failed_flushes: 0,
             starved: VecDeque::new(),
             held: BTreeMap::new(),
             holds: 0,
@@ -179,7 +176,7 @@ impl Engine {
         // A channel stays until its last request is answered.
         let Some(Some(way)) = self.ways.get_mut(number) else { return };
         let done = IoDone { slot: token.slot, buf, result };
-        if let Some(completion) = way.channel.advance(done, &mut self.ring) {
+        if let Some(completion) = way.advance(done, &mut self.ring) {
             way.queued -= 1;
             self.stirred = self.now;
             self.done.push(completion);
@@ -258,7 +255,7 @@ impl Engine {
         for flight in task.inflight.clone() {
             // The volume may have got another channel since.
             for way in self.ways.iter_mut().flatten().filter(|way| task.uses(way.volume)) {
-                way.channel.cancel(request_tag(index, flight.seq), &mut self.ring);
+                way.cancel(request_tag(index, flight.seq), &mut self.ring);
             }
         }
     }
@@ -302,8 +299,10 @@ impl Engine {
     /// A request of an abandoned task, or of one that was answered before it was done.
     fn orphan_done(&mut self, index: u32, done: Completion<Payload>) {
         let volume = self.tasks[index as usize].volume;
-        if let Some(error) = done.result.err().filter(|error| *error != Error::Cancelled) {
-            self.failed_flushes += u64::from(done.op == Op::Flush);
+        // Of storage that fails for good the volume's health has told, once.
+        let told =
+            |error: &Error| matches!(error, Error::Cancelled | Error::NotStable(_) | Error::Gone);
+        if let Some(error) = done.result.err().filter(|error| !told(error)) {
             let name = &self.volumes[volume].core.name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
         }

@@ -46,7 +46,7 @@ impl Engine {
         if !way.waiting.is_empty() {
             return way.waiting.push_back(request);
         }
-        match way.channel.submit(request, &mut self.ring) {
+        match way.submit(request, &mut self.ring) {
             Submit::Queued => {
                 way.queued += 1;
                 self.stirred = self.now;
@@ -65,7 +65,7 @@ impl Engine {
                 self.done.push(request.complete(Err(Error::Cancelled)));
                 continue;
             }
-            match way.channel.submit(request, &mut self.ring) {
+            match way.submit(request, &mut self.ring) {
                 Submit::Queued => way.queued += 1,
                 Submit::Done(completion) => self.done.push(completion),
                 Submit::Busy(request) => return way.waiting.push_front(request),

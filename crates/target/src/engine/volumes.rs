@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use lunet_block::{Channel, Request};
+use lunet_block::{Channel, Completion, IoDone, Request, Submit};
 use lunet_ring::{Payload, Ring};
 
 use super::Engine;
 use super::line::Watch;
 use super::task::{Bare, Job, Task};
+use crate::health::Health;
 use crate::stats::{Kind, VolumeCount};
 use crate::world::{CoreVolume, World};
 
@@ -72,7 +73,9 @@ impl Volumes {
 /// A channel to a volume.
 pub struct Way {
     /// The channel.
-    pub channel: Box<dyn Channel<Payload, Ring>>,
+    channel: Box<dyn Channel<Payload, Ring>>,
+    /// The health of the storage that it leads to: each request and each answer passes it.
+    health: Arc<Health>,
     /// The slot of its volume.
     pub volume: usize,
     /// Requests that the channel had no room for.
@@ -81,6 +84,43 @@ pub struct Way {
     pub queued: usize,
     /// Another channel has taken its place: it ends with its last request.
     pub leaving: bool,
+}
+
+impl Way {
+    /// As [`Channel::submit`].
+    pub fn submit(&mut self, request: Request<Payload>, ring: &mut Ring) -> Submit<Payload> {
+        if let Some(error) = self.health.refuses(request.op) {
+            return Submit::Done(request.complete(Err(error)));
+        }
+        match self.channel.submit(request, ring) {
+            Submit::Done(done) => Submit::Done(self.judged(done)),
+            submitted => submitted,
+        }
+    }
+
+    /// As [`Channel::advance`].
+    pub fn advance(
+        &mut self,
+        done: IoDone<Payload>,
+        ring: &mut Ring,
+    ) -> Option<Completion<Payload>> {
+        self.channel.advance(done, ring).map(|done| self.judged(done))
+    }
+
+    /// As [`Channel::cancel`].
+    pub fn cancel(&mut self, tag: u64, ring: &mut Ring) {
+        self.channel.cancel(tag, ring);
+    }
+
+    /// As [`Channel::lent`].
+    pub fn lent(&self) -> usize {
+        self.channel.lent()
+    }
+
+    fn judged(&self, mut done: Completion<Payload>) -> Completion<Payload> {
+        done.result = self.health.judge(done.op, done.result).0;
+        done
+    }
 }
 
 impl Engine {
@@ -110,7 +150,8 @@ impl Engine {
                 }
             };
             let waiting = VecDeque::new();
-            let way = Way { channel, volume: slot, waiting, queued: 0, leaving: false };
+            let health = volume.health.clone();
+            let way = Way { channel, health, volume: slot, waiting, queued: 0, leaving: false };
             if number == self.ways.len() {
                 self.ways.push(Some(way));
             } else {
@@ -150,6 +191,8 @@ impl Engine {
 
     /// A volume is new, or another one of the same name.
     fn take_in(&mut self, slot: usize, number: usize, core: Arc<CoreVolume>) {
+        // The old channel may be the only one that the kernel tells of a failed write-back.
+        self.flush_volume(slot);
         if self.volumes.0.len() <= slot {
             self.volumes.0.resize_with(slot + 1, || None);
         }
@@ -238,7 +281,7 @@ impl Engine {
     }
 
     fn flush_volume(&mut self, slot: usize) {
-        let volume = &mut self.volumes[slot];
+        let Some(volume) = self.volumes.get_mut(slot) else { return };
         if std::mem::take(&mut volume.written) && volume.core.unit.caps.write_cache {
             let job = Job::Bare(Bare::flush());
             let index = self.insert_task(Task::new(slot, Kind::Flush, self.now, job));

@@ -10,7 +10,8 @@ use lunet_iscsi::initiator::{Chap, ChapError, Data, Error, Mutual, Options};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_scsi::{Identity, Unit};
 use lunet_target::{
-    Access, Config, Guard, Initiators, Layout, Network, Server, TargetEntry, User, VolumeEntry,
+    Access, Config, Guard, Health, Initiators, Layout, Network, Server, TargetEntry, User,
+    VolumeEntry,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -60,6 +61,7 @@ fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
         name: format!("v{n}"),
         volume: Arc::clone(volume),
         unit: Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone()),
+        health: Health::new("v"),
         reservations: None,
     };
     let target = |name: &str, luns, access| TargetEntry {

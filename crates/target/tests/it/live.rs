@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lunet_backends::Volume;
 use lunet_iscsi::initiator::Data;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Layout, TargetEntry, VolumeEntry};
+use lunet_target::{Health, Layout, TargetEntry, VolumeEntry};
 
 use crate::support::client::Client;
 use crate::support::{TARGET, config, file_volume, memory, on_each_driver, start};
@@ -20,6 +20,7 @@ fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
             Identity::from_seed(&format!("test {}", &name[1..])),
             volume.caps().clone(),
         ),
+        health: Health::new(name),
         reservations: None,
     };
     let luns = volumes.iter().enumerate().map(|(at, (_, _, lun))| (*lun, at)).collect();

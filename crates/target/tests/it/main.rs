@@ -18,3 +18,4 @@ mod stalled_storage;
 mod support;
 mod thin;
 mod tokens;
+mod write_back;

@@ -160,8 +160,15 @@ fn fua_is_a_write_and_a_flush_where_there_is_a_cache() {
     b.queue(Op::Write { fua: true }, RANGE);
     assert!(b.step(Call::Write { at: 8192, range: 0..4096 }, Ok(4096)).is_none());
     let done = b.step(Call::Sync, Err(errno(Errno::IO))).expect("done");
-    assert_eq!(done.result, Err(Error::Io(errno(Errno::IO))));
+    assert_eq!(done.result, Err(Error::NotStable(errno(Errno::IO))));
     assert!(done.buf.is_some(), "the buffer is kept while the flush runs");
+    // What the write itself fails with loses nothing of others.
+    b.queue(Op::Write { fua: true }, RANGE);
+    let done = b.step(Call::Write { at: 8192, range: 0..4096 }, Err(errno(Errno::NOSPC)));
+    assert_eq!(done.expect("done").result, Err(Error::OutOfSpace));
+    b.queue(Op::Flush, RANGE);
+    let done = b.step(Call::Sync, Err(errno(Errno::NOSPC))).expect("done");
+    assert_eq!(done.result, Err(Error::NotStable(errno(Errno::NOSPC))));
 
     let mut b = Bench::new(Abilities { write_cache: false, ..ABLE });
     b.queue(Op::Write { fua: true }, RANGE);

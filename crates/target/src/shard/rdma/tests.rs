@@ -50,7 +50,13 @@ fn layout(folder: Option<&tempfile::TempDir>) -> Layout {
     };
     let volume = open(&VolumeSpec::new(storage)).expect("a volume opens");
     let unit = Unit::new(Identity::from_seed("test"), volume.caps().clone());
-    let entry = VolumeEntry { name: "v".into(), volume, unit, reservations: None };
+    let entry = VolumeEntry {
+        name: "v".into(),
+        volume,
+        unit,
+        health: crate::health::Health::new("v"),
+        reservations: None,
+    };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };
     Layout { volumes: vec![entry], targets: vec![target], ..Layout::default() }
 }

@@ -22,7 +22,9 @@ use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
+use lunet_target::{
+    Config, Health, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry,
+};
 
 pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
 
@@ -43,7 +45,9 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
     let luns = (0..volumes.len()).map(|n| (n as u16, n)).collect();
     let entries = volumes.into_iter().enumerate().map(|(n, volume)| {
         let unit = Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone());
-        VolumeEntry { name: format!("v{n}"), volume, unit, reservations: None }
+        let name = format!("v{n}");
+        let health = Health::new(&name);
+        VolumeEntry { name, volume, unit, health, reservations: None }
     });
     Config {
         portals: vec![Portal {
