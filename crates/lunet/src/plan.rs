@@ -234,6 +234,7 @@ fn demo(options: &Options) -> Config {
         volumes: vec![volume],
         targets: vec![target],
         discovery: config::Access::default(),
+        notes: Vec::new(),
     }
 }
 

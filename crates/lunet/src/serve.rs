@@ -42,6 +42,9 @@ const CHECK: Duration = Duration::from_secs(1);
 pub fn serve(options: &Options) -> Result<()> {
     let plan = plan(options)?;
     log(plan.config.server.log_level);
+    for note in &plan.config.notes {
+        tracing::warn!("{}:{note}", plan.file.display());
+    }
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
     let _taken = take_data(&plan.data)?;
@@ -332,7 +335,6 @@ fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Confi
             Driver::IoUring => DriverChoice::IoUring,
             Driver::Epoll => DriverChoice::Epoll,
         },
-        coalesce: server.coalesce,
         busy_poll: server.busy_poll,
     }
 }

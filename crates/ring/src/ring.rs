@@ -324,7 +324,8 @@ impl Ring {
     }
 
     /// Submits everything queued and lets events gather for `time`, or until there are many. Then
-    /// [`wait`](Self::wait) finds them. What arrives on one socket meanwhile comes in one receive.
+    /// [`wait`](Self::wait) finds them. What arrives on one socket meanwhile comes in one receive. For a load
+    /// generator that reads large pieces; a server that waits is slower (docs/performance.md, 'What was tried').
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

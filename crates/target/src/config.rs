@@ -135,9 +135,6 @@ pub struct Config {
     pub shards: Option<usize>,
     /// The event loop's driver.
     pub driver: DriverChoice,
-    /// How long small commands of clients that work at a large depth may gather before they are
-    /// served together; zero: not at all.
-    pub coalesce: Duration,
     /// How long a shard looks for new work before it sleeps; zero (the default) never burns a core.
     pub busy_poll: Duration,
 }

@@ -78,23 +78,6 @@ pub enum Phase {
     Closed,
 }
 
-/// How a client works at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// Many small commands at a time: it has answers to take in before it runs dry.
-    Calm,
-    /// Large transfers, or so many commands at a time that there is nothing to gain.
-    Busy,
-    /// Few commands at a time: it waits for its answers.
-    Impatient,
-}
-
-/// A client that works at this depth is in no hurry for a single answer.
-const PLENTY: u32 = 16;
-
-/// With this much to send in one turn, commands come in batches already.
-const LARGE: usize = 64 << 10;
-
 /// A task management function that waits for other shards.
 pub struct PendingClear {
     /// Names the function in letters.
@@ -147,8 +130,6 @@ pub struct Conn {
     pub session: Option<Session>,
     /// The identity that waits for admission: an older session of the nexus is being ended.
     pub waiting: Option<Box<LoginIdentity>>,
-    /// The depth at which the client works.
-    depth: u32,
     /// Where the connection is in its end.
     pub phase: Phase,
     /// When it is closed even if the client has not taken all that is left for it.
@@ -193,7 +174,6 @@ impl Conn {
             scratch: Some(vec![0; scratch].into_boxed_slice()),
             session: None,
             waiting: None,
-            depth: 0,
             phase: Phase::Open,
             drain_by: None,
             dirty: false,
@@ -241,25 +221,6 @@ impl Conn {
     /// Bytes that wait to be sent.
     pub fn backlog(&self) -> usize {
         self.sending + self.out.len()
-    }
-
-    /// How the client works, judged at the end of a turn. Clients come in two kinds: one sends a
-    /// command for each answer, the other takes all answers in before it sends again. So the depth
-    /// is the highest number of unread answers of late, and fades slowly.
-    pub fn pace(&mut self) -> Pace {
-        if matches!(self.wire, Wire::Rdma(_)) {
-            return Pace::Busy;
-        }
-        let unread = self.proto.unread();
-        let faded = self.depth - (self.depth.saturating_sub(unread)).div_ceil(16);
-        self.depth = faded.max(unread);
-        if self.depth < PLENTY {
-            Pace::Impatient
-        } else if self.backlog() > LARGE || self.proto.expects_payload() {
-            Pace::Busy
-        } else {
-            Pace::Calm
-        }
     }
 
     /// When the shard has to look at it again, whatever happens.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lunet_iscsi::target::Options;
 
@@ -43,8 +43,6 @@ pub struct Core {
     pub logins: AtomicUsize,
     /// Connections of each shard.
     pub loads: Vec<AtomicUsize>,
-    /// How long commands of busy clients may gather; zero: never.
-    pub coalesce: Duration,
     /// Threads for what may block.
     pub offload: Offload,
     /// ROD tokens that are good.
@@ -78,7 +76,6 @@ impl Core {
             throttle: Throttle::default(),
             logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
-            coalesce: config.coalesce,
             offload: Offload::default(),
             tokens: Tokens::default(),
             changing: Mutex::new(()),

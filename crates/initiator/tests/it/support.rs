@@ -48,7 +48,6 @@ pub fn config(volumes: Vec<Volume>) -> Config {
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
         shards: Some(2),
         driver: DriverChoice::Auto,
-        coalesce: Duration::from_micros(20),
         busy_poll: Duration::ZERO,
     }
 }

@@ -52,8 +52,6 @@ pub struct Connection<B> {
     /// The datamover over RDMA; `None` on a stream.
     pub(super) mover: Option<Box<Mover>>,
     pub(super) stat_sn: u32,
-    /// ExpStatSN of the last command.
-    pub(super) acknowledged: u32,
     pub(super) window: Window,
     pub(super) rx: Rx<B>,
     pub(super) tasks: Tasks<B>,
@@ -85,7 +83,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             digests: Digests::default(),
             mover: None,
             stat_sn: 0,
-            acknowledged: 0,
             window: Window::new(0, options.window()),
             rx: Rx::new(),
             tasks: Tasks::new(),
@@ -282,15 +279,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub(super) fn new_ttt(&mut self) -> u32 {
         self.next_ttt = self.next_ttt.wrapping_add(1) & 0x7fff_ffff;
         self.next_ttt
-    }
-
-    /// How many answers the initiator had not taken in when it sent its last command: the depth at
-    /// which it works. An initiator with many of them has enough to do for a while. 0 if it does
-    /// not acknowledge in a way that tells (RFC 7143 section 4.2.2.2).
-    #[must_use]
-    pub fn unread(&self) -> u32 {
-        let unread = self.stat_sn.wrapping_sub(self.acknowledged);
-        if unread <= self.options.queue_depth { unread } else { 0 }
     }
 
     /// True until the first Login Request came.

@@ -4,7 +4,7 @@ use super::connection::{Connection, Phase};
 use super::login::MAX_LOGIN_SEGMENT;
 use super::{CloseReason, Cx, RxTarget, Site, Tag, Transmit};
 use crate::digest::{Crc32c, DIGEST_LEN, crc32c};
-use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs, Opcode, RejectReason, ScsiCommand, Wire};
+use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs, Opcode, RejectReason};
 use alloc::vec::Vec;
 
 /// Heap that is kept for the data of text and NOP PDUs between PDUs, in bytes.
@@ -139,12 +139,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let Sink::Payload(buf, at) = &mut self.rx.sink else { return None };
         let range = *at..*at + self.rx.left;
         buf.take().map(|buf| RxTarget { buf, range })
-    }
-
-    /// True in the middle of write data that goes into a buffer of its own.
-    #[must_use]
-    pub fn expects_payload(&self) -> bool {
-        self.rx.part == Part::Data && self.rx.left > 0 && matches!(self.rx.sink, Sink::Payload(..))
     }
 
     /// Gives a target back, with its first `n` bytes filled (0 is fine).
@@ -311,10 +305,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return (Sink::Small, Pending::Other);
         }
         match BasicHeader::from_bhs(bhs).opcode() {
-            Some(Opcode::ScsiCommand) => {
-                self.acknowledged = ScsiCommand::from_bhs(bhs).exp_stat_sn.get();
-                self.begin_command(bhs, cx)
-            }
+            Some(Opcode::ScsiCommand) => self.begin_command(bhs, cx),
             Some(Opcode::DataOut) => self.begin_data_out(bhs, cx),
             Some(Opcode::NopOut | Opcode::TextRequest) => (Sink::Small, Pending::Other),
             Some(Opcode::TmfRequest | Opcode::LogoutRequest | Opcode::SnackRequest) => {

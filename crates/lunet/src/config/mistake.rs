@@ -33,12 +33,15 @@ impl fmt::Display for Mistake {
 pub(crate) struct Mistakes {
     line_starts: Vec<usize>,
     found: Vec<Mistake>,
+    /// What is no mistake but should be known.
+    notes: Vec<Mistake>,
 }
 
 impl Mistakes {
     pub(crate) fn new(text: &str) -> Self {
         let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
-        Self { line_starts: std::iter::once(0).chain(starts).collect(), found: Vec::new() }
+        let line_starts = std::iter::once(0).chain(starts).collect();
+        Self { line_starts, found: Vec::new(), notes: Vec::new() }
     }
 
     /// The line, from 1, of the byte at `offset`.
@@ -52,6 +55,20 @@ impl Mistakes {
             let line = self.line(offset);
             self.found.push(Mistake { line, key: key.into(), text: text.into() });
         }
+    }
+
+    /// Remembers what is no mistake, at the byte `offset`, but should be known.
+    pub(crate) fn note(&mut self, offset: usize, key: impl Into<String>, text: impl Into<String>) {
+        if self.notes.len() < MOST {
+            let line = self.line(offset);
+            self.notes.push(Mistake { line, key: key.into(), text: text.into() });
+        }
+    }
+
+    /// All notes, in the order of their lines.
+    pub(crate) fn take_notes(&mut self) -> Vec<Mistake> {
+        self.notes.sort_by_key(|note| note.line);
+        std::mem::take(&mut self.notes)
     }
 
     /// Takes mistakes that know their lines.

@@ -63,6 +63,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// `[discovery]`
     pub discovery: Access,
+    /// What is no mistake, but should be known: keys without effect.
+    pub notes: Vec<Mistake>,
 }
 
 /// `[server]`: the process itself.
@@ -76,8 +78,6 @@ pub struct Server {
     pub shards: Option<usize>,
     /// What the event loop is built on.
     pub driver: Driver,
-    /// How long small commands of clients that work at a large depth may gather; zero: not at all.
-    pub coalesce: Duration,
     /// How long a shard looks for work before it sleeps; zero: not at all.
     pub busy_poll: Duration,
     /// Memory for data buffers, in bytes per shard.
@@ -337,5 +337,6 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,
         discovery,
+        notes: mistakes.take_notes(),
     })
 }

@@ -31,7 +31,8 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Opens `value` as a table with the keys of `schema`; notes keys that are not in it.
+    /// Opens `value` as a table with the keys of `schema`; keys that are not in it are mistakes, unless
+    /// they once were.
     pub(crate) fn open(
         value: &'a Spanned<DeValue<'a>>,
         path: String,
@@ -57,7 +58,10 @@ impl<'a> Section<'a> {
         let section = Self { offset, path, table, schema };
         for name in table.keys().filter(|name| !schema.has(name.get_ref())) {
             let key = section.key(name.get_ref());
-            mistakes.add(name.span().start, key, unknown(name.get_ref(), schema));
+            match schema::retired(schema.heading, name.get_ref()) {
+                Some(retired) => mistakes.note(name.span().start, key, retired.why),
+                None => mistakes.add(name.span().start, key, unknown(name.get_ref(), schema)),
+            }
         }
         section
     }

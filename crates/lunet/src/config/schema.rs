@@ -34,6 +34,30 @@ impl Table {
     }
 }
 
+/// A key that was once there. Files that still have it are read as if they had not, with a note, so that no
+/// server stays down after an upgrade because of a line that does nothing.
+#[derive(Debug)]
+pub struct Retired {
+    /// The heading of its table.
+    pub heading: &'static str,
+    /// The name, as written in the file.
+    pub name: &'static str,
+    /// Why it is gone, in one sentence without a full stop.
+    pub why: &'static str,
+}
+
+/// All of them.
+pub const RETIRED: &[Retired] = &[Retired {
+    heading: "[server]",
+    name: "coalesce",
+    why: "has no effect any more: letting commands gather cost more than it saved; remove the line",
+}];
+
+/// What became of a key that is in no table any more.
+pub fn retired(heading: &str, name: &str) -> Option<&'static Retired> {
+    RETIRED.iter().find(|key| (key.heading, key.name) == (heading, name))
+}
+
 const fn key(name: &'static str, kind: &'static str, default: &'static str) -> Key {
     Key { name, kind, default }
 }
@@ -59,7 +83,6 @@ pub const SERVER: Table = Table {
         key("control-socket", "path", "(lunet.sock in data)"),
         key("shards", "integer", "(one per core)"),
         key("driver", "string", "\"auto\""),
-        key("coalesce", "duration", "\"20us\""),
         key("busy-poll", "duration", "\"0s\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),

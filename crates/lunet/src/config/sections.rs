@@ -49,7 +49,6 @@ impl Default for Server {
             control_socket: None,
             shards: None,
             driver: Driver::Auto,
-            coalesce: Duration::from_micros(20),
             busy_poll: Duration::ZERO,
             buffer_memory: 64 << 20,
             max_sessions: 1024,
@@ -135,7 +134,6 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     table.set("shards", &mut out.shards, shards, mistakes);
     table.set("driver", &mut out.driver, &|v| choice(v, DRIVERS), mistakes);
     let poll: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(10));
-    table.set("coalesce", &mut out.coalesce, poll, mistakes);
     table.set("busy-poll", &mut out.busy_poll, poll, mistakes);
     let memory: Convert<'_, u64> = &|v| size(v, 8 << 20..=64 << 30);
     table.set("buffer-memory", &mut out.buffer_memory, memory, mistakes);

@@ -16,6 +16,9 @@ pub fn summary(config: &Config) -> String {
         number(config.targets.len(), "target"),
         number(luns, "LUN"),
     );
+    for note in &config.notes {
+        out.push_str(&format!("note: line {note}\n"));
+    }
     for (index, volume) in config.volumes.iter().enumerate() {
         let mut luns = config.targets.iter().flat_map(|target| &target.luns);
         if !luns.any(|(_, volume)| *volume == index) {

@@ -106,6 +106,23 @@ fn unknown_keys_come_with_the_key_that_was_meant() {
 }
 
 #[test]
+fn a_key_that_is_gone_is_no_mistake_but_noted() {
+    let config = check(&with("[server]\nshards = 2\ncoalesce = \"20us\"")).expect("no mistake");
+    assert_eq!(config.server, Server { shards: Some(2), ..Server::default() });
+    let [note] = &config.notes[..] else { panic!("one note expected, not {:?}", config.notes) };
+    assert_eq!((note.line, note.key.as_str()), (4, "server.coalesce"));
+    assert!(note.text.contains("no effect"), "{note}");
+    let says = format!("note: line {note}\n");
+    assert!(summary(&config).contains(&says), "{}", summary(&config));
+    // It is gone where it was, not everywhere.
+    one(&with("[iscsi]\ncoalesce = 1"), 3, "iscsi.coalesce", "is not a key");
+    for gone in schema::RETIRED {
+        let table = schema::TABLES.iter().find(|table| table.heading == gone.heading);
+        assert!(!table.expect("a table of the file").has(gone.name), "{}", gone.name);
+    }
+}
+
+#[test]
 fn values_of_the_wrong_type_or_range_are_named() {
     for (line, key, words) in [
         ("shards = 0", "server.shards", "from 1 to 1024"),

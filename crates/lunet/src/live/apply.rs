@@ -49,6 +49,7 @@ impl Manager {
             fates.push((volume.clone(), fate));
         }
         done.notes = after_a_restart(&now.plan, &next, &old);
+        done.notes.extend(next.config.notes.iter().map(|note| format!("{file}:{note}")));
         let mut news = regrouped(&now.plan, &next);
         self.noted(now, entries, || {
             let mut open = BTreeMap::new();
@@ -223,7 +224,8 @@ fn changed(
     let names: BTreeSet<&String> = tables.iter().flatten().flat_map(|table| table.keys()).collect();
     for name in names {
         let [was, is] = tables.map(|table| table.and_then(|table| table.get(name)));
-        if was != is && !known.contains(&name.as_str()) {
+        let retired = config::schema::retired(&format!("[{path}]"), name).is_some();
+        if was != is && !retired && !known.contains(&name.as_str()) {
             out.push(format!("{path}.{name}"));
         }
     }

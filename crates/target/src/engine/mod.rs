@@ -44,9 +44,6 @@ use crate::core::Core;
 use crate::stats::{Protocol, VolumeCount};
 use crate::world::World;
 
-/// Storage that has been silent for so long is not about to answer.
-const STILL: Duration = Duration::from_millis(2);
-
 /// Tasks and volumes of one shard.
 pub struct Engine {
     /// The event loop.
@@ -65,8 +62,6 @@ pub struct Engine {
     pub connections: usize,
     /// The time of this turn of the loop, since the server's start.
     pub now: Duration,
-    /// When the storage was given a request last, or answered one.
-    stirred: Duration,
     /// Slots of connections on which tasks have made progress.
     pub touched: Vec<u32>,
     /// Channels by the number in their tokens.
@@ -115,7 +110,6 @@ impl Engine {
             protocol: Protocol::default(),
             connections: 0,
             now: Duration::ZERO,
-            stirred: Duration::ZERO,
             tasks: Slab::with_capacity(256),
             done: Vec::with_capacity(256),
             batch: Vec::with_capacity(256),
@@ -149,12 +143,6 @@ impl Engine {
         self.tasks.len()
     }
 
-    /// True if no answer of the storage is to be expected any moment: nothing is at work, or all
-    /// that is has kept everybody waiting for so long that a little more makes no difference.
-    pub fn storage_is_still(&self) -> bool {
-        self.tasks.is_empty() || self.now > self.stirred + STILL
-    }
-
     /// How many bytes of arena memory the connection may hold. While half of the memory is free
     /// everybody may take plenty; of the other half each may take an even share, and no more than
     /// half of what is left, so that something is left for the next. So a client that does not
@@ -178,7 +166,6 @@ impl Engine {
         let done = IoDone { slot: token.slot, buf, result };
         if let Some(completion) = way.advance(done, &mut self.ring) {
             way.queued -= 1;
-            self.stirred = self.now;
             self.done.push(completion);
             self.resubmit(number);
             self.close_way(number);

@@ -47,10 +47,7 @@ impl Engine {
             return way.waiting.push_back(request);
         }
         match way.submit(request, &mut self.ring) {
-            Submit::Queued => {
-                way.queued += 1;
-                self.stirred = self.now;
-            }
+            Submit::Queued => way.queued += 1,
             Submit::Done(completion) => self.done.push(completion),
             Submit::Busy(request) => way.waiting.push_back(request),
         }

@@ -24,7 +24,7 @@ use slab::Slab;
 
 use self::management::Function;
 use self::rdma::Rdma;
-use crate::conn::{Conn, Pace, Phase, Wire};
+use crate::conn::{Conn, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -36,10 +36,6 @@ const SEND: u64 = 2 << 56;
 const LISTEN: u64 = 3 << 56;
 const RDMA: u64 = 4 << 56;
 const KIND: u64 = 0xFF << 56;
-
-/// After a client that waits for each of its answers has worked, commands are not let to gather
-/// for this long.
-const IMPATIENCE: Duration = Duration::from_millis(2);
 
 /// How often time limits are looked at, at the most.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,10 +53,6 @@ pub struct Shard {
     dirty: Vec<u32>,
     /// When time limits are looked at next.
     timer: Option<Duration>,
-    /// When a client last worked that waits for each of its answers.
-    impatient: Duration,
-    /// All clients that worked in this turn have plenty to do; `None` if none worked.
-    calm: Option<bool>,
     /// Set once the server stops: when sessions that are left are ended.
     stopping: Option<Duration>,
     /// Set once the last flush is under way: when it is given up.
@@ -87,8 +79,6 @@ impl Shard {
             rdma: None,
             dirty: Vec::new(),
             timer: None,
-            impatient: Duration::ZERO,
-            calm: None,
             stopping: None,
             flushing: None,
         })
@@ -107,9 +97,6 @@ impl Shard {
     pub fn run(mut self) -> std::io::Result<bool> {
         let mut events = Vec::with_capacity(256);
         loop {
-            if self.may_gather() {
-                self.engine.ring.gather(self.core.coalesce)?;
-            }
             self.wait(self.patience(), &mut events)?;
             self.turn(&mut events);
             if self.stopping.is_some() && self.stopped() {
@@ -136,7 +123,6 @@ impl Shard {
     /// Works off what has happened, and queues all that comes of it.
     fn turn(&mut self, events: &mut Vec<RingEvent>) {
         self.engine.now = self.core.started.elapsed();
-        self.calm = None;
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
         self.work_off_ports();
         for event in events.drain(..) {
@@ -148,20 +134,6 @@ impl Shard {
         }
         self.look_at_the_clock();
         self.flush();
-    }
-
-    /// True if it is worth letting commands gather before the next turn, and nobody waits for it.
-    ///
-    /// A client that works at depth 32 sends its next commands while it takes in the answers to
-    /// the last ones. Served one by one, each costs a wake-up, a receive, an acknowledgement and a
-    /// send; served ten at a time, a tenth of that. A network card moderates its interrupts for
-    /// the same reason. Whether a client has plenty to do is known: every command says how many
-    /// answers it has taken in.
-    fn may_gather(&self) -> bool {
-        self.calm == Some(true)
-            && !self.core.coalesce.is_zero()
-            && self.engine.storage_is_still()
-            && self.engine.now > self.impatient + IMPATIENCE
     }
 
     /// How long the loop may sleep.
@@ -338,14 +310,6 @@ impl Shard {
             let slot = self.dirty[at];
             let Some(conn) = self.conns.get_mut(slot as usize) else { continue };
             conn.dirty = false;
-            match conn.pace() {
-                Pace::Calm => self.calm = self.calm.or(Some(true)),
-                Pace::Busy => self.calm = Some(false),
-                Pace::Impatient => {
-                    self.calm = Some(false);
-                    self.impatient = self.engine.now;
-                }
-            }
             match conn.wire {
                 Wire::Stream(socket) => {
                     if let Some(chain) = conn.next_chain() {

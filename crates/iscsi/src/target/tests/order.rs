@@ -94,27 +94,6 @@ fn the_window_closes_with_outstanding_commands_and_opens_with_answers() {
 }
 
 #[test]
-fn unread_answers_tell_the_depth_at_which_an_initiator_works() {
-    let mut bench = Bench::ready(Options { queue_depth: 8, ..Options::default() }, &[]);
-    let command =
-        |n: u32, seen: u32| ScsiCommand { exp_stat_sn: U32::new(seen), ..read(n, n, 512) };
-    for (n, seen, unread) in [(1, 2, 1), (2, 2, 2), (3, 2, 3), (4, 5, 1), (5, 6, 1)] {
-        bench.feed(command(n, seen), &[]);
-        let tag = bench.command().tag;
-        bench.good(tag);
-        bench.got();
-        assert_eq!(bench.connection.unread(), unread, "command {n}");
-    }
-    // One that never acknowledges anything tells nothing.
-    for n in 6..20 {
-        bench.feed(command(n, 2), &[]);
-        let tag = bench.command().tag;
-        bench.good(tag);
-    }
-    assert_eq!(bench.connection.unread(), 0);
-}
-
-#[test]
 fn immediate_commands_do_not_count_but_are_limited() {
     let mut bench = Bench::ready(Options::default(), &[]);
     for i in 0..options::MAX_IMMEDIATE {

@@ -84,7 +84,6 @@ impl Bench {
             limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
             shards: Some(1),
             driver: DriverChoice::Auto,
-            coalesce: Duration::ZERO,
             busy_poll: Duration::ZERO,
         };
         let ring = RingConfig { arena_bytes: 16 << 20, ..RingConfig::default() };

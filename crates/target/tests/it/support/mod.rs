@@ -66,7 +66,6 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
         shards: Some(2),
         driver,
-        coalesce: std::time::Duration::from_micros(20),
         busy_poll: std::time::Duration::ZERO,
     }
 }
