@@ -43,11 +43,43 @@ impl Fake {
 
     /// Makes it a TrueNAS, with a tunable that somebody has set.
     pub fn truenas(self) -> Self {
-        let old = json!({"id": 7, "type": "SYSCTL", "var": "net.core.rmem_max", "value": "300000"});
+        let old = json!({
+            "id": 7, "type": "SYSCTL", "var": "net.core.rmem_max", "value": "300000",
+            "enabled": true,
+        });
         self.tunables.borrow_mut().push(old);
         *self.options.borrow_mut() = Some("quiet pcie_aspm=default".to_owned());
         self.tell();
         self
+    }
+
+    /// Somebody changes an entry of TrueNAS.
+    pub fn entry(&self, var: &str, change: &Value) {
+        let mut list = self.tunables.borrow_mut();
+        let entry = list.iter_mut().find(|entry| entry["var"] == var).expect("it is there");
+        for (name, value) in change.as_object().expect("an object") {
+            entry[name] = value.clone();
+        }
+        drop(list);
+        self.tell();
+    }
+
+    /// Somebody has a start script on a TrueNAS.
+    pub fn script(&self, command: &str, enabled: bool) {
+        let new = json!({"id": 3, "command": command, "enabled": enabled});
+        self.scripts.borrow_mut().push(new);
+        self.tell();
+    }
+
+    /// Somebody changes the additions to the command line of a TrueNAS.
+    pub fn set_options(&self, options: &str) {
+        *self.options.borrow_mut() = Some(options.to_owned());
+        self.tell();
+    }
+
+    /// The additions to the command line of a TrueNAS.
+    pub fn extra_options(&self) -> String {
+        self.options.borrow().clone().unwrap_or_default()
     }
 
     /// What it is, without the journal.
@@ -134,7 +166,9 @@ impl Fake {
                 let mut list = list.borrow_mut();
                 let entry =
                     list.iter_mut().find(|entry| id(entry) == args[2]).expect("it is there");
-                entry["value"] = change["value"].clone();
+                for (name, value) in change.as_object().expect("an object") {
+                    entry[name] = value.clone();
+                }
             }
             other => panic!("{other:?}"),
         }

@@ -17,6 +17,8 @@ pub enum State {
     Applying,
     /// All changes are made.
     Applied,
+    /// Changes are made and taken back again and again, or were when the program ended.
+    Trying,
     /// Changes are being taken back, or were when the program ended.
     RollingBack,
 }
@@ -76,7 +78,14 @@ pub struct Journal {
 }
 
 /// The form that this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+impl Layer {
+    /// Whether TrueNAS keeps it.
+    pub(super) fn on_truenas(&self) -> bool {
+        self.steps.iter().any(|owned| matches!(owned.step, Step::TrueNas(_)))
+    }
+}
 
 impl Default for Journal {
     fn default() -> Self {
@@ -100,12 +109,16 @@ impl Journal {
         let Some(kept) = machine.get(&path).map_err(|fault| wrong(fault.0))? else {
             return Ok(None);
         };
-        let journal: Self =
+        let json: serde_json::Value =
             serde_json::from_slice(&kept.bytes).map_err(|error| wrong(error.to_string()))?;
-        match journal.version {
-            VERSION => Ok(Some(journal)),
-            other => Err(wrong(format!("it has the form {other}, which this lunet does not know"))),
+        let version = &json["version"];
+        if *version != VERSION {
+            return Err(wrong(format!(
+                "it has the form {version}, and this lunet knows {VERSION}: `lunet tune rollback` of \
+                 the lunet that wrote it takes it back"
+            )));
         }
+        serde_json::from_value(json).map(Some).map_err(|error| wrong(error.to_string()))
     }
 
     /// Writes it down, safe from a crash; an empty one is taken away.

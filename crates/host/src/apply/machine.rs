@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -196,6 +196,10 @@ fn replace(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
         file.write_all(&kept.bytes)?;
+        if let Ok(there) = fs::metadata(&path) {
+            std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()))?;
+        }
+        // After the owner, which takes away set-user-ID.
         file.set_permissions(fs::Permissions::from_mode(kept.mode))?;
         file.sync_all()?;
         fs::rename(&beside, &path)?;

@@ -4,7 +4,10 @@
 //! happens, a value that the kernel refuses, a crash, a reboot, `rollback` brings back exactly what
 //! was there.
 
+mod edit;
+mod file;
 mod journal;
+mod later;
 mod machine;
 mod persist;
 mod rollback;
@@ -14,12 +17,15 @@ mod trial;
 mod truenas;
 mod verify;
 
+pub use edit::{Edit, Key};
+pub use file::Content;
 pub use journal::{Entry, Journal, Layer, Owned, STATE, State};
 pub use machine::{Fault, Kept, LiveMachine, Lock, Machine};
 pub use rollback::{RolledBack, rollback};
 pub use script::script;
-pub use step::{Content, Step};
-pub use trial::Trial;
+pub use step::Step;
+pub use trial::{Ended, Trial};
+pub use truenas::Tunable;
 pub use verify::{Drift, Verified, verify};
 
 use crate::plan::{Item, Plan};
@@ -74,6 +80,9 @@ pub enum ApplyError {
     /// Without a journal nothing is changed.
     #[error("{0}; nothing was changed")]
     Journal(Fault),
+    /// Somebody else changes what is tried.
+    #[error("{0}; what was measured with it says nothing")]
+    Changed(String),
     /// A step failed.
     #[error("{failed}; {}", after(*.undone, .left))]
     Failed {

@@ -1,9 +1,9 @@
 //! What keeps a setting over a reboot, in the platform's own way.
 
+use super::edit::{self, Edit, HEAD, Key, Wish};
 use super::machine::{Fault, Machine};
-use super::step::Step;
+use super::step::{self, Step};
 use super::truenas;
-use crate::plan::argument;
 use crate::rules::Setting;
 
 /// After `99-sysctl.conf`, which is /etc/sysctl.conf: the last file that sets a name counts.
@@ -20,13 +20,8 @@ const TARGETS: Unit = Unit {
     name: "lunet-tune-targets.service",
     order: "After=target.service rtslib-fb-targetctl.service scst.service nvmet.service",
 };
-const UNITS: &str = "/etc/systemd/system";
 const GRUB: &str = "/etc/default/grub.d/lunet-tune.cfg";
 const PROXMOX: &str = "/etc/kernel/cmdline";
-
-/// The first line of the files that are ours alone.
-const HEAD: &str =
-    "# Written by `lunet tune apply --persist`; `lunet tune rollback` takes it away.\n";
 
 /// A unit of systemd that sets values at each start.
 struct Unit {
@@ -74,10 +69,7 @@ fn in_files(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<
             Setting::Module { module, name } => {
                 let start = format!("options {module} {name}=");
                 modprobe.push((start.clone(), format!("{start}{value}")));
-                let note = format!(
-                    "If module {module} is loaded from the initial RAM disk, `update-initramfs -u` \
-                     takes {MODPROBE} into it."
-                );
+                let note = in_ramdisk(machine, module);
                 if !kept.notes.contains(&note) {
                     kept.notes.push(note);
                 }
@@ -115,9 +107,9 @@ fn at_each_start(
     if commands.is_empty() {
         return Ok(());
     }
-    let path = format!("{UNITS}/{}", unit.name);
+    let path = step::unit_path(unit.name);
     kept.steps.push(Step::edit(machine, &path, |text| unit_text(unit, text, commands))?);
-    kept.steps.push(Step::Unit { unit: unit.name.to_owned() });
+    kept.steps.push(Step::unit(machine, unit.name));
     let reload = vec!["systemctl".to_owned(), "daemon-reload".to_owned()];
     if !kept.refresh.contains(&reload) {
         kept.refresh.push(reload);
@@ -143,16 +135,26 @@ fn file(
     Ok(())
 }
 
-fn set_lines(text: &str, lines: &[(String, String)]) -> String {
-    let mut out: Vec<String> = match text.is_empty() {
-        true => vec![HEAD.trim_end().to_owned()],
-        false => text.lines().map(str::to_owned).collect(),
+fn set_lines(text: &str, lines: &[(String, String)]) -> (String, Vec<Edit>) {
+    let head = format!("{HEAD}\n");
+    let text = if text.is_empty() { &head } else { text };
+    let wish = |(start, line): &(String, String)| (Key::Start(start.clone()), line.clone());
+    edit::set(text, lines.iter().map(wish).collect())
+}
+
+/// What has to be done where a module's options are read from the initial RAM disk.
+pub(super) fn in_ramdisk(machine: &dyn Machine, module: &str) -> String {
+    let there = |directory: &str| machine.source().list(directory).is_some();
+    let rebuild = match () {
+        // On Proxmox its hooks copy the result to where the boot loader looks.
+        () if there("/etc/initramfs-tools") => "run `update-initramfs -u -k all`",
+        () if there("/etc/dracut.conf.d") => "run `dracut --regenerate-all --force`",
+        () => "rebuild it",
     };
-    for (start, line) in lines {
-        out.retain(|have| !have.starts_with(start.as_str()));
-        out.push(line.clone());
-    }
-    out.join("\n") + "\n"
+    format!(
+        "If module {module} is loaded from the initial RAM disk, {rebuild} so that the next start \
+         follows {MODPROBE}."
+    )
 }
 
 /// A udev rule for an attribute of a block device: how it starts, and the whole of it.
@@ -191,24 +193,22 @@ fn at_start_key(setting: &Setting) -> String {
     }
 }
 
-/// The unit with these commands in it.
-fn unit_text(unit: &Unit, before: &str, commands: &[(String, String)]) -> String {
-    let mut starts: Vec<String> =
-        before.lines().filter(|line| line.starts_with("ExecStart=")).map(str::to_owned).collect();
-    for (key, command) in commands {
+/// The unit with these commands in it; whatever else is in it stays.
+fn unit_text(unit: &Unit, before: &str, commands: &[(String, String)]) -> (String, Vec<Edit>) {
+    let skeleton = format!(
+        "{HEAD}\n[Unit]\nDescription=Settings of lunet tune\n{}\n\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\n\n\
+         [Install]\nWantedBy=multi-user.target\n",
+        unit.order
+    );
+    let wish = |(key, command): &(String, String)| -> Wish {
         // systemd takes % and $ for its own.
         let command = command.replace('\\', "\\\\").replace('"', "\\\"");
         let command = command.replace('%', "%%").replace('$', "$$");
-        starts.retain(|have| !have.contains(key.as_str()));
-        starts.push(format!("ExecStart=-/bin/sh -c \"{command}\""));
-    }
-    format!(
-        "{HEAD}[Unit]\nDescription=Settings of lunet tune\n{}\n\n\
-         [Service]\nType=oneshot\nRemainAfterExit=yes\n{}\n\n\
-         [Install]\nWantedBy=multi-user.target\n",
-        unit.order,
-        starts.join("\n")
-    )
+        (Key::Command(key.clone()), format!("ExecStart=-/bin/sh -c \"{command}\""))
+    };
+    let text = if before.is_empty() { &skeleton } else { before };
+    edit::set(text, commands.iter().map(wish).collect())
 }
 
 /// Adds to the kernel's command line by what starts this machine.
@@ -220,9 +220,10 @@ fn command_line(
     let source = machine.source();
     let words: Vec<String> = add.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let words = words.join(" ");
-    if source.read(PROXMOX).is_some() {
-        let change = |text: &str| arguments(text, add) + "\n";
-        kept.steps.push(Step::edit(machine, PROXMOX, change)?);
+    // Others that read this file take it over by other programs.
+    let tool = source.names("/usr/sbin").iter().any(|name| name == "proxmox-boot-tool");
+    if tool && source.read(PROXMOX).is_some() {
+        kept.steps.push(Step::edit(machine, PROXMOX, |text| arguments(text, add))?);
         kept.refresh.push(vec!["proxmox-boot-tool".to_owned(), "refresh".to_owned()]);
     } else if source.read("/etc/default/grub").is_some() && source.list("/boot/grub").is_some() {
         let start = "GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX ";
@@ -242,26 +243,16 @@ fn command_line(
 }
 
 /// The command line with these arguments, each once.
-pub(super) fn arguments(line: &str, add: &[(String, String)]) -> String {
-    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    for (name, value) in add {
-        words.retain(|word| argument(word, name).is_none());
-        words.push(format!("{name}={value}"));
-    }
-    words.join(" ")
+pub(super) fn arguments(line: &str, add: &[(String, String)]) -> (String, Vec<Edit>) {
+    let wish =
+        |(name, value): &(String, String)| (Key::Word(name.clone()), format!("{name}={value}"));
+    edit::set(line, add.iter().map(wish).collect())
 }
 
 /// The text of a configuration file in which the key has this value: in the place of the last line
 /// that sets it, or at the end.
-pub(super) fn conf_line(text: &str, key: &str, value: &str) -> String {
-    let sets = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
-    let mut lines: Vec<&str> = text.lines().collect();
-    let line = format!("{key} = {value}");
-    match lines.iter().rposition(sets) {
-        Some(at) => lines[at] = &line,
-        None => lines.push(&line),
-    }
-    lines.join("\n") + "\n"
+pub(super) fn conf_line(text: &str, key: &str, value: &str) -> (String, Vec<Edit>) {
+    edit::set(text, vec![(Key::Name(key.to_owned()), format!("{key} = {value}"))])
 }
 
 fn on_truenas(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Result<(), Fault> {
@@ -288,7 +279,7 @@ fn on_truenas(machine: &dyn Machine, all: &Wanted<'_>, kept: &mut Kept) -> Resul
                 ));
                 continue;
             }
-            _ => truenas::Kept::Script { command: at_start(setting, value) },
+            _ => truenas::Kept::script(machine, at_start(setting, value))?,
         };
         kept.steps.push(Step::TrueNas(step));
     }

@@ -95,7 +95,7 @@ fn kept(
                 let _ = writeln!(out, "mkdir -p {directory}");
                 let _ = write!(out, "cat > {path} <<'LUNET'\n{content}LUNET\n");
             }
-            Step::Unit { unit } => {
+            Step::Unit { unit, .. } => {
                 let _ = writeln!(out, "systemctl daemon-reload\nsystemctl enable {unit}");
             }
             Step::TrueNas(kept) => {

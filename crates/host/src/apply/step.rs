@@ -2,32 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::edit::{self, Edit};
+use super::file::{self, Content, directory_of, text_of};
 use super::machine::{Fault, Kept, Machine};
 use super::truenas;
 use crate::plan::{Now, now, same, zfs_property};
 use crate::rules::Setting;
-
-/// A file as it is kept in the journal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Content {
-    /// Its bytes, each as the character of that number: texts can be read.
-    text: String,
-    mode: u32,
-}
-
-impl From<&Kept> for Content {
-    fn from(kept: &Kept) -> Self {
-        Self { text: kept.bytes.iter().map(|&byte| char::from(byte)).collect(), mode: kept.mode }
-    }
-}
-
-impl From<&Content> for Kept {
-    fn from(content: &Content) -> Self {
-        // Characters beyond a byte are in no journal that we have written.
-        let byte = |letter| u8::try_from(u32::from(letter)).unwrap_or(b'?');
-        Self { bytes: content.text.chars().map(byte).collect(), mode: content.mode }
-    }
-}
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +34,8 @@ pub enum Step {
         before: Option<Content>,
         /// What it shall be.
         after: Content,
+        /// What of it is ours, in the order in which it was put there.
+        edits: Vec<Edit>,
         /// Whether its directory was missing.
         new_directory: bool,
     },
@@ -83,6 +65,8 @@ pub enum Step {
     Unit {
         /// Its name.
         unit: String,
+        /// Whether it was started with the machine before.
+        before: bool,
     },
     /// Something that TrueNAS keeps.
     TrueNas(truenas::Kept),
@@ -146,30 +130,40 @@ impl Step {
     pub(super) fn edit(
         machine: &dyn Machine,
         path: &str,
-        change: impl Fn(&str) -> String,
+        change: impl Fn(&str) -> (String, Vec<Edit>),
     ) -> Result<Self, Fault> {
         let before = machine.get(path)?;
-        let text = before.as_ref().map(|kept| String::from_utf8_lossy(&kept.bytes).into_owned());
+        let text = before.as_ref().map(|kept| text_of(kept, path)).transpose()?;
         let mode = before.as_ref().map_or(0o644, |kept| kept.mode);
-        let after = Kept { bytes: change(&text.unwrap_or_default()).into_bytes(), mode };
-        let directory = path.rsplit_once('/').map_or("/", |(directory, _)| directory);
+        let (after, edits) = change(&text.unwrap_or_default());
+        let after = Kept { bytes: after.into_bytes(), mode };
         Ok(Self::File {
             path: path.to_owned(),
             before: before.as_ref().map(Content::from),
             after: Content::from(&after),
-            new_directory: machine.source().list(directory).is_none(),
+            edits,
+            new_directory: machine.source().list(directory_of(path)).is_none(),
         })
+    }
+
+    /// The step that has systemd start a unit.
+    pub(super) fn unit(machine: &dyn Machine, unit: &str) -> Self {
+        Self::Unit { unit: unit.to_owned(), before: enabled(machine, unit) }
     }
 
     /// Whether this is the step that changes the file of the setting, which then changes this
     /// line as well.
     pub(super) fn change_again(&mut self, setting: &Setting, wanted: &str) -> bool {
         match (self, setting) {
-            (Self::File { path, after, .. }, Setting::Conf { file, key }) if path == file => {
+            (Self::File { path, after, edits, .. }, Setting::Conf { file, key })
+                if path == file =>
+            {
                 let mut kept = Kept::from(&*after);
                 let text = String::from_utf8_lossy(&kept.bytes).into_owned();
-                kept.bytes = super::persist::conf_line(&text, key, wanted).into_bytes();
+                let (text, more) = super::persist::conf_line(&text, key, wanted);
+                kept.bytes = text.into_bytes();
                 *after = Content::from(&kept);
+                edits.extend(more);
                 true
             }
             _ => false,
@@ -192,7 +186,7 @@ impl Step {
                 machine.act("zfs", &["set", &format!("{property}={after}"), dataset])?;
                 self.written(machine, after)
             }
-            Self::Unit { unit } => {
+            Self::Unit { unit, .. } => {
                 machine.act("systemctl", &["daemon-reload"])?;
                 machine.act("systemctl", &["enable", unit]).map(drop)
             }
@@ -200,82 +194,75 @@ impl Step {
         }
     }
 
-    /// Takes it back. Whatever is as it was, is left alone; what is gone needs nothing.
-    pub(super) fn undo(&self, machine: &dyn Machine) -> Result<(), Fault> {
+    /// Takes it back, and tells what stays of it because somebody else has changed it since.
+    /// Whatever is as it was, is left alone; what is gone needs nothing.
+    pub(super) fn undo(&self, machine: &dyn Machine) -> Result<Vec<String>, Fault> {
+        let plain = |done: Result<(), Fault>| done.map(|()| Vec::new());
         match self {
             Self::Value { path, before, via, .. } => {
-                let directory = path.rsplit_once('/').map_or("/", |(directory, _)| directory);
-                let source = machine.source();
-                let Some(text) = source.read(path) else {
-                    // A drive that was unplugged, a module that was unloaded.
-                    return match source.list(directory) {
-                        None => Ok(()),
-                        Some(_) => Err(Fault("it cannot be read any more".to_owned())),
-                    };
-                };
-                if same(&text, before) {
-                    return Ok(());
-                }
-                if let Some(via) = via {
-                    let _ = machine.write(path, via);
-                }
-                machine.write(path, before)?;
-                self.written(machine, before)
+                plain(self.value_back(machine, path, before, via.as_deref()))
             }
-            Self::File { path, before, new_directory, .. } => {
-                let before = before.as_ref().map(Kept::from);
+            Self::File { path, before, after, edits, new_directory } => {
                 machine.tidy(path)?;
-                if machine.get(path)? != before {
-                    machine.put(path, before.as_ref())?;
-                }
+                let told = file::back(machine, path, before.as_ref(), after, edits)?;
                 if *new_directory {
-                    machine.prune(path.rsplit_once('/').map_or("/", |(directory, _)| directory));
+                    machine.prune(directory_of(path));
                 }
-                Ok(())
+                Ok(told)
             }
             Self::Ring { nic, ring, before, .. } => match self.now(machine) {
                 Now::Value(now) if now != *before => {
                     machine.act("ethtool", &["-G", nic, ring, before])?;
-                    self.written(machine, before)
+                    plain(self.written(machine, before))
                 }
-                _ => Ok(()),
+                _ => Ok(Vec::new()),
             },
             Self::Zfs { dataset, property, before, .. } => {
-                let Some((value, from)) = zfs_property(machine.source(), dataset, property) else {
-                    return Ok(()); // The volume is gone.
-                };
-                let local = from == "local" || from == "received";
-                match before {
-                    Some(before) if local && value == *before => Ok(()),
-                    Some(before) => {
-                        { machine.act("zfs", &["set", &format!("{property}={before}"), dataset]) }
-                            .map(drop)
-                    }
-                    None if !local => Ok(()),
-                    None => machine.act("zfs", &["inherit", property, dataset]).map(drop),
-                }
+                plain(property_back(machine, dataset, property, before.as_deref()))
             }
-            Self::Unit { unit } => {
-                // Without its file, and that is put away next, it is not known to systemd.
-                let link = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
-                match machine.source().link(&link) {
-                    Some(_) => machine.act("systemctl", &["disable", unit]).map(drop),
-                    None => Ok(()),
-                }
+            // Without its file, and that is put away next, it is not known to systemd.
+            Self::Unit { unit, before } if !before && enabled(machine, unit) => {
+                machine.act("systemctl", &["disable", unit]).map(|_| Vec::new())
             }
+            Self::Unit { .. } => Ok(Vec::new()),
             Self::TrueNas(kept) => kept.undo(machine),
         }
+    }
+
+    fn value_back(
+        &self,
+        machine: &dyn Machine,
+        path: &str,
+        before: &str,
+        via: Option<&str>,
+    ) -> Result<(), Fault> {
+        let source = machine.source();
+        let Some(text) = source.read(path) else {
+            // A drive that was unplugged, a module that was unloaded.
+            return match source.list(directory_of(path)) {
+                None => Ok(()),
+                Some(_) => Err(Fault("it cannot be read any more".to_owned())),
+            };
+        };
+        if same(&text, before) {
+            return Ok(());
+        }
+        if let Some(via) = via {
+            let _ = machine.write(path, via);
+        }
+        machine.write(path, before)?;
+        self.written(machine, before)
     }
 
     /// Whether it is still as it was set.
     pub(super) fn holds(&self, machine: &dyn Machine) -> Result<bool, Fault> {
         match self {
-            Self::File { path, after, .. } => Ok(machine.get(path)? == Some(after.into())),
-            Self::TrueNas(kept) => kept.holds(machine),
-            Self::Unit { unit } => {
-                let link = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
-                Ok(machine.source().link(&link).is_some())
+            Self::File { path, after, edits, .. } => {
+                let Some(kept) = machine.get(path)? else { return Ok(false) };
+                Ok(kept == after.into() || edit::holds(&text_of(&kept, path)?, edits))
             }
+            Self::TrueNas(kept) => kept.holds(machine),
+            Self::Unit { unit, .. } => Ok(enabled(machine, unit)),
             Self::Value { after, .. } | Self::Ring { after, .. } | Self::Zfs { after, .. } => {
                 Ok(matches!(self.now(machine), Now::Value(now) if same(&now, after)))
             }
@@ -293,12 +280,13 @@ impl Step {
             Self::Value { path, .. } | Self::File { path, .. } => path.clone(),
             Self::Ring { nic, ring, .. } => format!("{ring} ring of {nic}"),
             Self::Zfs { dataset, property, .. } => format!("{property} of {dataset}"),
-            Self::Unit { unit } => unit.clone(),
+            Self::Unit { unit, .. } => unit.clone(),
             Self::TrueNas(kept) => kept.name(),
         }
     }
 
-    fn now(&self, machine: &dyn Machine) -> Now {
+    /// What the value is that it has set.
+    pub(super) fn now(&self, machine: &dyn Machine) -> Now {
         let setting = match self {
             Self::Value { path, .. } => Setting::Sysfs { path: path.clone() },
             Self::Ring { nic, ring, .. } => Setting::Ring { nic: nic.clone(), ring: ring.clone() },
@@ -318,6 +306,37 @@ impl Step {
             Now::Value(now) => Err(Fault(format!("{value} was written, and it is {now}"))),
             Now::Unset | Now::Absent => Err(Fault("it cannot be read back".to_owned())),
         }
+    }
+}
+
+/// Where the file of a unit of systemd is.
+pub(super) fn unit_path(unit: &str) -> String {
+    format!("/etc/systemd/system/{unit}")
+}
+
+/// Whether a unit is started with the machine.
+fn enabled(machine: &dyn Machine, unit: &str) -> bool {
+    let link = format!("/etc/systemd/system/multi-user.target.wants/{unit}");
+    machine.source().link(&link).is_some()
+}
+
+fn property_back(
+    machine: &dyn Machine,
+    dataset: &str,
+    property: &str,
+    before: Option<&str>,
+) -> Result<(), Fault> {
+    let Some((value, from)) = zfs_property(machine.source(), dataset, property) else {
+        return Ok(()); // The volume is gone.
+    };
+    let local = from == "local" || from == "received";
+    match before {
+        Some(before) if local && value == before => Ok(()),
+        Some(before) => {
+            machine.act("zfs", &["set", &format!("{property}={before}"), dataset]).map(drop)
+        }
+        None if !local => Ok(()),
+        None => machine.act("zfs", &["inherit", property, dataset]).map(drop),
     }
 }
 

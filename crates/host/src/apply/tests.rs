@@ -4,6 +4,8 @@ use super::{apply, rollback, script, verify};
 use crate::plan::{Item, Plan, now};
 use crate::rules::{Profile, Setting};
 
+mod later;
+
 const TREE: &str = "\
 /proc/cmdline: root=/dev/vda1 quiet
 /proc/sys/kernel/random/boot_id: one
@@ -40,7 +42,11 @@ $ zfs get -Hp -o value,source volthreading tank/vm
 | on\tdefault
 ";
 
-const PROXMOX: &str = "/etc/kernel/cmdline: root=ZFS=rpool/ROOT boot=zfs pcie_aspm=default\n";
+const PROXMOX: &str = "\
+/etc/kernel/cmdline: root=ZFS=rpool/ROOT boot=zfs pcie_aspm=default
+/usr/sbin/proxmox-boot-tool: a program
+/etc/initramfs-tools/modules: zfs
+";
 
 fn fake() -> Fake {
     Fake::new(TREE)

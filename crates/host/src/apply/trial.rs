@@ -2,7 +2,7 @@
 
 use super::journal::{Journal, Layer, State};
 use super::machine::{Fault, Machine};
-use super::{Applied, ApplyError, Failure, Options, prepare, rollback};
+use super::{Applied, ApplyError, Failure, Options, later, prepare, rollback};
 use crate::plan::Plan;
 
 /// Groups of changes that can be switched on and off. They are in the journal for as long as the
@@ -14,6 +14,17 @@ pub struct Trial<'a> {
     before: Journal,
     groups: Vec<Layer>,
     on: Vec<bool>,
+    /// Whether every value is as this trial has left it, unless somebody else has changed it.
+    settled: bool,
+}
+
+/// How a trial ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// What could not be taken back; it stays in the journal.
+    pub left: Vec<Failure>,
+    /// What stays as it is because somebody else has changed it meanwhile.
+    pub changed: Vec<String>,
 }
 
 impl<'a> Trial<'a> {
@@ -44,18 +55,23 @@ impl<'a> Trial<'a> {
             layer.steps.retain(|own| !own.step.guards() || !changed.contains(&own.step.name()));
         }
         let mut journal = before.clone();
-        journal.state = State::Applying;
+        journal.state = State::Trying;
         journal.layers.extend(groups.iter().cloned());
         journal.write(machine, options.state).map_err(ApplyError::Journal)?;
         let on = vec![false; groups.len()];
-        Ok(Self { machine, state: options.state, before, groups, on })
+        Ok(Self { machine, state: options.state, before, groups, on, settled: true })
     }
 
     /// Switches on these groups, and all others off.
     ///
     /// # Errors
-    /// A change cannot be made, or not be taken back.
+    /// A change cannot be made, or not be taken back; or somebody else has changed a value that is
+    /// tried.
     pub fn only(&mut self, wanted: &[usize]) -> Result<(), ApplyError> {
+        if let Some(changed) = self.changed().into_iter().next() {
+            return Err(ApplyError::Changed(changed.told));
+        }
+        self.settled = false;
         let failed = |failed| ApplyError::Failed { failed, undone: 0, left: Vec::new() };
         for index in (0..self.groups.len()).rev().filter(|index| !wanted.contains(index)) {
             if std::mem::take(&mut self.on[index]) {
@@ -72,7 +88,17 @@ impl<'a> Trial<'a> {
                     .map_err(|(_, failure)| failed(failure))?;
             }
         }
-        self.settle().map_err(failed)
+        self.settle().map_err(failed)?;
+        self.settled = true;
+        Ok(())
+    }
+
+    /// What somebody else has changed since the last run was prepared.
+    fn changed(&self) -> Vec<later::Changed> {
+        match self.settled {
+            true => later::find(self.machine, &self.groups, true),
+            false => Vec::new(),
+        }
     }
 
     /// What one group has changed of another one is put right.
@@ -90,11 +116,15 @@ impl<'a> Trial<'a> {
         on.try_for_each(|(layer, _)| super::settle(self.machine, layer))
     }
 
-    /// Takes everything back. What could not be taken back stays in the journal.
+    /// Takes everything back that nobody else has changed. What could not be taken back stays in
+    /// the journal.
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn end(&mut self) -> Result<Vec<Failure>, Fault> {
+    pub fn end(&mut self) -> Result<Ended, Fault> {
+        let changed = self.changed();
+        later::leave(&mut self.groups, &changed);
+        let changed = changed.into_iter().map(|changed| changed.told).collect();
         let mut left = Vec::new();
         // Twice: taking back one group may have changed another one.
         for _ in 0..2 {
@@ -106,6 +136,6 @@ impl<'a> Trial<'a> {
         if left.is_empty() {
             self.before.write(self.machine, self.state)?;
         }
-        Ok(left)
+        Ok(Ended { left, changed })
     }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::edit::{self, Edit};
 use super::machine::{Fault, Machine};
 use crate::source::Command;
 
@@ -19,8 +20,8 @@ pub enum Kept {
         kind: String,
         /// Its name.
         var: String,
-        /// The value of an entry that was there before.
-        before: Option<String>,
+        /// The entry that was there before.
+        before: Option<Tunable>,
         /// What it shall be.
         after: String,
     },
@@ -30,12 +31,35 @@ pub enum Kept {
         before: String,
         /// What they shall be.
         after: String,
+        /// Which of them are ours.
+        edits: Vec<Edit>,
     },
     /// A command that is run at each start.
     Script {
         /// The command.
         command: String,
+        /// Whether an entry with this command that was there before was enabled.
+        before: Option<bool>,
     },
+}
+
+/// An entry for a sysctl or a parameter of ZFS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunable {
+    value: String,
+    enabled: bool,
+}
+
+impl From<&Value> for Tunable {
+    fn from(entry: &Value) -> Self {
+        Self { value: text(&entry["value"]), enabled: on(entry) }
+    }
+}
+
+impl std::fmt::Display for Tunable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.value, if self.enabled { "" } else { " and disabled" })
+    }
 }
 
 impl Kept {
@@ -47,15 +71,21 @@ impl Kept {
         after: &str,
     ) -> Result<Self, Fault> {
         let before = find(machine, "tunable.query", "var", var)?;
-        let before = before.map(|entry| text(&entry["value"]));
+        let before = before.as_ref().map(Tunable::from);
         Ok(Self::Tunable { kind: kind.into(), var: var.into(), before, after: after.into() })
     }
 
     /// The kernel's command line with one argument more.
     pub(super) fn options(machine: &dyn Machine, add: &[(String, String)]) -> Result<Self, Fault> {
         let before = options(machine)?;
-        let after = super::persist::arguments(&before, add);
-        Ok(Self::Options { before, after })
+        let (after, edits) = super::persist::arguments(&before, add);
+        Ok(Self::Options { before, after, edits })
+    }
+
+    /// A command at start, with whether it is there already.
+    pub(super) fn script(machine: &dyn Machine, command: String) -> Result<Self, Fault> {
+        let before = script(machine, &command)?.map(|(_, enabled)| enabled);
+        Ok(Self::Script { command, before })
     }
 
     pub(super) fn run(&self, machine: &dyn Machine) -> Result<(), Fault> {
@@ -76,54 +106,49 @@ impl Kept {
                 }
             }
             Self::Options { after, .. } => update_options(machine, after),
-            Self::Script { command } => {
-                if script(machine, command)?.is_some() {
-                    return Ok(());
+            Self::Script { command, .. } => match script(machine, command)? {
+                Some((_, true)) => Ok(()),
+                Some((id, false)) => enable_script(machine, &id, true),
+                None => {
+                    let new = json!({
+                        "type": "COMMAND", "command": command, "when": "POSTINIT", "enabled": true,
+                        "comment": COMMENT,
+                    });
+                    call(machine, "initshutdownscript.create", &[&new.to_string()])
                 }
-                let new = json!({
-                    "type": "COMMAND", "command": command, "when": "POSTINIT", "enabled": true,
-                    "comment": COMMENT,
-                });
-                call(machine, "initshutdownscript.create", &[&new.to_string()])
-            }
+            },
         }
     }
 
-    pub(super) fn undo(&self, machine: &dyn Machine) -> Result<(), Fault> {
+    /// Takes it back, and tells what stays because somebody else has changed it since.
+    pub(super) fn undo(&self, machine: &dyn Machine) -> Result<Vec<String>, Fault> {
         match self {
-            Self::Tunable { var, before, .. } => {
-                let Some(entry) = find(machine, "tunable.query", "var", var)? else {
-                    return Ok(());
+            Self::Tunable { var, before, after, .. } => {
+                tunable_back(machine, var, before.as_ref(), after)
+            }
+            Self::Options { before, after, edits } => options_back(machine, before, after, edits),
+            Self::Script { command, before } => {
+                let Some((id, enabled)) = script(machine, command)? else {
+                    return Ok(Vec::new());
                 };
-                let id = text(&entry["id"]);
                 match before {
-                    Some(before) if text(&entry["value"]) == *before => Ok(()),
-                    Some(before) => {
-                        let change = json!({"value": before}).to_string();
-                        job(machine, "tunable.update", &[&id, &change])
-                    }
-                    None => job(machine, "tunable.delete", &[&id]),
+                    Some(before) if *before == enabled => Ok(()),
+                    Some(before) => enable_script(machine, &id, *before),
+                    None => call(machine, "initshutdownscript.delete", &[&id]),
                 }
+                .map(|()| Vec::new())
             }
-            Self::Options { before, .. } => {
-                if options(machine)? == *before {
-                    return Ok(());
-                }
-                update_options(machine, before)
-            }
-            Self::Script { command } => match script(machine, command)? {
-                Some(id) => call(machine, "initshutdownscript.delete", &[&id]),
-                None => Ok(()),
-            },
         }
     }
 
     pub(super) fn holds(&self, machine: &dyn Machine) -> Result<bool, Fault> {
         Ok(match self {
             Self::Tunable { var, after, .. } => find(machine, "tunable.query", "var", var)?
-                .is_some_and(|entry| text(&entry["value"]) == *after),
-            Self::Options { after, .. } => options(machine)? == *after,
-            Self::Script { command } => script(machine, command)?.is_some(),
+                .is_some_and(|entry| text(&entry["value"]) == *after && on(&entry)),
+            Self::Options { edits, .. } => edit::holds(&options(machine)?, edits),
+            Self::Script { command, .. } => {
+                script(machine, command)?.is_some_and(|(_, enabled)| enabled)
+            }
         })
     }
 
@@ -131,7 +156,7 @@ impl Kept {
         match self {
             Self::Tunable { var, .. } => format!("tunable {var} of TrueNAS"),
             Self::Options { .. } => "kernel_extra_options of TrueNAS".to_owned(),
-            Self::Script { command } => format!("start script of TrueNAS: {command}"),
+            Self::Script { command, .. } => format!("start script of TrueNAS: {command}"),
         }
     }
 
@@ -147,13 +172,13 @@ impl Kept {
                 "midclt call -job tunable.update \"$(midclt call tunable.query {} '{{\"get\": true}}' \
                  | jq .id)\" {}",
                 quoted(json!([["var", "=", var]])),
-                quoted(json!({"value": after}))
+                quoted(json!({"value": after, "enabled": true}))
             )],
             Self::Options { after, .. } => vec![format!(
                 "midclt call system.advanced.update {}",
                 quoted(json!({"kernel_extra_options": after}))
             )],
-            Self::Script { command } => vec![format!(
+            Self::Script { command, .. } => vec![format!(
                 "midclt call initshutdownscript.create {}",
                 quoted(json!({
                     "type": "COMMAND", "command": command, "when": "POSTINIT", "comment": COMMENT,
@@ -161,6 +186,66 @@ impl Kept {
             )],
         }
     }
+}
+
+/// A tunable goes back to what it was, if it is still what we have made of it.
+fn tunable_back(
+    machine: &dyn Machine,
+    var: &str,
+    before: Option<&Tunable>,
+    after: &str,
+) -> Result<Vec<String>, Fault> {
+    let Some(entry) = find(machine, "tunable.query", "var", var)? else {
+        let gone =
+            before.map(|was| format!("tunable {var} was deleted since; before it was {was}"));
+        return Ok(gone.into_iter().collect());
+    };
+    let have = Tunable::from(&entry);
+    if before == Some(&have) {
+        return Ok(Vec::new());
+    }
+    if have.value != after || !have.enabled {
+        let was = before.map_or_else(|| "not there".to_owned(), Tunable::to_string);
+        return Ok(vec![format!(
+            "tunable {var} was changed to {have} since, and stays; before it was {was}"
+        )]);
+    }
+    let id = text(&entry["id"]);
+    match before {
+        Some(before) => {
+            let change = json!({"value": before.value, "enabled": before.enabled}).to_string();
+            job(machine, "tunable.update", &[&id, &change])
+        }
+        None => job(machine, "tunable.delete", &[&id]),
+    }
+    .map(|()| Vec::new())
+}
+
+/// The additions to the command line go back; what others have added since stays.
+fn options_back(
+    machine: &dyn Machine,
+    before: &str,
+    after: &str,
+    edits: &[Edit],
+) -> Result<Vec<String>, Fault> {
+    let have = options(machine)?;
+    if have == before {
+        return Ok(Vec::new());
+    }
+    if have == after {
+        return update_options(machine, before).map(|()| Vec::new());
+    }
+    let (rest, mut told) = edit::unset(&have, edits);
+    if rest != have {
+        update_options(machine, &rest)?;
+        told.push("they were edited since: only what `lunet tune` added was taken out".to_owned());
+    }
+    Ok(told.into_iter().map(|what| format!("kernel_extra_options: {what}")).collect())
+}
+
+/// Whether an entry is enabled.
+fn on(entry: &Value) -> bool {
+    entry["enabled"].as_bool() != Some(false)
 }
 
 fn text(value: &Value) -> String {
@@ -187,9 +272,15 @@ fn find(
     Ok(entries.find(|entry| text(&entry[field]) == value))
 }
 
-fn script(machine: &dyn Machine, command: &str) -> Result<Option<String>, Fault> {
+/// The entry with this command, and whether it is enabled.
+fn script(machine: &dyn Machine, command: &str) -> Result<Option<(String, bool)>, Fault> {
     let entry = find(machine, "initshutdownscript.query", "command", command)?;
-    Ok(entry.map(|entry| text(&entry["id"])))
+    Ok(entry.map(|entry| (text(&entry["id"]), on(&entry))))
+}
+
+fn enable_script(machine: &dyn Machine, id: &str, enabled: bool) -> Result<(), Fault> {
+    let change = json!({"enabled": enabled}).to_string();
+    call(machine, "initshutdownscript.update", &[id, &change])
 }
 
 fn options(machine: &dyn Machine) -> Result<String, Fault> {

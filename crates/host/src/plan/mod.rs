@@ -6,7 +6,7 @@ mod text;
 
 pub use explain::explain;
 pub use now::{Now, now, same};
-pub(crate) use now::{argument, cpu_paths, module_path, plain, sysctl_path, zfs_property};
+pub(crate) use now::{cpu_paths, module_path, plain, sysctl_path, zfs_property};
 pub use text::write;
 
 use serde::{Deserialize, Serialize};

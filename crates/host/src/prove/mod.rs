@@ -153,19 +153,22 @@ pub fn prove(
     let trial = Trial::begin(machine, &plans, proof.options)?;
     let mut runner = Runner { trial, proof, bench, progress, names: &names };
     let measured = runner.measure(&mut report);
-    let left = runner.trial.end();
-    match (measured, left) {
-        (Ok(()), Ok(left)) if left.is_empty() => {}
-        (measured, Ok(left)) if !left.is_empty() => {
-            let why =
-                measured.err().map_or_else(|| "the runs are done".to_owned(), |e| e.to_string());
-            return Err(ProveError::Left { why, left });
-        }
-        (measured, left) => {
+    let ended = runner.trial.end();
+    let (left, changed) = match ended {
+        Ok(ended) => (ended.left, ended.changed),
+        Err(fault) => {
             measured?;
-            left?;
+            return Err(fault.into());
         }
+    };
+    if !left.is_empty() {
+        let why = measured.err().map_or_else(|| "the runs are done".to_owned(), |e| e.to_string());
+        return Err(ProveError::Left { why, left });
     }
+    if !changed.is_empty() {
+        return Err(ApplyError::Changed(changed.join("; ")).into());
+    }
+    measured?;
     keep(machine, &plans, &names, proof, &mut report)?;
     Ok(report)
 }

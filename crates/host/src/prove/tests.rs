@@ -169,3 +169,38 @@ fn a_plan_without_changes_needs_no_runs() {
     assert_eq!((report.steps.len(), load.runs.get()), (0, 0));
     assert!(write(&report).starts_with("There is nothing to try"), "{}", write(&report));
 }
+
+/// Somebody sets a value while it is measured.
+struct Meddled<'a>(Load<'a>, u32);
+
+impl Bench for Meddled<'_> {
+    fn run(&mut self) -> Result<f64, ProveError> {
+        if self.0.runs.get() == self.1 {
+            self.0
+                .machine
+                .overlay("/sys/block/sda/queue/nomerges: 2\n/sys/block/sda/queue/iostats: 7\n");
+        }
+        self.0.run()
+    }
+}
+
+#[test]
+fn what_somebody_changes_meanwhile_ends_the_proof_and_stays() {
+    // In the middle, and while the last run is made.
+    for at in [13, 79] {
+        let machine = Fake::new(TREE);
+        let stop = STOP;
+        let mut load = Meddled(Load::new(&machine), at);
+        let error = prove(&machine, &plan(), proof(&stop), &mut load, &mut |_| {});
+        let error = error.expect_err("it was changed").to_string();
+        assert!(
+            error.contains("/sys/block/sda/queue/iostats is 7: somebody changed it"),
+            "{at}: {error}"
+        );
+        machine.overlay("/sys/block/sda/queue/nomerges: 0\n");
+        assert_eq!(machine.source().text("/sys/block/sda/queue/iostats").as_deref(), Some("7"));
+        machine.overlay("/sys/block/sda/queue/iostats: 1\n");
+        assert_eq!(machine.state(), Fake::new(TREE).state(), "{at}");
+        assert_eq!(Journal::read(&machine, STATE), Ok(None));
+    }
+}

@@ -126,13 +126,29 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode> {
 pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {
     let _lock = Lock::take(&args.kept.state)?;
     let told = apply::rollback(&LiveMachine, &args.kept.state)?;
-    if !told.left.is_empty() {
-        let left: Vec<String> = told.left.iter().map(ToString::to_string).collect();
-        bail!("these could not be taken back, and stay in the journal:\n{}", left.join("\n"));
+    let mut out = String::new();
+    for kept in &told.kept {
+        let _ = writeln!(out, "Kept: {kept}");
     }
     match told.steps {
-        0 => print("Nothing was applied.\n")?,
-        steps => print(&format!("{steps} steps taken back: everything is as it was.\n"))?,
+        0 => out.push_str("Nothing was applied.\n"),
+        _ if !told.left.is_empty() => {}
+        steps => {
+            let but = if told.kept.is_empty() { "" } else { " but what is named above" };
+            let _ = writeln!(out, "{steps} steps taken back: everything{but} is as it was.");
+        }
+    }
+    for note in &told.notes {
+        let _ = writeln!(out, "Note: {note}");
+    }
+    print(&out)?;
+    if !told.left.is_empty() {
+        let left: Vec<String> = told.left.iter().map(ToString::to_string).collect();
+        bail!(
+            "these could not be taken back, and stay in the journal for another `lunet tune \
+             rollback`:\n{}",
+            left.join("\n")
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
