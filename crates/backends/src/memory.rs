@@ -86,6 +86,13 @@ struct Memory {
     pages: Arc<Pages>,
 }
 
+/// The last to let go of a volume may be an event loop, and giving back much memory takes long.
+impl Drop for Memory {
+    fn drop(&mut self) {
+        lunet_ring::leave(Arc::clone(&self.region));
+    }
+}
+
 impl Backend<Payload, Ring> for Memory {
     fn caps(&self) -> &Caps {
         &self.caps

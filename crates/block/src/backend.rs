@@ -43,6 +43,17 @@ pub trait Backend<B, Q>: Send + Sync {
     /// What the volume is and can do.
     fn caps(&self) -> &Caps;
 
+    /// Opens what the next `channels` calls of [`open_channel`](Self::open_channel) need, so that they do not
+    /// block. May block itself: it is for threads that are no event loop. What is not used is let go of with
+    /// the volume.
+    ///
+    /// # Errors
+    /// The operating system's error number.
+    fn ready_channels(&self, channels: usize) -> Result<(), i32> {
+        let _ = channels;
+        Ok(())
+    }
+
     /// A way to the volume for one shard. `number` goes into every [`IoToken`] of the channel.
     ///
     /// # Errors

@@ -152,6 +152,13 @@ unsafe fn fill_zero(at: *mut u8, len: usize) {
 #[derive(Debug)]
 struct Local(Arc<Region>);
 
+impl Drop for Local {
+    fn drop(&mut self) {
+        // This may be the last owner, and giving back much memory takes long.
+        crate::leave(Arc::clone(&self.0));
+    }
+}
+
 /// One thread's handle of a [`Region`]: a clone costs no atomic operation.
 #[derive(Clone, Debug)]
 pub struct RegionRef(Rc<Local>);

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
@@ -53,6 +53,8 @@ pub(crate) struct Disk {
     caps: Caps,
     able: Abilities,
     handle: Handle,
+    /// Opened for channels to come, so that no event loop has to.
+    ready: Mutex<Vec<Arc<File>>>,
 }
 
 impl Disk {
@@ -74,7 +76,7 @@ impl Disk {
             mapped_reads: false,
             alignment: known.alignment,
         };
-        Self { caps, able, handle }
+        Self { caps, able, handle, ready: Mutex::default() }
     }
 
     /// The open file or device, for a volume in the place of this one.
@@ -87,10 +89,23 @@ impl Disk {
     fn channel_file(&self) -> io::Result<Arc<File>> {
         match &self.handle {
             Handle::Shared(file) => Ok(Arc::clone(file)),
-            Handle::Reopened { file, direct } => {
-                reopen(file, self.able.read_only, *direct).map(Arc::new)
-            }
+            Handle::Reopened { file, direct } => match self.ready().pop() {
+                Some(ready) => Ok(ready),
+                None => reopen(file, self.able.read_only, *direct).map(Arc::new),
+            },
         }
+    }
+
+    fn ready(&self) -> std::sync::MutexGuard<'_, Vec<Arc<File>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The last to let go of a volume may be an event loop, and closing a file may take long.
+impl Drop for Disk {
+    fn drop(&mut self) {
+        lunet_ring::leave(std::mem::take(&mut *self.ready()));
+        lunet_ring::leave(Arc::clone(self.opened()));
     }
 }
 
@@ -106,6 +121,18 @@ pub(crate) fn reopen(file: &File, read_only: bool, direct: bool) -> io::Result<F
 impl Backend<Payload, Ring> for Disk {
     fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    fn ready_channels(&self, channels: usize) -> Result<(), i32> {
+        let Handle::Reopened { file, direct } = &self.handle else { return Ok(()) };
+        while self.ready().len() < channels {
+            // Not under the lock: a shard may be waiting for it.
+            let opened = reopen(file, self.able.read_only, *direct);
+            let opened =
+                opened.map_err(|e| e.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))?;
+            self.ready().push(Arc::new(opened));
+        }
+        Ok(())
     }
 
     fn open_channel(

@@ -246,6 +246,10 @@ impl Backend<Payload, Ring> for Layered {
         self.inner.caps()
     }
 
+    fn ready_channels(&self, channels: usize) -> Result<(), i32> {
+        self.inner.ready_channels(channels)
+    }
+
     fn open_channel(
         &self,
         number: u16,

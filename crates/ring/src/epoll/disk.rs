@@ -18,6 +18,13 @@ pub(super) struct OpenFile {
     leaving: bool,
 }
 
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // This may be the last owner, and closing may take long.
+        crate::leave(Arc::clone(&self.file));
+    }
+}
+
 /// An operation that waits for a thread or is with one.
 pub(super) struct Disk {
     token: Token,

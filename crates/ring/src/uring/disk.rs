@@ -25,6 +25,13 @@ pub(super) struct OpenFile {
     leaving: bool,
 }
 
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // This may be the last owner, and closing may take long.
+        crate::leave(Arc::clone(&self.file));
+    }
+}
+
 /// An operation in flight.
 pub(super) struct Disk {
     pub(super) token: Token,
