@@ -97,11 +97,19 @@ pub struct Limits {
     pub max_logins: usize,
     /// Memory for data in flight on each shard, in bytes.
     pub buffer_bytes: usize,
+    /// How long a change of what is served waits for the shards: once for all to be ready, which decides
+    /// whether it comes, and once for all to have taken it over.
+    pub change_wait: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_sessions: 1024, max_logins: 256, buffer_bytes: 64 << 20 }
+        Self {
+            max_sessions: 1024,
+            max_logins: 256,
+            buffer_bytes: 64 << 20,
+            change_wait: Duration::from_secs(20),
+        }
     }
 }
 

@@ -63,7 +63,8 @@ impl Core {
     pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Result<Self, String> {
         let mut ports = Ports::new(portals.clone(), config.port_numbers)?;
         ports.number(&config.layout.targets)?;
-        let world = World::default().next(config.layout, &ports)?;
+        let (world, effects) = World::default().next(config.layout, &ports)?;
+        effects.publish();
         Ok(Self {
             started: Instant::now(),
             iser: Status::new(&portals),

@@ -1,9 +1,12 @@
 //! Files that are replaced whole or not at all, also if the machine fails in between.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 /// The mode of a file that was not there before: its owner's alone.
 const MODE: u32 = 0o600;
@@ -14,12 +17,68 @@ const MODE: u32 = 0o600;
 /// A plain sentence: it is too large, or cannot be read.
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
     let name = path.display();
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Ok(metadata) if metadata.len() > most => Err(format!("{name} is too large")),
-        Ok(_) | Err(_) => {
+    match look(path) {
+        Found::Absent => Ok(None),
+        Found::There(metadata) if metadata.len() > most => Err(format!("{name} is too large")),
+        Found::There(_) | Found::Unknown(_) => {
             fs::read(path).map(Some).map_err(|error| format!("cannot read {name}: {error}"))
         }
+    }
+}
+
+/// What is known of a path.
+#[derive(Debug)]
+pub enum Found {
+    /// It is there; of a link, what it leads to.
+    There(Metadata),
+    /// There is nothing: ENOENT or ENOTDIR.
+    Absent,
+    /// It cannot be told. Never taken for [`Absent`](Self::Absent): a file system that does not answer may
+    /// hold everything.
+    Unknown(io::Error),
+}
+
+/// Looks at a path.
+pub fn look(path: &Path) -> Found {
+    sort(fs::metadata(path))
+}
+
+/// Looks at a path; of a link, at the link itself.
+pub fn look_at_name(path: &Path) -> Found {
+    sort(fs::symlink_metadata(path))
+}
+
+fn sort(found: io::Result<Metadata>) -> Found {
+    match found {
+        Ok(metadata) => Found::There(metadata),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Found::Absent
+        }
+        Err(error) => Found::Unknown(error),
+    }
+}
+
+/// Why a file was not replaced.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unreplaced {
+    /// The operating system's reason.
+    #[source]
+    pub error: io::Error,
+    /// The new content is there all the same, but it is not known to be on stable storage. Otherwise the
+    /// file is as it was.
+    pub visible: bool,
+}
+
+impl From<io::Error> for Unreplaced {
+    fn from(error: io::Error) -> Self {
+        Self { error, visible: false }
+    }
+}
+
+impl From<Unreplaced> for io::Error {
+    fn from(unreplaced: Unreplaced) -> Self {
+        unreplaced.error
     }
 }
 
@@ -27,10 +86,28 @@ pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
 /// link to it stays a link.
 ///
 /// # Errors
-/// The operating system's; the file is as it was then.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mode = fs::metadata(&path).map_or(MODE, |found| found.permissions().mode() & 0o7777);
+/// [`Unreplaced`]; a file whose new name cannot be made stable is exchanged back.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
+    replace_with(path, bytes, sync_parent)
+}
+
+/// The same, with something that makes the names in a path's directory stable.
+fn replace_with(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), Unreplaced> {
+    let path = match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+        other => other?,
+    };
+    // A link that leads nowhere is replaced itself.
+    let (mode, is_there) = match look_at_name(&path) {
+        Found::There(found) if found.is_symlink() => (MODE, true),
+        Found::There(found) => (found.permissions().mode() & 0o7777, true),
+        Found::Absent => (MODE, false),
+        Found::Unknown(error) => return Err(error.into()),
+    };
     let fresh = fresh(&path);
     let written = OpenOptions::new()
         .write(true)
@@ -43,11 +120,54 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
             file.write_all(bytes)?;
             file.sync_all()
         });
-    if let Err(error) = written.and_then(|()| fs::rename(&fresh, &path)) {
-        let _ = fs::remove_file(&fresh);
-        return Err(error);
-    }
-    sync_parent(&path)
+    let result = written.map_err(Unreplaced::from).and_then(|()| match is_there {
+        true => match exchange(&fresh, &path, &sync) {
+            // What cannot exchange replaces: NFS, and ZFS before 2.2.
+            Err(Unreplaced { error, .. }) if is_unknown(&error) => put(&fresh, &path, &sync),
+            other => other,
+        },
+        // There was nothing before, so nothing is what it goes back to.
+        false => put(&fresh, &path, &sync).map_err(|failed| Unreplaced {
+            visible: failed.visible && fs::remove_file(&path).is_err(),
+            ..failed
+        }),
+    });
+    // It is the old file now, or one that is of no use.
+    let _ = fs::remove_file(&fresh);
+    result
+}
+
+/// True if the file system cannot exchange names.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
+}
+
+/// Lets two files change their names, and makes that stable. Whatever cannot be made stable is exchanged back.
+///
+/// # Errors
+/// [`Unreplaced`].
+pub fn exchange(
+    one: &Path,
+    other: &Path,
+    sync: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), Unreplaced> {
+    let swap = || renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+    swap().map_err(io::Error::from)?;
+    let Err(error) = sync(other) else { return Ok(()) };
+    let visible = swap().is_err();
+    // Which of both a crash would leave cannot be told if this fails as well.
+    let _ = sync(other);
+    Err(Unreplaced { error, visible })
+}
+
+/// Gives a file another name.
+fn put(
+    fresh: &Path,
+    path: &Path,
+    sync: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), Unreplaced> {
+    fs::rename(fresh, path)?;
+    sync(path).map_err(|error| Unreplaced { error, visible: true })
 }
 
 /// Removes a file that may be there. True if it was; that it is gone is on stable storage then.
@@ -124,5 +244,70 @@ mod tests {
         fs::write(fresh(&path), b"").expect("it can");
         clear(&path);
         assert!(!fresh(&path).exists());
+    }
+
+    /// Fails as often as it says, then works.
+    fn failing(times: usize) -> impl Fn(&Path) -> io::Result<()> {
+        let left = std::cell::Cell::new(times);
+        move |_| match left.get() {
+            0 => Ok(()),
+            n => {
+                left.set(n - 1);
+                Err(io::Error::from_raw_os_error(5))
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_stable_is_exchanged_back() {
+        let dir = TempDir::new().expect("it can");
+        let path = dir.path().join("file");
+        replace(&path, b"one").expect("it can");
+        for times in [1, 2] {
+            let failed = replace_with(&path, b"two", failing(times)).expect_err("no sync");
+            assert!(!failed.visible, "{failed:?}");
+            assert_eq!(fs::read(&path).expect("it can"), b"one");
+            assert_eq!(fs::read_dir(dir.path()).expect("it can").count(), 1, "nothing is left");
+        }
+        replace_with(&path, b"two", failing(0)).expect("it can");
+        assert_eq!(fs::read(&path).expect("it can"), b"two");
+        let new = dir.path().join("new");
+        assert!(!replace_with(&new, b"new", failing(1)).expect_err("no sync").visible);
+        assert!(matches!(look(&new), Found::Absent));
+    }
+
+    #[test]
+    fn an_exchange_whose_sync_fails_leaves_both_files_where_they_were() {
+        let dir = TempDir::new().expect("it can");
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        fs::write(&one, "1").expect("it can");
+        fs::write(&other, "2").expect("it can");
+        let failed = exchange(&one, &other, failing(2)).expect_err("no sync");
+        assert!(!failed.visible);
+        assert_eq!(
+            (fs::read(&one).expect("one"), fs::read(&other).expect("other")),
+            (b"1".to_vec(), b"2".to_vec())
+        );
+        // The second name has gone when it is to be exchanged back.
+        let removes = |path: &Path| {
+            fs::remove_file(dir.path().join("one"))?;
+            let _ = path;
+            Err(io::Error::from_raw_os_error(5))
+        };
+        let failed = exchange(&one, &other, removes).expect_err("no sync");
+        assert!(failed.visible, "it is said that the exchange stands");
+        assert_eq!(fs::read(&other).expect("other"), b"1");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_absent() {
+        let dir = TempDir::new().expect("it can");
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("it can");
+        assert!(matches!(look(&file), Found::There(_)));
+        assert!(matches!(look(&file.join("below")), Found::Absent));
+        assert!(matches!(look(&dir.path().join("none")), Found::Absent));
+        let long = dir.path().join("x".repeat(300));
+        assert!(matches!(look(&long), Found::Unknown(_)), "ENAMETOOLONG");
     }
 }

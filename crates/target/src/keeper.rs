@@ -1,26 +1,32 @@
 //! Keeps reservations through power loss (APTPL): a file per volume, written anew and renamed.
 //!
 //! A thread of its own does it, because writing to stable storage takes as long as it takes, and no
-//! shard may wait for that. The command that asked is answered when its state is stable.
+//! shard may wait for that. A command whose effect has to be kept is carried out here: on a copy of the
+//! state first; the copy is made stable; then it counts, and the command is answered. If it cannot be made
+//! stable, nothing has changed.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use lunet_scsi::Designator;
-use lunet_scsi::reserve::{InitiatorPort, Kind, NexusId, Saved, SavedRegistration, TargetPort};
+use lunet_scsi::reserve::{
+    InitiatorPort, Kind, NexusId, Request, Reservations, Saved, SavedRegistration, Seat, TargetPort,
+};
+use lunet_scsi::{Designator, Reply, status};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
-use crate::mail::{Mail, Undelivered};
+use crate::mail::{AbortOrder, Owed};
 use crate::world::CoreVolume;
 use crate::{files, marks};
 
 /// How many orders may wait; the next command is answered BUSY.
 const ORDERS: usize = 256;
+
+/// How often a command is tried, should the reservations change while its effect is being stored.
+const TRIES: usize = 8;
 
 /// A larger file is none of ours: it has room for every registration that there may be.
 const MAX_FILE: u64 = 1 << 20;
@@ -29,15 +35,8 @@ const VERSION: u32 = 1;
 
 /// What the keeper is told.
 pub enum Order {
-    /// Make the reservations of a volume stable, then tell the shard so.
-    Keep {
-        /// The volume.
-        volume: Arc<CoreVolume>,
-        /// Who waits.
-        shard: usize,
-        /// The ticket of the command that waits.
-        ticket: u64,
-    },
+    /// Carry out a command on reservations that are to be kept, then tell the shard so.
+    Keep(Box<Command>),
     /// Make it stable that a volume is being sanitized, or that it is not, then tell the shard so.
     Mark {
         /// The volume.
@@ -51,6 +50,40 @@ pub enum Order {
     },
     /// End.
     Stop,
+}
+
+/// A command on reservations.
+pub struct Command {
+    /// The volume.
+    pub volume: Arc<CoreVolume>,
+    /// The slot of the volume.
+    pub slot: usize,
+    /// Who asks.
+    pub nexus: Arc<NexusId>,
+    /// Where that nexus sits.
+    pub seat: Seat,
+    /// What it asks for.
+    pub request: Request,
+    /// The shard that waits.
+    pub shard: usize,
+    /// The ticket of the command that waits.
+    pub ticket: u64,
+}
+
+/// What became of a command on reservations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// It has taken effect, and that is on stable storage.
+    Done {
+        /// Shards that abort commands before the answer may go out; each of them tells.
+        aborting: usize,
+    },
+    /// It was refused with this answer.
+    Refused(Reply),
+    /// The reservations have changed again and again meanwhile: nothing has come of it.
+    Busy,
+    /// It cannot be made stable, or its nexus is gone: nothing has come of it.
+    Failed,
 }
 
 /// The thread that keeps reservations.
@@ -84,7 +117,7 @@ impl Keeper {
 fn work(core: &Core, orders: &Receiver<Order>) {
     while let Ok(order) = orders.recv() {
         match order {
-            Order::Keep { volume, shard, ticket } => keep_for(core, &volume, (shard, ticket)),
+            Order::Keep(command) => keep_for(core, &command),
             Order::Mark { volume, mark, shard, ticket } => {
                 mark_for(core, &volume, mark, (shard, ticket));
             }
@@ -93,18 +126,73 @@ fn work(core: &Core, orders: &Receiver<Order>) {
     }
 }
 
-fn keep_for(core: &Core, volume: &CoreVolume, (shard, ticket): (usize, u64)) {
-    let saved = volume.reservations.with(|state| state.saved());
-    let kept = match &volume.kept {
-        Some(path) => keep(path, &volume.unit.identity.naa, saved.as_ref()),
-        None => Ok(()),
+fn keep_for(core: &Core, command: &Command) {
+    let (result, order) = match carry_out(command) {
+        Ok(aborts) => (Carried::Done { aborting: 0 }, AbortOrder::from(aborts)),
+        Err(result) => (result, AbortOrder::default()),
     };
-    if let Err(error) = &kept {
-        tracing::error!(volume = %volume.name, %error, "reservations cannot be kept");
+    let Command { slot: volume, shard, ticket, .. } = *command;
+    let mailboxes = core.mailboxes();
+    let aborts = result == Carried::Done { aborting: 0 } && command.request.aborts();
+    let result = if aborts { Carried::Done { aborting: mailboxes.len() } } else { result };
+    // First, so that the command knows for how many it waits before the first of them tells.
+    mailboxes[shard].deliver(Owed::Kept { ticket, result });
+    for mailbox in mailboxes.iter().filter(|_| aborts) {
+        mailbox.deliver(Owed::Abort { volume, order: order.clone(), shard, ticket });
     }
-    let mail = Mail::Settled { ticket, done: kept.is_ok() };
-    if core.mailboxes()[shard].send(mail).is_err() {
-        tracing::warn!("PERSISTENT RESERVE OUT stays unanswered: mailbox full");
+}
+
+/// Makes the effect of a command stable, then lets it take effect. Gives back whose commands to abort.
+fn carry_out(command: &Command) -> Result<Vec<Arc<NexusId>>, Carried> {
+    let Command { volume, nexus, seat, request, .. } = command;
+    let mut stored = false;
+    let mut result = Err(Carried::Busy);
+    for _ in 0..TRIES {
+        let before = volume.reservations.with(|state| state.clone());
+        if before.nexus(*seat) != Some(nexus) {
+            // The session is over, and so is its command.
+            result = Err(Carried::Failed);
+            break;
+        }
+        let mut trial = before.clone();
+        let reply = trial.execute(*seat, request).reply;
+        if reply.status != status::GOOD {
+            result = Err(Carried::Refused(reply));
+            break;
+        }
+        stored = true;
+        if let Err(error) = store(volume, trial.saved().as_ref()) {
+            tracing::error!(
+                volume = %volume.name, %error,
+                "reservations cannot be kept: PERSISTENT RESERVE OUT fails, and nothing has changed"
+            );
+            result = Err(Carried::Failed);
+            break;
+        }
+        // Others were not held up meanwhile.
+        let same = |state: &mut Reservations| {
+            state.decides_like(&before, *seat).then(|| state.execute(*seat, request).aborts)
+        };
+        if let Some(aborts) = volume.reservations.with(same) {
+            return Ok(aborts);
+        }
+    }
+    if stored {
+        let saved = volume.reservations.with(|state| state.saved());
+        if let Err(error) = store(volume, saved.as_ref()) {
+            tracing::error!(
+                volume = %volume.name, %error,
+                "what is kept of the reservations may be something else than what is in force"
+            );
+        }
+    }
+    result
+}
+
+fn store(volume: &CoreVolume, saved: Option<&Saved>) -> io::Result<()> {
+    match &volume.kept {
+        Some(path) => keep(path, &volume.unit.identity.naa, saved),
+        None => Ok(()),
     }
 }
 
@@ -116,11 +204,7 @@ fn mark_for(core: &Core, volume: &CoreVolume, mark: Option<bool>, (shard, ticket
     if let Err(error) = &marked {
         tracing::error!(volume = %volume.name, %error, "the mark of SANITIZE cannot be kept");
     }
-    let mail = || Mail::Settled { ticket, done: marked.is_ok() };
-    // The operation would wait for ever; the shard reads its mail in its next turn.
-    while let Err(Undelivered::Full) = core.mailboxes()[shard].send(mail()) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    core.mailboxes()[shard].deliver(Owed::Settled { ticket, done: marked.is_ok() });
 }
 
 /// The file of one volume.
@@ -163,7 +247,7 @@ fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> 
         holder: saved.holder,
         registrations: registrations.collect(),
     };
-    files::replace(path, &serde_json::to_vec_pretty(&kept)?)
+    Ok(files::replace(path, &serde_json::to_vec_pretty(&kept)?)?)
 }
 
 /// What was kept for a volume; `None` if nothing was.

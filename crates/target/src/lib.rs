@@ -35,7 +35,7 @@ mod transmit;
 mod world;
 
 pub use access::{Access, Guard, Initiators, Network, User};
-pub use change::ApplyError;
+pub use change::{ApplyError, Committed, Prepared};
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
 pub use health::{Cause, During, Fault, Health};
 pub use hold::{HeldVolume, HoldError};

@@ -1,25 +1,32 @@
 //! What shards say to each other, and the server to them. Control only: nothing of a read or a
-//! write ever comes this way. Every queue is bounded, and every sender has an answer for 'full'.
+//! write ever comes this way.
+//!
+//! There are two kinds of letters. A request ([`Mailbox::send`]) may find the mailbox full, and its sender
+//! does something else then. What somebody waits for ([`Mailbox::deliver`]) always finds room, so that nobody
+//! waits for ever. It is no less bounded for that: there is one at the most for each request that was delivered,
+//! each command, login or lost device that waits, and these are bounded.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunet_block::ByteRange;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
+use crate::change::Proposal;
 use crate::entry::Entry;
+use crate::keeper::Carried;
 use crate::locks::Locks;
 use crate::rdma::{Change, Request};
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
-use crate::world::World;
 
-/// How many letters may wait for a shard.
-const MAILBOX: usize = 4096;
+/// How many letters may wait for a shard before it takes no more requests.
+pub const MAILBOX: usize = 4096;
 
 /// A message to a shard.
 pub enum Mail {
@@ -45,13 +52,44 @@ pub enum Mail {
         /// Who waits for it.
         reply: Place,
     },
+    /// Abort every command on a volume, whoever sent it; answer with `Cleared` to `reply`.
+    Clear(Clear),
+    /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
+    Drain {
+        /// The slot of the volume.
+        volume: usize,
+        /// Its locks.
+        locks: Arc<Locks>,
+        /// The lock's place in the line.
+        id: u64,
+        /// The range.
+        range: ByteRange,
+    },
+    /// Somebody on this shard who stood in a line has come to its head.
+    Turn,
+    /// What is served is to change. What becomes of it is written in the proposal.
+    World(Arc<Proposal>),
+    /// What somebody waits for.
+    Owed(Owed),
+    /// Report the shard's sessions.
+    Sessions(SyncSender<Vec<SessionInfo>>),
+    /// Report the shard's statistics.
+    Stats(SyncSender<ShardStats>),
+    /// Stop: ask sessions to log out, end what is left after the grace time, flush, return.
+    Stop {
+        /// How long sessions have for it.
+        grace: Duration,
+    },
+}
+
+/// What a command, a connection or a driver waits for: the answer to a request, or something that has to be
+/// done before there is one.
+pub enum Owed {
     /// The connection that stood in the way of this one has ended.
     Ended {
         /// The connection that waited.
         waiter: u64,
     },
-    /// Abort every command on a volume, whoever sent it; answer with `Cleared` to `reply`.
-    Clear(Clear),
     /// A shard has done what `Clear` asked for.
     Cleared {
         /// The connection that waits.
@@ -77,57 +115,24 @@ pub enum Mail {
         /// False if it could not be done.
         done: bool,
     },
-    /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
-    Drain {
-        /// The slot of the volume.
-        volume: usize,
-        /// Its locks.
-        locks: Arc<Locks>,
-        /// The lock's place in the line.
-        id: u64,
-        /// The range.
-        range: ByteRange,
+    /// The keeper is done with a command on reservations.
+    Kept {
+        /// The command's ticket.
+        ticket: u64,
+        /// What came of it.
+        result: Carried,
     },
-    /// Somebody on this shard who stood in a line has come to its head.
-    Turn,
     /// Work that a command waited for has been done by another thread.
     Returned {
         /// The work's ticket.
         ticket: u64,
     },
-    /// What is served changes.
-    World {
-        /// What comes.
-        world: Arc<World>,
-        /// What to do about it.
-        step: Step,
-        /// Who waits for the shard to have done it.
-        reply: SyncSender<Result<(), String>>,
-    },
-    /// Report the shard's sessions.
-    Sessions(SyncSender<Vec<SessionInfo>>),
-    /// Report the shard's statistics.
-    Stats(SyncSender<ShardStats>),
-    /// Stop: ask sessions to log out, end what is left after the grace time, flush, return.
-    Stop {
-        /// How long sessions have for it.
-        grace: Duration,
-    },
+    /// An RDMA device is to be let go of; its driver waits for every shard.
+    Rdma(Change),
 }
 
-/// The steps of a change of the world, see [`crate::change`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Open what is new.
-    Prepare,
-    /// Close it again: the change does not come.
-    Cancel,
-    /// Work by the new world.
-    Adopt,
-}
-
-/// Whose commands are to be aborted. Locked until it is known, and empty if nothing came of it.
-pub type AbortOrder = Arc<Mutex<Vec<Arc<NexusId>>>>;
+/// Whose commands are to be aborted.
+pub type AbortOrder = Arc<[Arc<NexusId>]>;
 
 /// A task management function that reaches beyond its own session.
 #[derive(Clone, Debug)]
@@ -153,7 +158,8 @@ pub enum Cause {
     ColdReset,
 }
 
-/// Why a letter did not arrive.
+/// Why a request did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undelivered {
     /// The mailbox is full; try again.
     Full,
@@ -161,32 +167,112 @@ pub enum Undelivered {
     Gone,
 }
 
+#[derive(Default)]
+struct Queue {
+    letters: VecDeque<Mail>,
+    /// Nobody reads them any more.
+    gone: bool,
+}
+
+fn open(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The way to one shard. Cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox {
-    letters: SyncSender<Mail>,
+    queue: Arc<Mutex<Queue>>,
     waker: Waker,
 }
 
 impl Mailbox {
     /// A mailbox whose letters wake the event loop behind `waker`.
-    pub fn new(waker: Waker) -> (Self, Receiver<Mail>) {
-        let (letters, receiver) = sync_channel(MAILBOX);
-        (Self { letters, waker }, receiver)
+    pub fn new(waker: Waker) -> (Self, Letters) {
+        let queue = Arc::<Mutex<Queue>>::default();
+        (Self { queue: queue.clone(), waker }, Letters(queue))
     }
 
-    /// Delivers a letter.
+    /// Delivers a request.
     ///
     /// # Errors
     /// The mailbox is full or its shard is gone.
     pub fn send(&self, mail: Mail) -> Result<(), Undelivered> {
-        match self.letters.try_send(mail) {
-            Ok(()) => {
-                self.waker.wake();
-                Ok(())
-            }
-            Err(TrySendError::Full(_)) => Err(Undelivered::Full),
-            Err(TrySendError::Disconnected(_)) => Err(Undelivered::Gone),
+        let mut queue = open(&self.queue);
+        if queue.gone {
+            return Err(Undelivered::Gone);
         }
+        if queue.letters.len() >= MAILBOX {
+            return Err(Undelivered::Full);
+        }
+        queue.letters.push_back(mail);
+        drop(queue);
+        self.wake();
+        Ok(())
+    }
+
+    /// Delivers what somebody waits for, however full the mailbox is. A shard that is gone has nobody who waits.
+    pub fn deliver(&self, owed: Owed) {
+        let mut queue = open(&self.queue);
+        if !queue.gone {
+            queue.letters.push_back(Mail::Owed(owed));
+            drop(queue);
+            self.wake();
+        }
+    }
+
+    /// Has the shard begin another turn.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+}
+
+/// The reading end of a mailbox.
+pub struct Letters(Arc<Mutex<Queue>>);
+
+impl Letters {
+    /// The oldest letter.
+    pub fn next(&self) -> Option<Mail> {
+        open(&self.0).letters.pop_front()
+    }
+}
+
+impl Drop for Letters {
+    fn drop(&mut self) {
+        let mut queue = open(&self.0);
+        queue.gone = true;
+        let letters = std::mem::take(&mut queue.letters);
+        // What is in them may have more to do than this lock should wait for.
+        drop(queue);
+        drop(letters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunet_ring::{Config, Ring};
+
+    #[test]
+    fn what_somebody_waits_for_finds_room_in_a_full_mailbox() {
+        let config = Config { arena_bytes: 4 << 20, ..Config::default() };
+        let ring = Ring::new(&config).expect("an event loop");
+        let (mailbox, letters) = Mailbox::new(ring.waker());
+        let sent = std::iter::from_fn(|| mailbox.send(Mail::Turn).ok()).count();
+        assert_eq!(sent, MAILBOX);
+        for ticket in 0..100 {
+            mailbox.deliver(Owed::Settled { ticket, done: true });
+            assert_eq!(mailbox.send(Mail::Turn).err(), Some(Undelivered::Full));
+        }
+        let mut owed = 0;
+        while let Some(mail) = letters.next() {
+            if let Mail::Owed(Owed::Settled { ticket, done: true }) = mail {
+                assert_eq!(ticket, owed, "in their order");
+                owed += 1;
+            }
+        }
+        assert_eq!(owed, 100);
+        drop(letters);
+        mailbox.deliver(Owed::Returned { ticket: 1 });
+        assert_eq!(mailbox.send(Mail::Turn).err(), Some(Undelivered::Gone));
     }
 }

@@ -39,7 +39,7 @@ pub fn set(kept: &Path, unit: &Designator, restricted: Option<bool>) -> io::Resu
     let path = beside(kept);
     let Some(restricted) = restricted else { return files::remove(&path).map(drop) };
     let mark = Mark { version: VERSION, unit: unit.to_string(), restricted };
-    files::replace(&path, &serde_json::to_vec_pretty(&mark)?)
+    Ok(files::replace(&path, &serde_json::to_vec_pretty(&mark)?)?)
 }
 
 /// What the mark of a volume says: true if only another operation helps. `None` without a mark.

@@ -92,31 +92,35 @@ impl Ports {
         if fresh.is_empty() {
             return Ok(());
         }
-        if self.numbers.len() + fresh.len() > usize::from(u16::MAX) {
+        let mut numbers = self.numbers.clone();
+        if numbers.len() + fresh.len() > usize::from(u16::MAX) {
             // Those that are gone lose theirs.
-            self.numbers.retain(|_, name| names.contains(name));
-            self.by_name.retain(|name, _| names.contains(name));
+            numbers.retain(|_, name| names.contains(name));
         }
         for name in fresh {
             // The tag, where nobody has that number yet: with one target, a port is its group.
-            let free = |number: &u16| !self.numbers.contains_key(number);
+            let free = |number: &u16| !numbers.contains_key(number);
             let number = Some(name.tag).filter(free).or_else(|| (1..=u16::MAX).find(free));
             let number = number.ok_or("there are more than 65535 target ports")?;
-            self.numbers.insert(number, name.clone());
-            self.by_name.insert(name.clone(), number);
+            numbers.insert(number, name.clone());
         }
-        self.keep().map_err(|error| format!("the numbers of target ports cannot be kept: {error}"))
+        self.keep(&numbers)
+            .map_err(|error| format!("the numbers of target ports cannot be kept: {error}"))?;
+        // Only now: a number that is not kept is given to nobody.
+        self.by_name = numbers.iter().map(|(number, name)| (name.clone(), *number)).collect();
+        self.numbers = numbers;
+        Ok(())
     }
 
-    fn keep(&self) -> io::Result<()> {
+    fn keep(&self, numbers: &BTreeMap<u16, TargetPort>) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let port = |(number, name): (&u16, &TargetPort)| KeptPort {
             number: *number,
             target: name.target.to_string(),
             tag: name.tag,
         };
-        let kept = Kept { version: VERSION, ports: self.numbers.iter().map(port).collect() };
-        files::replace(file, &serde_json::to_vec_pretty(&kept)?)
+        let kept = Kept { version: VERSION, ports: numbers.iter().map(port).collect() };
+        Ok(files::replace(file, &serde_json::to_vec_pretty(&kept)?)?)
     }
 
     /// The target ports that lead to a volume, by number: `volume` is its place in the layout.

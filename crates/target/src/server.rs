@@ -12,7 +12,7 @@ use lunet_backends::Volume;
 use lunet_ring::{Config as RingConfig, Ring};
 use lunet_verbs::Sysfs;
 
-use crate::change::{self, ApplyError};
+use crate::change::{self, ApplyError, Committed, Prepared};
 use crate::config::{Config, Layout};
 use crate::core::Core;
 use crate::hold::{HeldVolume, HoldError};
@@ -203,14 +203,23 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Serves this from now on, and ends what is not in it. Volumes and targets are known by their names. A
-    /// volume with the same storage and unit as before goes on undisturbed; another storage under the same
-    /// name (resized, rolled back) takes its place. Returns when every shard works by it.
+    /// Makes everything ready to serve this, and to end what is not in it. Volumes and targets are known by
+    /// their names. A volume with the same storage and unit as before goes on undisturbed; another storage
+    /// under the same name (resized, rolled back) takes its place. Nobody sees anything of it before
+    /// [`Prepared::commit`]. Opens files, so it may block.
     ///
     /// # Errors
     /// [`ApplyError`]; all is as before then.
-    pub fn apply(&self, layout: Layout) -> Result<(), ApplyError> {
-        change::apply(&self.core, layout)
+    pub fn prepare(&self, layout: Layout) -> Result<Prepared<'_>, ApplyError> {
+        change::prepare(&self.core, layout)
+    }
+
+    /// [Prepares](Self::prepare) and commits at once.
+    ///
+    /// # Errors
+    /// [`ApplyError`]; all is as before then.
+    pub fn apply(&self, layout: Layout) -> Result<Committed, ApplyError> {
+        Ok(self.prepare(layout)?.commit(None))
     }
 
     /// Holds a volume: waits, at most for `limit`, until nothing is under way at its storage, and lets nothing

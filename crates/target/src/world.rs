@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use lunet_backends::Volume;
 use lunet_scsi::alua::PortGroups;
-use lunet_scsi::reserve::Reservations;
+use lunet_scsi::reserve::{Port, Reservations};
 use lunet_scsi::{PowerChange, Sanitation, Unit};
 
 use crate::access::Access;
@@ -194,11 +194,13 @@ impl World {
         self.targets().find(|(_, target)| target.name == name)
     }
 
-    /// The world after this one. Volumes and targets are known by their names.
+    /// The world after this one, and what it changes of what both share. Volumes and targets are known by
+    /// their names.
     ///
     /// # Errors
     /// A plain sentence, if the reservations of a new volume were kept and cannot be taken up.
-    pub fn next(&self, layout: Layout, ports: &Ports) -> Result<Self, String> {
+    pub fn next(&self, layout: Layout, ports: &Ports) -> Result<(Self, Effects), String> {
+        let mut effects = Effects::default();
         let leading: Vec<_> =
             (0..layout.volumes.len()).map(|at| ports.leading_to(at, &layout.targets)).collect();
         let groups = ports.groups(&layout.groups);
@@ -208,10 +210,15 @@ impl World {
             let old = self.volumes().find(|(_, volume)| volume.name == entry.name);
             let volume = match old {
                 Some((_, old)) if old.is(&entry) => old.clone(),
-                Some((_, old)) => Arc::new(successor(old, entry)),
+                Some((_, old)) => {
+                    if !entry.unit.removable {
+                        effects.loaded.push(old.clone());
+                    }
+                    Arc::new(successor(old, entry))
+                }
                 None => Arc::new(newcomer(entry, &groups)?),
             };
-            volume.reservations.with(|state| state.set_ports(leading));
+            effects.leading.push((volume.reservations.clone(), leading));
             slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
         }
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
@@ -220,7 +227,30 @@ impl World {
             let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &groups)));
             place(&mut targets, old, target);
         }
-        Ok(Self { volumes, targets, groups, discovery: layout.discovery })
+        Ok((Self { volumes, targets, groups, discovery: layout.discovery }, effects))
+    }
+}
+
+/// What the next world changes of the state that it shares with the one before: nothing of it may be done
+/// before the next world is served.
+#[derive(Default)]
+pub struct Effects {
+    /// The target ports that lead to each volume.
+    leading: Vec<(Arc<Shared>, Vec<Port>)>,
+    /// Volumes that are not removable any more.
+    loaded: Vec<Arc<CoreVolume>>,
+}
+
+impl Effects {
+    /// Does it.
+    pub fn publish(self) {
+        for (reservations, leading) in self.leading {
+            reservations.with(|state| state.set_ports(leading));
+        }
+        for volume in self.loaded.iter().filter(|volume| volume.unit.state.ejected()) {
+            // Nobody could load what was ejected before.
+            volume.unit.state.change_power(PowerChange::Load);
+        }
     }
 }
 
@@ -258,10 +288,6 @@ fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, Strin
 
 /// The same volume with another size or content.
 fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
-    if !entry.unit.removable && old.unit.state.ejected() {
-        // Nobody could load what was ejected before.
-        old.unit.state.change_power(PowerChange::Load);
-    }
     CoreVolume {
         reservations: old.reservations.clone(),
         fence: old.fence.clone(),

@@ -28,6 +28,11 @@ pub enum Request {
 }
 
 impl Request {
+    /// True if it aborts the commands of others (PREEMPT AND ABORT).
+    pub const fn aborts(&self) -> bool {
+        matches!(self, Self::Out(Out::Preempt { abort: true, .. }))
+    }
+
     /// True if it asks for the state to be kept through power loss from now on (APTPL).
     pub const fn persists(&self) -> bool {
         matches!(

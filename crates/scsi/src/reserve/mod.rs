@@ -154,6 +154,21 @@ impl Reservations {
         }
     }
 
+    /// The nexus in a seat.
+    pub fn nexus(&self, seat: Seat) -> Option<&Arc<NexusId>> {
+        self.seats.get(seat.0)?.as_ref().map(|sitting| &sitting.nexus)
+    }
+
+    /// True if a request of the nexus in `seat` has the same outcome here and there, and leads to the same
+    /// state as far as it is [saved](Self::saved).
+    pub fn decides_like(&self, other: &Self, seat: Seat) -> bool {
+        self.nexus(seat) == other.nexus(seat)
+            && self.ports == other.ports
+            && self.registrations == other.registrations
+            && self.held == other.held
+            && (self.capable, self.activated) == (other.capable, other.activated)
+    }
+
     /// The nexus is lost: RESERVE ends with it (SPC-2 5.5.1), persistent reservations stay.
     pub fn detach(&mut self, seat: Seat) {
         let Some(sitting) = self.seats.get_mut(seat.0).and_then(Option::take) else { return };

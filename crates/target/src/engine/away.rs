@@ -9,7 +9,7 @@ use super::Engine;
 use super::requests::request_tag;
 use super::task::{Away, Bare, Job};
 use crate::conn::Conn;
-use crate::mail::{Mail, Undelivered};
+use crate::mail::Owed;
 
 impl Engine {
     /// Does `work` on another thread, then goes on with `then` on this one, with what came of it. Until then
@@ -27,10 +27,7 @@ impl Engine {
         let work = move || {
             // Somebody listens, or the command is over.
             let _ = result.send(work());
-            // A full mailbox is read in the shard's next turn; one that is gone has nobody waiting.
-            while let Err(Undelivered::Full) = mailbox.send(Mail::Returned { ticket }) {
-                std::thread::yield_now();
-            }
+            mailbox.deliver(Owed::Returned { ticket });
         };
         let task = &mut self.tasks[index as usize];
         if !self.core.offload.give(task.writes_on, Box::new(work)) {

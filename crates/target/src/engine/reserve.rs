@@ -1,11 +1,9 @@
 //! Commands on what all nexuses of a volume share: its reservations, its target port groups and its mode
 //! parameters.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use lunet_iscsi::target::Tag;
 use lunet_scsi::alua;
-use lunet_scsi::reserve::{Out, Outcome, Request};
+use lunet_scsi::reserve::{Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
 use slab::Slab;
 
@@ -13,8 +11,8 @@ use super::Engine;
 use super::start::send_reply;
 use super::task::{Bare, Job, Settle};
 use crate::conn::Conn;
-use crate::keeper::Order;
-use crate::mail::{AbortOrder, Mail};
+use crate::keeper::{Carried, Command, Order};
+use crate::mail::{AbortOrder, Owed};
 use crate::stats::Kind;
 
 impl Engine {
@@ -37,36 +35,75 @@ impl Engine {
     /// The parameter list of PERSISTENT RESERVE OUT has come.
     pub(super) fn reservation_collected(&mut self, conn: &Conn, index: u32, request: &Request) {
         let task = &self.tasks[index as usize];
-        let Some(seat) = conn.seat(task.lun) else { return };
+        let (Some(seat), Some(session)) = (conn.seat(task.lun), &conn.session) else { return };
         let volume = task.volume;
         let entry = self.volumes[volume].core.clone();
-        let aborts = matches!(request, Request::Out(Out::Preempt { abort: true, .. }));
         let ticket = self.core.next_serial();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        // The shards that have the letter wait here until the order is written.
-        let mut names = order.lock().unwrap_or_else(PoisonError::into_inner);
-        if aborts && !self.announce(volume, &order, ticket) {
-            return self.refuse(index, status::BUSY);
-        }
-        let keep = Order::Keep { volume: entry.clone(), shard: self.number, ticket };
-        let done = entry.reservations.with(|state| {
+        let command = Command {
+            volume: entry.clone(),
+            slot: volume,
+            nexus: session.id.clone(),
+            seat,
+            request: request.clone(),
+            shard: self.number,
+            ticket,
+        };
+        // What is to be kept takes effect when it is stable, not before.
+        let now = entry.reservations.with(|state| {
             let keeps = entry.kept.is_some() && (state.activated() || request.persists());
-            // The keeper looks at the state no sooner than this lock is open.
-            let room = !keeps || self.core.order(keep);
-            room.then(|| (state.execute(seat, request), usize::from(keeps)))
+            if keeps { Err(command) } else { Ok(state.execute(seat, request)) }
         });
-        let Some((outcome, kept)) = done else { return self.refuse(index, status::BUSY) };
-        let left = kept + if aborts { self.core.mailboxes().len() } else { 0 };
-        *names = outcome.aborts;
-        let task = &mut self.tasks[index as usize];
-        match outcome.reply {
-            Reply { status: status::GOOD, .. } => task.job = Job::Settle(Settle { ticket, left }),
-            Reply { sense: Some(sense), .. } => {
-                task.fail(sense);
-                task.job = Job::Bare(Bare::nothing());
+        match now {
+            Err(command) => {
+                if self.core.order(Order::Keep(Box::new(command))) {
+                    let task = &mut self.tasks[index as usize];
+                    task.job = Job::Settle(Settle { ticket, left: 1 });
+                } else {
+                    self.refuse(index, status::BUSY);
+                }
             }
+            Ok(Outcome { reply, aborts }) if reply.status == status::GOOD => {
+                let left = if request.aborts() { self.core.mailboxes().len() } else { 0 };
+                self.tasks[index as usize].job = Job::Settle(Settle { ticket, left });
+                let order = AbortOrder::from(aborts);
+                for mailbox in &self.core.mailboxes()[..left] {
+                    let (order, shard) = (order.clone(), self.number);
+                    mailbox.deliver(Owed::Abort { volume, order, shard, ticket });
+                }
+            }
+            Ok(Outcome { reply, .. }) => self.end_with(index, reply),
+        }
+    }
+
+    /// Ends a command as the device server has answered it.
+    fn end_with(&mut self, index: u32, reply: Reply) {
+        match reply {
+            Reply { sense: Some(sense), .. } => self.end(index, Some(sense)),
             Reply { status, .. } => self.refuse(index, status),
         }
+    }
+
+    /// The keeper is done with a command.
+    pub fn reservation_kept(&mut self, conns: &mut Slab<Conn>, ticket: u64, result: Carried) {
+        let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
+        // The command may have been aborted meanwhile.
+        let Some((index, task)) = self.tasks.iter_mut().find(|(_, task)| waits(&task.job)) else {
+            return;
+        };
+        let index = index as u32;
+        match result {
+            Carried::Done { aborting } => task.job = Job::Settle(Settle { ticket, left: aborting }),
+            Carried::Refused(reply) => self.end_with(index, reply),
+            Carried::Busy => self.refuse(index, status::BUSY),
+            Carried::Failed => {
+                let failure = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
+                self.end(index, Some(failure));
+            }
+        }
+        if let Some(conn) = self.conn_of(conns, index) {
+            self.pump(conn, index);
+        }
+        self.settle(conns);
     }
 
     /// REPORT TARGET PORT GROUPS.
@@ -129,15 +166,6 @@ impl Engine {
         // Nobody flushes any more what was written before.
         let flushes = core.unit.write_through() && !through;
         task.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
-    }
-
-    /// Sends word of an order to abort to every shard. False if one cannot take it: nothing comes of
-    /// those that were sent, because nothing will stand in the order.
-    fn announce(&self, volume: usize, order: &AbortOrder, ticket: u64) -> bool {
-        self.core.mailboxes().iter().all(|mailbox| {
-            let order = order.clone();
-            mailbox.send(Mail::Abort { volume, order, shard: self.number, ticket }).is_ok()
-        })
     }
 
     /// Ends a command with a status that has no sense data.

@@ -19,7 +19,7 @@ use super::start::let_go;
 use super::{Change, prepare};
 use crate::config::{Portal, Transports};
 use crate::core::Core;
-use crate::mail::Mail;
+use crate::mail::{Mail, Owed};
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -137,8 +137,8 @@ fn open(core: &Core) {
     match opened.find_map(Result::err) {
         None if told && tell(0, Change::Listen(fabric.clone())) => {}
         error => {
-            for shard in 0..mailboxes.len() {
-                tell(shard, Change::Close(fabric.clone()));
+            for mailbox in mailboxes {
+                mailbox.deliver(Owed::Rdma(Change::Close(fabric.clone())));
             }
             let error = error.unwrap_or(Error::Ended);
             // No portal is for iSER alone here.

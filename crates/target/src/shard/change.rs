@@ -2,40 +2,43 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use lunet_scsi::Attention;
 
 use super::Shard;
+use crate::change::{Proposal, Verdict};
 use crate::conn::{Phase, SessionLun};
-use crate::mail::Step;
 use crate::world::{CoreTarget, World};
 
 /// How long a session of a removed target has to log out.
 const GRACE: Duration = Duration::from_secs(3);
 
 impl Shard {
-    /// Takes a step of a change.
-    pub(super) fn change(
-        &mut self,
-        world: Arc<World>,
-        step: Step,
-        reply: &SyncSender<Result<(), String>>,
-    ) {
-        let result = match step {
-            Step::Prepare => self.engine.prepare(&world),
-            Step::Cancel => {
-                self.engine.cancel_prepared();
-                Ok(())
-            }
-            Step::Adopt => {
-                self.adopt_world(world);
-                Ok(())
-            }
+    /// Gets ready for a change.
+    pub(super) fn propose(&mut self, proposal: Arc<Proposal>) {
+        // There is one change at a time, so the last one has been decided.
+        self.decide();
+        if proposal.verdict().is_none() {
+            proposal.answer_prepared(self.engine.prepare(&proposal.world));
+            self.proposal = Some(proposal);
+        }
+    }
+
+    /// Does what was decided about a change. Looked at in each turn before anything else, so that a shard
+    /// that has stalled does nothing more by a world that is over.
+    pub(super) fn decide(&mut self) {
+        let Some(verdict) = self.proposal.as_ref().and_then(|proposal| proposal.verdict()) else {
+            return;
         };
-        // Who asked may have stopped waiting.
-        let _ = reply.try_send(result);
+        let Some(proposal) = self.proposal.take() else { return };
+        match verdict {
+            Verdict::Adopt => {
+                self.adopt_world(proposal.world.clone());
+                proposal.answer_adopted();
+            }
+            Verdict::Cancel => self.engine.cancel_prepared(),
+        }
     }
 
     fn adopt_world(&mut self, next: Arc<World>) {

@@ -10,7 +10,7 @@ use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
 use crate::conn::{Phase, Wire};
-use crate::mail::Mail;
+use crate::mail::Owed;
 use crate::registry::Place;
 
 /// How long a client has to take what is left for it at the end of its connection.
@@ -123,9 +123,7 @@ impl Shard {
     }
 
     fn tell_ended(&mut self, waiter: Place) {
-        let mail = Mail::Ended { waiter: waiter.connection };
-        // A full mailbox is that of a shard that is overwhelmed by logins: the one that waits
-        // meets its login time limit.
-        let _ = self.core.mailboxes()[waiter.shard].send(mail);
+        let owed = Owed::Ended { waiter: waiter.connection };
+        self.core.mailboxes()[waiter.shard].deliver(owed);
     }
 }

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Shard;
 use crate::conn::{Conn, Phase, Wire};
-use crate::mail::Mail;
+use crate::mail::{Mail, Owed};
 use crate::stats::{RdmaPath, SessionInfo, ShardLoad, ShardStats};
 
 /// How long the last flush may take before the shard gives it up.
@@ -15,7 +15,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 impl Shard {
     pub(super) fn read_mail(&mut self) {
-        while let Ok(mail) = self.mail.try_recv() {
+        while let Some(mail) = self.mail.next() {
             match mail {
                 Mail::Connection { entry, socket, peer, portal } => {
                     self.adopt(entry, portal, socket, peer);
@@ -23,15 +23,7 @@ impl Shard {
                 Mail::Rdma(change) => self.change_rdma(change),
                 Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),
-                Mail::Ended { waiter } => self.login_again(waiter),
                 Mail::Clear(clear) => self.clear(&clear),
-                Mail::Cleared { waiter, ticket } => self.cleared(waiter, ticket),
-                Mail::Abort { volume, order, shard, ticket } => {
-                    self.abort_preempted(volume, &order, shard, ticket);
-                }
-                Mail::Settled { ticket, done } => {
-                    self.engine.settled(&mut self.conns, ticket, done);
-                }
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),
@@ -39,10 +31,28 @@ impl Shard {
                     self.engine.drain(volume, &locks, id, range);
                 }
                 Mail::Turn => self.engine.look(&mut self.conns),
-                Mail::Returned { ticket } => self.engine.returned(&mut self.conns, ticket),
-                Mail::World { world, step, reply } => self.change(world, step, &reply),
+                Mail::World(proposal) => self.propose(proposal),
+                Mail::Owed(owed) => self.receive_owed(owed),
                 Mail::Stop { grace } => self.stop(grace),
             }
+        }
+    }
+
+    fn receive_owed(&mut self, owed: Owed) {
+        match owed {
+            Owed::Ended { waiter } => self.login_again(waiter),
+            Owed::Cleared { waiter, ticket } => self.cleared(waiter, ticket),
+            Owed::Abort { volume, order, shard, ticket } => {
+                self.abort_preempted(volume, &order, shard, ticket);
+            }
+            Owed::Settled { ticket, done } => {
+                self.engine.settled(&mut self.conns, ticket, done);
+            }
+            Owed::Kept { ticket, result } => {
+                self.engine.reservation_kept(&mut self.conns, ticket, result);
+            }
+            Owed::Returned { ticket } => self.engine.returned(&mut self.conns, ticket),
+            Owed::Rdma(change) => self.change_rdma(change),
         }
     }
 

@@ -13,7 +13,7 @@ use lunet_scsi::{Attention, Lun};
 
 use super::Shard;
 use crate::conn::PendingClear;
-use crate::mail::{Cause, Clear, Mail};
+use crate::mail::{Cause, Clear, Mail, Owed};
 use crate::registry::Place;
 
 /// A task management function as it arrived.
@@ -171,10 +171,8 @@ impl Shard {
                 self.drain(slot);
             }
         }
-        let mail = Mail::Cleared { waiter: clear.reply.connection, ticket: clear.ticket };
-        if self.core.mailboxes()[clear.reply.shard].send(mail).is_err() {
-            tracing::warn!("a task management function stays unanswered: mailbox full");
-        }
+        let owed = Owed::Cleared { waiter: clear.reply.connection, ticket: clear.ticket };
+        self.core.mailboxes()[clear.reply.shard].deliver(owed);
     }
 
     /// One more shard has done its part of a function.

@@ -15,7 +15,6 @@ mod reserve;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lunet_iscsi::target::{Connection, Event, RxTarget};
@@ -24,11 +23,12 @@ use slab::Slab;
 
 use self::management::Function;
 use self::rdma::Rdma;
+use crate::change::Proposal;
 use crate::conn::{Conn, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::mail::Mail;
+use crate::mail::{Letters, Mail};
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
 const RECEIVE: u64 = 1 << 56;
@@ -46,7 +46,9 @@ pub struct Shard {
     core: Arc<Core>,
     engine: Engine,
     conns: Slab<Conn>,
-    mail: Receiver<Mail>,
+    mail: Letters,
+    /// A change that it is ready for.
+    proposal: Option<Arc<Proposal>>,
     /// Its part of the server's RDMA devices, if there are any.
     rdma: Option<Box<Rdma>>,
     /// Connections that have something to send or may receive again.
@@ -64,18 +66,14 @@ impl Shard {
     ///
     /// # Errors
     /// A plain sentence, if a volume cannot be opened on this loop.
-    pub fn new(
-        number: usize,
-        core: Arc<Core>,
-        ring: Ring,
-        mail: Receiver<Mail>,
-    ) -> Result<Self, String> {
+    pub fn new(number: usize, core: Arc<Core>, ring: Ring, mail: Letters) -> Result<Self, String> {
         Ok(Self {
             number,
             engine: Engine::new(number, ring, core.clone())?,
             core,
             conns: Slab::new(),
             mail,
+            proposal: None,
             rdma: None,
             dirty: Vec::new(),
             timer: None,
@@ -123,6 +121,7 @@ impl Shard {
     /// Works off what has happened, and queues all that comes of it.
     fn turn(&mut self, events: &mut Vec<RingEvent>) {
         self.engine.now = self.core.started.elapsed();
+        self.decide();
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
         self.work_off_ports();
         for event in events.drain(..) {

@@ -1,11 +1,9 @@
 //! Aborts that PREEMPT AND ABORT asks for, on every shard.
 
-use std::sync::PoisonError;
-
 use lunet_iscsi::target::Tag;
 
 use super::Shard;
-use crate::mail::{AbortOrder, Mail};
+use crate::mail::{AbortOrder, Owed};
 
 impl Shard {
     /// Forgets the commands of preempted nexuses at one volume (SPC-5 5.14.11.5), and says so.
@@ -16,18 +14,14 @@ impl Shard {
         asking: usize,
         ticket: u64,
     ) {
-        let nexuses = order.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let Some(session) = &self.conns[slot as usize].session else { continue };
-            if nexuses.contains(&session.id) {
+            if order.contains(&session.id) {
                 self.abort_at(slot, volume);
             }
         }
-        let mail = Mail::Settled { ticket, done: true };
-        if self.core.mailboxes()[asking].send(mail).is_err() {
-            tracing::warn!("PREEMPT AND ABORT stays unanswered: mailbox full");
-        }
+        self.core.mailboxes()[asking].deliver(Owed::Settled { ticket, done: true });
     }
 
     /// Forgets every command of a connection at one volume, but for those that have taken effect

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lunet_backends::Volume;
 use lunet_iscsi::initiator::Data;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Health, Layout, TargetEntry, VolumeEntry};
+use lunet_target::{
+    ApplyError, Committed, Config, Health, HoldError, Layout, TargetEntry, VolumeEntry,
+};
 
+use crate::support::block::At;
 use crate::support::client::Client;
-use crate::support::{TARGET, config, file_volume, memory, on_each_driver, start};
+use crate::support::{TARGET, config, file_volume, memory, on_each_driver, start, trapped, until};
 
 /// Each volume by its name, as LUN number of one target.
 fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
@@ -169,5 +173,98 @@ fn a_hundred_changes_disturb_nobody_who_is_not_concerned() {
             assert!(works(), "the client is kept away");
         });
         assert!(server.stop(std::time::Duration::ZERO).flushed);
+    });
+}
+
+/// A server that does not wait long for its event loops when what is served changes.
+fn impatient(volume: &Volume, driver: lunet_ring::DriverChoice) -> Config {
+    let mut config = config(vec![volume.clone()], driver);
+    config.limits.change_wait = Duration::from_millis(300);
+    config
+}
+
+/// The size of the volume `v0` as it is served, in MiB.
+fn served(handle: &lunet_target::Handle) -> u64 {
+    handle.volumes()[0].1.caps().bytes() >> 20
+}
+
+#[test]
+fn a_change_is_not_undone_when_an_event_loop_stalls_after_its_commit() {
+    on_each_driver(|driver| {
+        let ((small, trap), large) = (trapped(1), memory(2));
+        let (server, address) = start(impatient(&small, driver));
+        let mut clients: Vec<Client> = (0..2).map(|n| Client::login(address, n)).collect();
+        let handle = server.handle();
+        trap.arm(At::Close);
+        let committed = handle.apply(layout(&[("v0", &large, 0)])).expect("it is committed");
+        assert_eq!((committed, served(&handle)), (Committed { late: 1 }, 2));
+        // The next change does not overtake it.
+        let refused = handle.apply(layout(&[("v0", &memory(4), 0)])).err();
+        assert_eq!((refused, served(&handle)), (Some(ApplyError::Stuck), 2));
+        trap.open();
+        for client in &mut clients {
+            assert_eq!(state(client, 0), CAPACITY_CHANGED);
+            assert_eq!(client.write(0, (2 << 11) - 1, vec![1; 512]), 0, "the last block");
+        }
+        let committed = handle.apply(layout(&[("v0", &memory(8), 0)])).expect("all are there");
+        assert_eq!((committed, served(&handle)), (Committed { late: 0 }, 8));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_change_is_undone_when_an_event_loop_stalls_before_its_commit() {
+    on_each_driver(|driver| {
+        let (small, (large, trap)) = (memory(1), trapped(2));
+        let (server, address) = start(impatient(&small, driver));
+        let mut clients: Vec<Client> = (0..2).map(|n| Client::login(address, n)).collect();
+        let handle = server.handle();
+        trap.arm(At::Open);
+        let refused = handle.apply(layout(&[("v0", &large, 0)])).err();
+        assert_eq!((refused, served(&handle)), (Some(ApplyError::Stuck), 1));
+        trap.open();
+        // Every loop has forgotten it, and so has the one that comes by late.
+        handle.apply(layout(&[("v0", &small, 0), ("v1", &memory(1), 3)])).expect("another one");
+        for client in &mut clients {
+            assert_eq!(state(client, 0), LUNS_CHANGED);
+            assert_eq!(client.write(0, (2 << 11) - 1, vec![1; 512]), 2, "behind the end");
+        }
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_prepared_change_that_is_dropped_shows_nobody_anything() {
+    let (small, large) = (memory(1), memory(2));
+    let (server, address) = start(config(vec![small], lunet_ring::DriverChoice::Auto));
+    let mut client = Client::login(address, 1);
+    let handle = server.handle();
+    drop(handle.prepare(layout(&[("v0", &large, 0), ("v1", &memory(1), 1)])).expect("ready"));
+    assert_eq!((state(&mut client, 0), served(&handle)), (READY, 1));
+    assert_eq!(state(&mut client, 1), NO_SUCH_LUN);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+/// What was exchanged below a volume is not written to by a loop that still has the old one.
+#[test]
+fn a_volume_stays_held_until_the_last_event_loop_works_by_the_new_one() {
+    on_each_driver(|driver| {
+        let ((old, trap), new) = (trapped(1), memory(1));
+        let (server, address) = start(impatient(&old, driver));
+        let mut clients: Vec<Client> = (0..2).map(|n| Client::login(address, n)).collect();
+        let handle = server.handle();
+        let prepared = handle.prepare(layout(&[("v0", &new, 0)])).expect("ready");
+        let held = handle.hold("v0", Duration::from_secs(20)).expect("it is held");
+        trap.arm(At::Close);
+        assert_eq!(prepared.commit(Some(held)), Committed { late: 1 });
+        let again = handle.hold("v0", Duration::from_millis(50)).err();
+        assert_eq!(again, Some(HoldError::Timeout), "one loop has the old volume");
+        trap.open();
+        until("it is let go", || handle.hold("v0", Duration::from_millis(50)).is_ok());
+        for client in &mut clients {
+            assert_eq!(client.write(0, 0, vec![7; 512]), 0);
+            assert_eq!(client.read(0, 0, 1), (0, vec![7; 512]));
+        }
+        assert!(server.stop(Duration::ZERO).flushed);
     });
 }

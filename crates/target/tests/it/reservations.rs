@@ -194,6 +194,54 @@ fn what_cannot_be_kept_is_not_promised() {
     server.stop(std::time::Duration::ZERO);
 }
 
+/// The reservations as they stand, without PRGENERATION: registered keys, and holder and type.
+fn standing(client: &mut Client) -> (Vec<u64>, Vec<u8>) {
+    let (status, data) = report(client, 1);
+    assert_eq!(status, GOOD);
+    (keys(client), data[8..].to_vec())
+}
+
+#[test]
+fn a_command_that_cannot_be_kept_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v0.reservations");
+    let (server, address) = start(kept_at(&path));
+    let mut a = Client::login(address, 1);
+    let mut b = Client::login(address, 2);
+    assert_eq!(out(&mut a, 0, 0, 0, 1, 1).status, GOOD);
+    assert_eq!(out(&mut b, 0, 0, 0, 2, 1).status, GOOD);
+    assert_eq!(out(&mut a, 1, 1, 1, 0, 0).status, GOOD);
+    let (before, image) = (standing(&mut a), std::fs::read(&path).expect("it is kept"));
+
+    // Something in the way of the next state of the file.
+    let way = dir.path().join(".v0.reservations.new");
+    std::fs::create_dir(&way).expect("it can");
+    // Register, release, clear, preempt, preempt and abort.
+    for (by_b, action, kind, key, second) in [
+        (true, 0, 0, 2, 9),
+        (false, 2, 1, 1, 0),
+        (false, 3, 0, 1, 0),
+        (true, 4, 1, 2, 1),
+        (true, 5, 1, 2, 1),
+    ] {
+        let client = if by_b { &mut b } else { &mut a };
+        let answer = out(client, action, kind, key, second, u8::from(action == 0));
+        let found = (answer.status, answer.sense[2], answer.sense[12]);
+        assert_eq!(found, (CHECK_CONDITION, 4, 0x44), "action {action}");
+        assert_eq!(standing(&mut a), before, "action {action}");
+        assert_eq!((told(&mut a), told(&mut b)), (None, None), "action {action}");
+        assert_eq!(b.write(0, 0, vec![1; 512]), CONFLICT, "a holds it");
+        assert_eq!(a.write(0, 0, vec![1; 512]), GOOD);
+        assert_eq!(std::fs::read(&path).expect("it is kept"), image);
+    }
+    std::fs::remove_dir(&way).expect("it can");
+    assert_eq!(out(&mut b, 5, 1, 2, 1, 0).status, GOOD);
+    assert_eq!(told(&mut a), Some((0x2A, 0x05)), "its registration was preempted");
+    assert_eq!((keys(&mut b), a.write(0, 0, vec![1; 512])), (vec![2], CONFLICT));
+    drop((a, b));
+    server.stop(std::time::Duration::ZERO);
+}
+
 #[test]
 fn a_damaged_file_keeps_the_server_from_starting() {
     let dir = tempfile::tempdir().expect("a directory");

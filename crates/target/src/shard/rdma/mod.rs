@@ -14,7 +14,7 @@ use lunet_verbs::{Device, DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
 use crate::conn::{Conn, Wire};
-use crate::mail::Mail;
+use crate::mail::Owed;
 use crate::rdma::{self, Change, Done, Fabric, Listening, Opened, Plug, Port, Receives};
 
 /// What a watched descriptor is, in the low half of its token: the events of this shard's connections.
@@ -302,8 +302,7 @@ impl Shard {
             }
             let others = core.mailboxes().iter().enumerate().filter(|(n, _)| *n != self.number);
             for (_, mailbox) in others {
-                // A shard that is not told finds out by its connections, or by the next device.
-                let _ = mailbox.send(Mail::Rdma(Change::Lost(device.clone())));
+                mailbox.deliver(Owed::Rdma(Change::Lost(device.clone())));
             }
         }
         self.end_listeners();

@@ -1,5 +1,6 @@
 //! A server in this process, and a blocking initiator over lunet's own protocol crate.
 
+pub mod block;
 pub mod client;
 pub mod copy;
 pub mod record;
@@ -96,4 +97,10 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn stalling(mib: u64) -> (lunet_backends::Volume, Arc<stall::Gate>) {
     let gate = Arc::new(stall::Gate::default());
     (Arc::new(stall::Stalling::new(memory(mib), gate.clone())), gate)
+}
+
+/// A volume that can stall an event loop, over one in memory.
+pub fn trapped(mib: u64) -> (lunet_backends::Volume, Arc<block::Trap>) {
+    let trap = Arc::new(block::Trap::default());
+    (Arc::new(block::Trapped { inner: memory(mib), trap: trap.clone() }), trap)
 }
