@@ -60,6 +60,8 @@ fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
 
     let error = server.refuses(&["volume", "rollback", "a@first", "--yes"])?;
     ensure!(error.contains("1 session sees volume a"), "{error}");
+    let error = server.refuses(&["volume", "rollback", "a@frist", "--force"])?;
+    ensure!(error.contains("no snapshot a@frist; did you mean \"first\"?"), "{error}");
     let error = server.refuses(&["volume", "rollback", "a@first", "--force"])?;
     ensure!(error.contains("--yes"), "{error}");
     server.tell(&["volume", "rollback", "a@first", "--yes", "--force"])?;
@@ -90,6 +92,17 @@ fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
 fn where_blocks_cannot_be_shared_snapshots_are_refused() -> Result<()> {
     // ext4 and tmpfs cannot; where a developer's disk can, this has nothing to show.
     let server = Serve::config(FILE).start()?;
+    // What is not there is not asked about.
+    for (words, says) in [
+        (["volume", "rollback", "a@none"], "there is no snapshot a@none"),
+        (["volume", "rollback", "aa@none"], "there is no volume \"aa\"; did you mean \"a\"?"),
+        (["volume", "delete", "a@none"], "there is no snapshot a@none"),
+        (["volume", "delete", "aa"], "there is no volume \"aa\"; did you mean \"a\"?"),
+    ] {
+        let error = server.refuses(&words)?;
+        ensure!(error.contains(says) && !error.contains("--yes"), "{error}");
+    }
+    ensure!(server.refuses(&["volume", "delete", "a"])?.contains("--yes"));
     server.tell(&["volume", "create", "ram", "--backend", "memory", "--size", "1MiB"])?;
     let error = server.refuses(&["volume", "snapshot", "ram@x"])?;
     ensure!(error.contains("of the kind \"memory\""), "{error}");

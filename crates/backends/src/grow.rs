@@ -1,5 +1,8 @@
 //! Gives a volume that is served more room.
 
+use std::fs::Metadata;
+use std::io;
+
 use crate::disk::Disk;
 use crate::null::Null;
 use crate::{OpenError, Storage, Volume, VolumeSpec, device, file, layers, null};
@@ -37,4 +40,17 @@ pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
         return Err(OpenError::Shrink { volume, size: old, wanted });
     }
     Ok(grown)
+}
+
+/// What the file system says about the file or device that a volume has open, whatever its path leads to by
+/// now; `None` for a volume without one.
+///
+/// # Errors
+/// The operating system's.
+pub fn opened(volume: &Volume) -> io::Result<Option<Metadata>> {
+    if let Some(layered) = layers::of(volume) {
+        return opened(layered.inner());
+    }
+    let disk = volume.slow().as_any().and_then(|any| any.downcast_ref::<Disk>());
+    disk.map(|disk| disk.opened().metadata()).transpose()
 }

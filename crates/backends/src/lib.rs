@@ -41,7 +41,7 @@ use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
 pub use error::OpenError;
-pub use grow::grow;
+pub use grow::{grow, opened};
 pub use spec::{Access, FileSpec, Provisioning, Storage, VolumeSpec};
 pub use token::{disk_token, parse_disk_token};
 

@@ -86,9 +86,43 @@ pub fn snapshot(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
 /// # Errors
 /// [`SnapshotError`]; there is no new file then.
 pub fn clone(from: &Path, to: &Path) -> Result<(), SnapshotError> {
+    copy(from, to)?.publish()
+}
+
+/// Makes the same without its name: it can be told apart from every other file before anybody can see it.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn copy(from: &Path, to: &Path) -> Result<Copy, SnapshotError> {
     let from = Source::open(from)?;
     let mode = from.mode | 0o200;
-    from.copy(to, mode, from.file_len()?)?.publish(to, RenameFlags::NOREPLACE)
+    let made = from.copy(to, mode, from.file_len()?)?;
+    Ok(Copy { made, to: to.to_path_buf() })
+}
+
+/// A complete copy that has not got its name yet. Dropping it removes it.
+pub struct Copy {
+    made: Temporary,
+    to: PathBuf,
+}
+
+impl Copy {
+    /// What the file system says about it.
+    ///
+    /// # Errors
+    /// [`SnapshotError`].
+    pub fn metadata(&self) -> Result<fs::Metadata, SnapshotError> {
+        let found = self.made.file.metadata();
+        found.map_err(|e| SnapshotError::new(&self.to, "look at the copy", e))
+    }
+
+    /// Gives it its name.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; unless the directory could not be synced, there is no new file then.
+    pub fn publish(self) -> Result<(), SnapshotError> {
+        self.made.publish(&self.to, RenameFlags::NOREPLACE)
+    }
 }
 
 /// Gives a volume the content of a snapshot. The volume's file is exchanged: who has it open keeps

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
 use lunet_target::Transports;
+use lunet_target::files::{self, Found};
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
 use crate::{control, secrets};
@@ -117,7 +118,8 @@ fn check(path: &Path, text: &str) -> Result<Config> {
 pub fn plan(options: &Options) -> Result<Plan> {
     let data = options.data.clone().unwrap_or_else(|| config::DEFAULT_DATA.into());
     let file = options.config.clone().unwrap_or_else(|| data.join(OWN_FILE));
-    if options.config.is_some() || file.exists() {
+    // What cannot be looked at is read, and the error says why: no default is served in its place.
+    if options.config.is_some() || !matches!(files::look(&file), Found::Absent) {
         return of_text(options, &file, read_text(&file)?);
     }
     Ok(settle(options, demo(options), file, None))

@@ -161,7 +161,7 @@ fn say(text: &str) {
 }
 
 /// Opens all volumes of a plan whose data directory is there.
-fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
+pub(crate) fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
     let mut all = BTreeMap::new();
     tidy(&plan);
     for config in &plan.config.volumes {
@@ -309,7 +309,7 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
 }
 
 /// The configuration in the target's terms.
-fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Config {
+pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Config {
     let server = &config.server;
     lunet_target::Config {
         portals: config

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Subcommand, ValueEnum};
 use lunet::control::{Change, NewVolume, Request};
-use lunet::{tables, units};
+use lunet::{config, tables, units};
 
 use super::{Ask, Where, answer, meant};
 
@@ -146,10 +146,12 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
         VolumeCommand::Delete { name, keep_data, force, yes, place } => {
             let change = match with_snapshot(&name) {
                 Ok((volume, snapshot)) => {
+                    there(yes, &place, &volume, Some(&snapshot))?;
                     meant(yes, &format!("deletes the snapshot {name}"))?;
                     Change::DeleteSnapshot { volume, snapshot }
                 }
                 Err(_) => {
+                    there(yes || keep_data, &place, &name, None)?;
                     meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
                     Change::DeleteVolume { name, keep_data, force }
                 }
@@ -170,10 +172,27 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             let what = format!(
                 "takes volume {volume} back to {snapshot} and drops what was written since"
             );
+            there(yes, &place, &volume, Some(&snapshot))?;
             meant(yes, &what)?;
             place.change(Change::Rollback { volume, snapshot, force })
         }
     }
+}
+
+/// Before it is asked whether something is meant: refuses what is not there. The server refuses it otherwise.
+fn there(yes: bool, place: &Where, volume: &str, snapshot: Option<&str>) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    // An error if there is no such volume.
+    let all = place.ask(&Request::Snapshots { volume: Some(volume.to_owned()) })?;
+    let Some(snapshot) = snapshot else { return Ok(()) };
+    let names = || all.as_array().into_iter().flatten().filter_map(|one| one["snapshot"].as_str());
+    if names().all(|name| name != snapshot) {
+        let near = config::did_you_mean(snapshot, names());
+        bail!("there is no snapshot {volume}@{snapshot}{near}");
+    }
+    Ok(())
 }
 
 fn with_snapshot(text: &str) -> Result<(String, String), String> {

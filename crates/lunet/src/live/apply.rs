@@ -12,6 +12,7 @@ use crate::config::{self, Backend, Volume};
 use crate::control::Done;
 use crate::plan::{self, Plan};
 use crate::{serve, units};
+use lunet_target::files::{self, Found};
 
 /// Keys of a volume that are looked at one by one.
 const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold"];
@@ -25,7 +26,7 @@ enum Fate {
 impl Manager {
     pub(super) fn apply(&self, now: &Served) -> Result<Done> {
         let file = self.file.display();
-        if now.plan.text.is_none() && !self.file.exists() {
+        if now.plan.text.is_none() && matches!(files::look(&self.file), Found::Absent) {
             bail!("there is no configuration file {file}: lunet serves its embedded default");
         }
         let text = plan::read_text(&self.file)?;
@@ -45,7 +46,7 @@ impl Manager {
                 Some(open) => Some(fate(open, volume, &next)?),
                 None => None,
             };
-            entries.extend(note(now, volume, &fate, &next));
+            entries.extend(note(now, volume, &fate, &next)?);
             fates.push((volume.clone(), fate));
         }
         done.notes = after_a_restart(&now.plan, &next, &old);
@@ -67,7 +68,7 @@ impl Manager {
                     None => format!("volume {name} is gone"),
                 });
             }
-            self.adopt(now.with(next, open))
+            self.adopt(now.with(next, open), None)
         })?;
         news.insert(0, format!("{file} is in force"));
         done.done = news.join("; ");
@@ -107,23 +108,19 @@ impl Manager {
 }
 
 /// What the journal is to know about a volume of the new configuration.
-fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Option<Entry> {
-    let name = volume.name.clone();
-    let path = match volume.backend {
-        Backend::File { .. } => volume.path(&next.data)?,
-        _ => return None,
+///
+/// # Errors
+/// It cannot be told what is there.
+fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Result<Option<Entry>> {
+    let path = match (&volume.backend, volume.path(&next.data)) {
+        (Backend::File { .. }, Some(path)) => path,
+        _ => return Ok(None),
     };
-    match fate {
-        // An empty file is one that is still to be made.
-        None if std::fs::metadata(&path).map_or(0, |found| found.len()) == 0 => {
-            Some(Entry::Made { volume: name, path })
-        }
-        Some(Fate::Grows(to)) => {
-            let from = now.open.get(&name)?.volume.caps().bytes();
-            Some(Entry::Grown { volume: name, path, from, to: *to })
-        }
+    Ok(match (fate, now.open.get(&volume.name)) {
+        (None, _) if storage::is_absent(&path)? => Some(Entry::Made { path, file: None }),
+        (Some(Fate::Grows(to)), Some(open)) => storage::grown(open, path, *to)?,
         _ => None,
-    }
+    })
 }
 
 /// Refuses what a running server cannot change.

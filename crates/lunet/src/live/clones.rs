@@ -8,6 +8,8 @@ use lunet_backends::snapshot as reflink;
 use lunet_backends::zfs::{Dataset, Zfs};
 use toml_edit::Value;
 
+use super::identity::FileMark;
+use super::journal::Entry;
 use super::storage::{self, Keeper};
 use super::volumes::{check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
@@ -55,7 +57,7 @@ impl Manager {
     fn clone_file(&self, now: &Served, volume: &str, from: &Path, name: &str) -> Result<()> {
         // Beside its source, since it shares its blocks.
         let place = files::parent(from).join(format!("{name}.img"));
-        if place.exists() {
+        if !storage::is_absent(&place)? {
             bail!("{} is there already: choose another name", place.display());
         }
         let found = from.metadata().with_context(|| format!("cannot read {}", from.display()))?;
@@ -67,8 +69,10 @@ impl Manager {
         }
         keys.push(("size", edit::size(found.len())));
         let plan = self.clone_plan(now, volume, name, &keys)?;
-        self.add_volume(now, plan, name, Some(place.clone()), |config, plan| {
-            reflink::clone(from, &place)?;
+        let copy = reflink::copy(from, &place)?;
+        let made = Entry::Made { path: place, file: Some(FileMark::of(&copy.metadata()?)) };
+        self.add_volume(now, plan, name, Some(made), |config, plan| {
+            copy.publish()?;
             serve::open(config, &plan.data)
         })
         .map(drop)

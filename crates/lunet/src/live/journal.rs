@@ -3,57 +3,102 @@
 //! An entry says what to do about a file, and that depends on the configuration alone: whether the
 //! change came to pass is written there. So the same [`settle`](Journal::settle) ends a change that went well, undoes
 //! one that did not, and repairs after a crash; and doing it twice does no harm.
+//!
+//! An entry knows its file, not only the name: what lies there may be another one by now. A file is removed
+//! or cut only if it is the one that the change made or was about, if no volume of the configuration uses it
+//! and the server has it not open. Everything else stays, and is said. What cannot be looked at stays in the journal.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use lunet_target::files::{self, Found};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::identity::{FileMark, InUse};
 use crate::config::Config;
-use lunet_target::files;
 
 /// The file in the data directory.
 const FILE: &str = "change.journal";
 
 /// The version of the file's form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// File systems keep holes and data apart in pieces of this many bytes, or smaller ones.
+const PIECE: u64 = 1 << 20;
+
+/// So many entries are carried over from changes that could not be ended.
+const MOST: usize = 64;
 
 /// Something that a change touches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Entry {
-    /// A file that is made for a volume. It goes if the volume did not come to be.
+    /// A file that is made for a volume. It goes if no volume uses it.
     Made {
-        /// The volume.
-        volume: String,
         /// The file.
         path: PathBuf,
+        /// Which one that is; if left out, it was not there when the change began, and it is the file of
+        /// the change as long as nothing was ever written to it.
+        file: Option<FileMark>,
     },
     /// Files that go with a volume, if the volume is gone.
     Gone {
         /// The volume.
         volume: String,
-        /// The files.
-        paths: Vec<PathBuf>,
+        /// Its data.
+        data: Vec<Known>,
+        /// What lunet has kept about it, in files of its own.
+        kept: Vec<PathBuf>,
     },
     /// The file of a volume that grows. It shrinks again if the volume has not got its new size.
     Grown {
-        /// The volume.
-        volume: String,
         /// The file.
-        path: PathBuf,
+        #[serde(flatten)]
+        known: Known,
         /// Its size before, in bytes.
         from: u64,
         /// Its size to be, in bytes.
         to: u64,
     },
-    /// A file that is of no use once the change is over.
-    Scratch {
-        /// The file.
+    /// A file that is to change places with that of a volume. Whichever is not the volume's then goes.
+    Exchanged {
+        /// Where it is made.
         path: PathBuf,
+        /// Which one it is.
+        file: FileMark,
+        /// The volume's file.
+        place: Known,
     },
+}
+
+/// A file that was there when the change began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// Where.
+    pub path: PathBuf,
+    /// Which one.
+    pub file: FileMark,
+}
+
+impl Known {
+    /// What is at this path; of a link, the link itself. `None` if there is nothing.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn at(path: &Path) -> Result<Option<Self>> {
+        match files::look_at_name(path) {
+            Found::There(found) => {
+                Ok(Some(Self { path: path.to_owned(), file: FileMark::of(&found) }))
+            }
+            Found::Absent => Ok(None),
+            Found::Unknown(error) => bail!("cannot look at {}: {error}", path.display()),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -69,14 +114,25 @@ struct Page {
 #[must_use]
 pub struct Journal {
     path: PathBuf,
-    entries: Vec<Entry>,
+    page: Page,
+}
+
+/// What became of an entry.
+enum Settled {
+    /// Nothing is left to do.
+    Done,
+    /// Something is not as the change has left it: it stays, and that is said.
+    Left(String),
+    /// Something cannot be looked at or touched now: it is tried again at the next start.
+    Later(String),
 }
 
 impl Journal {
-    /// Notes what a change touches, before it does. `file` is the configuration.
+    /// Notes what a change touches, before it does. `file` is the configuration. Entries of changes that could
+    /// not be ended stay.
     ///
     /// # Errors
-    /// The journal cannot be written.
+    /// The journal cannot be read or written.
     pub fn begin(data: &Path, file: &Path, mut entries: Vec<Entry>) -> Result<Self> {
         let path = data.join(FILE);
         // The next server may be started in another directory.
@@ -85,21 +141,69 @@ impl Journal {
             std::path::absolute(file)
         };
         let file = absolute().context("cannot tell where files are")?;
-        let page = Page { version: VERSION, file, entries };
-        let text = serde_json::to_vec_pretty(&page)?;
-        files::replace(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, entries: page.entries })
+        let old = read(&path)?.filter(|page| page.file == file);
+        for entry in old.into_iter().flat_map(|page| page.entries).take(MOST) {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        let journal = Self { path, page: Page { version: VERSION, file, entries } };
+        journal.write()?;
+        Ok(journal)
     }
 
-    /// Ends the change, whichever way it went. Gives back what could not be done, in sentences.
-    pub fn settle(self, config: &Config) -> Vec<String> {
-        let mut problems: Vec<String> =
-            self.entries.iter().filter_map(|entry| entry.settle(config).err()).collect();
-        if let Err(error) = files::remove(&self.path) {
-            problems.push(format!("cannot remove {}: {error}", self.path.display()));
-        }
+    fn write(&self) -> Result<()> {
+        let text = serde_json::to_vec_pretty(&self.page)?;
+        files::replace(&self.path, &text)
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Ends the change, whichever way it went: `config` is in force. Gives back what could not be done,
+    /// in sentences.
+    pub fn settle(mut self, config: &Config, used: &InUse) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.page.entries.retain(|entry| match entry.settle(config, used) {
+            Settled::Done => false,
+            Settled::Left(problem) => {
+                problems.push(problem);
+                false
+            }
+            Settled::Later(problem) => {
+                problems.push(problem);
+                true
+            }
+        });
+        let ended = if self.page.entries.is_empty() {
+            let failed = || format!("cannot remove {}", self.path.display());
+            files::remove(&self.path).map(drop).with_context(failed)
+        } else {
+            self.write()
+        };
+        problems.extend(ended.err().map(|error| format!("{error:#}")));
         problems
     }
+}
+
+fn read(path: &Path) -> Result<Option<Page>> {
+    let name = path.display();
+    let text = match fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other.with_context(|| format!("cannot read {name}"))?,
+    };
+    // Of another version it may have another form.
+    #[derive(Deserialize)]
+    struct Header {
+        version: u32,
+    }
+    let none = || format!("{name}: this is no journal that lunet has written");
+    let header: Header = serde_json::from_slice(&text).with_context(none)?;
+    if header.version != VERSION {
+        bail!(
+            "{name}: it is of version {}, not {VERSION}: start the lunet that wrote it",
+            header.version
+        );
+    }
+    serde_json::from_slice(&text).map(Some).with_context(none)
 }
 
 /// Ends the change that a killed server was at, before any volume is opened. `config` is what
@@ -111,37 +215,29 @@ impl Journal {
 pub fn recover(data: &Path, file: &Path, config: &Config) -> Result<Vec<String>> {
     let path = data.join(FILE);
     files::clear(&path);
-    let text = match fs::read(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.with_context(|| format!("cannot read {}", path.display()))?,
-    };
-    let name = path.display();
-    let page: Page = serde_json::from_slice(&text)
-        .with_context(|| format!("{name}: this is no journal that lunet has written"))?;
-    if page.version != VERSION {
-        bail!(
-            "{name}: it is of version {}, not {VERSION}: start the lunet that wrote it",
-            page.version
-        );
-    }
+    let Some(page) = read(&path)? else { return Ok(Vec::new()) };
     if std::path::absolute(file).ok().as_ref() != Some(&page.file) {
         bail!(
             "a change of {} was under way when lunet ended: start lunet with that configuration \
-             once, or remove {name} and what the change has left",
-            page.file.display()
+             once, or remove {} and what the change has left",
+            page.file.display(),
+            path.display()
         );
     }
     tracing::info!("a change was under way when lunet ended: it is finished or undone now");
-    Ok(Journal { path, entries: page.entries }.settle(config))
+    let used = InUse::new(config, data, Vec::new());
+    Ok(Journal { path, page }.settle(config, &used))
 }
 
 impl Entry {
     fn absolute(&mut self) -> std::io::Result<()> {
-        let paths = match self {
-            Self::Made { path, .. } | Self::Grown { path, .. } | Self::Scratch { path } => {
-                std::slice::from_mut(path)
+        let paths: Vec<&mut PathBuf> = match self {
+            Self::Made { path, .. } => vec![path],
+            Self::Gone { data, kept, .. } => {
+                data.iter_mut().map(|known| &mut known.path).chain(kept).collect()
             }
-            Self::Gone { paths, .. } => paths,
+            Self::Grown { known, .. } => vec![&mut known.path],
+            Self::Exchanged { path, place, .. } => vec![path, &mut place.path],
         };
         for path in paths {
             *path = std::path::absolute(&*path)?;
@@ -149,39 +245,133 @@ impl Entry {
         Ok(())
     }
 
-    fn settle(&self, config: &Config) -> Result<(), String> {
-        let find = |name: &str| config.volumes.iter().find(|volume| volume.name == name);
-        match self {
-            Self::Made { volume, path } if find(volume).is_none() => remove(path),
-            Self::Gone { volume, paths } if find(volume).is_none() => {
-                paths.iter().map(|path| remove(path)).fold(Ok(()), Result::and)
+    fn settle(&self, config: &Config, used: &InUse) -> Settled {
+        let result = match self {
+            // The volume that it was made for has it.
+            Self::Made { path, .. } if used.is_configured(path) => Ok(()),
+            Self::Made { path, file } => remove(path, file.as_ref(), used),
+            Self::Gone { volume, .. } if config.volumes.iter().any(|v| v.name == *volume) => Ok(()),
+            Self::Gone { data, kept, .. } => {
+                let data = data.iter().map(|known| remove(&known.path, Some(&known.file), used));
+                // By their names: nobody else makes files of these names in the data directory.
+                let kept = kept.iter().map(|path| {
+                    let later = |error| Settled::Later(cannot("remove", path, &error));
+                    files::remove(path).map(drop).map_err(later)
+                });
+                data.chain(kept).fold(Ok(()), Result::and)
             }
-            Self::Grown { volume, path, from, .. } => match find(volume) {
-                // Only what has its old size was shown to nobody with the new one.
-                Some(found) if found.size().is_none_or(|size| size == *from) => shrink(path, *from),
-                _ => Ok(()),
-            },
-            Self::Scratch { path } => remove(path),
-            Self::Made { .. } | Self::Gone { .. } => Ok(()),
-        }
+            Self::Grown { known, from, .. } => shrink(known, *from, config, used),
+            Self::Exchanged { path, file, place } => leave_one(path, file, place, used),
+        };
+        result.err().unwrap_or(Settled::Done)
     }
 }
 
-fn remove(path: &Path) -> Result<(), String> {
-    files::remove(path).map(drop).map_err(|e| format!("cannot remove {}: {e}", path.display()))
+fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("cannot {what} {}: {error}", path.display())
+}
+
+/// What is at a path, if it can be told.
+fn at(path: &Path) -> Result<Option<Metadata>, Settled> {
+    match files::look_at_name(path) {
+        Found::There(found) => Ok(Some(found)),
+        Found::Absent => Ok(None),
+        Found::Unknown(error) => Err(Settled::Later(cannot("look at", path, &error))),
+    }
+}
+
+/// Removes a file if it is this one, and nobody's.
+fn remove(path: &Path, file: Option<&FileMark>, used: &InUse) -> Result<(), Settled> {
+    let Some(found) = at(path)? else { return Ok(()) };
+    if let Some(volume) = used.user(path, &found) {
+        let name = path.display();
+        return Err(Settled::Left(format!("{name} stays: it may be that of volume {volume}")));
+    }
+    let ours = match file {
+        Some(mark) => mark.fits(&found),
+        None => found.is_file() && is_blank(path),
+    };
+    if !ours {
+        return Err(Settled::Left(format!(
+            "{} stays: it is not what the change that was undone has made; remove it if nobody \
+             needs it",
+            path.display()
+        )));
+    }
+    let later = |error| Settled::Later(cannot("remove", path, &error));
+    files::remove(path).map(drop).map_err(later)
+}
+
+/// True if nothing was ever written to a file.
+fn is_blank(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| holds_nothing(&file, 0))
+}
+
+/// True if nothing was ever written to a file from an offset on, or nothing but zeroes where the file system
+/// keeps no smaller pieces apart.
+fn holds_nothing(file: &File, from: u64) -> bool {
+    let Ok(found) = file.metadata() else { return false };
+    let end = from.next_multiple_of(found.blksize().clamp(512, PIECE)).min(found.len());
+    let mut rest = vec![0; usize::try_from(end.saturating_sub(from)).unwrap_or(0)];
+    let blank = file.read_exact_at(&mut rest, from).is_ok() && rest.iter().all(|byte| *byte == 0);
+    // ENXIO: there is no data behind the offset.
+    blank && rustix::fs::seek(file, SeekFrom::Data(end)) == Err(Errno::NXIO)
 }
 
 /// Takes back what nobody has been shown.
-fn shrink(path: &Path, size: u64) -> Result<(), String> {
-    let cut = || {
-        let file = File::options().write(true).open(path)?;
-        if file.metadata()?.len() > size {
-            file.set_len(size)?;
-            file.sync_all()?;
-        }
-        Ok(())
+fn shrink(known: &Known, from: u64, config: &Config, used: &InUse) -> Result<(), Settled> {
+    let path = &known.path;
+    let found = match files::look(path) {
+        Found::There(found) => found,
+        Found::Absent => return Ok(()),
+        Found::Unknown(error) => return Err(Settled::Later(cannot("look at", path, &error))),
     };
-    cut().map_err(|e: std::io::Error| format!("cannot shrink {}: {e}", path.display()))
+    let owner = used.owner(path, &found);
+    let Some(volume) = config.volumes.iter().find(|volume| Some(volume.name.as_str()) == owner)
+    else {
+        return Ok(());
+    };
+    if volume.size().is_some_and(|size| size != from) || found.len() <= from {
+        return Ok(());
+    }
+    let stays = |why: &str| {
+        Err(Settled::Left(format!(
+            "{} stays as large as it is, {} bytes: {why}; set the size of volume {} to that",
+            path.display(),
+            found.len(),
+            volume.name
+        )))
+    };
+    if !known.file.fits(&found) {
+        return stays("it is not the file that was growing");
+    }
+    let later = |error| Settled::Later(cannot("shrink", path, &error));
+    let file = File::options().read(true).write(true).open(path).map_err(later)?;
+    if !holds_nothing(&file, from) {
+        return stays("there is data behind its old end");
+    }
+    file.set_len(from).and_then(|()| file.sync_all()).map_err(later)
+}
+
+/// Of two files that were to change places, removes the one that is not the volume's.
+fn leave_one(path: &Path, file: &FileMark, place: &Known, used: &InUse) -> Result<(), Settled> {
+    let Some(found) = at(path)? else { return Ok(()) };
+    let Some(volume) = at(&place.path)? else {
+        return Err(Settled::Left(format!(
+            "{} stays: {} is not there, and it may be its content",
+            path.display(),
+            place.path.display()
+        )));
+    };
+    let before = file.fits(&found) && place.file.fits(&volume);
+    let after = place.file.fits(&found) && file.fits(&volume);
+    match before || after {
+        true => remove(path, Some(&FileMark::of(&found)), used),
+        false => Err(Settled::Left(format!(
+            "{} stays: it is not what the change has made; remove it if nobody needs it",
+            path.display()
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -195,31 +385,55 @@ mod tests {
         check(&format!("{volume}[[target]]\nname = 'iqn.2026-11.l:x'\n")).unwrap()
     }
 
+    fn nobody(config: &Config, data: &Path) -> InUse {
+        InUse::new(config, data, Vec::new())
+    }
+
+    fn known(data: &Path, name: &str) -> Known {
+        Known::at(&data.join(name)).unwrap().unwrap()
+    }
+
+    fn length(data: &Path, name: &str) -> u64 {
+        fs::metadata(data.join(name)).unwrap().len()
+    }
+
+    /// A file of 1024 bytes, of which the first half was written.
+    fn half(path: &Path) {
+        fs::write(path, [1; 512]).unwrap();
+        File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap();
+    }
+
     /// All kinds of entries, about the volume `a` that is configured and `b` that is not.
     fn entries(data: &Path) -> Vec<Entry> {
-        let file = |name: &str| data.join(name);
-        let made = |volume: &str| Entry::Made { volume: volume.into(), path: file(volume) };
+        let made = |name: &str, mark: bool| Entry::Made {
+            path: data.join(name),
+            file: mark.then(|| known(data, name).file),
+        };
         let gone = |volume: &str| Entry::Gone {
             volume: volume.into(),
-            paths: vec![file(&format!("{volume}.old")), file(&format!("{volume}.older"))],
+            data: vec![known(data, &format!("{volume}.old"))],
+            kept: vec![data.join(format!("{volume}.older"))],
         };
-        let grown = |volume: &str, path: &str| Entry::Grown {
-            volume: volume.into(),
-            path: file(path),
-            from: 512,
-            to: 1024,
+        let grown = |path: &str| Entry::Grown { known: known(data, path), from: 512, to: 1 << 20 };
+        let exchanged = Entry::Exchanged {
+            path: data.join("fresh"),
+            file: known(data, "fresh").file,
+            place: known(data, "a.img"),
         };
-        let scratch = Entry::Scratch { path: file("scratch") };
-        let grown = [grown("a", "a.img"), grown("b", "b.img")];
-        [made("a"), made("b"), gone("a"), gone("b"), scratch].into_iter().chain(grown).collect()
+        let made = [made("a.img", true), made("b", true), made("blank", false)];
+        let others = [gone("a"), gone("b"), grown("a.img"), grown("b.img"), exchanged];
+        made.into_iter().chain(others).collect()
     }
 
     fn filled() -> TempDir {
         let data = TempDir::new().unwrap();
-        for name in ["a", "b", "a.old", "a.older", "b.old", "b.older", "scratch", "a.img", "b.img"]
-        {
+        for name in ["a.img", "b.img"] {
+            half(&data.path().join(name));
+        }
+        for name in ["a.old", "a.older", "b", "b.old", "b.older", "fresh"] {
             fs::write(data.path().join(name), [1; 1024]).unwrap();
         }
+        File::create(data.path().join("blank")).unwrap().set_len(1 << 20).unwrap();
         data
     }
 
@@ -233,45 +447,116 @@ mod tests {
 
     #[test]
     fn the_configuration_decides_what_becomes_of_a_change() {
-        for (size, length) in [(1024, 1024), (512, 512), (2048, 1024)] {
+        for (size, grown) in [(1 << 20, 1 << 20), (512, 512), (2048, 1 << 20)] {
             let data = filled();
             let path = data.path();
             let toml = path.join("lunet.toml");
-            let length_of = |name: &str| fs::metadata(path.join(name)).unwrap().len();
+            let entries = entries(path);
             // As if the server had been killed: once before, once after it was settled.
             for _ in 0..2 {
-                let journal = Journal::begin(path, &toml, entries(path)).unwrap();
-                drop(journal);
+                drop(Journal::begin(path, &toml, entries.clone()).unwrap());
                 assert_eq!(recover(path, &toml, &config(size)).unwrap(), [""; 0]);
-                assert_eq!(left(path), ["a", "a.img", "a.old", "a.older", "b.img"]);
-                assert_eq!((length_of("a.img"), length_of("b.img")), (length, 1024));
+                assert_eq!(left(path), ["a.img", "a.old", "a.older", "b.img"]);
+                assert_eq!((length(path, "a.img"), length(path, "b.img")), (grown, 1 << 20));
             }
-            assert_eq!(
-                recover(path, &toml, &config(size)).unwrap(),
-                [""; 0],
-                "nothing was under way"
-            );
+            let none = recover(path, &toml, &config(size)).unwrap();
+            assert_eq!(none, [""; 0], "nothing was under way");
         }
     }
 
     #[test]
-    fn a_change_that_ends_settles_the_same_way() {
+    fn an_exchange_that_was_made_leaves_the_new_file() {
         let data = filled();
-        let journal = Journal::begin(data.path(), Path::new("x"), entries(data.path())).unwrap();
-        assert_eq!(journal.settle(&config(1024)), [""; 0]);
-        assert_eq!(left(data.path()), ["a", "a.img", "a.old", "a.older", "b.img"]);
+        let (path, toml) = (data.path(), data.path().join("lunet.toml"));
+        let all = entries(path);
+        let exchanged = all.last().cloned().unwrap();
+        drop(Journal::begin(path, &toml, vec![exchanged]).unwrap());
+        files::exchange(&path.join("fresh"), &path.join("a.img"), |_| Ok(())).unwrap();
+        assert_eq!(recover(path, &toml, &config(1024)).unwrap(), [""; 0]);
+        assert_eq!((length(path, "a.img"), path.join("fresh").exists()), (1024, false));
+    }
+
+    /// By their names, all of these would be removed or cut.
+    #[test]
+    fn files_that_the_change_did_not_make_stay() {
+        let data = filled();
+        let (path, toml) = (data.path(), data.path().join("lunet.toml"));
+        drop(Journal::begin(path, &toml, entries(path)).unwrap());
+        // Somebody has put other files in the places of all.
+        for name in ["b", "b.old", "blank", "fresh", "a.img"] {
+            fs::write(path.join("other"), [2; 2048]).unwrap();
+            fs::rename(path.join("other"), path.join(name)).unwrap();
+        }
+        let problems = recover(path, &toml, &config(512)).unwrap();
+        assert_eq!(problems.len(), 5, "{problems:#?}");
+        for name in ["b", "b.old", "blank", "fresh", "a.img"] {
+            assert_eq!(fs::read(path.join(name)).unwrap(), [2; 2048], "{name}");
+            assert!(problems.iter().any(|p| p.contains(&format!("{name} stays"))), "{problems:#?}");
+        }
+        assert!(!path.join(FILE).exists());
     }
 
     #[test]
-    fn what_cannot_be_done_is_said_and_the_rest_is_done() {
+    fn a_file_that_another_volume_uses_stays() {
         let data = filled();
-        fs::remove_file(data.path().join("scratch")).unwrap();
-        fs::create_dir(data.path().join("scratch")).unwrap();
-        let journal = Journal::begin(data.path(), Path::new("x"), entries(data.path())).unwrap();
-        let problems = journal.settle(&config(512));
-        assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].starts_with("cannot remove") && problems[0].contains("scratch"));
-        assert_eq!(left(data.path()), ["a", "a.img", "a.old", "a.older", "b.img", "scratch"]);
+        let (path, toml) = (data.path(), data.path().join("lunet.toml"));
+        let text = "[volumes.c]\nbackend = 'file'\npath = 'b'\n[volumes.d]\nbackend = 'file'\n\
+                    path = 'link'\n[[target]]\nname = 'iqn.2026-11.l:x'\n";
+        std::os::unix::fs::symlink("b.old", path.join("link")).unwrap();
+        let all = entries(path);
+        let config = check(text).unwrap();
+        drop(Journal::begin(path, &toml, all.clone()).unwrap());
+        let problems = recover(path, &toml, &config).unwrap();
+        assert!(path.join("b").exists(), "volume c has it now");
+        assert!(path.join("b.old").exists(), "volume d has it now");
+        assert!(problems.iter().any(|p| p.contains("b.old stays")), "{problems:#?}");
+        // And one that the server has open, whatever the configuration says.
+        fs::write(path.join("open"), [3; 512]).unwrap();
+        let entry = Entry::Made { path: path.join("open"), file: Some(known(path, "open").file) };
+        let journal = Journal::begin(path, &toml, vec![entry]).unwrap();
+        let open = vec![("e".to_owned(), fs::metadata(path.join("open")).unwrap())];
+        let problems = journal.settle(&config, &InUse::new(&config, path, open));
+        assert!(problems[0].contains("that of volume e"), "{problems:#?}");
+        assert!(path.join("open").exists());
+    }
+
+    #[test]
+    fn data_behind_the_old_end_is_never_cut_off() {
+        let data = filled();
+        let (path, toml) = (data.path(), data.path().join("lunet.toml"));
+        let grown = Entry::Grown { known: known(path, "a.img"), from: 512, to: 1 << 20 };
+        drop(Journal::begin(path, &toml, vec![grown]).unwrap());
+        let file = File::options().write(true).open(path.join("a.img")).unwrap();
+        file.write_all_at(&[7; 4096], 512 << 10).unwrap();
+        let problems = recover(path, &toml, &config(512)).unwrap();
+        assert!(problems[0].contains("there is data behind its old end"), "{problems:#?}");
+        assert_eq!(length(path, "a.img"), 1 << 20);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_stays_in_the_journal() {
+        let data = filled();
+        let (path, toml) = (data.path(), data.path().join("lunet.toml"));
+        // ELOOP: neither there nor absent.
+        let looped = path.join("loop");
+        std::os::unix::fs::symlink("loop", &looped).unwrap();
+        let below = looped.join("file");
+        let entry = Entry::Made { path: below.clone(), file: None };
+        drop(Journal::begin(path, &toml, vec![entry.clone()]).unwrap());
+        for _ in 0..2 {
+            let problems = recover(path, &toml, &config(512)).unwrap();
+            assert!(problems[0].contains("cannot look at"), "{problems:#?}");
+            assert!(path.join(FILE).exists(), "it is tried again");
+        }
+        // A change meanwhile does not lose it.
+        let journal = Journal::begin(path, &toml, Vec::new()).unwrap();
+        assert_eq!(journal.page.entries, [entry]);
+        let _ = journal.settle(&config(512), &nobody(&config(512), path));
+        fs::remove_file(&looped).unwrap();
+        fs::create_dir(&looped).unwrap();
+        File::create(&below).unwrap();
+        assert_eq!(recover(path, &toml, &config(512)).unwrap(), [""; 0]);
+        assert!(!below.exists() && !path.join(FILE).exists());
     }
 
     #[test]
@@ -280,8 +565,8 @@ mod tests {
         for (text, words) in [
             ("", "is no journal"),
             ("{}", "is no journal"),
-            ("{\"version\": 2, \"file\": \"/x\", \"entries\": []}", "of version 2"),
-            ("{\"version\": 1, \"file\": \"/y\", \"entries\": []}", "a change of /y was under way"),
+            ("{\"version\": 1, \"file\": \"/x\", \"entries\": []}", "of version 1"),
+            ("{\"version\": 2, \"file\": \"/y\", \"entries\": []}", "a change of /y was under way"),
         ] {
             fs::write(data.path().join(FILE), text).unwrap();
             let error = recover(data.path(), Path::new("/x"), &config(512)).unwrap_err();

@@ -8,20 +8,25 @@
 //! 1. check the change against the configuration and its rules
 //! 2. note in the journal what will be touched
 //! 3. prepare storage: make, copy or extend files
-//! 4. replace the configuration (or the volume's file, for a rollback)
-//! 5. let the server take over
-//! 6. settle what the journal says by the configuration that is now in force, and empty it
+//! 4. prepare the server: every event loop opens what is new
+//! 5. replace the configuration (or exchange the volume's file, for a rollback)
+//! 6. let the server take over, which cannot fail
+//! 7. settle what the journal says by the configuration that is now in force, and empty it
 //!
-//! A step that fails goes straight to the last one: by the old configuration, that undoes all.
+//! A step before the fifth that fails goes straight to the last one: by the old configuration, that undoes
+//! all. After it there is no way back: what goes wrong then is said, and nothing is undone.
 
 mod apply;
 mod clones;
+mod identity;
 mod journal;
 mod lists;
 mod served;
 mod snapshots;
 mod storage;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -29,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use anyhow::{Result, anyhow, bail};
-use lunet_target::Handle;
+use lunet_target::{Handle, HeldVolume, Prepared};
 
 use crate::config::edit::Editor;
 use crate::control::{Change, Done, VERSION};
@@ -39,6 +44,7 @@ use lunet_target::files;
 pub use journal::recover;
 pub use served::{Open, Served};
 
+use identity::InUse;
 use journal::{Entry, Journal};
 
 /// Changes a running server. One change at a time.
@@ -51,6 +57,8 @@ pub struct Manager {
     now: Mutex<Arc<Served>>,
     /// Held during a change; true when there will be no more.
     changing: Mutex<bool>,
+    /// What the user should know about the change that is under way, a sentence each.
+    remarks: Mutex<Vec<String>>,
 }
 
 impl Manager {
@@ -59,7 +67,8 @@ impl Manager {
         let file = served.plan.file.clone();
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
         let now = Mutex::new(Arc::new(served));
-        Self { handle, options, file, now, changing: Mutex::new(false) }
+        let remarks = Mutex::default();
+        Self { handle, options, file, now, changing: Mutex::new(false), remarks }
     }
 
     /// What is served now.
@@ -92,31 +101,39 @@ impl Manager {
         if *change != Change::Apply {
             self.check_untouched(&now)?;
         }
+        self.remarks().clear();
+        let result = self.dispatch(&now, change);
+        let remarks = std::mem::take(&mut *self.remarks());
+        result.map(|mut done| {
+            done.notes.extend(remarks);
+            done
+        })
+    }
+
+    fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
         match change {
-            Change::Apply => self.apply(&now),
-            Change::CreateVolume(new) => self.create_volume(&now, new),
-            Change::ResizeVolume { name, size } => self.resize_volume(&now, name, *size),
+            Change::Apply => self.apply(now),
+            Change::CreateVolume(new) => self.create_volume(now, new),
+            Change::ResizeVolume { name, size } => self.resize_volume(now, name, *size),
             Change::DeleteVolume { name, keep_data, force } => {
-                self.delete_volume(&now, name, *keep_data, *force)
+                self.delete_volume(now, name, *keep_data, *force)
             }
             Change::CreateSnapshot { volume, snapshot } => {
-                self.create_snapshot(&now, volume, snapshot)
+                self.create_snapshot(now, volume, snapshot)
             }
             Change::DeleteSnapshot { volume, snapshot } => {
-                self.delete_snapshot(&now, volume, snapshot)
+                self.delete_snapshot(now, volume, snapshot)
             }
             Change::CloneVolume { volume, snapshot, name } => {
-                self.clone_volume(&now, volume, snapshot.as_deref(), name)
+                self.clone_volume(now, volume, snapshot.as_deref(), name)
             }
             Change::Rollback { volume, snapshot, force } => {
-                self.rollback(&now, volume, snapshot, *force)
+                self.rollback(now, volume, snapshot, *force)
             }
-            Change::CreateTarget { name, alias } => {
-                self.create_target(&now, name, alias.as_deref())
-            }
-            Change::DeleteTarget { name, force } => self.delete_target(&now, name, *force),
-            Change::Map { target, lun, volume } => self.map(&now, target, *lun, volume),
-            Change::Unmap { target, lun } => self.unmap(&now, target, *lun),
+            Change::CreateTarget { name, alias } => self.create_target(now, name, alias.as_deref()),
+            Change::DeleteTarget { name, force } => self.delete_target(now, name, *force),
+            Change::Map { target, lun, volume } => self.map(now, target, *lun, volume),
+            Change::Unmap { target, lun } => self.unmap(now, target, *lun),
         }
     }
 
@@ -186,38 +203,91 @@ impl Manager {
         }
         let journal = Journal::begin(&now.plan.data, &self.file, entries)?;
         let result = work();
-        for problem in journal.settle(&self.now().plan.config) {
-            tracing::warn!("{problem}");
+        let now = self.now();
+        let open =
+            now.open.iter().map(|(name, open)| Ok((name, lunet_backends::opened(&open.volume)?)));
+        let open: std::io::Result<Vec<_>> = open.collect();
+        let open = match open {
+            Ok(open) => open,
+            Err(error) => {
+                // The next start, when nothing is open, knows better.
+                self.remark(format!("what the change has left cannot be looked at: {error}"));
+                return result;
+            }
+        };
+        let open = open.into_iter().filter_map(|(name, found)| Some((name.clone(), found?)));
+        let used = InUse::new(&now.plan.config, &now.plan.data, open.collect());
+        for problem in journal.settle(&now.plan.config, &used) {
+            self.remark(problem);
         }
         result
+    }
+
+    fn remarks(&self) -> MutexGuard<'_, Vec<String>> {
+        self.remarks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that the user should know, and the log.
+    fn remark(&self, text: String) {
+        tracing::warn!("{text}");
+        self.remarks().push(text);
     }
 
     /// The moment that counts, for changes of the configuration: replaces the file, and lets the
     /// server take over.
+    ///
+    /// # Errors
+    /// The server is not ready for it, or the file cannot be replaced: nothing has changed then.
     fn commit(&self, now: &Served, plan: Plan, open: BTreeMap<String, Open>) -> Result<()> {
         let text = plan.text.clone().unwrap_or_default();
-        let failed = |error| anyhow!("cannot write {}: {error}", self.file.display());
-        files::replace(&self.file, text.as_bytes()).map_err(failed)?;
-        let result = self.adopt(now.with(plan, open));
-        if result.is_err() {
-            // Back to what is served. If even that fails, the file is what the user has asked for.
-            let back = match &now.plan.text {
-                Some(text) => files::replace(&self.file, text.as_bytes()),
-                None => files::remove(&self.file).map(drop),
-            };
-            if let Err(error) = back {
-                tracing::error!("{}", failed(error));
+        let next = now.with(plan, open);
+        let prepared = self.prepare(&next)?;
+        if let Err(failed) = files::replace(&self.file, text.as_bytes()) {
+            let file = self.file.display();
+            if !failed.visible {
+                bail!("cannot write {file}: {failed}");
             }
+            self.remark(format!(
+                "{file} cannot be made stable ({failed}): should this machine crash now, the \
+                 configuration before may come back"
+            ));
         }
-        result
+        self.conclude(prepared, next, None);
+        Ok(())
     }
 
-    /// Lets the server take over.
-    fn adopt(&self, next: Served) -> Result<()> {
-        // The error's own words hold its cause.
-        self.handle.apply(next.layout()).map_err(|error| anyhow!("{error}"))?;
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    /// Lets the server take over something that counts already.
+    ///
+    /// # Errors
+    /// It is not ready for it: nothing has changed then.
+    fn adopt(&self, next: Served, held: Option<HeldVolume>) -> Result<()> {
+        let prepared = self.prepare(&next)?;
+        self.conclude(prepared, next, held);
         Ok(())
+    }
+
+    /// Has the server open what is new. Nobody sees anything of it.
+    fn prepare(&self, next: &Served) -> Result<Prepared<'_>> {
+        // The error's own words hold its cause.
+        self.handle.prepare(next.layout()).map_err(|error| anyhow!("{error}"))
+    }
+
+    /// Lets the server take over. From here on there is no way back.
+    fn conclude(&self, prepared: Prepared<'_>, next: Served, held: Option<HeldVolume>) {
+        let late = prepared.commit(held).late;
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        if late > 0 {
+            self.remark(format!(
+                "the change is committed; {} not taken it over yet and will as soon as {} on: see \
+                 the log",
+                if late == 1 {
+                    "1 event loop has".to_owned()
+                } else {
+                    format!("{late} event loops have")
+                },
+                if late == 1 { "it goes" } else { "they go" },
+            ));
+        }
     }
 
     /// How many sessions see the volume.

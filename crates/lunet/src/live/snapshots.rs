@@ -7,9 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lunet_backends::snapshot as reflink;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use lunet_target::HeldVolume;
 
-use super::journal::Entry;
+use super::identity::FileMark;
+use super::journal::{Entry, Known};
 use super::served::Open;
 use super::storage::{self, Keeper};
 use super::{Manager, Served, done};
@@ -82,10 +83,14 @@ impl Manager {
         match keeper {
             Keeper::File(file) => self.roll_file_back(now, open, &file, snapshot)?,
             Keeper::Zfs(zfs, dataset) => {
-                let _held = self.handle.hold(volume, HOLD)?;
+                let held = self.handle.hold(volume, HOLD)?;
                 zfs.rollback(&dataset, snapshot)?;
-                // The size of the volume is part of what goes back.
-                self.look_again(now, open)?;
+                // The size of the volume is part of what goes back. That cannot be taken back.
+                if let Err(error) = self.look_again(now, open, Some(held)) {
+                    self.remark(format!(
+                        "the size that {dataset} has now cannot be taken over: {error:#}"
+                    ));
+                }
             }
         }
         Ok(done(format!("volume {volume} holds what {volume}@{snapshot} holds")))
@@ -97,9 +102,25 @@ impl Manager {
         let place =
             file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
         let fresh = files::parent(&place).join(format!(".{name}.rollback"));
-        files::remove(&fresh).with_context(|| format!("cannot remove {}", fresh.display()))?;
-        self.noted(now, vec![Entry::Scratch { path: fresh.clone() }], || {
-            reflink::clone(&kept, &fresh)?;
+        if !storage::is_absent(&fresh)? {
+            bail!("{} is in the way: move it elsewhere", fresh.display());
+        }
+        let place_now = Known::at(&place)?.filter(|known| is_open(open, known));
+        let place_now = place_now.with_context(|| {
+            format!(
+                "{} is not the file that is served as volume {name}: somebody has put another one \
+                 in its place",
+                place.display()
+            )
+        })?;
+        let copy = reflink::copy(&kept, &fresh)?;
+        let entry = Entry::Exchanged {
+            path: fresh.clone(),
+            file: FileMark::of(&copy.metadata()?),
+            place: place_now,
+        };
+        self.noted(now, vec![entry], || {
+            copy.publish()?;
             // It may have grown since; volumes do not shrink.
             let config = storage::with_size(&open.config, open.volume.caps().bytes());
             let volume = serve::open(&at(&config, &fresh), &now.plan.data)?;
@@ -109,30 +130,39 @@ impl Manager {
 
     /// Lets a volume have the file `fresh` in place of `place`, which becomes `fresh`.
     fn exchange(&self, now: &Served, open: Open, fresh: &Path, place: &Path) -> Result<()> {
-        let exchange = || -> std::io::Result<()> {
-            renameat_with(CWD, fresh, CWD, place, RenameFlags::EXCHANGE)?;
-            files::sync_parent(place)
-        };
-        let failed = || format!("cannot exchange {} and {}", fresh.display(), place.display());
-        // No write may go to the old file once the new one counts.
-        let _held = self.handle.hold(&open.config.name, HOLD)?;
-        // The moment that counts.
-        exchange().with_context(failed)?;
+        let name = open.config.name.clone();
         let mut all = now.open.clone();
-        all.insert(open.config.name.clone(), open);
-        self.adopt(now.with(now.plan.clone(), all)).inspect_err(|_| {
-            if let Err(error) = exchange() {
-                tracing::error!("{}: {error}", failed());
+        all.insert(name.clone(), open);
+        let next = now.with(now.plan.clone(), all);
+        let prepared = self.prepare(&next)?;
+        // No write may go to the old file once the new one counts.
+        let held = self.handle.hold(&name, HOLD)?;
+        // The moment that counts.
+        if let Err(failed) = files::exchange(fresh, place, files::sync_parent) {
+            if !failed.visible {
+                bail!("cannot exchange {} and {}: {failed}", fresh.display(), place.display());
             }
-        })
+            self.remark(format!(
+                "{} is rolled back, but that cannot be made stable ({failed}): should this machine \
+                 crash now, what was written since the snapshot may come back",
+                place.display()
+            ));
+        }
+        self.conclude(prepared, next, Some(held));
+        Ok(())
     }
 
     /// Takes over the size that a device has by now.
-    pub(super) fn look_again(&self, now: &Served, open: &Open) -> Result<()> {
+    pub(super) fn look_again(
+        &self,
+        now: &Served,
+        open: &Open,
+        held: Option<HeldVolume>,
+    ) -> Result<()> {
         let volume = storage::grow(open, &now.plan.data, None)?;
         let mut all = now.open.clone();
         all.insert(open.config.name.clone(), Open { volume, ..open.clone() });
-        self.adopt(now.with(now.plan.clone(), all))
+        self.adopt(now.with(now.plan.clone(), all), held)
     }
 }
 
@@ -196,6 +226,12 @@ pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper>
     }
     let near = config::did_you_mean(snapshot, all.iter().map(|one| one.name.as_str()));
     bail!("there is no snapshot {volume}@{snapshot}{near}")
+}
+
+/// True if this is the file that a volume has open.
+fn is_open(open: &Open, known: &Known) -> bool {
+    let found = lunet_backends::opened(&open.volume).ok().flatten();
+    found.is_some_and(|found| known.file.fits(&found))
 }
 
 /// The volume with another file.

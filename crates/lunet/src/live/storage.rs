@@ -7,9 +7,12 @@ use anyhow::{Result, anyhow, bail};
 use lunet_backends::Volume;
 use lunet_backends::zfs::{Dataset, Zfs};
 
+use super::identity::FileMark;
+use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::serve;
+use lunet_target::files::{self, Found};
 
 /// How long the `zfs` command may take. It waits for the pool, which may be busy.
 const ZFS_TIME: Duration = Duration::from_secs(60);
@@ -50,6 +53,33 @@ pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
 /// The `zfs` command.
 pub fn zfs() -> Result<Zfs> {
     Ok(Zfs::find(None, ZFS_TIME)?)
+}
+
+/// True if there is nothing at a path.
+///
+/// # Errors
+/// It cannot be told. A file system that does not answer may hold everything.
+pub fn is_absent(path: &Path) -> Result<bool> {
+    match files::look(path) {
+        Found::There(_) => Ok(false),
+        Found::Absent => Ok(true),
+        Found::Unknown(error) => Err(anyhow!("cannot look at {}: {error}", path.display())),
+    }
+}
+
+/// What the journal is to know of a file that grows.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn grown(open: &Open, path: PathBuf, to: u64) -> Result<Option<Entry>> {
+    let found = lunet_backends::opened(&open.volume)
+        .map_err(|error| anyhow!("cannot look at {}: {error}", path.display()))?;
+    let from = open.volume.caps().bytes();
+    Ok(found.map(|found| Entry::Grown {
+        known: Known { path, file: FileMark::of(&found) },
+        from,
+        to,
+    }))
 }
 
 /// A volume with more room, on the same storage; without a size, that which the storage has by now.

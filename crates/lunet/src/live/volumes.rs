@@ -1,18 +1,19 @@
 //! Volumes come, grow and go.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lunet_backends::zfs::Dataset;
 use toml_edit::Value;
 
-use super::journal::Entry;
+use super::journal::{Entry, Known};
 use super::served::Open;
 use super::{Manager, Served, counted, done, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
 use crate::{names, serve, units};
-use lunet_target::files;
+use lunet_target::files::{self, Found};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {
@@ -29,6 +30,7 @@ impl Manager {
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
         let plan = self.edited(now, |editor| editor.add_volume(name, &keys))?;
         let made = if found.is_none() { file_of(&plan, name) } else { None };
+        let made = made.map(|path| Entry::Made { path, file: None });
         let opened =
             self.add_volume(now, plan, name, made, |volume, plan| serve::open(volume, &plan.data))?;
         let mut done = done(format!(
@@ -39,21 +41,18 @@ impl Manager {
         Ok(done)
     }
 
-    /// Adds the volume that `plan` has and `now` has not. `made` is the file that `prepare` makes.
+    /// Adds the volume that `plan` has and `now` has not. `made` is what `prepare` makes.
     pub(super) fn add_volume(
         &self,
         now: &Served,
         plan: crate::plan::Plan,
         name: &str,
-        made: Option<PathBuf>,
+        made: Option<Entry>,
         prepare: impl FnOnce(&config::Volume, &crate::plan::Plan) -> Result<lunet_backends::Volume>,
     ) -> Result<Open> {
         let config = plan.config.volumes.iter().find(|volume| volume.name == name);
         let config = config.context("the volume is not in the configuration")?.clone();
-        let mut entries = Vec::new();
-        if let Some(path) = made {
-            entries.push(Entry::Made { volume: name.to_owned(), path });
-        }
+        let entries = made.into_iter().collect();
         // A volume of this name may have been there long ago, and with it its reservations.
         for stale in serve::kept(&plan.data, name) {
             files::remove(&stale).with_context(|| format!("cannot remove {}", stale.display()))?;
@@ -88,7 +87,7 @@ impl Manager {
             _ => {}
         }
         match (&open.config.backend, size) {
-            (Backend::Block { .. }, None) => self.look_again(now, open)?,
+            (Backend::Block { .. }, None) => self.look_again(now, open, None)?,
             (Backend::Block { path }, Some(size)) => {
                 let Ok(dataset) = Dataset::of_device(path) else {
                     bail!(
@@ -97,7 +96,12 @@ impl Manager {
                     )
                 };
                 storage::zfs()?.resize(&dataset, size)?;
-                self.look_again(now, open)?;
+                self.look_again(now, open, None).with_context(|| {
+                    format!(
+                        "{dataset} has its new size, but lunet cannot take it over: `lunet volume \
+                         resize {name}` tries again"
+                    )
+                })?;
             }
             (_, None) => bail!("say how large volume {name} should be"),
             (Backend::Memory { .. }, _) => bail!(
@@ -113,13 +117,11 @@ impl Manager {
     fn grow(&self, now: &Served, open: &Open, size: u64) -> Result<()> {
         let name = &open.config.name;
         let plan = self.edited(now, |editor| editor.set_size(name, size))?;
-        let grown = |path| Entry::Grown {
-            volume: name.clone(),
-            path,
-            from: open.volume.caps().bytes(),
-            to: size,
+        let entry = match file_of(&plan, name) {
+            Some(path) => storage::grown(open, path, size)?,
+            None => None,
         };
-        let entries = file_of(&plan, name).map(grown).into_iter().collect();
+        let entries = entry.into_iter().collect();
         self.noted(now, entries, || {
             let volume = storage::grow(open, &now.plan.data, Some(size))?;
             let config = storage::with_size(&open.config, size);
@@ -161,11 +163,12 @@ impl Manager {
         let file = open.config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !open.config.read_only);
-        let mut paths = serve::kept(&now.plan.data, name).to_vec();
-        // Of a link, what it leads to as well.
-        paths.extend(file.iter().filter_map(|file| file.canonicalize().ok()));
-        paths.extend(file.clone());
-        let entries = vec![Entry::Gone { volume: name.to_owned(), paths }];
+        let kept = serve::kept(&now.plan.data, name).to_vec();
+        let data = match &file {
+            Some(file) => data_of(file)?,
+            None => Vec::new(),
+        };
+        let entries = vec![Entry::Gone { volume: name.to_owned(), data, kept }];
         self.noted(now, entries, || {
             let mut open = now.open.clone();
             open.remove(name);
@@ -223,18 +226,33 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
     }
     let file = new.path.clone().unwrap_or_else(|| format!("{}.img", new.name).into());
     let path = now.plan.data.join(file);
-    match (std::fs::metadata(&path), new.size) {
-        (Ok(found), None) => Ok(Some(found.len())),
-        (Ok(_), Some(_)) => bail!(
+    match (files::look(&path), new.size) {
+        (Found::Unknown(error), _) => bail!("cannot look at {}: {error}", path.display()),
+        (Found::There(found), None) => Ok(Some(found.len())),
+        (Found::There(_), Some(_)) => bail!(
             "{} is there already: leave --size out to take it as it is, or name another --path",
             path.display()
         ),
-        (Err(_), None) => bail!(
+        (Found::Absent, None) => bail!(
             "{}: there is no such file: say with --size how large a new one should be",
             path.display()
         ),
-        (Err(_), Some(_)) => Ok(None),
+        (Found::Absent, Some(_)) => Ok(None),
     }
+}
+
+/// The file of a volume, and, if it is a link, what that leads to.
+fn data_of(file: &Path) -> Result<Vec<Known>> {
+    let failed = || format!("cannot look at {}, so nothing was deleted", file.display());
+    let own = Known::at(file).with_context(failed)?;
+    let behind = match file.canonicalize() {
+        Ok(path) => Known::at(&path).with_context(failed)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(failed),
+    };
+    let same = |one: &Known| behind.as_ref().is_some_and(|behind| behind.file == one.file);
+    let own = own.filter(|own| !same(own));
+    Ok(behind.iter().chain(&own).cloned().collect())
 }
 
 /// The file of a file volume.

@@ -1,0 +1,85 @@
+//! Which file a path leads to: names change hands, files do not.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use lunet_target::files::{self, Found};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+
+/// What tells a file from every other one on its file system, over restarts of the machine too: numbers of
+/// devices change with them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileMark {
+    inode: u64,
+    /// When it was made, in nanoseconds since 1970, on file systems that know: inode numbers are used again.
+    born: Option<u64>,
+}
+
+impl FileMark {
+    /// The mark of a file.
+    pub fn of(found: &Metadata) -> Self {
+        let born = found.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let born = born.and_then(|time| u64::try_from(time.as_nanos()).ok());
+        Self { inode: found.ino(), born }
+    }
+
+    /// True if this is the file.
+    pub fn fits(&self, found: &Metadata) -> bool {
+        let other = Self::of(found);
+        let born = self.born.zip(other.born).is_none_or(|(one, other)| one == other);
+        self.inode == other.inode && born
+    }
+}
+
+/// True if both are about one file. Only while the machine runs.
+fn same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// The files that are not to be touched: those of the configuration, and what the server has open.
+pub struct InUse {
+    /// Volumes of the configuration, with their files, and what these are.
+    configured: Vec<(String, PathBuf, Found)>,
+    /// What is open.
+    open: Vec<(String, Metadata)>,
+}
+
+impl InUse {
+    /// What a configuration uses with this data directory, and what volumes have open, by their names.
+    pub fn new(config: &Config, data: &Path, open: Vec<(String, Metadata)>) -> Self {
+        let configured = config.volumes.iter().filter_map(|volume| {
+            let path = volume.path(data)?;
+            let path = std::path::absolute(&path).unwrap_or(path);
+            let found = files::look(&path);
+            Some((volume.name.clone(), path, found))
+        });
+        Self { configured: configured.collect(), open }
+    }
+
+    /// The volume of the configuration whose file this is.
+    pub fn owner(&self, path: &Path, found: &Metadata) -> Option<&str> {
+        let owns = |at: &Found| matches!(at, Found::There(at) if same(at, found));
+        let owner = self.configured.iter().find(|(_, own, at)| own == path || owns(at));
+        owner.map(|(name, ..)| name.as_str())
+    }
+
+    /// The volume that uses this file, or that may, because nobody can tell what its file is.
+    pub fn user(&self, path: &Path, found: &Metadata) -> Option<&str> {
+        let open = || self.open.iter().find(|(_, at)| same(at, found)).map(|(name, _)| name);
+        let unknown = || {
+            let mut all = self.configured.iter();
+            all.find(|(.., at)| matches!(at, Found::Unknown(_))).map(|(name, ..)| name)
+        };
+        self.owner(path, found).or_else(|| open().or_else(unknown).map(String::as_str))
+    }
+
+    /// True if a volume of the configuration has this path.
+    pub fn is_configured(&self, path: &Path) -> bool {
+        self.configured.iter().any(|(_, own, _)| own == path)
+    }
+}
