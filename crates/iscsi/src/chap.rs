@@ -181,6 +181,37 @@ pub struct Account {
     pub secret: Secret,
 }
 
+/// How somebody has proved an account to be its own. Enough to tell whether another secret would
+/// have done as well; the secret itself is not kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// The value of CHAP_N.
+    pub user: String,
+    /// The algorithm that was agreed on.
+    pub algorithm: Algorithm,
+    /// The identifier of the challenge.
+    pub id: u8,
+    /// The challenge.
+    pub challenge: Vec<u8>,
+    /// The response that was right.
+    pub response: Vec<u8>,
+}
+
+impl Proof {
+    /// True if this account's name and secret would have led to the same response.
+    #[must_use]
+    pub fn is_of(&self, account: &Account) -> bool {
+        let expected = || account.secret.respond(self.algorithm, self.id, &self.challenge);
+        account.name == self.user && expected().is(&self.response)
+    }
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proof({:?})", self.user)
+    }
+}
+
 /// The response to a challenge.
 #[derive(Clone, Copy, Debug)]
 pub struct Response {

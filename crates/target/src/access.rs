@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use lunet_iscsi::chap::{Account, Algorithms};
+use lunet_iscsi::chap::{Account, Algorithms, Proof};
 use lunet_iscsi::target::Credentials;
 
 /// A set of initiators, by their names and their addresses. If it has names, an initiator must have one of
@@ -127,6 +127,29 @@ pub struct Guard {
     pub mutual: Option<Account>,
 }
 
+/// Why a session could not log in now as it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Objection {
+    /// Its portal is none of the target's.
+    #[error("the target is not reached through this portal any more")]
+    Portal,
+    /// Initiator or address is not one that may see the target.
+    #[error("the initiator is not let in any more")]
+    Initiator,
+    /// It has logged in without CHAP.
+    #[error("it has logged in without CHAP, which is asked for now")]
+    NoProof,
+    /// Its user is gone, or not for this initiator.
+    #[error("its user is not let in any more")]
+    User,
+    /// Its user has another secret.
+    #[error("its user has another secret now")]
+    Secret,
+    /// Its CHAP algorithm will not do.
+    #[error("its CHAP algorithm is not accepted any more")]
+    Algorithm,
+}
+
 /// The rules of a target, or of discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -144,12 +167,26 @@ impl Access {
         self.initiators.have(name, address)
     }
 
-    /// True if a session that has logged in as this user may stay. Who had to prove nothing when it
-    /// logged in may stay too.
-    pub fn keeps(&self, user: Option<&str>, name: &str, address: IpAddr) -> bool {
-        let (Some(guard), Some(user)) = (&self.guard, user) else { return true };
-        let mut users = guard.users.iter().filter(|known| known.account.name == user);
-        users.any(|known| known.initiators.have(name, address))
+    /// Why a session that has logged in with this proof could not log in now; nothing if it could.
+    pub fn objection(
+        &self,
+        proof: Option<&Proof>,
+        name: &str,
+        address: IpAddr,
+    ) -> Option<Objection> {
+        if !self.admits(name, address) {
+            return Some(Objection::Initiator);
+        }
+        let guard = self.guard.as_ref()?;
+        let Some(proof) = proof else { return Some(Objection::NoProof) };
+        let known =
+            |user: &&User| user.account.name == proof.user && user.initiators.have(name, address);
+        match guard.users.iter().find(known) {
+            None => Some(Objection::User),
+            Some(user) if !proof.is_of(&user.account) => Some(Objection::Secret),
+            Some(_) if !guard.algorithms.has(proof.algorithm) => Some(Objection::Algorithm),
+            Some(_) => None,
+        }
     }
 
     /// True if this initiator sees a LUN.
@@ -173,7 +210,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunet_iscsi::chap::Secret;
+    use lunet_iscsi::chap::{Algorithm, Secret};
 
     fn set(names: &[&str], networks: &[(&str, u8)]) -> Initiators {
         let mut set = Initiators::default();
@@ -271,11 +308,55 @@ mod tests {
         assert_eq!(names("iqn.x:b"), ["all"]);
         assert!(access.shows(3, "iqn.x:a", ip("::1")) && access.shows(4, "iqn.x:b", ip("::1")));
         assert!(!access.shows(3, "iqn.x:b", ip("::1")));
-        let keeps = |user, name| access.keeps(user, name, ip("::1"));
-        assert!(keeps(Some("a"), "iqn.x:a") && keeps(Some("all"), "iqn.x:b"));
-        assert!(!keeps(Some("a"), "iqn.x:b") && !keeps(Some("gone"), "iqn.x:a"));
-        assert!(keeps(None, "iqn.x:b") && Access::default().keeps(Some("a"), "", ip("::1")));
         assert!(Access::default().credentials("iqn.x:a", ip("::1")).is_none());
+    }
+
+    #[test]
+    fn a_session_stays_if_it_could_log_in_now() {
+        let account = |name: &str, secret: &str| Account {
+            name: name.into(),
+            secret: Secret::new(secret.as_bytes().into()),
+        };
+        let proof = |name: &str, secret: &str, algorithm| {
+            let (user, id, challenge) = (name.to_owned(), 7, vec![9; 16]);
+            let response = account(name, secret).secret.respond(algorithm, id, &challenge);
+            Proof { user, algorithm, id, response: response.bytes().to_vec(), challenge }
+        };
+        let user =
+            |name: &str, initiators| User { account: account(name, "xxxxxxxxxxxx"), initiators };
+        let guard = Guard {
+            algorithms: [Algorithm::Sha256].into_iter().collect(),
+            users: vec![user("a", set(&["iqn.x:a"], &[])), user("all", set(&[], &[]))],
+            mutual: None,
+        };
+        let access =
+            Access { initiators: set(&["iqn.x:*"], &[]), guard: Some(guard), ..Access::default() };
+        let right = |name| Some(proof(name, "xxxxxxxxxxxx", Algorithm::Sha256));
+        for (proof, name, objection) in [
+            (right("a"), "iqn.x:a", None),
+            (right("all"), "iqn.x:b", None),
+            (right("a"), "iqn.x:b", Some(Objection::User)),
+            (right("gone"), "iqn.x:a", Some(Objection::User)),
+            (right("all"), "iqn.y:b", Some(Objection::Initiator)),
+            (None, "iqn.x:a", Some(Objection::NoProof)),
+            (
+                Some(proof("a", "yyyyyyyyyyyy", Algorithm::Sha256)),
+                "iqn.x:a",
+                Some(Objection::Secret),
+            ),
+            (
+                Some(proof("a", "xxxxxxxxxxxx", Algorithm::Md5)),
+                "iqn.x:a",
+                Some(Objection::Algorithm),
+            ),
+        ] {
+            assert_eq!(
+                access.objection(proof.as_ref(), name, ip("::1")),
+                objection,
+                "{proof:?} {name}"
+            );
+            assert_eq!(Access::default().objection(proof.as_ref(), name, ip("::1")), None);
+        }
     }
 
     #[test]

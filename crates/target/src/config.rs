@@ -1,17 +1,18 @@
 //! What a server is made of: portals, volumes, targets and limits.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_backends::Volume;
+use lunet_iscsi::chap::Proof;
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
 
-use crate::access::Access;
+use crate::access::{Access, Objection};
 use crate::health::Health;
 
 /// An address that initiators connect to.
@@ -86,6 +87,20 @@ impl TargetEntry {
     pub fn reached_through(&self, portal: usize) -> bool {
         self.portals.is_empty() || self.portals.contains(&portal)
     }
+
+    /// Why a session that came in by this portal with this proof could not log in now; nothing if
+    /// it could.
+    pub fn objection(
+        &self,
+        portal: usize,
+        proof: Option<&Proof>,
+        (name, address): (&str, IpAddr),
+    ) -> Option<Objection> {
+        match self.reached_through(portal) {
+            false => Some(Objection::Portal),
+            true => self.access.objection(proof, name, address),
+        }
+    }
 }
 
 /// The bounds that keep one client's demands from harming the others.
@@ -124,6 +139,9 @@ pub struct Layout {
     pub groups: Vec<PortGroup>,
     /// Who may ask for the list of targets. The rules of each target say what of it they get.
     pub discovery: Access,
+    /// Sessions that could not log in by these rules stay all the same, until rules that concern
+    /// them change again.
+    pub keep_sessions: bool,
 }
 
 /// Everything that a [`Server`](crate::Server) is started with.

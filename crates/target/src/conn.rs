@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_iscsi::chap::Proof;
 use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Buf, Delivery, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
@@ -34,8 +35,8 @@ pub struct Session {
     pub tsih: u16,
     /// The target that it is a session of; `None` for a discovery session.
     pub target: Option<Arc<CoreTarget>>,
-    /// The CHAP name that it has logged in with.
-    pub user: Option<String>,
+    /// How it has proved who it is.
+    pub proof: Option<Proof>,
     /// How that target looks to this initiator.
     pub scsi: lunet_scsi::Target,
     /// The LUNs that it sees, ascending.

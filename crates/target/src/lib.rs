@@ -34,7 +34,7 @@ mod tokens;
 mod transmit;
 mod world;
 
-pub use access::{Access, Guard, Initiators, Network, User};
+pub use access::{Access, Guard, Initiators, Network, Objection, User};
 pub use change::{ApplyError, Committed, Prepared};
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
 pub use health::{Cause, During, Fault, Health};

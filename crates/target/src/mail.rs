@@ -71,6 +71,8 @@ pub enum Mail {
     World(Arc<Proposal>),
     /// What somebody waits for.
     Owed(Owed),
+    /// Ask the sessions with these handles to log out, and end them if they do not.
+    EndSessions(Arc<[u16]>),
     /// Report the shard's sessions.
     Sessions(SyncSender<Vec<SessionInfo>>),
     /// Report the shard's statistics.

@@ -238,9 +238,39 @@ impl Handle {
         world.volumes().map(|(_, v)| (v.name.clone(), v.volume.clone())).collect()
     }
 
-    /// Every session, shard by shard.
+    /// Every session, shard by shard, but for those of a shard that does not answer in time.
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        let mut all: Vec<SessionInfo> = self.ask(Mail::Sessions).into_iter().flatten().collect();
+        self.report_sessions().0
+    }
+
+    /// Every session, shard by shard, for decisions that hang on nobody being left out.
+    ///
+    /// # Errors
+    /// A shard does not answer in time.
+    pub fn all_sessions(&self) -> Result<Vec<SessionInfo>, ApplyError> {
+        match self.report_sessions() {
+            (all, true) => Ok(all),
+            (_, false) => Err(ApplyError::Stuck),
+        }
+    }
+
+    /// Asks the sessions with these handles to log out, and ends those that do not within 3 s.
+    ///
+    /// # Errors
+    /// A shard cannot be told.
+    pub fn end_sessions(&self, handles: &[u16]) -> Result<(), ApplyError> {
+        let handles: Arc<[u16]> = handles.into();
+        let told = |mailbox: &Mailbox| mailbox.send(Mail::EndSessions(handles.clone())).is_ok();
+        // Every shard that can be told is told.
+        let all = self.core.mailboxes().iter().filter(|mailbox| !told(mailbox)).count() == 0;
+        if all { Ok(()) } else { Err(ApplyError::Stuck) }
+    }
+
+    /// The sessions, and whether all shards have answered.
+    fn report_sessions(&self) -> (Vec<SessionInfo>, bool) {
+        let answers: Vec<Vec<SessionInfo>> = self.ask(Mail::Sessions);
+        let whole = answers.len() == self.core.mailboxes().len();
+        let mut all: Vec<SessionInfo> = answers.into_iter().flatten().collect();
         // The kernel is asked here, where nobody's I/O waits for its answer.
         let ports = OnceCell::new();
         for session in all.iter_mut().filter(|session| session.rdma.is_none()) {
@@ -248,7 +278,7 @@ impl Handle {
             let ports = ports.get_or_init(|| Sysfs::default().ports());
             session.tcp = Some(self.core.iser.over_tcp(session.portal_index, local.ip(), ports));
         }
-        all
+        (all, whole)
     }
 
     /// The counts of all shards, added up.

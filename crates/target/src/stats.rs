@@ -3,6 +3,7 @@
 //! Each shard counts for itself in plain integers; a report adds the shards up.
 
 use hdrhistogram::Histogram;
+use lunet_iscsi::chap::Proof;
 use serde::Serialize;
 
 use crate::health::Fault;
@@ -374,6 +375,9 @@ pub struct SessionInfo {
     /// The portal's place in the configuration.
     #[serde(skip)]
     pub portal_index: usize,
+    /// How it has proved who it is.
+    #[serde(skip)]
+    pub proof: Option<Proof>,
     /// The initiator's session identifier, in hexadecimal.
     pub isid: String,
     /// The target session identifying handle.

@@ -10,11 +10,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use lunet_backends::Volume;
+use lunet_iscsi::chap::Proof;
+use lunet_iscsi::pdu::LoginStatus;
+use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::{Port, Reservations};
 use lunet_scsi::{PowerChange, Sanitation, Unit};
 
-use crate::access::Access;
+use crate::access::{Access, Objection};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
 use crate::health::Health;
@@ -93,6 +96,25 @@ impl CoreTarget {
         self.portals[portal] && self.access.admits(initiator, address)
     }
 
+    /// Why a session that came in by this portal with this proof could not log in now; nothing if
+    /// it could.
+    pub fn objection(
+        &self,
+        portal: usize,
+        proof: Option<&Proof>,
+        (initiator, address): (&str, IpAddr),
+    ) -> Option<Objection> {
+        match self.portals[portal] {
+            false => Some(Objection::Portal),
+            true => self.access.objection(proof, initiator, address),
+        }
+    }
+
+    /// True if who may come in, and by which portals, is the same at another state of the target.
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        (&self.portals, &self.access) == (&other.portals, &other.access)
+    }
+
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
     pub fn view(&self, initiator: &str, address: IpAddr) -> Vec<(u16, usize)> {
         let shown = |(lun, _): &&(u16, usize)| self.access.shows(*lun, initiator, address);
@@ -114,6 +136,8 @@ pub struct World {
     pub groups: PortGroups,
     /// Who may ask for the list of targets.
     pub discovery: Access,
+    /// Sessions that could not log in now stay all the same.
+    pub keep_sessions: bool,
 }
 
 /// A place for something that comes and goes.
@@ -165,28 +189,49 @@ impl World {
         self.targets.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
     }
 
-    /// True if an initiator that is logged in at the target `at` may see the volume in this slot through any
-    /// target: of the portal that it came in by, and without proving more than it has proved there.
+    /// True if an initiator that has logged in with this proof may see the volume in this slot
+    /// through any target: of the portal that it came in by, and without proving more than it has.
     pub fn shows(
         &self,
         slot: usize,
-        at: &CoreTarget,
+        proof: Option<&Proof>,
         (portal, initiator, address): (usize, &str, IpAddr),
     ) -> bool {
-        let proved = at.access.credentials(initiator, address);
         self.targets().any(|(_, target)| {
-            let enough = match target.access.credentials(initiator, address) {
-                None => true,
-                // With whichever account it has logged in.
-                Some(wanted) => proved.as_ref().is_some_and(|proved| {
-                    !proved.accounts.is_empty()
-                        && proved.accounts.iter().all(|one| wanted.accounts.contains(one))
-                }),
-            };
-            enough
-                && target.admits(portal, initiator, address)
-                && target.view(initiator, address).iter().any(|(_, volume)| *volume == slot)
+            target.view(initiator, address).iter().any(|(_, volume)| *volume == slot)
+                && target.objection(portal, proof, (initiator, address)).is_none()
         })
+    }
+
+    /// The slot of the target that somebody may log in to who has negotiated all that a login
+    /// asks for; none for discovery.
+    ///
+    /// # Errors
+    /// What is answered instead.
+    pub fn entrance(
+        &self,
+        portal: usize,
+        identity: &LoginIdentity,
+        address: IpAddr,
+    ) -> Result<Option<usize>, LoginStatus> {
+        let (who, proof) = ((identity.initiator_name.as_str(), address), identity.proof.as_ref());
+        let (slot, objection) = match &identity.target_name {
+            None => (None, self.discovery.objection(proof, who.0, who.1)),
+            Some(name) => {
+                let (slot, target) = self.find_target(name).ok_or(LoginStatus::NotFound)?;
+                (Some(slot), target.objection(portal, proof, who))
+            }
+        };
+        match objection {
+            None => Ok(slot),
+            Some(Objection::Portal | Objection::Initiator) if slot.is_some() => {
+                Err(LoginStatus::NotFound)
+            }
+            Some(Objection::Portal | Objection::Initiator) => {
+                Err(LoginStatus::AuthorizationFailure)
+            }
+            Some(_) => Err(LoginStatus::AuthenticationFailure),
+        }
     }
 
     /// The slot of the target with this name.
@@ -227,7 +272,8 @@ impl World {
             let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &groups)));
             place(&mut targets, old, target);
         }
-        Ok((Self { volumes, targets, groups, discovery: layout.discovery }, effects))
+        let (discovery, keep_sessions) = (layout.discovery, layout.keep_sessions);
+        Ok((Self { volumes, targets, groups, discovery, keep_sessions }, effects))
     }
 }
 

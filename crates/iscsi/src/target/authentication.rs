@@ -1,11 +1,11 @@
 //! The target's side of the security stage (RFC 7143 sections 6.3.2 and 12.1.3).
 
 use super::site::Site;
-use crate::chap::{Account, Algorithm, Algorithms, Secret, binary, parse_binary, parse_id};
+use crate::chap::{Account, Algorithm, Algorithms, Proof, Secret, binary, parse_binary, parse_id};
 use crate::keys::{Key, choose};
 use crate::pdu::LoginStatus;
 use crate::text::Writer;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -112,8 +112,8 @@ pub(super) struct Authentication {
     needed: Option<Arc<Credentials>>,
     /// A text brought it a step further.
     moved: bool,
-    /// The name of the account that was proved.
-    pub(super) user: Option<String>,
+    /// How an account was proved.
+    pub(super) proof: Option<Proof>,
     /// Why it failed.
     pub(super) failure: Option<AuthenticationError>,
 }
@@ -192,9 +192,8 @@ impl Authentication {
                 };
                 let result =
                     back.and_then(|back| verify(&needed, ours, (name, response), back, out));
-                result.map_err(|why| self.fail(why))?;
+                self.proof = Some(result.map_err(|why| self.fail(why))?);
                 self.state = State::Done;
-                self.user = Some(name.to_string());
                 Ok(())
             }
             _ => Err(self.fail(AuthenticationError::Malformed)),
@@ -233,7 +232,7 @@ fn verify(
     (name, response): (&str, &str),
     back: Option<(&str, &str)>,
     out: &mut Writer,
-) -> Result<(), AuthenticationError> {
+) -> Result<Proof, AuthenticationError> {
     use AuthenticationError::{Malformed, NotMutual, Reflected, Response, SameSecret};
     let response = parse_binary(response).ok_or(Malformed)?;
     let back = match back {
@@ -272,5 +271,6 @@ fn verify(
         out.pair(Key::ChapName.name(), &mutual.name);
         out.pair(Key::ChapResponse.name(), binary(answer.bytes()));
     }
-    Ok(())
+    let (algorithm, id, challenge) = (ours.algorithm, ours.id, ours.bytes.clone());
+    Ok(Proof { user: name.to_string(), algorithm, id, challenge, response })
 }

@@ -310,7 +310,7 @@ impl Login {
         if self.identity.session_type == SessionType::Discovery {
             self.identity.target_name = None;
         }
-        self.identity.user = self.authentication.user.take();
+        self.identity.proof = self.authentication.proof.take();
         negotiated.first_burst_length =
             negotiated.first_burst_length.min(negotiated.max_burst_length);
         Ok(Step::Finished { flags, text })

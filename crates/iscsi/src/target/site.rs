@@ -2,6 +2,7 @@
 
 use super::authentication::Credentials;
 use super::event::Event;
+use crate::chap::Proof;
 use crate::digest::Crc32c;
 use crate::iser::Remote;
 use crate::pdu::LoginStatus;
@@ -129,8 +130,8 @@ pub struct LoginIdentity {
     pub session_type: SessionType,
     /// TargetName; a normal session has one.
     pub target_name: Option<String>,
-    /// The CHAP name that the initiator has proved to be its own, when the login is complete.
-    pub user: Option<String>,
+    /// The account that the initiator has proved to be its own, when the login is complete.
+    pub proof: Option<Proof>,
 }
 
 /// What a login response says about a target.

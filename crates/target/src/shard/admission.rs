@@ -22,17 +22,10 @@ impl Shard {
             return;
         }
         let place = Place { shard: number, connection: conn.serial };
-        let target = match &identity.target_name {
-            None => None,
-            Some(name) => match self.engine.world.find_target(name) {
-                // The world may have changed since the login began.
-                Some((number, target))
-                    if target.admits(conn.portal, &identity.initiator_name, conn.peer.ip()) =>
-                {
-                    Some(number)
-                }
-                _ => return self.turn_away(slot, LoginStatus::NotFound),
-            },
+        // The world may have changed since the login began.
+        let target = match self.engine.world.entrance(conn.portal, &identity, conn.peer.ip()) {
+            Ok(target) => target,
+            Err(status) => return self.turn_away(slot, status),
         };
         let nexus = Nexus {
             initiator: identity.initiator_name.clone(),
@@ -80,9 +73,9 @@ impl Shard {
         let numbers = luns.iter().map(|lun| lun.lun).collect();
         let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
         let since = self.engine.now;
-        let user = identity.user.clone();
+        let proof = identity.proof.clone();
         let scsi = scsi.unwrap_or_default();
-        conn.session = Some(Session { nexus, id, tsih, target, user, scsi, luns, since });
+        conn.session = Some(Session { nexus, id, tsih, target, proof, scsi, luns, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.login_ends(conn.peer.ip());

@@ -8,7 +8,7 @@ use lunet_scsi::Attention;
 
 use super::Shard;
 use crate::change::{Proposal, Verdict};
-use crate::conn::{Phase, SessionLun};
+use crate::conn::{Conn, Phase, Session, SessionLun};
 use crate::world::{CoreTarget, World};
 
 /// How long a session of a removed target has to log out.
@@ -53,17 +53,21 @@ impl Shard {
 
     /// Shows a session the next world.
     fn see(&mut self, slot: u32, next: &World) {
-        let conn = &mut self.conns[slot as usize];
+        let conn = &self.conns[slot as usize];
         let (peer, portal) = (conn.peer.ip(), conn.portal);
         let Some(session) = conn.session.as_ref().filter(|_| conn.phase == Phase::Open) else {
             return;
         };
-        let Some(number) = session.nexus.target else { return };
-        let (name, user) = (session.nexus.initiator.as_str(), session.user.as_deref());
-        let may = |target: &&Arc<CoreTarget>| {
-            target.admits(portal, name, peer) && target.access.keeps(user, name, peer)
+        let Some(number) = session.nexus.target else {
+            if !self.finder_stays(session, peer, next) {
+                self.drain(slot);
+            }
+            return;
         };
-        let target = next.target(number).filter(may).cloned();
+        // One that was asked to log out does not get its LUNs back.
+        let Some(now) = &session.target else { return };
+        let stays = |target: &&Arc<CoreTarget>| stays(session, (portal, peer), (now, target, next));
+        let target = next.target(number).filter(stays).cloned();
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);
         for lun in &gone {
@@ -105,6 +109,31 @@ impl Shard {
         session.luns = kept;
     }
 
+    /// True if a discovery session may go on.
+    fn finder_stays(&self, session: &Session, peer: IpAddr, next: &World) -> bool {
+        let (name, proof) = (session.nexus.initiator.as_str(), session.proof.as_ref());
+        let objects = |world: &World| world.discovery.objection(proof, name, peer).is_some();
+        let now = &self.engine.world;
+        !objects(next) || next.keep_sessions || (objects(now) && next.discovery == now.discovery)
+    }
+
+    /// Ends the sessions with these handles, as if their targets had been removed.
+    pub(super) fn end_sessions(&mut self, handles: &[u16]) {
+        let named = |(slot, conn): (usize, &Conn)| {
+            let session = conn.session.as_ref().filter(|_| conn.phase == Phase::Open)?;
+            handles.contains(&session.tsih).then_some((slot as u32, session.nexus.target))
+        };
+        let named: Vec<_> = self.conns.iter().filter_map(named).collect();
+        for (slot, target) in named {
+            match target {
+                Some(_) => self.dismiss(slot),
+                None => self.drain(slot),
+            }
+            self.touch(slot);
+        }
+        self.engine.settle(&mut self.conns);
+    }
+
     /// The LUNs that a session loses and gets. Another volume under the same number is a loss and a gain.
     fn compare_view(
         &self,
@@ -143,4 +172,16 @@ impl Shard {
             self.abort_unit(slot, lun.lun);
         }
     }
+}
+
+/// True if a session that came in by a portal goes on when its target becomes another one. A session
+/// that stayed against the rules goes on as long as these rules do.
+fn stays(
+    session: &Session,
+    (portal, peer): (usize, IpAddr),
+    (now, target, next): (&CoreTarget, &CoreTarget, &World),
+) -> bool {
+    let (who, proof) = ((session.nexus.initiator.as_str(), peer), session.proof.as_ref());
+    let objects = |target: &CoreTarget| target.objection(portal, proof, who).is_some();
+    !objects(target) || next.keep_sessions || (objects(now) && target.has_rules_of(now))
 }

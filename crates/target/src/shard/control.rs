@@ -33,6 +33,7 @@ impl Shard {
                 Mail::Turn => self.engine.look(&mut self.conns),
                 Mail::World(proposal) => self.propose(proposal),
                 Mail::Owed(owed) => self.receive_owed(owed),
+                Mail::EndSessions(handles) => self.end_sessions(&handles),
                 Mail::Stop { grace } => self.stop(grace),
             }
         }
@@ -85,7 +86,8 @@ impl Shard {
         open.map(|(conn, session)| SessionInfo {
             initiator: session.nexus.initiator.clone(),
             target: session.target.as_ref().map(|target| target.name.clone()),
-            user: session.user.clone(),
+            user: session.proof.as_ref().map(|proof| proof.user.clone()),
+            proof: session.proof.clone(),
             peer: conn.peer.to_string(),
             portal: conn.local.to_string(),
             transport: if conn.proto.is_rdma() { "iser" } else { "tcp" },

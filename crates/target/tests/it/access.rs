@@ -1,5 +1,6 @@
 //! An initiator sees and reaches what is its own, and nothing else.
 
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +79,7 @@ fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
             target(OTHER, vec![(0, 1)], from("192.0.2.0", 24)),
         ],
         discovery,
+        ..Layout::default()
     }
 }
 
@@ -310,16 +312,106 @@ fn a_session_goes_with_its_user() {
     let portal = server.handle().stats().portals.remove(0);
     assert_eq!((portal.tcp, portal.iser, portal.why), (true, false, None));
     assert_eq!(portal.reason, Some(lunet_target::Reason::SwitchedOff));
-    // Another secret counts from the next login on; a user that is gone is asked to leave.
+    // A user that is gone is asked to leave.
     let mut access = guarded(false);
-    let guard = access.guard.as_mut().expect("there is one");
-    guard.users.truncate(1);
-    guard.users[0].account = account("alice", "the next secret of alice");
-    apply(access).expect("it changes");
+    access.guard.as_mut().expect("there is one").users.truncate(1);
+    apply(access.clone()).expect("it changes");
     assert!(bobs.is_closed_by_server());
     assert_eq!((state(&mut alices, 0), users()), (POWER_ON, vec![Some("alice".to_owned())]));
+    // So is one who has proved to know what is no secret any more.
+    let guard = access.guard.as_mut().expect("there is one");
+    guard.users[0].account = account("alice", "the next secret of alice");
+    apply(access).expect("it changes");
+    assert!(alices.is_closed_by_server());
     let old = Client::try_login(address, Options { isid, ..chap(alice()) }).err();
     assert_eq!(old, refused(0x0201));
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+/// Who came before there was something to prove has not proved it.
+#[test]
+fn a_session_without_chap_ends_when_chap_is_asked_for() {
+    let (server, address, volumes) = serve(Access::default(), Access::default());
+    let apply = |layout| server.handle().apply(layout).expect("it changes");
+    let rules = |access, discovery| layout(&volumes, access, discovery);
+    let isid = [0x80, 0, 0, 0, 0, 9];
+    let mut plain = Client::try_login(address, as_host(A)).expect("it may");
+    let finder = Options { target_name: None, isid, ..as_host(A) };
+    let mut finder = Client::try_login(address, finder).expect("it may");
+    apply(Layout { keep_sessions: true, ..rules(guarded(false), guarded(false)) });
+    assert_eq!(state(&mut plain, 0), POWER_ON, "kept on request");
+    assert_eq!(finder.targets(), [TARGET]);
+    // What does not concern these rules does not end what was kept.
+    let mut more = rules(guarded(false), guarded(false));
+    more.targets[1].luns.clear();
+    apply(more);
+    assert_eq!(state(&mut plain, 0), READY, "still kept");
+    assert_eq!(finder.targets(), [TARGET]);
+    // Rules that are new count.
+    let mut access = guarded(false);
+    access.guard.as_mut().expect("there is one").users.truncate(1);
+    apply(rules(access.clone(), access));
+    assert!(plain.is_closed_by_server() && finder.is_closed_by_server());
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+/// A login request of one session, with the stages in `flags` and these keys.
+fn login_request(flags: u8, keys: &[&str]) -> Vec<u8> {
+    let text: String = keys.iter().map(|key| format!("{key}\0")).collect();
+    let mut pdu = vec![0; 48];
+    (pdu[0], pdu[1], pdu[7], pdu[8], pdu[13]) = (0x43, flags, text.len() as u8, 0x80, 5);
+    pdu.extend(text.as_bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    pdu
+}
+
+/// The stages and the status of the next login response.
+fn login_response(stream: &mut TcpStream) -> (u8, u16) {
+    let mut header = [0; 48];
+    stream.read_exact(&mut header).expect("a response");
+    let length = usize::from(header[7]).next_multiple_of(4);
+    stream.read_exact(&mut vec![0; length]).expect("its text");
+    (header[1], u16::from_be_bytes([header[36], header[37]]))
+}
+
+#[test]
+fn a_login_under_way_is_held_to_the_rules_of_its_end() {
+    let (server, address, volumes) = serve(Access::default(), Access::default());
+    let name = format!("InitiatorName={A}");
+    for (target, kind) in [(Some(TARGET), "Normal"), (None, "Discovery")] {
+        let open = layout(&volumes, Access::default(), Access::default());
+        server.handle().apply(open).expect("it changes");
+        let mut stream = TcpStream::connect(address).expect("the server listens");
+        let target = target.map(|target| format!("TargetName={target}"));
+        let kind = format!("SessionType={kind}");
+        let mut keys = vec![&*name, &*kind, "AuthMethod=None"];
+        keys.extend(target.as_deref());
+        stream.write_all(&login_request(0x81, &keys)).expect("sent");
+        assert_eq!(login_response(&mut stream), (0x81, 0), "nothing has to be proved yet");
+        let closed = layout(&volumes, guarded(false), guarded(false));
+        server.handle().apply(closed).expect("it changes");
+        stream.write_all(&login_request(0x87, &["HeaderDigest=None"])).expect("sent");
+        assert_eq!(login_response(&mut stream).1, 0x0201, "{kind}");
+    }
+    assert_eq!(server.handle().sessions().len(), 0);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn sessions_are_ended_by_their_handles() {
+    let (server, address, _) = serve(Access::default(), Access::default());
+    let isid = [0x80, 0, 0, 0, 0, 9];
+    let mut a = Client::try_login(address, as_host(A)).expect("it may");
+    let mut b = Client::try_login(address, as_host(B)).expect("it may");
+    let finder = Options { target_name: None, isid, ..as_host(A) };
+    let mut finder = Client::try_login(address, finder).expect("it may");
+    let handle = server.handle();
+    let all = handle.all_sessions().expect("every shard answers");
+    let handles: Vec<u16> = all.iter().filter(|s| s.initiator == A).map(|s| s.tsih).collect();
+    assert_eq!((all.len(), handles.len()), (3, 2));
+    handle.end_sessions(&handles).expect("every shard is told");
+    assert!(a.is_closed_by_server() && finder.is_closed_by_server());
+    assert_eq!((state(&mut b, 0), state(&mut b, 0)), (POWER_ON, READY));
     assert!(server.stop(Duration::ZERO).flushed);
 }
 

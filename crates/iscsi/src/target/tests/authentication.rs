@@ -101,7 +101,14 @@ fn finish(mut bench: Bench) {
     bench.login(0x87, &["HeaderDigest=None"]);
     let Some(Event::LoginFinished(identity)) = bench.events.pop() else { panic!("not let in") };
     let proved = bench.site.credentials.as_ref().map(|_| "alice");
-    assert_eq!(identity.user.as_deref(), proved);
+    assert_eq!(identity.proof.as_ref().map(|proof| proof.user.as_str()), proved);
+    if let (Some(proof), Some(known)) = (&identity.proof, &bench.site.credentials) {
+        let account = known.accounts.iter().find(|account| account.name == "alice").unwrap();
+        assert!(proof.is_of(account), "{proof:?}");
+        let other = Secret::new(b"another secret of hers".to_vec());
+        assert!(!proof.is_of(&Account { secret: other, ..account.clone() }), "another secret");
+        assert!(!proof.is_of(&Account { name: "bob".into(), ..account.clone() }), "another name");
+    }
     bench.with(|c, tx| c.admit(1, tx));
     assert!(bench.connection.is_full_feature() && bench.connection.login_identity().is_none());
 }

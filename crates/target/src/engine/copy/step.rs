@@ -68,7 +68,7 @@ impl Engine {
         let Some(session) = &conn.session else { return false };
         let who = (conn.portal, session.nexus.initiator.as_str(), conn.peer.ip());
         session.luns.iter().any(|lun| lun.volume == slot)
-            || session.target.as_ref().is_some_and(|at| self.world.shows(slot, at, who))
+            || (session.target.is_some() && self.world.shows(slot, session.proof.as_ref(), who))
     }
 
     /// What reservations let this initiator do.
