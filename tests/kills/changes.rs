@@ -99,7 +99,7 @@ impl Changes {
                 let fresh = self.data.join("../edited.toml");
                 fs::write(&fresh, text)?;
                 fs::rename(&fresh, self.data.join("lunet.toml"))?;
-                self.change(json!({"do": "apply"}))
+                self.change(json!({"do": "apply", "force": true}))
             }
             Step::Write(number) => {
                 self.last = Some(format!("write {number}"));
@@ -220,7 +220,7 @@ impl Changes {
         let fixed = |lun: &&u16| target != TARGET || **lun > 1;
         let lun = self.one_of(luns.keys().filter(fixed).copied())?;
         luns.remove(&lun);
-        Some(Step::Change(json!({"do": "unmap", "target": target, "lun": lun})))
+        Some(Step::Change(json!({"do": "unmap", "target": target, "lun": lun, "force": true})))
     }
 
     fn target(&mut self, next: &mut State) -> Step {

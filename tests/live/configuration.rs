@@ -97,7 +97,7 @@ fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
 
     // Without [volumes.n] and its LUN again; its data would have stayed.
     fs::write(&path, &first)?;
-    let gone = server.tell(&["config", "apply"])?;
+    let gone = server.tell(&["config", "apply", "--force"])?;
     ensure!(gone.contains("volume n is gone"), "{gone}");
     told(&mut two, 0, LUNS_CHANGED)?;
     server.stop()?;

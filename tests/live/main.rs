@@ -1,6 +1,7 @@
 //! What is served changes while it is served: who is concerned is told once, and nobody else notices.
 
 mod configuration;
+mod rules;
 mod storage;
 
 use std::fs;
@@ -135,7 +136,9 @@ fn the_concerned_are_told_once_and_the_others_notice_nothing() -> Result<()> {
 
             let error = server.refuses(&["volume", "delete", "c", "--yes"])?;
             ensure!(error.contains("1 session sees volume c"), "{error}");
-            server.tell(&["target", "unmap", TWO, "5"])?;
+            let error = server.refuses(&["target", "unmap", TWO, "5"])?;
+            ensure!(error.contains("1 session uses volume c as LUN 5"), "{error}");
+            server.tell(&["target", "unmap", TWO, "5", "--force"])?;
             told(&mut concerned, 0, LUNS_CHANGED)?;
             ensure!(ready(&mut concerned, 5)? == Some(NO_UNIT));
             server.tell(&["volume", "delete", "c", "--yes"])?;

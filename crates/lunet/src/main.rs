@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use lunet::control::Request;
-use lunet::{config, plan, serve, tables, units};
+use lunet::{config, plan, serve, units};
 
 /// Block storage at wire speed, over iSCSI
 #[derive(Parser)]
@@ -43,8 +42,8 @@ enum Command {
         #[command(subcommand)]
         command: cli::TargetCommand,
     },
-    /// Show who is connected to a running lunet
-    Sessions(cli::Ask),
+    /// Show who is connected to a running lunet, and end sessions
+    Sessions(cli::Sessions),
     /// Show what a running lunet has done, for each volume
     Stats(cli::Stats),
     /// Watch a running lunet: volumes, sessions and shards, with their rates
@@ -96,7 +95,7 @@ fn main() -> ExitCode {
         Command::Config { command } => cli::config(command),
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),
-        Command::Sessions(ask) => cli::answer(&ask, &Request::Sessions, tables::sessions),
+        Command::Sessions(options) => cli::sessions(options),
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),
         Command::Doctor(options) => cli::doctor(&options),

@@ -101,7 +101,8 @@ fn wait(signals: &mut Signals, server: &Server, manager: &Arc<Manager>) -> Resul
 
 /// Reads the configuration again, beside the watch for signals.
 fn reload(manager: Arc<Manager>) -> Result<()> {
-    let apply = move || match manager.change(control::VERSION, &Change::Apply) {
+    let change = Change::Apply { force: false, keep_sessions: false };
+    let apply = move || match manager.change(control::VERSION, &change) {
         Ok(done) => {
             tracing::info!("SIGHUP: {}", done.done);
             done.notes.iter().for_each(|note| tracing::warn!("{note}"));
@@ -131,6 +132,10 @@ impl Source for Asked {
             Request::Change { version, change } => {
                 let done = self.manager.change(version, &change);
                 done.and_then(|done| json(serde_json::to_value(done)))
+            }
+            Request::Preview { version, change } => {
+                let preview = self.manager.preview(version, &change);
+                preview.and_then(|preview| json(serde_json::to_value(preview)))
             }
         };
         answer.map_err(|error| format!("{error:#}"))
@@ -168,7 +173,13 @@ pub(crate) fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
         let volume = open(config, &plan.data)?;
         all.insert(config.name.clone(), Open::new(config.clone(), volume));
     }
-    Ok(Served { server: plan.config.server.clone(), plan, machine, open: all })
+    Ok(Served {
+        server: plan.config.server.clone(),
+        plan,
+        machine,
+        open: all,
+        keep_sessions: false,
+    })
 }
 
 /// Removes what was cut short has left: files that were to take the place of others.
@@ -305,6 +316,7 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         targets: config.targets.iter().map(target).collect(),
         groups: config.portals.iter().map(group).collect(),
         discovery: secrets::access(&config.discovery),
+        keep_sessions: false,
     }
 }
 

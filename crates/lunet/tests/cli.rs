@@ -306,6 +306,7 @@ fn the_page_and_the_program_have_the_same_options() {
         ("", &["serve", "sessions", "stats", "top", "doctor", "bench"][..]),
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
+        ("sessions", &["end"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),
         ("target", &["list", "create", "delete", "map", "unmap"]),

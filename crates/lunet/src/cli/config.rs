@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use lunet::control::{Change, Request};
-use lunet::{config, plan};
+use lunet::control::{Change, Preview, Request, VERSION};
+use lunet::{config, plan, tables};
 
-use super::{STRANGE, Where, print};
+use super::{Ask, STRANGE, Where, print};
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
@@ -20,8 +20,17 @@ pub enum ConfigCommand {
     },
     /// Let a running lunet read its configuration file again, and serve what it says now
     Apply {
+        /// Only say what would change, and whose sessions would end
+        #[arg(long)]
+        dry_run: bool,
+        /// Although sessions use volumes, LUNs or targets that would be gone
+        #[arg(long)]
+        force: bool,
+        /// Leave sessions that could not log in by the new rules
+        #[arg(long)]
+        keep_sessions: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Print the configuration that a running lunet has in force
     Show {
@@ -33,7 +42,10 @@ pub enum ConfigCommand {
 pub fn run(command: ConfigCommand) -> Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(&file),
-        ConfigCommand::Apply { place } => place.change(Change::Apply),
+        ConfigCommand::Apply { dry_run, force, keep_sessions, ask } => {
+            let change = Change::Apply { force, keep_sessions };
+            if dry_run { preview(&ask, change) } else { ask.change(change) }
+        }
         ConfigCommand::Show { place } => {
             let answer = place.ask(&Request::Config)?;
             let text = answer.get("text").and_then(|text| text.as_str()).context(STRANGE)?;
@@ -41,6 +53,17 @@ pub fn run(command: ConfigCommand) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Says what a change would do.
+fn preview(ask: &Ask, change: Change) -> Result<ExitCode> {
+    let answer = ask.place.ask(&Request::Preview { version: VERSION, change })?;
+    let preview: Preview = serde_json::from_value(answer.clone()).context(STRANGE)?;
+    match ask.json {
+        true => print(&format!("{answer:#}\n"))?,
+        false => print(&tables::preview(&preview))?,
+    }
+    Ok(if preview.refused.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn check(file: &Path) -> Result<ExitCode> {

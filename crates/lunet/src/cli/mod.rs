@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod doctor;
+mod sessions;
 mod target;
 mod tune;
 mod volume;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
+pub use sessions::{Sessions, run as sessions};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
 pub use volume::{VolumeCommand, run as volume};
@@ -55,10 +57,16 @@ impl Where {
     fn ask(&self, request: &Request) -> Result<Value> {
         Ok(control::ask(&self.socket(), request)?)
     }
+}
 
+impl Ask {
     /// Has something changed, and says what was done.
     fn change(&self, change: Change) -> Result<ExitCode> {
-        let answer = self.ask(&Request::Change { version: VERSION, change })?;
+        let answer = self.place.ask(&Request::Change { version: VERSION, change })?;
+        if self.json {
+            print(&format!("{answer:#}\n"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let done: Done = serde_json::from_value(answer).context(STRANGE)?;
         print(&format!("{}\n", done.done))?;
         for note in done.notes {

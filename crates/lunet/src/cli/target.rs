@@ -7,7 +7,7 @@ use clap::Subcommand;
 use lunet::control::{Change, Request};
 use lunet::tables;
 
-use super::{Ask, Where, answer};
+use super::{Ask, answer};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
@@ -21,7 +21,7 @@ pub enum TargetCommand {
         #[arg(long, value_name = "TEXT")]
         alias: Option<String>,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Delete a target; its volumes stay
     Delete {
@@ -31,7 +31,7 @@ pub enum TargetCommand {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Make a volume a LUN of a target
     Map {
@@ -42,7 +42,7 @@ pub enum TargetCommand {
         /// The volume
         volume: String,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Take a LUN away from a target; its volume stays
     Unmap {
@@ -50,23 +50,28 @@ pub enum TargetCommand {
         target: String,
         /// The number of the LUN
         lun: u16,
+        /// Although sessions use it: they lose it
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
 }
 
 pub fn run(command: TargetCommand) -> Result<ExitCode> {
     match command {
         TargetCommand::List(ask) => answer(&ask, &Request::Targets, tables::targets),
-        TargetCommand::Create { name, alias, place } => {
-            place.change(Change::CreateTarget { name, alias })
+        TargetCommand::Create { name, alias, ask } => {
+            ask.change(Change::CreateTarget { name, alias })
         }
-        TargetCommand::Delete { name, force, place } => {
-            place.change(Change::DeleteTarget { name, force })
+        TargetCommand::Delete { name, force, ask } => {
+            ask.change(Change::DeleteTarget { name, force })
         }
-        TargetCommand::Map { target, lun, volume, place } => {
-            place.change(Change::Map { target, lun, volume })
+        TargetCommand::Map { target, lun, volume, ask } => {
+            ask.change(Change::Map { target, lun, volume })
         }
-        TargetCommand::Unmap { target, lun, place } => place.change(Change::Unmap { target, lun }),
+        TargetCommand::Unmap { target, lun, force, ask } => {
+            ask.change(Change::Unmap { target, lun, force })
+        }
     }
 }

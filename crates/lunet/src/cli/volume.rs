@@ -8,7 +8,7 @@ use clap::{Subcommand, ValueEnum};
 use lunet::control::{Change, NewVolume, Request};
 use lunet::{config, tables, units};
 
-use super::{Ask, Where, answer, meant};
+use super::{Ask, answer, meant};
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
@@ -40,7 +40,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         read_only: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Give a volume more room; without SIZE, a block device's own new size
     Resize {
@@ -50,7 +50,7 @@ pub enum VolumeCommand {
         #[arg(value_name = "SIZE", value_parser = units::parse_size)]
         size: Option<u64>,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Delete a volume with its LUNs and its data, or a snapshot
     Delete {
@@ -67,7 +67,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Keep the present content of a volume
     Snapshot {
@@ -75,7 +75,7 @@ pub enum VolumeCommand {
         #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Show the snapshots of a volume, or of all
     Snapshots {
@@ -92,7 +92,7 @@ pub enum VolumeCommand {
         /// The new volume
         new: String,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
     /// Give a volume the content of a snapshot; what was written since is lost
     Rollback {
@@ -106,7 +106,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
-        place: Where,
+        ask: Ask,
     },
 }
 
@@ -133,54 +133,54 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             full,
             block_size,
             read_only,
-            place,
+            ask,
         } => {
             let backend = backend.to_possible_value().map(|word| word.get_name().to_owned());
             let backend = backend.unwrap_or_default();
             let new = NewVolume { name, backend, size, path, full, block_size, read_only };
-            place.change(Change::CreateVolume(new))
+            ask.change(Change::CreateVolume(new))
         }
-        VolumeCommand::Resize { name, size, place } => {
-            place.change(Change::ResizeVolume { name, size })
+        VolumeCommand::Resize { name, size, ask } => {
+            ask.change(Change::ResizeVolume { name, size })
         }
-        VolumeCommand::Delete { name, keep_data, force, yes, place } => {
+        VolumeCommand::Delete { name, keep_data, force, yes, ask } => {
             let change = match with_snapshot(&name) {
                 Ok((volume, snapshot)) => {
-                    there(yes, &place, &volume, Some(&snapshot))?;
+                    there(yes, &ask.place, &volume, Some(&snapshot))?;
                     meant(yes, &format!("deletes the snapshot {name}"))?;
                     Change::DeleteSnapshot { volume, snapshot }
                 }
                 Err(_) => {
-                    there(yes || keep_data, &place, &name, None)?;
+                    there(yes || keep_data, &ask.place, &name, None)?;
                     meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
                     Change::DeleteVolume { name, keep_data, force }
                 }
             };
-            place.change(change)
+            ask.change(change)
         }
-        VolumeCommand::Snapshot { name: (volume, snapshot), place } => {
-            place.change(Change::CreateSnapshot { volume, snapshot })
+        VolumeCommand::Snapshot { name: (volume, snapshot), ask } => {
+            ask.change(Change::CreateSnapshot { volume, snapshot })
         }
-        VolumeCommand::Clone { source, new, place } => {
+        VolumeCommand::Clone { source, new, ask } => {
             let (volume, snapshot) = match with_snapshot(&source) {
                 Ok((volume, snapshot)) => (volume, Some(snapshot)),
                 Err(_) => (source, None),
             };
-            place.change(Change::CloneVolume { volume, snapshot, name: new })
+            ask.change(Change::CloneVolume { volume, snapshot, name: new })
         }
-        VolumeCommand::Rollback { name: (volume, snapshot), force, yes, place } => {
+        VolumeCommand::Rollback { name: (volume, snapshot), force, yes, ask } => {
             let what = format!(
                 "takes volume {volume} back to {snapshot} and drops what was written since"
             );
-            there(yes, &place, &volume, Some(&snapshot))?;
+            there(yes, &ask.place, &volume, Some(&snapshot))?;
             meant(yes, &what)?;
-            place.change(Change::Rollback { volume, snapshot, force })
+            ask.change(Change::Rollback { volume, snapshot, force })
         }
     }
 }
 
 /// Before it is asked whether something is meant: refuses what is not there. The server refuses it otherwise.
-fn there(yes: bool, place: &Where, volume: &str, snapshot: Option<&str>) -> Result<()> {
+fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) -> Result<()> {
     if yes {
         return Ok(());
     }

@@ -16,7 +16,10 @@ mod server;
 use std::path::{Path, PathBuf};
 
 pub use client::ask;
-pub use protocol::{Answer, Change, Done, NewVolume, Request, VERSION};
+pub use protocol::{
+    Answer, Change, Difference, Done, NewVolume, Preview, Request, SessionChange, SessionFate,
+    VERSION,
+};
 pub use server::{ControlServer, Source};
 
 /// The name of the socket in the data directory.

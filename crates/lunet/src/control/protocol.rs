@@ -1,5 +1,6 @@
 //! Requests and answers.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,13 @@ pub enum Request {
         /// What to change.
         change: Change,
     },
+    /// Tell what a change would do. For [`Change::Apply`] only.
+    Preview {
+        /// [`VERSION`] of the client.
+        version: u32,
+        /// What to change.
+        change: Change,
+    },
 }
 
 /// A change of what is served.
@@ -40,7 +48,21 @@ pub enum Request {
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
     /// Read the configuration again, and serve what it says now.
-    Apply,
+    Apply {
+        /// Although sessions use what would be gone.
+        #[serde(default)]
+        force: bool,
+        /// Sessions stay that could not log in any more.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
+    /// Ask sessions to log out, and end those that do not.
+    EndSessions {
+        /// The session with this TSIH.
+        session: Option<u16>,
+        /// All sessions of this initiator.
+        initiator: Option<String>,
+    },
     /// Make a volume.
     CreateVolume(NewVolume),
     /// Give a volume more room.
@@ -120,6 +142,9 @@ pub enum Change {
         target: String,
         /// The number of the LUN.
         lun: u16,
+        /// Although sessions use it.
+        #[serde(default)]
+        force: bool,
     },
 }
 
@@ -151,6 +176,92 @@ pub struct Done {
     /// What the user should know besides, a sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// The sessions that are concerned.
+    #[serde(default)]
+    pub sessions: Vec<SessionChange>,
+}
+
+/// The answer to what a change would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preview {
+    /// The configuration file.
+    pub file: String,
+    /// What would be different.
+    pub changes: Vec<Difference>,
+    /// What the user should know besides, a sentence each.
+    pub notes: Vec<String>,
+    /// The sessions that would be concerned.
+    pub sessions: Vec<SessionChange>,
+    /// Why the change would be refused as it was asked for.
+    pub refused: Option<String>,
+}
+
+/// Something that a change makes different.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The kind: `volume`, `target`, `LUN`, `user`, `portal group`, `discovery`.
+    pub what: String,
+    /// Which one.
+    pub name: String,
+    /// What it is from then on, as in `is new`.
+    pub change: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let space = if self.name.is_empty() { "" } else { " " };
+        write!(f, "{}{space}{} {}", self.what, self.name, self.change)
+    }
+}
+
+/// What happens to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SessionFate {
+    /// It is asked to log out, and ended.
+    Ends,
+    /// It goes on, although it could not log in now.
+    Stays,
+    /// It loses a LUN.
+    LosesLun,
+}
+
+/// A session that a change concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionChange {
+    /// Its TSIH.
+    pub session: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The initiator's address.
+    pub peer: String,
+    /// The target; `None` for a discovery session.
+    pub target: Option<String>,
+    /// What happens to it.
+    pub fate: SessionFate,
+    /// The LUN that it loses.
+    pub lun: Option<u16>,
+    /// The volume behind that LUN.
+    pub volume: Option<String>,
+    /// Why, in a clause.
+    pub why: String,
+}
+
+impl fmt::Display for SessionChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, initiator, peer, why, .. } = self;
+        let initiator = initiator.escape_debug();
+        write!(f, "session {session} of {initiator} from {peer} ")?;
+        match (self.fate, self.lun, &self.volume) {
+            (SessionFate::LosesLun, Some(lun), Some(volume)) => {
+                write!(f, "loses LUN {lun} (volume {volume})")?;
+            }
+            (SessionFate::LosesLun, ..) => f.write_str("loses a LUN")?,
+            (SessionFate::Ends, ..) => f.write_str("ends")?,
+            (SessionFate::Stays, ..) => f.write_str("stays all the same")?,
+        }
+        if why.is_empty() { Ok(()) } else { write!(f, ": {why}") }
+    }
 }
 
 /// What the server says to it.

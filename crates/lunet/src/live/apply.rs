@@ -5,26 +5,85 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use toml::{Table, Value};
 
+use super::differences::differences;
+use super::effects::{Consent, Weighed};
 use super::journal::Entry;
 use super::served::Open;
-use super::{Manager, Served, done, storage};
+use super::sessions::concerning;
+use super::{Manager, Served, check_version, done, storage};
 use crate::config::{self, Backend, Volume};
-use crate::control::Done;
+use crate::control::{Change, Difference, Done, Preview};
 use crate::plan::{self, Plan};
 use crate::{serve, units};
 use lunet_target::files::{self, Found};
+
+/// How consent is given to what hurts sessions.
+const FORCE: &str = "run `lunet config apply --force`";
 
 /// Keys of a volume that are looked at one by one.
 const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold"];
 
 /// What becomes of a volume that is in the old and the new configuration.
-enum Fate {
+pub(super) enum Fate {
+    /// It is as it was, or changes without its storage.
     Stays,
+    /// It gets this size, in bytes.
     Grows(u64),
 }
 
+/// The next configuration, looked at and found possible.
+struct Wanted {
+    next: Plan,
+    fates: Vec<(Volume, Option<Fate>)>,
+    entries: Vec<Entry>,
+    differences: Vec<Difference>,
+    notes: Vec<String>,
+}
+
 impl Manager {
-    pub(super) fn apply(&self, now: &Served) -> Result<Done> {
+    pub(super) fn apply(&self, now: &Served, consent: Consent) -> Result<Done> {
+        let file = self.file.display();
+        let Some(wanted) = self.wanted(now)? else {
+            return Ok(done(format!("{file} is in force already")));
+        };
+        let Wanted { next, fates, entries, differences, notes } = wanted;
+        let next = self.weigh(now, next, consent, FORCE)?;
+        let Weighed { plan: next, sessions, keep_sessions } = next;
+        self.noted(now, entries, || {
+            let mut open = BTreeMap::new();
+            for (volume, fate) in fates {
+                let name = volume.name.clone();
+                open.insert(name, self.carry_out(now, volume, fate, &next)?);
+            }
+            self.adopt(now.with(next, open).keeping(keep_sessions), None)
+        })?;
+        let news = differences.iter().map(ToString::to_string);
+        let words: Vec<String> = [format!("{file} is in force")].into_iter().chain(news).collect();
+        Ok(concerning(Done { notes, ..done(words.join("; ")) }, sessions))
+    }
+
+    /// What [`apply`](Self::apply) would do.
+    ///
+    /// # Errors
+    /// The file is wrong, or says what cannot change.
+    pub fn preview(&self, version: u32, change: &Change) -> Result<Preview> {
+        check_version(version)?;
+        let Change::Apply { force, keep_sessions } = change else {
+            bail!("only `lunet config apply` can tell beforehand what it would do");
+        };
+        let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+        let now = self.now();
+        let file = self.file.display().to_string();
+        let Some(wanted) = self.wanted(&now)? else {
+            return Ok(Preview { file, ..Preview::default() });
+        };
+        let Wanted { next, differences, notes, .. } = wanted;
+        let (sessions, refused) = self.foretell(&now, &next, consent, FORCE)?;
+        Ok(Preview { file, changes: differences, notes, sessions, refused })
+    }
+
+    /// Reads the file and finds out what is to be done. `None`: it is in force already.
+    fn wanted(&self, now: &Served) -> Result<Option<Wanted>> {
         let file = self.file.display();
         if now.plan.text.is_none() && matches!(files::look(&self.file), Found::Absent) {
             bail!("there is no configuration file {file}: lunet serves its embedded default");
@@ -34,11 +93,9 @@ impl Manager {
         // The same text may lead to other secrets.
         let rules = |plan: &Plan| (plan.config.targets.clone(), plan.config.discovery.clone());
         if now.plan.text == next.text && rules(&now.plan) == rules(&next) {
-            return Ok(done(format!("{file} is in force already")));
+            return Ok(None);
         }
         check_fixed(&now.plan, &next)?;
-        let old = self.plan_text(now);
-        let mut done = done(String::new());
         let mut entries = Vec::new();
         let mut fates = Vec::new();
         for volume in &next.config.volumes {
@@ -49,30 +106,10 @@ impl Manager {
             entries.extend(note(now, volume, &fate, &next)?);
             fates.push((volume.clone(), fate));
         }
-        done.notes = after_a_restart(&now.plan, &next, &old);
-        done.notes.extend(next.config.notes.iter().map(|note| format!("{file}:{note}")));
-        let mut news = regrouped(&now.plan, &next);
-        self.noted(now, entries, || {
-            let mut open = BTreeMap::new();
-            for (volume, fate) in fates {
-                let name = volume.name.clone();
-                let opened = self.carry_out(now, volume, fate, &next, &mut news)?;
-                open.insert(name, opened);
-            }
-            for (name, gone) in now.open.iter().filter(|(name, _)| !open.contains_key(*name)) {
-                let place = gone.config.path(&now.plan.data);
-                news.push(match place {
-                    Some(path) => {
-                        format!("volume {name} is gone, its data is still in {}", path.display())
-                    }
-                    None => format!("volume {name} is gone"),
-                });
-            }
-            self.adopt(now.with(next, open), None)
-        })?;
-        news.insert(0, format!("{file} is in force"));
-        done.done = news.join("; ");
-        Ok(done)
+        let mut notes = after_a_restart(&now.plan, &next, &self.plan_text(now));
+        notes.extend(next.config.notes.iter().map(|note| format!("{file}:{note}")));
+        let differences = differences(now, &next, &fates);
+        Ok(Some(Wanted { next, fates, entries, differences, notes }))
     }
 
     fn carry_out(
@@ -81,18 +118,15 @@ impl Manager {
         config: Volume,
         fate: Option<Fate>,
         next: &Plan,
-        news: &mut Vec<String>,
     ) -> Result<Open> {
-        let (name, threshold) = (config.name.clone(), config.threshold);
-        let mut open = match (fate, now.open.get(&name)) {
+        let threshold = config.threshold;
+        let mut open = match (fate, now.open.get(&config.name)) {
             (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
-                news.push(format!("volume {name} has {} now", units::size(size)));
                 let volume = storage::grow(open, &next.data, Some(size))?;
                 open.with(storage::with_size(&open.config, size), volume)
             }
             _ => {
-                news.push(format!("volume {name} is new"));
                 let volume = serve::open(&config, &next.data)?;
                 Open::new(config, volume)
             }
@@ -139,20 +173,6 @@ fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Says which portal groups have another state or preference.
-fn regrouped(old: &Plan, new: &Plan) -> Vec<String> {
-    let mut news = Vec::new();
-    for (was, is) in old.config.portals.iter().zip(&new.config.portals) {
-        if was != is {
-            let preferred = if is.preferred { ", preferred" } else { "" };
-            let state = config::state_word(is.group_state);
-            news.push(format!("portal group {} is {state}{preferred} now", is.tag));
-        }
-    }
-    news.dedup();
-    news
 }
 
 /// What becomes of an open volume that is now configured as `new`.

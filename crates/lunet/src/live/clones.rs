@@ -8,6 +8,7 @@ use lunet_backends::snapshot as reflink;
 use lunet_backends::zfs::{Dataset, Zfs};
 use toml_edit::Value;
 
+use super::effects::{Consent, Weighed};
 use super::identity::FileMark;
 use super::journal::Entry;
 use super::storage::{self, Keeper};
@@ -15,7 +16,6 @@ use super::volumes::{check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
 use crate::control::Done;
-use crate::plan::Plan;
 use crate::{serve, units};
 use lunet_target::files;
 
@@ -115,8 +115,8 @@ impl Manager {
         volume: &str,
         name: &str,
         keys: &[(&str, Value)],
-    ) -> Result<Plan> {
-        self.edited(now, |editor| {
+    ) -> Result<Weighed> {
+        self.edited(now, Consent::default(), |editor| {
             let inherited = editor.inherited(volume)?;
             let inherited = inherited.iter().map(|(key, value)| (key.as_str(), value.clone()));
             let all: Vec<_> = keys.iter().cloned().chain(inherited).collect();

@@ -18,10 +18,13 @@
 
 mod apply;
 mod clones;
+mod differences;
+mod effects;
 mod identity;
 mod journal;
 mod lists;
 mod served;
+mod sessions;
 mod snapshots;
 mod storage;
 mod targets;
@@ -44,6 +47,7 @@ use lunet_target::files;
 pub use journal::recover;
 pub use served::{Open, Served};
 
+use effects::{Consent, Weighed};
 use identity::InUse;
 use journal::{Entry, Journal};
 
@@ -81,12 +85,7 @@ impl Manager {
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, version: u32, change: &Change) -> Result<Done> {
-        if version != VERSION {
-            bail!(
-                "this lunet understands changes of version {VERSION}, not {version}: use the \
-                 `lunet` program that the server runs"
-            );
-        }
+        check_version(version)?;
         let closed = match self.changing.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
@@ -98,7 +97,7 @@ impl Manager {
             bail!("lunet is stopping");
         }
         let now = self.now();
-        if *change != Change::Apply {
+        if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
             self.check_untouched(&now)?;
         }
         self.remarks().clear();
@@ -112,7 +111,12 @@ impl Manager {
 
     fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
         match change {
-            Change::Apply => self.apply(now),
+            Change::Apply { force, keep_sessions } => {
+                self.apply(now, Consent { force: *force, keep_sessions: *keep_sessions })
+            }
+            Change::EndSessions { session, initiator } => {
+                self.end_sessions(*session, initiator.as_deref())
+            }
             Change::CreateVolume(new) => self.create_volume(now, new),
             Change::ResizeVolume { name, size } => self.resize_volume(now, name, *size),
             Change::DeleteVolume { name, keep_data, force } => {
@@ -133,7 +137,7 @@ impl Manager {
             Change::CreateTarget { name, alias } => self.create_target(now, name, alias.as_deref()),
             Change::DeleteTarget { name, force } => self.delete_target(now, name, *force),
             Change::Map { target, lun, volume } => self.map(now, target, *lun, volume),
-            Change::Unmap { target, lun } => self.unmap(now, target, *lun),
+            Change::Unmap { target, lun, force } => self.unmap(now, target, *lun, *force),
         }
     }
 
@@ -165,15 +169,17 @@ impl Manager {
         })
     }
 
-    /// The plan after an edit of the configuration. Nothing is done yet.
+    /// The plan after an edit of the configuration, weighed. Nothing is done yet.
     fn edited(
         &self,
         now: &Served,
+        consent: Consent,
         edit: impl FnOnce(&mut Editor) -> Result<(), crate::config::edit::EditError>,
-    ) -> Result<Plan> {
+    ) -> Result<Weighed> {
         let mut editor = Editor::new(&Self::text(now))?;
         edit(&mut editor)?;
-        self.plan_of(editor.text())
+        let plan = self.plan_of(editor.text())?;
+        self.weigh(now, plan, consent, "do it all the same with --force")
     }
 
     fn plan_of(&self, text: String) -> Result<Plan> {
@@ -238,9 +244,10 @@ impl Manager {
     ///
     /// # Errors
     /// The server is not ready for it, or the file cannot be replaced: nothing has changed then.
-    fn commit(&self, now: &Served, plan: Plan, open: BTreeMap<String, Open>) -> Result<()> {
+    fn commit(&self, now: &Served, next: Weighed, open: BTreeMap<String, Open>) -> Result<()> {
+        let Weighed { plan, keep_sessions, .. } = next;
         let text = plan.text.clone().unwrap_or_default();
-        let next = now.with(plan, open);
+        let next = now.with(plan, open).keeping(keep_sessions);
         let prepared = self.prepare(&next)?;
         if let Err(failed) = files::replace(&self.file, text.as_bytes()) {
             let file = self.file.display();
@@ -290,7 +297,7 @@ impl Manager {
         }
     }
 
-    /// How many sessions see the volume.
+    /// How many sessions see the volume, as far as it is known.
     fn sessions_on(&self, now: &Served, volume: &str) -> usize {
         let targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
         self.sessions(|name| targets.contains(&name))
@@ -302,11 +309,21 @@ impl Manager {
     }
 }
 
+fn check_version(version: u32) -> Result<()> {
+    if version != VERSION {
+        bail!(
+            "this lunet understands changes of version {VERSION}, not {version}: use the `lunet` \
+             program that the server runs"
+        );
+    }
+    Ok(())
+}
+
 /// `1 session`, `2 sessions`.
 fn counted(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 fn done(text: String) -> Done {
-    Done { done: text, notes: Vec::new() }
+    Done { done: text, ..Done::default() }
 }

@@ -44,12 +44,20 @@ pub struct Served {
     pub machine: String,
     /// The open volumes by name: all of the configuration.
     pub open: BTreeMap<String, Open>,
+    /// Sessions that could not log in by these rules stay all the same.
+    pub keep_sessions: bool,
 }
 
 impl Served {
     /// The next one, on the same machine.
     pub fn with(&self, plan: Plan, open: BTreeMap<String, Open>) -> Self {
-        Self { plan, server: self.server.clone(), machine: self.machine.clone(), open }
+        let (server, machine) = (self.server.clone(), self.machine.clone());
+        Self { plan, server, machine, open, keep_sessions: false }
+    }
+
+    /// The same, with or without the sessions that could not log in now.
+    pub fn keeping(self, keep_sessions: bool) -> Self {
+        Self { keep_sessions, ..self }
     }
 
     /// The same in the target's terms.
@@ -60,7 +68,7 @@ impl Served {
         let open = config.volumes.iter().filter_map(|volume| self.open.get(&volume.name));
         let entries: Vec<VolumeEntry> = open.map(|open| serve::entry(self, open)).collect();
         debug_assert_eq!(entries.len(), config.volumes.len());
-        serve::layout(config, entries)
+        Layout { keep_sessions: self.keep_sessions, ..serve::layout(config, entries) }
     }
 
     /// The volume with this name.

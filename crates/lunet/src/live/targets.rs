@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use super::{Manager, Served, counted, done};
+use super::effects::Consent;
+use super::sessions::concerning;
+use super::{Manager, Served, done};
 use crate::control::Done;
 
 impl Manager {
@@ -15,7 +17,7 @@ impl Manager {
         if now.target(name).is_ok() {
             bail!("there is a target {name} already");
         }
-        let plan = self.edited(now, |editor| editor.add_target(name, alias))?;
+        let plan = self.edited(now, Consent::default(), |editor| editor.add_target(name, alias))?;
         self.commit(now, plan, now.open.clone())?;
         let mut done = done(format!("target {name} is there"));
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
@@ -29,16 +31,12 @@ impl Manager {
         if now.plan.config.targets.len() == 1 {
             bail!("{name} is the only target, and lunet needs one: create another one first");
         }
-        let sessions = self.sessions(|target| target == name);
-        if sessions > 0 && !force {
-            bail!(
-                "{} are logged in to {name}: log out there first, or end them with --force",
-                counted(sessions, "session")
-            );
-        }
-        let plan = self.edited(now, |editor| editor.remove_target(name))?;
-        self.commit(now, plan, now.open.clone())?;
-        Ok(done(format!("target {name} is gone; its volumes are as they were")))
+        let consent = Consent { force, ..Consent::default() };
+        let next = self.edited(now, consent, |editor| editor.remove_target(name))?;
+        let sessions = next.sessions.clone();
+        self.commit(now, next, now.open.clone())?;
+        let text = format!("target {name} is gone; its volumes are as they were");
+        Ok(concerning(done(text), sessions))
     }
 
     pub(super) fn map(&self, now: &Served, target: &str, lun: u16, volume: &str) -> Result<Done> {
@@ -51,19 +49,23 @@ impl Manager {
                  `lunet target unmap` it first"
             );
         }
-        let plan = self.edited(now, |editor| editor.add_lun(target, lun, volume))?;
+        let plan =
+            self.edited(now, Consent::default(), |editor| editor.add_lun(target, lun, volume))?;
         self.commit(now, plan, now.open.clone())?;
         Ok(done(format!("volume {volume} is LUN {lun} of {target}")))
     }
 
-    pub(super) fn unmap(&self, now: &Served, target: &str, lun: u16) -> Result<Done> {
+    pub(super) fn unmap(&self, now: &Served, target: &str, lun: u16, force: bool) -> Result<Done> {
         let found = now.target(target)?;
         let Some((_, at)) = found.luns.iter().find(|(number, _)| *number == lun) else {
             bail!("target {target} has no LUN {lun}: `lunet target list` shows those that it has");
         };
         let volume = &now.plan.config.volumes[*at].name;
-        let plan = self.edited(now, |editor| editor.remove_lun(target, lun))?;
-        self.commit(now, plan, now.open.clone())?;
-        Ok(done(format!("LUN {lun} of {target} is gone; volume {volume} is as it was")))
+        let consent = Consent { force, ..Consent::default() };
+        let next = self.edited(now, consent, |editor| editor.remove_lun(target, lun))?;
+        let sessions = next.sessions.clone();
+        self.commit(now, next, now.open.clone())?;
+        let text = format!("LUN {lun} of {target} is gone; volume {volume} is as it was");
+        Ok(concerning(done(text), sessions))
     }
 }

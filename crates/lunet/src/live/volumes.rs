@@ -7,8 +7,10 @@ use anyhow::{Context, Result, bail};
 use lunet_backends::zfs::Dataset;
 use toml_edit::Value;
 
+use super::effects::{Consent, Weighed, named};
 use super::journal::{Entry, Known};
 use super::served::Open;
+use super::sessions::concerning;
 use super::{Manager, Served, counted, done, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
@@ -28,8 +30,8 @@ impl Manager {
         keys.extend(new.full.then(|| ("provisioning", "full".into())));
         keys.extend(new.block_size.map(|bytes| ("block-size", i64::from(bytes).into())));
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
-        let plan = self.edited(now, |editor| editor.add_volume(name, &keys))?;
-        let made = if found.is_none() { file_of(&plan, name) } else { None };
+        let plan = self.edited(now, Consent::default(), |editor| editor.add_volume(name, &keys))?;
+        let made = if found.is_none() { file_of(&plan.plan, name) } else { None };
         let made = made.map(|path| Entry::Made { path, file: None });
         let opened =
             self.add_volume(now, plan, name, made, |volume, plan| serve::open(volume, &plan.data))?;
@@ -45,11 +47,12 @@ impl Manager {
     pub(super) fn add_volume(
         &self,
         now: &Served,
-        plan: crate::plan::Plan,
+        next: Weighed,
         name: &str,
         made: Option<Entry>,
         prepare: impl FnOnce(&config::Volume, &crate::plan::Plan) -> Result<lunet_backends::Volume>,
     ) -> Result<Open> {
+        let plan = &next.plan;
         let config = plan.config.volumes.iter().find(|volume| volume.name == name);
         let config = config.context("the volume is not in the configuration")?.clone();
         let entries = made.into_iter().collect();
@@ -58,11 +61,11 @@ impl Manager {
             files::remove(&stale).with_context(|| format!("cannot remove {}", stale.display()))?;
         }
         self.noted(now, entries, || {
-            let volume = prepare(&config, &plan)?;
+            let volume = prepare(&config, &next.plan)?;
             let opened = Open::new(config, volume);
             let mut open = now.open.clone();
             open.insert(name.to_owned(), opened.clone());
-            self.commit(now, plan, open)?;
+            self.commit(now, next, open)?;
             Ok(opened)
         })
     }
@@ -116,8 +119,8 @@ impl Manager {
 
     fn grow(&self, now: &Served, open: &Open, size: u64) -> Result<()> {
         let name = &open.config.name;
-        let plan = self.edited(now, |editor| editor.set_size(name, size))?;
-        let entry = match file_of(&plan, name) {
+        let plan = self.edited(now, Consent::default(), |editor| editor.set_size(name, size))?;
+        let entry = match file_of(&plan.plan, name) {
             Some(path) => storage::grown(open, path, size)?,
             None => None,
         };
@@ -154,7 +157,8 @@ impl Manager {
         }
         let luns: Vec<(String, u16)> =
             now.luns_of(name).map(|(target, lun)| (target.to_owned(), lun)).collect();
-        let plan = self.edited(now, |editor| {
+        let consent = Consent { force, ..Consent::default() };
+        let plan = self.edited(now, consent, |editor| {
             for (target, lun) in &luns {
                 editor.remove_lun(target, *lun)?;
             }
@@ -169,6 +173,7 @@ impl Manager {
             None => Vec::new(),
         };
         let entries = vec![Entry::Gone { volume: name.to_owned(), data, kept }];
+        let sessions = plan.sessions.clone();
         self.noted(now, entries, || {
             let mut open = now.open.clone();
             open.remove(name);
@@ -182,7 +187,7 @@ impl Manager {
             (None, None) => done(format!("volume {name} is gone")),
         };
         done.notes.extend(luns.iter().map(|(target, lun)| format!("it was LUN {lun} of {target}")));
-        Ok(done)
+        Ok(concerning(done, sessions))
     }
 
     /// Refuses what would hurt sessions, unless they were meant.
@@ -193,13 +198,16 @@ impl Manager {
         what: &str,
         force: bool,
     ) -> Result<()> {
-        let sessions = self.sessions_on(now, volume);
-        if sessions > 0 && !force {
-            let see = if sessions == 1 { "sees" } else { "see" };
+        let targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
+        let mut sessions = self.known_sessions(force)?;
+        sessions.retain(|session| session.target.as_deref().is_some_and(|t| targets.contains(&t)));
+        if !sessions.is_empty() && !force {
+            let see = if sessions.len() == 1 { "sees" } else { "see" };
             bail!(
-                "{} {see} volume {volume}: log out there first, or {what} all the same with \
+                "{} {see} volume {volume} ({}): log out there first, or {what} all the same with \
                  --force",
-                counted(sessions, "session")
+                counted(sessions.len(), "session"),
+                named(sessions.iter().map(|s| (s.initiator.as_str(), s.peer.as_str())))
             );
         }
         Ok(())

@@ -1,0 +1,44 @@
+//! `lunet sessions`
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use lunet::control::{Change, Request};
+use lunet::tables;
+
+use super::{Ask, answer};
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Sessions {
+    #[command(subcommand)]
+    command: Option<SessionsCommand>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Subcommand)]
+enum SessionsCommand {
+    /// End a session, or all of an initiator: it loses its LUNs at once, and is asked to log out
+    #[group(required = true, multiple = false, id = "which", args = ["session", "initiator"])]
+    End {
+        /// The session's number: its TSIH, as `lunet sessions` shows it
+        #[arg(value_name = "TSIH")]
+        session: Option<u16>,
+        /// All sessions of this initiator
+        #[arg(long, value_name = "NAME")]
+        initiator: Option<String>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+}
+
+pub fn run(options: Sessions) -> Result<ExitCode> {
+    match options.command {
+        None => answer(&options.ask, &Request::Sessions, tables::sessions),
+        Some(SessionsCommand::End { session, initiator, ask }) => {
+            ask.change(Change::EndSessions { session, initiator })
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What a change of the configuration does to the sessions that are logged in: the rules of the
+//! shards, foretold. A change is weighed before it is carried out, so that nobody loses a disk in
+//! use without a word, and everybody who loses something is named.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, bail};
+use lunet_target::{Layout, Objection, SessionInfo, TargetEntry};
+
+use super::{Manager, Served, counted};
+use crate::config::Config;
+use crate::control::{SessionChange, SessionFate};
+use crate::plan::Plan;
+use crate::serve;
+
+/// How many sessions a sentence names.
+const NAMED: usize = 3;
+
+/// How many sessions have a note of their own.
+const NOTES: usize = 10;
+
+/// What may happen to sessions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Consent {
+    /// They may lose a target, a LUN or a volume that they use.
+    pub force: bool,
+    /// They stay although they could not log in any more.
+    pub keep_sessions: bool,
+}
+
+/// A plan whose effects on sessions are known and agreed to. There is no other way to carry one out.
+pub struct Weighed {
+    /// What is to be served.
+    pub plan: Plan,
+    /// Who is concerned.
+    pub sessions: Vec<SessionChange>,
+    pub(super) keep_sessions: bool,
+}
+
+/// What happens to one session, and whether something that it uses is taken away for everybody:
+/// that is what needs consent. Rules that are narrowed are meant to shut somebody out.
+struct Effect {
+    change: SessionChange,
+    /// What is taken away, in words.
+    removal: Option<String>,
+}
+
+impl Manager {
+    /// Foretells what a plan does to sessions.
+    ///
+    /// # Errors
+    /// It takes away what sessions use, without consent; or nobody knows, because an event loop does
+    /// not answer. `with` is how consent is given.
+    pub(super) fn weigh(
+        &self,
+        now: &Served,
+        plan: Plan,
+        consent: Consent,
+        with: &str,
+    ) -> Result<Weighed> {
+        let (sessions, refusal) = self.foretell(now, &plan, consent, with)?;
+        match refusal {
+            Some(refusal) => bail!(refusal),
+            None => Ok(Weighed { plan, sessions, keep_sessions: consent.keep_sessions }),
+        }
+    }
+
+    /// What a plan does to sessions, and why it is refused if it is.
+    pub(super) fn foretell(
+        &self,
+        now: &Served,
+        plan: &Plan,
+        consent: Consent,
+        with: &str,
+    ) -> Result<(Vec<SessionChange>, Option<String>)> {
+        let sessions = self.known_sessions(consent.force)?;
+        let effects = effects(&sessions, &now.plan.config, &plan.config, consent.keep_sessions);
+        let refusal = if consent.force { None } else { refusal(&effects, with) };
+        Ok((effects.into_iter().map(|effect| effect.change).collect(), refusal))
+    }
+
+    /// The sessions; all of them, unless it does not matter if some are missing.
+    pub(super) fn known_sessions(&self, some_will_do: bool) -> Result<Vec<SessionInfo>> {
+        match self.handle.all_sessions() {
+            Err(_) if some_will_do => Ok(self.handle.sessions()),
+            Err(error) => bail!("nobody knows who is logged in: {error}, or use --force"),
+            Ok(all) => Ok(all),
+        }
+    }
+}
+
+/// The sentences for who is concerned, in a bound of lines.
+pub fn notes(sessions: &[SessionChange]) -> Vec<String> {
+    let mut notes: Vec<String> = sessions.iter().take(NOTES).map(ToString::to_string).collect();
+    if sessions.len() > NOTES {
+        notes.push(format!(
+            "{} more are concerned: --json names all of them",
+            counted(sessions.len() - NOTES, "session")
+        ));
+    }
+    notes
+}
+
+/// Some of the sessions by name: `iqn.a from 192.0.2.1:5000, iqn.b from ... and 3 more`.
+pub fn named<'a>(sessions: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> String {
+    let more = sessions.len().saturating_sub(NAMED);
+    let some: Vec<String> =
+        sessions.take(NAMED).map(|(name, peer)| format!("{name} from {peer}")).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", some.join(", "))
+}
+
+/// Why removals that hurt sessions are refused.
+fn refusal(effects: &[Effect], with: &str) -> Option<String> {
+    let hurt: Vec<&Effect> = effects.iter().filter(|effect| effect.removal.is_some()).collect();
+    let mut things: Vec<&str> = hurt.iter().filter_map(|e| e.removal.as_deref()).collect();
+    things.sort_unstable();
+    things.dedup();
+    let mut who: Vec<&SessionChange> = hurt.iter().map(|effect| &effect.change).collect();
+    who.dedup_by_key(|change| change.session);
+    let first = things.first()?;
+    let others = match things.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    let uses = if who.len() == 1 { "uses" } else { "use" };
+    Some(format!(
+        "{} {uses} {first}{others}, which would be gone ({}): log out there first, or {with}",
+        counted(who.len(), "session"),
+        named(who.iter().map(|change| (change.initiator.as_str(), change.peer.as_str()))),
+    ))
+}
+
+/// What happens to each of the sessions.
+fn effects(sessions: &[SessionInfo], now: &Config, next: &Config, keep: bool) -> Vec<Effect> {
+    let layouts = [now, next].map(|config| serve::layout(config, Vec::new()));
+    let view = |config, layout| View { config, layout };
+    let [before, after] = layouts;
+    let (before, after) = (view(now, before), view(next, after));
+    sessions.iter().flat_map(|session| of_session(session, &before, &after, keep)).collect()
+}
+
+/// A configuration, in the target's terms as well.
+struct View<'c> {
+    config: &'c Config,
+    layout: Layout,
+}
+
+impl View<'_> {
+    fn target(&self, name: &str) -> Option<&TargetEntry> {
+        self.layout.targets.iter().find(|target| target.name == name)
+    }
+
+    /// The volume behind a LUN.
+    fn volume(&self, target: &TargetEntry, lun: u16) -> Option<&str> {
+        let (_, at) = target.luns.iter().find(|(number, _)| *number == lun)?;
+        Some(&self.config.volumes[*at].name)
+    }
+}
+
+fn of_session(
+    session: &SessionInfo,
+    before: &View<'_>,
+    after: &View<'_>,
+    keep: bool,
+) -> Vec<Effect> {
+    let Ok(peer) = session.peer.parse::<SocketAddr>() else { return Vec::new() };
+    let who = (session.initiator.as_str(), peer.ip());
+    let effect = |fate, lun: Option<(u16, &str)>, why: String, removal| Effect {
+        change: SessionChange {
+            session: session.tsih,
+            initiator: session.initiator.clone(),
+            peer: session.peer.clone(),
+            target: session.target.clone(),
+            fate,
+            lun: lun.map(|(lun, _)| lun),
+            volume: lun.map(|(_, volume)| volume.to_owned()),
+            why,
+        },
+        removal,
+    };
+    let Some(name) = &session.target else {
+        let fate = fate_of_finder(session, who, [&before.layout, &after.layout], keep);
+        return fate
+            .map(|(fate, why)| effect(fate, None, why.to_string(), None))
+            .into_iter()
+            .collect();
+    };
+    let Some(was) = before.target(name) else { return Vec::new() };
+    let Some(is) = after.target(name) else {
+        let (why, what) = ("the target is gone".to_owned(), format!("target {name}"));
+        return vec![effect(SessionFate::Ends, None, why, Some(what))];
+    };
+    let objection =
+        |target: &TargetEntry| target.objection(session.portal_index, session.proof.as_ref(), who);
+    let same_rules = (&was.access, &was.portals) == (&is.access, &is.portals);
+    let mut out = Vec::new();
+    match fate(objection(was), objection(is), same_rules, keep) {
+        Some((SessionFate::Ends, why)) => {
+            return vec![effect(SessionFate::Ends, None, why.to_string(), None)];
+        }
+        Some((stays, why)) => out.push(effect(stays, None, why.to_string(), None)),
+        None => {}
+    }
+    for (lun, _) in was.luns.iter().filter(|(lun, _)| was.access.shows(*lun, who.0, who.1)) {
+        let Some(volume) = before.volume(was, *lun) else { continue };
+        let lost = |why: String, removal| {
+            effect(SessionFate::LosesLun, Some((*lun, volume)), why, removal)
+        };
+        let thing = || Some(format!("volume {volume} as LUN {lun} of {name}"));
+        match after.volume(is, *lun) {
+            Some(other) if other != volume => {
+                out.push(lost(format!("the LUN is volume {other}"), thing()));
+            }
+            None => out.push(lost("the LUN is gone".to_owned(), thing())),
+            Some(_) if !is.access.shows(*lun, who.0, who.1) => {
+                out.push(lost("the LUN is not for this initiator any more".to_owned(), None));
+            }
+            Some(_) => {}
+        }
+    }
+    out
+}
+
+fn fate_of_finder(
+    session: &SessionInfo,
+    (name, address): (&str, IpAddr),
+    [before, after]: [&Layout; 2],
+    keep: bool,
+) -> Option<(SessionFate, Objection)> {
+    let objection =
+        |layout: &Layout| layout.discovery.objection(session.proof.as_ref(), name, address);
+    let same_rules = before.discovery == after.discovery;
+    fate(objection(before), objection(after), same_rules, keep)
+}
+
+/// What happens to a session that could not log in now. One that stayed against the rules goes on
+/// as long as these rules do.
+fn fate(
+    was: Option<Objection>,
+    is: Option<Objection>,
+    same_rules: bool,
+    keep: bool,
+) -> Option<(SessionFate, Objection)> {
+    match (was, is?) {
+        (Some(_), _) if same_rules => None,
+        (_, objection) if keep => Some((SessionFate::Stays, objection)),
+        (_, objection) => Some((SessionFate::Ends, objection)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Sessions are ended, and those that a change concerns are told of.
+
+use anyhow::{Result, bail};
+use lunet_target::SessionInfo;
+
+use super::{Manager, counted, done, effects};
+use crate::control::{Done, SessionChange, SessionFate};
+
+impl Manager {
+    /// Ends the session with a TSIH, or those of an initiator.
+    pub(super) fn end_sessions(
+        &self,
+        session: Option<u16>,
+        initiator: Option<&str>,
+    ) -> Result<Done> {
+        let wanted = |info: &SessionInfo| {
+            session.is_none_or(|tsih| info.tsih == tsih)
+                && initiator.is_none_or(|name| info.initiator.eq_ignore_ascii_case(name))
+        };
+        let what = match (session, initiator) {
+            (Some(tsih), _) => format!("session {tsih}"),
+            (None, Some(name)) => format!("session of {name}"),
+            (None, None) => bail!("say which session: its number, or the initiator's name"),
+        };
+        let all = self.known_sessions(false)?;
+        let ended: Vec<&SessionInfo> = all.iter().filter(|info| wanted(info)).collect();
+        if ended.is_empty() {
+            bail!("there is no {what}: `lunet sessions` shows those that there are");
+        }
+        let handles: Vec<u16> = ended.iter().map(|info| info.tsih).collect();
+        self.handle.end_sessions(&handles).map_err(anyhow::Error::msg)?;
+        let change = |info: &&SessionInfo| SessionChange {
+            session: info.tsih,
+            initiator: info.initiator.clone(),
+            peer: info.peer.clone(),
+            target: info.target.clone(),
+            fate: SessionFate::Ends,
+            lun: None,
+            volume: None,
+            why: "on request".to_owned(),
+        };
+        let count = counted(ended.len(), "session");
+        let text = format!("{count} lost the LUNs and must log out within 3 s");
+        let mut done = concerning(done(text), ended.iter().map(change).collect());
+        done.notes.push(
+            "an initiator that is let in logs in again: `lunet target deny` shuts it out"
+                .to_owned(),
+        );
+        Ok(done)
+    }
+}
+
+/// The same answer, with the sessions that are concerned.
+pub(super) fn concerning(mut done: Done, sessions: Vec<SessionChange>) -> Done {
+    done.notes.extend(effects::notes(&sessions));
+    done.sessions = sessions;
+    done
+}

@@ -1,0 +1,151 @@
+//! Who may do what changes while sessions run: whoever is not let in any more goes, and is named.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::SHORT;
+use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::wire::handshake::Chap;
+use lunet_e2e::wire::scsi::TEST_UNIT_READY;
+use lunet_e2e::wire::{Login, Session};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{FILE, LUNS_CHANGED, ONE, TWO, luns, open, ready, told};
+
+const USER: &str = "[[target.user]]\nname = 'alice'\nsecret = 'a secret of 16 b'\n";
+
+/// Demands that a session ends within its grace.
+fn ends(session: &mut Session) -> Result<()> {
+    let ended = (0..1000).any(|_| {
+        thread::sleep(Duration::from_millis(10));
+        session.execute(0, &TEST_UNIT_READY, 0, &[]).is_err()
+    });
+    ensure!(ended, "the session goes on");
+    Ok(())
+}
+
+fn json(server: &Server, arguments: &[&str]) -> Result<Value> {
+    let text = server.tell(&[arguments, &["--json"]].concat())?;
+    serde_json::from_str(&text).context(text)
+}
+
+#[test]
+fn chap_that_comes_ends_sessions_without_it_or_names_them() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let path = server.data().join("lunet.toml");
+    let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
+    let guarded = format!("{FILE}{USER}");
+    fs::write(&path, &guarded)?;
+    // Only said: the last target is the second.
+    let said = server.tell(&["config", "apply", "--dry-run"])?;
+    ensure!(said.contains("user alice of iqn.2026-11.local.lunet:two is new"), "{said}");
+    ensure!(said.contains(" ends: it has logged in without CHAP"), "{said}");
+    ensure!(said.lines().filter(|line| line.contains("session ")).count() == 1, "{said}");
+    ensure!(server.tell(&["config", "show"])? == FILE && ready(&mut two, 0)?.is_none());
+    let preview = json(&server, &["config", "apply", "--dry-run"])?;
+    ensure!(preview["sessions"][0]["fate"] == "ends" && preview["refused"].is_null(), "{preview}");
+    ensure!(preview["changes"][0]["what"] == "user", "{preview}");
+
+    // On request it stays, and is named; what comes later and does not concern it ends nothing.
+    let applied = server.command(&["config", "apply", "--keep-sessions"])?;
+    ensure!(applied.stderr.contains("stays all the same"), "{}", applied.describe());
+    ensure!(server.tell(&["config", "show"])?.contains("not shown"));
+    ensure!(Session::open(&Login { qualifier: 7, ..Login::new(server.portal(), TWO) }).is_err());
+    server.tell(&["volume", "create", "x", "--size", "1MiB"])?;
+    ensure!(ready(&mut two, 0)?.is_none(), "it was to stay");
+
+    // With other rules it goes, and the session with CHAP is the only one.
+    let chap = Some(Chap::new("alice", "a secret of 16 b"));
+    let login = Login { chap, qualifier: 8, ..Login::new(server.portal(), TWO) };
+    let mut proved = Session::open(&login)?;
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, format!("{text}initiators = ['iqn.*']\n"))?;
+    let done = json(&server, &["config", "apply"])?;
+    ensure!(done["sessions"].as_array().is_some_and(|all| all.len() == 1), "{done}");
+    ends(&mut two)?;
+    proved.settle(0)?;
+    // A secret that is another counts for those who have used the old one.
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, text.replace("a secret of 16 b", "another of 16 by"))?;
+    let done = json(&server, &["config", "apply"])?;
+    ensure!(done["sessions"][0]["why"] == "its user has another secret now", "{done}");
+    ends(&mut proved)?;
+    ensure!(ready(&mut one, 0)?.is_none(), "another target's session was told");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn what_is_in_use_goes_from_the_file_with_consent_only() -> Result<()> {
+    let mut server = Serve::config(FILE).quiet().start()?;
+    let path = server.data().join("lunet.toml");
+    let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
+    let without = FILE
+        .replace("[volumes.b]\nbackend = 'file'\nsize = '32MiB'     # for now\n", "")
+        .replace("luns = { 0 = 'b' }", "");
+    for (text, words) in [
+        (without.clone(), "1 session uses volume b as LUN 0 of iqn.2026-11.local.lunet:two"),
+        (FILE.replace("{ 0 = 'b' }", "{ 0 = 'a' }"), "1 session uses volume b as LUN 0"),
+        (FILE.replace("{ 0 = 'b' }", "{ 1 = 'b' }"), "1 session uses volume b as LUN 0"),
+        (FILE.replace("lunet:two", "lunet:new"), "uses target iqn.2026-11.local.lunet:two"),
+    ] {
+        fs::write(&path, &text)?;
+        let error = server.refuses(&["config", "apply"])?;
+        ensure!(error.contains(words) && error.contains("`lunet config apply --force`"), "{error}");
+        ensure!(error.contains("from 127.0.0.1:"), "who is not named: {error}");
+        ensure!(server.tell(&["config", "show"])? == FILE && ready(&mut two, 0)?.is_none());
+    }
+    fs::write(&path, &without)?;
+    let shown = server.command(&["config", "apply", "--dry-run"])?;
+    ensure!(shown.stdout.contains("it would be refused: 1 session"), "{}", shown.describe());
+    ensure!(shown.stdout.contains("loses LUN 0 (volume b)"), "{}", shown.describe());
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
+    kill_process(pid, Signal::HUP)?;
+    let told_so = "SIGHUP: nothing has changed: 1 session uses volume b";
+    let words = |text: &str| text.contains(told_so).then_some(());
+    let found = server.process().stderr.find(Instant::now() + SHORT, words);
+    ensure!(found.is_some(), "{}", server.process().stderr.text());
+    ensure!(ready(&mut two, 0)?.is_none());
+    fs::write(&path, FILE)?;
+    let error = server.refuses(&["target", "unmap", TWO, "0"])?;
+    ensure!(error.contains("1 session uses volume b") && error.contains("--force"), "{error}");
+
+    fs::write(&path, &without)?;
+    let done = server.tell(&["config", "apply", "--force"])?;
+    ensure!(done.contains("volume b is gone"), "{done}");
+    ensure!(luns(&mut two)?.is_empty() && ready(&mut one, 0)?.is_none());
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn sessions_are_ended_by_number_and_by_initiator() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let (mut one, mut two) = (open(&server, ONE, 0)?, open(&server, TWO, 0)?);
+    let sessions = json(&server, &["sessions"])?;
+    let of = |target: &str| {
+        let all = sessions.as_array()?;
+        all.iter().find(|session| session["target"] == target)
+    };
+    let number = of(TWO).context("no session")?["tsih"].to_string();
+    let shown = server.tell(&["sessions"])?;
+    ensure!(shown.contains(&format!("TSIH {number}")), "{shown}");
+    let done = json(&server, &["sessions", "end", &number])?;
+    ensure!(done["sessions"][0]["target"] == TWO, "{done}");
+    ends(&mut two)?;
+    ensure!(ready(&mut one, 0)?.is_none());
+    let error = server.refuses(&["sessions", "end", &number])?;
+    ensure!(error.contains("there is no session") && error.contains("`lunet sessions`"), "{error}");
+    let initiator = of(ONE).context("no session")?["initiator"].clone();
+    server.tell(&["sessions", "end", "--initiator", initiator.as_str().context("no name")?])?;
+    ends(&mut one)?;
+    // It was shown the door, and not shut out.
+    let mut again = open(&server, ONE, 0)?;
+    server.tell(&["target", "map", ONE, "1", "b"])?;
+    told(&mut again, 0, LUNS_CHANGED)?;
+    server.stop()?;
+    Ok(())
+}
