@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::{Running, run};
-use lunet_e2e::server::{DEMO_TARGET, Serve, lunet_binary};
+use lunet_e2e::server::{DEMO_TARGET, GRACE, Serve, lunet_binary};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::Signal;
 
@@ -163,5 +163,67 @@ fn a_mistake_in_the_configuration_is_named_with_line_and_key() -> Result<()> {
     let text = format!("{}{}", finished.stdout, finished.stderr);
     ensure!(finished.status.and_then(|s| s.code()) == Some(1), "{}", finished.describe());
     ensure!(text.contains(":3: target.lunz"), "{text}");
+    Ok(())
+}
+
+/// A pager that is not paged on, a terminal that is held: standard error takes nothing any more.
+#[test]
+fn a_reader_of_stderr_that_stops_harms_nobody() -> Result<()> {
+    // The pipe is full before the server says its first word.
+    let fill = "head -c 65536 /dev/zero >&2; exec \"$@\"";
+    let mut server = Serve::demo("64M").by(&["sh", "-c", fill, "sh"]).unread().quiet().start()?;
+    let portal = server.portal().to_owned();
+    // Many more lines than any buffer on the way has room for, if all were written.
+    for qualifier in 0..40 {
+        let login = Login { target: None, qualifier, ..Login::new(&portal, DEMO_TARGET) };
+        Session::open(&login)?.logout()?;
+    }
+    let mut session = Session::open(&Login::new(&portal, DEMO_TARGET))?;
+    session.settle(0)?;
+    session.write(0, 8, &[7; 4096], 512)?;
+    ensure!(session.read(0, 8, 8, 512)? == [7; 4096], "I/O goes on");
+    session.logout()?;
+    let start = Instant::now();
+    let status = server.process().terminate(GRACE)?;
+    ensure!(status.success(), "after SIGTERM: {status}");
+    ensure!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    Ok(())
+}
+
+/// Lines that are queued when the server ends get out.
+#[test]
+fn the_last_line_of_the_log_is_written() -> Result<()> {
+    let mut server = Serve::demo("64M").quiet().start()?;
+    server.process().terminate(GRACE)?;
+    let log = server.process().stderr.whole_text();
+    let last = log.lines().last().unwrap_or_default();
+    ensure!(last.contains("all volumes are flushed and closed"), "{log}");
+    Ok(())
+}
+
+/// Who may log in without authentication cannot fill the log.
+#[test]
+fn anonymous_logins_do_not_fill_the_log() -> Result<()> {
+    const LOGINS: u16 = 600;
+    const MOST: usize = 32 << 10;
+    let mut server = Serve::demo("64M").quiet().start()?;
+    let portal = server.portal().to_owned();
+    for qualifier in 0..LOGINS {
+        let target = (qualifier % 2 == 0).then_some(DEMO_TARGET);
+        let login = Login { target, qualifier, ..Login::new(&portal, DEMO_TARGET) };
+        Session::open(&login)?.logout()?;
+    }
+    // One more of each kind says how many were left out, or the server does in a while.
+    let deadline = Instant::now() + SHORT;
+    let left_out = server.process().stderr.find(deadline, |log| {
+        let lines = log.lines().filter(|line| line.contains("unlogged="));
+        let counts = lines.filter_map(|line| line.split("unlogged=").nth(1)?.parse().ok());
+        let left_out: u64 = counts.sum();
+        (left_out > u64::from(LOGINS) / 2).then_some(left_out)
+    });
+    let log = server.process().stderr.text();
+    ensure!(log.len() < MOST, "{} bytes of log for {LOGINS} logins", log.len());
+    ensure!(left_out.is_some(), "what was left out is not counted: {log}");
+    server.stop()?;
     Ok(())
 }

@@ -80,16 +80,22 @@ pub struct Capture(Arc<(Mutex<Captured>, Condvar)>);
 struct Captured {
     bytes: Vec<u8>,
     closed: bool,
+    /// Nothing is read for now.
+    held: bool,
 }
 
 impl Capture {
-    fn start(mut pipe: impl Read + Send + 'static) -> Capture {
+    fn start(mut pipe: impl Read + Send + 'static, held: bool) -> Capture {
         let capture = Capture(Arc::default());
+        capture.lock().held = held;
         let writer = capture.clone();
         thread::spawn(move || {
             let mut piece = [0; 4096];
             // An error ends the capture as the end of the file does: the child's status tells the rest.
-            while let Ok(n @ 1..) = pipe.read(&mut piece) {
+            while let Ok(n @ 1..) = {
+                writer.wait_while_held();
+                pipe.read(&mut piece)
+            } {
                 writer.lock().bytes.extend_from_slice(&piece[..n]);
                 writer.0.1.notify_all();
             }
@@ -97,6 +103,17 @@ impl Capture {
             writer.0.1.notify_all();
         });
         capture
+    }
+
+    fn wait_while_held(&self) {
+        let held = self.0.1.wait_while(self.lock(), |captured| captured.held);
+        drop(held.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Reads on, if the child was [spawned](Running::spawn_unread) without a reader.
+    pub fn read_on(&self) {
+        self.lock().held = false;
+        self.0.1.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Captured> {
@@ -147,6 +164,15 @@ pub struct Running {
 impl Running {
     /// Starts `command` with both outputs captured. Its standard input is empty unless the command set one.
     pub fn spawn(command: &mut Command) -> Result<Running> {
+        Running::spawn_with(command, false)
+    }
+
+    /// The same, but nobody reads its standard error until [`Capture::read_on`].
+    pub fn spawn_unread(command: &mut Command) -> Result<Running> {
+        Running::spawn_with(command, true)
+    }
+
+    fn spawn_with(command: &mut Command, held: bool) -> Result<Running> {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let text = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let mut child = command
@@ -161,8 +187,8 @@ impl Running {
             child,
             ended: None,
             command: text,
-            stdout: Capture::start(stdout),
-            stderr: Capture::start(stderr),
+            stdout: Capture::start(stdout, false),
+            stderr: Capture::start(stderr, held),
         })
     }
 

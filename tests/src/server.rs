@@ -59,6 +59,7 @@ pub struct Serve {
     data: Option<PathBuf>,
     core: Option<usize>,
     quiet: bool,
+    unread: bool,
     program: Option<PathBuf>,
     before: Vec<String>,
     environment: Vec<(String, String)>,
@@ -123,6 +124,12 @@ impl Serve {
         self
     }
 
+    /// Nobody reads the server's standard error, until [`Capture::read_on`](crate::process::Capture::read_on).
+    pub fn unread(mut self) -> Serve {
+        self.unread = true;
+        self
+    }
+
     /// Starts the server and waits until it serves.
     pub fn start(self) -> Result<Server> {
         let quiet = self.quiet;
@@ -173,7 +180,8 @@ impl Serve {
             command.arg("--config").arg(path);
         }
         command.args(self.arguments).envs(self.environment);
-        Ok((Running::spawn(&mut command)?, owned))
+        let spawn = if self.unread { Running::spawn_unread } else { Running::spawn };
+        Ok((spawn(&mut command)?, owned))
     }
 }
 

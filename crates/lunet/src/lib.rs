@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod identity;
 pub mod live;
+pub mod log;
 pub mod names;
 pub mod plan;
 pub mod ready;

@@ -3,13 +3,12 @@
 
 mod cli;
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use lunet::{config, plan, serve, units};
+use lunet::{config, log, plan, serve, units};
 
 /// Block storage at wire speed, over iSCSI
 #[derive(Parser)]
@@ -102,16 +101,12 @@ fn main() -> ExitCode {
         Command::Bench(options) => cli::bench(&options),
         Command::Tune { command } => cli::tune(command),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            // Without a place for the message there is still the exit code.
-            for line in plain(&format!("{error:#}")).lines() {
-                let _ = writeln!(io::stderr(), "lunet: {line}");
-            }
-            ExitCode::FAILURE
-        }
-    }
+    let code = result.unwrap_or_else(|error| {
+        plain(&format!("{error:#}")).lines().for_each(log::tell);
+        ExitCode::FAILURE
+    });
+    log::finish();
+    code
 }
 
 fn demo_size(text: &str) -> Result<u64, String> {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
-use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{identity, ready, secrets};
+use crate::{identity, log, ready, secrets};
 use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
@@ -41,7 +40,7 @@ const CHECK: Duration = Duration::from_secs(1);
 /// listened on, an event loop fails, or data could not be flushed at the end.
 pub fn serve(options: &Options) -> Result<()> {
     let plan = plan(options)?;
-    log(plan.config.server.log_level);
+    start_log(plan.config.server.log_level)?;
     for note in &plan.config.notes {
         tracing::warn!("{}:{note}", plan.file.display());
     }
@@ -62,9 +61,9 @@ pub fn serve(options: &Options) -> Result<()> {
     let asked = Asked { handle: server.handle(), manager: manager.clone() };
     control.serve(asked).context("cannot start the control socket's thread")?;
     for note in server.notes() {
-        eprintln!("lunet: note: {note}");
+        log::tell(&format!("note: {note}"));
     }
-    say(&ready::text(&config, &server.portals()));
+    log::say(&ready::text(&config, &server.portals()));
     let failed = wait(&mut signals, &server, &manager)?;
     signals.at_once().context("cannot catch a second signal")?;
     drop(control);
@@ -142,7 +141,7 @@ impl Source for Asked {
     }
 }
 
-fn log(level: LogLevel) {
+fn start_log(level: LogLevel) -> Result<()> {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -150,19 +149,7 @@ fn log(level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // A second subscriber in the same process is no reason not to serve.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .try_init();
-}
-
-/// Prints the text. A closed standard output is no reason not to serve.
-fn say(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    log::start(level).context("cannot start the thread that writes the log")
 }
 
 /// Opens all volumes of a plan whose data directory is there.

@@ -11,6 +11,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
+use crate::log;
+
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
@@ -77,9 +79,10 @@ impl Signals {
         let exit = move || {
             while let Ok(wish) = self.wait(None) {
                 if wish == Some(Wish::Stop) {
-                    eprintln!(
-                        "lunet: a signal while stopping: ending at once, volumes may not be flushed"
+                    log::tell(
+                        "a signal while stopping: ending at once, volumes may not be flushed",
                     );
+                    log::finish();
                     std::process::exit(1);
                 }
             }

@@ -41,6 +41,8 @@ pub struct Session {
     pub scsi: lunet_scsi::Target,
     /// The LUNs that it sees, ascending.
     pub luns: Vec<SessionLun>,
+    /// Its login is in the log, and so will be its end.
+    pub logged: bool,
     /// When it was admitted.
     pub since: Duration,
 }

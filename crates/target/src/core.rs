@@ -15,6 +15,7 @@ use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
 use crate::ports::Ports;
+use crate::rationed::Rations;
 use crate::rdma::Status;
 use crate::registry::Registry;
 use crate::throttle::Throttle;
@@ -37,6 +38,8 @@ pub struct Core {
     pub registry: Registry,
     /// Failed logins.
     pub throttle: Throttle,
+    /// Lines of the log that strangers can cause.
+    pub rations: Rations,
     /// How iSER stands at the portals.
     pub iser: Status,
     /// Connections that have not finished their login.
@@ -75,6 +78,7 @@ impl Core {
             registry: Registry::new(config.limits.max_sessions),
             limits: config.limits,
             throttle: Throttle::default(),
+            rations: Rations::default(),
             logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             offload: Offload::default(),

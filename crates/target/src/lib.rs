@@ -22,6 +22,7 @@ mod marks;
 mod monitor;
 mod offload;
 mod ports;
+mod rationed;
 mod rdma;
 mod registry;
 mod reservations;

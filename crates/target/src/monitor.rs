@@ -1,7 +1,8 @@
 //! Looks after the room of thin volumes: what LOG SENSE says of it, and the thresholds.
 //!
 //! A thread that sleeps. It asks no storage itself, which may hang: one thread of [`crate::offload`] at a
-//! time does that for each volume, and a volume that has not answered is not asked again.
+//! time does that for each volume, and a volume that has not answered is not asked again. It also says what
+//! the log has left out.
 
 use std::collections::HashSet;
 use std::io;
@@ -40,6 +41,7 @@ impl Monitor {
             look(&core, &asked);
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 look(&core, &asked);
+                core.rations.report(core.started.elapsed());
             }
         };
         let thread = std::thread::Builder::new().name("lunet-monitor".into()).spawn(work)?;

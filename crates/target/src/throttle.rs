@@ -1,4 +1,4 @@
-//! Failed logins: who fails too often has to wait, and what is logged of it has a bound.
+//! Failed logins: who fails too often has to wait.
 //!
 //! A failure counts for the client's address and for what it tried to reach. So a client that guesses
 //! slows itself down, there and only there: neither other addresses nor its own other targets notice.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use lunet_iscsi::target::{LoginIdentity, SessionType};
 
 use crate::access::Network;
+use crate::rationed::Level;
 
 /// Failures that are free before the client has to wait.
 const FREE: u32 = 5;
@@ -19,10 +20,6 @@ const FREE: u32 = 5;
 const FORGET: Duration = Duration::from_secs(12);
 /// Clients that are remembered. When more fail, those that have waited longest are forgotten.
 const CLIENTS: usize = 4096;
-/// Lines that are logged in one go, and how long it takes until there is one more.
-const LINES: u32 = 30;
-const LINE: Duration = Duration::from_secs(2);
-
 /// What a client tried to reach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Aim {
@@ -46,22 +43,6 @@ impl Aim {
     }
 }
 
-/// A level that each event raises by one and time lowers, kept as the time when it is empty.
-#[derive(Clone, Copy, Debug, Default)]
-struct Level(Duration);
-
-impl Level {
-    /// True if the level leaves room for one more.
-    fn has_room(self, now: Duration, most: u32, forget: Duration) -> bool {
-        self.0 <= now + forget * (most - 1)
-    }
-
-    /// Counts an event. More than `most` of them are forgotten as soon as that many.
-    fn raise(&mut self, now: Duration, most: u32, forget: Duration) {
-        self.0 = (self.0.max(now) + forget).min(now + forget * most);
-    }
-}
-
 #[derive(Debug, Default)]
 struct Inner {
     clients: HashMap<(Network, Aim), Level>,
@@ -69,29 +50,10 @@ struct Inner {
     unfinished: HashMap<Network, usize>,
 }
 
-/// Lines of the log that strangers cause: so many in one go, and then one every few seconds.
-#[derive(Debug, Default)]
-pub struct Lines(Mutex<(Level, u64)>);
-
-impl Lines {
-    /// True, with the number of lines that were kept back before, if one may be logged.
-    pub fn logs(&self, now: Duration) -> Option<u64> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (level, unlogged) = &mut *inner;
-        if !level.has_room(now, LINES, LINE) {
-            *unlogged += 1;
-            return None;
-        }
-        level.raise(now, LINES, LINE);
-        Some(std::mem::take(unlogged))
-    }
-}
-
 /// The failed logins of a server.
 #[derive(Debug, Default)]
 pub struct Throttle {
     inner: Mutex<Inner>,
-    lines: Lines,
 }
 
 impl Throttle {
@@ -138,11 +100,6 @@ impl Throttle {
                 inner.unfinished.remove(&key);
             }
         }
-    }
-
-    /// True, with the number of lines that were kept back before, if a failure may be logged.
-    pub fn logs(&self, now: Duration) -> Option<u64> {
-        self.lines.logs(now)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -244,15 +201,5 @@ mod tests {
         throttle.failed(ip(8), target("a"), START + FORGET * 2);
         throttle.lock().forget(START + FORGET * 2);
         assert_eq!(throttle.lock().clients.len(), 2);
-    }
-
-    #[test]
-    fn the_log_has_a_bound_and_says_what_it_left_out() {
-        let throttle = Throttle::default();
-        let logged = (0..1000).filter(|_| throttle.logs(START).is_some()).count();
-        assert_eq!(logged, LINES as usize);
-        assert_eq!(throttle.logs(START + LINE), Some(1000 - u64::from(LINES)));
-        assert_eq!(throttle.logs(START + LINE), None);
-        assert_eq!(throttle.logs(START + LINE * 100), Some(1));
     }
 }

@@ -3,13 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use lunet_verbs::{Error, PortFacts, port_of};
 use serde::Serialize;
 
 use crate::config::{Portal, Transports};
-use crate::throttle::Lines;
 
 /// Why a portal is not served over iSER, in a word for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -99,7 +97,6 @@ pub struct OverTcp {
 pub struct Status {
     portals: Mutex<Vec<Iser>>,
     losses: AtomicU32,
-    lines: Lines,
 }
 
 impl Status {
@@ -112,7 +109,7 @@ impl Status {
             _ => Iser::Not(Reason::Other, "the server is starting".to_owned()),
         };
         let portals = Mutex::new(portals.iter().map(one).collect());
-        Self { portals, losses: AtomicU32::new(0), lines: Lines::default() }
+        Self { portals, losses: AtomicU32::new(0) }
     }
 
     /// A portal is served on these devices.
@@ -227,10 +224,14 @@ impl Status {
         OverTcp { rdma_device: device, iser_offered: offered, why }
     }
 
-    /// A line for a login by TCP that could have come by iSER. Who logs in again and again does not fill the log.
-    pub fn tell(&self, (peer, local): (SocketAddr, SocketAddr), way: &OverTcp, now: Duration) {
+    /// A line for a login by TCP that could have come by iSER; `ration` is asked whether it may be written.
+    pub fn tell(
+        (peer, local): (SocketAddr, SocketAddr),
+        way: &OverTcp,
+        ration: impl FnOnce() -> Option<u64>,
+    ) {
         let Some(why) = way.why.as_ref().filter(|_| way.iser_offered) else { return };
-        let Some(unlogged) = self.lines.logs(now) else { return };
+        let Some(unlogged) = ration() else { return };
         tracing::info!(unlogged, "iSER: not used by {peer} at {local}: {why}");
     }
 

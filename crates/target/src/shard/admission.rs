@@ -9,6 +9,8 @@ use super::Shard;
 use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
 use crate::offload::NO_VOLUME;
+use crate::rationed::Topic;
+use crate::rdma::Status;
 use crate::registry::{Admission, Nexus, Place};
 use crate::reservations::nexus_id;
 
@@ -61,7 +63,17 @@ impl Shard {
         let conn = &mut self.conns[slot as usize];
         let name = identity.target_name.as_deref().unwrap_or("discovery");
         let initiator = printable(&identity.initiator_name);
-        tracing::info!(?initiator, target = %name, peer = %conn.peer, tsih, "logged in");
+        let topic = match (nexus.target, &identity.proof) {
+            (None, _) => Topic::Discovery,
+            (Some(_), None) => Topic::Open,
+            (Some(_), Some(_)) => Topic::Proven,
+        };
+        let ration = self.core.rations.grants(topic, self.engine.now);
+        if let Some(unlogged) = ration {
+            let peer = &conn.peer;
+            tracing::info!(?initiator, target = %name, %peer, tsih, unlogged, "logged in");
+        }
+        let logged = ration.is_some();
         let world = &self.engine.world;
         let target = nexus.target.and_then(|target| world.target(target)).cloned();
         let id = nexus_id(&nexus, name);
@@ -75,11 +87,14 @@ impl Shard {
         let since = self.engine.now;
         let proof = identity.proof.clone();
         let scsi = scsi.unwrap_or_default();
-        conn.session = Some(Session { nexus, id, tsih, target, proof, scsi, luns, since });
+        conn.session =
+            Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
         self.core.login_ends(conn.peer.ip());
-        self.log_session(slot);
+        if logged {
+            self.log_session(slot);
+        }
         self.tell_of_tcp(slot);
     }
 
@@ -96,7 +111,7 @@ impl Shard {
         let core = self.core.clone();
         let look = move || {
             let way = core.iser.over_tcp(portal, local.ip(), &Sysfs::default().ports());
-            core.iser.tell((peer, local), &way, now);
+            Status::tell((peer, local), &way, || core.rations.grants(Topic::OverTcp, now));
         };
         // With too much to do there, the line is missing, and `lunet sessions` has it.
         let _ = self.core.offload.give(NO_VOLUME, Box::new(look));

@@ -11,6 +11,7 @@ use lunet_iscsi::target::{CloseReason, RdmaFault};
 use super::Shard;
 use crate::conn::{Phase, Wire};
 use crate::mail::Owed;
+use crate::rationed::Topic;
 use crate::registry::Place;
 
 /// How long a client has to take what is left for it at the end of its connection.
@@ -30,9 +31,10 @@ impl Shard {
             }
             _ => self.engine.protocol.dropped += 1,
         }
-        if conn.session.is_some() {
+        if conn.session.as_ref().is_some_and(|session| session.logged) {
             tracing::info!(peer = %conn.peer, %reason, "connection closes");
-        } else if let Some(unlogged) = self.core.throttle.logs(self.engine.now) {
+        } else if let Some(unlogged) = self.core.rations.grants(Topic::Unfinished, self.engine.now)
+        {
             // Strangers cannot fill the log.
             tracing::info!(peer = %conn.peer, %reason, unlogged, "connection closes");
         }
@@ -95,8 +97,10 @@ impl Shard {
                     core.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
-                let initiator = printable(&session.nexus.initiator);
-                tracing::info!(?initiator, peer = %conn.peer, "session ended");
+                if session.logged {
+                    let initiator = printable(&session.nexus.initiator);
+                    tracing::info!(?initiator, peer = %conn.peer, "session ended");
+                }
             }
             None => {
                 self.core.login_ends(conn.peer.ip());

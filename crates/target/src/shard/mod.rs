@@ -29,6 +29,7 @@ use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::mail::{Letters, Mail};
+use crate::rationed::Topic;
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
 const RECEIVE: u64 = 1 << 56;
@@ -162,8 +163,11 @@ impl Shard {
                 self.accepted((token.0 & !KIND) as usize, socket, peer);
             }
             RingEvent::AcceptFailed { errno, .. } => {
-                let error = std::io::Error::from_raw_os_error(errno);
-                tracing::warn!(%error, "a connection could not be accepted");
+                let ration = self.core.rations.grants(Topic::TurnedAway, self.engine.now);
+                if let Some(unlogged) = ration {
+                    let error = std::io::Error::from_raw_os_error(errno);
+                    tracing::warn!(%error, unlogged, "a connection could not be accepted");
+                }
             }
             RingEvent::Woken => self.read_mail(),
             RingEvent::Readable { token } => self.rdma_readable(token.0 & !KIND),

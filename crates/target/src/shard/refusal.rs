@@ -4,6 +4,7 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
 
 use super::Shard;
+use crate::rationed::Topic;
 use crate::throttle::Aim;
 
 impl Shard {
@@ -29,7 +30,7 @@ impl Shard {
             Some(LoginStatus::ServiceUnavailable) => count.login_throttled += 1,
             _ => {}
         }
-        let Some(unlogged) = throttle.logs(now) else { return };
+        let Some(unlogged) = self.core.rations.grants(Topic::Refused, now) else { return };
         let why = match (conn.proto.authentication_error(), known) {
             (Some(error), _) => error.to_string(),
             (None, Some(LoginStatus::NotFound)) => {

@@ -7,6 +7,7 @@ use super::super::Shard;
 use crate::conn::{Conn, Wire};
 use crate::entry::Entry;
 use crate::mail::Mail;
+use crate::rationed::Topic;
 use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
 
 /// Why a connection of a device that was lost meanwhile is refused.
@@ -62,9 +63,9 @@ impl Shard {
 
     /// True if the steps of a connection may be logged: strangers cannot fill the log.
     pub(super) fn may_log(&self) -> bool {
-        let kept_back = self.core.throttle.logs(self.engine.now);
+        let kept_back = self.core.rations.grants(Topic::Iser, self.engine.now);
         if let Some(count @ 1..) = kept_back {
-            tracing::info!("iSER: {count} connections and failed logins were not logged");
+            tracing::info!("iSER: {count} connections were not logged");
         }
         kept_back.is_some()
     }

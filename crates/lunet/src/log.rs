@@ -1,0 +1,336 @@
+//! The log of `lunet serve`, and all else that it writes to standard error and standard output.
+//!
+//! Whoever reads these streams may stop reading: a pager, a terminal that is held, a full pipe, a disk that
+//! hangs. A write then waits for as long as the reader likes. So nobody who serves, and nobody who ends the
+//! server, writes by himself: lines go into a bounded queue, and a thread of its own writes them. What finds
+//! no room is dropped and counted. At the end of the program what is queued has a bounded time to get out.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lunet_iscsi::printable::is_printable;
+use rustix::io::Errno;
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Bytes that may wait for each stream. As many may be on their way at the same time.
+const MOST: usize = 256 << 10;
+
+/// Of these, what lines of little weight may fill: warnings and errors have the rest.
+const PLAIN: usize = MOST / 4 * 3;
+
+/// How long the end of the program waits for a stream that takes nothing, and for one that is slow.
+const STUCK: Duration = Duration::from_millis(500);
+const SLOW: Duration = Duration::from_secs(3);
+
+/// How long after a stream that is not to be waited for (`O_NONBLOCK`) was full it is tried again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+static ERRORS: OnceLock<Outlet> = OnceLock::new();
+static OUTPUT: OnceLock<Outlet> = OnceLock::new();
+
+/// What waits for one stream.
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    /// Lines that found no room.
+    dropped: u64,
+    /// The writer has something in its hands.
+    writing: bool,
+    /// Bytes that the stream has taken so far.
+    taken: u64,
+}
+
+/// A queue of lines and the thread that writes them.
+#[derive(Default)]
+struct Outlet {
+    queue: Mutex<Queue>,
+    /// There is something to write.
+    filled: Condvar,
+    /// The stream has taken something.
+    moved: Condvar,
+}
+
+impl Outlet {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a whole line, or counts it as dropped. Never waits for the stream.
+    fn push(&self, line: &[u8], room: usize) {
+        let mut queue = self.lock();
+        if queue.bytes.len() + line.len() > room {
+            queue.dropped += 1;
+        } else {
+            queue.bytes.extend_from_slice(line);
+        }
+        drop(queue);
+        self.filled.notify_one();
+    }
+
+    /// Writes what is queued, until the process ends.
+    fn write_all(&self, stream: &impl AsFd) {
+        let mut bytes = Vec::new();
+        let mut queue = self.lock();
+        loop {
+            queue.writing = false;
+            self.moved.notify_all();
+            while queue.bytes.is_empty() && queue.dropped == 0 {
+                queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            bytes.clear();
+            std::mem::swap(&mut bytes, &mut queue.bytes);
+            // They were dropped after the last line that found room.
+            if let dropped @ 1.. = std::mem::take(&mut queue.dropped) {
+                let lines = if dropped == 1 { "line was" } else { "lines were" };
+                let why = "who reads them was too slow";
+                let _ = writeln!(bytes, "lunet: {dropped} {lines} dropped here: {why}");
+            }
+            queue.writing = true;
+            drop(queue);
+            self.write(stream, &bytes);
+            queue = self.lock();
+        }
+    }
+
+    /// Writes; a stream that is gone has nobody to be told.
+    fn write(&self, stream: &impl AsFd, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match rustix::io::write(stream, bytes) {
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    self.lock().taken += n as u64;
+                    self.moved.notify_all();
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => thread::sleep(AGAIN),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits until all is written, or the stream has taken nothing for too long.
+    fn finish(&self) {
+        let start = Instant::now();
+        let (mut queue, mut since) = (self.lock(), start);
+        while (queue.writing || !queue.bytes.is_empty() || queue.dropped > 0)
+            && since.elapsed() < STUCK
+            && start.elapsed() < SLOW
+        {
+            let taken = queue.taken;
+            let left = STUCK.saturating_sub(since.elapsed());
+            let waited = self.moved.wait_timeout(queue, left);
+            (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if queue.taken > taken {
+                since = Instant::now();
+            }
+        }
+    }
+}
+
+/// Lets everything below this level that the program logs from now on go through the queue, panics as well.
+///
+/// # Errors
+/// The operating system grants no thread.
+pub fn start(level: LevelFilter) -> io::Result<()> {
+    let errors = outlet(&ERRORS, "log", io::stderr)?;
+    outlet(&OUTPUT, "output", io::stdout)?;
+    let colours = io::stderr().is_terminal();
+    // A second subscriber in the same process is no reason not to serve.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(colours)
+        .log_internal_errors(false)
+        .with_writer(Lines { outlet: errors, colours })
+        .try_init();
+    std::panic::set_hook(Box::new(|info| panicked(errors, info)));
+    Ok(())
+}
+
+/// The queue of a stream, with its thread.
+fn outlet<S: AsFd + 'static>(
+    place: &'static OnceLock<Outlet>,
+    name: &str,
+    stream: fn() -> S,
+) -> io::Result<&'static Outlet> {
+    if let Some(outlet) = place.get() {
+        return Ok(outlet);
+    }
+    let outlet = place.get_or_init(Outlet::default);
+    thread::Builder::new().name(name.into()).spawn(move || outlet.write_all(&stream()))?;
+    Ok(outlet)
+}
+
+/// Says what a panic was, where it was, and whose it was. The release build ends after that.
+fn panicked(errors: &Outlet, info: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("<unnamed>");
+    let trace = std::backtrace::Backtrace::capture();
+    let trace = match trace.status() {
+        std::backtrace::BacktraceStatus::Captured => format!("\n{trace}"),
+        _ => String::new(),
+    };
+    errors.push(format!("lunet: thread '{name}' {info}{trace}\n").as_bytes(), MOST);
+    errors.finish();
+}
+
+/// Writes a text to standard output. A stream that is closed is no reason not to serve.
+pub fn say(text: &str) {
+    put(&OUTPUT, text, io::stdout());
+}
+
+/// Writes a line to standard error: `lunet: ` and the text.
+pub fn tell(text: &str) {
+    put(&ERRORS, &format!("lunet: {text}\n"), io::stderr());
+}
+
+/// Into the queue of a server, at once for any other command.
+fn put(place: &OnceLock<Outlet>, text: &str, mut stream: impl Write) {
+    match place.get() {
+        Some(outlet) => outlet.push(text.as_bytes(), MOST),
+        // Without a place for the message there is still the exit code.
+        None => drop(stream.write_all(text.as_bytes()).and_then(|()| stream.flush())),
+    }
+}
+
+/// Lets out what is still queued; at most a few seconds.
+pub fn finish() {
+    [&OUTPUT, &ERRORS].into_iter().filter_map(OnceLock::get).for_each(Outlet::finish);
+}
+
+/// Gives the log its writers.
+struct Lines {
+    outlet: &'static Outlet,
+    colours: bool,
+}
+
+/// Writes one line of the log.
+struct Line {
+    outlet: &'static Outlet,
+    colours: bool,
+    room: usize,
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Line;
+
+    fn make_writer(&self) -> Line {
+        Line { outlet: self.outlet, colours: self.colours, room: PLAIN }
+    }
+
+    fn make_writer_for(&self, meta: &Metadata<'_>) -> Line {
+        let room = if *meta.level() <= Level::WARN { MOST } else { PLAIN };
+        Line { room, ..self.make_writer() }
+    }
+}
+
+impl Write for Line {
+    /// The subscriber writes each line whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.outlet.push(one_line(&text, self.colours).as_bytes(), self.room);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The text as one entry of the log, whatever stands in it: nothing that steers a terminal but the log's own
+/// colours, and no line of it that looks like another entry.
+fn one_line(text: &str, colours: bool) -> String {
+    let text = text.trim_end_matches('\n');
+    let mut out = String::with_capacity(text.len() + 1);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = if colours { colour(rest) } else { 0 };
+        if colour > 0 {
+            out.push_str(&rest[..colour]);
+            rest = &rest[colour..];
+            continue;
+        }
+        match c {
+            '\n' => out.push_str("\n    "),
+            c if is_printable(c) => out.push(c),
+            _ => out.push('?'),
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    out.push('\n');
+    out
+}
+
+/// The length of the sequence for a colour or weight that the text begins with; 0 if there is none.
+fn colour(text: &str) -> usize {
+    let Some(rest) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b';').count();
+    if rest[digits..].starts_with('m') { "\u{1b}[".len() + digits + 1 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    /// An outlet, and the end that reads what comes out of it.
+    fn pipe() -> (Arc<Outlet>, UnixStream) {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        let outlet = Arc::new(Outlet::default());
+        let writing = outlet.clone();
+        // It waits for more when the test is over, and ends with it.
+        thread::spawn(move || writing.write_all(&writer));
+        (outlet, reader)
+    }
+
+    #[test]
+    fn a_reader_that_stops_costs_lines_and_no_time() {
+        let (outlet, reader) = pipe();
+        let line = [&[b'x'; 99][..], b"\n"].concat();
+        let start = Instant::now();
+        for _ in 0..50_000 {
+            outlet.push(&line, PLAIN);
+        }
+        assert!(outlet.lock().bytes.len() <= PLAIN);
+        outlet.push(b"an error\n", MOST);
+        outlet.finish();
+        // The end of the program waits for no longer than it says.
+        assert!(start.elapsed() < SLOW * 3, "{:?}", start.elapsed());
+        assert!(outlet.lock().dropped > 0, "they cannot all have found room");
+        // The reader goes on: what was not dropped comes, and how much was.
+        reader.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut lines = std::io::BufReader::new(reader).lines().map(Result::unwrap);
+        let (mut kept, mut dropped, mut errors) = (0, 0, 0);
+        while kept + dropped < 50_000 || errors < 1 {
+            let line = lines.next().unwrap();
+            match line.as_str() {
+                "an error" => errors += 1,
+                line if line.starts_with("xxx") => kept += 1,
+                line => dropped += line.split(' ').nth(1).unwrap().parse::<u64>().unwrap(),
+            }
+        }
+        assert_eq!(kept + dropped, 50_000);
+        outlet.push(b"one more\n", PLAIN);
+        assert_eq!(lines.next().unwrap(), "one more");
+    }
+
+    #[test]
+    fn an_entry_of_the_log_is_one_entry() {
+        for (text, colours, line) in [
+            ("plain\n", false, "plain\n"),
+            ("a\n2026 WARN forged\n", false, "a\n    2026 WARN forged\n"),
+            ("a\u{202e}b\u{1b}[31mc\r\n", false, "a?b?[31mc?\n"),
+            ("\u{1b}[31mred\u{1b}[0m\u{1b}[2J\n", true, "\u{1b}[31mred\u{1b}[0m?[2J\n"),
+        ] {
+            assert_eq!(one_line(text, colours), line, "{text:?}");
+        }
+    }
+}
