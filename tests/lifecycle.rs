@@ -1,6 +1,7 @@
 //! Starting, stopping, and starts that must fail with one plain sentence and exit code 1.
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::{Running, run};
 use lunet_e2e::server::{DEMO_TARGET, GRACE, Serve, lunet_binary};
-use lunet_e2e::wire::{Login, Session};
+use lunet_e2e::wire::{Login, Pdu, Session, opcode};
 use rustix::process::Signal;
 
 /// Demands exit code 1 and one line that contains `words`.
@@ -217,13 +218,76 @@ fn anonymous_logins_do_not_fill_the_log() -> Result<()> {
     let deadline = Instant::now() + SHORT;
     let left_out = server.process().stderr.find(deadline, |log| {
         let lines = log.lines().filter(|line| line.contains("unlogged="));
-        let counts = lines.filter_map(|line| line.split("unlogged=").nth(1)?.parse().ok());
-        let left_out: u64 = counts.sum();
+        let counts = lines.filter_map(|line| line.split("unlogged=").nth(1)?.parse::<u64>().ok());
+        let left_out = counts.sum::<u64>();
         (left_out > u64::from(LOGINS) / 2).then_some(left_out)
     });
     let log = server.process().stderr.text();
     ensure!(log.len() < MOST, "{} bytes of log for {LOGINS} logins", log.len());
     ensure!(left_out.is_some(), "what was left out is not counted: {log}");
+    server.stop()?;
+    Ok(())
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(pid: u32) -> Result<usize> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages = statm.split(' ').nth(1).unwrap_or_default().parse::<usize>()?;
+    Ok(pages * rustix::param::page_size())
+}
+
+/// Sends pings, and reads none of the answers, until the server takes no more.
+fn ping_in_vain(session: &mut Session) -> Result<()> {
+    const MOST: usize = 32 << 20;
+    let mut ping = Pdu::new(opcode::NOP_OUT | 0x40);
+    ping.header[1] = 0x80;
+    ping.set_word(16, 7);
+    ping.set_word(20, u32::MAX);
+    ping.set_word(24, session.cmd_sn());
+    ping.data = vec![1; 4096];
+    let bytes = ping.encode(false, false);
+    let stream = session.stream();
+    stream.set_nonblocking(true)?;
+    let (mut sent, mut tries) = (0, 0);
+    while sent < MOST && tries < 4 {
+        match stream.write(&bytes[sent % bytes.len()..]) {
+            Ok(n) => (sent, tries) = (sent + n, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(25));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A client that asks and does not read its answers is not heard until it does.
+#[test]
+fn answers_that_nobody_reads_take_little_memory() -> Result<()> {
+    const SESSIONS: u16 = 24;
+    const EACH: usize = 1 << 20;
+    let server = Serve::demo("64M").start()?;
+    let portal = server.portal().to_owned();
+    let mut sessions = Vec::new();
+    for qualifier in 0..SESSIONS {
+        let target = (qualifier % 3 > 0).then_some(DEMO_TARGET);
+        sessions.push(Session::open(&Login {
+            target,
+            qualifier,
+            ..Login::new(&portal, DEMO_TARGET)
+        })?);
+    }
+    let before = resident(server.pid())?;
+    for session in &mut sessions {
+        ping_in_vain(session)?;
+    }
+    let grown = resident(server.pid())?.saturating_sub(before);
+    ensure!(grown < usize::from(SESSIONS) * EACH, "{} KiB for {SESSIONS} sessions", grown >> 10);
+    drop(sessions);
+    let mut session = Session::open(&Login::new(&portal, DEMO_TARGET))?;
+    session.ping()?;
+    session.logout()?;
     server.stop()?;
     Ok(())
 }

@@ -106,10 +106,13 @@ impl TargetEntry {
 /// The bounds that keep one client's demands from harming the others.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Sessions on the whole server; a login beyond is answered 'out of resources'.
+    /// Sessions at targets on the whole server; a login beyond is answered 'out of resources'.
     pub max_sessions: usize,
-    /// Connections on the whole server that have not finished their login.
+    /// Connections on the whole server that have not finished their login. With one more, the oldest of the
+    /// address with the most of them ends.
     pub max_logins: usize,
+    /// Discovery sessions on the whole server, with the same rule. They take no places of other sessions.
+    pub max_discovery: usize,
     /// Memory for data in flight on each shard, in bytes.
     pub buffer_bytes: usize,
     /// How long a change of what is served waits for the shards: once for all to be ready, which decides
@@ -122,6 +125,7 @@ impl Default for Limits {
         Self {
             max_sessions: 1024,
             max_logins: 256,
+            max_discovery: 32,
             buffer_bytes: 64 << 20,
             change_wait: Duration::from_secs(20),
         }

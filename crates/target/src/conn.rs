@@ -25,6 +25,15 @@ const SCRATCH: usize = 16 << 10;
 /// a client that does not read its answers stops itself and nobody else.
 pub const BACKLOG_HIGH: usize = 4 << 20;
 
+/// The same for bytes that no buffer of the shard's bounds: headers, and the answers to pings and texts.
+const COPIED_HIGH: usize = 64 << 10;
+
+/// Bytes of one receive of a discovery session: what it asks for in them may come back many times as long.
+const DISCOVERY_RECEIVE: usize = 512;
+
+/// How long a discovery session may last: asking for the targets takes a moment.
+const DISCOVERY: Duration = Duration::from_secs(60);
+
 /// A session in full feature phase.
 pub struct Session {
     /// Its key in the registry.
@@ -123,6 +132,8 @@ pub struct Conn {
     pub spare: Option<TxChain>,
     /// Bytes that are on their way: in the chain, or over RDMA.
     pub sending: usize,
+    /// Of these, the copied ones.
+    copied: usize,
     /// Bytes that the client's system had taken in at the last look at the clock.
     delivered: u64,
     /// The arena memory that this connection holds.
@@ -172,6 +183,7 @@ impl Conn {
             out: Outgoing::default(),
             spare: Some(TxChain::new()),
             sending: 0,
+            copied: 0,
             delivered: 0,
             account: Account::default(),
             scratch: Some(vec![0; scratch].into_boxed_slice()),
@@ -232,7 +244,14 @@ impl Conn {
             Wire::Stream(_) => None,
             Wire::Rdma(link) => link.retry.into_iter().chain(link.look).min(),
         };
-        [self.proto.poll_timeout(), self.drain_by, retry].into_iter().flatten().min()
+        let end = self.discovery_ends();
+        [self.proto.poll_timeout(), self.drain_by, retry, end].into_iter().flatten().min()
+    }
+
+    /// When a discovery session has taken long enough, unless it was asked to end already.
+    pub fn discovery_ends(&self) -> Option<Duration> {
+        let session = self.session.as_ref().filter(|session| session.nexus.target.is_none())?;
+        (!self.proto.is_asked_to_log_out()).then_some(session.since + DISCOVERY)
     }
 
     /// True if a receive is under way.
@@ -248,13 +267,34 @@ impl Conn {
     /// The buffers for the next receive, unless one is under way or the connection should not
     /// receive now.
     pub fn receive_buffers(&mut self) -> Option<RxBufs> {
-        if self.phase != Phase::Open || self.backlog() >= BACKLOG_HIGH {
+        if self.phase != Phase::Open || self.has_unread() {
             return None;
         }
         let scratch = self.scratch.take()?;
+        let limit = match self.serves() {
+            true => scratch.len(),
+            false => scratch.len().min(DISCOVERY_RECEIVE),
+        };
         let payload: Option<(Buf, Range<usize>)> =
             self.proto.take_rx_target().map(|target| (target.buf, target.range));
-        Some(RxBufs { payload, scratch_limit: scratch.len(), scratch })
+        Some(RxBufs { payload, scratch_limit: limit, scratch })
+    }
+
+    /// True for a session at a target.
+    fn serves(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.nexus.target.is_some())
+    }
+
+    /// True if so much waits for the client to take it that it should not be heard. Before it has logged in,
+    /// and in a discovery session, it waits for each answer before it asks for more.
+    fn has_unread(&self) -> bool {
+        match self.serves() {
+            true => {
+                self.backlog() >= BACKLOG_HIGH
+                    || self.copied + self.out.chain.plain().len() >= COPIED_HIGH
+            }
+            false => self.backlog() > 0,
+        }
     }
 
     /// The chain to send now, if there is one and none is under way.
@@ -265,6 +305,7 @@ impl Conn {
         let spare = self.spare.take()?;
         let full = std::mem::replace(&mut self.out.chain, spare);
         self.sending = full.len();
+        self.copied = full.plain().len();
         Some(full)
     }
 
@@ -272,6 +313,7 @@ impl Conn {
     pub fn chain_sent(&mut self, mut chain: TxChain) {
         chain.clear();
         self.sending = 0;
+        self.copied = 0;
         self.spare = Some(chain);
     }
 

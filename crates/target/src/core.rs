@@ -9,15 +9,17 @@ use std::time::Instant;
 
 use lunet_iscsi::target::Options;
 
+use crate::access::Network;
 use crate::config::{Config, Limits, Portal};
 use crate::keeper::Order;
 use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
+use crate::places::Places;
 use crate::ports::Ports;
 use crate::rationed::Rations;
 use crate::rdma::Status;
-use crate::registry::Registry;
+use crate::registry::{Place, Registry};
 use crate::throttle::Throttle;
 use crate::tokens::Tokens;
 use crate::world::World;
@@ -43,7 +45,9 @@ pub struct Core {
     /// How iSER stands at the portals.
     pub iser: Status,
     /// Connections that have not finished their login.
-    pub logins: AtomicUsize,
+    pub logins: Places,
+    /// Discovery sessions.
+    pub discovery: Places,
     /// Connections of each shard.
     pub loads: Vec<AtomicUsize>,
     /// Threads for what may block.
@@ -75,11 +79,12 @@ impl Core {
             portals,
             ports: Mutex::new(ports),
             options: config.iscsi,
-            registry: Registry::new(config.limits.max_sessions),
+            registry: Registry::new(config.limits.max_sessions, config.limits.max_discovery),
+            logins: Places::new(config.limits.max_logins),
+            discovery: Places::new(config.limits.max_discovery),
             limits: config.limits,
             throttle: Throttle::default(),
             rations: Rations::default(),
-            logins: AtomicUsize::new(0),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             offload: Offload::default(),
             tokens: Tokens::default(),
@@ -138,20 +143,15 @@ impl Core {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A client has connected and begins to log in. False if there is no place for it.
-    pub fn login_begins(&self, client: IpAddr) -> bool {
-        let others = self.logins.fetch_add(1, Ordering::Relaxed);
-        let enters = self.throttle.enters(client, others, self.limits.max_logins);
-        if !enters {
-            self.logins.fetch_sub(1, Ordering::Relaxed);
-        }
-        enters
+    /// A client has connected and begins to log in. The connection that has lost its place for it has to end.
+    #[must_use]
+    pub fn login_begins(&self, client: IpAddr, place: Place) -> Option<Place> {
+        self.logins.enter(Network::of_client(client), place)
     }
 
     /// A login that has begun is over.
-    pub fn login_ends(&self, client: IpAddr) {
-        self.logins.fetch_sub(1, Ordering::Relaxed);
-        self.throttle.leaves(client);
+    pub fn login_ends(&self, client: IpAddr, connection: u64) {
+        self.logins.leave(Network::of_client(client), connection);
     }
 
     /// The shard with the fewest connections; counts one more for it.

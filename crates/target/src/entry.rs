@@ -5,27 +5,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::core::Core;
+use crate::registry::Place;
 
 /// A place among the logins, and one on a shard. Dropping it gives both back, so it may be lost
 /// anywhere on its way: refused, in a full mailbox, or in that of a shard that ends.
 pub struct Entry {
     core: Arc<Core>,
     client: IpAddr,
-    shard: usize,
+    place: Place,
     kept: bool,
 }
 
 impl Entry {
-    /// Counts a client that begins to log in, on the shard with the fewest connections. `None` if there is
-    /// no place for it.
-    pub fn new(core: &Arc<Core>, client: IpAddr) -> Option<Self> {
-        let enters = core.login_begins(client);
-        enters.then(|| Self { shard: core.least_loaded(), core: core.clone(), client, kept: false })
+    /// Counts a client that begins to log in, on the shard with the fewest connections. If there was no place
+    /// left, another connection has lost its own, and has to end.
+    pub fn new(core: &Arc<Core>, client: IpAddr) -> (Self, Option<Place>) {
+        let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
+        let victim = core.login_begins(client, place);
+        (Self { core: core.clone(), client, place, kept: false }, victim)
     }
 
     /// The shard that it is counted on.
     pub fn shard(&self) -> usize {
-        self.shard
+        self.place.shard
+    }
+
+    /// The connection's number.
+    pub fn serial(&self) -> u64 {
+        self.place.connection
     }
 
     /// The connection stands on its shard: its end gives back what it is counted for.
@@ -37,8 +44,8 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.kept {
-            self.core.login_ends(self.client);
-            self.core.loads[self.shard].fetch_sub(1, Ordering::Relaxed);
+            self.core.login_ends(self.client, self.place.connection);
+            self.core.loads[self.place.shard].fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -21,6 +21,7 @@ mod mail;
 mod marks;
 mod monitor;
 mod offload;
+mod places;
 mod ports;
 mod rationed;
 mod rdma;

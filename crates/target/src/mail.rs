@@ -45,6 +45,11 @@ pub enum Mail {
     RdmaRequest(Box<Request>),
     /// The server's RDMA devices change.
     Rdma(Change),
+    /// This connection has lost its place to another one: it ends, unless it has logged in at a target.
+    Evict {
+        /// The connection.
+        connection: u64,
+    },
     /// End this connection: its nexus logged in anew. Answer with `Ended` to `reply`.
     End {
         /// The connection to end.

@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::access::Network;
+
 /// What makes two sessions the same I_T nexus (RFC 7143 section 4.4.3.1): the initiator's name
 /// and ISID, and the target portal group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,9 +43,35 @@ pub enum Admission {
     Full,
 }
 
+/// Who asks for a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant {
+    /// Where it comes from.
+    pub client: Network,
+    /// It has proved who it is.
+    pub proven: bool,
+}
+
+/// Sessions that an address may have without authentication, however few places are left.
+const ALWAYS: usize = 8;
+
+/// A server with at least so many places keeps an eighth of them for who has proved who it is.
+const MANY: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    handle: u16,
+    place: Place,
+    applicant: Applicant,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    sessions: HashMap<Nexus, (u16, Place)>,
+    sessions: HashMap<Nexus, Entry>,
+    /// How many there are at targets; the others are discovery sessions.
+    at_targets: usize,
+    /// Sessions at targets for which nothing had to be proved, by address.
+    unproven: HashMap<Network, usize>,
     handles: std::collections::HashSet<u16>,
     next: u16,
 }
@@ -56,35 +84,51 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry for at most `max` sessions (at most 65,535, the number of handles).
-    pub fn new(max: usize) -> Self {
-        Self { inner: Mutex::default(), max: max.min(usize::from(u16::MAX)) }
+    /// A registry for at most `max` sessions at targets, beside `discovery` sessions that somebody else
+    /// counts (together at most 65,535, the number of handles).
+    pub fn new(max: usize, discovery: usize) -> Self {
+        // As many again: one that has lost its place to another ends a moment after that has begun.
+        let most = usize::from(u16::MAX).saturating_sub(2 * discovery);
+        Self { inner: Mutex::default(), max: max.min(most) }
     }
 
     /// Asks for a place for a session.
-    pub fn admit(&self, nexus: &Nexus, place: Place) -> Admission {
+    ///
+    /// Who has proved nothing can not take all places: an address gets no more of them than are left for
+    /// others, and the last ones are for those who have proved who they are.
+    pub fn admit(&self, nexus: &Nexus, place: Place, applicant: Applicant) -> Admission {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, old)) = inner.sessions.get(nexus) {
-            return Admission::Replaces(*old);
+        if let Some(old) = inner.sessions.get(nexus) {
+            return Admission::Replaces(old.place);
         }
-        if inner.sessions.len() >= self.max {
-            return Admission::Full;
+        if nexus.target.is_some() {
+            if !inner.has_room(applicant, self.max) {
+                return Admission::Full;
+            }
+            inner.at_targets += 1;
+            if !applicant.proven {
+                *inner.unproven.entry(applicant.client).or_default() += 1;
+            }
         }
         let handle = inner.free_handle();
         inner.handles.insert(handle);
-        inner.sessions.insert(nexus.clone(), (handle, place));
+        inner.sessions.insert(nexus.clone(), Entry { handle, place, applicant });
         Admission::Granted(handle)
     }
 
     /// A session has ended. Nothing happens if the nexus belongs to another connection by now.
     pub fn remove(&self, nexus: &Nexus, place: Place) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((handle, _)) = inner.sessions.get(nexus).filter(|(_, p)| *p == place).copied()
-        else {
-            return;
-        };
+        let found = inner.sessions.get(nexus).filter(|entry| entry.place == place).copied();
+        let Some(Entry { handle, applicant, .. }) = found else { return };
         inner.sessions.remove(nexus);
         inner.handles.remove(&handle);
+        if nexus.target.is_some() {
+            inner.at_targets -= 1;
+            if !applicant.proven {
+                inner.left(applicant.client);
+            }
+        }
     }
 
     /// How many sessions there are.
@@ -94,6 +138,27 @@ impl Registry {
 }
 
 impl Inner {
+    /// True if there is a place for this one.
+    fn has_room(&self, Applicant { client, proven }: Applicant, max: usize) -> bool {
+        let left = max.saturating_sub(self.at_targets);
+        if proven {
+            return left > 0;
+        }
+        let reserve = if max < MANY { 0 } else { max / 8 };
+        let left = left.saturating_sub(reserve);
+        let held = self.unproven.get(&client).copied().unwrap_or(0);
+        left > 0 && (held < ALWAYS || held < left)
+    }
+
+    /// A client has one session less for which it had to prove nothing.
+    fn left(&mut self, client: Network) {
+        let Some(held) = self.unproven.get_mut(&client) else { return };
+        *held -= 1;
+        if *held == 0 {
+            self.unproven.remove(&client);
+        }
+    }
+
     /// The next handle that no session has. There is one: `max` keeps the number below 65,535.
     fn free_handle(&mut self) -> u16 {
         loop {
@@ -119,26 +184,55 @@ mod tests {
         }
     }
 
+    fn from(host: u32) -> Applicant {
+        Applicant { client: Network::host(std::net::IpAddr::V4(host.into())), proven: false }
+    }
+
     const HERE: Place = Place { shard: 0, connection: 1 };
     const THERE: Place = Place { shard: 1, connection: 2 };
 
     #[test]
     fn the_same_nexus_is_replaced_and_others_are_not() {
-        let registry = Registry::new(8);
-        assert_eq!(registry.admit(&nexus(1), HERE), Admission::Granted(1));
-        assert_eq!(registry.admit(&nexus(2), THERE), Admission::Granted(2));
-        assert_eq!(registry.admit(&nexus(1), THERE), Admission::Replaces(HERE));
+        let registry = Registry::new(8, 0);
+        assert_eq!(registry.admit(&nexus(1), HERE, from(1)), Admission::Granted(1));
+        assert_eq!(registry.admit(&nexus(2), THERE, from(1)), Admission::Granted(2));
+        assert_eq!(registry.admit(&nexus(1), THERE, from(1)), Admission::Replaces(HERE));
         registry.remove(&nexus(1), THERE);
         assert_eq!(registry.len(), 2, "only its own connection ends a session");
         registry.remove(&nexus(1), HERE);
-        assert_eq!(registry.admit(&nexus(1), THERE), Admission::Granted(3));
+        assert_eq!(registry.admit(&nexus(1), THERE, from(1)), Admission::Granted(3));
     }
 
     #[test]
     fn the_limit_holds_and_handles_are_never_shared() {
-        let registry = Registry::new(2);
-        assert!(matches!(registry.admit(&nexus(1), HERE), Admission::Granted(_)));
-        assert!(matches!(registry.admit(&nexus(2), HERE), Admission::Granted(_)));
-        assert_eq!(registry.admit(&nexus(3), HERE), Admission::Full);
+        let registry = Registry::new(2, 0);
+        assert!(matches!(registry.admit(&nexus(1), HERE, from(1)), Admission::Granted(_)));
+        assert!(matches!(registry.admit(&nexus(2), HERE, from(1)), Admission::Granted(_)));
+        assert_eq!(registry.admit(&nexus(3), HERE, from(1)), Admission::Full);
+    }
+
+    #[test]
+    fn who_proves_nothing_leaves_places_for_others() {
+        let registry = Registry::new(1024, 32);
+        let mut serial = 0;
+        let mut take = |applicant: Applicant| {
+            serial += 1;
+            let nexus = Nexus { initiator: format!("iqn.x:{serial}"), ..nexus(1) };
+            let place = Place { shard: 0, connection: serial };
+            matches!(registry.admit(&nexus, place, applicant), Admission::Granted(_))
+        };
+        let mut all =
+            |applicant| std::iter::repeat_with(|| take(applicant)).take_while(|got| *got).count();
+        // Half of what is left, then half of that.
+        assert_eq!((all(from(1)), all(from(2)), all(from(3))), (448, 224, 112));
+        assert_eq!((4..20).map(|host| all(from(host))).sum::<usize>(), 112);
+        // An eighth is for those who have proved who they are.
+        assert_eq!(all(Applicant { proven: true, ..from(1) }), 128);
+        assert_eq!(registry.len(), 1024);
+        // Discovery sessions are counted by somebody else.
+        let discovery = Nexus { target: None, discovery: 7, ..nexus(1) };
+        assert!(matches!(registry.admit(&discovery, HERE, from(1)), Admission::Granted(_)));
+        registry.remove(&discovery, HERE);
+        assert_eq!(registry.len(), 1024);
     }
 }

@@ -46,8 +46,6 @@ impl Aim {
 #[derive(Debug, Default)]
 struct Inner {
     clients: HashMap<(Network, Aim), Level>,
-    /// Connections of each client that have not finished their login.
-    unfinished: HashMap<Network, usize>,
 }
 
 /// The failed logins of a server.
@@ -72,34 +70,6 @@ impl Throttle {
             inner.forget(now);
         }
         inner.clients.entry(key).or_default().raise(now, FREE, FORGET);
-    }
-
-    /// A client connects, and `others` connections have not finished their login, of `most` that
-    /// there may be. Half of the places are for everybody; of the rest no client gets so many that
-    /// others could not log in. False if there is none for it.
-    pub fn enters(&self, client: IpAddr, others: usize, most: usize) -> bool {
-        let mut inner = self.lock();
-        let held = inner.unfinished.entry(Network::of_client(client)).or_default();
-        if others >= most || (others >= most / 2 && *held >= most / 4) {
-            if *held == 0 {
-                inner.unfinished.remove(&Network::of_client(client));
-            }
-            return false;
-        }
-        *held += 1;
-        true
-    }
-
-    /// A login that has [entered](Self::enters) is over, in one way or another.
-    pub fn leaves(&self, client: IpAddr) {
-        let mut inner = self.lock();
-        let key = Network::of_client(client);
-        if let Some(held) = inner.unfinished.get_mut(&key) {
-            *held -= 1;
-            if *held == 0 {
-                inner.unfinished.remove(&key);
-            }
-        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -151,29 +121,6 @@ mod tests {
         throttle.failed(ip(1), target("a"), later);
         assert!(!throttle.allows(ip(1), &target("a"), later), "one more, and it waits again");
         assert!(throttle.allows(ip(1), &target("a"), later + FORGET * FREE));
-    }
-
-    #[test]
-    fn no_client_takes_all_places() {
-        let throttle = Throttle::default();
-        let mut held = 0;
-        while throttle.enters(ip(1), held, 16) {
-            held += 1;
-        }
-        assert_eq!(held, 8, "half of them");
-        for n in 2..4 {
-            let before = held;
-            while throttle.enters(ip(n), held, 16) {
-                held += 1;
-            }
-            assert_eq!(held - before, 4, "a share of the rest");
-        }
-        assert!(!throttle.enters(ip(4), held, 16), "there are no more");
-        for client in [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3] {
-            throttle.leaves(ip(client));
-        }
-        throttle.leaves(ip(9));
-        assert!(throttle.lock().unfinished.is_empty());
     }
 
     #[test]

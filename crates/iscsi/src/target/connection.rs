@@ -157,6 +157,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.send(&message, &[], tx);
     }
 
+    /// True if the initiator was [asked](Self::request_logout) to log out.
+    #[must_use]
+    pub const fn is_asked_to_log_out(&self) -> bool {
+        self.logout_by.is_some()
+    }
+
     /// When `handle_timeout` is to be called, on the clock of [`Cx::now`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {

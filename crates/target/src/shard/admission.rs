@@ -6,12 +6,13 @@ use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
 
 use super::Shard;
+use crate::access::Network;
 use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
 use crate::offload::NO_VOLUME;
 use crate::rationed::Topic;
 use crate::rdma::Status;
-use crate::registry::{Admission, Nexus, Place};
+use crate::registry::{Admission, Applicant, Nexus, Place};
 use crate::reservations::nexus_id;
 
 impl Shard {
@@ -37,7 +38,9 @@ impl Shard {
             // Discovery sessions do not replace each other: nothing hangs on them.
             discovery: if target.is_none() { conn.serial } else { 0 },
         };
-        match self.core.registry.admit(&nexus, place) {
+        let client = Network::of_client(conn.peer.ip());
+        let applicant = Applicant { client, proven: identity.proof.is_some() };
+        match self.core.registry.admit(&nexus, place, applicant) {
             Admission::Granted(tsih) => self.admit(slot, nexus, tsih, &identity),
             Admission::Full => self.turn_away(slot, LoginStatus::OutOfResources),
             Admission::Replaces(old) => {
@@ -73,7 +76,7 @@ impl Shard {
             let peer = &conn.peer;
             tracing::info!(?initiator, target = %name, %peer, tsih, unlogged, "logged in");
         }
-        let logged = ration.is_some();
+        let (logged, discovery) = (ration.is_some(), nexus.target.is_none());
         let world = &self.engine.world;
         let target = nexus.target.and_then(|target| world.target(target)).cloned();
         let id = nexus_id(&nexus, name);
@@ -87,11 +90,16 @@ impl Shard {
         let since = self.engine.now;
         let proof = identity.proof.clone();
         let scsi = scsi.unwrap_or_default();
-        conn.session =
-            Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
+        conn.session = Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;
-        self.core.login_ends(conn.peer.ip());
+        let (client, serial) = (conn.peer.ip(), conn.serial);
+        self.core.login_ends(client, serial);
+        if discovery {
+            let place = Place { shard: self.number, connection: serial };
+            let victim = self.core.discovery.enter(Network::of_client(client), place);
+            victim.into_iter().for_each(|victim| self.evict(victim));
+        }
         if logged {
             self.log_session(slot);
         }

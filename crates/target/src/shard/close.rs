@@ -9,6 +9,7 @@ use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
+use crate::access::Network;
 use crate::conn::{Phase, Wire};
 use crate::mail::Owed;
 use crate::rationed::Topic;
@@ -97,14 +98,15 @@ impl Shard {
                     core.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
+                if session.nexus.target.is_none() {
+                    self.core.discovery.leave(Network::of_client(conn.peer.ip()), conn.serial);
+                }
                 if session.logged {
                     let initiator = printable(&session.nexus.initiator);
                     tracing::info!(?initiator, peer = %conn.peer, "session ended");
                 }
             }
-            None => {
-                self.core.login_ends(conn.peer.ip());
-            }
+            None => self.core.login_ends(conn.peer.ip(), conn.serial),
         }
         self.engine.protocol.add_counters(conn.proto.counters());
         self.engine.connections -= 1;

@@ -23,6 +23,7 @@ impl Shard {
                 Mail::Rdma(change) => self.change_rdma(change),
                 Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),
+                Mail::Evict { connection } => self.evicted(connection),
                 Mail::Clear(clear) => self.clear(&clear),
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),

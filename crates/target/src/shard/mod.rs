@@ -7,6 +7,7 @@ mod admission;
 mod change;
 mod close;
 mod control;
+mod evict;
 mod management;
 mod rdma;
 mod refusal;
@@ -37,6 +38,9 @@ const SEND: u64 = 2 << 56;
 const LISTEN: u64 = 3 << 56;
 const RDMA: u64 = 4 << 56;
 const KIND: u64 = 0xFF << 56;
+
+/// How long an initiator whose discovery session has taken too long has to end it.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How often time limits are looked at, at the most.
 const TICK: Duration = Duration::from_millis(100);
@@ -177,10 +181,7 @@ impl Shard {
     /// A connection came in: it goes to the shard with the fewest.
     fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         self.engine.protocol.connections += 1;
-        let Some(entry) = Entry::new(&self.core, peer.ip()) else {
-            self.engine.protocol.turned_away += 1;
-            return;
-        };
+        let entry = self.enter(peer.ip());
         let shard = entry.shard();
         if shard == self.number {
             return self.adopt(entry, portal, socket, peer);
@@ -201,9 +202,8 @@ impl Shard {
         }
         let proto = Connection::new(self.core.options.clone(), self.engine.now);
         let socket = self.engine.ring.add_socket(stream.into());
-        let serial = self.core.next_serial();
         let wire = Wire::Stream(socket);
-        let conn = Conn::new(serial, (peer, local, portal), wire, proto);
+        let conn = Conn::new(entry.serial(), (peer, local, portal), wire, proto);
         self.engine.connections += 1;
         let slot = self.conns.insert(conn) as u32;
         entry.keep();
@@ -369,6 +369,9 @@ impl Shard {
         }
         if let Wire::Stream(socket) = conn.wire {
             conn.note_delivery(self.engine.ring.delivery(socket), self.engine.now);
+        }
+        if conn.discovery_ends().is_some_and(|end| end <= self.engine.now) {
+            conn.proto.request_logout(self.engine.now, FAREWELL, &mut conn.out);
         }
         conn.drive(&self.engine, |proto, cx| proto.handle_timeout(cx));
         self.handle_events(slot);

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lunet_backends::Volume;
 use lunet_iscsi::chap::{Account, Algorithms, Secret};
@@ -14,7 +14,6 @@ use lunet_target::{
     Access, Config, Guard, Health, Initiators, Layout, Network, Server, TargetEntry, User,
     VolumeEntry,
 };
-use socket2::{Domain, Socket, Type};
 
 use crate::support::client::Client;
 use crate::support::{TARGET, config, memory, on_each_driver, start};
@@ -154,34 +153,6 @@ fn who_guesses_has_to_wait_and_others_do_not() {
     let stats = server.handle().stats().protocol;
     assert_eq!((stats.login_auth_failures, stats.login_not_found), (6, 5));
     assert_eq!((stats.login_throttled, stats.login_failures), (4, 15));
-}
-
-/// Connections that never log in leave places for others.
-#[test]
-fn idle_strangers_do_not_keep_others_out() {
-    let volumes = [memory(1), memory(1)];
-    let layout = layout(&volumes, Access::default(), Access::default());
-    let mut config = Config { layout, ..config(vec![], lunet_ring::DriverChoice::Auto) };
-    config.limits.max_logins = 16;
-    let (server, address) = start(config);
-    let connect = |from: [u8; 4]| {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        socket.bind(&SocketAddr::from((from, 0)).into()).expect("an address of this machine");
-        socket.connect(&address.into()).expect("the server listens");
-        TcpStream::from(socket)
-    };
-    let idle: Vec<_> = (0..20).map(|_| connect([127, 0, 0, 1])).collect();
-    // The rest is closed by the server; until then its place is not sure.
-    let turned_away = || server.handle().stats().protocol.turned_away;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while turned_away() < 12 {
-        assert!(Instant::now() < deadline, "{} turned away", turned_away());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Client::login_over(connect([127, 0, 0, 2]), as_host(A)).expect("a place is left");
-    assert_eq!(turned_away(), 12);
-    drop(idle);
-    assert!(server.stop(Duration::ZERO).flushed);
 }
 
 /// Many connections at a time do not buy more guesses than one after the other.

@@ -15,6 +15,7 @@ mod sanitize;
 mod sessions;
 mod silence;
 mod stalled_storage;
+mod strangers;
 mod support;
 mod thin;
 mod tokens;

@@ -5,7 +5,6 @@ use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
 use super::super::Shard;
 use crate::conn::{Conn, Wire};
-use crate::entry::Entry;
 use crate::mail::Mail;
 use crate::rationed::Topic;
 use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
@@ -36,12 +35,7 @@ impl Shard {
                     // One without addresses has ended already: dropping it is the answer.
                     let (Some(peer), Some(local)) = (id.peer(), id.local()) else { continue };
                     self.engine.protocol.connections += 1;
-                    let Some(entry) = Entry::new(&self.core, peer.ip()) else {
-                        self.engine.protocol.turned_away += 1;
-                        // It may have gone by itself.
-                        let _ = id.reject(&[]);
-                        continue;
-                    };
+                    let entry = self.enter(peer.ip());
                     let portal = token as usize;
                     let reads = (reads, reads_served);
                     let logged = self.may_log();
@@ -104,7 +98,7 @@ impl Shard {
             let _ = id.reject(&[]);
             return Err("this server stops".into());
         }
-        let serial = self.core.next_serial();
+        let serial = entry.serial();
         id.set_token(CONNECTION | serial);
         let opened = self.open_endpoint(id);
         let (port, endpoint, invalidates) = opened.map_err(|(why, id)| {

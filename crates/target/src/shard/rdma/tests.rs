@@ -25,6 +25,7 @@ use crate::core::Core;
 use crate::mail::Mailbox;
 use crate::rdma::fake::{self, Work};
 use crate::rdma::{self, Endpoint, Link, Plug, Port};
+use crate::registry::Place;
 
 const TARGET: &str = "iqn.2026-11.local.lunet:test";
 const READ: u8 = 0xc0;
@@ -104,13 +105,13 @@ impl Bench {
     fn connect(&mut self, endpoint: u32) -> u32 {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
-        assert!(core.login_begins(peer.ip()));
-        core.least_loaded();
+        let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
+        assert_eq!(core.login_begins(peer.ip(), place), None);
         let proto = rdma::connection(&core.options, true, Duration::ZERO);
         let link = Link::new(0, Endpoint::Fake(endpoint), 2);
         let addresses = (peer, core.portals[0].address, 0);
         let wire = Wire::Rdma(Box::new(link));
-        let conn = Conn::new(core.next_serial(), addresses, wire, proto);
+        let conn = Conn::new(place.connection, addresses, wire, proto);
         self.shard.join(conn).expect("there is room")
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::config::Limits;
 use crate::entry::Entry;
 
 #[test]
@@ -32,17 +33,25 @@ fn a_request_that_is_lost_on_its_way_is_not_counted_any_more() {
     let bench = Bench::new(64, layout(None));
     let core = &bench.shard.core;
     let client = [192, 0, 2, 7].into();
-    let counted = || (core.logins.load(Relaxed), core.loads[0].load(Relaxed));
+    let counted = || (core.logins.taken(), core.loads[0].load(Relaxed));
     let (lost, kept) = (Entry::new(core, client), Entry::new(core, client));
     assert_eq!(counted(), (2, 2));
     drop(lost);
-    kept.expect("there is a place").keep();
+    let (kept, victim) = kept;
+    assert_eq!(victim, None, "there is a place");
+    let serial = kept.serial();
+    kept.keep();
     assert_eq!(counted(), (1, 1), "its connection gives them back");
-    // Beyond the limit nothing is counted.
-    let all: Vec<_> = std::iter::from_fn(|| Entry::new(core, client)).collect();
-    assert_eq!(counted(), (all.len() + 1, all.len() + 1));
+    // Beyond the limit each takes the place of the oldest.
+    let most = Limits::default().max_logins;
+    let mut all: Vec<_> = (0..most).map(|_| Entry::new(core, client)).collect();
+    assert_eq!(
+        all.pop().and_then(|(_, victim)| victim).map(|place| place.connection),
+        Some(serial)
+    );
+    assert_eq!(counted(), (most - 1, most));
     drop(all);
-    assert_eq!(counted(), (1, 1));
+    assert_eq!(counted(), (0, 1));
 }
 
 /// Receives that connections share.
