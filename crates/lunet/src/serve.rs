@@ -358,6 +358,7 @@ fn iscsi(config: &Config) -> IscsiOptions {
         login_timeout: config.server.login_timeout,
         ping_interval: ours.ping_interval,
         ping_timeout: ours.ping_timeout,
+        data_timeout: ours.data_timeout,
         ..IscsiOptions::default()
     }
 }

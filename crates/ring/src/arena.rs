@@ -21,6 +21,16 @@ pub(crate) const PART: usize = 1 << 30;
 struct Shared {
     mapping: Mapping,
     buddy: RefCell<Buddy>,
+    /// Bytes in reserves.
+    reserved: Cell<usize>,
+    /// How often memory came back, or went on to another account.
+    releases: Cell<u64>,
+}
+
+impl Shared {
+    fn released(&self) {
+        self.releases.set(self.releases.get().wrapping_add(1));
+    }
 }
 
 /// Memory for payloads, 4 KiB aligned, mapped once at start. Buffers are taken and given back
@@ -40,7 +50,9 @@ impl Arena {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let mapping = Mapping::new(blocks * MAX_BUF)?;
-        Ok(Self(Rc::new(Shared { mapping, buddy: RefCell::new(Buddy::new(blocks)) })))
+        let buddy = RefCell::new(Buddy::new(blocks));
+        let (reserved, releases) = (Cell::new(0), Cell::new(0));
+        Ok(Self(Rc::new(Shared { mapping, buddy, reserved, releases })))
     }
 
     /// Takes a buffer of `len` bytes, at most [`MAX_BUF`]. It occupies the next power of two from
@@ -52,16 +64,35 @@ impl Arena {
         }
         let order = order_of(len);
         let page = self.0.buddy.borrow_mut().alloc(order)?;
-        Some(Buf { shared: Rc::clone(&self.0), page, order, len: len as u32, account: None })
+        let shared = Rc::clone(&self.0);
+        Some(Buf { shared, page, order, len: len as u32, account: None, home: None })
     }
 
     /// Like [`alloc`](Self::alloc), and the account is charged with what the buffer
     /// [occupies](Buf::occupies) until it is dropped, wherever it has gone by then.
     pub fn alloc_for(&self, len: usize, account: &Account) -> Option<Buf> {
         let mut buf = self.alloc(len)?;
-        account.0.set(account.0.get() + buf.occupies());
-        buf.account = Some(account.clone());
+        buf.charge(account);
         Some(buf)
+    }
+
+    /// Sets memory aside, at most [`MAX_RESERVE`]: a power of two. `None` if no free piece is large enough.
+    pub fn reserve(&self, bytes: usize) -> Option<Reserve> {
+        let order = order_of(bytes.min(MAX_RESERVE));
+        let page = self.0.buddy.borrow_mut().alloc(order)?;
+        self.0.reserved.set(self.0.reserved.get() + (PAGE << order));
+        let block = Block { page, order, used: Cell::new(0), open: Cell::new(true) };
+        Some(Reserve { shared: Rc::clone(&self.0), block: Rc::new(block) })
+    }
+
+    /// Bytes in reserves, whether they are in use or not. They are not [free](Self::free_bytes).
+    pub fn reserved_bytes(&self) -> usize {
+        self.0.reserved.get()
+    }
+
+    /// A number that changes whenever memory comes back, or goes on to another account.
+    pub fn releases(&self) -> u64 {
+        self.0.releases.get()
     }
 
     /// Bytes that a buffer of `len` bytes would [occupy](Buf::occupies).
@@ -109,12 +140,139 @@ fn order_of(len: usize) -> u8 {
 
 /// Counts the arena memory that one user of the event loop holds.
 #[derive(Clone, Debug, Default)]
-pub struct Account(Rc<Cell<usize>>);
+pub struct Account(Rc<Holding>);
+
+#[derive(Debug, Default)]
+struct Holding {
+    held: Cell<usize>,
+    /// Where it counts as well, as long as it is attached.
+    owner: RefCell<Option<Account>>,
+    /// Where it always counts as well.
+    place: Option<Account>,
+}
 
 impl Account {
+    /// An account whose memory counts for its owner, until it is [detached](Self::detach), and at a place.
+    pub fn part(owner: &Self, place: &Self) -> Self {
+        let (owner, place) = (RefCell::new(Some(owner.clone())), Some(place.clone()));
+        Self(Rc::new(Holding { owner, place, ..Holding::default() }))
+    }
+
     /// Bytes held now.
     pub fn held(&self) -> usize {
-        self.0.get()
+        self.0.held.get()
+    }
+
+    /// What a part holds does not count for its owner any more. It goes on to count at its place.
+    pub fn detach(&self) {
+        if let Some(owner) = self.0.owner.take() {
+            owner.change(-(self.held() as isize));
+        }
+    }
+
+    /// What a part holds counts for this owner, too.
+    pub fn attach(&self, owner: &Self) {
+        if self.0.owner.borrow().is_none() {
+            owner.change(self.held() as isize);
+            self.0.owner.replace(Some(owner.clone()));
+        }
+    }
+
+    fn change(&self, by: isize) {
+        self.0.held.set(self.0.held.get().wrapping_add_signed(by));
+        if let Some(owner) = &*self.0.owner.borrow() {
+            owner.change(by);
+        }
+        if let Some(place) = &self.0.place {
+            place.change(by);
+        }
+    }
+}
+
+/// The largest [`Reserve`]: 256 KiB.
+pub const MAX_RESERVE: usize = PAGE * u64::BITS as usize;
+
+/// Memory of an [`Arena`] that is set aside: one piece, so that whatever others do, there is room in it for a
+/// buffer of its size once its own are back. What is in use when it is dropped is given back with its buffers.
+pub struct Reserve {
+    shared: Rc<Shared>,
+    block: Rc<Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    page: u32,
+    order: u8,
+    /// A bit for each page in use.
+    used: Cell<u64>,
+    /// False once the reserve is gone.
+    open: Cell<bool>,
+}
+
+impl Block {
+    /// The bits of 2^`order` pages from the page `at` of the block on.
+    const fn mask(at: u32, order: u8) -> u64 {
+        (u64::MAX >> (64 - (1u32 << order))) << at
+    }
+
+    /// The first page of a free piece of 2^`order` pages.
+    fn find(&self, order: u8) -> Option<u32> {
+        let mut places = (0..1u32 << self.order).step_by(1 << order);
+        places.find(|at| order <= self.order && self.used.get() & Self::mask(*at, order) == 0)
+    }
+
+    /// Gives back whatever is not in use of 2^`order` pages from `at` on.
+    fn give_back(&self, buddy: &mut Buddy, at: u32, order: u8) {
+        if self.used.get() & Self::mask(at, order) == 0 {
+            buddy.put(self.page + at, order);
+        } else if order > 0 {
+            self.give_back(buddy, at, order - 1);
+            self.give_back(buddy, at + (1 << (order - 1)), order - 1);
+        }
+    }
+}
+
+impl Reserve {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        PAGE << self.block.order
+    }
+
+    /// The longest buffer that there is room for, in bytes.
+    pub fn room(&self) -> usize {
+        let orders = (0..=self.block.order).rev();
+        let fits = orders.filter(|order| self.block.find(*order).is_some());
+        fits.map(|order| PAGE << order).max().unwrap_or(0)
+    }
+
+    /// As [`Arena::alloc_for`], in the reserve.
+    pub fn alloc_for(&self, len: usize, account: &Account) -> Option<Buf> {
+        if len > self.bytes() {
+            return None;
+        }
+        let (block, order) = (&self.block, order_of(len));
+        let at = block.find(order)?;
+        block.used.set(block.used.get() | Block::mask(at, order));
+        let (shared, home) = (Rc::clone(&self.shared), Some(Rc::clone(block)));
+        let page = block.page + at;
+        let mut buf = Buf { shared, page, order, len: len as u32, account: None, home };
+        buf.charge(account);
+        Some(buf)
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        self.block.open.set(false);
+        self.shared.reserved.set(self.shared.reserved.get() - self.bytes());
+        self.block.give_back(&mut self.shared.buddy.borrow_mut(), 0, self.block.order);
+        self.shared.released();
+    }
+}
+
+impl fmt::Debug for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.block.fmt(f)
     }
 }
 
@@ -125,6 +283,8 @@ pub struct Buf {
     order: u8,
     len: u32,
     account: Option<Account>,
+    /// The reserve that it is a part of.
+    home: Option<Rc<Block>>,
 }
 
 impl Buf {
@@ -137,6 +297,16 @@ impl Buf {
     /// Bytes that the buffer occupies in the arena: `len` rounded up.
     pub const fn occupies(&self) -> usize {
         PAGE << self.order
+    }
+
+    /// Lets another account pay for it.
+    pub fn charge(&mut self, account: &Account) {
+        let bytes = self.occupies() as isize;
+        account.change(bytes);
+        if let Some(old) = self.account.replace(account.clone()) {
+            old.change(-bytes);
+            self.shared.released();
+        }
     }
 
     /// The first byte. What it points to stays valid and in place until the buffer is dropped,
@@ -189,10 +359,18 @@ impl AsMut<[u8]> for Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.shared.buddy.borrow_mut().free(self.page, self.order);
-        if let Some(account) = &self.account {
-            account.0.set(account.0.get() - self.occupies());
+        match &self.home {
+            Some(block) if block.open.get() => {
+                let mask = Block::mask(self.page - block.page, self.order);
+                block.used.set(block.used.get() & !mask);
+            }
+            Some(_) => self.shared.buddy.borrow_mut().put(self.page, self.order),
+            None => self.shared.buddy.borrow_mut().free(self.page, self.order),
         }
+        if let Some(account) = &self.account {
+            account.change(-(self.occupies() as isize));
+        }
+        self.shared.released();
     }
 }
 
@@ -250,6 +428,80 @@ mod tests {
         assert_eq!(account.held(), 8192);
         drop(large);
         assert_eq!(account.held(), 0);
+    }
+
+    #[test]
+    fn a_reserve_has_room_whatever_the_others_hold() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let (own, other) = (Account::default(), Account::default());
+        let reserve = arena.reserve(256 << 10).expect("room");
+        assert_eq!((reserve.bytes(), arena.reserved_bytes()), (256 << 10, 256 << 10));
+        // Everything else, in pieces that leave no two pages together.
+        let mut others: Vec<Buf> = std::iter::from_fn(|| arena.alloc_for(4096, &other)).collect();
+        assert_eq!((others.len(), arena.free_bytes()), (192, 0));
+        let mut n = 0;
+        others.retain(|_| {
+            n += 1;
+            n % 2 == 0
+        });
+        assert!(arena.alloc(8192).is_none());
+        let large = reserve.alloc_for(256 << 10, &own).expect("its own");
+        assert_eq!((own.held(), reserve.room()), (256 << 10, 0));
+        assert!(reserve.alloc_for(1, &own).is_none());
+        drop(large);
+        let small: Vec<Buf> = (0..4).filter_map(|_| reserve.alloc_for(5000, &own)).collect();
+        assert_eq!((own.held(), reserve.room()), (32 << 10, 128 << 10));
+        let releases = arena.releases();
+        drop(small);
+        assert!(arena.releases() > releases && reserve.room() == 256 << 10);
+    }
+
+    #[test]
+    fn what_is_in_use_of_a_reserve_that_goes_comes_back_with_its_buffers() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let account = Account::default();
+        let reserve = arena.reserve(100 << 10).expect("room");
+        assert_eq!(reserve.bytes(), 128 << 10);
+        let mut bufs: Vec<Buf> =
+            [4096, 1, 20_000].iter().filter_map(|len| reserve.alloc_for(*len, &account)).collect();
+        for (n, buf) in bufs.iter_mut().enumerate() {
+            buf.fill(n as u8);
+        }
+        drop(reserve);
+        assert_eq!((arena.reserved_bytes(), arena.free_bytes()), (0, (1 << 20) - (40 << 10)));
+        // What has come back is used by others now.
+        let mut more: Vec<Buf> = std::iter::from_fn(|| arena.alloc(4096)).collect();
+        more.iter_mut().for_each(|buf| buf.fill(0xEE));
+        for (n, buf) in bufs.iter().enumerate() {
+            assert!(buf.iter().all(|byte| *byte == n as u8), "buffer {n} was overwritten");
+        }
+        bufs.swap(0, 2);
+        drop((bufs, more));
+        assert_eq!(arena.free_bytes(), 1 << 20);
+        assert!(arena.alloc(MAX_BUF).is_some(), "all of it is one piece again");
+    }
+
+    #[test]
+    fn a_part_counts_for_its_owner_until_it_is_detached() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let (owner, place) = (Account::default(), Account::default());
+        let part = Account::part(&owner, &place);
+        let held = || (part.held(), owner.held(), place.held());
+        let mut buf = arena.alloc_for(4096, &owner).expect("room");
+        assert_eq!(held(), (0, 4096, 0));
+        buf.charge(&part);
+        assert_eq!(held(), (4096, 4096, 4096));
+        part.detach();
+        part.detach();
+        assert_eq!(held(), (4096, 0, 4096));
+        part.attach(&owner);
+        part.attach(&owner);
+        assert_eq!(held(), (4096, 4096, 4096));
+        part.detach();
+        buf.charge(&owner);
+        assert_eq!(held(), (0, 4096, 0));
+        drop(buf);
+        assert_eq!(held(), (0, 0, 0));
     }
 
     #[test]

@@ -68,6 +68,12 @@ impl Buddy {
     /// Gives a block back, and joins it with its free buddies.
     pub(crate) fn free(&mut self, page: u32, order: u8) {
         debug_assert_eq!(self.pages[page as usize].mark, Mark::Used(order), "freed twice");
+        self.put(page, order);
+    }
+
+    /// Gives a part of a used block back, aligned to its size. The rest stays used, and is given back in the same
+    /// way.
+    pub(crate) fn put(&mut self, page: u32, order: u8) {
         self.free_pages += 1 << order;
         let (mut page, mut order) = (page, order);
         while order < MAX_ORDER {

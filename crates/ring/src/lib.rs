@@ -31,7 +31,7 @@ mod timers;
 mod uring;
 mod waker;
 
-pub use arena::{Account, Arena, Buf, MAX_BUF};
+pub use arena::{Account, Arena, Buf, MAX_BUF, MAX_RESERVE, Reserve};
 pub use beside::Beside;
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
-use lunet_ring::{Account, Buf, Delivery, RxBufs, SocketId, TxChain};
+use lunet_ring::{Account, Arena, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 
@@ -66,6 +66,8 @@ pub struct SessionLun {
     pub nexus: lunet_scsi::Nexus,
     /// The seat at the volume's reservations.
     pub seat: Seat,
+    /// The buffers that the session has at the volume's storage.
+    pub at_storage: Option<Account>,
 }
 
 impl SessionLun {
@@ -75,8 +77,25 @@ impl SessionLun {
         let seat = volume.reservations.with(|state| state.attach(id.clone()));
         let mut nexus = lunet_scsi::Nexus::new();
         nexus.establish(Attention::PowerOn);
-        Self { lun, volume: slot, nexus, seat }
+        Self { lun, volume: slot, nexus, seat, at_storage: None }
     }
+}
+
+/// What a session sees under a number.
+pub fn find_lun(luns: &mut [SessionLun], lun: u16) -> Option<&mut SessionLun> {
+    let at = luns.binary_search_by_key(&lun, |seen| seen.lun).ok()?;
+    luns.get_mut(at)
+}
+
+/// As [`Conn::take`].
+pub fn take(
+    (arena, allowance): (&Arena, usize),
+    reserve: Option<&Reserve>,
+    account: &Account,
+    len: usize,
+) -> Option<Buf> {
+    let shared = (Arena::cost(len) <= allowance).then(|| arena.alloc_for(len, account)).flatten();
+    shared.or_else(|| reserve?.alloc_for(len, account))
 }
 
 /// How far the end of a connection has come.
@@ -136,8 +155,14 @@ pub struct Conn {
     copied: usize,
     /// Bytes that the client's system had taken in at the last look at the clock.
     delivered: u64,
+    /// When it had taken in more than at the look before, or there was nothing to take.
+    taken_at: Duration,
+    /// When was looked.
+    looked: Duration,
     /// The arena memory that this connection holds.
     pub account: Account,
+    /// The memory that is kept for its session.
+    pub reserve: Option<Reserve>,
     /// The scratch buffer, while no receive has it.
     pub scratch: Option<Box<[u8]>>,
     /// The session, once admitted.
@@ -185,7 +210,10 @@ impl Conn {
             sending: 0,
             copied: 0,
             delivered: 0,
+            taken_at: Duration::ZERO,
+            looked: Duration::ZERO,
             account: Account::default(),
+            reserve: None,
             scratch: Some(vec![0; scratch].into_boxed_slice()),
             session: None,
             waiting: None,
@@ -212,6 +240,7 @@ impl Conn {
             arena: engine.ring.arena(),
             allowance: engine.allowance(self),
             account: &self.account,
+            reserve: self.reserve.as_ref(),
             now: engine.now,
             portal: self.portal,
             peer: self.peer.ip(),
@@ -226,11 +255,36 @@ impl Conn {
     /// Tells the protocol if the client's system has taken in more of what was sent since the last
     /// look: a client that reads for minutes over a slow link may be silent all that time.
     pub fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
-        let Some(Delivery { bytes, ago }) = delivery else { return };
+        self.looked = now;
+        let Some(Delivery { bytes, ago }) = delivery else {
+            // That cannot be told.
+            self.taken_at = now;
+            return;
+        };
         if bytes > self.delivered {
             self.proto.delivered(now.saturating_sub(ago));
         }
+        if bytes > self.delivered || self.backlog() == 0 {
+            self.taken_at = now;
+        }
         self.delivered = bytes;
+    }
+
+    /// When to look whether the client takes what waits to be sent.
+    fn output_look(&self, timeout: Duration) -> Option<Duration> {
+        let waits = self.backlog() > 0 && !timeout.is_zero();
+        (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.looked + timeout / 4)
+    }
+
+    /// True if something has been waiting for so long that the client took nothing of it.
+    pub fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
+        self.output_look(timeout).is_some() && now >= self.taken_at + timeout
+    }
+
+    /// Takes a buffer out of the memory that is for all, of which the connection may take `allowance` bytes, or
+    /// else out of what is set aside for its session.
+    pub fn take(&self, arena: &Arena, allowance: usize, len: usize) -> Option<Buf> {
+        take((arena, allowance), self.reserve.as_ref(), &self.account, len)
     }
 
     /// Bytes that wait to be sent.
@@ -239,13 +293,14 @@ impl Conn {
     }
 
     /// When the shard has to look at it again, whatever happens.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn due(&self, data_timeout: Duration) -> Option<Duration> {
         let retry = match &self.wire {
             Wire::Stream(_) => None,
             Wire::Rdma(link) => link.retry.into_iter().chain(link.look).min(),
         };
-        let end = self.discovery_ends();
-        [self.proto.poll_timeout(), self.drain_by, retry, end].into_iter().flatten().min()
+        let (end, look) = (self.discovery_ends(), self.output_look(data_timeout));
+        let times = [self.proto.poll_timeout(), self.drain_by, retry, end, look];
+        times.into_iter().flatten().min()
     }
 
     /// When a discovery session has taken long enough, unless it was asked to end already.

@@ -8,9 +8,10 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::{
     Credentials, LoginIdentity, LoginRefusal, SendTargets, SessionType, Site, TargetInfo,
 };
-use lunet_ring::{Account, Arena, Buf};
+use lunet_ring::{Account, Arena, Buf, Reserve};
 use rustix::rand::GetRandomFlags;
 
+use crate::conn::take;
 use crate::core::Core;
 use crate::throttle::Aim;
 use crate::world::World;
@@ -25,8 +26,10 @@ pub struct Surroundings<'a> {
     pub arena: &'a Arena,
     /// Who pays for them.
     pub account: &'a Account,
-    /// How many more bytes the connection may hold.
+    /// How many more bytes the connection may hold of the memory that is for all.
     pub allowance: usize,
+    /// What is set aside for its session.
+    pub reserve: Option<&'a Reserve>,
     /// The time.
     pub now: Duration,
     /// The portal that it came in by.
@@ -54,10 +57,7 @@ impl Site for Surroundings<'_> {
     type Buf = Buf;
 
     fn alloc(&mut self, len: usize) -> Option<Buf> {
-        if Arena::cost(len) > self.allowance {
-            return None;
-        }
-        let buf = self.arena.alloc_for(len, self.account)?;
+        let buf = take((self.arena, self.allowance), self.reserve, self.account, len)?;
         self.allowance = self.allowance.saturating_sub(buf.occupies());
         Some(buf)
     }

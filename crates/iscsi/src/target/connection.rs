@@ -6,6 +6,7 @@ use super::login::Login;
 use super::mover::Mover;
 use super::out::Digests;
 use super::rx::Rx;
+use super::stall::Stall;
 use super::task::Tasks;
 use super::text_phase::Exchange;
 use super::transfer::Transfers;
@@ -61,6 +62,7 @@ pub struct Connection<B> {
     pub(super) next_ttt: u32,
     /// Data digests of the Data-In PDUs that are being made.
     pub(super) crcs: Vec<[u8; DIGEST_LEN]>,
+    pub(super) stall: Stall,
     last_heard: Duration,
     pinged: Option<Duration>,
     login_by: Duration,
@@ -91,6 +93,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             text: None,
             next_ttt: 0,
             crcs: Vec::new(),
+            stall: Stall::default(),
             last_heard: now,
             pinged: None,
             login_by: now.saturating_add(options.login_timeout),
@@ -168,10 +171,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub fn poll_timeout(&self) -> Option<Duration> {
         match self.phase {
             Phase::Login | Phase::Admission => Some(self.login_by),
-            Phase::FullFeature => match (self.ping_at(), self.logout_by) {
-                (Some(ping), Some(logout)) => Some(ping.min(logout)),
-                (ping, logout) => ping.or(logout),
-            },
+            Phase::FullFeature => {
+                [self.ping_at(), self.logout_by, self.data_look_at()].into_iter().flatten().min()
+            }
             Phase::Closed => None,
         }
     }
@@ -185,6 +187,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             Phase::FullFeature => {
                 if self.logout_by.is_some_and(|by| cx.now >= by) {
                     self.close(CloseReason::LogoutTimeout, cx.events);
+                } else if self.data_look_at().is_some_and(|at| cx.now >= at)
+                    && self.data_is_overdue(cx.now)
+                {
+                    self.close(CloseReason::DataTimeout, cx.events);
                 } else if self.ping_at().is_some_and(|at| cx.now >= at) {
                     self.ping(cx);
                 }

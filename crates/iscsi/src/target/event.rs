@@ -166,6 +166,12 @@ pub enum CloseReason {
     /// The initiator does not answer any more.
     #[error("the initiator does not answer a ping")]
     PingTimeout,
+    /// Data that the initiator was asked for, or has announced, makes no progress.
+    #[error("the initiator does not send the data that it was asked for or has announced")]
+    DataTimeout,
+    /// The initiator takes no answers.
+    #[error("the initiator does not take what is sent to it")]
+    OutputTimeout,
     /// The initiator did not log out in time when it was asked to.
     #[error("the initiator did not log out in time")]
     LogoutTimeout,

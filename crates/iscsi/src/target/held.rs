@@ -31,6 +31,10 @@ impl Held {
         Self { list: Vec::new(), bytes: 0 }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// True when this number is taken.
     pub(super) fn contains(&self, cmd_sn: u32) -> bool {
         self.list.iter().any(|(held, _)| *held == cmd_sn)

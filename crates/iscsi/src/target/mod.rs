@@ -28,6 +28,7 @@ mod out;
 mod rdma;
 mod rx;
 mod site;
+mod stall;
 mod tag;
 mod task;
 mod text_phase;

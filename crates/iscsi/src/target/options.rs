@@ -47,6 +47,9 @@ pub struct Options {
     pub ping_interval: Duration,
     /// Silence after that question until the connection is given up.
     pub ping_timeout: Duration,
+    /// How long data that was asked for or announced may make no progress until the connection is given up;
+    /// zero: for ever.
+    pub data_timeout: Duration,
 }
 
 impl Options {
@@ -72,6 +75,7 @@ impl Default for Options {
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(30),
+            data_timeout: Duration::from_secs(30),
         }
     }
 }

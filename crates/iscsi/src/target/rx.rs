@@ -104,6 +104,28 @@ impl<B> Rx<B> {
         }
     }
 
+    /// True in the middle of a PDU.
+    pub(super) fn in_pdu(&self) -> bool {
+        self.part != Part::Header || !self.head.is_empty()
+    }
+
+    /// Bytes of the current PDU that have come.
+    pub(super) fn received(&self) -> u64 {
+        let data = if self.part == Part::Header { 0 } else { self.len - self.left };
+        let trailer = if self.part == Part::Trailer { self.trailer_at } else { 0 };
+        (self.head.len() + data + trailer) as u64
+    }
+
+    /// The command or the transfer whose data is arriving, and how much of its data segment has come.
+    pub(super) fn arriving(&self) -> (Option<Tag>, Option<usize>, u64) {
+        let arrived = if self.part == Part::Header { 0 } else { (self.len - self.left) as u64 };
+        match self.pending {
+            Pending::Unsolicited(tag) | Pending::Command(tag) => (Some(tag), None, arrived),
+            Pending::Solicited(_, index) => (None, Some(index), arrived),
+            _ => (None, None, 0),
+        }
+    }
+
     fn trailer_len(&self) -> usize {
         if self.len == 0 {
             return 0;

@@ -200,6 +200,17 @@ impl<B> Tasks<B> {
         Some(Tag::new(slot as u32, task.generation))
     }
 
+    /// The command that waits for unsolicited data the longest, and how much has come.
+    pub(super) fn oldest_burst(&self) -> Option<(Tag, u32)> {
+        let bursts = self.slots.iter().filter(|(_, task)| {
+            task.kind == Kind::Collecting && !task.burst_done && task.failure.is_none()
+        });
+        // Generations are given out in turn.
+        let age = |task: &Task<B>| self.generation.wrapping_sub(task.generation);
+        let (slot, task) = bursts.max_by_key(|(_, task)| age(task))?;
+        Some((Tag::new(slot as u32, task.generation), task.filled))
+    }
+
     /// Number of tasks.
     pub(super) fn len(&self) -> usize {
         self.slots.len()

@@ -20,6 +20,8 @@ pub(super) struct Transfer<B> {
     pub(super) asked: u32,
     /// Target Transfer Tag of the current R2T; the reserved one over RDMA.
     pub(super) ttt: u32,
+    /// Its place among all R2Ts.
+    order: u64,
     /// DataSN of the next Data-Out.
     pub(super) data_sn: u32,
     /// Number of the RDMA Read.
@@ -35,11 +37,12 @@ pub(super) struct Transfer<B> {
 pub(super) struct Transfers<B> {
     slots: Slab<Transfer<B>>,
     generation: u32,
+    r2ts: u64,
 }
 
 impl<B> Transfers<B> {
     pub(super) fn new() -> Self {
-        Self { slots: Slab::new(), generation: 0 }
+        Self { slots: Slab::new(), generation: 0, r2ts: 0 }
     }
 
     /// Adds a transfer for which no R2T was sent.
@@ -52,6 +55,7 @@ impl<B> Transfers<B> {
             received: 0,
             asked: 0,
             ttt: crate::pdu::RESERVED_TAG,
+            order: 0,
             data_sn: 0,
             read: 0,
             in_flight: false,
@@ -66,6 +70,8 @@ impl<B> Transfers<B> {
         let ttt = self.generation << INDEX_BITS | (index as u32 & ((1 << INDEX_BITS) - 1));
         if let Some(transfer) = self.slots.get_mut(index) {
             transfer.ttt = ttt;
+            self.r2ts += 1;
+            transfer.order = self.r2ts;
         }
         ttt
     }
@@ -74,6 +80,14 @@ impl<B> Transfers<B> {
     pub(super) fn find(&self, ttt: u32) -> Option<usize> {
         let index = (ttt & ((1 << INDEX_BITS) - 1)) as usize;
         self.slots.get(index).filter(|transfer| transfer.ttt == ttt).map(|_| index)
+    }
+
+    /// The transfer whose R2T is the oldest that has not been answered in full: its index, its place among
+    /// all, and how much has come.
+    pub(super) fn oldest(&self) -> Option<(usize, u64, u32)> {
+        let asked = self.slots.iter().filter(|(_, transfer)| transfer.in_flight);
+        let oldest = asked.min_by_key(|(_, transfer)| transfer.order);
+        oldest.map(|(index, transfer)| (index, transfer.order, transfer.received))
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Transfer<B>> {

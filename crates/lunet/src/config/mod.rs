@@ -145,6 +145,8 @@ pub struct Iscsi {
     pub ping_interval: Duration,
     /// Time for the answer to a ping.
     pub ping_timeout: Duration,
+    /// How long data may make no progress in either direction; zero: for ever.
+    pub data_timeout: Duration,
 }
 
 /// How digests are negotiated.

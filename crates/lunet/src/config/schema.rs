@@ -108,6 +108,7 @@ pub const ISCSI: Table = Table {
         key("queue-depth", "integer", "128"),
         key("ping-interval", "duration", "\"30s\""),
         key("ping-timeout", "duration", "\"30s\""),
+        key("data-timeout", "duration", "\"30s\""),
     ],
 };
 

@@ -74,6 +74,7 @@ impl Default for Iscsi {
             queue_depth: 128,
             ping_interval: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(30),
+            data_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -179,6 +180,7 @@ pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
     table.set("ping-interval", &mut out.ping_interval, interval, mistakes);
     let timeout: Convert<'_, Duration> = &|v| duration(v, Duration::from_secs(1)..=hour);
     table.set("ping-timeout", &mut out.ping_timeout, timeout, mistakes);
+    table.set("data-timeout", &mut out.data_timeout, interval, mistakes);
     out
 }
 

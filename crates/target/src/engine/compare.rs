@@ -75,8 +75,7 @@ impl Engine {
         };
         let offset = job.base + job.compared;
         let Some(buf) = self.read_back_buffer(conn, index, left.min(CHUNK as u64) as usize) else {
-            self.starved.push_back(index);
-            return false;
+            return self.starve(index);
         };
         let range = ByteRange::new(offset, buf.len() as u64);
         let seq = self.tasks[index as usize].take_seq();
@@ -88,7 +87,8 @@ impl Engine {
     /// and if many did so when memory is short, all would wait for each other. So there is one
     /// spare buffer: whoever has it gets on, and gives it back.
     fn read_back_buffer(&mut self, conn: &Conn, index: u32, len: usize) -> Option<Buf> {
-        if let Some(buf) = self.take_buffer(conn, len) {
+        let slot = self.tasks[index as usize].volume;
+        if let Some(buf) = self.take_buffer(conn, slot, len) {
             return Some(buf);
         }
         let mut buf = self.spare.take()?;

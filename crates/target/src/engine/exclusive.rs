@@ -136,7 +136,7 @@ impl Engine {
     /// The job of an exclusive command, and its unsolicited data. `None` if there is no memory for the rest.
     pub(super) fn plan_exclusive(
         &self,
-        conn: &Conn,
+        (conn, slot): (&Conn, usize),
         (what, range, fua): (What, ByteRange, bool),
         block: u32,
         first: Option<(Buf, usize)>,
@@ -156,10 +156,10 @@ impl Engine {
             What::CompareAndWrite | What::OrWrite => CHUNK.min(range.len as usize),
         });
         needs.reverse();
-        let small = needs.iter().sum::<usize>() <= SMALL;
+        let small = needs.iter().sum::<usize>() <= SMALL && !self.is_full(slot);
         let take = |len: usize| {
             let own = || self.ring.arena().alloc_for(len, &conn.account);
-            self.take_buffer(conn, len).or_else(|| if small { own() } else { None })
+            self.take_buffer(conn, slot, len).or_else(|| if small { own() } else { None })
         };
         let reserve = needs.into_iter().map(take).collect::<Option<Vec<Buf>>>()?;
         let (pieces, arrived, step) = (Vec::new(), 0, Step::Collect);
@@ -231,8 +231,9 @@ impl Engine {
                 job.reserve.pop();
             }
             // What has just been given back is at hand.
-            if !job.intake.solicit(conn, tag, self.ring.arena(), CHUNK) {
-                return self.starved.push_back(index);
+            if !job.intake.solicit(conn, tag, (self.ring.arena(), usize::MAX), CHUNK) {
+                self.starve(index);
+                return;
             }
             task.soliciting += 1;
         }

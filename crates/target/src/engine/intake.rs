@@ -58,12 +58,19 @@ impl Intake {
     }
 
     /// Asks the initiator for the next piece, in a buffer that occupies `limit` bytes at most: a
-    /// power of two. False if memory is short: try again later.
-    pub fn solicit(&mut self, conn: &mut Conn, tag: Tag, arena: &Arena, limit: usize) -> bool {
+    /// power of two. Of the memory that is for all it may take `allowance`. False if memory is short: try again
+    /// later.
+    pub fn solicit(
+        &mut self,
+        conn: &mut Conn,
+        tag: Tag,
+        (arena, allowance): (&Arena, usize),
+        limit: usize,
+    ) -> bool {
         let carried = self.carry.len();
         let left = self.total - self.next;
         let len = left.min((CHUNK.min(limit) - carried) as u64) as usize;
-        let Some(buf) = arena.alloc_for(carried + len, &conn.account) else {
+        let Some(buf) = conn.take(arena, allowance, carried + len) else {
             return false;
         };
         if carried > 0 {

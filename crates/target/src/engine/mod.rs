@@ -12,6 +12,7 @@ mod exclusive;
 mod intake;
 mod lba_status;
 mod line;
+mod memory;
 mod power;
 mod read;
 mod requests;
@@ -75,6 +76,12 @@ pub struct Engine {
     batch: Vec<Completion<Payload>>,
     /// Tasks that wait for buffer memory, in order.
     starved: VecDeque<u32>,
+    /// How many of them have another try before memory must come back.
+    hungry: usize,
+    /// What the arena had seen of memory coming back when they were tried last.
+    fed: u64,
+    /// When is looked next which volumes hang.
+    watch: Option<Duration>,
     /// Requests that a lock is in the way of.
     held: BTreeMap<Held, Request<Payload>>,
     /// How many there were.
@@ -115,6 +122,9 @@ impl Engine {
             batch: Vec::with_capacity(256),
             touched: Vec::with_capacity(256),
             starved: VecDeque::new(),
+            hungry: 0,
+            fed: 0,
+            watch: None,
             held: BTreeMap::new(),
             holds: 0,
             in_line: Vec::new(),
@@ -143,15 +153,6 @@ impl Engine {
         self.tasks.len()
     }
 
-    /// How many bytes of arena memory the connection may hold. While half of the memory is free
-    /// everybody may take plenty; of the other half each may take an even share, and no more than
-    /// half of what is left, so that something is left for the next. So a client that does not
-    /// read its answers, or never sends the data it announced, cannot starve the others.
-    pub fn allowance(&self, conn: &Conn) -> usize {
-        allowance(self.ring.arena().free_bytes(), self.ring.arena().total_bytes(), self.connections)
-            .saturating_sub(conn.account.held())
-    }
-
     /// The end of a volume's operation on the event loop.
     pub fn disk_done(
         &mut self,
@@ -166,6 +167,7 @@ impl Engine {
         let done = IoDone { slot: token.slot, buf, result };
         if let Some(completion) = way.advance(done, &mut self.ring) {
             way.queued -= 1;
+            way.since = self.now;
             self.done.push(completion);
             self.resubmit(number);
             self.close_way(number);
@@ -183,22 +185,6 @@ impl Engine {
             }
             self.batch = batch;
         }
-    }
-
-    /// True if tasks wait for memory.
-    pub fn is_starved(&self) -> bool {
-        !self.starved.is_empty()
-    }
-
-    /// Gives tasks that wait for memory another try. Each gets one; who is still short waits on.
-    pub fn feed_starved(&mut self, conns: &mut Slab<Conn>) {
-        for _ in 0..self.starved.len() {
-            let Some(task) = self.starved.pop_front() else { return };
-            if let Some(conn) = self.conn_of(conns, task) {
-                self.pump(conn, task);
-            }
-        }
-        self.settle(conns);
     }
 
     /// The backlog of a connection has shrunk: its reads go on.
@@ -233,6 +219,8 @@ impl Engine {
             self.remove_task(index);
             return;
         }
+        self.orphan(index);
+        let task = &mut self.tasks[index as usize];
         if let Some(range) = task.writes {
             if task.fenced.is_none() {
                 self.volumes[task.writes_on].core.fence.raise(range);
@@ -252,7 +240,7 @@ impl Engine {
         conns.get_mut(slot as usize)
     }
 
-    fn complete(&mut self, conns: &mut Slab<Conn>, done: Completion<Payload>) {
+    fn complete(&mut self, conns: &mut Slab<Conn>, mut done: Completion<Payload>) {
         let (index, seq) = split_tag(done.tag);
         let task = &mut self.tasks[index as usize];
         let own = task.volume;
@@ -267,6 +255,9 @@ impl Engine {
         }
         match task.slot().and_then(|slot| conns.get_mut(slot as usize)) {
             Some(conn) => {
+                if let Some(Payload::Buf(buf)) = &mut done.buf {
+                    buf.charge(&conn.account);
+                }
                 match &self.tasks[index as usize].job {
                     Job::Read(_) => self.read_done(index, seq, done),
                     Job::Write(_) => self.write_done(index, done),
@@ -361,10 +352,4 @@ impl Engine {
         task.job = Job::Bare(task::Bare::flush());
         !self.pump_bare(index)
     }
-}
-
-/// The share of a connection, see [`Engine::allowance`].
-fn allowance(free: usize, total: usize, connections: usize) -> usize {
-    let share = (total / 2 / connections.max(1)).max(task::CHUNK / 16);
-    if free > total / 2 { share.max(BACKLOG_HIGH) } else { share.min(free / 2) }
 }

@@ -1,7 +1,7 @@
 //! Volume to initiator.
 
 use lunet_block::{ByteRange, Completion, Error, Op};
-use lunet_ring::{Arena, Buf, Payload};
+use lunet_ring::{Buf, Payload};
 
 use super::task::{CHUNK, DEPTH, Job, Owner};
 use super::{Engine, wanted};
@@ -34,10 +34,9 @@ impl Engine {
                 Next::Ask(mut range, mapped) => {
                     let mut buf = None;
                     if !mapped {
-                        let Some(taken) = self.take_some(conn, range.len as usize) else {
-                            self.starved.push_back(index);
-                            return false;
-                        };
+                        let slot = self.tasks[index as usize].volume;
+                        let taken = self.take_some(conn, slot, range.len as usize);
+                        let Some(taken) = taken else { return self.starve(index) };
                         range.len = taken.len() as u64;
                         buf = Some(Payload::Buf(taken));
                     }
@@ -71,20 +70,20 @@ impl Engine {
         }
     }
 
-    /// A buffer within the connection's allowance.
-    pub(super) fn take_buffer(&self, conn: &Conn, len: usize) -> Option<Buf> {
-        if self.allowance(conn) < Arena::cost(len) {
+    /// A buffer within the connection's allowance, for work on the volume in this slot.
+    pub(super) fn take_buffer(&self, conn: &Conn, slot: usize, len: usize) -> Option<Buf> {
+        if self.is_full(slot) {
             return None;
         }
-        self.ring.arena().alloc_for(len, &conn.account)
+        conn.take(self.ring.arena(), self.allowance(conn), len)
     }
 
     /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
     /// pages, 16 KiB at least.
-    pub(super) fn take_some(&self, conn: &Conn, len: usize) -> Option<Buf> {
+    pub(super) fn take_some(&self, conn: &Conn, slot: usize, len: usize) -> Option<Buf> {
         let mut wanted = len;
         loop {
-            match self.take_buffer(conn, wanted) {
+            match self.take_buffer(conn, slot, wanted) {
                 None if wanted > LEAST => wanted = (wanted / 2).max(LEAST).next_multiple_of(4096),
                 other => return other,
             }

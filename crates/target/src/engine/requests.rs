@@ -25,8 +25,11 @@ impl Engine {
         (task, seq): (u32, u32),
         op: Op,
         range: ByteRange,
-        buf: Option<Payload>,
+        mut buf: Option<Payload>,
     ) {
+        if let Some(Payload::Buf(buf)) = &mut buf {
+            self.charge_storage(slot, task, buf);
+        }
         let request = Request::new(request_tag(task, seq), op, range, buf);
         if let Some(flight) = self.tasks[task as usize].flight(seq) {
             (flight.slot, flight.range) = (slot, range);
@@ -47,7 +50,13 @@ impl Engine {
             return way.waiting.push_back(request);
         }
         match way.submit(request, &mut self.ring) {
-            Submit::Queued => way.queued += 1,
+            Submit::Queued => {
+                if way.queued == 0 {
+                    way.since = self.now;
+                }
+                way.queued += 1;
+                self.expect_answers();
+            }
             Submit::Done(completion) => self.done.push(completion),
             Submit::Busy(request) => way.waiting.push_back(request),
         }

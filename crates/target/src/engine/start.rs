@@ -13,7 +13,7 @@ use super::task::{
     Bare, CHUNK, Collect, Compare, DEPTH, Data, Fill, Job, Owner, Read, Task, Then, Write,
 };
 use super::{Engine, respond, respond_sense, wanted};
-use crate::conn::{Conn, SessionLun};
+use crate::conn::{Conn, find_lun};
 use crate::stats::Kind;
 use crate::transmit;
 
@@ -129,6 +129,14 @@ impl Engine {
     }
 
     fn begin(&mut self, conn: &mut Conn, mut arrival: Arrival, action: Action) {
+        // Parameter lists may be about reservations: those who share a LUN that hangs need them.
+        let concerns_storage = !matches!(action, Action::Parameters(_));
+        let has_data = arrival.first.is_some();
+        let refusal = self.refusal(arrival.volume, has_data).filter(|_| concerns_storage);
+        if let Some(code) = refusal {
+            self.protocol.busy += u64::from(code == status::BUSY);
+            return respond(conn, arrival.tag, code, &[], arrival.transfer);
+        }
         let Some(plan) = self.plan(conn, &mut arrival, action) else {
             // Not even a block of buffer memory.
             return respond(conn, arrival.tag, status::TASK_SET_FULL, &[], arrival.transfer);
@@ -140,6 +148,7 @@ impl Engine {
         }
         let mut task = Task::new(arrival.volume, plan.kind, self.now, plan.job);
         task.lun = arrival.lun;
+        task.at_storage = self.storage_account(conn, arrival.lun);
         task.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
         task.stable = matches!(task.job, Job::Write(Write { fua: true, .. }));
@@ -148,6 +157,7 @@ impl Engine {
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.insert_task(task);
         if plan.immediate {
+            self.orphan(index);
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
         }
@@ -241,7 +251,8 @@ impl Engine {
             Action::Exclusive { what, range, fua, .. } => {
                 let range = range.bytes(block);
                 let first = arrival.first.take();
-                let (job, piece) = self.plan_exclusive(conn, (what, range, fua), block, first)?;
+                let (job, piece) =
+                    self.plan_exclusive((conn, arrival.volume), (what, range, fua), block, first)?;
                 Plan { piece, ..Plan::writes(range, job) }
             }
             Action::Parameters(parameters) => {
@@ -302,7 +313,7 @@ impl Engine {
         }
         let wanted = CHUNK.min(range.len as usize);
         let mut pattern = self
-            .take_buffer(conn, wanted)
+            .take_buffer(conn, volume, wanted)
             .or_else(|| self.ring.arena().alloc_for(caps.block_size as usize, &conn.account))?;
         pattern.fill(0);
         Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
@@ -362,12 +373,6 @@ fn compare(
         total: range.len,
     });
     Plan { piece, ..Plan::reads(range, job) }
-}
-
-/// What a session sees under a number.
-fn find_lun(luns: &mut [SessionLun], lun: u16) -> Option<&mut SessionLun> {
-    let at = luns.binary_search_by_key(&lun, |seen| seen.lun).ok()?;
-    luns.get_mut(at)
 }
 
 /// Sends an answer that needed no volume. GOOD travels with the last data.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
-use lunet_ring::{Buf, Payload};
+use lunet_ring::{Account, Buf, Payload};
 use lunet_scsi::reserve::Seat;
 use lunet_scsi::{PowerChange, Sense, Transfer};
 
@@ -64,6 +64,12 @@ pub struct Task {
     pub power: Option<(PowerChange, Option<Seat>)>,
     /// It has the engine's spare buffer.
     pub spare: bool,
+    /// Who pays for its buffers at the storage; `None`: the volume.
+    pub at_storage: Option<Account>,
+    /// It counts among those of its volume that nobody waits for.
+    pub orphan: bool,
+    /// It is in the list of those that wait for memory.
+    pub starved: bool,
     /// Its place in the line for a range of the volume.
     pub claim: Option<Box<Claim>>,
     /// The slot of the connection that it belongs to although its command has been answered.
@@ -285,6 +291,9 @@ impl Task {
             stable: false,
             power: None,
             spare: false,
+            at_storage: None,
+            orphan: false,
+            starved: false,
             claim: None,
             background: None,
             copy: None,
@@ -337,6 +346,16 @@ impl Task {
     /// True if nothing is at work for it, below or on the wire.
     pub fn idle(&self) -> bool {
         self.inflight.is_empty() && self.soliciting == 0
+    }
+
+    /// Its data on the way in, if it is asked for as memory allows.
+    pub fn intake(&mut self) -> Option<&mut Intake> {
+        match &mut self.job {
+            Job::Write(job) => Some(&mut job.intake),
+            Job::Compare(job) => Some(&mut job.intake),
+            Job::Collect(job) => Some(&mut job.intake),
+            _ => None,
+        }
     }
 
     /// One of its requests.

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lunet_block::{Channel, Completion, IoDone, Request, Submit};
-use lunet_ring::{Payload, Ring};
+use lunet_ring::{Account, Payload, Ring};
 
 use super::Engine;
 use super::line::Watch;
@@ -26,6 +27,10 @@ pub struct Volume {
     pub written: bool,
     /// Tasks that work on it.
     pub tasks: usize,
+    /// Those of them that nobody waits for.
+    pub orphans: usize,
+    /// The buffers at its storage.
+    pub account: Account,
     /// There may be locks on it.
     pub guarded: bool,
     /// There was one: its data is no more read by reference, so that no answer on its way to an initiator
@@ -64,6 +69,11 @@ impl Volumes {
         self.0.get_mut(slot).and_then(Option::as_mut)
     }
 
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.0.len()
+    }
+
     /// What is in a slot.
     pub fn get(&self, slot: usize) -> Option<&Volume> {
         self.0.get(slot).and_then(Option::as_ref)
@@ -82,6 +92,8 @@ pub struct Way {
     pub waiting: VecDeque<Request<Payload>>,
     /// Requests that the channel has queued.
     pub queued: usize,
+    /// When it answered last, or got the first of those.
+    pub since: Duration,
     /// Another channel has taken its place: it ends with its last request.
     pub leaving: bool,
 }
@@ -151,7 +163,15 @@ impl Engine {
             };
             let waiting = VecDeque::new();
             let health = volume.health.clone();
-            let way = Way { channel, health, volume: slot, waiting, queued: 0, leaving: false };
+            let way = Way {
+                channel,
+                health,
+                volume: slot,
+                waiting,
+                queued: 0,
+                since: self.now,
+                leaving: false,
+            };
             if number == self.ways.len() {
                 self.ways.push(Some(way));
             } else {
@@ -210,6 +230,8 @@ impl Engine {
                     count,
                     written: false,
                     tasks: 0,
+                    orphans: 0,
+                    account: Account::default(),
                     guarded: false,
                     exclusive: false,
                     watches: Vec::new(),
@@ -256,6 +278,7 @@ impl Engine {
         if let Some(claim) = &task.claim {
             self.release(index, task.volume, claim);
         }
+        self.volumes[task.volume].orphans -= usize::from(task.orphan);
         self.leave_volume(task.volume);
         for slot in task.copy.iter().flat_map(|copy| copy.held()) {
             self.leave_volume(slot);

@@ -92,29 +92,37 @@ impl Engine {
     /// Sends ready-to-transfers, at most `most` at a time and as memory allows.
     pub(super) fn solicit(&mut self, conn: &mut Conn, index: u32, most: u32) {
         loop {
-            let limit = self.allowance(conn);
-            let task = &mut self.tasks[index as usize];
+            let task = &self.tasks[index as usize];
             let Some(Owner { tag, .. }) = task.owner else { return };
             let room = task.soliciting < most
                 && task.soliciting as usize + task.inflight.len() < task.inflight.capacity();
-            let (intake, least) = match &mut task.job {
-                Job::Write(job) => (&mut job.intake, CHUNK / 16),
-                Job::Compare(job) => (&mut job.intake, CHUNK / 16),
-                Job::Collect(job) => {
-                    let total = job.intake.total as usize;
-                    (&mut job.intake, total)
-                }
+            let (intake, least) = match &task.job {
+                Job::Write(job) => (&job.intake, CHUNK / 16),
+                Job::Compare(job) => (&job.intake, CHUNK / 16),
+                Job::Collect(job) => (&job.intake, job.intake.total as usize),
                 _ => return,
             };
             if !room || task.sense.is_some() || intake.all_requested() {
                 return;
             }
-            // What a buffer occupies is a power of two.
-            let limit = (limit / 2 + 1).next_power_of_two();
-            if limit < Arena::cost(least) || !intake.solicit(conn, tag, self.ring.arena(), limit) {
-                return self.starved.push_back(index);
+            let mut limit = self.room_for(conn, task, least);
+            let allowance = self.allowance(conn);
+            while let Some(size) = limit {
+                let task = &mut self.tasks[index as usize];
+                let asked = task.intake().is_some_and(|intake| {
+                    intake.solicit(conn, tag, (self.ring.arena(), allowance), size)
+                });
+                if asked {
+                    task.soliciting += 1;
+                    break;
+                }
+                // There may be enough, but in pieces.
+                limit = (size / 2 >= Arena::cost(least)).then_some(size / 2);
             }
-            task.soliciting += 1;
+            if limit.is_none() {
+                self.starve(index);
+                return;
+            }
         }
     }
 
@@ -155,9 +163,10 @@ impl Engine {
                 self.zeroes(conn, volume, range, unmap).unwrap_or(Job::Fill(fill))
             }
             Then::Fill { range, .. } => {
+                let volume = task.volume;
                 let wanted = CHUNK.min(range.len as usize);
                 // Short of memory: slower, block by block.
-                let pattern = match self.take_buffer(conn, wanted) {
+                let pattern = match self.take_buffer(conn, volume, wanted) {
                     None => buf,
                     Some(mut pattern) => {
                         for block in pattern.chunks_mut(len) {
@@ -178,12 +187,10 @@ impl Engine {
         let core = &self.volumes[volume].core;
         let block = core.unit.caps.block_size;
         let ranges: Vec<ByteRange> = ranges.iter().map(|range| range.bytes(block)).collect();
-        let task = &mut self.tasks[index as usize];
-        if ranges.iter().any(|range| core.fence.blocks(*range)) {
-            task.refused = Some(status::BUSY);
-            task.job = Job::Bare(Bare::nothing());
-            return;
+        if ranges.iter().any(|range| core.fence.blocks(*range)) || self.is_crowded(volume) {
+            return self.refuse(index, status::BUSY);
         }
+        let task = &mut self.tasks[index as usize];
         task.writes = hull(&ranges);
         task.job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
     }

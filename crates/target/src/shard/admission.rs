@@ -90,6 +90,10 @@ impl Shard {
         let since = self.engine.now;
         let proof = identity.proof.clone();
         let scsi = scsi.unwrap_or_default();
+        // Discovery needs no buffers.
+        if target.is_some() {
+            self.engine.renew(&mut conn.reserve);
+        }
         conn.session = Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
         conn.proto.admit(tsih, &mut conn.out);
         self.engine.protocol.logins += 1;

@@ -39,7 +39,14 @@ impl Shard {
             // Strangers cannot fill the log.
             tracing::info!(peer = %conn.peer, %reason, unlogged, "connection closes");
         }
-        if matches!(reason, CloseReason::PingTimeout | CloseReason::Rdma(_)) {
+        let gone = matches!(
+            reason,
+            CloseReason::PingTimeout
+                | CloseReason::DataTimeout
+                | CloseReason::OutputTimeout
+                | CloseReason::Rdma(_)
+        );
+        if gone {
             // Nobody is there to take what is queued.
             return self.disconnect(slot);
         }
@@ -90,6 +97,7 @@ impl Shard {
     fn end_session(&mut self, slot: u32) {
         let number = self.number;
         let conn = &mut self.conns[slot as usize];
+        conn.reserve = None;
         let place = Place { shard: number, connection: conn.serial };
         match conn.session.take() {
             Some(session) => {

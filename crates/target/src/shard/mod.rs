@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_iscsi::target::{Connection, Event, RxTarget};
+use lunet_iscsi::target::{CloseReason, Connection, Event, RxTarget};
 use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
 use slab::Slab;
 
@@ -132,6 +132,9 @@ impl Shard {
         for event in events.drain(..) {
             self.handle(event);
         }
+        if self.engine.next_watch().is_some_and(|due| due <= self.engine.now) {
+            self.engine.watch_storage(&self.conns);
+        }
         self.engine.feed_starved(&mut self.conns);
         if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
             self.engine.look(&mut self.conns);
@@ -144,8 +147,12 @@ impl Shard {
     fn patience(&self) -> Option<Duration> {
         // The start of this turn is close enough, and costs no look at the clock.
         let now = self.engine.now;
-        let times = [self.timer, self.stopping, self.flushing, self.engine.next_look()];
-        let next = times.into_iter().flatten().min()?;
+        if self.engine.feeds() {
+            return Some(Duration::ZERO);
+        }
+        let looks = [self.engine.next_look(), self.engine.next_watch()];
+        let times = looks.into_iter().chain([self.timer, self.stopping, self.flushing]);
+        let next = times.flatten().min()?;
         // Rounded up to the tick, so that a shard never spins on a time limit.
         Some(next.saturating_sub(now).max(Duration::from_millis(1)))
     }
@@ -327,7 +334,7 @@ impl Shard {
                 Wire::Rdma(_) => self.post(slot),
             }
             let conn = &self.conns[slot as usize];
-            if let Some(due) = conn.due() {
+            if let Some(due) = conn.due(self.core.options.data_timeout) {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
             }
             if conn.phase == Phase::Draining && !conn.transmitting() && conn.backlog() == 0 {
@@ -347,7 +354,7 @@ impl Shard {
         let mut next: Option<Duration> = None;
         let mut due = Vec::new();
         for (slot, conn) in &self.conns {
-            match conn.due() {
+            match conn.due(self.core.options.data_timeout) {
                 Some(time) if time <= now => due.push(slot as u32),
                 Some(time) => next = Some(next.map_or(time, |next| next.min(time))),
                 None => {}
@@ -369,6 +376,12 @@ impl Shard {
         }
         if let Wire::Stream(socket) = conn.wire {
             conn.note_delivery(self.engine.ring.delivery(socket), self.engine.now);
+            if conn.takes_nothing(self.core.options.data_timeout, self.engine.now) {
+                return self.close(slot, CloseReason::OutputTimeout);
+            }
+        }
+        if conn.session.as_ref().is_some_and(|session| session.target.is_some()) {
+            self.engine.renew(&mut conn.reserve);
         }
         if conn.discovery_ends().is_some_and(|end| end <= self.engine.now) {
             conn.proto.request_logout(self.engine.now, FAREWELL, &mut conn.out);

@@ -85,14 +85,14 @@ fn many_comparisons_at_once_do_not_wait_for_each_other() {
             .collect();
         let refused = |client: &mut Client, tag| match client.outcome(tag).outcome {
             Outcome::Completed(answer) => answer.status == 0x28,
-            other => panic!("{other:?}"),
+            other => panic!("{:?}", std::mem::discriminant(&other)),
         };
-        // Beyond the client's share the answer is TASK SET FULL, at once.
-        let full = commands.iter().skip(32).filter(|tag| refused(&mut client, **tag)).count();
-        assert_eq!(full, 8);
+        // When this is answered, all of them have been looked at: they are at the storage, or TASK SET FULL.
+        assert_eq!(client.finish(0, &[0; 6], Data::None).status, 0);
+        assert!((1..=34).contains(&gate.held()), "{} are at the storage", gate.held());
         gate.open();
-        let full = commands.iter().take(32).filter(|tag| refused(&mut client, **tag)).count();
-        assert!(full < 32, "some got through");
+        let full = commands.iter().filter(|tag| refused(&mut client, **tag)).count();
+        assert!((6..40).contains(&full), "some got through: all but {full}");
         works(&mut client, 77);
         drop(client);
         assert!(server.stop(Duration::ZERO).flushed);

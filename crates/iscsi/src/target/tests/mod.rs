@@ -8,6 +8,7 @@ mod login;
 mod order;
 mod rdma;
 mod split;
+mod stall;
 mod text;
 mod tmf;
 

@@ -88,16 +88,18 @@ impl Engine {
             }
             Request::Query(_) | Request::Abort { .. } => return,
         };
+        let volume = task.volume;
+        if self.is_crowded(volume) {
+            return self.refuse(index, status::BUSY);
+        }
+        let task = &self.tasks[index as usize];
         let block_size = self.volumes[task.volume].core.unit.caps.block_size;
         let unit = u64::from(task.lun);
         let origin = Origin { unit, list, action, background, block_size };
         let op = match self.copies.of(slot).begin(origin, self.now) {
             Ok(op) => op,
-            Err(Refused::InUse(sense)) => return task.fail(sense),
-            Err(Refused::Full) => {
-                task.refused = Some(status::TASK_SET_FULL);
-                return;
-            }
+            Err(Refused::InUse(sense)) => return self.tasks[index as usize].fail(sense),
+            Err(Refused::Full) => return self.refuse(index, status::TASK_SET_FULL),
         };
         let planned = match request {
             Request::Extended(extended) => Ok((Work::Segments(extended), false)),

@@ -136,11 +136,12 @@ impl Engine {
     fn read_next(&mut self, conn: &Conn, index: u32) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let wanted = moving.left_to_read().min(CHUNK as u64) as usize;
-        let Some(buf) = self.take_some(conn, wanted) else { return self.starve(index) };
+        let source = moving.source;
+        let taken = self.take_some(conn, source, wanted);
+        let Some(buf) = taken else { return self.wait_for_memory(index) };
         let len = buf.len() as u64;
         let Some(moving) = self.moving(index) else { return false };
         let offset = moving.ask(len);
-        let source = moving.source;
         let range = ByteRange::new(moving.from.offset + offset, len);
         let seq = self.tasks[index as usize].take_seq();
         self.submit_to(source, (index, seq), Op::Read, range, Some(Payload::Buf(buf)));
@@ -155,8 +156,8 @@ impl Engine {
         let (op, len, buf) = if native {
             (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
         } else {
-            let taken = self.take_some(conn, left.min(CHUNK as u64) as usize);
-            let Some(mut buf) = taken else { return self.starve(index) };
+            let taken = self.take_some(conn, destination, left.min(CHUNK as u64) as usize);
+            let Some(mut buf) = taken else { return self.wait_for_memory(index) };
             buf.fill(0);
             (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
         };
@@ -184,9 +185,9 @@ impl Engine {
     }
 
     /// Waits for memory: that of its own requests, or of others.
-    fn starve(&mut self, index: u32) -> bool {
+    fn wait_for_memory(&mut self, index: u32) -> bool {
         if self.tasks[index as usize].inflight.is_empty() {
-            self.starved.push_back(index);
+            self.starve(index);
         }
         false
     }

@@ -147,6 +147,7 @@ fn room_in_a_full_send_queue_wakes_the_shard() {
 fn memory_that_a_task_waits_for_wakes_the_shard() {
     let (mut bench, slot) = ready(64);
     let arena = bench.shard.engine.ring.arena().clone();
+    bench.shard.conns[slot as usize].reserve = None;
     // What the data of a write is fetched into.
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();

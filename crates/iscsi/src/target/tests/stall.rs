@@ -1,0 +1,123 @@
+//! Data that does not come.
+
+use super::*;
+use crate::pdu::{NopOut, R2t};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn bench() -> Bench {
+    Bench::ready(Options { ping_interval: Duration::ZERO, ..Options::default() }, &[])
+}
+
+/// Lets the time go by, with the looks that the connection asks for, and pings that prove that the initiator is
+/// there. True if the connection has ended.
+fn wait(bench: &mut Bench, until: Duration) -> bool {
+    while bench.now < until && !bench.connection.is_closed() {
+        bench.now += SECOND;
+        if bench.connection.poll_timeout().is_some_and(|at| at <= bench.now) {
+            bench.timeout();
+        }
+    }
+    bench.connection.is_closed()
+}
+
+fn asked(bench: &mut Bench, itt: u32, cmd_sn: u32) -> u32 {
+    bench.feed(write(itt, cmd_sn, 8192), &[]);
+    let tag = bench.command().tag;
+    bench.with(|c, tx| c.solicit(tag, 0, 8192, vec![0; 8192], tx));
+    bench.one().as_pdu::<R2t>().ttt.get()
+}
+
+/// A part of the answer to an R2T: the Data-Out with this number, from here on.
+fn answer(bench: &mut Bench, (itt, ttt): (u32, u32), data_sn: u32, from: u32, len: u32) {
+    let mut pdu = data_out(itt, ttt, data_sn, from);
+    pdu.flags = if from + len == 8192 { pdu::FINAL } else { 0 };
+    bench.feed(pdu, &vec![1; len as usize]);
+}
+
+#[test]
+fn an_r2t_without_answer_ends_the_session_although_pings_are_answered() {
+    let mut bench = bench();
+    bench.now = 100 * SECOND;
+    asked(&mut bench, 1, 1);
+    let mut ended = false;
+    for n in 0..20 {
+        let mut ping =
+            NopOut { itt: U32::new(0x900 + n), ttt: U32::new(u32::MAX), ..NopOut::default() };
+        (ping.opcode, ping.flags) = (pdu::IMMEDIATE, pdu::FINAL);
+        ping.cmd_sn = U32::new(2);
+        bench.feed(ping, &[]);
+        let until = bench.now + 2 * SECOND;
+        ended |= wait(&mut bench, until);
+        if ended {
+            break;
+        }
+    }
+    assert!(ended, "it waits for ever");
+    assert_eq!(bench.closed(), CloseReason::DataTimeout);
+    assert!(bench.now >= 130 * SECOND && bench.now <= 140 * SECOND, "{:?}", bench.now);
+}
+
+#[test]
+fn any_byte_of_the_oldest_r2t_is_progress_and_later_ones_wait_behind_it() {
+    let mut bench = bench();
+    let (first, second) = (asked(&mut bench, 1, 1), asked(&mut bench, 2, 2));
+    for n in 0..8 {
+        let until = bench.now + 25 * SECOND;
+        assert!(!wait(&mut bench, until), "{n}: it goes on, if slowly");
+        answer(&mut bench, (1, first), n, n * 1024, 1024);
+    }
+    // Now it is the turn of the second.
+    bench.events();
+    let until = bench.now + 25 * SECOND;
+    assert!(!wait(&mut bench, until));
+    answer(&mut bench, (2, second), 0, 0, 4096);
+    let until = bench.now + 40 * SECOND;
+    assert!(wait(&mut bench, until), "half of it is not all");
+    assert_eq!(bench.closed(), CloseReason::DataTimeout);
+}
+
+#[test]
+fn what_was_announced_must_come_too() {
+    // Unsolicited data, the rest of a PDU, and the command in front of those that came early.
+    for kind in 0..3 {
+        let mut bench = bench();
+        let mut command = write(1, 1, 8192);
+        match kind {
+            0 => {
+                command.flags &= !pdu::FINAL;
+                bench.feed(command, &[0; 1024]);
+            }
+            1 => {
+                let bytes = bench.encode(&command, &[], &[0; 8192]);
+                bench.raw(&bytes[..4000]);
+            }
+            _ => bench.feed(write(2, 2, 4096), &[0; 4096]),
+        }
+        assert!(!wait(&mut bench, 29 * SECOND), "{kind}");
+        assert!(wait(&mut bench, 60 * SECOND), "{kind}: it waits for ever");
+        assert_eq!(bench.closed(), CloseReason::DataTimeout);
+    }
+}
+
+#[test]
+fn a_command_at_work_owes_no_data() {
+    let mut bench = bench();
+    bench.feed(read(1, 1, 4096), &[]);
+    bench.feed(write(2, 2, 4096), &[7; 4096]);
+    assert_eq!(bench.events().len(), 2);
+    assert!(!wait(&mut bench, 1000 * SECOND), "the storage may take its time");
+}
+
+#[test]
+fn the_time_limit_can_be_switched_off() {
+    let off = Options {
+        ping_interval: Duration::ZERO,
+        data_timeout: Duration::ZERO,
+        ..Options::default()
+    };
+    let mut bench = Bench::ready(off, &[]);
+    asked(&mut bench, 1, 1);
+    assert_eq!(bench.connection.poll_timeout(), None);
+    assert!(!wait(&mut bench, 1000 * SECOND));
+}
