@@ -152,6 +152,12 @@ impl Target {
         for event in events {
             self.handle(event);
         }
+        if self.end.logs_out() {
+            let mut events = Vec::new();
+            let Self { end, place, tx, .. } = self;
+            end.log_out(&mut Cx { now: NOW, site: place, tx, events: &mut events });
+            events.into_iter().for_each(|event| self.handle(event));
+        }
         assert!(self.tx.bytes.is_empty(), "half a Send");
     }
 
@@ -160,6 +166,7 @@ impl Target {
         let Self { end, tx, held, .. } = self;
         match event {
             Event::LoginFinished(_) => end.admit(1, tx),
+            Event::Command(command) if !end.is_pending(command.tag) => {}
             Event::Command(command) => self.command(&command),
             Event::Data { tag, len, buf, .. } => {
                 assert!(len as usize <= buf.len());
@@ -171,7 +178,12 @@ impl Target {
             Event::TaskManagement { tag, referenced, .. } => {
                 match referenced {
                     Some(task) => end.abort(task),
-                    None => held.drain(..).for_each(|task| end.abort(task)),
+                    None => {
+                        for task in end.older_than(tag, |_| true) {
+                            end.abort(task);
+                            held.retain(|one| *one != task);
+                        }
+                    }
                 }
                 end.respond_tmf(tag, TmfResponse::Complete, tx);
             }

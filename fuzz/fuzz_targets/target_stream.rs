@@ -183,6 +183,12 @@ impl Upper {
         for event in events {
             self.handle(event);
         }
+        if self.target.logs_out() {
+            let mut events = Vec::new();
+            let Self { target, place, tx, now, .. } = self;
+            target.log_out(&mut Cx { now: *now, site: place, tx, events: &mut events });
+            events.into_iter().for_each(|event| self.handle(event));
+        }
     }
 
     fn handle(&mut self, event: Event<Counted>) {
@@ -190,6 +196,7 @@ impl Upper {
         let Self { target, tx, held, .. } = self;
         match event {
             Event::LoginFinished(_) => target.admit(1, tx),
+            Event::Command(command) if !target.is_pending(command.tag) => {}
             Event::Command(command) => self.command(&command),
             Event::Data { tag, len, .. } => {
                 assert!(len > 0);
@@ -201,7 +208,12 @@ impl Upper {
             Event::TaskManagement { tag, referenced, .. } => {
                 match referenced {
                     Some(task) => target.abort(task),
-                    None => held.drain(..).for_each(|task| target.abort(task)),
+                    None => {
+                        for task in target.older_than(tag, |_| true) {
+                            target.abort(task);
+                            held.retain(|one| *one != task);
+                        }
+                    }
                 }
                 target.respond_tmf(tag, TmfResponse::Complete, tx);
             }

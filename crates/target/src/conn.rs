@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use lunet_iscsi::chap::Proof;
@@ -111,12 +112,10 @@ pub enum Phase {
 
 /// A task management function that waits for other shards.
 pub struct PendingClear {
-    /// Names the function in letters.
-    pub ticket: u32,
     /// The function's tag, for the response.
     pub tag: Tag,
-    /// Shards that have not answered.
-    pub waiting: usize,
+    /// Shards that have not done their part.
+    pub left: Arc<AtomicUsize>,
     /// What it does.
     pub cause: crate::mail::Cause,
 }
@@ -181,8 +180,6 @@ pub struct Conn {
     pub blocked: Vec<u32>,
     /// Functions that wait for other shards.
     pub clears: Vec<PendingClear>,
-    /// The ticket of the next such function.
-    pub next_ticket: u32,
     /// Who is to be told when the connection has ended.
     pub mourners: Vec<crate::registry::Place>,
 }
@@ -223,7 +220,6 @@ impl Conn {
             tasks: Vec::new(),
             blocked: Vec::new(),
             clears: Vec::new(),
-            next_ticket: 0,
             mourners: Vec::new(),
         }
     }

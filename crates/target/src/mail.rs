@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,7 +58,7 @@ pub enum Mail {
         /// Who waits for it.
         reply: Place,
     },
-    /// Abort every command on a volume, whoever sent it; answer with `Cleared` to `reply`.
+    /// Abort the commands on volumes that sessions of this shard have sent by now.
     Clear(Clear),
     /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
     Drain {
@@ -97,13 +98,8 @@ pub enum Owed {
         /// The connection that waited.
         waiter: u64,
     },
-    /// A shard has done what `Clear` asked for.
-    Cleared {
-        /// The connection that waits.
-        waiter: u64,
-        /// The task management function's ticket.
-        ticket: u32,
-    },
+    /// The last shard has done what a `Clear` of this one asked for.
+    Cleared,
     /// Abort the commands of these nexuses on a volume; answer with `Settled`.
     Abort {
         /// Index of the volume.
@@ -141,17 +137,21 @@ pub enum Owed {
 /// Whose commands are to be aborted.
 pub type AbortOrder = Arc<[Arc<NexusId>]>;
 
-/// A task management function that reaches beyond its own session.
+/// A task management function that reaches beyond its own session, as the other shards are told.
+///
+/// It ends the commands that a shard has received when it reads the letter. That can be none of the
+/// session that asked, which lives on the shard that sends it and is dealt with there, by CmdSN: so
+/// nothing that was sent after the function is ended by it.
 #[derive(Clone, Debug)]
 pub struct Clear {
     /// Indexes of the volumes concerned.
-    pub volumes: std::sync::Arc<[usize]>,
+    pub volumes: Arc<[usize]>,
     /// What the other sessions are told.
     pub cause: Cause,
-    /// Who asked; that connection's own commands are aborted too.
-    pub reply: Place,
-    /// Names the function at its connection.
-    pub ticket: u32,
+    /// The shard that asks.
+    pub reply: usize,
+    /// Shards that have not done their part. The last one delivers [`Owed::Cleared`].
+    pub left: Arc<AtomicUsize>,
 }
 
 /// Why commands of another initiator were aborted.

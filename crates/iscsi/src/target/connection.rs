@@ -17,7 +17,7 @@ use super::{
 };
 use crate::digest::DIGEST_LEN;
 use crate::negotiation::Negotiated;
-use crate::pdu::{self, AsyncEvent, U16, U32};
+use crate::pdu::{self, AsyncEvent, Bhs, U16, U32};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -59,6 +59,8 @@ pub struct Connection<B> {
     pub(super) transfers: Transfers<B>,
     pub(super) held: Held,
     pub(super) text: Option<Box<Exchange>>,
+    /// A Logout Request that came behind tasks.
+    pub(super) logout: Option<Box<Bhs>>,
     pub(super) next_ttt: u32,
     /// Data digests of the Data-In PDUs that are being made.
     pub(super) crcs: Vec<[u8; DIGEST_LEN]>,
@@ -91,6 +93,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             transfers: Transfers::new(),
             held: Held::new(),
             text: None,
+            logout: None,
             next_ttt: 0,
             crcs: Vec::new(),
             stall: Stall::default(),

@@ -76,6 +76,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.send(&answer, data, tx);
     }
 
+    /// A Logout. Behind tasks it waits for `log_out`, so that those that can be answered at once are,
+    /// and task management functions in any case.
     fn logout<S: Site<Buf = B>, T: Transmit>(&mut self, bhs: &Bhs, cx: &mut Cx<'_, S, T>) {
         let pdu = LogoutRequest::from_bhs(bhs);
         let response = match LogoutReason::from_code(pdu.flags & 0x7f) {
@@ -92,6 +94,22 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             Some(LogoutReason::CloseConnection) => LogoutResponse::CidNotFound,
             Some(LogoutReason::RemoveForRecovery) => LogoutResponse::RecoveryNotSupported,
         };
+        if response != LogoutResponse::Closed || !self.is_busy() {
+            return self.answer_logout(pdu, response, cx);
+        }
+        if self.logout.is_some() {
+            self.counters.protocol_errors += 1;
+            return self.reject(RejectReason::ProtocolError, bhs, cx.tx);
+        }
+        self.logout = Some(Box::new(*bhs));
+    }
+
+    fn answer_logout<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        pdu: &LogoutRequest,
+        response: LogoutResponse,
+        cx: &mut Cx<'_, S, T>,
+    ) {
         let n = self.numbers(true);
         let answer = pdu::LogoutResponsePdu {
             flags: pdu::FINAL,
@@ -107,6 +125,23 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.send(&answer, &[], cx.tx);
         if response == LogoutResponse::Closed {
             self.close(CloseReason::LoggedOut, cx.events);
+        }
+    }
+
+    /// True if a Logout waits that no task management function keeps back: call `log_out` when all
+    /// events have been dealt with.
+    #[must_use]
+    pub fn logs_out(&self) -> bool {
+        self.logout.is_some() && !self.manages()
+    }
+
+    /// Goes on with a Logout that has waited. Commands that are not answered by now never are.
+    pub fn log_out<S: Site<Buf = B>, T: Transmit>(&mut self, cx: &mut Cx<'_, S, T>) {
+        if self.phase != Phase::FullFeature || !self.logs_out() {
+            return;
+        }
+        if let Some(bhs) = self.logout.take() {
+            self.answer_logout(LogoutRequest::from_bhs(&bhs), LogoutResponse::Closed, cx);
         }
     }
 

@@ -33,8 +33,9 @@ pub enum Event<B> {
         /// What happened.
         error: TransferError,
     },
-    /// A task management function is to be executed; answer with `respond_tmf`. Tasks of this
-    /// connection whose command was not handed up yet are aborted already.
+    /// A task management function is to be executed; answer with `respond_tmf`. The tasks of this
+    /// connection that it reaches are told by `older_than`; some of them may come as
+    /// [`Event::Command`] behind it, which are not to be executed if they have been aborted.
     TaskManagement {
         /// Names the function for `respond_tmf`.
         tag: Tag,

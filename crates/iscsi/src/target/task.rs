@@ -193,11 +193,9 @@ impl<B> Tasks<B> {
         }
     }
 
-    /// A task that was not handed up yet and for which `is` holds.
-    pub(super) fn collecting(&self, mut is: impl FnMut(&Task<B>) -> bool) -> Option<Tag> {
-        let mut slots = self.slots.iter();
-        let (slot, task) = slots.find(|(_, task)| task.kind == Kind::Collecting && is(task))?;
-        Some(Tag::new(slot as u32, task.generation))
+    /// All tasks.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Tag, &Task<B>)> {
+        self.slots.iter().map(|(slot, task)| (Tag::new(slot as u32, task.generation), task))
     }
 
     /// The command that waits for unsolicited data the longest, and how much has come.

@@ -10,6 +10,7 @@ use super::{Cx, Site, Tag, Transmit};
 use crate::pdu::{
     self, BasicHeader, Bhs, RejectReason, TmfFunction, TmfRequest, TmfResponse, U32, Wire,
 };
+use alloc::vec::Vec;
 
 /// What becomes of an ABORT TASK.
 enum Abort {
@@ -58,10 +59,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                     TmfFunction::AbortTask
                 }
             },
-            Some(function) => {
-                self.abort_collecting(function, pdu);
-                function
-            }
+            Some(function) => function,
         };
         let (cmd_sn, lun) = (pdu.cmd_sn.get(), pdu.lun.get());
         let tag = self.tasks.insert(Task::new(Kind::Management, itt, cmd_sn, lun, immediate));
@@ -100,22 +98,39 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
     }
 
-    /// Aborts the commands that the layer above does not know yet.
-    fn abort_collecting(&mut self, function: TmfFunction, pdu: &TmfRequest) {
-        let whole_target = match function {
-            TmfFunction::AbortTaskSet
-            | TmfFunction::ClearTaskSet
-            | TmfFunction::LogicalUnitReset => false,
-            TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => true,
-            TmfFunction::AbortTask | TmfFunction::ClearAca | TmfFunction::TaskReassign => return,
+    /// The commands of this session that a function of it reaches, of the logical units for which
+    /// `hits` holds: those with a CmdSN before its own, and immediate ones that came before it (RFC
+    /// 7143 section 4.2.3.2). Commands that were sent after the function are never among them,
+    /// whenever it is carried out. A task that is answered already, or waits for RDMA Reads with
+    /// its answer, is not either. Empty if the function has been answered.
+    pub fn older_than(&self, function: Tag, hits: impl Fn(u64) -> bool) -> Vec<Tag> {
+        let Some(by) = self.tasks.get(function) else { return Vec::new() };
+        let older = |tag: Tag, task: &Task<B>| {
+            let sent_before = if task.immediate {
+                before(tag.generation(), function.generation())
+            } else {
+                before(task.cmd_sn, by.cmd_sn)
+            };
+            sent_before && matches!(task.kind, Kind::Collecting | Kind::Running) && hits(task.lun)
         };
-        let (lun, cmd_sn) = (pdu.lun.get(), pdu.cmd_sn.get());
-        let hit = |task: &Task<B>| {
-            (whole_target || task.lun == lun) && (task.immediate || before(task.cmd_sn, cmd_sn))
-        };
-        while let Some(tag) = self.tasks.collecting(hit) {
-            self.forget(tag);
-        }
+        self.tasks.iter().filter(|(tag, task)| older(*tag, task)).map(|(tag, _)| tag).collect()
+    }
+
+    /// True while a command or function has not been answered or aborted.
+    #[must_use]
+    pub fn is_pending(&self, tag: Tag) -> bool {
+        self.tasks.get(tag).is_some()
+    }
+
+    /// True while the layer above has a task, or RDMA keeps an answer back.
+    pub(super) fn is_busy(&self) -> bool {
+        self.manages() || self.tasks.iter().any(|(_, task)| task.kind != Kind::Collecting)
+    }
+
+    /// True while a task management function waits for its answer.
+    pub(super) fn manages(&self) -> bool {
+        let held = self.mover.as_ref().is_some_and(|mover| !mover.held.is_empty());
+        held || self.tasks.iter().any(|(_, task)| task.kind == Kind::Management)
     }
 
     /// Answers a task management function.

@@ -90,7 +90,6 @@ enum Work {
 
 struct Job {
     tag: Tag,
-    lun: u64,
     work: Work,
     /// Length that the command itself tells.
     wanted: u32,
@@ -163,6 +162,7 @@ impl Disk {
                     None => target.admit(0x5151, tx),
                 }
             }
+            Event::Command(command) if !target.is_pending(command.tag) => {}
             Event::Command(command) => self.begin(command, now, target, tx),
             Event::Data { tag, offset, len, buf } => {
                 self.data(tag, offset as usize, &buf[..len as usize], now, target, tx);
@@ -173,7 +173,7 @@ impl Disk {
                 }
             }
             Event::TaskManagement { tag, function, lun, referenced } => {
-                let response = self.manage(function, lun, referenced, target);
+                let response = self.manage((tag, function), lun, referenced, target);
                 target.respond_tmf(tag, response, tx);
             }
             Event::Close(reason) => {
@@ -196,12 +196,12 @@ impl Disk {
         target: &mut Target,
         tx: &mut Outgoing,
     ) {
-        let Command { tag, lun, cdb, expects_write, data, .. } = command;
+        let Command { tag, cdb, expects_write, data, .. } = command;
         let number =
             |at: usize| u32::from_be_bytes([cdb[at], cdb[at + 1], cdb[at + 2], cdb[at + 3]]);
         let (offset, wanted) = (number(2) as usize, number(6));
         let due = self.delay(now);
-        let mut job = Job { tag, lun, work: Work::Nothing, wanted, due };
+        let mut job = Job { tag, work: Work::Nothing, wanted, due };
         match cdb[0] {
             NOTHING => {}
             READ => job.work = Work::Read { offset, len: wanted as usize, sent: 0 },
@@ -312,7 +312,7 @@ impl Disk {
 
     fn manage(
         &mut self,
-        function: TmfFunction,
+        (own, function): (Tag, TmfFunction),
         lun: u64,
         referenced: Option<Tag>,
         target: &mut Target,
@@ -321,11 +321,9 @@ impl Disk {
             TmfFunction::AbortTask => referenced.into_iter().collect(),
             TmfFunction::AbortTaskSet
             | TmfFunction::ClearTaskSet
-            | TmfFunction::LogicalUnitReset => {
-                self.jobs.iter().filter(|job| job.lun == lun).map(|job| job.tag).collect()
-            }
+            | TmfFunction::LogicalUnitReset => target.older_than(own, |at| at == lun),
             TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => {
-                self.jobs.iter().map(|job| job.tag).collect()
+                target.older_than(own, |_| true)
             }
             TmfFunction::ClearAca | TmfFunction::TaskReassign => return TmfResponse::NotSupported,
         };

@@ -251,8 +251,16 @@ impl World {
     }
 
     fn after_target(&mut self) {
-        for event in std::mem::take(&mut self.target_events) {
-            self.disk.handle(event, self.now, &mut self.target, &mut self.answers);
+        loop {
+            for event in std::mem::take(&mut self.target_events) {
+                self.disk.handle(event, self.now, &mut self.target, &mut self.answers);
+            }
+            if !self.target.logs_out() {
+                return;
+            }
+            let Self { now, target, answers, target_events, place, .. } = self;
+            let mut cx = target::Cx { now: *now, site: place, tx: answers, events: target_events };
+            target.log_out(&mut cx);
         }
     }
 

@@ -38,12 +38,18 @@ impl Shard {
                 Mail::Stop { grace } => self.stop(grace),
             }
         }
+        if self.clearing {
+            for slot in self.answer_cleared() {
+                self.log_out(slot);
+            }
+        }
     }
 
     fn receive_owed(&mut self, owed: Owed) {
         match owed {
             Owed::Ended { waiter } => self.login_again(waiter),
-            Owed::Cleared { waiter, ticket } => self.cleared(waiter, ticket),
+            // Answered when all mail has been read.
+            Owed::Cleared => {}
             Owed::Abort { volume, order, shard, ticket } => {
                 self.abort_preempted(volume, &order, shard, ticket);
             }

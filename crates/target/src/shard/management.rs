@@ -1,10 +1,14 @@
 //! Task management (RFC 7143 section 11.5, SAM-5 chapter 7).
 //!
-//! A function that concerns this session's own commands is done on the spot. One that reaches into
-//! other sessions goes to every shard, and is answered when the last of them has done its part.
-//! None waits for storage: an aborted command is forgotten, and its blocks fenced off.
+//! A function is done on the spot for the sessions of its own shard. One that reaches into other sessions
+//! goes to the other shards as well, and is answered when the last of them has done its part. None waits
+//! for storage: an aborted command is forgotten, and its blocks fenced off.
+//!
+//! It ends older commands only: of the session that asks, those with a lower CmdSN (RFC 7143 4.2.3.2); of
+//! another session, those that had arrived when the function was done on that session's shard.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_iscsi::target::Tag;
@@ -12,9 +16,8 @@ use lunet_scsi::reserve::Reservations;
 use lunet_scsi::{Attention, Lun};
 
 use super::Shard;
-use crate::conn::PendingClear;
+use crate::conn::{Conn, PendingClear};
 use crate::mail::{Cause, Clear, Mail, Owed};
-use crate::registry::Place;
 
 /// A task management function as it arrived.
 #[derive(Clone, Copy)]
@@ -45,7 +48,7 @@ impl Shard {
             }
             TmfFunction::AbortTaskSet => match unit {
                 Some((lun, _)) => {
-                    self.abort_unit(slot, lun);
+                    self.abort_older(slot, function.tag, |at| at == lun);
                     TmfResponse::Complete
                 }
                 None => TmfResponse::LunDoesNotExist,
@@ -56,7 +59,7 @@ impl Shard {
                         TmfFunction::ClearTaskSet => Cause::ClearTaskSet,
                         _ => Cause::Reset,
                     };
-                    return self.clear_everywhere(slot, &function, [volume].into(), cause);
+                    return self.clear_everywhere(slot, function.tag, [volume].into(), cause);
                 }
                 None => TmfResponse::LunDoesNotExist,
             },
@@ -64,7 +67,7 @@ impl Shard {
                 let volumes = self.volumes_of(slot);
                 let cold = function.function == TmfFunction::TargetColdReset;
                 let cause = if cold { Cause::ColdReset } else { Cause::Reset };
-                return self.clear_everywhere(slot, &function, volumes, cause);
+                return self.clear_everywhere(slot, function.tag, volumes, cause);
             }
             _ => TmfResponse::NotSupported,
         };
@@ -93,6 +96,15 @@ impl Shard {
         tags.len()
     }
 
+    /// Forgets the commands of a connection that one of its functions reaches, at the LUNs for which
+    /// `hits` holds: those that were sent before it, handed up or not.
+    fn abort_older(&mut self, slot: u32, function: Tag, hits: impl Fn(u16) -> bool) {
+        let at = |lun: u64| Lun::decode(lun.to_be_bytes()).is_some_and(|Lun(lun)| hits(lun));
+        for tag in self.conns[slot as usize].proto.older_than(function, at) {
+            self.abort(slot, tag);
+        }
+    }
+
     /// The number of a LUN of a connection, and the slot of its volume.
     fn unit_of(&self, slot: u32, lun: u64) -> Option<(u16, usize)> {
         let session = self.conns[slot as usize].session.as_ref()?;
@@ -107,59 +119,70 @@ impl Shard {
             .unwrap_or_default()
     }
 
-    fn clear_everywhere(
-        &mut self,
-        slot: u32,
-        function: &Function,
-        volumes: Arc<[usize]>,
-        cause: Cause,
-    ) {
+    /// Ends the commands on these volumes, whoever sent them: those of this shard at once, so that what the
+    /// connection has sent after the function finds it done, those of the others by letter.
+    fn clear_everywhere(&mut self, slot: u32, function: Tag, volumes: Arc<[usize]>, cause: Cause) {
         let conn = &mut self.conns[slot as usize];
         if conn.clears.len() >= MAX_CLEARS {
-            return conn.proto.respond_tmf(function.tag, TmfResponse::Rejected, &mut conn.out);
+            return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
+        }
+        let mailboxes = self.core.mailboxes();
+        let others = || mailboxes.iter().enumerate().filter(|(shard, _)| *shard != self.number);
+        let left = Arc::new(AtomicUsize::new(others().count()));
+        let clear = Clear { volumes, cause, reply: self.number, left: left.clone() };
+        if !others().all(|(_, mailbox)| mailbox.send(Mail::Clear(clear.clone())).is_ok()) {
+            return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
         }
         if cause != Cause::ClearTaskSet {
-            for volume in volumes.iter() {
+            for volume in clear.volumes.iter() {
                 let volume = &self.engine.volumes[*volume].core;
                 volume.reservations.with(Reservations::reset);
                 // Mode parameters are the default ones again (SPC-5 5.6.3).
                 volume.unit.state.reset();
             }
         }
-        let reply = Place { shard: self.number, connection: conn.serial };
-        let ticket = conn.next_ticket;
-        conn.next_ticket = ticket.wrapping_add(1);
-        let clear = Clear { volumes, cause, reply, ticket };
-        let mailboxes = self.core.mailboxes();
-        let sent = mailboxes.iter().filter(|m| m.send(Mail::Clear(clear.clone())).is_ok()).count();
-        if sent < mailboxes.len() {
-            // Answers of those that got the letter find no function that waits for them.
-            return conn.proto.respond_tmf(function.tag, TmfResponse::Rejected, &mut conn.out);
-        }
-        conn.clears.push(PendingClear { ticket, tag: function.tag, waiting: sent, cause });
+        self.clear_here(&clear, Some((slot, function)));
+        self.conns[slot as usize].clears.push(PendingClear { tag: function, left, cause });
+        self.clearing = true;
+        self.answer_cleared();
     }
 
-    /// Another shard's session, or one of this shard's, has cleared these volumes.
+    /// A session of another shard has cleared these volumes.
     pub(super) fn clear(&mut self, clear: &Clear) {
+        self.clear_here(clear, None);
+        if clear.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.core.mailboxes()[clear.reply].deliver(Owed::Cleared);
+        }
+    }
+
+    /// Ends the commands on cleared volumes that this shard's sessions have sent by now. Those of the
+    /// connection that asked, if it is one of this shard's, are compared with its function.
+    fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
         if clear.cause != Cause::ClearTaskSet {
             self.engine.interrupt_copies(&clear.volumes);
         }
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let Some(session) = &self.conns[slot as usize].session else { continue };
-            let own = self.conns[slot as usize].serial == clear.reply.connection;
+            let own = asking.filter(|(own, _)| *own == slot).map(|(_, function)| function);
             let concerned = session.luns.iter().enumerate();
             let concerned: Vec<(usize, u16)> = concerned
                 .filter(|(_, seen)| clear.volumes.contains(&seen.volume))
                 .map(|(at, seen)| (at, seen.lun))
                 .collect();
             for (at, lun) in concerned {
-                let aborted = self.abort_unit(slot, lun);
+                let aborted = match own {
+                    Some(function) => {
+                        self.abort_older(slot, function, |at| at == lun);
+                        0
+                    }
+                    None => self.abort_unit(slot, lun),
+                };
                 if clear.cause != Cause::ClearTaskSet {
                     self.engine.reset_copies(slot, lun);
                 }
                 let attention = match clear.cause {
-                    Cause::ClearTaskSet if own || aborted == 0 => continue,
+                    Cause::ClearTaskSet if aborted == 0 => continue,
                     Cause::ClearTaskSet => Attention::CommandsCleared,
                     Cause::Reset | Cause::ColdReset => Attention::BusDeviceReset,
                 };
@@ -167,28 +190,33 @@ impl Shard {
                     session.luns[at].nexus.establish(attention);
                 }
             }
-            if clear.cause == Cause::ColdReset && !own {
+            if clear.cause == Cause::ColdReset && own.is_none() {
                 self.drain(slot);
             }
         }
-        let owed = Owed::Cleared { waiter: clear.reply.connection, ticket: clear.ticket };
-        self.core.mailboxes()[clear.reply.shard].deliver(owed);
     }
 
-    /// One more shard has done its part of a function.
-    pub(super) fn cleared(&mut self, serial: u64, ticket: u32) {
-        let Some(slot) = self.find(serial) else { return };
-        let conn = &mut self.conns[slot as usize];
-        let Some(at) = conn.clears.iter().position(|c| c.ticket == ticket) else { return };
-        conn.clears[at].waiting -= 1;
-        if conn.clears[at].waiting > 0 {
-            return;
+    /// Answers the functions that all shards have done their part of. Returns whose connections they are.
+    pub(super) fn answer_cleared(&mut self) -> Vec<u32> {
+        let waits = |(_, conn): &(usize, &Conn)| !conn.clears.is_empty();
+        let slots: Vec<u32> =
+            self.conns.iter().filter(waits).map(|(slot, _)| slot as u32).collect();
+        for slot in &slots {
+            let conn = &mut self.conns[*slot as usize];
+            let done = |clear: &PendingClear| clear.left.load(Ordering::Acquire) == 0;
+            let (done, waiting) = std::mem::take(&mut conn.clears).into_iter().partition(done);
+            conn.clears = waiting;
+            let done: Vec<PendingClear> = done;
+            for PendingClear { tag, cause, .. } in done {
+                let conn = &mut self.conns[*slot as usize];
+                conn.proto.respond_tmf(tag, TmfResponse::Complete, &mut conn.out);
+                if cause == Cause::ColdReset {
+                    self.drain(*slot);
+                }
+            }
+            self.touch(*slot);
         }
-        let pending = conn.clears.swap_remove(at);
-        conn.proto.respond_tmf(pending.tag, TmfResponse::Complete, &mut conn.out);
-        if pending.cause == Cause::ColdReset {
-            self.drain(slot);
-        }
-        self.touch(slot);
+        self.clearing = self.conns.iter().any(|conn| waits(&conn));
+        slots
     }
 }

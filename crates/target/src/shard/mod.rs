@@ -60,6 +60,8 @@ pub struct Shard {
     dirty: Vec<u32>,
     /// When time limits are looked at next.
     timer: Option<Duration>,
+    /// A task management function may wait for other shards.
+    clearing: bool,
     /// Set once the server stops: when sessions that are left are ended.
     stopping: Option<Duration>,
     /// Set once the last flush is under way: when it is given up.
@@ -82,6 +84,7 @@ impl Shard {
             rdma: None,
             dirty: Vec::new(),
             timer: None,
+            clearing: false,
             stopping: None,
             flushing: None,
         })
@@ -265,6 +268,8 @@ impl Shard {
                 break;
             }
             match event {
+                // A function that came before its last data may have ended it.
+                Event::Command(command) if !conn.proto.is_pending(command.tag) => {}
                 Event::Command(command) => self.engine.command(conn, slot, command),
                 Event::Data { tag, offset, len, buf } => {
                     if let Some(task) = conn.task(tag) {
@@ -288,6 +293,17 @@ impl Shard {
         }
         self.engine.settle(&mut self.conns);
         self.touch(slot);
+        self.log_out(slot);
+    }
+
+    /// Goes on with a Logout that came behind commands and functions: what could be answered of them is,
+    /// and no function is at work any more.
+    fn log_out(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        if conn.phase == Phase::Open && conn.proto.logs_out() {
+            conn.drive(&self.engine, |proto, cx| proto.log_out(cx));
+            self.handle_events(slot);
+        }
     }
 
     /// Queues a connection for the flush at the end of this turn.

@@ -10,6 +10,7 @@ mod failing_storage;
 mod greedy_clients;
 mod hung_lun;
 mod live;
+mod management;
 mod medium;
 mod modes;
 mod reservations;

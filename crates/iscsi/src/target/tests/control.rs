@@ -14,7 +14,7 @@ fn nop(itt: u32, cmd_sn: u32) -> NopOut {
     }
 }
 
-fn logout(reason: u8, cid: u16) -> LogoutRequest {
+pub(super) fn logout(reason: u8, cid: u16) -> LogoutRequest {
     LogoutRequest {
         opcode: 0x46,
         flags: pdu::FINAL | reason,

@@ -236,6 +236,12 @@ impl Bench {
         connection.rx_bytes(bytes, &mut Cx { now: *now, site, tx: wires, events });
     }
 
+    /// Lets a Logout that has waited go on.
+    pub(super) fn log_out(&mut self) {
+        let Self { connection, site, now, wires, events, .. } = self;
+        connection.log_out(&mut Cx { now: *now, site, tx: wires, events });
+    }
+
     /// The bytes of a PDU as the initiator sends it.
     pub(super) fn encode(&self, pdu: &impl Wire, ahs: &[u8], data: &[u8]) -> Vec<u8> {
         let mut bytes = pdu.as_bhs().to_vec();

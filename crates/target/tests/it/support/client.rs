@@ -14,10 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Ev = Event<Vec<u8>, Vec<u8>>;
 
+/// The initiator's end of a connection.
+pub type Proto = Connection<Vec<u8>, Vec<u8>>;
+
 /// One session.
 pub struct Client {
     stream: TcpStream,
-    proto: Connection<Vec<u8>, Vec<u8>>,
+    proto: Proto,
     started: Instant,
     events: Vec<Ev>,
 }
@@ -127,24 +130,23 @@ impl Client {
 
     /// Sends a command without waiting for it.
     pub fn start(&mut self, lun: u16, cdb: &[u8], data: Data<Vec<u8>, Vec<u8>>) -> Tag {
-        let command = Command {
-            token: 0,
-            lun: u64::from(lun) << 48,
-            cdb,
-            attribute: TaskAttribute::Simple,
-            immediate: false,
-            data,
-        };
-        let mut out = Vec::new();
-        let tag = self.proto.submit(command, &mut out).expect("the window is open");
-        self.send(&out);
-        tag
+        self.batch(|proto, out| {
+            proto.submit(command(lun, cdb, data), out).expect("the window is open")
+        })
     }
 
     /// Lets the system take in no more than this ahead of what is read.
     pub fn narrow(&self, bytes: usize) {
         let socket = socket2::SockRef::from(&self.stream);
         socket.set_recv_buffer_size(bytes).expect("a buffer can be smaller");
+    }
+
+    /// Sends what `make` puts together in one segment.
+    pub fn batch<T>(&mut self, make: impl FnOnce(&mut Proto, &mut Vec<u8>) -> T) -> T {
+        let mut out = Vec::new();
+        let made = make(&mut self.proto, &mut out);
+        self.send(&out);
+        made
     }
 
     /// Waits for the end of a command, with a pause after each receive.
@@ -201,6 +203,22 @@ impl Client {
             Event::Managed { tag: t, response: Some(Ok(response)) } if *t == tag => Some(*response),
             _ => None,
         })
+    }
+}
+
+/// A command for [`Client::batch`].
+pub fn command(
+    lun: u16,
+    cdb: &[u8],
+    data: Data<Vec<u8>, Vec<u8>>,
+) -> Command<'_, Vec<u8>, Vec<u8>> {
+    Command {
+        token: 0,
+        lun: u64::from(lun) << 48,
+        cdb,
+        attribute: TaskAttribute::Simple,
+        immediate: false,
+        data,
     }
 }
 
