@@ -32,13 +32,30 @@ pub struct Place {
     pub connection: u64,
 }
 
+/// What a login asks for beside its nexus (RFC 7143 section 6.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// TSIH: 0 asks for a new session, which takes the place of one of the same nexus. Any other names
+    /// the session that the connection belongs to.
+    pub tsih: u16,
+    /// Connection identifier.
+    pub cid: u16,
+    /// The login has been told [`Admission::Replaces`], and that session has ended.
+    pub replaced: bool,
+}
+
 /// The answer to a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Welcome, with this target session identifying handle.
     Granted(u16),
-    /// The nexus has a session already, which must end first (RFC 7143 section 6.3.5).
+    /// The nexus has a session already, which must end first: session reinstatement with TSIH 0, or
+    /// connection reinstatement with the session's own TSIH and CID (RFC 7143 sections 6.3.5, 6.3.4).
     Replaces(Place),
+    /// The session has its one connection, under another CID: there is no MC/S.
+    TooManyConnections,
+    /// The nexus has no session with this TSIH.
+    NoSession,
     /// No room for another session.
     Full,
 }
@@ -60,7 +77,8 @@ const MANY: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    handle: u16,
+    tsih: u16,
+    cid: u16,
     place: Place,
     applicant: Applicant,
 }
@@ -96,10 +114,25 @@ impl Registry {
     ///
     /// Who has proved nothing can not take all places: an address gets no more of them than are left for
     /// others, and the last ones are for those who have proved who they are.
-    pub fn admit(&self, nexus: &Nexus, place: Place, applicant: Applicant) -> Admission {
+    pub fn admit(
+        &self,
+        nexus: &Nexus,
+        place: Place,
+        applicant: Applicant,
+        request: Request,
+    ) -> Admission {
+        let Request { tsih, cid, replaced } = request;
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = inner.sessions.get(nexus) {
-            return Admission::Replaces(old.place);
+        match inner.sessions.get(nexus) {
+            Some(old) if tsih == 0 || (tsih, cid) == (old.tsih, old.cid) => {
+                return Admission::Replaces(old.place);
+            }
+            Some(old) if tsih == old.tsih => return Admission::TooManyConnections,
+            Some(_) => return Admission::NoSession,
+            None if tsih != 0 && !(replaced && !inner.handles.contains(&tsih)) => {
+                return Admission::NoSession;
+            }
+            None => {}
         }
         if nexus.target.is_some() {
             if !inner.has_room(applicant, self.max) {
@@ -110,19 +143,20 @@ impl Registry {
                 *inner.unproven.entry(applicant.client).or_default() += 1;
             }
         }
-        let handle = inner.free_handle();
-        inner.handles.insert(handle);
-        inner.sessions.insert(nexus.clone(), Entry { handle, place, applicant });
-        Admission::Granted(handle)
+        // A connection that was reinstated belongs to the session that it was of.
+        let tsih = if tsih == 0 { inner.free_handle() } else { tsih };
+        inner.handles.insert(tsih);
+        inner.sessions.insert(nexus.clone(), Entry { tsih, cid, place, applicant });
+        Admission::Granted(tsih)
     }
 
     /// A session has ended. Nothing happens if the nexus belongs to another connection by now.
     pub fn remove(&self, nexus: &Nexus, place: Place) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let found = inner.sessions.get(nexus).filter(|entry| entry.place == place).copied();
-        let Some(Entry { handle, applicant, .. }) = found else { return };
+        let Some(Entry { tsih, applicant, .. }) = found else { return };
         inner.sessions.remove(nexus);
-        inner.handles.remove(&handle);
+        inner.handles.remove(&tsih);
         if nexus.target.is_some() {
             inner.at_targets -= 1;
             if !applicant.proven {
@@ -191,24 +225,26 @@ mod tests {
     const HERE: Place = Place { shard: 0, connection: 1 };
     const THERE: Place = Place { shard: 1, connection: 2 };
 
+    const NEW: Request = Request { tsih: 0, cid: 0, replaced: false };
+
     #[test]
     fn the_same_nexus_is_replaced_and_others_are_not() {
         let registry = Registry::new(8, 0);
-        assert_eq!(registry.admit(&nexus(1), HERE, from(1)), Admission::Granted(1));
-        assert_eq!(registry.admit(&nexus(2), THERE, from(1)), Admission::Granted(2));
-        assert_eq!(registry.admit(&nexus(1), THERE, from(1)), Admission::Replaces(HERE));
+        assert_eq!(registry.admit(&nexus(1), HERE, from(1), NEW), Admission::Granted(1));
+        assert_eq!(registry.admit(&nexus(2), THERE, from(1), NEW), Admission::Granted(2));
+        assert_eq!(registry.admit(&nexus(1), THERE, from(1), NEW), Admission::Replaces(HERE));
         registry.remove(&nexus(1), THERE);
         assert_eq!(registry.len(), 2, "only its own connection ends a session");
         registry.remove(&nexus(1), HERE);
-        assert_eq!(registry.admit(&nexus(1), THERE, from(1)), Admission::Granted(3));
+        assert_eq!(registry.admit(&nexus(1), THERE, from(1), NEW), Admission::Granted(3));
     }
 
     #[test]
     fn the_limit_holds_and_handles_are_never_shared() {
         let registry = Registry::new(2, 0);
-        assert!(matches!(registry.admit(&nexus(1), HERE, from(1)), Admission::Granted(_)));
-        assert!(matches!(registry.admit(&nexus(2), HERE, from(1)), Admission::Granted(_)));
-        assert_eq!(registry.admit(&nexus(3), HERE, from(1)), Admission::Full);
+        assert!(matches!(registry.admit(&nexus(1), HERE, from(1), NEW), Admission::Granted(_)));
+        assert!(matches!(registry.admit(&nexus(2), HERE, from(1), NEW), Admission::Granted(_)));
+        assert_eq!(registry.admit(&nexus(3), HERE, from(1), NEW), Admission::Full);
     }
 
     #[test]
@@ -219,7 +255,7 @@ mod tests {
             serial += 1;
             let nexus = Nexus { initiator: format!("iqn.x:{serial}"), ..nexus(1) };
             let place = Place { shard: 0, connection: serial };
-            matches!(registry.admit(&nexus, place, applicant), Admission::Granted(_))
+            matches!(registry.admit(&nexus, place, applicant, NEW), Admission::Granted(_))
         };
         let mut all =
             |applicant| std::iter::repeat_with(|| take(applicant)).take_while(|got| *got).count();
@@ -231,8 +267,31 @@ mod tests {
         assert_eq!(registry.len(), 1024);
         // Discovery sessions are counted by somebody else.
         let discovery = Nexus { target: None, discovery: 7, ..nexus(1) };
-        assert!(matches!(registry.admit(&discovery, HERE, from(1)), Admission::Granted(_)));
+        assert!(matches!(registry.admit(&discovery, HERE, from(1), NEW), Admission::Granted(_)));
         registry.remove(&discovery, HERE);
         assert_eq!(registry.len(), 1024);
+    }
+
+    /// The table of RFC 7143 section 6.3.1.
+    #[test]
+    fn a_handle_names_a_session_of_its_own_nexus() {
+        let registry = Registry::new(8, 0);
+        let admit = |nexus: &Nexus, place, request| registry.admit(nexus, place, from(1), request);
+        let with = |tsih, cid| Request { tsih, cid, replaced: false };
+        assert_eq!(admit(&nexus(1), HERE, with(1, 0)), Admission::NoSession);
+        assert_eq!(admit(&nexus(1), HERE, with(0, 7)), Admission::Granted(1));
+        assert_eq!(admit(&nexus(2), HERE, with(0, 7)), Admission::Granted(2));
+        assert_eq!(admit(&nexus(1), THERE, with(1, 8)), Admission::TooManyConnections);
+        assert_eq!(admit(&nexus(1), THERE, with(2, 7)), Admission::NoSession);
+        assert_eq!(admit(&nexus(1), THERE, with(9, 7)), Admission::NoSession);
+        assert_eq!(admit(&nexus(3), THERE, with(1, 7)), Admission::NoSession);
+        assert_eq!(registry.len(), 2);
+        // Reinstatement: the connection is another one, the session's handle stays.
+        assert_eq!(admit(&nexus(1), THERE, with(1, 7)), Admission::Replaces(HERE));
+        registry.remove(&nexus(1), HERE);
+        let again = Request { replaced: true, ..with(1, 7) };
+        assert_eq!(admit(&nexus(1), THERE, again), Admission::Granted(1));
+        // Somebody else was quicker.
+        assert_eq!(admit(&nexus(3), THERE, Request { tsih: 2, ..again }), Admission::NoSession);
     }
 }

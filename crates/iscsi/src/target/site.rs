@@ -122,7 +122,8 @@ pub struct LoginIdentity {
     pub initiator_alias: Option<String>,
     /// Initiator part of the session identifier.
     pub isid: [u8; 6],
-    /// TSIH: 0 asks for a new session, which takes the place of one with the same names and ISID.
+    /// TSIH: 0 asks for a new session, which takes the place of one with the same names and ISID; any
+    /// other names the session that the connection belongs to (RFC 7143 section 6.3.1).
     pub tsih: u16,
     /// Connection ID.
     pub cid: u16,

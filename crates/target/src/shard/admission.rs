@@ -12,12 +12,17 @@ use crate::mail::Mail;
 use crate::offload::NO_VOLUME;
 use crate::rationed::Topic;
 use crate::rdma::Status;
-use crate::registry::{Admission, Applicant, Nexus, Place};
+use crate::registry::{Admission, Applicant, Nexus, Place, Request};
 use crate::reservations::nexus_id;
 
 impl Shard {
-    /// A connection has negotiated: is there a place for it?
+    /// A connection has negotiated, and proved who it is: is there a place for it?
     pub(super) fn login(&mut self, slot: u32, identity: Box<LoginIdentity>) {
+        self.ask_for_place(slot, identity, false);
+    }
+
+    /// `replaced`: the session that stood in the way has ended.
+    fn ask_for_place(&mut self, slot: u32, identity: Box<LoginIdentity>, replaced: bool) {
         let number = self.number;
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         if conn.phase != Phase::Open {
@@ -40,9 +45,14 @@ impl Shard {
         };
         let client = Network::of_client(conn.peer.ip());
         let applicant = Applicant { client, proven: identity.proof.is_some() };
-        match self.core.registry.admit(&nexus, place, applicant) {
+        let request = Request { tsih: identity.tsih, cid: identity.cid, replaced };
+        match self.core.registry.admit(&nexus, place, applicant, request) {
             Admission::Granted(tsih) => self.admit(slot, nexus, tsih, &identity),
             Admission::Full => self.turn_away(slot, LoginStatus::OutOfResources),
+            Admission::TooManyConnections => {
+                self.turn_away(slot, LoginStatus::TooManyConnections);
+            }
+            Admission::NoSession => self.turn_away(slot, LoginStatus::SessionDoesNotExist),
             Admission::Replaces(old) => {
                 conn.waiting = Some(identity);
                 let mail = Mail::End { connection: old.connection, reply: place };
@@ -57,7 +67,7 @@ impl Shard {
     pub(super) fn login_again(&mut self, serial: u64) {
         let Some(slot) = self.find(serial) else { return };
         if let Some(identity) = self.conns[slot as usize].waiting.take() {
-            self.login(slot, identity);
+            self.ask_for_place(slot, identity, true);
             self.touch(slot);
         }
     }
