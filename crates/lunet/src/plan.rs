@@ -228,6 +228,7 @@ fn demo(options: &Options) -> Config {
         portals: Vec::new(),
         luns: vec![(0, 0)],
         access: config::Access::default(),
+        allow_reset: false,
     };
     Config {
         server: config::Server::default(),

@@ -292,6 +292,7 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         luns: target.luns.clone(),
         portals: target.portals.clone(),
         access: secrets::access(&target.access),
+        allow_reset: target.allow_reset,
     };
     let group = |portal: &Portal| PortGroup {
         tag: portal.tag,

@@ -80,6 +80,9 @@ pub struct TargetEntry {
     pub portals: Vec<usize>,
     /// Who may see and reach it.
     pub access: Access,
+    /// TARGET WARM RESET and TARGET COLD RESET are carried out. They reach the LUNs of this target
+    /// that the initiator sees, whoever uses them.
+    pub allow_reset: bool,
 }
 
 impl TargetEntry {

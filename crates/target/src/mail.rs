@@ -148,6 +148,9 @@ pub struct Clear {
     pub volumes: Arc<[usize]>,
     /// What the other sessions are told.
     pub cause: Cause,
+    /// The slot of the target that was reset: a cold reset ends its sessions that see one of the volumes,
+    /// and no other target's.
+    pub target: Option<usize>,
     /// The shard that asks.
     pub reply: usize,
     /// Shards that have not done their part. The last one delivers [`Owed::Cleared`].
@@ -161,7 +164,7 @@ pub enum Cause {
     ClearTaskSet,
     /// LOGICAL UNIT RESET, TARGET WARM RESET.
     Reset,
-    /// TARGET COLD RESET: the sessions end as well.
+    /// TARGET COLD RESET: the target's sessions end as well.
     ColdReset,
 }
 

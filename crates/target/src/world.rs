@@ -74,6 +74,8 @@ pub struct CoreTarget {
     pub portals: Vec<bool>,
     /// Who may see and reach it.
     pub access: Access,
+    /// Its initiators may reset it.
+    pub allow_reset: bool,
 }
 
 impl CoreTarget {
@@ -88,6 +90,7 @@ impl CoreTarget {
             name: entry.name,
             alias: entry.alias,
             access: entry.access,
+            allow_reset: entry.allow_reset,
         }
     }
 

@@ -33,7 +33,7 @@ impl Configuration {
         let Configuration { server, iscsi, volume, target, more, .. } = self;
         let text = format!(
             "[server]\n{server}\n[iscsi]\n{iscsi}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
-             [volumes.a]\n{volume}\n{more}\n[[target]]\nname = \"{TARGET}\"\n{target}\n"
+             [volumes.a]\n{volume}\n{more}\n[[target]]\nname = \"{TARGET}\"\nallow-reset = true\n{target}\n"
         );
         text.replace("{second}", second)
     }

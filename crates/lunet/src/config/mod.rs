@@ -268,6 +268,8 @@ pub struct Target {
     pub luns: Vec<(u16, usize)>,
     /// Who may see and reach it.
     pub access: Access,
+    /// Its initiators may reset it as a whole (TARGET WARM RESET, TARGET COLD RESET).
+    pub allow_reset: bool,
 }
 
 impl Volume {

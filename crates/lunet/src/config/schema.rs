@@ -178,6 +178,7 @@ pub const TARGET: Table = Table {
         key("chap-algorithms", "array of strings", "(all)"),
         key("user", "array of tables", "(none)"),
         key("mutual", "table", "(none)"),
+        key("allow-reset", "boolean", "false"),
     ],
 };
 

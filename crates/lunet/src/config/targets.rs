@@ -8,7 +8,7 @@ use toml::de::DeValue;
 
 use super::access::{self, Access};
 use super::mistake::Mistakes;
-use super::reader::{At, Convert, Section, label, string};
+use super::reader::{At, Convert, Section, boolean, label, string};
 use super::schema::{self, nearest};
 use super::sections::{parse_portal, top_array};
 use super::volumes::Found;
@@ -57,8 +57,10 @@ pub(super) fn targets(
         let portals = target_portals(&table, portals, mistakes);
         let mut access = access::access(&table, mistakes);
         let luns = luns(&table, volumes, &mut access, mistakes);
+        let mut allow_reset = false;
+        table.set("allow-reset", &mut allow_reset, &boolean, mistakes);
         if let Some(name) = name {
-            out.push(Target { name: name.value, alias, portals, luns, access });
+            out.push(Target { name: name.value, alias, portals, luns, access, allow_reset });
         }
     }
     out

@@ -44,6 +44,7 @@ name = "iqn.2026-11.local.lunet:one"
 alias = "the first"
 portals = ["[2001:db8::1]:3260"]
 luns = { 0 = "vm1", 7 = "fast" }
+allow-reset = true
 
 [[target]]
 name = "iqn.2026-11.local.lunet:two"
@@ -85,6 +86,8 @@ fn a_file_that_is_right_is_read_as_written() {
     assert_eq!(config.targets[0].luns, [(0, 2), (7, 0)]);
     assert_eq!(config.targets[0].alias.as_deref(), Some("the first"));
     assert!(config.targets[1].portals.is_empty());
+    let resets: Vec<_> = config.targets.iter().map(|target| target.allow_reset).collect();
+    assert_eq!(resets, [true, false]);
     assert_eq!(config.targets[1].luns, [(0, 1), (1, 2)]);
 }
 

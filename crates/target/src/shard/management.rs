@@ -63,6 +63,11 @@ impl Shard {
                 }
                 None => TmfResponse::LunDoesNotExist,
             },
+            TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset
+                if !self.may_reset(slot) =>
+            {
+                TmfResponse::AuthorizationFailed
+            }
             TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset => {
                 let volumes = self.volumes_of(slot);
                 let cold = function.function == TmfFunction::TargetColdReset;
@@ -112,6 +117,15 @@ impl Shard {
         session.luns.iter().find(|seen| seen.lun == lun).map(|seen| (lun, seen.volume))
     }
 
+    /// True if the target of a connection allows that it is reset (RFC 7143 11.5.1: a target may ask for
+    /// authorization).
+    fn may_reset(&self, slot: u32) -> bool {
+        let session = self.conns[slot as usize].session.as_ref();
+        let target = session.and_then(|session| session.target.as_ref());
+        target.is_some_and(|target| target.allow_reset)
+    }
+
+    /// The volumes that a connection sees.
     fn volumes_of(&self, slot: u32) -> Arc<[usize]> {
         let session = self.conns[slot as usize].session.as_ref();
         session
@@ -129,7 +143,8 @@ impl Shard {
         let mailboxes = self.core.mailboxes();
         let others = || mailboxes.iter().enumerate().filter(|(shard, _)| *shard != self.number);
         let left = Arc::new(AtomicUsize::new(others().count()));
-        let clear = Clear { volumes, cause, reply: self.number, left: left.clone() };
+        let target = conn.session.as_ref().and_then(|session| session.nexus.target);
+        let clear = Clear { volumes, cause, target, reply: self.number, left: left.clone() };
         if !others().all(|(_, mailbox)| mailbox.send(Mail::Clear(clear.clone())).is_ok()) {
             return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
         }
@@ -170,6 +185,8 @@ impl Shard {
                 .filter(|(_, seen)| clear.volumes.contains(&seen.volume))
                 .map(|(at, seen)| (at, seen.lun))
                 .collect();
+            let same_target = session.nexus.target == clear.target;
+            let reached = !concerned.is_empty();
             for (at, lun) in concerned {
                 let aborted = match own {
                     Some(function) => {
@@ -190,7 +207,8 @@ impl Shard {
                     session.luns[at].nexus.establish(attention);
                 }
             }
-            if clear.cause == Cause::ColdReset && own.is_none() {
+            let ends = clear.cause == Cause::ColdReset && same_target && reached;
+            if ends && own.is_none() {
                 self.drain(slot);
             }
         }

@@ -5,22 +5,30 @@ use std::time::Duration;
 use lunet_iscsi::initiator::{Data, Event, Outcome};
 use lunet_iscsi::pdu::{LogoutReason, LogoutResponse, TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
-use lunet_target::Config;
+use lunet_target::{Access, Config, Initiators, TargetEntry};
 
 use crate::support::client::{Client, command, rw16};
 use crate::support::status::{CHECK_CONDITION, GOOD};
-use crate::support::{config, memory, on_each_driver, stalling, start, until};
+use crate::support::{TARGET, config, memory, on_each_driver, stalling, start, until};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 
-/// The functions that reach beyond one command.
-const FUNCTIONS: [TmfFunction; 3] =
-    [TmfFunction::AbortTaskSet, TmfFunction::ClearTaskSet, TmfFunction::LogicalUnitReset];
+/// The functions that reach beyond one command and leave the session alone.
+const FUNCTIONS: [TmfFunction; 4] = [
+    TmfFunction::AbortTaskSet,
+    TmfFunction::ClearTaskSet,
+    TmfFunction::LogicalUnitReset,
+    TmfFunction::TargetWarmReset,
+];
 
 /// Runs a test for each function, on one shard and on several, on each driver.
 fn each(test: impl Fn(TmfFunction, &dyn Fn(Vec<lunet_backends::Volume>) -> Config)) {
     let with = |function, shards, driver: DriverChoice| {
-        test(function, &|volumes| Config { shards: Some(shards), ..config(volumes, driver) });
+        test(function, &|volumes| {
+            let mut config = Config { shards: Some(shards), ..config(volumes, driver) };
+            config.layout.targets[0].allow_reset = true;
+            config
+        });
     };
     on_each_driver(|driver| {
         for function in FUNCTIONS {
@@ -58,7 +66,8 @@ fn commands_behind_a_function_are_carried_out() {
         assert_eq!(answer, Ok(TmfResponse::Complete), "{function:?}");
         assert_eq!(client.outcome(older).outcome, Outcome::Aborted, "{function:?}");
         let Outcome::Completed(ready) = client.outcome(ready).outcome else { panic!() };
-        let reset = function == TmfFunction::LogicalUnitReset;
+        let resets = [TmfFunction::LogicalUnitReset, TmfFunction::TargetWarmReset];
+        let reset = resets.contains(&function);
         assert_eq!(ready.status, if reset { CHECK_CONDITION } else { GOOD }, "{function:?}");
         until("the newer write is at the storage", || gate.held() == 2);
         gate.open();
@@ -99,6 +108,97 @@ fn a_logout_behind_a_function_waits_for_it() {
             let outcome = client.outcome(tag).outcome;
             assert!(matches!(outcome, Outcome::Completed(_)), "{function:?}: {outcome:?}");
         }
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+const OTHER: &str = "iqn.2026-11.local.lunet:other";
+const STRANGER: &str = "iqn.2026-11.local.lunet:stranger";
+
+/// Two targets. The first has the volumes 0 and 1, of which strangers see none; the second has 1 and 2.
+fn two_targets(driver: DriverChoice, allow_reset: bool) -> Config {
+    let mut config = config(vec![memory(1), memory(1), memory(1)], driver);
+    let mut known = Initiators::default();
+    known.add_name("*:client");
+    config.layout.targets = vec![
+        TargetEntry {
+            name: TARGET.into(),
+            luns: vec![(0, 0), (1, 1)],
+            access: Access { luns: vec![(0, known.clone()), (1, known)], ..Access::default() },
+            allow_reset,
+            ..TargetEntry::default()
+        },
+        TargetEntry { name: OTHER.into(), luns: vec![(0, 1), (1, 2)], ..TargetEntry::default() },
+    ];
+    config
+}
+
+/// Logs in and takes the unit attentions of both LUNs.
+fn settled(address: std::net::SocketAddr, number: u8, target: &str, name: &str) -> Client {
+    let mut options = Client::options();
+    options.isid[5] = number;
+    options.target_name = Some(target.into());
+    options.initiator_name = name.into();
+    let mut client = Client::try_login(address, options).expect("it may");
+    for lun in 0..2 {
+        client.finish(lun, &TEST_UNIT_READY, Data::None);
+    }
+    client
+}
+
+const CLIENT: &str = "iqn.2026-11.local.lunet:client";
+
+/// What TEST UNIT READY says: 0, or the additional sense code.
+fn told(client: &mut Client, lun: u16) -> u8 {
+    let answer = client.finish(lun, &TEST_UNIT_READY, Data::None);
+    if answer.status == GOOD { 0 } else { answer.sense[12] }
+}
+
+const RESET: u8 = 0x29;
+
+#[test]
+fn a_target_is_reset_only_where_it_is_allowed() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(driver, false));
+        let mut client = settled(address, 1, TARGET, CLIENT);
+        let mut beside = settled(address, 2, TARGET, CLIENT);
+        for function in [TmfFunction::TargetWarmReset, TmfFunction::TargetColdReset] {
+            // RFC 7143 11.6.1.
+            assert_eq!(client.manage(function, 0, None), TmfResponse::AuthorizationFailed);
+        }
+        for lun in 0..2 {
+            assert_eq!((told(&mut client, lun), told(&mut beside, lun)), (0, 0));
+        }
+        assert_eq!(server.handle().sessions().len(), 2);
+        drop((client, beside));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// It ends the sessions of that target, and of those only who see what the caller sees.
+#[test]
+fn a_cold_reset_stays_within_its_target_and_what_the_caller_sees() {
+    on_each_driver(|driver| {
+        let (server, address) = start(two_targets(driver, true));
+        let mut other = settled(address, 1, OTHER, CLIENT);
+        let mut stranger = settled(address, 2, TARGET, STRANGER);
+        let mut beside = settled(address, 3, TARGET, CLIENT);
+        // Who sees nothing resets nothing but its own session.
+        assert_eq!(stranger.manage(TmfFunction::TargetColdReset, 0, None), TmfResponse::Complete);
+        assert!(stranger.is_closed_by_server());
+        for client in [&mut other, &mut beside] {
+            assert_eq!((told(client, 0), told(client, 1)), (0, 0));
+        }
+        let mut stranger = settled(address, 2, TARGET, STRANGER);
+        let mut caller = settled(address, 4, TARGET, CLIENT);
+        assert_eq!(caller.manage(TmfFunction::TargetColdReset, 0, None), TmfResponse::Complete);
+        assert!(caller.is_closed_by_server() && beside.is_closed_by_server());
+        // The other target shows one of the logical units that were reset, and its session goes on.
+        assert_eq!((told(&mut other, 0), told(&mut other, 1)), (RESET, 0));
+        assert_eq!(told(&mut other, 0), 0);
+        assert_eq!(told(&mut stranger, 0), 0x25, "it is there and sees no logical unit");
+        until("two sessions are left", || server.handle().sessions().len() == 2);
+        drop((other, stranger));
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
