@@ -8,7 +8,7 @@ use crate::alua;
 use crate::copy;
 use crate::reserve::Request;
 use crate::sanitize::Sanitize;
-use crate::sense::Sense;
+use crate::sense::{Code, Sense};
 use crate::state::Modes;
 
 /// Status codes (SAM-5 5.3).
@@ -314,6 +314,14 @@ impl Task {
     /// CHECK CONDITION.
     pub fn check(sense: Sense) -> Self {
         Self::reply(Reply::check(sense))
+    }
+
+    /// The initiator sends another amount of data than the command needs, which is `data_out` bytes:
+    /// none of it is used (FCP-4 9.4.2: INVALID FIELD IN COMMAND INFORMATION UNIT).
+    pub fn wrong_length(data_out: u64) -> Self {
+        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+        let action = Action::Complete(Reply::check(sense));
+        Self { action, transfer: Transfer { data_in: 0, data_out } }
     }
 
     /// An action that moves nothing.

@@ -6,7 +6,7 @@ use crate::action::{Action, Exclusive, Reply, Task, Transfer};
 use crate::cdb::Extent;
 use crate::execute::{Cx, Outcome};
 use crate::rw::{DPO, FUA, PROTECT, data_out, transfer_range};
-use crate::sense::{Code, Sense};
+use crate::sense::Sense;
 use crate::unit::Unit;
 
 /// COMPARE AND WRITE (SBC-4 5.3). The Data-Out holds the blocks to compare with, then those to write.
@@ -54,12 +54,10 @@ pub(crate) fn write_atomic16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
         return Err(Sense::invalid_cdb(12, 7));
     }
     let data_out = range.bytes(unit.caps.block_size).len;
-    let action = if u64::from(cx.command.expects_write) < data_out {
-        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
-        Action::Complete(Reply::check(sense))
-    } else {
-        exclusive(cx, range, Exclusive::WriteAtomic)
-    };
+    if u64::from(cx.command.expects_write) < data_out {
+        return Ok(Task::wrong_length(data_out));
+    }
+    let action = exclusive(cx, range, Exclusive::WriteAtomic);
     Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }
 

@@ -5,7 +5,7 @@ use lunet_block::BlockRange;
 use crate::action::{Action, Check, Reply, Task, Transfer, WriteSameSource};
 use crate::cdb::{Cdb, Extent};
 use crate::execute::{Cx, Outcome};
-use crate::sense::{Code, Sense};
+use crate::sense::Sense;
 use crate::unit::Unit;
 
 /// RDPROTECT, WRPROTECT and VRPROTECT: there is no protection information.
@@ -168,8 +168,9 @@ fn write(
     data_out(unit, cx, range, |range| Action::Write { range, dpo, fua, then_verify })
 }
 
-/// A range whose Data-Out has its length, cut to the whole blocks that the initiator sends: the
-/// residual overflow tells it that the rest was not taken (RFC 7143 11.4.5.1).
+/// A range whose Data-Out has its length, cut to the blocks that the initiator sends: the residual
+/// overflow tells it that the rest was not asked for (RFC 7143 11.4.5.1). If it sends a part of a block
+/// nothing is written: no GOOD for data that is thrown away.
 pub(crate) fn data_out(
     unit: &Unit,
     cx: &Cx<'_>,
@@ -177,22 +178,22 @@ pub(crate) fn data_out(
     action: impl FnOnce(BlockRange) -> Action,
 ) -> Outcome {
     let bs = unit.caps.block_size;
-    let transfer = Transfer { data_in: 0, data_out: range.bytes(bs).len };
-    range.blocks = range.blocks.min(u64::from(cx.command.expects_write / bs));
+    let (sent, data_out) = (cx.command.expects_write, range.bytes(bs).len);
+    if u64::from(sent) < data_out && sent % bs != 0 {
+        return Ok(Task::wrong_length(data_out));
+    }
+    range.blocks = range.blocks.min(u64::from(sent / bs));
     let action = if range.blocks == 0 { Action::Complete(Reply::GOOD) } else { action(range) };
-    Ok(Task { action, transfer })
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }
 
 /// The Data-Out of one block that some commands take; anything else is refused.
 fn one_block(unit: &Unit, cx: &Cx<'_>, action: Action) -> Outcome {
-    let bs = unit.caps.block_size;
-    let action = if cx.command.expects_write == bs {
-        action
-    } else {
-        let sense = Sense::illegal(Code::INVALID_FIELD_IN_INFORMATION_UNIT);
-        Action::Complete(Reply::check(sense))
-    };
-    Ok(Task { action, transfer: Transfer { data_in: 0, data_out: u64::from(bs) } })
+    let data_out = u64::from(unit.caps.block_size);
+    if u64::from(cx.command.expects_write) != data_out {
+        return Ok(Task::wrong_length(data_out));
+    }
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }
 
 /// VERIFY (SBC-4 5.32). DPO is taken, but what is only checked goes into no cache of lunet's.

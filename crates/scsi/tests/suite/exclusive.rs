@@ -68,7 +68,7 @@ fn orwrite_takes_what_the_initiator_sends_up_to_1_mib() {
         assert_eq!(task.transfer, Transfer { data_in: 0, data_out: 1 << 20 });
         illegal(&run(&unit, &orwrite(0, 1, most + 1)), Code::INVALID_FIELD_IN_CDB);
     }
-    let cut = run_expecting(&unit(), &orwrite(0, 8, 4), 0, 1100);
+    let cut = run_expecting(&unit(), &orwrite(0, 8, 4), 0, 1024);
     assert_eq!(cut.action, exclusive(Exclusive::OrWrite, 8, 2, 0));
     good(&run(&unit(), &orwrite(0, 0, 0)));
 }

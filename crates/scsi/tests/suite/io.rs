@@ -134,8 +134,8 @@ fn a_short_expectation_cuts_the_action_but_not_the_transfer() {
     // A part of a block is read, but not written.
     let (read, write) = cut(200, 200);
     assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
-    good(&write);
-    let (read, write) = cut(512, 1023);
+    illegal(&write, Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+    let (read, write) = cut(512, 512);
     assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
     assert!(matches!(write.action, Action::Write { range: r, .. } if r == range(8, 1)));
     let (read, write) = cut(10000, 10000);
@@ -326,4 +326,38 @@ fn a_read_only_unit_refuses_all_that_writes() {
     for opcode in [&READS[..], &VERIFYS, &[0x34, 0x35]].concat() {
         assert!(!matches!(run(&unit, &rw(opcode, 0, 0, 1)).action, Action::Complete(_)));
     }
+}
+
+/// FCP-4 9.4.2 and libiscsi's suite: with less Data-Out than the command block names, either as many whole
+/// blocks are taken as come, or none and INVALID FIELD IN COMMAND INFORMATION UNIT.
+#[test]
+fn a_part_of_a_block_is_refused_and_whole_blocks_are_taken() {
+    let unit = unit();
+    // WRITE, WRITE AND VERIFY, VERIFY with BYTCHK, ORWRITE.
+    let opcodes =
+        [(0x2A, 0), (0xAA, 0), (0x8A, 0), (0x2E, 2), (0xAE, 2), (0x8E, 0), (0x2F, 2), (0x8B, 0)];
+    for (opcode, flags) in opcodes {
+        let go = |sent| run_expecting(&unit, &rw(opcode, flags, 8, 3), 0, sent);
+        for sent in [1, 200, 511, 513, 1000, 1535] {
+            let task = go(sent);
+            illegal(&task, Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+            assert_eq!(task.transfer.data_out, 3 * 512, "for the residual overflow");
+        }
+        for (sent, blocks) in [(512, 1), (1024, 2), (1536, 3), (1537, 3), (10_000, 3)] {
+            let task = go(sent);
+            let (Action::Write { range: taken, .. }
+            | Action::Verify { range: taken, .. }
+            | Action::Exclusive { range: taken, .. }) = task.action
+            else {
+                panic!("{opcode:02x}: {task:?}")
+            };
+            assert_eq!(taken, range(8, blocks), "{opcode:02x} with {sent} bytes");
+            assert_eq!(task.transfer.data_out, 3 * 512);
+        }
+        // Nothing is sent, so nothing is thrown away.
+        good(&go(0));
+    }
+    let six = |sent| run_expecting(&unit, &[0x0A, 0, 0, 8, 3, 0], 0, sent);
+    illegal(&six(1000), Code::INVALID_FIELD_IN_INFORMATION_UNIT);
+    assert!(matches!(six(1024).action, Action::Write { range: taken, .. } if taken == range(8, 2)));
 }

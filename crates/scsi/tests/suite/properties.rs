@@ -5,8 +5,8 @@ use lunet_block::BlockRange;
 use lunet_block::Space;
 use lunet_scsi::copy::Request;
 use lunet_scsi::{
-    Action, Attention, Code, CommandIn, Modes, Nexus, ParameterKind, Parameters, PowerChange,
-    Reply, Task, Unit, execute, parameters, status,
+    Action, Attention, Check, Code, CommandIn, Exclusive, Modes, Nexus, ParameterKind, Parameters,
+    PowerChange, Reply, Task, Unit, WriteSameSource, execute, parameters, status,
 };
 use proptest::prelude::*;
 
@@ -46,6 +46,28 @@ fn check(unit: &Unit, task: &Task) {
     for range in ranges {
         assert!(range.blocks > 0 && range.fits(unit.caps.blocks), "{range:?}");
     }
+}
+
+/// No GOOD for data that is thrown away: what the initiator sends of the data that a command needs is used,
+/// or the command is refused. `sent` is the expected data transfer length.
+fn check_data_out(unit: &Unit, task: &Task, sent: u32) {
+    let (sent, needed) = (u64::from(sent), task.transfer.data_out);
+    let used = match &task.action {
+        Action::Complete(Reply { status: status::GOOD, .. }) => 0,
+        Action::Complete(_) => return,
+        Action::Write { range, .. } | Action::Verify { range, check: Check::Compare } => {
+            range.bytes(unit.caps.block_size).len
+        }
+        Action::Exclusive { what: Exclusive::CompareAndWrite, range, .. } => {
+            2 * range.bytes(unit.caps.block_size).len
+        }
+        Action::Exclusive { range, .. } => range.bytes(unit.caps.block_size).len,
+        Action::WriteSame { source: WriteSameSource::DataOut, .. }
+        | Action::Verify { check: Check::CompareOneBlock, .. } => u64::from(unit.caps.block_size),
+        Action::Parameters(asked) => u64::from(asked.len),
+        _ => 0,
+    };
+    assert_eq!(used, sent.min(needed), "of {sent} bytes, {needed} are needed: {task:?}");
 }
 
 /// True if the byte of this answer of MODE SENSE (6) is part of a page, and not of a header.
@@ -119,7 +141,9 @@ proptest! {
             nexus.establish(Attention::PowerOn);
         }
         let command = CommandIn { cdb: &cdb, expects_read, expects_write };
-        check(unit, &execute(&target(), Some(unit), Some(&mut nexus), &command));
+        let task = execute(&target(), Some(unit), Some(&mut nexus), &command);
+        check(unit, &task);
+        check_data_out(unit, &task, expects_write);
         if nowhere {
             let task = execute(&target(), None, None, &command);
             prop_assert!(matches!(task.action, Action::Complete(_)));

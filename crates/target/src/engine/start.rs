@@ -1,10 +1,10 @@
 //! A command arrives: it is decoded, checked against fences, and set to work.
 
 use lunet_block::{ByteRange, Op, Support};
-use lunet_iscsi::target::{Command, Tag};
+use lunet_iscsi::target::{Command, Response, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, CommandIn, Key, Lun, PowerChange, Reply, Sanitize, SenseFormat,
+    Action, Attention, Check, Code, CommandIn, Key, Lun, PowerChange, Reply, Sanitize, SenseFormat,
     Transfer, WriteSameSource, status,
 };
 
@@ -384,6 +384,13 @@ pub(super) fn send_reply(
     format: SenseFormat,
 ) {
     match &reply.sense {
+        // What did not fit is told like in a transfer that went on without it.
+        Some(sense) if sense.code == Code::INVALID_FIELD_IN_INFORMATION_UNIT => {
+            let sense = sense.encode(format);
+            let wanted = Some(wanted(transfer));
+            let response = Response { status: status::CHECK_CONDITION, sense: &sense, wanted };
+            conn.proto.respond(tag, response, &mut conn.out);
+        }
         Some(sense) => respond_sense(conn, tag, &sense.encode(format), transfer),
         None if reply.data.is_empty() || reply.status != status::GOOD => {
             respond(conn, tag, reply.status, &[], transfer);
