@@ -14,6 +14,7 @@ const SPF: u8 = 0x40;
 const WCE: (u8, usize, u8) = (0x08, 2, 0x04);
 const D_SENSE: (u8, usize, u8) = (0x0A, 2, 0x04);
 const SWP: (u8, usize, u8) = (0x0A, 4, 0x08);
+const TAS: (u8, usize, u8) = (0x0A, 5, 0x40);
 
 /// The page code and subpage code of a page.
 pub(crate) fn name(page: &[u8]) -> (u8, u8) {
@@ -54,10 +55,11 @@ pub(crate) fn changeable(unit: &Unit) -> Vec<Vec<u8>> {
 
 /// What a page, whose changeable bits are those of `mask`, makes of `modes`.
 pub(crate) fn apply(mut modes: Modes, page: &[u8], mask: &[u8]) -> Modes {
-    let changes: [(_, &mut bool); 3] = [
+    let changes: [(_, &mut bool); 4] = [
         (WCE, &mut modes.write_cache),
         (D_SENSE, &mut modes.descriptor_sense),
         (SWP, &mut modes.write_protect),
+        (TAS, &mut modes.task_aborted),
     ];
     for ((code, at, bit), value) in changes {
         if name(page) == (code, 0) && mask[at] & bit != 0 {
@@ -101,6 +103,7 @@ fn control(unit: &Unit, modes: Modes) -> Vec<u8> {
     data[3] = 0x10;
     // The protection of a volume that takes no writes stays.
     data[SWP.1] = bit(SWP, unit.caps.read_only || modes.write_protect);
+    data[TAS.1] = bit(TAS, modes.task_aborted);
     data
 }
 

@@ -27,9 +27,11 @@ const POWER: u32 = STOPPED | EJECTED | IDLE | STANDBY;
 const WRITE_THROUGH: u32 = 1 << 6;
 /// The threshold is reached, and was told.
 const REACHED: u32 = 1 << 7;
+/// TAS of the Control mode page, the other way round.
+const SILENT_ABORT: u32 = 1 << 8;
 /// What a reset sets to 0: the default mode parameters come back (SPC-5 5.6.3). The write cache stays off,
 /// because who has switched it off sends no flushes any more, and may not notice.
-const RESET: u32 = PROTECTED | DESCRIPTOR;
+const RESET: u32 = PROTECTED | DESCRIPTOR | SILENT_ABORT;
 
 /// What a command that needs the unit to be ready gets while it is stopped.
 const NOT_STARTED: Sense = Sense::new(Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
@@ -73,16 +75,24 @@ pub struct Modes {
     pub write_protect: bool,
     /// D_SENSE of the Control page: sense data that goes with CHECK CONDITION has descriptors.
     pub descriptor_sense: bool,
+    /// TAS of the Control page: a command that another nexus aborts ends in TASK ABORTED, instead of
+    /// without an answer (SAM-5 5.6).
+    pub task_aborted: bool,
     /// WCE of the Caching page: what is answered may be in a volatile cache, where there is one.
     pub write_cache: bool,
 }
 
 impl Modes {
-    pub(crate) const DEFAULT: Self =
-        Self { write_protect: false, descriptor_sense: false, write_cache: true };
-    pub(crate) const NONE: Self = Self { write_cache: false, ..Self::DEFAULT };
+    /// What a unit has when it is made.
+    pub const DEFAULT: Self = Self {
+        write_protect: false,
+        descriptor_sense: false,
+        task_aborted: true,
+        write_cache: true,
+    };
+    pub(crate) const NONE: Self = Self { write_cache: false, task_aborted: false, ..Self::DEFAULT };
     pub(crate) const ALL: Self =
-        Self { write_protect: true, descriptor_sense: true, write_cache: true };
+        Self { write_protect: true, descriptor_sense: true, task_aborted: true, write_cache: true };
 }
 
 impl UnitState {
@@ -226,15 +236,17 @@ impl UnitState {
         Modes {
             write_protect: flags & PROTECTED != 0,
             descriptor_sense: flags & DESCRIPTOR != 0,
+            task_aborted: flags & SILENT_ABORT == 0,
             write_cache: flags & WRITE_THROUGH == 0,
         }
     }
 
     /// Carries [`Action::Modes`](crate::Action::Modes) out. True if that changes anything.
     pub fn set_modes(&self, modes: Modes) -> bool {
-        // All three, each whatever became of the others.
+        // All of them, each whatever became of the others.
         self.set(PROTECTED, modes.write_protect)
             | self.set(DESCRIPTOR, modes.descriptor_sense)
+            | self.set(SILENT_ABORT, !modes.task_aborted)
             | self.set(WRITE_THROUGH, !modes.write_cache)
     }
 
@@ -246,6 +258,11 @@ impl UnitState {
     /// D_SENSE: sense data that goes with CHECK CONDITION has descriptors.
     pub(crate) fn descriptor_sense(&self) -> bool {
         self.has(DESCRIPTOR)
+    }
+
+    /// TAS: a command that another nexus aborts is answered with TASK ABORTED.
+    pub fn tells_aborts(&self) -> bool {
+        !self.has(SILENT_ABORT)
     }
 
     /// True if an initiator has switched the write cache off.
@@ -291,7 +308,8 @@ mod tests {
         assert!(!state.set_modes(Modes { write_protect: true, ..Modes::DEFAULT }), "no change");
         assert!(state.set_modes(Modes { write_cache: false, ..Modes::ALL }));
         state.reset();
-        assert_eq!(state.modes(), Modes::NONE, "the write cache stays off");
+        let rest = Modes { write_cache: false, ..Modes::DEFAULT };
+        assert_eq!(state.modes(), rest, "the write cache stays off");
         assert!(state.stopped());
         assert!(state.set_modes(Modes::DEFAULT));
     }

@@ -18,7 +18,7 @@ use lunet_scsi::{Designator, Reply, status};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
-use crate::mail::{AbortOrder, Owed};
+use crate::mail::{AbortOrder, Asking, Owed, Preempted};
 use crate::world::CoreVolume;
 use crate::{files, marks};
 
@@ -64,10 +64,8 @@ pub struct Command {
     pub seat: Seat,
     /// What it asks for.
     pub request: Request,
-    /// The shard that waits.
-    pub shard: usize,
-    /// The ticket of the command that waits.
-    pub ticket: u64,
+    /// The command itself, which waits.
+    pub asking: Asking,
 }
 
 /// What became of a command on reservations.
@@ -131,14 +129,15 @@ fn keep_for(core: &Core, command: &Command) {
         Ok(aborts) => (Carried::Done { aborting: 0 }, AbortOrder::from(aborts)),
         Err(result) => (result, AbortOrder::default()),
     };
-    let Command { slot: volume, shard, ticket, .. } = *command;
+    let Command { slot: volume, asking, .. } = *command;
     let mailboxes = core.mailboxes();
     let aborts = result == Carried::Done { aborting: 0 } && command.request.aborts();
     let result = if aborts { Carried::Done { aborting: mailboxes.len() } } else { result };
     // First, so that the command knows for how many it waits before the first of them tells.
-    mailboxes[shard].deliver(Owed::Kept { ticket, result });
+    mailboxes[asking.shard].deliver(Owed::Kept { ticket: asking.ticket, result });
+    let preempted = Preempted { volume, order, asking };
     for mailbox in mailboxes.iter().filter(|_| aborts) {
-        mailbox.deliver(Owed::Abort { volume, order: order.clone(), shard, ticket });
+        mailbox.deliver(Owed::Abort(preempted.clone()));
     }
 }
 

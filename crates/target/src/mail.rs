@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunet_block::ByteRange;
+use lunet_iscsi::target::Tag;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
 
@@ -101,16 +102,7 @@ pub enum Owed {
     /// The last shard has done what a `Clear` of this one asked for.
     Cleared,
     /// Abort the commands of these nexuses on a volume; answer with `Settled`.
-    Abort {
-        /// Index of the volume.
-        volume: usize,
-        /// Whose commands.
-        order: AbortOrder,
-        /// The shard that asks.
-        shard: usize,
-        /// The ticket of the command that asks.
-        ticket: u64,
-    },
+    Abort(Preempted),
     /// Something that a command waited for is done.
     Settled {
         /// The command's ticket.
@@ -137,6 +129,30 @@ pub enum Owed {
 /// Whose commands are to be aborted.
 pub type AbortOrder = Arc<[Arc<NexusId>]>;
 
+/// An order to abort, see [`Owed::Abort`].
+#[derive(Clone)]
+pub struct Preempted {
+    /// Index of the volume.
+    pub volume: usize,
+    /// Whose commands.
+    pub order: AbortOrder,
+    /// Who asks.
+    pub asking: Asking,
+}
+
+/// A command that waits for the other shards.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    /// The shard that it is on.
+    pub shard: usize,
+    /// What it is answered by.
+    pub ticket: u64,
+    /// The connection that it came by.
+    pub connection: u64,
+    /// Its name there: what this connection has sent after it is not ended by it.
+    pub command: Tag,
+}
+
 /// A task management function that reaches beyond its own session, as the other shards are told.
 ///
 /// It ends the commands that a shard has received when it reads the letter. That can be none of the
@@ -144,8 +160,8 @@ pub type AbortOrder = Arc<[Arc<NexusId>]>;
 /// nothing that was sent after the function is ended by it.
 #[derive(Clone, Debug)]
 pub struct Clear {
-    /// Indexes of the volumes concerned.
-    pub volumes: Arc<[usize]>,
+    /// The volumes concerned.
+    pub volumes: Arc<[Cleared]>,
     /// What the other sessions are told.
     pub cause: Cause,
     /// The slot of the target that was reset: a cold reset ends its sessions that see one of the volumes,
@@ -155,6 +171,15 @@ pub struct Clear {
     pub reply: usize,
     /// Shards that have not done their part. The last one delivers [`Owed::Cleared`].
     pub left: Arc<AtomicUsize>,
+}
+
+/// A volume whose commands are ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Cleared {
+    /// Its slot.
+    pub volume: usize,
+    /// TAS: commands of other sessions end in TASK ABORTED.
+    pub tells: bool,
 }
 
 /// Why commands of another initiator were aborted.

@@ -5,12 +5,13 @@ use lunet_scsi::{
     Action, Code, Key, Modes, ParameterKind, Parameters, Reply, SenseFormat, Unit, parameters,
 };
 
-const DEFAULT: Modes = Modes { write_protect: false, descriptor_sense: false, write_cache: true };
+const DEFAULT: Modes = Modes::DEFAULT;
 const PROTECT: Modes = Modes { write_protect: true, ..DEFAULT };
 const HEAD: [u8; 4] = [0; 4];
 
-const CONTROL: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0];
-const PROTECTED: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0x08, 0, 0, 0, 0, 0, 0, 0];
+// TAS is 1.
+const CONTROL: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
+const PROTECTED: [u8; 12] = [0x0A, 0x0A, 0, 0x10, 0x08, 0x40, 0, 0, 0, 0, 0, 0];
 
 fn six(unit: &Unit, list: &[u8]) -> Action {
     let kind = ParameterKind::ModeSelect6;
@@ -83,7 +84,7 @@ fn what_cannot_be_changed_must_be_as_it_is() {
 #[test]
 fn d_sense_chooses_the_format_of_sense_data() {
     let unit = unit();
-    let page = [&[0x0A, 0x0A, 0x04, 0x10][..], &[0; 8]].concat();
+    let page = [&[0x0A, 0x0A, 0x04, 0x10, 0, 0x40][..], &[0; 6]].concat();
     let modes = Modes { descriptor_sense: true, ..DEFAULT };
     assert_eq!(six(&unit, &[&HEAD[..], &page].concat()), Action::Modes(modes));
     assert_eq!(unit.sense_format(), SenseFormat::Fixed);
@@ -91,6 +92,20 @@ fn d_sense_chooses_the_format_of_sense_data() {
     assert_eq!(unit.sense_format(), SenseFormat::Descriptor);
     assert_eq!(data(run(&unit, &[0x1A, 8, 0x0A, 0, 255, 0]))[4..], page);
     assert_eq!(data(run(&unit, &[0x1A, 8, 0x8A, 0, 255, 0]))[4..], CONTROL);
+}
+
+#[test]
+fn tas_says_whether_aborted_commands_are_answered() {
+    let unit = unit();
+    assert!(unit.state.tells_aborts(), "the default");
+    let mut page = CONTROL;
+    page[5] = 0;
+    let silent = Modes { task_aborted: false, ..DEFAULT };
+    assert_eq!(six(&unit, &[&HEAD[..], &page].concat()), Action::Modes(silent));
+    assert!(unit.state.set_modes(silent) && !unit.state.tells_aborts());
+    assert_eq!(data(run(&unit, &[0x1A, 8, 0x0A, 0, 255, 0]))[4..], page);
+    unit.state.reset();
+    assert!(unit.state.tells_aborts());
 }
 
 #[test]

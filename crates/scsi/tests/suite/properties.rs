@@ -172,14 +172,14 @@ proptest! {
     #[test]
     fn what_mode_sense_says_mode_select_takes_and_other_bits_only_where_they_can_be_changed(
         which in 0..6_usize,
-        modes in (any::<bool>(), any::<bool>(), any::<bool>()),
+        modes in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         at in 4..200_usize,
         bit in 0..8_u32,
     ) {
         let unit = &units()[which];
         unit.note_space(&Space { used: 0, available: 1 << 30, total: 1 << 40 });
-        let (write_protect, descriptor_sense, write_cache) = modes;
-        unit.state.set_modes(Modes { write_protect, descriptor_sense, write_cache });
+        let (write_protect, descriptor_sense, task_aborted, write_cache) = modes;
+        unit.state.set_modes(Modes { write_protect, descriptor_sense, task_aborted, write_cache });
         let page = |control: u8| data(run(unit, &[0x1A, 8, control << 6 | 0x3F, 0xFF, 0xFF, 0]));
         let (mut list, mask) = (page(0), page(1));
         list[..4].fill(0);

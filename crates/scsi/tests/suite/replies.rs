@@ -149,7 +149,7 @@ fn mode_sense_all_pages() {
         let mut pages = padded(&[0x01, 0x0A, 0xC0], 12);
         pages.extend_from_slice(&padded(&[0x02, 0x0E], 16));
         pages.extend_from_slice(&padded(&[0x08, 0x12, wce], 20));
-        pages.extend_from_slice(&padded(&[0x0A, 0x0A, 0, 0x10, swp], 12));
+        pages.extend_from_slice(&padded(&[0x0A, 0x0A, 0, 0x10, swp, 0x40], 12));
         pages.extend_from_slice(&padded(&[0x1C, 0x0A], 12));
         if thin {
             pages.extend_from_slice(&padded(&[0x5C, 0x02, 0, 12], 16));
@@ -205,9 +205,9 @@ fn mode_sense_knows_changeable_default_and_no_saved_values() {
     let uncached = data(run(&unit_thick(), &[0x1A, 8, 0x48, 0, 0xFF, 0]));
     assert_eq!(uncached[4..], padded(&[0x08, 0x12], 20));
     let control = data(run(&unit(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
-    assert_eq!(control[4..], padded(&[0x0A, 0x0A, 0x04, 0, 0x08], 12));
+    assert_eq!(control[4..], padded(&[0x0A, 0x0A, 0x04, 0, 0x08, 0x40], 12));
     let protected = data(run(&unit_read_only(), &[0x1A, 8, 0x4A, 0, 0xFF, 0]));
-    assert_eq!(protected[4..], padded(&[0x0A, 0x0A, 0x04], 12));
+    assert_eq!(protected[4..], padded(&[0x0A, 0x0A, 0x04, 0, 0, 0x40], 12));
     let default = data(run(&unit(), &[0x1A, 8, 0x88, 0, 0xFF, 0]));
     assert_eq!(default[4..], padded(&[0x08, 0x12, 0x04], 20));
     illegal(&run(&unit(), &[0x1A, 8, 0xC8, 0, 0xFF, 0]), Code::SAVING_NOT_SUPPORTED);

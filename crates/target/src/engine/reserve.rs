@@ -12,7 +12,7 @@ use super::start::send_reply;
 use super::task::{Bare, Job, Settle};
 use crate::conn::Conn;
 use crate::keeper::{Carried, Command, Order};
-use crate::mail::{AbortOrder, Owed};
+use crate::mail::{AbortOrder, Asking, Owed, Preempted};
 use crate::stats::Kind;
 
 impl Engine {
@@ -36,17 +36,19 @@ impl Engine {
     pub(super) fn reservation_collected(&mut self, conn: &Conn, index: u32, request: &Request) {
         let task = &self.tasks[index as usize];
         let (Some(seat), Some(session)) = (conn.seat(task.lun), &conn.session) else { return };
+        let Some(owner) = task.owner else { return };
         let volume = task.volume;
         let entry = self.volumes[volume].core.clone();
         let ticket = self.core.next_serial();
+        let (shard, connection) = (self.number, conn.serial);
+        let asking = Asking { shard, ticket, connection, command: owner.tag };
         let command = Command {
             volume: entry.clone(),
             slot: volume,
             nexus: session.id.clone(),
             seat,
             request: request.clone(),
-            shard: self.number,
-            ticket,
+            asking,
         };
         // What is to be kept takes effect when it is stable, not before.
         let now = entry.reservations.with(|state| {
@@ -65,10 +67,9 @@ impl Engine {
             Ok(Outcome { reply, aborts }) if reply.status == status::GOOD => {
                 let left = if request.aborts() { self.core.mailboxes().len() } else { 0 };
                 self.tasks[index as usize].job = Job::Settle(Settle { ticket, left });
-                let order = AbortOrder::from(aborts);
+                let preempted = Preempted { volume, order: AbortOrder::from(aborts), asking };
                 for mailbox in &self.core.mailboxes()[..left] {
-                    let (order, shard) = (order.clone(), self.number);
-                    mailbox.deliver(Owed::Abort { volume, order, shard, ticket });
+                    mailbox.deliver(Owed::Abort(preempted.clone()));
                 }
             }
             Ok(Outcome { reply, .. }) => self.end_with(index, reply),

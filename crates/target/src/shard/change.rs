@@ -4,15 +4,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_scsi::Attention;
+use lunet_scsi::{Attention, Code, Sense};
 
 use super::Shard;
+use super::management::Ending;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
 use crate::world::{CoreTarget, World};
 
 /// How long a session of a removed target has to log out.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// The end of commands whose logical unit is not there any more.
+const GONE: Ending = Ending::Sense(Sense::illegal(Code::LUN_NOT_SUPPORTED));
 
 impl Shard {
     /// Gets ready for a change.
@@ -71,7 +75,7 @@ impl Shard {
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);
         for lun in &gone {
-            self.abort_unit(slot, *lun);
+            self.end_unit(slot, *lun, GONE);
             self.engine.reset_copies(slot, *lun);
         }
         let Some(session) = self.conns[slot as usize].session.as_mut() else { return };
@@ -169,7 +173,7 @@ impl Shard {
         conn.proto.request_logout(self.engine.now, GRACE, &mut conn.out);
         self.engine.end_copies(slot);
         for lun in luns {
-            self.abort_unit(slot, lun.lun);
+            self.end_unit(slot, lun.lun, GONE);
         }
     }
 }

@@ -50,9 +50,7 @@ impl Shard {
             Owed::Ended { waiter } => self.login_again(waiter),
             // Answered when all mail has been read.
             Owed::Cleared => {}
-            Owed::Abort { volume, order, shard, ticket } => {
-                self.abort_preempted(volume, &order, shard, ticket);
-            }
+            Owed::Abort(preempted) => self.abort_preempted(&preempted),
             Owed::Settled { ticket, done } => {
                 self.engine.settled(&mut self.conns, ticket, done);
             }

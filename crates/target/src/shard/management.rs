@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
-use lunet_iscsi::target::Tag;
+use lunet_iscsi::target::{Response, Tag};
 use lunet_scsi::reserve::Reservations;
-use lunet_scsi::{Attention, Lun};
+use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
 
 use super::Shard;
-use crate::conn::{Conn, PendingClear};
-use crate::mail::{Cause, Clear, Mail, Owed};
+use crate::conn::{Conn, PendingClear, SessionLun};
+use crate::mail::{Cause, Clear, Cleared, Mail, Owed};
 
 /// A task management function as it arrived.
 #[derive(Clone, Copy)]
@@ -30,6 +30,24 @@ pub(super) struct Function {
     pub lun: u64,
     /// To which command.
     pub referenced: Option<Tag>,
+}
+
+/// What the initiator hears of a command that is ended before its time.
+#[derive(Clone, Copy)]
+pub(super) enum Ending {
+    /// Nothing: it has asked for it, or is told in another way.
+    Silent,
+    /// This status.
+    Status(u8),
+    /// CHECK CONDITION with this.
+    Sense(Sense),
+}
+
+impl Ending {
+    /// That of a command which another nexus ends: with TAS = 1 it is TASK ABORTED (SAM-5 5.6).
+    pub fn by_another(tells: bool) -> Self {
+        if tells { Self::Status(status::TASK_ABORTED) } else { Self::Silent }
+    }
 }
 
 /// Functions of one connection that may wait for other shards at a time.
@@ -82,22 +100,40 @@ impl Shard {
 
     /// Forgets one command of a connection.
     pub(super) fn abort(&mut self, slot: u32, tag: Tag) {
+        self.end_command(slot, tag, Ending::Silent);
+    }
+
+    /// Ends one command of a connection before its time. What it may still write is fenced off.
+    pub(super) fn end_command(&mut self, slot: u32, tag: Tag, ending: Ending) {
         let conn = &mut self.conns[slot as usize];
-        conn.proto.abort(tag);
+        match ending {
+            Ending::Silent => conn.proto.abort(tag),
+            Ending::Status(status) => {
+                let response = Response { status, sense: &[], wanted: None };
+                conn.proto.respond(tag, response, &mut conn.out);
+            }
+            Ending::Sense(sense) => {
+                let sense = sense.encode(SenseFormat::Fixed);
+                let status = status::CHECK_CONDITION;
+                let response = Response { status, sense: &sense, wanted: None };
+                conn.proto.respond(tag, response, &mut conn.out);
+            }
+        }
         if let Some(task) = conn.task(tag) {
             conn.set_task(tag, None);
             self.engine.abandon(task);
         }
     }
 
-    /// Forgets every command of a connection at one logical unit. Returns how many there were.
-    pub(super) fn abort_unit(&mut self, slot: u32, lun: u16) -> usize {
+    /// Ends every command of a connection at one logical unit. Returns how many there were.
+    pub(super) fn end_unit(&mut self, slot: u32, lun: u16, ending: Ending) -> usize {
         let conn = &self.conns[slot as usize];
         let tasks = conn.tasks.iter().flatten();
         let tags: Vec<Tag> = tasks.filter_map(|task| self.engine.tag_at(*task, lun)).collect();
         for tag in &tags {
-            self.abort(slot, *tag);
+            self.end_command(slot, *tag, ending);
         }
+        self.touch(slot);
         tags.len()
     }
 
@@ -143,6 +179,9 @@ impl Shard {
         let mailboxes = self.core.mailboxes();
         let others = || mailboxes.iter().enumerate().filter(|(shard, _)| *shard != self.number);
         let left = Arc::new(AtomicUsize::new(others().count()));
+        // As it is before a reset makes it the default again.
+        let tells = |at: &usize| self.engine.volumes[*at].core.unit.state.tells_aborts();
+        let volumes = volumes.iter().map(|at| Cleared { volume: *at, tells: tells(at) }).collect();
         let target = conn.session.as_ref().and_then(|session| session.nexus.target);
         let clear = Clear { volumes, cause, target, reply: self.number, left: left.clone() };
         if !others().all(|(_, mailbox)| mailbox.send(Mail::Clear(clear.clone())).is_ok()) {
@@ -150,7 +189,7 @@ impl Shard {
         }
         if cause != Cause::ClearTaskSet {
             for volume in clear.volumes.iter() {
-                let volume = &self.engine.volumes[*volume].core;
+                let volume = &self.engine.volumes[volume.volume].core;
                 volume.reservations.with(Reservations::reset);
                 // Mode parameters are the default ones again (SPC-5 5.6.3).
                 volume.unit.state.reset();
@@ -174,32 +213,35 @@ impl Shard {
     /// connection that asked, if it is one of this shard's, are compared with its function.
     fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
         if clear.cause != Cause::ClearTaskSet {
-            self.engine.interrupt_copies(&clear.volumes);
+            let volumes: Vec<usize> = clear.volumes.iter().map(|it| it.volume).collect();
+            self.engine.interrupt_copies(&volumes);
         }
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let Some(session) = &self.conns[slot as usize].session else { continue };
             let own = asking.filter(|(own, _)| *own == slot).map(|(_, function)| function);
             let concerned = session.luns.iter().enumerate();
-            let concerned: Vec<(usize, u16)> = concerned
-                .filter(|(_, seen)| clear.volumes.contains(&seen.volume))
-                .map(|(at, seen)| (at, seen.lun))
+            let cleared =
+                |seen: &SessionLun| clear.volumes.iter().find(|it| it.volume == seen.volume);
+            let concerned: Vec<(usize, u16, bool)> = concerned
+                .filter_map(|(at, seen)| Some((at, seen.lun, cleared(seen)?.tells)))
                 .collect();
             let same_target = session.nexus.target == clear.target;
             let reached = !concerned.is_empty();
-            for (at, lun) in concerned {
+            for (at, lun, tells) in concerned {
                 let aborted = match own {
                     Some(function) => {
                         self.abort_older(slot, function, |at| at == lun);
                         0
                     }
-                    None => self.abort_unit(slot, lun),
+                    None => self.end_unit(slot, lun, Ending::by_another(tells)),
                 };
                 if clear.cause != Cause::ClearTaskSet {
                     self.engine.reset_copies(slot, lun);
                 }
                 let attention = match clear.cause {
-                    Cause::ClearTaskSet if aborted == 0 => continue,
+                    // Its commands have said so (SAM-5 5.14, COMMANDS CLEARED BY ANOTHER INITIATOR).
+                    Cause::ClearTaskSet if aborted == 0 || tells => continue,
                     Cause::ClearTaskSet => Attention::CommandsCleared,
                     Cause::Reset | Cause::ColdReset => Attention::BusDeviceReset,
                 };

@@ -10,7 +10,7 @@ use lunet_block::Op;
 
 /// MODE SELECT (6) with the Control mode page.
 fn protect(client: &mut Client, swp: u8) -> u8 {
-    let list = [&[0, 0, 0, 0, 0x0A, 0x0A, 0, 0x10, swp][..], &[0; 7]].concat();
+    let list = [&[0, 0, 0, 0, 0x0A, 0x0A, 0, 0x10, swp, 0x40][..], &[0; 6]].concat();
     client.finish(0, &[0x15, 0x10, 0, 0, 16, 0], Data::Write(list)).status
 }
 

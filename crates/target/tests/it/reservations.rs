@@ -5,9 +5,10 @@ use std::path::Path;
 use lunet_iscsi::initiator::{Completion, Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
+use lunet_target::Config;
 
-use crate::support::client::{Client, rw16};
-use crate::support::status::{BUSY, CHECK_CONDITION, CONFLICT, GOOD};
+use crate::support::client::{Client, command, rw16};
+use crate::support::status::{BUSY, CHECK_CONDITION, CONFLICT, GOOD, TASK_ABORTED};
 use crate::support::{config, memory, on_each_driver, stalling, start, until};
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
@@ -102,10 +103,17 @@ fn preempted_while(driver: DriverChoice, cdb: &[u8], data: &[u8]) {
     gate.close();
     let lost = victim.start(0, cdb, Data::Write(data.to_vec()));
     until("it is held", || gate.held() > 0);
-    victim.start(0, cdb, Data::Write(data.to_vec()));
+    let waits = victim.start(0, cdb, Data::Write(data.to_vec()));
     assert_eq!(told(&mut victim), None, "both are there");
     // The answer comes although the disk does not answer.
     assert_eq!(out(&mut winner, 5, 3, 2, 1, 0).status, GOOD);
+    for tag in [lost, waits] {
+        let outcome = victim.outcome(tag).outcome;
+        assert!(
+            matches!(&outcome, Outcome::Completed(end) if end.status == TASK_ABORTED),
+            "{outcome:?}"
+        );
+    }
     assert_eq!(winner.write(0, 8, vec![0x22; 512]), BUSY, "the old write may still land");
     gate.open();
     until("the blocks are free", || winner.write(0, 8, vec![0x22; 512]) == GOOD);
@@ -113,11 +121,46 @@ fn preempted_while(driver: DriverChoice, cdb: &[u8], data: &[u8]) {
     assert_eq!(told(&mut victim), Some((0x2A, 0x05)));
     let answer = victim.finish(0, &rw16(0x8A, 8, 1), Data::Write(vec![0x33; 512]));
     assert_eq!(answer.status, CONFLICT);
-    // The aborted command has no answer, and is gone.
-    let answer = victim.manage(TmfFunction::AbortTask, 0, Some(lost));
-    assert_eq!(answer, TmfResponse::TaskDoesNotExist);
     drop((victim, winner));
     server.stop(std::time::Duration::ZERO);
+}
+
+/// Who preempts itself ends what it has sent before, and nothing that it sends after that.
+#[test]
+fn commands_behind_a_preempt_and_abort_are_carried_out() {
+    on_each_driver(|driver| {
+        for shards in [1, 5] {
+            let (volume, gate) = stalling(16);
+            let config = Config { shards: Some(shards), ..config(vec![volume], driver) };
+            let (server, address) = start(config);
+            let mut client = Client::login(address, 1);
+            assert_eq!(register(&mut client, 0, 1), GOOD);
+            assert_eq!(out(&mut client, 1, 3, 1, 0, 0).status, GOOD);
+            gate.close();
+            let mut list = vec![0; 24];
+            (list[7], list[15]) = (1, 1);
+            let preempt = [0x5F, 5, 3, 0, 0, 0, 0, 0, 24, 0];
+            let tags = client.batch(|proto, out| {
+                let write = |lba| rw16(0x8A, lba, 1).to_vec();
+                let commands =
+                    [(write(8), vec![1; 512]), (preempt.to_vec(), list), (write(16), vec![2; 512])];
+                commands.map(|(cdb, data)| {
+                    proto.submit(command(0, &cdb, Data::Write(data)), out).expect("room")
+                })
+            });
+            let status = |client: &mut Client, tag| match client.outcome(tag).outcome {
+                Outcome::Completed(end) => end.status,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(status(&mut client, tags[1]), GOOD);
+            gate.open();
+            assert_eq!(status(&mut client, tags[2]), GOOD);
+            let answer = client.manage(TmfFunction::AbortTask, 0, Some(tags[0]));
+            assert_eq!(answer, TmfResponse::TaskDoesNotExist, "it was ended without an answer");
+            drop(client);
+            server.stop(std::time::Duration::ZERO);
+        }
+    });
 }
 
 #[test]

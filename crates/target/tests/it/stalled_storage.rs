@@ -3,7 +3,7 @@
 
 use crate::support::client::{Client, rw16};
 use crate::support::stall::Gate;
-use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
+use crate::support::status::{BUSY, CHECK_CONDITION, GOOD, TASK_ABORTED};
 use crate::support::{config, memory, on_each_driver, stalling, start, until};
 use lunet_iscsi::initiator::{Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
@@ -25,6 +25,14 @@ fn stall_a_write(client: &mut Client, gate: &Gate, lba: u64) -> lunet_iscsi::ini
     let tag = client.start(0, &rw16(0x8A, lba, 1), Data::Write(vec![0x11; 512]));
     until("the write is held", || gate.held() == 1);
     tag
+}
+
+/// The status of a command that was started before.
+fn status_of(client: &mut Client, tag: lunet_iscsi::initiator::Tag) -> u8 {
+    match client.outcome(tag).outcome {
+        Outcome::Completed(completion) => completion.status,
+        other => panic!("the command was not answered: {other:?}"),
+    }
 }
 
 #[test]
@@ -57,10 +65,11 @@ fn a_reset_reaches_the_commands_of_other_sessions() {
         let (server, address) = start(config(vec![volume, memory(16)], driver));
         let mut victim = Client::login(address, 1);
         let mut other = Client::login(address, 2);
-        stall_a_write(&mut victim, &gate, 0);
+        let write = stall_a_write(&mut victim, &gate, 0);
 
         let answer = other.manage(TmfFunction::LogicalUnitReset, 0, None);
         assert_eq!(answer, TmfResponse::Complete);
+        assert_eq!(status_of(&mut victim, write), TASK_ABORTED);
         for client in [&mut victim, &mut other] {
             let told = client.finish(0, &[0; 6], Data::None);
             assert_eq!((told.status, told.sense[2], told.sense[12]), (CHECK_CONDITION, 6, 0x29));
@@ -105,6 +114,23 @@ fn clear_task_set_tells_only_those_who_lost_commands() {
         let mut victim = Client::login(address, 1);
         let mut idle = Client::login(address, 2);
         let mut caller = Client::login(address, 3);
+        // TAS = 1, the default: each command says so, and no unit attention does.
+        let write = stall_a_write(&mut victim, &gate, 0);
+        assert_eq!(caller.manage(TmfFunction::ClearTaskSet, 0, None), TmfResponse::Complete);
+        assert_eq!(status_of(&mut victim, write), TASK_ABORTED);
+        for client in [&mut victim, &mut idle, &mut caller] {
+            assert_eq!(client.finish(0, &[0; 6], Data::None).status, GOOD);
+        }
+        gate.open();
+        write_until_good(&mut victim, 0, 3);
+        // TAS = 0 (MODE SELECT): no answer, and a unit attention.
+        let page = vec![0, 0, 0, 0, 0x0A, 0x0A, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0];
+        let select = [0x15, 0x10, 0, 0, 16, 0];
+        assert_eq!(caller.finish(0, &select, Data::Write(page)).status, GOOD);
+        for client in [&mut victim, &mut idle] {
+            let told = client.finish(0, &[0; 6], Data::None);
+            assert_eq!((told.status, told.sense[12]), (CHECK_CONDITION, 0x2A));
+        }
         stall_a_write(&mut victim, &gate, 0);
         assert_eq!(caller.manage(TmfFunction::ClearTaskSet, 0, None), TmfResponse::Complete);
         let told = victim.finish(0, &[0; 6], Data::None);
