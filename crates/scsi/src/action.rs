@@ -123,8 +123,8 @@ pub enum PowerChange {
     /// Without medium. Refused while any nexus
     /// [prevents](crate::reserve::Reservations::removal_prevented) that.
     Eject,
-    /// With its medium again, started. Refused likewise. If there was none, all other nexuses are
-    /// told NOT READY TO READY CHANGE.
+    /// With its medium again, started; prevented by nobody (SPC-5 6.16: what is prevented is the
+    /// removal). If there was none, all other nexuses are told NOT READY TO READY CHANGE.
     Load,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Defect {
 }
 
 /// All that are known.
-pub(super) const DEFECTS: [Defect; 2] = [
+pub(super) const DEFECTS: [Defect; 3] = [
     Defect {
         test: "iSCSITMF.LUNResetSimpleAsync",
         assertion: "test_async_lu_reset_simple.c:157  - CU_ASSERT_EQUAL(reconnect_succeeded,1)",
@@ -28,7 +28,17 @@ pub(super) const DEFECTS: [Defect; 2] = [
         reason: "it asks for the status from LBA n + 1 on, and expects a descriptor that begins at n + the number of logical \
                  blocks in a physical one",
     },
+    Defect {
+        test: "PreventAllow.Eject",
+        assertion: "test_preventallow_eject.c:62  - CU_ASSERT_EQUAL(_r,0)",
+        unless: "failed with wrong sense",
+        reason: LOADS_UNDER_PREVENT,
+    },
 ];
+
+/// SPC-5 6.16: what PREVENT ALLOW MEDIUM REMOVAL prevents is the removal.
+const LOADS_UNDER_PREVENT: &str = "with the medium out and PREVENT set it wants LOAD to fail with MEDIUM REMOVAL PREVENTED; Linux locks \
+     a removable drive when it opens it, and loads it then (`eject -t`), and nothing is removed by that. All its other steps hold";
 
 /// A test to run twice in one process, and what to run in between.
 ///
@@ -58,8 +68,11 @@ pub const PARTS: [(&str, &str); 2] =
     [("Sanitize.Readonly", NO_CRYPTO_ERASE), ("Sanitize.Reservations", NO_CRYPTO_ERASE)];
 
 /// Tests that no configuration of lunet passes, and why.
-pub const NEVER: [(&str, &str); 1] = [(
-    "Sanitize.CryptoErase",
-    "it runs only where REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
+pub const NEVER: [(&str, &str); 2] = [
+    ("PreventAllow.Eject", LOADS_UNDER_PREVENT),
+    (
+        "Sanitize.CryptoErase",
+        "it runs only where REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
          that they hold; lunet's volumes do not",
-)];
+    ),
+];

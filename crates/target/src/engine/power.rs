@@ -8,9 +8,9 @@ use crate::conn::Conn;
 use crate::stats::Kind;
 
 impl Engine {
-    /// True if a nexus prevents this change.
+    /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.
     pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
-        matches!(change, PowerChange::Eject | PowerChange::Load)
+        change == PowerChange::Eject
             && self.volumes[volume].core.reservations.with(|state| state.removal_prevented())
     }
 
@@ -27,7 +27,7 @@ impl Engine {
         }
         // Under the lock, so that no PREVENT is answered meanwhile.
         core.reservations.with(|state| {
-            if state.removal_prevented() {
+            if change == PowerChange::Eject && state.removal_prevented() {
                 task.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
             } else if core.unit.state.change_power(change) {
                 // Whoever loaded it knows.
