@@ -175,8 +175,8 @@ fn weak_algorithm(login: &Login<'_>) -> Result<String> {
 
 fn turned_round(login: &Login<'_>) -> Result<String> {
     let asked = Challenge::of(&Handshake::connect(login)?.challenge(login, "5,6,7,8")?)?;
-    ensure!(asked.algorithm == 8, "algorithm {}", asked.algorithm);
-    Ok("the strongest is used all the same (SHA3-256)".into())
+    ensure!(asked.algorithm == 5, "algorithm {}", asked.algorithm);
+    Ok("the first that will do (MD5); `chap-algorithms` keeps weak ones out".into())
 }
 
 fn replayed(login: &Login<'_>) -> Result<String> {

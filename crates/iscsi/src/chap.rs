@@ -69,13 +69,12 @@ impl Algorithms {
         self.0 == 0
     }
 
-    /// The strongest algorithm of an offered list that is in this set too. The offering side's
-    /// order does not count: a list that somebody shortened or turned round on the way must not
-    /// lead to less than what is left of it.
+    /// The first algorithm of an offered list that is in this set too: the list is in the offering
+    /// side's order of preference, and the answer is the first value that will do (RFC 7143 sections
+    /// 6.2.1 and 12.1.3). What must not be used does not belong into the set.
     #[must_use]
-    pub fn strongest(self, list: &str) -> Option<Algorithm> {
-        let offered: Self = list.split(',').filter_map(one).collect();
-        Algorithm::ALL.into_iter().find(|&a| self.has(a) && offered.has(a))
+    pub fn first_of(self, list: &str) -> Option<Algorithm> {
+        list.split(',').filter_map(one).find(|algorithm| self.has(*algorithm))
     }
 
     /// The value of CHAP_A that offers these, the strongest first.

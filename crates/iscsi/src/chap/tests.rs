@@ -46,23 +46,24 @@ fn responses_are_those_of_another_implementation() {
 }
 
 #[test]
-fn the_strongest_algorithm_of_both_is_taken_wherever_it_stands() {
+fn the_first_algorithm_of_the_list_that_will_do_is_taken() {
     let all = Algorithms::ALL;
     assert_eq!(all.offer(), "8,7,6,5");
-    for (list, strongest) in [
+    for (list, first) in [
         ("5", Some(Algorithm::Md5)),
-        ("5,6,7,8", Some(Algorithm::Sha3)),
+        ("5,6,7,8", Some(Algorithm::Md5)),
+        ("8,7,6,5", Some(Algorithm::Sha3)),
         ("7,5", Some(Algorithm::Sha256)),
         ("0x6,05", Some(Algorithm::Sha1)),
         ("9,5,none,", Some(Algorithm::Md5)),
         ("9", None),
         ("", None),
     ] {
-        assert_eq!(all.strongest(list), strongest, "{list}");
+        assert_eq!(all.first_of(list), first, "{list}");
     }
     let strong: Algorithms = [Algorithm::Sha256, Algorithm::Sha3].into_iter().collect();
-    assert_eq!(strong.strongest("5,6"), None);
-    assert_eq!(strong.strongest("5,6,7"), Some(Algorithm::Sha256));
+    assert_eq!(strong.first_of("5,6"), None);
+    assert_eq!(strong.first_of("5,6,7,8"), Some(Algorithm::Sha256));
     assert_eq!(strong.offer(), "8,7");
     assert!(Algorithms::from_iter([]).is_empty() && !strong.is_empty());
     assert!(one("5,6").is_none());
@@ -131,6 +132,6 @@ proptest! {
         if let Some(bytes) = parse_binary(&value) {
             prop_assert!(!bytes.is_empty());
         }
-        let _ = (parse_id(&value), Algorithms::ALL.strongest(&value));
+        let _ = (parse_id(&value), Algorithms::ALL.first_of(&value));
     }
 }

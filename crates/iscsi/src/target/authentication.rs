@@ -208,7 +208,7 @@ impl Authentication {
         site: &impl Site,
         out: &mut Writer,
     ) -> Result<(), LoginStatus> {
-        let Some(algorithm) = needed.algorithms.strongest(list) else {
+        let Some(algorithm) = needed.algorithms.first_of(list) else {
             return Err(self.fail(AuthenticationError::Algorithm));
         };
         let mut random = [0; 1 + 32];

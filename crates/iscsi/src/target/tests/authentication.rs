@@ -117,8 +117,9 @@ fn finish(mut bench: Bench) {
 fn the_right_response_opens_the_next_stage_with_every_algorithm() {
     for (list, algorithm) in [
         ("5", Algorithm::Md5),
-        ("5,6", Algorithm::Sha1),
-        ("5,7,6", Algorithm::Sha256),
+        ("5,6", Algorithm::Md5),
+        ("9,6,5", Algorithm::Sha1),
+        ("7,5,8", Algorithm::Sha256),
         ("8,7,6,5", Algorithm::Sha3),
     ] {
         let mut bench = guarded();
