@@ -10,6 +10,8 @@ use super::session::{Answer, Session};
 pub const GOOD: u8 = 0x00;
 /// Status CHECK CONDITION.
 pub const CHECK_CONDITION: u8 = 0x02;
+/// Status TASK ABORTED.
+pub const TASK_ABORTED: u8 = 0x40;
 
 /// READ(16).
 pub fn read16(lba: u64, blocks: u32) -> [u8; 16] {
