@@ -11,7 +11,7 @@ use lunet_block::{
     Backend, ByteRange, Caps, Channel, Completion, Error, IoDone, Op, Request, Slow, Submit,
     Support,
 };
-use lunet_ring::{Payload, Region, RegionRef, Ring};
+use lunet_ring::{DropElsewhere, Payload, Region, RegionRef, Ring};
 
 use crate::geometry::Geometry;
 use crate::{OpenError, Volume, VolumeSpec};
@@ -26,7 +26,7 @@ const ATOMIC: u32 = 256;
 pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
     let region = Region::new(size).map_err(|error| OpenError::Memory { size, error })?;
-    let (caps, region) = (caps(&geometry, spec.read_only), Arc::new(region));
+    let (caps, region) = (caps(&geometry, spec.read_only), DropElsewhere::new(Arc::new(region)));
     Ok(Arc::new(Memory { caps, region, pages: Arc::new(Pages::new(size)) }))
 }
 
@@ -81,16 +81,10 @@ pub(crate) fn room(buf: &mut Option<Payload>, len: u64) -> Option<&mut [u8]> {
 
 struct Memory {
     caps: Caps,
-    region: Arc<Region>,
+    /// Giving much memory back takes long.
+    region: DropElsewhere<Arc<Region>>,
     /// What has been written.
     pages: Arc<Pages>,
-}
-
-/// The last to let go of a volume may be an event loop, and giving back much memory takes long.
-impl Drop for Memory {
-    fn drop(&mut self) {
-        lunet_ring::leave(Arc::clone(&self.region));
-    }
 }
 
 impl Backend<Payload, Ring> for Memory {

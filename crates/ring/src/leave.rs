@@ -1,6 +1,7 @@
 //! Letting go of what may take long to let go of: closing a file writes back what a network file system has
 //! not sent yet, and unmapping a large memory frees its pages one by one. No event loop waits for that.
 
+use std::ops::Deref;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Something that is dropped on the helper thread.
@@ -45,17 +46,44 @@ fn queue() -> Option<&'static Queue> {
     })
 }
 
-/// Drops something on a thread of its own, soon. Does not block. If every owner of something shared lets go
-/// of it in this way, its end comes on that thread, whoever was last.
+/// Drops something on a thread of its own, soon. Does not block.
 pub fn leave<T: Send + 'static>(it: T) {
     let Some(queue) = queue() else { return drop(it) };
     queue.lock().push(Box::new(it));
     queue.news.notify_one();
 }
 
+/// Something that is dropped on the helper thread, wherever its owner is. If every owner of an `Arc` has it in
+/// one of these, what is shared ends there, whoever was last.
+#[derive(Debug)]
+pub struct DropElsewhere<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> DropElsewhere<T> {
+    /// Takes it over.
+    pub const fn new(it: T) -> Self {
+        Self(Some(it))
+    }
+}
+
+impl<T: Send + 'static> Deref for DropElsewhere<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl<T: Send + 'static> Drop for DropElsewhere<T> {
+    fn drop(&mut self) {
+        // Moved, not cloned: this owner must not be the last one after all.
+        self.0.take().into_iter().for_each(leave);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::sync::mpsc::{SyncSender, sync_channel};
     use std::thread::ThreadId;
     use std::time::Duration;
@@ -70,12 +98,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_ends_on_another_thread() {
-        let (says, hears) = sync_channel(2);
-        let shared = std::sync::Arc::new(Says(says));
-        leave(shared.clone());
-        leave(shared);
-        let thread = hears.recv_timeout(Duration::from_secs(20)).expect("it ends");
-        assert_ne!(thread, std::thread::current().id());
+    fn what_is_shared_ends_on_another_thread_whoever_is_last() {
+        const ROUNDS: usize = 1000;
+        let (says, hears) = sync_channel(ROUNDS);
+        for _ in 0..ROUNDS {
+            let shared = Arc::new(Says(says.clone()));
+            drop([DropElsewhere::new(shared.clone()), DropElsewhere::new(shared)]);
+        }
+        for _ in 0..ROUNDS {
+            let thread = hears.recv_timeout(Duration::from_secs(20)).expect("it ends");
+            assert_ne!(thread, std::thread::current().id());
+        }
     }
 }

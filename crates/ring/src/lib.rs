@@ -36,7 +36,7 @@ pub use beside::Beside;
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
 pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token, WatchId};
-pub use leave::leave;
+pub use leave::{DropElsewhere, leave};
 pub use payload::Payload;
 pub use region::{Mapped, Region, RegionRef};
 pub use ring::Ring;

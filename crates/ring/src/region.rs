@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::DropElsewhere;
 use crate::mapping::{Mapping, PAGE};
 
 /// From this length on, the whole pages of a zeroed range go back to the kernel. Below it, a
@@ -150,14 +151,7 @@ unsafe fn fill_zero(at: *mut u8, len: usize) {
 
 /// What the handles of one thread share: one atomic count for all of them.
 #[derive(Debug)]
-struct Local(Arc<Region>);
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        // This may be the last owner, and giving back much memory takes long.
-        crate::leave(Arc::clone(&self.0));
-    }
-}
+struct Local(DropElsewhere<Arc<Region>>);
 
 /// One thread's handle of a [`Region`]: a clone costs no atomic operation.
 #[derive(Clone, Debug)]
@@ -166,7 +160,7 @@ pub struct RegionRef(Rc<Local>);
 impl RegionRef {
     /// A handle for this thread.
     pub fn new(region: Arc<Region>) -> Self {
-        Self(Rc::new(Local(region)))
+        Self(Rc::new(Local(DropElsewhere::new(region))))
     }
 
     /// The region itself.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
 };
-use lunet_ring::{FileId, Payload, Ring};
+use lunet_ring::{DropElsewhere, FileId, Payload, Ring};
 use rustix::io::Errno;
 
 pub(crate) use machine::{Abilities, Discard};
@@ -52,9 +52,10 @@ pub(crate) struct Known {
 pub(crate) struct Disk {
     caps: Caps,
     able: Abilities,
-    handle: Handle,
+    /// The last to let go of a volume may be an event loop, and closing a file may take long.
+    handle: DropElsewhere<Handle>,
     /// Opened for channels to come, so that no event loop has to.
-    ready: Mutex<Vec<Arc<File>>>,
+    ready: DropElsewhere<Mutex<Vec<Arc<File>>>>,
 }
 
 impl Disk {
@@ -76,18 +77,19 @@ impl Disk {
             mapped_reads: false,
             alignment: known.alignment,
         };
-        Self { caps, able, handle, ready: Mutex::default() }
+        let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
+        Self { caps, able, handle, ready }
     }
 
     /// The open file or device, for a volume in the place of this one.
     pub fn opened(&self) -> &Arc<File> {
-        match &self.handle {
+        match &*self.handle {
             Handle::Shared(file) | Handle::Reopened { file, .. } => file,
         }
     }
 
     fn channel_file(&self) -> io::Result<Arc<File>> {
-        match &self.handle {
+        match &*self.handle {
             Handle::Shared(file) => Ok(Arc::clone(file)),
             Handle::Reopened { file, direct } => match self.ready().pop() {
                 Some(ready) => Ok(ready),
@@ -98,14 +100,6 @@ impl Disk {
 
     fn ready(&self) -> std::sync::MutexGuard<'_, Vec<Arc<File>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The last to let go of a volume may be an event loop, and closing a file may take long.
-impl Drop for Disk {
-    fn drop(&mut self) {
-        lunet_ring::leave(std::mem::take(&mut *self.ready()));
-        lunet_ring::leave(Arc::clone(self.opened()));
     }
 }
 
@@ -124,7 +118,7 @@ impl Backend<Payload, Ring> for Disk {
     }
 
     fn ready_channels(&self, channels: usize) -> Result<(), i32> {
-        let Handle::Reopened { file, direct } = &self.handle else { return Ok(()) };
+        let Handle::Reopened { file, direct } = &*self.handle else { return Ok(()) };
         while self.ready().len() < channels {
             // Not under the lock: a shard may be waiting for it.
             let opened = reopen(file, self.able.read_only, *direct);

@@ -17,7 +17,7 @@ const COPY_STEP: u64 = 64 << 20;
 impl Disk {
     /// The open file; a device has none.
     fn file(&self) -> Result<&File, Error> {
-        match &self.handle {
+        match &*self.handle {
             Handle::Reopened { file, .. } => Ok(file),
             Handle::Shared(_) => Err(Error::Unsupported),
         }

@@ -7,22 +7,16 @@ use std::sync::Arc;
 use super::Epoll;
 use crate::disk::{DiskOp, Refused};
 use crate::pool::{Call, Job};
-use crate::{Buf, Event, FileId, Token};
+use crate::{Buf, DropElsewhere, Event, FileId, Token};
 
 /// A file in use.
 pub(super) struct OpenFile {
-    file: Arc<File>,
+    /// Closing it may take long.
+    file: DropElsewhere<Arc<File>>,
     /// Operations that wait for a thread or are with one, and know the descriptor.
     in_flight: u32,
     /// To be let go with the last of them.
     leaving: bool,
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        // This may be the last owner, and closing may take long.
-        crate::leave(Arc::clone(&self.file));
-    }
 }
 
 /// An operation that waits for a thread or is with one.
@@ -35,6 +29,7 @@ pub(super) struct Disk {
 
 impl Epoll {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
+        let file = DropElsewhere::new(file);
         FileId(self.files.insert(OpenFile { file, in_flight: 0, leaving: false }))
     }
 

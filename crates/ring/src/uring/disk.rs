@@ -12,24 +12,18 @@ use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::disk::{DiskOp, Refused};
 use crate::pool::Call;
-use crate::{Buf, Event, FileId, Token, sys};
+use crate::{Buf, DropElsewhere, Event, FileId, Token, sys};
 
 /// A file in use. The handle refers to it, so it stays open as long.
 pub(super) struct OpenFile {
     handle: Handle,
-    file: Arc<File>,
+    /// Closing it may take long.
+    file: DropElsewhere<Arc<File>>,
     /// Registered buffers may be used on it.
     fixed_buffers: bool,
     pub(super) in_flight: u32,
     /// To be let go with the last operation in flight.
     leaving: bool,
-}
-
-impl Drop for OpenFile {
-    fn drop(&mut self) {
-        // This may be the last owner, and closing may take long.
-        crate::leave(Arc::clone(&self.file));
-    }
 }
 
 /// An operation in flight.
@@ -44,6 +38,7 @@ impl Uring {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
         let handle = self.register(file.as_raw_fd());
         let fixed_buffers = self.fixed_buffers && sys::takes_fixed_buffers(file.as_raw_fd());
+        let file = DropElsewhere::new(file);
         let file = OpenFile { handle, file, fixed_buffers, in_flight: 0, leaving: false };
         FileId(self.files.insert(file))
     }
