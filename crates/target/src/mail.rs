@@ -1,7 +1,7 @@
 //! What shards say to each other, and the server to them. Control only: nothing of a read or a
 //! write ever comes this way.
 //!
-//! There are two kinds of letters. A request ([`Mailbox::send`]) may find the mailbox full, and its sender
+//! There are two kinds of messages. A request ([`Mailbox::send`]) may find the mailbox full, and its sender
 //! does something else then. What somebody waits for ([`Mailbox::deliver`]) always finds room, so that nobody
 //! waits for ever. It is no less bounded for that: there is one at the most for each request that was delivered,
 //! each command, login or lost device that waits, and these are bounded.
@@ -27,7 +27,7 @@ use crate::rdma::{Change, Request};
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};
 
-/// How many letters may wait for a shard before it takes no more requests.
+/// How many messages may wait for a shard before it takes no more requests.
 pub const MAILBOX: usize = 4096;
 
 /// A message to a shard.
@@ -204,7 +204,7 @@ pub enum Undelivered {
 
 #[derive(Default)]
 struct Queue {
-    letters: VecDeque<Mail>,
+    messages: VecDeque<Mail>,
     /// Nobody reads them any more.
     gone: bool,
 }
@@ -221,10 +221,10 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// A mailbox whose letters wake the event loop behind `waker`.
-    pub fn new(waker: Waker) -> (Self, Letters) {
+    /// A mailbox whose messages wake the event loop behind `waker`.
+    pub fn new(waker: Waker) -> (Self, Inbox) {
         let queue = Arc::<Mutex<Queue>>::default();
-        (Self { queue: queue.clone(), waker }, Letters(queue))
+        (Self { queue: queue.clone(), waker }, Inbox(queue))
     }
 
     /// Delivers a request.
@@ -236,10 +236,10 @@ impl Mailbox {
         if queue.gone {
             return Err(Undelivered::Gone);
         }
-        if queue.letters.len() >= MAILBOX {
+        if queue.messages.len() >= MAILBOX {
             return Err(Undelivered::Full);
         }
-        queue.letters.push_back(mail);
+        queue.messages.push_back(mail);
         drop(queue);
         self.wake();
         Ok(())
@@ -249,7 +249,7 @@ impl Mailbox {
     pub fn deliver(&self, owed: Owed) {
         let mut queue = open(&self.queue);
         if !queue.gone {
-            queue.letters.push_back(Mail::Owed(owed));
+            queue.messages.push_back(Mail::Owed(owed));
             drop(queue);
             self.wake();
         }
@@ -262,23 +262,23 @@ impl Mailbox {
 }
 
 /// The reading end of a mailbox.
-pub struct Letters(Arc<Mutex<Queue>>);
+pub struct Inbox(Arc<Mutex<Queue>>);
 
-impl Letters {
-    /// The oldest letter.
+impl Inbox {
+    /// The oldest message.
     pub fn next(&self) -> Option<Mail> {
-        open(&self.0).letters.pop_front()
+        open(&self.0).messages.pop_front()
     }
 }
 
-impl Drop for Letters {
+impl Drop for Inbox {
     fn drop(&mut self) {
         let mut queue = open(&self.0);
         queue.gone = true;
-        let letters = std::mem::take(&mut queue.letters);
+        let messages = std::mem::take(&mut queue.messages);
         // What is in them may have more to do than this lock should wait for.
         drop(queue);
-        drop(letters);
+        drop(messages);
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
     fn what_somebody_waits_for_finds_room_in_a_full_mailbox() {
         let config = Config { arena_bytes: 4 << 20, ..Config::default() };
         let ring = Ring::new(&config).expect("an event loop");
-        let (mailbox, letters) = Mailbox::new(ring.waker());
+        let (mailbox, messages) = Mailbox::new(ring.waker());
         let sent = std::iter::from_fn(|| mailbox.send(Mail::Turn).ok()).count();
         assert_eq!(sent, MAILBOX);
         for ticket in 0..100 {
@@ -299,14 +299,14 @@ mod tests {
             assert_eq!(mailbox.send(Mail::Turn).err(), Some(Undelivered::Full));
         }
         let mut owed = 0;
-        while let Some(mail) = letters.next() {
+        while let Some(mail) = messages.next() {
             if let Mail::Owed(Owed::Settled { ticket, done: true }) = mail {
                 assert_eq!(ticket, owed, "in their order");
                 owed += 1;
             }
         }
         assert_eq!(owed, 100);
-        drop(letters);
+        drop(messages);
         mailbox.deliver(Owed::Returned { ticket: 1 });
         assert_eq!(mailbox.send(Mail::Turn).err(), Some(Undelivered::Gone));
     }

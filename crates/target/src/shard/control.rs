@@ -1,4 +1,4 @@
-//! Letters to the shard: from other shards, from the control socket, from the signal handler.
+//! Messages to the shard: from other shards, from the control socket, from the signal handler.
 
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;

@@ -29,7 +29,7 @@ use crate::conn::{Conn, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::Entry;
-use crate::mail::{Letters, Mail};
+use crate::mail::{Inbox, Mail};
 use crate::rationed::Topic;
 
 /// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
@@ -51,7 +51,7 @@ pub struct Shard {
     core: Arc<Core>,
     engine: Engine,
     conns: Slab<Conn>,
-    mail: Letters,
+    mail: Inbox,
     /// A change that it is ready for.
     proposal: Option<Arc<Proposal>>,
     /// Its part of the server's RDMA devices, if there are any.
@@ -73,7 +73,7 @@ impl Shard {
     ///
     /// # Errors
     /// A plain sentence, if a volume cannot be opened on this loop.
-    pub fn new(number: usize, core: Arc<Core>, ring: Ring, mail: Letters) -> Result<Self, String> {
+    pub fn new(number: usize, core: Arc<Core>, ring: Ring, mail: Inbox) -> Result<Self, String> {
         Ok(Self {
             number,
             engine: Engine::new(number, ring, core.clone())?,
