@@ -17,7 +17,7 @@ use super::{Manager, Served, done};
 use crate::config::{self, Backend};
 use crate::control::Done;
 use crate::{names, serve};
-use lunet_target::files;
+use lunet_target::files::{self, Found};
 
 /// How long the storage has to end what is under way before a rollback.
 const HOLD: Duration = Duration::from_secs(30);
@@ -200,8 +200,15 @@ fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
     for entry in fs::read_dir(directory).with_context(failed)? {
         let entry = entry.with_context(failed)?;
         let Some(name) = name_of(volume, &entry.file_name()) else { continue };
-        // It may have gone meanwhile.
-        let Ok(found) = entry.metadata() else { continue };
+        let found = match files::look_at_name(&entry.path()) {
+            Found::There(found) => found,
+            // It has gone meanwhile.
+            Found::Absent => continue,
+            // It may be there: a volume with snapshots is not deleted.
+            Found::Unknown(error) => {
+                bail!("cannot look at {}: {error}", entry.path().display())
+            }
+        };
         let created = found.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         let created = created.unwrap_or_default().as_secs();
         out.push(Snapshot { name, bytes: Some(found.len()), created });
