@@ -10,6 +10,7 @@ use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{LoopDevice, Mounted, is_root};
 use lunet_e2e::process::output;
 use lunet_e2e::server::Serve;
+use lunet_e2e::strace::{self, Strace};
 use lunet_e2e::wire::Session;
 
 use super::{CAPACITY_CHANGED, FILE, MIB, ONE, TWO, capacity, open, told};
@@ -148,6 +149,80 @@ fn a_block_device_that_has_grown_is_looked_at_again() -> Result<()> {
     drop(two);
     let gone = server.tell(&["volume", "delete", "d", "--yes"])?;
     ensure!(gone.contains(&format!("its data is still in {path}")), "{gone}");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn event_loops_open_and_close_no_files_when_volumes_change() -> Result<()> {
+    if !strace::is_allowed() {
+        println!("left out: strace may not be used here");
+        return Ok(());
+    }
+    let server = Serve::config(FILE).start()?;
+    let log = server.data().join("calls");
+    let loops = strace::threads(server.pid(), "lunet-shard")?;
+    ensure!(!loops.is_empty());
+    // A marker in the log shows that it is written: loops wake up for each of these changes.
+    let calls = "trace=open,openat,close,munmap,io_uring_enter,epoll_pwait,epoll_pwait2,epoll_wait";
+    let traced = Strace::attach(&loops, &log, &["-e", calls])?;
+    server.tell(&["volume", "create", "c", "--size", "16MiB"])?;
+    server.tell(&["volume", "create", "m", "--backend", "memory", "--size", "16MiB"])?;
+    server.tell(&["volume", "resize", "c", "24MiB"])?;
+    server.tell(&["volume", "delete", "c", "--yes"])?;
+    server.tell(&["volume", "delete", "m", "--yes"])?;
+    traced.detach()?;
+    let text = fs::read_to_string(&log)?;
+    let calls = |name: &str| text.lines().filter(|line| line.contains(name)).count();
+    ensure!(calls("io_uring_enter") + calls("epoll_") > 0, "nothing was traced");
+    let blocking = ["open(", "openat(", "close(", "munmap("].map(calls);
+    ensure!(blocking == [0; 4], "{blocking:?} of an event loop:\n{text}");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_rollback_that_cannot_be_made_stable_leaves_what_is_served() -> Result<()> {
+    if !is_root() || !strace::is_allowed() {
+        println!("left out: only root may mount, and strace has to be allowed");
+        return Ok(());
+    }
+    let dir = scratch("lunet-live-")?;
+    let mounted = xfs(dir.path())?;
+    let (volumes, data) = (mounted.path().join("volumes"), dir.path().join("data"));
+    fs::create_dir(&volumes)?;
+    fs::create_dir(&data)?;
+    let file = volumes.join("a.img");
+    let path = format!("path = '{}'\nsize = '64MiB'", file.display());
+    let server = Serve::config(FILE.replace("size = '64MiB'", &path)).data(&data).start()?;
+    let mut one = open(&server, ONE, 0)?;
+    one.write(0, 0, &[1; 4096], 512)?;
+    server.tell(&["volume", "snapshot", "a@first"])?;
+    one.write(0, 0, &[2; 4096], 512)?;
+    let rollback = ["volume", "rollback", "a@first", "--yes", "--force"];
+    // The first sync of the directory is that of the new file, the second that of the exchange.
+    let directory = volumes.to_str().context("no text")?;
+    let log = data.join("calls");
+    let fails = "inject=fsync:error=EIO:when=2";
+    let arguments = ["-f", "-P", directory, "-e", "trace=fsync", "-e", fails];
+    let traced = Strace::attach(&[server.pid()], &log, &arguments)?;
+    let error = server.refuses(&rollback)?;
+    ensure!(error.contains("cannot exchange"), "{error}");
+    traced.detach()?;
+    ensure!(fs::read_to_string(&log)?.contains("INJECTED"));
+    // What is served lies where it was, and what is written now is there after a restart.
+    one.write(0, 8, &[3; 4096], 512)?;
+    one.flush(0)?;
+    drop(one);
+    server.stop()?;
+    ensure!(!volumes.join(".a.rollback").exists(), "the copy has stayed");
+    let server = Serve::default().data(&data).start()?;
+    let mut one = open(&server, ONE, 0)?;
+    ensure!(one.read(0, 0, 8, 512)? == [2; 4096], "not what was written before the rollback");
+    ensure!(one.read(0, 8, 8, 512)? == [3; 4096], "not what was written after it");
+    server.tell(&rollback)?;
+    ensure!(one.read(0, 0, 8, 512)? == [1; 4096], "not what the snapshot holds");
+    drop(one);
     server.stop()?;
     Ok(())
 }

@@ -16,6 +16,7 @@ pub mod process;
 pub mod random;
 pub mod rdma;
 pub mod server;
+pub mod strace;
 pub mod tgt;
 pub mod wire;
 pub mod witness;
