@@ -129,7 +129,7 @@ impl Registry {
             }
             Some(old) if tsih == old.tsih => return Admission::TooManyConnections,
             Some(_) => return Admission::NoSession,
-            None if tsih != 0 && !(replaced && !inner.handles.contains(&tsih)) => {
+            None if tsih != 0 && (!replaced || inner.handles.contains(&tsih)) => {
                 return Admission::NoSession;
             }
             None => {}
