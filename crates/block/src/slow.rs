@@ -71,6 +71,15 @@ pub trait Slow: Send + Sync {
         Err(Error::Unsupported)
     }
 
+    /// Makes every write that was answered before stable, apart from all channels: an error that the system
+    /// tells each open file once is told here, too.
+    ///
+    /// # Errors
+    /// [`Error::NotStable`] if the storage fails.
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The backend itself, for another backend of the same kind that copies from it. `None` if
     /// it must not be bypassed.
     fn as_any(&self) -> Option<&dyn Any> {

@@ -209,6 +209,7 @@ fn demo(options: &Options) -> Config {
         physical_block_size: None,
         read_only: false,
         removable: false,
+        write_cache: true,
         threshold: None,
         vendor: None,
         product: None,

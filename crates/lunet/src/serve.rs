@@ -158,7 +158,7 @@ pub(crate) fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
     tidy(&plan);
     for config in &plan.config.volumes {
         let volume = open(config, &plan.data)?;
-        all.insert(config.name.clone(), Open::new(config.clone(), volume));
+        all.insert(config.name.clone(), Open::new(config.clone(), volume, &plan.data));
     }
     Ok(Served {
         server: plan.config.server.clone(),
@@ -206,6 +206,8 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
         unit: Unit {
             removable: config.removable,
             threshold: config.threshold,
+            write_cache: config.write_cache,
+            saves: true,
             alua: served.server.alua,
             ..unit
         },
@@ -213,10 +215,16 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     }
 }
 
-/// The files that are kept about a volume beside its data: its reservations, and the mark of a
-/// sanitize operation that has not ended.
-pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 2] {
-    [reservations(data, volume), data.join(format!("{volume}.sanitize"))]
+/// The files that are kept about a volume beside its data: its reservations, the mark of a sanitize operation that
+/// has not ended, its mode parameters, and the mark of a failed write-back.
+pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 4] {
+    let [sanitize, modes] = ["sanitize", "modes"].map(|kind| data.join(format!("{volume}.{kind}")));
+    [reservations(data, volume), sanitize, modes, write_back_mark(data, volume)]
+}
+
+/// The file that says that acknowledged writes of a volume may be lost.
+pub(crate) fn write_back_mark(data: &Path, volume: &str) -> PathBuf {
+    data.join(format!("{volume}.write-back"))
 }
 
 /// The file that keeps the numbers of the targets' ports.

@@ -1,4 +1,4 @@
-//! MODE SENSE (SPC-5 6.14, 6.15). Nothing can be saved.
+//! MODE SENSE (SPC-5 6.14, 6.15). Of a unit whose server keeps it, WCE is saved; nothing else is.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -76,6 +76,11 @@ fn pages(unit: &Unit, cx: &Cx<'_>) -> Result<Vec<u8>, Sense> {
         0 => mode_pages::all(unit, unit.state.modes()),
         1 => mode_pages::changeable(unit),
         2 => mode_pages::all(unit, Modes::DEFAULT),
+        // WCE is saved whenever it changes.
+        3 if mode_pages::saves(unit) => {
+            let write_cache = unit.state.modes().write_cache;
+            mode_pages::all(unit, Modes { write_cache, ..Modes::DEFAULT })
+        }
         _ => return Err(Sense::illegal(Code::SAVING_NOT_SUPPORTED)),
     };
     let (code, subpage) = (cx.cdb.byte(2) & 0x3F, cx.cdb.byte(3));

@@ -10,6 +10,9 @@ use crate::unit::Unit;
 /// SUBPAGE_FORMAT: the page has a subpage code, and a length of two bytes.
 const SPF: u8 = 0x40;
 
+/// The page can be saved; reserved in MODE SELECT.
+pub(crate) const PS: u8 = 0x80;
+
 /// What can be changed: page code, byte and bit.
 const WCE: (u8, usize, u8) = (0x08, 2, 0x04);
 const D_SENSE: (u8, usize, u8) = (0x0A, 2, 0x04);
@@ -87,11 +90,19 @@ fn recovery() -> Vec<u8> {
     data
 }
 
-/// Caching (SBC-4 6.5.6). Where there is a write cache it can be switched off.
+/// Caching (SBC-4 6.5.6). Where there is a write cache that may be used it can be switched off, and that is kept.
 fn caching(unit: &Unit, modes: Modes) -> Vec<u8> {
     let mut data = page(0x08, 20);
-    data[WCE.1] = bit(WCE, unit.caps.write_cache && modes.write_cache);
+    if saves(unit) {
+        data[0] |= PS;
+    }
+    data[WCE.1] = bit(WCE, unit.may_cache() && modes.write_cache);
     data
+}
+
+/// True if a page of the unit can be saved: the Caching page, if WCE can be changed.
+pub(crate) fn saves(unit: &Unit) -> bool {
+    unit.saves && unit.may_cache()
 }
 
 /// Control (SPC-5 7.5.9).

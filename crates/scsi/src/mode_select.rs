@@ -1,4 +1,5 @@
-//! MODE SELECT (SPC-5 6.11, 6.12). What can be changed is in [`Modes`](crate::Modes). It is not saved.
+//! MODE SELECT (SPC-5 6.11, 6.12). What can be changed is in [`Modes`](crate::Modes). WCE is saved,
+//! with SP or without, where the server keeps it: whoever has switched the cache off sends no flushes any more.
 
 use crate::action::{Action, ParameterKind, Reply};
 use crate::execute::{Cx, Outcome};
@@ -7,23 +8,25 @@ use crate::unit::Unit;
 use crate::{mode, mode_pages};
 
 /// MODE SELECT (6).
-pub(crate) fn select6(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
+pub(crate) fn select6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let len = u32::from(cx.cdb.byte(4));
-    select(cx, len, ParameterKind::ModeSelect6)
+    select(unit, cx, len, ParameterKind::ModeSelect6)
 }
 
 /// MODE SELECT (10).
-pub(crate) fn select10(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
+pub(crate) fn select10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let len = u32::from(cx.cdb.be16(7));
-    select(cx, len, ParameterKind::ModeSelect10)
+    select(unit, cx, len, ParameterKind::ModeSelect10)
 }
 
-fn select(cx: &Cx<'_>, len: u32, kind: ParameterKind) -> Outcome {
-    // PF: pages as the standard has them. RTD and SP: nothing can be saved.
+fn select(unit: &Unit, cx: &Cx<'_>, len: u32, kind: ParameterKind) -> Outcome {
+    // PF: pages as the standard has them.
     if !cx.cdb.flag(1, 0x10) {
         return Err(Sense::invalid_cdb(1, 4));
     }
-    cx.cdb.must_be_zero(1, 0x03)?;
+    // RTD, and SP where nothing can be saved.
+    let reserved = if mode_pages::saves(unit) { 0x02 } else { 0x03 };
+    cx.cdb.must_be_zero(1, reserved)?;
     Ok(cx.optional_list(kind, len, 0))
 }
 
@@ -86,8 +89,8 @@ fn check(page: &[u8], current: &[u8], mask: &[u8], at: usize) -> Result<(), Sens
         // PAGE LENGTH.
         return Err(wrong(header / 2));
     }
-    // PS is reserved here.
-    if page[0] & 0x80 != 0 {
+    // Reserved here.
+    if page[0] & mode_pages::PS != 0 {
         return Err(wrong(0));
     }
     for offset in header..page.len() {

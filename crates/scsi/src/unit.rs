@@ -180,6 +180,10 @@ pub struct Unit {
     pub threshold: Option<Threshold>,
     /// Its medium can be ejected and loaded (RMB).
     pub removable: bool,
+    /// The volatile cache of its volume may be used. If not, WCE is 0, and no initiator can switch it on.
+    pub write_cache: bool,
+    /// What MODE SELECT saves is kept by the server (PS of the Caching mode page).
+    pub saves: bool,
     /// Who changes the access states of its target port groups.
     pub alua: Alua,
     /// What commands change of it.
@@ -195,8 +199,17 @@ impl Unit {
     /// A unit that takes the place of another: `state` is that one's.
     pub fn with_state(identity: Identity, caps: Caps, state: Arc<UnitState>) -> Self {
         let limits = Limits::new(&caps);
-        let (threshold, removable, alua) = (None, false, Alua::default());
-        Self { identity, caps, limits, threshold, removable, alua, state }
+        Self {
+            identity,
+            caps,
+            limits,
+            threshold: None,
+            removable: false,
+            write_cache: true,
+            saves: false,
+            alua: Alua::default(),
+            state,
+        }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software
@@ -205,10 +218,15 @@ impl Unit {
         self.caps.read_only || self.state.write_protected()
     }
 
-    /// True if what a write has put into a volatile cache must be stable before the answer: the
+    /// True if what a write has put into a volatile cache must be stable before the answer: the configuration or the
     /// initiators have switched the write cache off that the volume has.
     pub fn write_through(&self) -> bool {
-        self.state.write_through() && self.caps.write_cache
+        self.caps.write_cache && (!self.write_cache || self.state.write_through())
+    }
+
+    /// True if initiators may switch the write cache off and on: there is one that may be used.
+    pub fn may_cache(&self) -> bool {
+        self.caps.write_cache && self.write_cache
     }
 
     /// Remembers how much room the volume has. True if the threshold has just been reached, of which

@@ -4,9 +4,12 @@
 //! The second flush of the same file succeeds, over blocks that are gone. So a failure is kept here, once for
 //! each open storage and for all shards: every request passes [`Health::refuses`] on its way to a channel, and
 //! every answer passes [`Health::judge`] on its way back. Only an administrator ends it, by opening the volume anew
-//! (`lunet volume reopen`).
+//! (`lunet volume reopen`). A mark beside the volume's reservations keeps it through a restart: sessions come
+//! back after one, and flush what they wrote before.
 
 use std::fmt;
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,9 +17,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lunet_block::{Error, Op};
 use serde::{Deserialize, Serialize};
 
+use crate::files;
+
 /// Bits of [`Health::word`].
 const WRITE_BACK: u32 = 1;
 const STORAGE: u32 = 1 << 1;
+
+/// A larger mark is none of ours, in bytes.
+const MAX_MARK: u64 = 4096;
+
+/// The version of the mark.
+const VERSION: u32 = 1;
+
+const EIO: i32 = 5;
 
 /// What went wrong with the storage of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,28 +133,104 @@ pub struct Health {
     word: AtomicU32,
     /// The first of each kind.
     faults: Mutex<Vec<Fault>>,
+    mark: Arc<Mutex<Option<PathBuf>>>,
+}
+
+/// The mark of a failed write-back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    version: u32,
+    fault: Fault,
 }
 
 impl Health {
-    /// The health of a storage that was just opened, and is sound.
+    /// The health of a storage that is sound, and is forgotten with the server.
     pub fn new(volume: &str) -> Arc<Self> {
+        Self::with_mark(volume, None)
+    }
+
+    /// The health of a storage that was just opened on purpose, and is sound. From now on a failed write-back is
+    /// kept in the file `mark`; the one of before is [taken away](Self::forget) by its own health.
+    pub fn kept(volume: &str, mark: PathBuf) -> Arc<Self> {
+        Self::with_mark(volume, Some(mark))
+    }
+
+    fn with_mark(volume: &str, mark: Option<PathBuf>) -> Arc<Self> {
         let (word, faults) = (AtomicU32::new(0), Mutex::default());
-        Arc::new(Self { volume: volume.to_owned(), word, faults })
+        let mark = Arc::new(Mutex::new(mark));
+        Arc::new(Self { volume: volume.to_owned(), word, faults, mark })
+    }
+
+    /// The health of a storage that is opened as a server starts, and failed before if the file `mark` says so. One
+    /// that cannot be read counts as a failure: nobody knows what it said.
+    pub fn found(volume: &str, mark: PathBuf) -> Arc<Self> {
+        let name = mark.display().to_string();
+        let read = files::read(&mark, MAX_MARK).and_then(|text| match text {
+            None => Ok(None),
+            Some(text) => serde_json::from_slice(&text)
+                .map_err(|error| format!("{name} is damaged: {error}"))
+                .and_then(|mark: Mark| match mark.version {
+                    VERSION => Ok(Some(mark.fault)),
+                    other => Err(format!("{name} is of version {other}, not {VERSION}")),
+                }),
+        });
+        let fault = read.unwrap_or_else(|error| {
+            tracing::error!(volume, "{error}");
+            let cause = Cause::WriteBack { during: During::Flush, errno: EIO };
+            Some(Fault { cause, since: now() })
+        });
+        let health = Self::kept(volume, mark);
+        if let Some(fault) = fault {
+            tracing::error!(volume, since = fault.since, "before this start: {}", fault.cause);
+            health.take_up(fault);
+        }
+        health
+    }
+
+    /// The storage is not in use any more, or was opened anew on purpose: takes the mark away, for good.
+    ///
+    /// # Errors
+    /// The operating system's; the mark may be there still.
+    pub fn forget(&self) -> io::Result<()> {
+        let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
+        mark.take().map_or(Ok(()), |path| files::remove(&path).map(drop))
+    }
+
+    /// Makes the mark stable, on a thread of its own: whoever learns of the failure cannot wait.
+    fn keep(&self, fault: Fault) {
+        let (volume, mark) = (self.volume.clone(), self.mark.clone());
+        let work = move || {
+            let mark = mark.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(path) = &*mark else { return };
+            let kept = serde_json::to_vec(&Mark { version: VERSION, fault })
+                .map_err(io::Error::from)
+                .and_then(|text| Ok(files::replace(path, &text)?));
+            if let Err(error) = kept {
+                tracing::error!(%volume, %error, "a restart will forget that its write-back failed");
+            }
+        };
+        let thread = std::thread::Builder::new().name("lunet-mark".into()).spawn(work);
+        if let Err(error) = thread {
+            tracing::error!(volume = %self.volume, %error, "no thread to keep the mark");
+        }
     }
 
     /// Remembers a failure for good, and logs it. True if it is the first of its kind: the others change
     /// nothing, and are not logged.
     pub fn fail(&self, cause: Cause) -> bool {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let first = self.take_up(Fault { cause, since });
+        let fault = Fault { cause, since: now() };
+        let first = self.take_up(fault);
         if first {
             tracing::error!(volume = %self.volume, "{cause}");
+            if cause.bit() == WRITE_BACK {
+                self.keep(fault);
+            }
         }
         first
     }
 
-    /// As [`fail`](Self::fail), for a failure of before, which was logged then.
-    pub fn take_up(&self, fault: Fault) -> bool {
+    fn take_up(&self, fault: Fault) -> bool {
         let bit = fault.cause.bit();
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let first = self.word.load(Ordering::Relaxed) & bit == 0;
@@ -174,9 +263,8 @@ impl Health {
     }
 
     /// What the answer of the storage to a request means. A failure to make data stable is remembered; after
-    /// one, nothing is called stable any more, whatever the storage says. The second value is true if this is
-    /// the first.
-    pub(crate) fn judge(&self, op: Op, result: Result<(), Error>) -> (Result<(), Error>, bool) {
+    /// one, nothing is called stable any more, whatever the storage says.
+    pub(crate) fn judge(&self, op: Op, result: Result<(), Error>) -> Result<(), Error> {
         let during = match op {
             Op::Flush => During::Flush,
             Op::Write { fua: true } => During::FuaWrite,
@@ -184,55 +272,59 @@ impl Health {
             | Op::ReadMapped
             | Op::Write { fua: false }
             | Op::Unmap
-            | Op::WriteZeroes { .. } => return (result, false),
+            | Op::WriteZeroes { .. } => return result,
         };
         let errno = match (result, during) {
-            (Err(Error::Cancelled | Error::Gone), _) => return (result, false),
+            (Err(Error::Cancelled | Error::Gone), _) => return result,
             (Err(Error::NotStable(errno)), _) => Some(errno),
             // There is nothing else to a flush that could fail.
             (Err(error), During::Flush) => Some(error.errno()),
             // The data of a write that failed by itself is still with the initiator.
-            (Err(_), During::FuaWrite) => return (result, false),
+            (Err(_), During::FuaWrite) => return result,
             (Ok(()), _) => None,
         };
         match errno {
             Some(errno) => {
-                let first = self.fail(Cause::WriteBack { during, errno });
-                (Err(Error::NotStable(errno)), first)
+                self.fail(Cause::WriteBack { during, errno });
+                Err(Error::NotStable(errno))
             }
-            None if self.is_sound() => (result, false),
+            None if self.is_sound() => result,
             None => match self.write_back().map(|fault| fault.cause) {
-                Some(Cause::WriteBack { errno, .. }) => (Err(Error::NotStable(errno)), false),
-                _ => (result, false),
+                Some(Cause::WriteBack { errno, .. }) => Err(Error::NotStable(errno)),
+                _ => result,
             },
         }
     }
 }
 
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
 
-    const EIO: i32 = 5;
     const FUA: Op = Op::Write { fua: true };
     const WRITE: Op = Op::Write { fua: false };
+    const FAILED: Result<(), Error> = Err(Error::NotStable(EIO));
+    const CAUSE: Cause = Cause::WriteBack { during: During::Flush, errno: EIO };
 
     #[test]
     fn after_one_failed_flush_nothing_is_called_stable() {
         let health = Health::new("v");
-        assert_eq!(health.judge(Op::Flush, Ok(())), (Ok(()), false));
-        let failed = Err(Error::NotStable(EIO));
-        assert_eq!(health.judge(Op::Flush, Err(Error::Io(EIO))), (failed, true));
-        assert_eq!(health.judge(Op::Flush, failed), (failed, false), "told once");
+        assert_eq!(health.judge(Op::Flush, Ok(())), Ok(()));
+        assert_eq!(health.judge(Op::Flush, Err(Error::Io(EIO))), FAILED);
+        assert_eq!(health.judge(Op::Flush, FAILED), FAILED);
         for op in [Op::Flush, FUA] {
-            assert_eq!(health.judge(op, Ok(())), (failed, false), "{op:?}");
+            assert_eq!(health.judge(op, Ok(())), FAILED, "{op:?}");
         }
         for op in [Op::Read, Op::ReadMapped, WRITE, Op::Unmap] {
-            assert_eq!((health.judge(op, Ok(())), health.refuses(op)), ((Ok(()), false), None));
+            assert_eq!((health.judge(op, Ok(())), health.refuses(op)), (Ok(()), None));
         }
-        let cause = Cause::WriteBack { during: During::Flush, errno: EIO };
-        assert_eq!(health.faults().iter().map(|f| f.cause).collect::<Vec<_>>(), [cause]);
-        assert!(!health.is_sound());
+        assert_eq!(health.faults().iter().map(|f| f.cause).collect::<Vec<_>>(), [CAUSE]);
+        assert!(!health.is_sound() && !health.fail(CAUSE), "told once");
     }
 
     #[test]
@@ -248,10 +340,10 @@ mod tests {
             (Op::Flush, Error::Cancelled),
             (FUA, Error::Cancelled),
         ] {
-            assert_eq!(health.judge(op, Err(error)), (Err(error), false), "{op:?} {error}");
+            assert_eq!(health.judge(op, Err(error)), Err(error), "{op:?} {error}");
         }
         assert!(health.is_sound());
-        assert!(health.judge(FUA, Err(Error::NotStable(EIO))).1, "the flush of a write with FUA");
+        assert_eq!(health.judge(FUA, FAILED), FAILED, "the flush of a write with FUA");
         assert!(!health.is_sound());
     }
 
@@ -264,7 +356,31 @@ mod tests {
             assert_eq!(health.refuses(op), Some(Error::Gone), "{op:?}");
         }
         assert_eq!(health.refuses(Op::Read), None);
-        assert!(health.fail(Cause::WriteBack { during: During::Flush, errno: EIO }));
+        assert!(health.fail(CAUSE));
         assert_eq!(health.faults().len(), 2);
+    }
+
+    #[test]
+    fn a_failed_write_back_is_found_again_until_the_volume_is_reopened() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mark = dir.path().join("v.write-back");
+        let health = Health::found("v", mark.clone());
+        assert!(health.is_sound());
+        assert!(health.fail(CAUSE));
+        let until = Instant::now() + Duration::from_secs(20);
+        while !mark.exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let again = Health::found("v", mark.clone());
+        assert_eq!(again.faults(), health.faults());
+        assert_eq!(again.judge(Op::Flush, Ok(())), FAILED);
+        again.forget().expect("it goes");
+        assert!(Health::found("v", mark.clone()).is_sound());
+        for nonsense in
+            ["", "{}", r#"{"version":2,"fault":{"cause":{"kind":"missing"},"since":1}}"#]
+        {
+            std::fs::write(&mark, nonsense).expect("written");
+            assert_eq!(Health::found("v", mark.clone()).judge(FUA, Ok(())), FAILED, "{nonsense}");
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! The mark that a volume is being sanitized: a file beside that of its reservations. It is there from before the
-//! first block is touched until every block is done, so a server that finds it knows that the operation was
-//! cut off.
+//! What is kept of a volume beside its reservations, a small file for each.
+//!
+//! The mark that it is being sanitized is there from before the first block is touched until every block is done, so a
+//! server that finds it knows that the operation was cut off. Its mode parameters are there while an initiator
+//! has switched the write cache off.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,9 +28,62 @@ struct Mark {
     restricted: bool,
 }
 
+/// The saved mode parameters of one volume.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    version: u32,
+    /// The designator: another volume by the same name does not inherit.
+    unit: String,
+    /// WCE of the Caching mode page.
+    write_cache: bool,
+}
+
 /// Where the mark of a volume is, given where its reservations are kept.
 fn beside(kept: &Path) -> PathBuf {
     kept.with_extension("sanitize")
+}
+
+/// Where its mode parameters are.
+fn modes(kept: &Path) -> PathBuf {
+    kept.with_extension("modes")
+}
+
+/// Makes it stable that initiators have switched the write cache of a volume off, or that they have not.
+///
+/// # Errors
+/// The operating system's.
+pub fn keep_write_cache(kept: &Path, unit: &Designator, write_cache: bool) -> io::Result<()> {
+    let path = modes(kept);
+    if write_cache {
+        return files::remove(&path).map(drop);
+    }
+    let saved = Saved { version: VERSION, unit: unit.to_string(), write_cache };
+    Ok(files::replace(&path, &serde_json::to_vec_pretty(&saved)?)?)
+}
+
+/// False if initiators have switched the write cache of a volume off. If the file cannot be read nobody knows, and off
+/// is what harms nobody.
+pub fn write_cache(kept: &Path, unit: &Designator) -> bool {
+    let path = modes(kept);
+    let name = path.display();
+    let read = files::read(&path, MAX_FILE).and_then(|text| {
+        let Some(text) = text else { return Ok(true) };
+        let saved: Saved =
+            serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
+        if saved.version != VERSION {
+            return Err(format!("{name} is of version {}, not {VERSION}", saved.version));
+        }
+        if saved.unit != unit.to_string() {
+            tracing::warn!(file = %name, "the mode parameters are those of another volume");
+            return Ok(true);
+        }
+        Ok(saved.write_cache)
+    });
+    read.unwrap_or_else(|error| {
+        tracing::error!("{error}: the write cache of the volume is off");
+        false
+    })
 }
 
 /// Makes the mark stable, or, with `None`, its absence.
@@ -83,6 +138,25 @@ mod tests {
         }
         assert_eq!(get(&dir.path().join("disk.two.reservations"), UNIT), Ok(None));
         set(&kept, UNIT, None).expect("it is taken away");
+        assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    }
+
+    #[test]
+    fn a_write_cache_that_was_switched_off_is_found_so() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let kept = dir.path().join("disk.one.reservations");
+        assert!(write_cache(&kept, UNIT));
+        keep_write_cache(&kept, UNIT, true).expect("nothing to take away");
+        keep_write_cache(&kept, UNIT, false).expect("it is kept");
+        assert!(!write_cache(&kept, UNIT) && write_cache(&kept, OTHER));
+        let text = fs::read_to_string(modes(&kept)).expect("text");
+        for nonsense in ["", &text.replace("1,", "2,"), &text.replace("false", "0")] {
+            assert_ne!(nonsense, text);
+            fs::write(modes(&kept), nonsense).expect("written");
+            assert!(!write_cache(&kept, UNIT), "off harms nobody: {nonsense}");
+        }
+        keep_write_cache(&kept, UNIT, true).expect("it goes");
+        assert!(write_cache(&kept, UNIT));
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
     }
 

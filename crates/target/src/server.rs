@@ -238,6 +238,13 @@ impl Handle {
         world.volumes().map(|(_, v)| (v.name.clone(), v.volume.clone())).collect()
     }
 
+    /// The volumes whose write cache is switched off, by the configuration or by an initiator.
+    pub fn written_through(&self) -> Vec<String> {
+        let world = self.core.world();
+        let through = world.volumes().filter(|(_, volume)| volume.unit.write_through());
+        through.map(|(_, volume)| volume.name.clone()).collect()
+    }
+
     /// Every session, shard by shard, but for those of a shard that does not answer in time.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.report_sessions().0

@@ -15,7 +15,7 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::{Port, Reservations};
-use lunet_scsi::{PowerChange, Sanitation, Unit};
+use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
 
 use crate::access::{Access, Objection};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
@@ -56,7 +56,8 @@ impl CoreVolume {
             && Arc::ptr_eq(&self.health, &entry.health)
             && (&ours.identity, &ours.caps, &ours.limits)
                 == (&next.identity, &next.caps, &next.limits)
-            && (ours.removable, ours.threshold) == (next.removable, next.threshold)
+            && (ours.removable, ours.threshold, ours.write_cache)
+                == (next.removable, next.threshold, next.write_cache)
     }
 }
 
@@ -321,6 +322,9 @@ fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, Strin
             tracing::warn!(volume = %entry.name, "SANITIZE was cut off: it has failed");
             entry.unit.state.end_sanitize(Sanitation::Failed { restricted });
         }
+        let write_cache = marks::write_cache(kept, &entry.unit.identity.naa);
+        let modes = entry.unit.state.modes();
+        entry.unit.state.set_modes(Modes { write_cache, ..modes });
     }
     entry.unit.state.access.configure(groups);
     Ok(CoreVolume {

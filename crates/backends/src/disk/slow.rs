@@ -68,6 +68,13 @@ impl Slow for Disk {
         })
     }
 
+    fn sync(&self) -> Result<(), Error> {
+        if self.able.read_only {
+            return Ok(());
+        }
+        self.opened().sync_data().map_err(|e| Error::NotStable(e.raw_os_error().unwrap_or(5)))
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
     }

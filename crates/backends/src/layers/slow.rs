@@ -51,6 +51,11 @@ impl Slow for Layered {
         self.inner.slow().space()
     }
 
+    fn sync(&self) -> Result<(), Error> {
+        self.endure(Op::Flush, ByteRange::new(0, 0))?;
+        self.inner.slow().sync()
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
     }

@@ -110,6 +110,10 @@ pub struct Lun {
     pub write_cache: Option<bool>,
     /// Whether flushes are ignored as well, because the cache is said to survive a power cut.
     pub nv_cache: Option<bool>,
+    /// Whether its storage has failed: `ok`, or lunet's word for what is wrong, as `write-back-failed`.
+    pub storage: Option<String>,
+    /// The same in the target's own sentence.
+    pub storage_why: Option<String>,
     /// Threads that work for it; `null` where there is no such number.
     pub threads: Option<i64>,
     /// Who shares them: `per_initiator`, `shared`.

@@ -39,6 +39,9 @@ pub enum VolumeCommand {
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
+        /// `off`: every write is stable before it is answered, for hosts that never flush (ESXi)
+        #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
+        write_cache: WriteCache,
         #[command(flatten)]
         ask: Ask,
     },
@@ -49,6 +52,13 @@ pub enum VolumeCommand {
         /// The new size, as in 20GiB
         #[arg(value_name = "SIZE", value_parser = units::parse_size)]
         size: Option<u64>,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Open the storage of a volume anew after a failed write-back: it can be flushed again
+    Reopen {
+        /// The volume
+        name: String,
         #[command(flatten)]
         ask: Ask,
     },
@@ -118,6 +128,12 @@ pub enum Backend {
     Null,
 }
 
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum WriteCache {
+    On,
+    Off,
+}
+
 pub fn run(command: VolumeCommand) -> Result<ExitCode> {
     match command {
         VolumeCommand::List(ask) => answer(&ask, &Request::Volumes, tables::volumes),
@@ -133,16 +149,20 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             full,
             block_size,
             read_only,
+            write_cache,
             ask,
         } => {
             let backend = backend.to_possible_value().map(|word| word.get_name().to_owned());
             let backend = backend.unwrap_or_default();
-            let new = NewVolume { name, backend, size, path, full, block_size, read_only };
+            let write_through = write_cache == WriteCache::Off;
+            let new =
+                NewVolume { name, backend, size, path, full, block_size, read_only, write_through };
             ask.change(Change::CreateVolume(new))
         }
         VolumeCommand::Resize { name, size, ask } => {
             ask.change(Change::ResizeVolume { name, size })
         }
+        VolumeCommand::Reopen { name, ask } => ask.change(Change::ReopenVolume { name }),
         VolumeCommand::Delete { name, keep_data, force, yes, ask } => {
             let change = match with_snapshot(&name) {
                 Ok((volume, snapshot)) => {

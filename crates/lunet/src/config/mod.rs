@@ -190,6 +190,8 @@ pub struct Volume {
     pub read_only: bool,
     /// Initiators may eject the medium and load it again.
     pub removable: bool,
+    /// Writes may be answered before they are stable, where the storage has a volatile cache.
+    pub write_cache: bool,
     /// When initiators are told that the storage below fills up.
     pub threshold: Option<Threshold>,
     /// T10 vendor identification.

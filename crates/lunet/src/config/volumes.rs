@@ -15,6 +15,8 @@ pub(super) const MAX_SIZE: u64 = 1 << 62;
 
 const CACHES: &[(&str, Cache)] = &[("buffered", Cache::Buffered), ("direct", Cache::Direct)];
 
+const WRITE_CACHES: &[(&str, bool)] = &[("on", true), ("off", false)];
+
 const PROVISIONINGS: &[(&str, Provisioning)] =
     &[("thin", Provisioning::Thin), ("full", Provisioning::Full)];
 
@@ -34,6 +36,7 @@ const ONLY: &[(&str, &[Kind])] = &[
     ("path", &[Kind::File, Kind::Block]),
     ("size", &[Kind::File, Kind::Memory, Kind::Null]),
     ("cache", &[Kind::File]),
+    ("write-cache", &[Kind::File, Kind::Block]),
     ("provisioning", &[Kind::File]),
     ("threshold", &[Kind::File]),
 ];
@@ -99,6 +102,8 @@ fn volume(
     table.set("read-only", &mut read_only, &boolean, mistakes);
     let mut removable = false;
     table.set("removable", &mut removable, &boolean, mistakes);
+    let mut write_cache = true;
+    table.set("write-cache", &mut write_cache, &|v| choice(v, WRITE_CACHES), mistakes);
     let text = |key, most, mistakes: &mut Mistakes| {
         table.get(key, &|v| label(v, most), mistakes).map(|found: At<String>| found.value)
     };
@@ -116,6 +121,7 @@ fn volume(
         physical_block_size,
         read_only,
         removable,
+        write_cache,
         threshold,
         vendor,
         product,

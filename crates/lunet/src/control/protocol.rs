@@ -72,6 +72,11 @@ pub enum Change {
         /// The new size in bytes; if left out, that which its device has by now.
         size: Option<u64>,
     },
+    /// Open the storage of a volume anew, and end what a failed write-back began.
+    ReopenVolume {
+        /// The volume.
+        name: String,
+    },
     /// Remove a volume, its LUNs and its data.
     DeleteVolume {
         /// The volume.
@@ -166,6 +171,9 @@ pub struct NewVolume {
     pub block_size: Option<u32>,
     /// Writes are refused.
     pub read_only: bool,
+    /// Every write is stable before its answer.
+    #[serde(default)]
+    pub write_through: bool,
 }
 
 /// The answer to a change that was done.

@@ -52,7 +52,8 @@ fn a_change_travels_whole_and_a_refusal_is_a_sentence() {
     let change = Change::CreateVolume(new);
     let answer = ask(&path, &Request::Change { version: VERSION, change }).unwrap();
     let words = r#"{"change":{"backend":"file","block_size":null,"do":"create-volume","full":false,
-        "name":"a","path":null,"read_only":false,"size":null},"request":"change","version":1}"#;
+        "name":"a","path":null,"read_only":false,"size":null,
+        "write_through":false},"request":"change","version":1}"#;
     assert_eq!(answer, serde_json::from_str::<Value>(words).unwrap());
     assert_eq!(ask(&path, &Request::Config).unwrap_err().to_string(), "there is none");
     for request in [

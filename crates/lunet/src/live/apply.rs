@@ -10,18 +10,20 @@ use super::effects::{Consent, Weighed};
 use super::journal::Entry;
 use super::served::Open;
 use super::sessions::concerning;
+use super::snapshots::HOLD;
 use super::{Manager, Served, check_version, done, storage};
 use crate::config::{self, Backend, Volume};
 use crate::control::{Change, Difference, Done, Preview};
 use crate::plan::{self, Plan};
 use crate::{serve, units};
 use lunet_target::files::{self, Found};
+use lunet_target::{Cause, During};
 
 /// How consent is given to what hurts sessions.
 const FORCE: &str = "run `lunet config apply --force`";
 
 /// Keys of a volume that are looked at one by one.
-const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold"];
+const KNOWN: &[&str] = &["backend", "path", "size", "block-size", "threshold", "write-cache"];
 
 /// What becomes of a volume that is in the old and the new configuration.
 pub(super) enum Fate {
@@ -57,6 +59,7 @@ impl Manager {
             }
             self.adopt(now.with(next, open).keeping(keep_sessions), None)
         })?;
+        self.settle_caches(now);
         let news = differences.iter().map(ToString::to_string);
         let words: Vec<String> = [format!("{file} is in force")].into_iter().chain(news).collect();
         Ok(concerning(Done { notes, ..done(words.join("; ")) }, sessions))
@@ -119,7 +122,7 @@ impl Manager {
         fate: Option<Fate>,
         next: &Plan,
     ) -> Result<Open> {
-        let threshold = config.threshold;
+        let (threshold, write_cache) = (config.threshold, config.write_cache);
         let mut open = match (fate, now.open.get(&config.name)) {
             (Some(Fate::Stays), Some(open)) => open.clone(),
             (Some(Fate::Grows(size)), Some(open)) => {
@@ -128,11 +131,35 @@ impl Manager {
             }
             _ => {
                 let volume = serve::open(&config, &next.data)?;
-                Open::new(config, volume)
+                Open::new(config, volume, &next.data)
             }
         };
         open.config.threshold = threshold;
+        open.config.write_cache = write_cache;
         Ok(open)
+    }
+
+    /// Where the write cache has just been switched off, what was written before is made stable: nobody will
+    /// flush it.
+    fn settle_caches(&self, before: &Served) {
+        for (name, open) in &self.now().open {
+            let cached = before.open.get(name).is_some_and(|open| open.config.write_cache);
+            if !cached || open.config.write_cache {
+                continue;
+            }
+            // Nothing that began with the cache on is at the storage any more.
+            let held = self.handle.hold(name, HOLD);
+            let synced = open.volume.slow().sync();
+            if let Err(error) = synced {
+                open.health.fail(Cause::WriteBack { during: During::Flush, errno: error.errno() });
+            }
+            if held.is_err() || synced.is_err() {
+                self.remark(format!(
+                    "what was written to volume {name} before its write cache was switched off is not stable yet: \
+                     `lunet volume list` says whether its storage has failed"
+                ));
+            }
+        }
     }
 
     /// The text in force as a table.

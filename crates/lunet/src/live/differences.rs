@@ -59,6 +59,10 @@ fn volumes(now: &Served, fates: &[(Volume, Option<Fate>)], out: &mut Vec<Differe
             (Some(Fate::Stays), Some(open)) if open.config.threshold != volume.threshold => {
                 "has another threshold".to_owned()
             }
+            (Some(Fate::Stays), Some(open)) if open.config.write_cache != volume.write_cache => {
+                let word = if volume.write_cache { "on" } else { "off" };
+                format!("has its write cache {word} now")
+            }
             (Some(Fate::Stays), _) => continue,
         };
         out.push(difference("volume", &volume.name, change));

@@ -3,11 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::Result;
+use lunet_target::FaultReport;
 use serde_json::{Value, json};
 
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 
-use super::served::backend;
+use super::served::{Open, backend};
 use super::{Manager, snapshots};
 use crate::config::Backend;
 use crate::config::edit::Editor;
@@ -31,10 +32,27 @@ fn limits(layers: &[Layer]) -> Vec<Value> {
     layers.iter().filter_map(limit).collect()
 }
 
+/// How writes are answered: `on` before they are stable; `off` or `off-by-initiator` when they are; `none` where
+/// there is no volatile cache.
+fn write_cache(open: &Open, through: bool) -> &'static str {
+    match (open.volume.caps().write_cache, open.config.write_cache) {
+        (false, _) => "none",
+        (true, false) => "off",
+        (true, true) if through => "off-by-initiator",
+        (true, true) => "on",
+    }
+}
+
+/// What is wrong with the storage of a volume.
+fn faults(open: &Open) -> Vec<FaultReport> {
+    open.health.faults().into_iter().map(FaultReport::from).collect()
+}
+
 impl Manager {
     /// The volumes, by name.
     pub fn volumes(&self) -> Value {
         let now = self.now();
+        let through = self.handle.written_through();
         let mut out = Vec::new();
         for (name, open) in &now.open {
             let caps = open.volume.caps();
@@ -54,6 +72,8 @@ impl Manager {
                 "used_bytes": used.map(|file| file.blocks() * 512),
                 "block_size": caps.block_size,
                 "read_only": caps.read_only,
+                "write_cache": write_cache(open, through.contains(name)),
+                "faults": faults(open),
                 "limits": limits(&open.config.layers),
                 "path": path.map(|path| path.display().to_string()),
                 "luns": luns,

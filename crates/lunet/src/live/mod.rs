@@ -119,6 +119,7 @@ impl Manager {
             }
             Change::CreateVolume(new) => self.create_volume(now, new),
             Change::ResizeVolume { name, size } => self.resize_volume(now, name, *size),
+            Change::ReopenVolume { name } => self.reopen_volume(now, name),
             Change::DeleteVolume { name, keep_data, force } => {
                 self.delete_volume(now, name, *keep_data, *force)
             }

@@ -1,6 +1,7 @@
 //! What is served at one moment, in the configuration's terms.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -22,9 +23,15 @@ pub struct Open {
 }
 
 impl Open {
-    /// A volume that was just opened.
-    pub fn new(config: config::Volume, volume: lunet_backends::Volume) -> Self {
-        let health = Health::new(&config.name);
+    /// A volume whose storage was just opened, and failed before if there is a mark that says so.
+    pub fn new(config: config::Volume, volume: lunet_backends::Volume, data: &Path) -> Self {
+        let health = Health::found(&config.name, serve::write_back_mark(data, &config.name));
+        Self { config, volume, health }
+    }
+
+    /// A volume that was opened anew on purpose: what failed before is over.
+    pub fn anew(config: config::Volume, volume: lunet_backends::Volume, data: &Path) -> Self {
+        let health = Health::kept(&config.name, serve::write_back_mark(data, &config.name));
         Self { config, volume, health }
     }
 

@@ -19,8 +19,8 @@ use crate::control::Done;
 use crate::{names, serve};
 use lunet_target::files::{self, Found};
 
-/// How long the storage has to end what is under way before a rollback.
-const HOLD: Duration = Duration::from_secs(30);
+/// How long the storage has to end what is under way.
+pub(super) const HOLD: Duration = Duration::from_secs(30);
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Manager {
             // It may have grown since; volumes do not shrink.
             let config = storage::with_size(&open.config, open.volume.caps().bytes());
             let volume = serve::open(&at(&config, &fresh), &now.plan.data)?;
-            self.exchange(now, Open::new(config, volume), &fresh, &place)
+            self.exchange(now, Open::anew(config, volume, &now.plan.data), &fresh, &place)
         })
     }
 
@@ -132,7 +132,7 @@ impl Manager {
     fn exchange(&self, now: &Served, open: Open, fresh: &Path, place: &Path) -> Result<()> {
         let name = open.config.name.clone();
         let mut all = now.open.clone();
-        all.insert(name.clone(), open);
+        let old = all.insert(name.clone(), open);
         let next = now.with(now.plan.clone(), all);
         let prepared = self.prepare(&next)?;
         // No write may go to the old file once the new one counts.
@@ -149,6 +149,8 @@ impl Manager {
             ));
         }
         self.conclude(prepared, next, Some(held));
+        // What the old content has lost, the new one has not.
+        old.iter().for_each(forget);
         Ok(())
     }
 
@@ -163,6 +165,14 @@ impl Manager {
         let mut all = now.open.clone();
         all.insert(open.config.name.clone(), Open { volume, ..open.clone() });
         self.adopt(now.with(now.plan.clone(), all), held)
+    }
+}
+
+/// The storage of before is not served any more: nor is what failed there.
+pub(super) fn forget(old: &Open) {
+    if let Err(error) = old.health.forget() {
+        let name = &old.config.name;
+        tracing::error!(volume = %name, %error, "the mark of a failed write-back cannot be removed");
     }
 }
 

@@ -11,11 +11,12 @@ use super::effects::{Consent, Weighed, named};
 use super::journal::{Entry, Known};
 use super::served::Open;
 use super::sessions::concerning;
-use super::{Manager, Served, counted, done, storage};
+use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
 use crate::{names, serve, units};
 use lunet_target::files::{self, Found};
+use lunet_target::{Cause, During};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {
@@ -30,6 +31,7 @@ impl Manager {
         keys.extend(new.full.then(|| ("provisioning", "full".into())));
         keys.extend(new.block_size.map(|bytes| ("block-size", i64::from(bytes).into())));
         keys.extend(new.read_only.then(|| ("read-only", true.into())));
+        keys.extend(new.write_through.then(|| ("write-cache", "off".into())));
         let plan = self.edited(now, Consent::default(), |editor| editor.add_volume(name, &keys))?;
         let made = if found.is_none() { file_of(&plan.plan, name) } else { None };
         let made = made.map(|path| Entry::Made { path, file: None });
@@ -62,7 +64,7 @@ impl Manager {
         }
         self.noted(now, entries, || {
             let volume = prepare(&config, &next.plan)?;
-            let opened = Open::new(config, volume);
+            let opened = Open::new(config, volume, &now.plan.data);
             let mut open = now.open.clone();
             open.insert(name.to_owned(), opened.clone());
             self.commit(now, next, open)?;
@@ -132,6 +134,44 @@ impl Manager {
             all.insert(name.clone(), open.with(config, volume));
             self.commit(now, plan, all)
         })
+    }
+
+    /// The storage is opened anew, and what a failed write-back began is over. Refused while the storage still
+    /// fails: the next flush would end the same way.
+    pub(super) fn reopen_volume(&self, now: &Served, name: &str) -> Result<Done> {
+        let open = now.volume(name)?;
+        let before = open.health.write_back();
+        let slow = open.volume.slow();
+        // The kernel tells each open file once of what failed before: this one, too.
+        let known = slow.sync();
+        if let Err(error) = known.or_else(|_| slow.sync()) {
+            bail!(
+                "volume {name} is not reopened: {error} even now; see to the storage first (`dmesg`, free space), \
+                 then try again"
+            );
+        }
+        let volume = storage::grow(open, &now.plan.data, None)?;
+        let anew = Open::anew(open.config.clone(), volume, &now.plan.data);
+        let mut all = now.open.clone();
+        all.insert(name.to_owned(), anew.clone());
+        self.adopt(now.with(now.plan.clone(), all), None)?;
+        snapshots::forget(open);
+        // What failed while the shards changed over may have been told to their old channels alone.
+        if let Err(error) = slow.sync() {
+            let cause = Cause::WriteBack { during: During::Flush, errno: error.errno() };
+            anew.health.fail(cause);
+            bail!("volume {name} was reopened, and its storage failed again at once: {error}");
+        }
+        let Some(fault) = before else {
+            return Ok(done(format!("volume {name} is opened anew; nothing had failed")));
+        };
+        let mut done = done(format!("volume {name} is opened anew: it can be flushed again"));
+        done.notes.push(format!(
+            "what was written before {} (UTC) and not flushed by then may be lost: check the file systems on the \
+             volume, or restore them",
+            units::date(fault.since)
+        ));
+        Ok(done)
     }
 
     pub(super) fn delete_volume(

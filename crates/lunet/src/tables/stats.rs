@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::layout::{Columns, harmless};
+use super::volumes::{Fault, faults};
 use crate::units;
 
 /// The width of the longest bar, in characters.
@@ -45,6 +46,8 @@ struct Volume {
     others: u64,
     errors: u64,
     copied_bytes: u64,
+    #[serde(default)]
+    faults: Vec<Fault>,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +127,7 @@ fn volume(out: &mut String, volume: &Volume) {
         harmless(&volume.name),
         units::size(volume.size_bytes)
     ));
+    faults(out, &volume.name, &volume.faults);
     let mut columns = Columns::default();
     let kinds = [("read", &volume.read), ("write", &volume.write)];
     let mut head: Vec<String> = ["", "operations", "data", "mean"].map(String::from).to_vec();

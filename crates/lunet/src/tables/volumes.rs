@@ -13,9 +13,35 @@ struct Volume {
     size_bytes: u64,
     used_bytes: Option<u64>,
     read_only: bool,
+    #[serde(default)]
+    write_cache: String,
     luns: Vec<Lun>,
     sessions: usize,
     snapshots: usize,
+    #[serde(default)]
+    faults: Vec<Fault>,
+}
+
+/// What is wrong with the storage of a volume.
+#[derive(Deserialize)]
+pub(super) struct Fault {
+    state: String,
+    since: u64,
+    text: String,
+}
+
+/// Two lines for each fault of a volume: what is wrong, and what to do.
+pub(super) fn faults(out: &mut String, name: &str, faults: &[Fault]) {
+    for fault in faults {
+        let (name, text) = (harmless(name), harmless(&fault.text));
+        out.push_str(&format!("  {name}: since {} (UTC): {text}\n", units::date(fault.since)));
+        if fault.state == "write-back-failed" {
+            out.push_str(&format!(
+                "    fix: see to the storage (`dmesg`, free space), then `lunet volume reopen {name}`, then check \
+                 the file systems on it\n"
+            ));
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -42,7 +68,16 @@ pub fn volumes(answer: &Value) -> serde_json::Result<String> {
         return Ok("no volumes\n".to_owned());
     }
     let mut columns = Columns::default();
-    columns.row(["volume", "backend", "size", "used", "snapshots", "sessions", "LUNs"]);
+    columns.row([
+        "volume",
+        "backend",
+        "size",
+        "used",
+        "write cache",
+        "snapshots",
+        "sessions",
+        "LUNs",
+    ]);
     for volume in &volumes {
         let backend = match volume.read_only {
             true => format!("{} (read-only)", volume.backend),
@@ -55,6 +90,13 @@ pub fn volumes(answer: &Value) -> serde_json::Result<String> {
             backend,
             units::size(volume.size_bytes),
             volume.used_bytes.map_or_else(|| "-".to_owned(), units::size),
+            match volume.write_cache.as_str() {
+                "on" => "on",
+                "off" => "off",
+                "off-by-initiator" => "off (initiator)",
+                _ => "-",
+            }
+            .to_owned(),
             volume.snapshots.to_string(),
             volume.sessions.to_string(),
             if luns.is_empty() { "-".to_owned() } else { luns.join(" ") },
@@ -62,6 +104,9 @@ pub fn volumes(answer: &Value) -> serde_json::Result<String> {
     }
     let mut out = String::new();
     columns.write(&mut out);
+    for volume in &volumes {
+        faults(&mut out, &volume.name, &volume.faults);
+    }
     Ok(out)
 }
 
@@ -97,20 +142,33 @@ mod tests {
     fn a_volume_is_a_line() {
         let answer = json!([
             {"name": "vm1", "backend": "file", "size_bytes": 8u64 << 30, "used_bytes": 4096,
-             "block_size": 512, "read_only": true, "path": "/d/vm1.img", "sessions": 2,
+             "block_size": 512, "read_only": true, "write_cache": "none", "path": "/d/vm1.img", "sessions": 2,
              "snapshots": 1, "luns": [{"target": "iqn.x:a", "lun": 0}, {"target": "iqn.x:b", "lun": 7}]},
             {"name": "ram", "backend": "memory", "size_bytes": 512, "used_bytes": null,
-             "block_size": 512, "read_only": false, "path": null, "sessions": 0, "snapshots": 0,
+             "block_size": 512, "read_only": false, "write_cache": "off-by-initiator", "path": null, "sessions": 0, "snapshots": 0,
              "luns": []},
         ]);
         assert_eq!(
             volumes(&answer).unwrap(),
-            "  volume           backend   size   used  snapshots  sessions                 LUNs\n  \
-               vm1     file (read-only)  8 GiB  4 KiB          1         2  iqn.x:a/0 iqn.x:b/7\n  \
-               ram               memory  512 B      -          0         0                    -\n"
+            "  volume           backend   size   used      write cache  snapshots  sessions                 LUNs\n  \
+               vm1     file (read-only)  8 GiB  4 KiB                -          1         2  iqn.x:a/0 iqn.x:b/7\n  \
+               ram               memory  512 B      -  off (initiator)          0         0                    -\n"
         );
         assert_eq!(volumes(&json!([])).unwrap(), "no volumes\n");
         assert!(volumes(&json!([{}])).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_volume_stands_below_with_what_to_do() {
+        let fault = json!({"state": "write-back-failed", "since": 1795165200, "text": "it failed"});
+        let answer = json!([
+            {"name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
+             "snapshots": 0, "luns": [], "faults": [fault]},
+        ]);
+        let text = volumes(&answer).unwrap();
+        let below: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(below[0], "  vm1: since 2026-11-20 09:00:00 (UTC): it failed");
+        assert!(below[1].contains("`lunet volume reopen vm1`"), "{text}");
     }
 
     #[test]

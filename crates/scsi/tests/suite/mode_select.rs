@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use lunet_scsi::{
-    Action, Code, Key, Modes, ParameterKind, Parameters, Reply, SenseFormat, Unit, parameters,
+    Action, Code, Key, Modes, ParameterKind, Parameters, Reply, Sense, SenseFormat, Unit,
+    parameters,
 };
 
 const DEFAULT: Modes = Modes::DEFAULT;
@@ -167,4 +168,46 @@ fn lists_that_end_early_and_wrong_command_blocks_are_refused() {
     }
     let short = run_expecting(&unit, &[0x15, 0x10, 0, 0, 16, 0], 0, 15);
     illegal(&short, Code::PARAMETER_LIST_LENGTH_ERROR);
+}
+
+#[test]
+fn a_write_cache_that_the_configuration_has_switched_off_stays_off() {
+    let unit = Unit { write_cache: false, saves: true, ..unit() };
+    assert!(unit.write_through());
+    let off = padded(&[0x08, 0x12], 20);
+    for control in [0, 1, 2] {
+        let page = data(run(&unit, &[0x1A, 8, control << 6 | 0x08, 0, 255, 0]))[4..].to_vec();
+        assert_eq!(page, off, "WCE is 0 and no bit can be changed: {control}");
+    }
+    let on = padded(&[0x08, 0x12, 0x04], 20);
+    assert!(matches!(six(&unit, &[&HEAD[..], &off].concat()), Action::Modes(_)));
+    refused(&six(&unit, &[&HEAD[..], &on].concat()), 6);
+    unit.state.set_modes(DEFAULT);
+    assert!(unit.write_through());
+}
+
+#[test]
+fn what_says_that_it_can_be_saved_is_saved() {
+    let select = |unit: &Unit, flags: u8| run(unit, &[0x15, flags, 0, 0, 0, 0]).action;
+    let saved = |unit: &Unit| run(unit, &[0x1A, 8, 0xC8, 0, 255, 0]).action;
+    let plain = unit();
+    assert!(!plain.saves);
+    let not_saved = Action::Complete(Reply::check(Sense::illegal(Code::SAVING_NOT_SUPPORTED)));
+    assert_eq!(saved(&plain), not_saved);
+    assert_ne!(select(&plain, 0x11), Action::Complete(Reply::GOOD), "SP");
+    // Nothing to save where there is no cache that may be used.
+    assert_eq!(saved(&Unit { saves: true, ..unit_thick() }), not_saved);
+    assert_eq!(saved(&Unit { saves: true, write_cache: false, ..unit() }), not_saved);
+    let keeps = Unit { saves: true, ..unit() };
+    assert_eq!(select(&keeps, 0x11), Action::Complete(Reply::GOOD));
+    assert_ne!(select(&keeps, 0x12), Action::Complete(Reply::GOOD), "RTD");
+    for (write_cache, wce) in [(true, 4), (false, 0)] {
+        keeps.state.set_modes(Modes { write_cache, write_protect: true, ..DEFAULT });
+        for control in [0, 3] {
+            let page = data(run(&keeps, &[0x1A, 8, control << 6 | 0x08, 0, 255, 0]))[4..].to_vec();
+            assert_eq!(page[..3], [0x88, 0x12, wce], "PS, WCE: {control}");
+        }
+        let control = data(run(&keeps, &[0x1A, 8, 0xCA, 0, 255, 0]))[4..].to_vec();
+        assert_eq!((control[0], control[4]), (0x0A, 0), "SWP is not saved");
+    }
 }

@@ -13,6 +13,7 @@ use super::task::{Bare, Job, Settle};
 use crate::conn::Conn;
 use crate::keeper::{Carried, Command, Order};
 use crate::mail::{AbortOrder, Asking, Owed, Preempted};
+use crate::marks;
 use crate::stats::Kind;
 
 impl Engine {
@@ -153,19 +154,55 @@ impl Engine {
         }))
     }
 
-    /// The mode parameters are set; whoever did not ask for it is told if they are others now.
+    /// The parameter list of MODE SELECT has come. That the write cache is off, or on again, is kept before it is
+    /// answered: off from the first moment, on only when that is stable.
     pub(super) fn set_modes(&mut self, conn: &Conn, index: u32, modes: Modes) {
         let task = &mut self.tasks[index as usize];
+        let core = self.volumes[task.volume].core.clone();
+        let before = core.unit.state.modes();
+        let Some(kept) = core.kept.clone().filter(|_| before.write_cache != modes.write_cache)
+        else {
+            core.unit.state.set_modes(modes);
+            return self.modes_set(conn, index, (before, modes));
+        };
+        if !modes.write_cache {
+            core.unit.state.set_modes(Modes { write_cache: false, ..before });
+        }
+        // One at a time for each volume, so that what is kept is what is in force.
+        let work = move || {
+            let kept = marks::keep_write_cache(&kept, &core.unit.identity.naa, modes.write_cache);
+            match &kept {
+                Ok(()) => drop(core.unit.state.set_modes(modes)),
+                Err(error) => {
+                    tracing::error!(volume = %core.name, %error, "mode parameters cannot be kept");
+                }
+            }
+            kept.is_ok()
+        };
+        let sent = self.send_away(index, work, move |engine, conn, index, kept| {
+            if kept {
+                return engine.modes_set(conn, index, (before, modes));
+            }
+            let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
+            engine.end(index, Some(sense));
+        });
+        if !sent {
+            self.refuse(index, status::BUSY);
+        }
+    }
+
+    /// The mode parameters are set; whoever did not ask for it is told if they are others now.
+    fn modes_set(&mut self, conn: &Conn, index: u32, (before, modes): (Modes, Modes)) {
+        let task = &mut self.tasks[index as usize];
         let core = &self.volumes[task.volume].core;
-        let through = core.unit.write_through();
-        if core.unit.state.set_modes(modes) {
+        if before != modes {
             if let Some(seat) = conn.seat(task.lun) {
                 core.reservations
                     .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
             }
         }
         // Nobody flushes any more what was written before.
-        let flushes = core.unit.write_through() && !through;
+        let flushes = before.write_cache && core.unit.write_through();
         task.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
     }
 

@@ -130,7 +130,7 @@ impl Way {
     }
 
     fn judged(&self, mut done: Completion<Payload>) -> Completion<Payload> {
-        done.result = self.health.judge(done.op, done.result).0;
+        done.result = self.health.judge(done.op, done.result);
         done
     }
 }

@@ -10,7 +10,7 @@ use super::Shard;
 use super::management::Ending;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
-use crate::world::{CoreTarget, World};
+use crate::world::{CoreTarget, CoreVolume, World};
 
 /// How long a session of a removed target has to log out.
 const GRACE: Duration = Duration::from_secs(3);
@@ -94,8 +94,9 @@ impl Shard {
             if after.is_some_and(|after| after.unit.caps.blocks != before.unit.caps.blocks) {
                 lun.nexus.establish(Attention::CapacityChanged);
             }
-            // It is in a mode page.
-            if after.is_some_and(|after| after.unit.threshold != before.unit.threshold) {
+            // They are in mode pages.
+            let modes = |volume: &CoreVolume| (volume.unit.threshold, volume.unit.write_cache);
+            if after.is_some_and(|after| modes(after) != modes(before)) {
                 lun.nexus.establish(Attention::ModeParametersChanged);
             }
         }

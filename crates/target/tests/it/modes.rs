@@ -3,10 +3,14 @@
 use lunet_iscsi::initiator::Data;
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 
+use lunet_block::Op;
+use lunet_ring::DriverChoice;
+use lunet_scsi::Unit;
+use lunet_target::{Config, Layout};
+
 use crate::support::client::Client;
 use crate::support::record::Recording;
 use crate::support::{config, memory, on_each_driver, start};
-use lunet_block::Op;
 
 /// MODE SELECT (6) with the Control mode page.
 fn protect(client: &mut Client, swp: u8) -> u8 {
@@ -105,6 +109,100 @@ fn without_write_cache_all_is_stable_when_it_is_answered() {
         assert_eq!(select(&mut client, &caching), 0);
         assert_eq!(client.write(0, 0, vec![1; 512]), 0);
         assert_eq!(taken(), [Op::Write { fua: false }]);
+        drop(client);
+        server.stop(std::time::Duration::ZERO);
+    });
+}
+
+/// WCE of the Caching mode page, as it is now.
+fn wce(client: &mut Client) -> bool {
+    let tag = client.start(0, &[0x1A, 8, 0x08, 0, 24, 0], Data::Read(vec![0; 24]));
+    let Data::Read(page) = client.outcome(tag).data else { panic!("no data") };
+    assert_eq!((page[4] & 0x3F, page[5]), (0x08, 0x12), "{page:02x?}");
+    page[6] & 0x04 != 0
+}
+
+/// Whoever has switched the write cache off sends no flushes any more, and does not notice a restart.
+#[test]
+fn a_write_cache_that_an_initiator_has_switched_off_stays_off_after_a_restart() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let served = |driver: DriverChoice| {
+            let (volume, record) = Recording::over(memory(16));
+            let mut config = config(vec![volume], driver);
+            let entry = &mut config.layout.volumes[0];
+            entry.reservations = Some(dir.path().join("v0.reservations"));
+            entry.unit.saves = true;
+            (start(config), record)
+        };
+        let mut caching = [0; 20];
+        caching[..2].copy_from_slice(&[0x08, 0x12]);
+        // SP = 0: lunet keeps it all the same.
+        for (flags, on) in [(0x10, false), (0x11, true), (0x11, false), (0x10, true)] {
+            let ((server, address), _) = served(driver);
+            let mut client = Client::login(address, 1);
+            caching[2] = u8::from(on) << 2;
+            let list = [&[0; 4][..], &caching].concat();
+            let cdb = [0x15, flags, 0, 0, list.len() as u8, 0];
+            assert_eq!(client.finish(0, &cdb, Data::Write(list)).status, 0);
+            assert_eq!(wce(&mut client), on);
+            drop(client);
+            server.stop(std::time::Duration::ZERO);
+            let ((server, address), record) = served(driver);
+            let mut client = Client::login(address, 1);
+            assert_eq!(wce(&mut client), on, "after a restart");
+            assert_eq!(client.write(0, 0, vec![1; 512]), 0);
+            let ops = std::mem::take(&mut *record.lock().expect("nobody panics"));
+            assert_eq!(ops, [Op::Write { fua: !on }]);
+            drop(client);
+            server.stop(std::time::Duration::ZERO);
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("a folder").count(), 0);
+    });
+}
+
+/// The first volume of a configuration with its write cache on or off.
+fn cached(config: Config, write_cache: bool) -> Config {
+    let Layout { volumes, .. } = &config.layout;
+    let unit =
+        |unit: &Unit| Unit { write_cache, ..Unit::new(unit.identity.clone(), unit.caps.clone()) };
+    let units: Vec<Unit> = volumes.iter().map(|volume| unit(&volume.unit)).collect();
+    let mut config = config;
+    for (volume, unit) in config.layout.volumes.iter_mut().zip(units) {
+        volume.unit = unit;
+    }
+    config
+}
+
+#[test]
+fn a_write_cache_goes_off_by_configuration_and_no_initiator_switches_it_on() {
+    on_each_driver(|driver| {
+        let (volume, record) = Recording::over(memory(16));
+        let taken = || std::mem::take(&mut *record.lock().expect("nobody panics"));
+        let configured = |on| cached(config(vec![volume.clone()], driver), on);
+        let (server, address) = start(configured(true));
+        let mut client = Client::login(address, 1);
+        assert_eq!(client.write(0, 0, vec![1; 512]), 0);
+        assert_eq!((wce(&mut client), taken()), (true, vec![Op::Write { fua: false }]));
+        server.handle().apply(configured(false).layout).expect("it goes off");
+        assert_eq!(taken(), [Op::Flush], "what was written before");
+        assert_eq!(sense(&mut client, 1), Some((6, 0x2A, 0x01)), "mode parameters changed");
+        assert_eq!((sense(&mut client, 1), wce(&mut client)), (None, false));
+        let unmapped = |client: &mut Client| {
+            let mut unmap = vec![0; 24];
+            (unmap[1], unmap[3], unmap[19]) = (22, 16, 8);
+            client.finish(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], Data::Write(unmap)).status
+        };
+        assert_eq!(unmapped(&mut client), 0);
+        assert_eq!(taken(), [Op::Write { fua: true }, Op::Unmap, Op::Flush]);
+        let mut caching = [0; 20];
+        caching[..3].copy_from_slice(&[0x08, 0x12, 0x04]);
+        assert_eq!(select(&mut client, &caching), 2, "WCE = 1");
+        assert_eq!(server.handle().written_through(), ["v0"]);
+        server.handle().apply(configured(true).layout).expect("it goes on");
+        assert_eq!(sense(&mut client, 1), Some((6, 0x2A, 0x01)));
+        assert_eq!((sense(&mut client, 1), wce(&mut client)), (None, true));
+        assert_eq!(taken(), [Op::Flush, Op::Write { fua: false }]);
         drop(client);
         server.stop(std::time::Duration::ZERO);
     });

@@ -111,6 +111,7 @@ fn lun(told: &Json, volumes: &Json) -> Lun {
     let volume = list(volumes).find(|volume| volume["name"] == told["volume"]);
     let get = |key: &str| volume.map_or(&Json::Null, |volume| &volume[key]);
     let path = text(get("path"));
+    let fault = list(get("faults")).next().cloned().unwrap_or_default();
     let zvol = path.as_deref().and_then(|path| path.strip_prefix("/dev/zvol/")).map(str::to_owned);
     Lun {
         lun: told["lun"].as_i64().unwrap_or_default(),
@@ -121,6 +122,13 @@ fn lun(told: &Json, volumes: &Json) -> Lun {
         size_bytes: told["size_bytes"].as_i64(),
         block_bytes: get("block_size").as_i64(),
         read_only: get("read_only").as_bool(),
+        write_cache: text(get("write_cache")).map(|word| word == "on"),
+        storage: match (get("faults"), &fault) {
+            (Json::Null, _) => None,
+            (_, Json::Null) => Some("ok".to_owned()),
+            (_, fault) => text(&fault["state"]),
+        },
+        storage_why: text(&fault["text"]),
         ..Lun::default()
     }
 }

@@ -205,6 +205,8 @@ fn lun(source: &dyn Source, number: i64, device: &str) -> Lun {
         read_only: flag("read_only"),
         write_cache: write_through.map(|through| !through),
         nv_cache: flag("nv_cache"),
+        storage: None,
+        storage_why: None,
         threads: int("threads_num"),
         threads_pool: text("threads_pool_type"),
         unmap: flag("thin_provisioned"),
