@@ -3,6 +3,7 @@
 //! The server only counts. Rates are made here, of two answers of its control socket ([`sample`], [`rates`]), and shown as lines
 //! ([`lines`]) or as a screen ([`screen`]), with the words of [`words`].
 
+mod fit;
 pub mod lines;
 pub mod rates;
 pub mod sample;

@@ -7,8 +7,9 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Paragraph, Sparkline};
 
+use super::fit::{Columns, Fitted, parts, shortened, whole};
 use super::rates::Rates;
 use super::sample::Sample;
 use super::words;
@@ -16,6 +17,22 @@ use crate::units;
 
 /// How many intervals the curves show at most.
 const PAST: usize = 300;
+
+/// Data and operations before latencies, reads and writes alike.
+const VOLUMES: Columns<'_> = Columns {
+    heads: &words::VOLUME,
+    least: &[0, 8, 10, 7, 7, 8, 10, 7, 7, 9, 7],
+    order: &[2, 6, 1, 5, 10, 3, 7, 4, 8, 9],
+};
+
+const SESSIONS: Columns<'_> = Columns {
+    heads: &words::SESSION,
+    least: &[0, 0, 5, 10, 10, 10, 7],
+    order: &[4, 5, 3, 6, 1, 2],
+};
+
+const SHARDS: Columns<'_> =
+    Columns { heads: &words::SHARD, least: &[0, 9, 9, 9, 11, 9, 9], order: &[1, 5, 6, 4, 3, 2] };
 
 /// What is on the screen.
 #[derive(Default)]
@@ -74,23 +91,26 @@ impl Screen {
         ];
         let [head, curves, volumes, sessions, load, foot] =
             Layout::vertical(rows).areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()).style(Modifier::BOLD), head);
-        frame.render_widget(Paragraph::new("q quit   up, down scroll").style(Modifier::DIM), foot);
+        let width = usize::from(frame.area().width);
+        frame.render_widget(Paragraph::new(self.head(width)).style(Modifier::BOLD), head);
+        let keys = whole(&["q quit   up, down scroll", "q quit"], width);
+        frame.render_widget(Paragraph::new(keys).style(Modifier::DIM), foot);
         self.curves(frame, curves);
         let Some(rates) = &self.rates else { return };
-        let cells: Vec<_> = rates.volumes.iter().skip(self.scrolled).map(words::volume).collect();
-        table(frame, volumes, &words::VOLUME, &[24, 9, 12, 9, 9, 9, 12, 9, 9, 9, 7], cells);
-        let cells: Vec<_> = rates.sessions.iter().skip(self.scrolled).map(words::session).collect();
-        table(frame, sessions, &words::SESSION, &[44, 22, 5, 10, 12, 12, 7], cells);
-        let cells = rates.shards.iter().map(words::shard).collect();
-        table(frame, load, &words::SHARD, &[6, 9, 9, 9, 11, 9, 9], cells);
+        let rows = |of: &mut dyn Iterator<Item = Vec<String>>| of.collect::<Vec<_>>();
+        let cells = rows(&mut rates.volumes.iter().map(words::volume));
+        table(frame, volumes, &VOLUMES, &cells, self.scrolled);
+        let cells = rows(&mut rates.sessions.iter().map(words::session));
+        table(frame, sessions, &SESSIONS, &cells, self.scrolled);
+        let cells = rows(&mut rates.shards.iter().map(words::shard));
+        table(frame, load, &SHARDS, &cells, 0);
     }
 
-    fn head(&self) -> Line<'_> {
+    fn head(&self, width: usize) -> Line<'_> {
         if let Some(why) = &self.trouble {
-            return Line::styled(why.as_str(), Color::Red);
+            return Line::styled(shortened(why, width), Color::Red);
         }
-        let Some(sample) = &self.sample else { return Line::raw("asking") };
+        let Some(sample) = &self.sample else { return Line::raw(whole(&["asking"], width)) };
         let up = units::duration(Duration::from_secs(sample.stats.uptime_seconds));
         let sessions = match sample.sessions.len() {
             1 => "1 session".to_owned(),
@@ -98,10 +118,13 @@ impl Screen {
         };
         let work: usize = sample.stats.loads.iter().map(|load| load.commands_in_flight).sum();
         let failed: u64 = sample.stats.volumes.iter().map(|volume| volume.errors).sum();
-        Line::raw(format!(
-            "lunet on {}, up for {up}; {sessions}; {work} commands at work; {failed} failed since the start",
-            sample.stats.driver
-        ))
+        let told = [
+            (3, format!("lunet on {}, up for {up}", sample.stats.driver)),
+            (2, sessions),
+            (1, format!("{work} commands at work")),
+            (if failed > 0 { 0 } else { 4 }, format!("{failed} failed since the start")),
+        ];
+        Line::raw(parts(&told, "; ", width))
     }
 
     /// Throughput of all volumes, the newest at the left, as the labels beside it say.
@@ -115,11 +138,10 @@ impl Screen {
         ];
         for (area, name, now, past, colour) in kinds {
             let most = past.iter().max().copied().unwrap_or(0);
-            let title = format!(
-                "{name} {}, at most {}",
-                words::bytes(now as f64),
-                words::bytes(most as f64)
-            );
+            let (now, most) = (words::bytes(now as f64), words::bytes(most as f64));
+            let long = format!("{name} {now}, at most {most}");
+            let room = usize::from(area.width).saturating_sub(2);
+            let title = whole(&[&long, &format!("{name} {now}"), name], room);
             let curve = Sparkline::default().data(&past).style(colour);
             frame.render_widget(curve.block(Block::bordered().title(title)), area);
         }
@@ -141,23 +163,19 @@ fn busiest_first(mut rates: Rates) -> Rates {
     rates
 }
 
-/// A table whose first column is set to the left, the others to the right.
-fn table(frame: &mut Frame, area: Rect, heads: &[&str], widths: &[u16], rows: Vec<Vec<String>>) {
-    let set = |(column, cell): (usize, String)| {
-        let line = Line::raw(cell);
-        if column == 0 { line } else { line.right_aligned() }
-    };
-    let line =
-        |cells: Vec<String>| Row::new(cells.into_iter().enumerate().map(set).collect::<Vec<_>>());
-    let head = line(heads.iter().map(|head| (*head).to_owned()).collect());
-    let widths = widths.iter().enumerate().map(|(column, width)| match column {
-        0 => Constraint::Max(*width),
-        _ => Constraint::Length(*width),
-    });
-    let table = Table::new(rows.into_iter().map(line), widths)
-        .header(head.style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)))
-        .column_spacing(1);
-    frame.render_widget(table, area);
+/// Draws a table from the row `skipped` on.
+fn table(
+    frame: &mut Frame,
+    area: Rect,
+    columns: &Columns<'_>,
+    rows: &[Vec<String>],
+    skipped: usize,
+) {
+    let Fitted { head, rows } =
+        columns.fit(rows, skipped, usize::from(area.width), usize::from(area.height));
+    let head = Line::styled(head, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+    let lines: Vec<Line<'_>> = [head].into_iter().chain(rows.into_iter().map(Line::raw)).collect();
+    frame.render_widget(Paragraph::new(lines), area);
 }
 
 #[cfg(test)]
@@ -218,6 +236,71 @@ mod tests {
         assert!(lines[at("0 ")].contains("20 %"), "{lines:#?}");
     }
 
+    /// The cells that a line shows, if it shows some of them whole, in their order, and nothing else
+    /// but a name that may be shortened.
+    fn whole_cells(line: &str, cells: &[String]) -> Option<Vec<usize>> {
+        let bare = |text: &str| text.replace(' ', "");
+        let (line, name) = (bare(line), bare(&cells[0]));
+        let starts = (1..=name.chars().count()).map(|n| shortened(&name, n)).collect::<Vec<_>>();
+        let shown = |start: &String| {
+            let mut rest = line.strip_prefix(start.as_str())?;
+            let mut columns = vec![0];
+            for (column, cell) in cells.iter().enumerate().skip(1) {
+                let cell = bare(cell);
+                if let Some(left) = rest.strip_prefix(cell.as_str()).filter(|_| !cell.is_empty()) {
+                    rest = left;
+                    columns.push(column);
+                }
+            }
+            rest.is_empty().then_some(columns)
+        };
+        starts.iter().rev().find_map(shown)
+    }
+
+    /// At no size is a figure or a head cut: what is on the screen are whole cells, under their heads.
+    #[test]
+    fn no_size_of_the_terminal_cuts_a_figure() {
+        let start = Instant::now();
+        let mut screen = Screen::default();
+        screen.take(sample(start, 123_456));
+        screen.take(sample(start + Duration::from_secs(1), 1_357_913));
+        let rates = screen.rates.clone().unwrap();
+        let tables: [(&[&str], Vec<Vec<String>>); 3] = [
+            (&words::VOLUME, rates.volumes.iter().map(words::volume).collect()),
+            (&words::SESSION, rates.sessions.iter().map(words::session).collect()),
+            (&words::SHARD, rates.shards.iter().map(words::shard).collect()),
+        ];
+        // Below that even the heads of names are shortened.
+        for width in (10..=160).chain([250]) {
+            let lines = drawn(&screen, width, 24);
+            let mut seen = 0;
+            for (heads, rows) in &tables {
+                let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
+                let at = lines.iter().skip(6).position(|l| whole_cells(l, &heads).is_some());
+                let Some(at) = at.map(|at| at + 6) else { continue };
+                let columns = whole_cells(&lines[at], &heads).unwrap();
+                for (line, row) in lines[at + 1..].iter().zip(rows) {
+                    // Cells may be empty, but none is there without its head.
+                    let cells = whole_cells(line, row);
+                    let cells = cells.unwrap_or_else(|| panic!("{width}: {line:?} of {row:?}"));
+                    assert!(cells.len() <= columns.len(), "{width}: {lines:#?}");
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, 4, "{width}: {lines:#?}");
+            for line in [&lines[0], &lines[1]] {
+                let cut = line.contains("MiB") && !line.contains("MiB/s");
+                assert!(!cut && !line.ends_with("since the"), "{width}: {line}");
+            }
+        }
+        // A common size has what matters.
+        let lines = drawn(&screen, 80, 24);
+        let head = lines.iter().find(|line| line.starts_with("volume")).unwrap();
+        for word in ["reads/s", "read", "writes/s", "written", "at work"] {
+            assert!(head.contains(word), "{head}");
+        }
+    }
+
     #[test]
     fn a_server_that_is_gone_is_told_and_small_terminals_are_enough() {
         let start = Instant::now();
@@ -228,7 +311,7 @@ mod tests {
         screen.scroll(100);
         assert!(!drawn(&screen, 80, 24).iter().any(|line| line.starts_with("busy")));
         screen.scroll(-100);
-        for (width, height) in [(1, 1), (20, 3), (80, 24), (300, 100)] {
+        for (width, height) in [(1, 1), (5, 24), (20, 3), (80, 24), (300, 100)] {
             drawn(&screen, width, height);
         }
         screen.fail("no lunet is running".into());
