@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod config;
 pub mod control;
+pub mod holder;
 pub mod identity;
 pub mod live;
 pub mod log;

@@ -69,10 +69,11 @@ fn attach(way: &Way<'_>) -> String {
     // A hypervisor of its own cannot come to this machine's loopback address.
     let (from_afar, mut elsewhere) = match host.is_loopback() {
         true => (
-            "ADDRESS:3260".to_owned(),
-            "\nOther machines need a portal that they can reach: --listen ADDRESS:3260, or \
-             [[portal]]\nin lunet.toml."
-                .to_owned(),
+            format!("ADDRESS:{port}"),
+            format!(
+                "\nOther machines need a portal that they can reach: --listen ADDRESS:{port}, or \
+                 [[portal]]\nin lunet.toml."
+            ),
         ),
         false => (portal.to_string(), String::new()),
     };
@@ -123,6 +124,11 @@ mod tests {
         assert_eq!(lines.next(), Some("  and iscsi://[2001:db8::1]:7/iqn.2026-11.l:y/0"));
         assert!(text.contains("-p 127.0.0.1:40000 --login"), "{text}");
         assert!(text.contains("Other machines"), "{text}");
+        // What the others are told to do leads to the port that they would find.
+        assert!(
+            text.contains("--listen ADDRESS:40000") && text.contains("--address=ADDRESS:40000")
+        );
+        assert!(!text.contains("3260"), "{text}");
     }
 
     #[test]

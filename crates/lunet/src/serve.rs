@@ -14,7 +14,7 @@ use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
-use lunet_target::{Handle, Layout, Limits, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Handle, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -27,7 +27,7 @@ use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{identity, log, ready, secrets};
+use crate::{holder, identity, log, ready, secrets};
 use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
@@ -56,7 +56,7 @@ pub fn serve(options: &Options) -> Result<()> {
     let config = served.plan.config.clone();
     // The error's own words hold its cause.
     let start = assemble(&config, &served.plan.data, served.layout());
-    let server = Server::start(start).map_err(|e| anyhow!("{e}"))?;
+    let server = Server::start(start).map_err(|error| not_started(&error, &served.plan))?;
     let manager = Arc::new(Manager::new(options, server.handle(), served));
     let asked = Asked { handle: server.handle(), manager: manager.clone() };
     control.serve(asked).context("cannot start the control socket's thread")?;
@@ -110,6 +110,14 @@ fn reload(manager: Arc<Manager>) -> Result<()> {
     };
     let thread = thread::Builder::new().name("reload".into()).spawn(apply);
     thread.map(drop).context("cannot start a thread to read the configuration")
+}
+
+/// Why the server has not started, with the next step.
+fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
+    let StartError::InUse { address } = error else { return anyhow!("{error}") };
+    let portals = |text: &&String| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
+    let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
+    anyhow!("{}", holder::in_use(*address, file))
 }
 
 /// Answers the control socket.

@@ -303,6 +303,9 @@ pub fn did_you_mean<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Str
     }
 }
 
+/// What the parser says to a key that is there twice.
+const TWICE: &str = "duplicate key";
+
 /// Reads a configuration.
 ///
 /// # Errors
@@ -311,17 +314,24 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let mut mistakes = Mistakes::new(text);
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut last = 0;
+    let mut broken = false;
     for error in &errors {
-        let offset = error.span().map_or(0, |span| span.start);
+        let span = error.span().unwrap_or_default();
+        let twice = error.message() == TWICE;
+        broken |= !twice;
         // One slip makes the parser stumble several times over the same line.
-        let line = mistakes.line(offset);
+        let line = mistakes.line(span.start);
         if line != last {
-            mistakes.add(offset, "", error.message().trim_end_matches(", expected nothing"));
+            let message = error.message().trim_end_matches(", expected nothing");
+            let key = text.get(span.clone()).filter(|_| twice);
+            let key = key.map_or_else(String::new, |key| format!(": {key} is there already"));
+            mistakes.add(span.start, "", format!("{message}{key}"));
         }
         last = line;
     }
-    // What the parser makes of broken text would only lead to mistakes that are none.
-    if !mistakes.none() {
+    // What the parser makes of broken text would only lead to mistakes that are none. Of a key that
+    // is there twice it takes the first, and the rest of the text is as it was meant.
+    if broken {
         return Err(mistakes.into_sorted());
     }
     let top = Section::new(root.get_ref(), 0, String::new(), &schema::ROOT, &mut mistakes);

@@ -66,6 +66,30 @@ fn one(text: &str, line: usize, key: &str, words: &str) {
 }
 
 #[test]
+fn a_key_that_is_there_twice_hides_no_other_mistake() {
+    let text = "[volumes.a]\nbackend = 'null'\nsize = 512\nsize = 1024\n[volumes.a]\nblock-size = 7\n\
+                [[target]]\nname = 'iqn.2026-11.l:x'\nname = 'iqn.2026-11.l:y'\nlun = ['a']\n\
+                [server]\nshards = 0\n";
+    let mistakes = check(text).unwrap_err();
+    let told: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let starts = [
+        "4: duplicate key: size is there already",
+        "5: duplicate key: a is there already",
+        "6: volumes.a.block-size: must be 512 or 4096",
+        "9: duplicate key: name is there already",
+        "10: target.lun: ",
+        "12: server.shards: must be",
+    ];
+    assert_eq!(told.len(), starts.len(), "{told:#?}");
+    for (told, start) in told.iter().zip(starts) {
+        assert!(told.starts_with(start), "{told:?} {start:?}");
+    }
+    // Of text that is broken in another way nobody knows what was meant.
+    let mistakes = check("[server]\nshards = = 3\n[volumes.a]\nblock-size = 7\n").unwrap_err();
+    assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+}
+
+#[test]
 fn a_file_that_is_right_is_read_as_written() {
     let config = check(GOOD).expect("right");
     assert_eq!(config.server.data.as_deref(), Some(Path::new("/srv/lunet")));
@@ -94,7 +118,8 @@ fn a_file_that_is_right_is_read_as_written() {
 #[test]
 fn broken_toml_names_its_line_and_nothing_else() {
     one("[server]\nshards = = 3\n[iscsi]\nnonsense = 1\n", 2, "", "");
-    one("[server]\nshards = 1\nshards = 2\n", 3, "", "duplicate key");
+    let twice = "[server]\nshards = 1\nshards = 2\n[[target]]\nname = 'iqn.2026-11.l:x'\n";
+    one(twice, 3, "", "duplicate key");
 }
 
 #[test]
