@@ -1,19 +1,22 @@
 //! Who may do what changes while sessions run: whoever is not let in any more goes, and is named.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::SHORT;
-use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::process::{Finished, run};
+use lunet_e2e::server::{Serve, Server, lunet_binary};
 use lunet_e2e::wire::handshake::Chap;
 use lunet_e2e::wire::scsi::TEST_UNIT_READY;
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{FILE, LUNS_CHANGED, ONE, TWO, luns, open, ready, told};
+use super::{FILE, LUNS_CHANGED, ONE, TWO, luns, open, ready, text, told};
 
 const USER: &str = "[[target.user]]\nname = 'alice'\nsecret = 'a secret of 16 b'\n";
 
@@ -146,6 +149,106 @@ fn sessions_are_ended_by_number_and_by_initiator() -> Result<()> {
     let mut again = open(&server, ONE, 0)?;
     server.tell(&["target", "map", ONE, "1", "b"])?;
     told(&mut again, 0, LUNS_CHANGED)?;
+    server.stop()?;
+    Ok(())
+}
+
+/// Runs a command with a line on its standard input.
+fn with_input(server: &Server, arguments: &[&str], input: &str) -> Result<Finished> {
+    let file = server.data().join("input");
+    fs::write(&file, input)?;
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$0\" \"$@\" < \"$INPUT\""]).env("INPUT", &file);
+    command.arg(lunet_binary()?).args(arguments).arg("--data").arg(server.data());
+    let finished = run(&mut command, SHORT)?;
+    fs::remove_file(&file)?;
+    Ok(finished)
+}
+
+fn log_in(server: &Server, qualifier: u16, chap: Option<Chap<'_>>) -> Result<Session> {
+    let initiator = if qualifier < 10 { A } else { B };
+    Session::open(&Login { initiator, qualifier, chap, ..Login::new(server.portal(), TWO) })
+}
+
+const A: &str = "iqn.2026-11.local.lunet:host-a";
+const B: &str = "iqn.2026-11.local.lunet:host-b";
+
+#[test]
+fn initiators_are_let_in_and_shut_out_by_command() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let mut a = log_in(&server, 1, None)?;
+    a.settle(0)?;
+    // The first entry would shut the one out that is there.
+    let error = server.refuses(&["target", "allow", TWO, B])?;
+    ensure!(error.contains(A) && error.contains("--keep-sessions"), "{error}");
+    ensure!(text(&server)? == FILE && ready(&mut a, 0)?.is_none());
+    let done = server.tell(&["target", "allow", TWO, B, A])?;
+    ensure!(done.contains(&format!("target {TWO} is for {B}, {A}, without CHAP")), "{done}");
+    let list = format!("luns = {{ 0 = 'b' }}\ninitiators = [\"{B}\", \"{A}\"]\n");
+    ensure!(text(&server)? == FILE.replace("luns = { 0 = 'b' }\n", &list), "{}", text(&server)?);
+    let mut b = log_in(&server, 11, None)?;
+    b.settle(0)?;
+    let denied = json(&server, &["target", "deny", TWO, A])?;
+    ensure!(denied["sessions"][0]["initiator"] == A, "{denied}");
+    ends(&mut a)?;
+    ensure!(log_in(&server, 2, None).is_err() && ready(&mut b, 0)?.is_none());
+    let error = server.refuses(&["target", "deny", TWO, A])?;
+    ensure!(error.contains("is not in the list"), "{error}");
+    let error = server.refuses(&["target", "allow", TWO, "10.0.0.0/40"])?;
+    ensure!(error.contains("prefix of 0 to 32 bits"), "{error}");
+    // The last one leaves nobody, and not everybody.
+    let done = server.tell(&["target", "deny", TWO, B])?;
+    ensure!(done.contains("is for nobody"), "{done}");
+    ends(&mut b)?;
+    ensure!(log_in(&server, 12, None).is_err());
+    server.tell(&["target", "allow", TWO, "*:host-a"])?;
+    log_in(&server, 3, None)?.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn users_come_with_their_secrets_and_go() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let add = |words: &[&str], secret: &str| {
+        with_input(&server, &[&["target", "user", "add", TWO], words].concat(), secret)
+    };
+    let secrets = || -> Result<usize> { Ok(fs::read_dir(server.data().join("secrets"))?.count()) };
+    let mut plain = log_in(&server, 1, None)?;
+    let refused = add(&["alice"], "a secret of 16 b\n")?;
+    ensure!(refused.stderr.contains("has logged in without CHAP"), "{}", refused.describe());
+    ensure!(secrets()? == 0 && text(&server)? == FILE, "a refused change has left a secret");
+    let refused = add(&["alice"], "too short\n")?;
+    ensure!(refused.stderr.contains("a secret of 9 bytes"), "{}", refused.describe());
+    let added = add(&["alice", "--force", "--json"], "a secret of 16 b\n")?.success()?;
+    ensure!(added.contains("\"fate\": \"ends\"") && !added.contains("16 b"), "{added}");
+    ends(&mut plain)?;
+    let chap = |secret| Some(Chap::new("alice", secret));
+    let mut alice = log_in(&server, 2, chap("a secret of 16 b"))?;
+    alice.settle(0)?;
+    ensure!(!text(&server)?.contains("16 b"), "the secret is in the configuration");
+    let listed = server.tell(&["target", "user", "list", TWO])?;
+    ensure!(listed.contains("alice") && listed.contains(".secret"), "{listed}");
+    // Another secret shuts out who knows the old one; one file stays.
+    add(&["alice", "--replace"], "another of 16 by\n")?.success()?;
+    ends(&mut alice)?;
+    ensure!(secrets()? == 1 && log_in(&server, 3, chap("a secret of 16 b")).is_err());
+    let mut alice = log_in(&server, 4, chap("another of 16 by"))?;
+    alice.settle(0)?;
+    // A second one, whose secret is in a file of the administrator's.
+    let file = server.data().join("bob.secret");
+    fs::write(&file, "bobs secret of 20 by\n")?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    let place = file.to_str().context("no text")?;
+    server.tell(&["target", "user", "add", TWO, "bob", "--secret-file", place])?;
+    log_in(&server, 5, Some(Chap::new("bob", "bobs secret of 20 by")))?.logout()?;
+    server.tell(&["target", "user", "remove", TWO, "bob"])?;
+    ensure!(file.exists(), "it is not lunet's to remove");
+    let error = server.refuses(&["target", "user", "remove", TWO, "alice"])?;
+    ensure!(error.contains("only user") && error.contains("--force"), "{error}");
+    ensure!(ready(&mut alice, 0)?.is_none());
+    server.tell(&["target", "user", "remove", TWO, "alice", "--force"])?;
+    ensure!(secrets()? == 0 && text(&server)? == FILE, "{}", text(&server)?);
     server.stop()?;
     Ok(())
 }

@@ -67,7 +67,7 @@ struct Serve {
     /// Configuration file [default: lunet.toml in --data, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory for volumes, identity and control socket [default: ./lunet-data]
+    /// Directory for volumes, identity and control socket [default: $LUNET_DATA, else ./lunet-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where to listen [default: 127.0.0.1:3260]; port 0 takes a free one
@@ -89,6 +89,7 @@ fn main() -> ExitCode {
             listen: options.listen,
             size: options.size,
             socket: options.socket,
+            default_data: cli::data_variable(),
         })
         .map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),

@@ -42,6 +42,16 @@ pub struct Options {
     pub size: Option<u64>,
     /// The control socket.
     pub socket: Option<PathBuf>,
+    /// The data directory if neither `data` nor the configuration file says one.
+    pub default_data: Option<PathBuf>,
+}
+
+impl Options {
+    /// The data directory, if the configuration file says nothing of it.
+    fn data(&self) -> PathBuf {
+        let said = self.data.as_ref().or(self.default_data.as_ref());
+        said.cloned().unwrap_or_else(|| config::DEFAULT_DATA.into())
+    }
 }
 
 /// What will be served, and from where.
@@ -116,7 +126,7 @@ fn check(path: &Path, text: &str) -> Result<Config> {
 /// # Errors
 /// The configuration file cannot be read or is wrong, or contradicts the options.
 pub fn plan(options: &Options) -> Result<Plan> {
-    let data = options.data.clone().unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let data = options.data();
     let file = options.config.clone().unwrap_or_else(|| data.join(OWN_FILE));
     // What cannot be looked at is read, and the error says why: no default is served in its place.
     if options.config.is_some() || !matches!(files::look(&file), Found::Absent) {
@@ -139,7 +149,7 @@ pub fn of_text(options: &Options, file: &Path, text: String) -> Result<Plan> {
 /// Fills in what the configuration leaves out.
 fn settle(options: &Options, mut config: Config, file: PathBuf, text: Option<String>) -> Plan {
     let data = options.data.clone().or(config.server.data.take());
-    let data = data.unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let data = data.unwrap_or_else(|| options.data());
     let socket = options.socket.clone().or(config.server.control_socket.take());
     let socket = socket.unwrap_or_else(|| control::default_path(&data));
     if config.portals.is_empty() {
@@ -196,7 +206,7 @@ luns = {{ 0 = \"{DEMO_VOLUME}\" }}
 
 /// The embedded default: a sparse volume, as LUN 0 of a target.
 fn demo(options: &Options) -> Config {
-    let data = options.data.clone().unwrap_or_else(|| config::DEFAULT_DATA.into());
+    let data = options.data();
     let mut volume = Volume {
         name: DEMO_VOLUME.to_owned(),
         backend: Backend::File {
@@ -265,6 +275,16 @@ mod tests {
         assert_eq!(plan.config.volumes[0].size(), Some(8 << 30));
         assert_eq!(plan.config.targets[0].luns, [(0, 0)]);
         assert_eq!(plan.config.targets[0].name, "iqn.2026-11.local.lunet:demo");
+    }
+
+    #[test]
+    fn the_environment_says_what_nothing_else_says() {
+        let variable = Options { default_data: Some("/v".into()), ..Options::default() };
+        assert_eq!(plan(&variable).unwrap().data, Path::new("/v"));
+        let told = Options { data: Some("/d".into()), ..variable.clone() };
+        assert_eq!(plan(&told).unwrap().data, Path::new("/d"));
+        let file = with_file(&format!("{RIGHT}[server]\ndata = '/f'\n"), variable).unwrap();
+        assert_eq!(file.data, Path::new("/f"));
     }
 
     #[test]

@@ -44,12 +44,15 @@ pub fn read(config: &mut Config, file: &Path) -> Result<(), Vec<Mistake>> {
     let rules = config.targets.iter_mut().map(|target| &mut target.access);
     for login in rules.chain([&mut config.discovery]).flat_map(Access::logins_mut) {
         let found = match &login.secret {
-            Source::Here(_) | Source::Read(_) => continue,
-            Source::File(path) => of_file(&directory.join(path)),
-            Source::Environment(name) => of_environment(name),
+            Source::Here(_) | Source::Read { .. } => continue,
+            Source::File(path) => {
+                let file = directory.join(path);
+                of_file(&file).map(|secret| (secret, Some(file)))
+            }
+            Source::Environment(name) => of_environment(name).map(|secret| (secret, None)),
         };
         match found {
-            Ok(secret) => login.secret = Source::Read(secret),
+            Ok((secret, file)) => login.secret = Source::Read { secret, file },
             Err(text) => mistakes.push(login.mistake(text)),
         }
     }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 fn lunet(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lunet"));
-    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command.args(arguments).env("RUST_BACKTRACE", "1").env_remove("LUNET_DATA");
     command
 }
 
@@ -47,7 +47,12 @@ struct Server {
 impl Server {
     fn start(arguments: &[&str]) -> Self {
         let mut command = lunet(&["serve"]);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut first = String::new();
@@ -84,6 +89,53 @@ impl Drop for Server {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+#[test]
+fn commands_find_the_running_server_and_say_where_they_looked() {
+    let [home, elsewhere] = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let data = home.path().join("lunet-data");
+    let mut serve = lunet(&["serve", "--listen", "127.0.0.1:0", "--size", "1MiB"]);
+    serve.current_dir(home.path());
+    let server = Server::spawn(serve);
+    let ask = |place: &TempDir, variable: Option<&Path>| {
+        let mut command = lunet(&["volume", "list"]);
+        command.current_dir(place.path());
+        variable.map(|data| command.env("LUNET_DATA", data));
+        command.output().unwrap()
+    };
+    for found in [ask(&home, None), ask(&elsewhere, Some(&data))] {
+        assert_eq!(found.status.code(), Some(0), "{}", text(&found.stderr));
+        assert!(text(&found.stdout).contains("demo"), "{}", text(&found.stdout));
+    }
+    // On a machine with a lunet of its own, that one would answer.
+    if !Path::new("/run/lunet").exists() && !Path::new("/var/lib/lunet/lunet.sock").exists() {
+        let lost = ask(&elsewhere, None);
+        refused(
+            &lost,
+            "no lunet is running: looked at ./lunet-data/lunet.sock, /run/lunet/lunet.sock",
+        );
+        refused(&lost, "--data, --socket or the variable LUNET_DATA");
+    }
+    // What was named is asked, and nobody else.
+    refused(&ask(&home, Some(elsewhere.path())), path(elsewhere.path()));
+    // The server looks there too.
+    let mut second = lunet(&["serve", "--listen", "127.0.0.1:0"]);
+    let second = second.current_dir(elsewhere.path()).env("LUNET_DATA", &data).output().unwrap();
+    refused(&second, "already open in another lunet");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_told_with_who_has_it_and_the_next_step() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let dir = TempDir::new().unwrap();
+    let output =
+        run(&["serve", "--data", path(dir.path()), "--listen", &address, "--size", "1MiB"]);
+    refused(&output, &format!("cannot listen on {address}: "));
+    refused(&output, &format!("(process {}) listens there already", std::process::id()));
+    refused(&output, "`lunet serve --listen 127.0.0.1:");
 }
 
 #[test]
@@ -307,6 +359,8 @@ fn the_page_and_the_program_have_the_same_options() {
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("sessions", &["end"]),
+        ("target", &["allow", "deny"]),
+        ("target user", &["list", "add", "remove"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),
         ("target", &["list", "create", "delete", "map", "unmap"]),
@@ -315,7 +369,7 @@ fn the_page_and_the_program_have_the_same_options() {
     ];
     for (group, names) in groups {
         for name in names {
-            let command: Vec<&str> = [group, name].into_iter().filter(|w| !w.is_empty()).collect();
+            let command: Vec<&str> = group.split_whitespace().chain([*name]).collect();
             let help = run(&[&command[..], &["--help"]].concat());
             assert_eq!(help.status.code(), Some(0), "{command:?}");
             real.extend(options(&text(&help.stdout)));

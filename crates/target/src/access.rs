@@ -1,5 +1,6 @@
 //! Who may see and reach what.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -7,14 +8,43 @@ use lunet_iscsi::chap::{Account, Algorithms, Proof};
 use lunet_iscsi::target::Credentials;
 
 /// A set of initiators, by their names and their addresses. If it has names, an initiator must have one of
-/// them; if it has networks, it must come from one of them. An empty set is everybody.
+/// them; if it has networks, it must come from one of them. A set without either is everybody, unless
+/// it was made as [`nobody`](Self::nobody).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Initiators {
     names: Vec<String>,
     networks: Vec<Network>,
+    nobody: bool,
 }
 
 impl Initiators {
+    /// No initiator at all.
+    pub fn nobody() -> Self {
+        Self { nobody: true, ..Self::default() }
+    }
+
+    /// True if no initiator is one of them.
+    pub fn is_nobody(&self) -> bool {
+        self.nobody
+    }
+
+    /// True if every name and every network of the other set is written in this one.
+    pub fn lists(&self, other: &Self) -> bool {
+        !self.nobody
+            && other.names.iter().all(|name| self.names.contains(name))
+            && other.networks.iter().all(|network| self.networks.contains(network))
+    }
+
+    /// The patterns of names.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The networks.
+    pub fn networks(&self) -> &[Network] {
+        &self.networks
+    }
+
     /// Adds an iSCSI name. `*` stands for any characters, or none.
     pub fn add_name(&mut self, pattern: &str) {
         self.names.push(pattern.to_ascii_lowercase());
@@ -27,7 +57,7 @@ impl Initiators {
 
     /// True if the set is everybody.
     pub fn is_everybody(&self) -> bool {
-        self.names.is_empty() && self.networks.is_empty()
+        !self.nobody && self.names.is_empty() && self.networks.is_empty()
     }
 
     /// True if the initiator with this name and address is one of them. Names are compared without regard
@@ -35,7 +65,8 @@ impl Initiators {
     pub fn have(&self, name: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let name = name.to_ascii_lowercase();
-        (self.names.is_empty() || self.names.iter().any(|pattern| matches(pattern, &name)))
+        !self.nobody
+            && (self.names.is_empty() || self.names.iter().any(|pattern| matches(pattern, &name)))
             && (self.networks.is_empty() || self.networks.iter().any(|net| net.has(address)))
     }
 }
@@ -62,11 +93,36 @@ fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
+/// `everybody`, `nobody`, `iqn.a, iqn.b`, `all from 192.0.2.0/24`, or `iqn.a, coming from 192.0.2.0/24`.
+impl fmt::Display for Initiators {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let networks: Vec<String> = self.networks.iter().map(ToString::to_string).collect();
+        let (names, networks) = (self.names.join(", "), networks.join(", "));
+        match (self.names.is_empty(), self.networks.is_empty()) {
+            _ if self.nobody => f.write_str("nobody"),
+            (true, true) => f.write_str("everybody"),
+            (false, true) => f.write_str(&names),
+            (true, false) => write!(f, "all from {networks}"),
+            (false, false) => write!(f, "{names}, coming from {networks}"),
+        }
+    }
+}
+
 /// An address, or all that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
     bits: u8,
+}
+
+/// An address, or `192.0.2.0/24`.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (*self == Self::host(self.address), self.bits) {
+            (true, _) => write!(f, "{}", self.address),
+            (false, bits) => write!(f, "{}/{bits}", self.address),
+        }
+    }
 }
 
 impl Network {
@@ -284,6 +340,14 @@ mod tests {
         assert!(set(&[], &[]).have("iqn.x:c", ip("::1")) && set(&[], &[]).is_everybody());
         assert!(set(&["iqn.x:c"], &[]).have("iqn.x:c", ip("::1")));
         assert!(!set(&[], &[("127.0.0.1", 32)]).have("iqn.x:c", ip("::1")));
+        let nobody = Initiators::nobody();
+        assert!(!nobody.have("iqn.x:a", ip("::1")) && !nobody.is_everybody());
+        assert_eq!(both.to_string(), "iqn.x:a, iqn.x:b*, coming from 10.0.0.0/8, fd00::/8");
+        assert_eq!(set(&[], &[("::1", 128)]).to_string(), "all from ::1");
+        assert_eq!(
+            (nobody.to_string(), set(&[], &[]).to_string()),
+            ("nobody".into(), "everybody".into())
+        );
     }
 
     #[test]

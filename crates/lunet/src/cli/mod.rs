@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod doctor;
+mod prompt;
 mod sessions;
 mod target;
 mod tune;
@@ -34,9 +35,10 @@ pub struct Where {
     /// Control socket of the running lunet [default: lunet.sock in --data]
     #[arg(long, value_name = "PATH", conflicts_with = "data")]
     socket: Option<PathBuf>,
-    /// Data directory of the running lunet
-    #[arg(long, value_name = "DIR", default_value = lunet::config::DEFAULT_DATA)]
-    data: PathBuf,
+    /// Data directory of the running lunet [default: $LUNET_DATA; else the lunet that runs in
+    /// ./lunet-data, or the system's in /run/lunet or /var/lib/lunet]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
 }
 
 /// Which lunet, and how to show its answer.
@@ -49,13 +51,19 @@ pub struct Ask {
     json: bool,
 }
 
+/// The data directory that the environment names.
+pub fn data_variable() -> Option<PathBuf> {
+    std::env::var_os(control::VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 impl Where {
-    fn socket(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| control::default_path(&self.data))
+    fn socket(&self) -> Result<PathBuf> {
+        let variable = data_variable();
+        Ok(control::find(self.socket.as_deref(), self.data.as_deref(), variable.as_deref())?)
     }
 
     fn ask(&self, request: &Request) -> Result<Value> {
-        Ok(control::ask(&self.socket(), request)?)
+        Ok(control::ask(&self.socket()?, request)?)
     }
 }
 

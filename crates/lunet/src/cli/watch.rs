@@ -41,7 +41,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
     if !options.follow {
         return answer(&options.ask, &Request::Stats, tables::stats);
     }
-    let path = options.ask.place.socket();
+    let path = options.ask.place.socket()?;
     let mut before = watch::look(&path)?;
     loop {
         thread::sleep(options.interval);
@@ -66,7 +66,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
 
 /// `lunet top`
 pub fn top(options: &Top) -> Result<ExitCode> {
-    watch::terminal::top(&options.place.socket(), options.interval)?;
+    watch::terminal::top(&options.place.socket()?, options.interval)?;
     Ok(ExitCode::SUCCESS)
 }
 

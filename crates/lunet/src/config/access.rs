@@ -97,14 +97,19 @@ pub enum Source {
     /// In a variable of the environment.
     Environment(String),
     /// It was read from where it is.
-    Read(Secret),
+    Read {
+        /// The secret.
+        secret: Secret,
+        /// The file, if it was one.
+        file: Option<PathBuf>,
+    },
 }
 
 impl Source {
     /// The secret, if it is known by now.
     pub fn known(&self) -> Option<&Secret> {
         match self {
-            Self::Here(secret) | Self::Read(secret) => Some(secret),
+            Self::Here(secret) | Self::Read { secret, .. } => Some(secret),
             Self::File(_) | Self::Environment(_) => None,
         }
     }
@@ -248,21 +253,30 @@ pub(super) fn initiators(table: &Section<'_>, mistakes: &mut Mistakes) -> Initia
     let mut out = Initiators::default();
     let Some(value) = table.raw("initiators") else { return out };
     let key = table.key("initiators");
-    let items = value.get_ref().as_array().filter(|items| !items.is_empty());
-    let Some(items) = items.filter(|items| items.len() <= MAX_ENTRIES) else {
+    let items = value.get_ref().as_array().filter(|items| items.len() <= MAX_ENTRIES);
+    let Some(items) = items else {
         let text = format!(
-            "must be an array of 1 to {MAX_ENTRIES} names, addresses and networks; leave it out for \
-             all initiators"
+            "must be an array of at most {MAX_ENTRIES} names, addresses and networks; leave it out \
+             for all initiators"
         );
         mistakes.add(value.span().start, key, text);
         return out;
     };
+    if items.is_empty() {
+        return Initiators::nobody();
+    }
     for item in items {
         if let Err(text) = string(item.get_ref()).and_then(|text| entry(&mut out, &text)) {
             mistakes.add(item.span().start, key.clone(), text);
         }
     }
     out
+}
+
+/// What an entry of a list of initiators stands for; `None` if it is none.
+pub fn initiators_of(text: &str) -> Option<Initiators> {
+    let mut out = Initiators::default();
+    entry(&mut out, text).ok().map(|()| out)
 }
 
 /// Adds an entry: an iSCSI name, possibly with asterisks, an address or a network.

@@ -10,15 +10,17 @@
 
 mod client;
 mod line;
+mod place;
 mod protocol;
 mod server;
 
 use std::path::{Path, PathBuf};
 
 pub use client::ask;
+pub use place::{VARIABLE, find};
 pub use protocol::{
-    Answer, Change, Difference, Done, NewVolume, Preview, Request, SessionChange, SessionFate,
-    VERSION,
+    Answer, Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, Request, SecretText,
+    SessionChange, SessionFate, VERSION,
 };
 pub use server::{ControlServer, Source};
 
@@ -51,6 +53,12 @@ pub enum Error {
          name the right one with --data or --socket"
     )]
     NotRunning { path: PathBuf },
+    #[error(
+        "no lunet is running: looked at {}; start one with `lunet serve`, or say which one with \
+         --data, --socket or the variable {VARIABLE}",
+        listed(.places)
+    )]
+    NowhereRunning { places: Vec<PathBuf> },
     #[error("{path}: permission denied: only the user that runs lunet may use its control socket")]
     Denied { path: PathBuf },
     #[error("{path}: lunet does not answer: {error}")]
@@ -62,6 +70,11 @@ pub enum Error {
 /// The control socket of a server with this data directory, if it is given no other.
 pub fn default_path(data: &Path) -> PathBuf {
     data.join(SOCKET)
+}
+
+fn listed(places: &[PathBuf]) -> String {
+    let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+    places.join(", ")
 }
 
 fn check_length(path: &Path) -> Result<(), Error> {

@@ -132,6 +132,55 @@ pub enum Change {
         /// Although sessions use it.
         force: bool,
     },
+    /// Let initiators in to a target.
+    AllowInitiators {
+        /// The target.
+        target: String,
+        /// Names, addresses and networks, as in the configuration.
+        initiators: Vec<String>,
+        /// Although sessions of others end by it.
+        #[serde(default)]
+        force: bool,
+        /// Sessions stay that could not log in any more.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
+    /// Let initiators in no more.
+    DenyInitiators {
+        /// The target.
+        target: String,
+        /// Entries of its list.
+        initiators: Vec<String>,
+        /// Sessions stay that could not log in any more.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
+    /// Add a user of a target, or give one another secret.
+    AddUser {
+        /// The target.
+        target: String,
+        /// The user.
+        user: NewUser,
+        /// Although sessions end by it.
+        #[serde(default)]
+        force: bool,
+        /// Sessions stay that could not log in any more.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
+    /// Remove a user of a target.
+    RemoveUser {
+        /// The target.
+        target: String,
+        /// The user's name.
+        name: String,
+        /// Although nobody is asked for CHAP then.
+        #[serde(default)]
+        force: bool,
+        /// Sessions stay that could not log in any more.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
     /// Make a volume a LUN of a target.
     Map {
         /// The target.
@@ -174,6 +223,55 @@ pub struct NewVolume {
     /// Every write is stable before its answer.
     #[serde(default)]
     pub write_through: bool,
+}
+
+/// Somebody who may log in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewUser {
+    /// The name (CHAP_N).
+    pub name: String,
+    /// The secret.
+    pub secret: NewSecret,
+    /// The initiators that may use it; all if there are none.
+    #[serde(default)]
+    pub initiators: Vec<String>,
+    /// The user is there, and gets another secret.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// A secret, or where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NewSecret {
+    /// In a file, which the configuration names from then on.
+    File(PathBuf),
+    /// This one, which lunet keeps in a file of its own.
+    Text(SecretText),
+}
+
+/// A secret on its way. It is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(String);
+
+impl SecretText {
+    /// Takes a secret.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The secret.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText")
+    }
 }
 
 /// The answer to a change that was done.

@@ -10,8 +10,9 @@ use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 
 use super::served::{Open, backend};
 use super::{Manager, snapshots};
-use crate::config::Backend;
+use crate::config::access::Source;
 use crate::config::edit::Editor;
+use crate::config::{Access, Backend};
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
 fn limits(layers: &[Layer]) -> Vec<Value> {
@@ -46,6 +47,25 @@ fn write_cache(open: &Open, through: bool) -> &'static str {
 /// What is wrong with the storage of a volume.
 fn faults(open: &Open) -> Vec<FaultReport> {
     open.health.faults().into_iter().map(FaultReport::from).collect()
+}
+
+/// Who may log in with CHAP, and where the secrets are.
+fn users(access: &Access) -> Vec<Value> {
+    let user = |user: &crate::config::access::User| {
+        let (kind, file) = match &user.login.secret {
+            Source::Here(_) => ("configuration", None),
+            Source::File(path) => ("file", Some(path)),
+            Source::Read { file: Some(path), .. } => ("file", Some(path)),
+            Source::Environment(_) | Source::Read { file: None, .. } => ("environment", None),
+        };
+        json!({
+            "name": user.login.name,
+            "secret": kind,
+            "file": file.map(|path| path.display().to_string()),
+            "initiators": user.initiators.to_string(),
+        })
+    };
+    access.users.iter().map(user).collect()
 }
 
 impl Manager {
@@ -122,6 +142,9 @@ impl Manager {
                 "alias": target.alias,
                 "luns": target.luns.iter().map(lun).collect::<Vec<_>>(),
                 "sessions": self.sessions(|name| name == target.name),
+                "initiators": target.access.initiators.to_string(),
+                "users": users(&target.access),
+                "mutual": target.access.mutual.as_ref().map(|own| own.name.as_str()),
             })
         };
         config.targets.iter().map(target).collect()

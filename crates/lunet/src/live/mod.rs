@@ -23,6 +23,7 @@ mod effects;
 mod identity;
 mod journal;
 mod lists;
+mod rules;
 mod served;
 mod sessions;
 mod snapshots;
@@ -137,6 +138,21 @@ impl Manager {
             }
             Change::CreateTarget { name, alias } => self.create_target(now, name, alias.as_deref()),
             Change::DeleteTarget { name, force } => self.delete_target(now, name, *force),
+            Change::AllowInitiators { target, initiators, force, keep_sessions } => {
+                let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+                self.allow(now, target, initiators, consent)
+            }
+            Change::DenyInitiators { target, initiators, keep_sessions } => {
+                self.deny(now, target, initiators, *keep_sessions)
+            }
+            Change::AddUser { target, user, force, keep_sessions } => {
+                let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+                self.add_user(now, target, user, consent)
+            }
+            Change::RemoveUser { target, name, force, keep_sessions } => {
+                let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+                self.remove_user(now, target, name, consent)
+            }
             Change::Map { target, lun, volume } => self.map(now, target, *lun, volume),
             Change::Unmap { target, lun, force } => self.unmap(now, target, *lun, *force),
         }

@@ -10,5 +10,5 @@ mod volumes;
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::stats;
-pub use targets::targets;
+pub use targets::{targets, users};
 pub use volumes::{snapshots, volumes};

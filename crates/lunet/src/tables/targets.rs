@@ -12,6 +12,19 @@ struct Target {
     alias: Option<String>,
     luns: Vec<Lun>,
     sessions: usize,
+    #[serde(default)]
+    initiators: Option<String>,
+    #[serde(default)]
+    users: Vec<User>,
+}
+
+/// Somebody who may log in with CHAP.
+#[derive(Deserialize)]
+struct User {
+    name: String,
+    secret: String,
+    file: Option<String>,
+    initiators: String,
 }
 
 #[derive(Deserialize)]
@@ -39,6 +52,14 @@ pub fn targets(answer: &Value) -> serde_json::Result<String> {
         };
         out.push_str(&harmless(&target.name));
         out.push_str(&format!("{}, {sessions}\n", alias.unwrap_or_default()));
+        if let Some(initiators) = &target.initiators {
+            let users: Vec<String> = target.users.iter().map(|user| harmless(&user.name)).collect();
+            let proof = match users.is_empty() {
+                true => "without CHAP".to_owned(),
+                false => format!("with CHAP as {}", users.join(", ")),
+            };
+            out.push_str(&format!("  for {}, {proof}\n", harmless(initiators)));
+        }
         if target.luns.is_empty() {
             out.push_str("  no LUNs\n");
         }
@@ -49,6 +70,29 @@ pub fn targets(answer: &Value) -> serde_json::Result<String> {
         }
         columns.write(&mut out);
     }
+    Ok(out)
+}
+
+/// The users of a target, or of all, a line each.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn users(answer: &Value, target: Option<&str>) -> serde_json::Result<String> {
+    let targets = Vec::<Target>::deserialize(answer)?;
+    let mut columns = Columns::default();
+    columns.row(["target", "user", "secret", "initiators"]);
+    for of in targets.iter().filter(|of| target.is_none_or(|name| of.name == name)) {
+        for user in &of.users {
+            let secret = match &user.file {
+                Some(file) => harmless(file),
+                None => format!("in the {}", user.secret),
+            };
+            let initiators = harmless(&user.initiators);
+            columns.row([harmless(&of.name), harmless(&user.name), secret, initiators]);
+        }
+    }
+    let mut out = String::new();
+    columns.write(&mut out);
     Ok(out)
 }
 
@@ -64,8 +108,13 @@ mod tests {
                 {"lun": 0, "volume": "vm1", "size_bytes": 8u64 << 30},
                 {"lun": 10, "volume": "db", "size_bytes": null},
             ]},
-            {"name": "iqn.x:b", "alias": null, "sessions": 0, "luns": []},
+            {"name": "iqn.x:b", "alias": null, "sessions": 0, "luns": [], "initiators": "nobody",
+             "users": [{"name": "bob", "secret": "file", "file": "/s", "initiators": "everybody"}]},
         ]);
+        assert_eq!(
+            users(&answer, None).unwrap(),
+            "  target   user  secret  initiators\n  iqn.x:b   bob      /s   everybody\n"
+        );
         assert_eq!(
             targets(&answer).unwrap(),
             "iqn.x:a (VMs), 1 session\n  \
@@ -73,6 +122,7 @@ mod tests {
                LUN 10   db      -\n\
              \n\
              iqn.x:b, 0 sessions\n  \
+               for nobody, with CHAP as bob\n  \
                no LUNs\n"
         );
         assert!(targets(&json!({})).is_err());

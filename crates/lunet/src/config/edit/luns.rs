@@ -94,7 +94,7 @@ fn replace(place: &mut Value, table: InlineTable) {
 }
 
 /// Appends to an array, on a line of its own if the others have one.
-fn push(array: &mut Array, volume: &str) {
+pub(super) fn push(array: &mut Array, volume: &str) {
     let indent = array.iter().last().map(|last| line_break(&comments::prefix(last.decor())));
     let Some(indent) = indent.filter(|indent| !indent.is_empty()) else {
         array.push(volume);

@@ -4,6 +4,7 @@
 //! People write the same thing in many ways. The usual ones are edited as a person would; what
 //! comes out is for the caller to [`check`](super::check), as is anything that a person writes.
 
+mod access;
 mod comments;
 mod hide;
 mod luns;
@@ -202,6 +203,57 @@ impl Editor {
         luns::remove(table, lun)?.then_some(()).ok_or_else(missing)
     }
 
+    /// Lets initiators in to a target: adds entries to its list.
+    ///
+    /// # Errors
+    /// There is no such target, or its list is none.
+    pub fn allow(&mut self, target: &str, entries: &[String]) -> Result<(), EditError> {
+        access::allow(self.target(target)?, entries)
+    }
+
+    /// Removes an entry of a target's list of initiators. The list stays, if need be empty.
+    ///
+    /// # Errors
+    /// There is no such target or entry.
+    pub fn deny(&mut self, target: &str, entry: &str) -> Result<(), EditError> {
+        let missing = || EditError::Missing(format!("entry \"{entry}\" at target {target}"));
+        access::deny(self.target(target)?, entry)?.then_some(()).ok_or_else(missing)
+    }
+
+    /// Adds a user of a target, with these keys.
+    ///
+    /// # Errors
+    /// There is no such target, or its users are written in no way that is known.
+    pub fn add_user(&mut self, target: &str, keys: &[(&str, Value)]) -> Result<(), EditError> {
+        access::add_user(self.target(target)?, keys)
+    }
+
+    /// Gives a user of a target another secret: `key` says where it is, in place of what did so.
+    ///
+    /// # Errors
+    /// There is no such target or user.
+    pub fn set_secret(
+        &mut self,
+        target: &str,
+        user: &str,
+        key: (&str, Value),
+    ) -> Result<(), EditError> {
+        let missing = || no_user(user, target);
+        access::set_secret(self.target(target)?, user, key)?.then_some(()).ok_or_else(missing)
+    }
+
+    /// Removes a user of a target, and the comment that stands right above it.
+    ///
+    /// # Errors
+    /// There is no such target or user.
+    pub fn remove_user(&mut self, target: &str, user: &str) -> Result<(), EditError> {
+        let gone = access::remove_user(self.target(target)?, user)?;
+        if let Some(table) = gone.ok_or_else(|| no_user(user, target))? {
+            comments::keep_above(&mut self.document, &table);
+        }
+        Ok(())
+    }
+
     fn target(&mut self, name: &str) -> Result<&mut dyn TableLike, EditError> {
         let found: Option<&mut dyn TableLike> = match self.document.get_mut("target") {
             Some(Item::ArrayOfTables(targets)) => targets
@@ -251,6 +303,10 @@ fn remove_from(array: &mut Array, at: usize) {
 
 fn no_volume(name: &str) -> EditError {
     EditError::Missing(format!("volume \"{name}\""))
+}
+
+fn no_user(user: &str, target: &str) -> EditError {
+    EditError::Missing(format!("user \"{user}\" of target {target}"))
 }
 
 fn no_target(name: &str) -> EditError {

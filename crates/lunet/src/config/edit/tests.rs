@@ -457,3 +457,65 @@ secret = 'HIDDEN-HIDDEN' # who
     editor.hide_secrets();
     assert_eq!(editor.text(), FILE);
 }
+
+#[test]
+fn initiators_come_and_go_and_the_list_stays() {
+    let x = "iqn.2026-11.l:x";
+    let allow = |text: &str, entries: &[&str]| {
+        let entries: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
+        edited(text, |editor| editor.allow(x, &entries).unwrap())
+    };
+    let one = allow(FILE, &["iqn.a:1"]);
+    let luns = "luns = {0 = \"vm1\", 1 = \"db\"}   # both\n";
+    assert_eq!(one, with(&[(luns, &format!("{luns}initiators = [\"iqn.a:1\"]\n"))]));
+    let two = allow(&one, &["10.0.0.0/8", "iqn.a:*"]);
+    assert!(two.contains("initiators = [\"iqn.a:1\", \"10.0.0.0/8\", \"iqn.a:*\"]\n"), "{two}");
+    // Names are the same in either case.
+    let less = edited(&two, |editor| editor.deny(x, "IQN.A:1").unwrap());
+    assert!(less.contains("[\"10.0.0.0/8\", \"iqn.a:*\"]"), "{less}");
+    let none = edited(&one, |editor| editor.deny(x, "iqn.a:1").unwrap());
+    assert!(none.contains("initiators = []\n"), "{none}");
+    assert!(check(&none).unwrap().targets[0].access.initiators.is_nobody());
+    assert_eq!(allow(&none, &["iqn.a:1"]), one);
+    let mut editor = Editor::new(&one).unwrap();
+    assert!(editor.deny(x, "iqn.b:1").is_err() && editor.deny("iqn.no:x", "iqn.a:1").is_err());
+    // In lines, with comments.
+    let lines = FILE.replace(luns, "initiators = [\n  # the first\n  \"iqn.a:1\",\n]\n");
+    let more = allow(&lines, &["iqn.a:2"]);
+    assert!(more.contains("[\n  # the first\n  \"iqn.a:1\",\n  \"iqn.a:2\",\n]\n"), "{more}");
+}
+
+#[test]
+fn users_come_and_go_with_their_headings() {
+    let x = "iqn.2026-11.l:x";
+    let keys = |name: &str| vec![("name", Value::from(name)), ("secret-file", "/s".into())];
+    let add =
+        |text: &str, name: &str| edited(text, |editor| editor.add_user(x, &keys(name)).unwrap());
+    let one = add(FILE, "alice");
+    let heading = "\n[[target.user]]\nname = \"alice\"\nsecret-file = \"/s\"\n";
+    let luns = "luns = {0 = \"vm1\", 1 = \"db\"}   # both\n";
+    assert_eq!(one, with(&[(luns, &format!("{luns}{heading}"))]));
+    let both = add(&one, "bob");
+    assert_eq!(check(&both).unwrap().targets[0].access.users.len(), 2, "{both}");
+    let bob = edited(&both, |editor| editor.remove_user(x, "alice").unwrap());
+    assert_eq!(check(&bob).unwrap().targets[0].access.users[0].login.name, "bob");
+    assert_eq!(edited(&one, |editor| editor.remove_user(x, "alice").unwrap()), FILE);
+    let other = edited(&one, |editor| {
+        editor.set_secret(x, "alice", ("secret-file", "/other".into())).unwrap();
+    });
+    assert_eq!(other, one.replace("\"/s\"", "\"/other\""));
+    // Where the secret itself stood, there is the file's name then.
+    let here = one.replace("secret-file = \"/s\"", "secret = \"a secret of 16 b\"");
+    let moved = edited(&here, |editor| {
+        editor.set_secret(x, "alice", ("secret-file", "/s".into())).unwrap();
+    });
+    assert_eq!(moved, one);
+    // In the line.
+    let inline = FILE.replace(luns, "user = [{ name = \"carol\", secret-file = \"/c\" }]\n");
+    let more = add(&inline, "alice");
+    let users = "user = [{ name = \"carol\", secret-file = \"/c\" }, { name = \"alice\", secret-file = \"/s\" }]";
+    assert!(more.contains(users), "{more}");
+    assert_eq!(edited(&more, |editor| editor.remove_user(x, "alice").unwrap()), inline);
+    let mut editor = Editor::new(&one).unwrap();
+    assert!(editor.remove_user(x, "bob").is_err());
+}

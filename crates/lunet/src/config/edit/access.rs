@@ -1,0 +1,119 @@
+//! The rules of a target: whom it lets in, and its users.
+
+use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value};
+
+use super::{EditError, is_named, luns, remove_from};
+
+const INITIATORS: &str = "initiators";
+const USERS: &str = "user";
+
+/// Adds entries to the list of initiators, which is made if it is not there.
+pub(super) fn allow(target: &mut dyn TableLike, entries: &[String]) -> Result<(), EditError> {
+    let list = target.entry(INITIATORS).or_insert(Item::Value(Array::new().into()));
+    let array = list.as_array_mut().ok_or(EditError::Form(INITIATORS))?;
+    entries.iter().for_each(|entry| luns::push(array, entry));
+    Ok(())
+}
+
+/// Removes an entry of the list of initiators; false if it is not there. A list that is empty then
+/// stays, and lets nobody in.
+pub(super) fn deny(target: &mut dyn TableLike, entry: &str) -> Result<bool, EditError> {
+    let Some(list) = target.get_mut(INITIATORS) else { return Ok(false) };
+    let array = list.as_array_mut().ok_or(EditError::Form(INITIATORS))?;
+    let same = |value: &Value| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case(entry));
+    let Some(at) = array.iter().position(same) else { return Ok(false) };
+    remove_from(array, at);
+    if !array.to_string().contains('\n') {
+        // Within a line there are no comments to lose, but the spaces of what was there.
+        array.fmt();
+    }
+    Ok(true)
+}
+
+/// Adds a user with these keys.
+pub(super) fn add_user(
+    target: &mut dyn TableLike,
+    keys: &[(&str, Value)],
+) -> Result<(), EditError> {
+    let inline = || keys.iter().map(|(key, value)| (*key, value.clone())).collect::<InlineTable>();
+    match target.get_mut(USERS) {
+        Some(Item::ArrayOfTables(users)) => users.push(table(keys)),
+        Some(Item::Value(Value::Array(users))) => users.push(inline()),
+        Some(_) => return Err(EditError::Form(USERS)),
+        None => {
+            // In a table within a line it becomes an array there.
+            let mut users = ArrayOfTables::new();
+            users.push(table(keys));
+            target.insert(USERS, Item::ArrayOfTables(users));
+        }
+    }
+    Ok(())
+}
+
+/// Removes a user; `None` if it is not there. The table that had a heading of its own is given back.
+pub(super) fn remove_user(
+    target: &mut dyn TableLike,
+    name: &str,
+) -> Result<Option<Option<Table>>, EditError> {
+    let (gone, left) = match target.get_mut(USERS) {
+        None => return Ok(None),
+        Some(Item::ArrayOfTables(users)) => {
+            let Some(at) = users.iter().position(|user| is_named(user, name)) else {
+                return Ok(None);
+            };
+            (Some(users.remove(at)), users.len())
+        }
+        Some(Item::Value(Value::Array(users))) => {
+            let named = |value: &Value| value.as_inline_table().is_some_and(|t| is_named(t, name));
+            let Some(at) = users.iter().position(named) else { return Ok(None) };
+            remove_from(users, at);
+            (None, users.len())
+        }
+        Some(_) => return Err(EditError::Form(USERS)),
+    };
+    if left == 0 {
+        target.remove(USERS);
+    }
+    Ok(Some(gone))
+}
+
+/// Gives a user another secret: its key goes, and another one stands in its place.
+pub(super) fn set_secret(
+    target: &mut dyn TableLike,
+    name: &str,
+    (key, value): (&str, Value),
+) -> Result<bool, EditError> {
+    let user: Option<&mut dyn TableLike> = match target.get_mut(USERS) {
+        None => None,
+        Some(Item::ArrayOfTables(users)) => users
+            .iter_mut()
+            .find(|user| is_named(*user, name))
+            .map(|user| user as &mut dyn TableLike),
+        Some(Item::Value(Value::Array(users))) => users
+            .iter_mut()
+            .filter_map(Value::as_inline_table_mut)
+            .find(|user| is_named(*user, name))
+            .map(|user| user as &mut dyn TableLike),
+        Some(_) => return Err(EditError::Form(USERS)),
+    };
+    let Some(user) = user else { return Ok(false) };
+    if let Some(Item::Value(old)) = user.get_mut(key) {
+        let decor = old.decor().clone();
+        *old = value;
+        *old.decor_mut() = decor;
+    } else {
+        user.insert(key, Item::Value(value));
+    }
+    for other in ["secret", "secret-file", "secret-env"].iter().filter(|other| **other != key) {
+        user.remove(other);
+    }
+    Ok(true)
+}
+
+fn table(keys: &[(&str, Value)]) -> Table {
+    let mut table = Table::new();
+    for (key, value) in keys {
+        table.insert(key, Item::Value(value.clone()));
+    }
+    table
+}

@@ -1,0 +1,268 @@
+//! Who may log in to a target: initiators and users come and go.
+
+use std::fs::{DirBuilder, File};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use lunet_iscsi::chap::Algorithms;
+use lunet_target::files;
+use rustix::rand::{GetRandomFlags, getrandom};
+use toml_edit::{Array, Value};
+
+use super::effects::{Consent, Weighed};
+use super::sessions::concerning;
+use super::{Manager, Served, done};
+use crate::config::access::{Login, Source, check_secret, initiators_of};
+use crate::config::edit::{EditError, Editor};
+use crate::control::{Done, NewSecret, NewUser, SessionFate};
+
+/// The directory of secrets that were given to a command, in the data directory.
+const SECRETS: &str = "secrets";
+
+impl Manager {
+    /// Lets initiators in to a target.
+    pub(super) fn allow(
+        &self,
+        now: &Served,
+        target: &str,
+        entries: &[String],
+        consent: Consent,
+    ) -> Result<Done> {
+        let before = now.target(target)?.access.initiators.clone();
+        let known = |text: &&String| initiators_of(text).is_some_and(|one| before.lists(&one));
+        let mut fresh: Vec<String> = entries.iter().filter(|text| !known(text)).cloned().collect();
+        fresh.dedup_by(|a, b| a.eq_ignore_ascii_case(b));
+        if fresh.is_empty() {
+            return Ok(done(format!("target {target} is for {before} already")));
+        }
+        self.granted(now, consent, target, |editor| editor.allow(target, &fresh))
+    }
+
+    /// Lets initiators in no more.
+    pub(super) fn deny(
+        &self,
+        now: &Served,
+        target: &str,
+        entries: &[String],
+        keep_sessions: bool,
+    ) -> Result<Done> {
+        let before = &now.target(target)?.access.initiators;
+        if before.is_everybody() {
+            bail!(
+                "target {target} is for everybody: say who may log in with `lunet target allow \
+                 {target} INITIATOR`, and all others may not"
+            );
+        }
+        for text in entries {
+            if !initiators_of(text).is_some_and(|one| before.lists(&one)) {
+                bail!("\"{text}\" is not in the list of target {target}, which is for {before}");
+            }
+        }
+        let consent = Consent { force: true, keep_sessions };
+        let next = self.edited(now, consent, |editor| {
+            entries.iter().try_for_each(|entry| editor.deny(target, entry))
+        })?;
+        self.rules_changed(now, next, target)
+    }
+
+    /// Adds a user of a target, or gives one another secret.
+    pub(super) fn add_user(
+        &self,
+        now: &Served,
+        target: &str,
+        new: &NewUser,
+        consent: Consent,
+    ) -> Result<Done> {
+        let rules = &now.target(target)?.access;
+        let old = rules.users.iter().find(|user| user.login.name == new.name);
+        let name = &new.name;
+        match old {
+            Some(_) if !new.replace => bail!(
+                "target {target} has a user \"{name}\" already: give it another secret with \
+                 --replace"
+            ),
+            None if new.replace => bail!("target {target} has no user \"{name}\""),
+            Some(_) if !new.initiators.is_empty() => {
+                bail!("--replace changes the secret alone: leave --initiator out")
+            }
+            _ => {}
+        }
+        let kept = self.keep_secret(now, name, &new.secret)?;
+        // Relative paths start at the configuration: a directory that has both may move.
+        let beside = std::path::absolute(files::parent(&self.file)).unwrap_or_default();
+        let path = kept.path.strip_prefix(&beside).unwrap_or(&kept.path);
+        let path = path.to_str().context("the path is not UTF-8 text")?;
+        let secret = ("secret-file", Value::from(path));
+        let list: Array = new.initiators.iter().map(String::as_str).collect();
+        let mut keys = vec![("name", Value::from(name.as_str())), secret.clone()];
+        keys.extend((!list.is_empty()).then(|| ("initiators", list.into())));
+        let edit = |editor: &mut Editor| match old {
+            Some(_) => editor.set_secret(target, name, secret),
+            None => editor.add_user(target, &keys),
+        };
+        let done = match old {
+            // Who has proved to know the old secret is shut out, as is meant.
+            Some(_) => {
+                let consent = Consent { force: true, ..consent };
+                self.edited(now, consent, edit)
+                    .and_then(|next| self.rules_changed(now, next, target))
+            }
+            None => self.granted(now, consent, target, edit),
+        };
+        match &done {
+            Ok(_) => old.iter().for_each(|user| forget(now, &user.login)),
+            Err(_) => kept.forget(),
+        }
+        done
+    }
+
+    /// Removes a user of a target.
+    pub(super) fn remove_user(
+        &self,
+        now: &Served,
+        target: &str,
+        name: &str,
+        consent: Consent,
+    ) -> Result<Done> {
+        let rules = &now.target(target)?.access;
+        let Some(user) = rules.users.iter().find(|user| user.login.name == name) else {
+            bail!("target {target} has no user \"{name}\": `lunet target user list` shows them");
+        };
+        if rules.users.len() == 1 && !consent.force {
+            bail!(
+                "\"{name}\" is the only user of target {target}: without it nobody is asked for \
+                 CHAP, and {} may log in; add another user first, or use --force",
+                rules.initiators
+            );
+        }
+        if rules.users.len() == 1 && (rules.mutual.is_some() || rules.algorithms != Algorithms::ALL)
+        {
+            bail!(
+                "\"{name}\" is the only user of target {target}, whose `mutual` and \
+                 `chap-algorithms` mean nothing without one: take them out of the configuration first"
+            );
+        }
+        let consent = Consent { force: true, ..consent };
+        let next = self.edited(now, consent, |editor| editor.remove_user(target, name))?;
+        let done = self.rules_changed(now, next, target)?;
+        forget(now, &user.login);
+        Ok(done)
+    }
+
+    /// Carries out what is to let somebody in. That it shuts others out may be a surprise.
+    fn granted(
+        &self,
+        now: &Served,
+        consent: Consent,
+        target: &str,
+        edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
+    ) -> Result<Done> {
+        let next = self.edited(now, consent, edit)?;
+        let mut ends = next.sessions.iter().filter(|one| one.fate == SessionFate::Ends);
+        if let (Some(one), false) = (ends.next(), consent.force) {
+            let more = match ends.count() {
+                0 => String::new(),
+                n => format!(" (and {n} more like it)"),
+            };
+            bail!(
+                "{one}{more}: let it in as well, end it with --force, or leave it with \
+                 --keep-sessions"
+            );
+        }
+        self.rules_changed(now, next, target)
+    }
+
+    fn rules_changed(&self, now: &Served, next: Weighed, target: &str) -> Result<Done> {
+        let sessions = next.sessions.clone();
+        self.commit(now, next, now.open.clone())?;
+        let now = self.now();
+        let rules = &now.target(target)?.access;
+        let users: Vec<&str> = rules.users.iter().map(|user| user.login.name.as_str()).collect();
+        let proof = match users.is_empty() {
+            true => "without CHAP".to_owned(),
+            false => format!("with CHAP as {}", users.join(", ")),
+        };
+        let text = format!("target {target} is for {}, {proof}", rules.initiators);
+        Ok(concerning(done(text), sessions))
+    }
+
+    /// Keeps a secret that was given to a command in a file of its own. The configuration says which.
+    fn keep_secret(&self, now: &Served, user: &str, secret: &NewSecret) -> Result<Kept> {
+        let text = match secret {
+            NewSecret::File(path) => {
+                return Ok(Kept { path: path.clone(), ours: false });
+            }
+            NewSecret::Text(text) => text,
+        };
+        if let Err(why) = check_secret(text.text().len()) {
+            bail!("what was given {why}");
+        }
+        if text.text().contains(['\n', '\r']) {
+            bail!("what was given has more than one line");
+        }
+        let directory = std::path::absolute(now.plan.data.join(SECRETS));
+        let directory = directory.context("cannot tell where files are")?;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.with_context(|| format!("cannot make {}", directory.display()))?;
+        let path = directory.join(file_name(user)?);
+        let write = || -> std::io::Result<()> {
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+            file.write_all(text.text().as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            files::sync_parent(&path)
+        };
+        let kept = Kept { path: path.clone(), ours: true };
+        match write() {
+            Ok(()) => Ok(kept),
+            Err(error) => {
+                kept.forget();
+                Err(error).with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
+    }
+}
+
+/// Where a secret is.
+struct Kept {
+    path: PathBuf,
+    /// The file was made for this change.
+    ours: bool,
+}
+
+impl Kept {
+    /// The change does not come.
+    fn forget(&self) {
+        if self.ours {
+            remove(&self.path);
+        }
+    }
+}
+
+/// A name that no other secret has: one change of a user's secret has another file than the next, so
+/// that the configuration alone says which counts.
+fn file_name(user: &str) -> Result<String> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let user: String = user.chars().map(plain).take(64).collect();
+    let mut random = [0; 8];
+    getrandom(&mut random, GetRandomFlags::empty()).context("cannot get random numbers")?;
+    Ok(format!("{user}-{:016x}.secret", u64::from_ne_bytes(random)))
+}
+
+/// Removes a secret that no user has any more, if a command has made its file.
+fn forget(now: &Served, login: &Login) {
+    let Source::Read { file: Some(path), .. } = &login.secret else { return };
+    let ours = std::path::absolute(now.plan.data.join(SECRETS));
+    let Ok(path) = std::path::absolute(path) else { return };
+    if ours.is_ok_and(|ours| files::parent(&path) == ours) {
+        remove(&path);
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = files::remove(path) {
+        tracing::warn!("cannot remove {}: {error}", path.display());
+    }
+}
