@@ -36,8 +36,11 @@ pub enum ApplyError {
     /// A shard cannot open a volume.
     #[error("{0}")]
     Volume(String),
-    /// A shard does not answer.
+    /// A shard does not get ready for a change.
     #[error("an event loop does not answer, so nothing was changed: see the log, and try again")]
+    NotReady,
+    /// A shard does not answer a question, or cannot be told something.
+    #[error("an event loop does not answer: see the log")]
     Stuck,
 }
 
@@ -182,7 +185,7 @@ impl Prepared<'_> {
                     Err(Undelivered::Full) if Instant::now() < until => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    Err(_) => return Err(ApplyError::Stuck),
+                    Err(_) => return Err(ApplyError::NotReady),
                 }
             }
         }
@@ -190,7 +193,7 @@ impl Prepared<'_> {
         let answers = self.proposal.wait(until, |now| now.refusal.is_some() || now.prepared == all);
         match &answers.refusal {
             Some(error) => Err(ApplyError::Volume(error.clone())),
-            None if answers.prepared < all => Err(ApplyError::Stuck),
+            None if answers.prepared < all => Err(ApplyError::NotReady),
             None => Ok(()),
         }
     }

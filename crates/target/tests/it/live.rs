@@ -200,7 +200,7 @@ fn a_change_is_not_undone_when_an_event_loop_stalls_after_its_commit() {
         assert_eq!((committed, served(&handle)), (Committed { late: 1 }, 2));
         // The next change does not overtake it.
         let refused = handle.apply(layout(&[("v0", &memory(4), 0)])).err();
-        assert_eq!((refused, served(&handle)), (Some(ApplyError::Stuck), 2));
+        assert_eq!((refused, served(&handle)), (Some(ApplyError::NotReady), 2));
         trap.open();
         for client in &mut clients {
             assert_eq!(state(client, 0), CAPACITY_CHANGED);
@@ -221,7 +221,7 @@ fn a_change_is_undone_when_an_event_loop_stalls_before_its_commit() {
         let handle = server.handle();
         trap.arm(At::Open);
         let refused = handle.apply(layout(&[("v0", &large, 0)])).err();
-        assert_eq!((refused, served(&handle)), (Some(ApplyError::Stuck), 1));
+        assert_eq!((refused, served(&handle)), (Some(ApplyError::NotReady), 1));
         trap.open();
         // Every loop has forgotten it, and so has the one that comes by late.
         handle.apply(layout(&[("v0", &small, 0), ("v1", &memory(1), 3)])).expect("another one");
