@@ -4,9 +4,20 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunet_ring::{Buf, Config, DriverChoice, Event, Ring, RxBufs, SocketId, Token, TxChain};
+
+/// Waits until nobody else holds it: what the loop lets go of ends on a thread of its own. False if that
+/// does not happen.
+pub fn is_given_back<T>(it: &Arc<T>) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Arc::strong_count(it) > 1 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Arc::strong_count(it) == 1
+}
 
 /// Makes a test for each driver, and one more with busy polling, from functions of a `Config`.
 #[macro_export]
