@@ -8,7 +8,13 @@ use std::ptr::NonNull;
 pub(crate) const PAGE: usize = 4096;
 
 /// The size of a huge page on the machines that matter (x86-64, and arm64 with 4 KiB pages).
-const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// Advice of `madvise(2)`: pages of a range are made as if they were written (Linux 5.14).
+const POPULATE_WRITE: libc::c_int = 23;
+
+/// Advice of `madvise(2)`: a range becomes huge pages now (Linux 6.1).
+const COLLAPSE: libc::c_int = 25;
 
 /// A private anonymous mapping, zero-filled, aligned to a huge page, unmapped on drop.
 #[derive(Debug)]
@@ -62,6 +68,31 @@ impl Mapping {
     /// Length in bytes, a multiple of [`PAGE`].
     pub(crate) const fn len(&self) -> usize {
         self.len
+    }
+
+    /// From now on the pages of a range are small ones.
+    pub(crate) fn make_small(&self, offset: usize, len: usize) {
+        self.advise(offset, len, libc::MADV_NOHUGEPAGE);
+    }
+
+    /// Makes pages for a range, in one system call instead of a fault for each. Where the kernel cannot, the
+    /// faults do it.
+    pub(crate) fn populate(&self, offset: usize, len: usize) {
+        self.advise(offset, len, POPULATE_WRITE);
+    }
+
+    /// Makes a huge page of small ones, with their content. False if the kernel does not.
+    pub(crate) fn collapse(&self, offset: usize) -> bool {
+        self.advise(offset, HUGE_PAGE, libc::MADV_HUGEPAGE)
+            && self.advise(offset, HUGE_PAGE, COLLAPSE)
+    }
+
+    /// Gives advice that changes no content. False if the kernel does not take it.
+    fn advise(&self, offset: usize, len: usize, advice: libc::c_int) -> bool {
+        assert!(offset <= self.len && len <= self.len - offset, "beyond the mapping");
+        // SAFETY: the range lies within this mapping, and none of the advices given here changes what can be
+        // read in it.
+        unsafe { libc::madvise(self.start.as_ptr().add(offset).cast(), len, advice) == 0 }
     }
 
     /// Gives the pages of a range back; it reads as zeroes afterwards. Returns false if the kernel

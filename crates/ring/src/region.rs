@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::DropElsewhere;
-use crate::mapping::{Mapping, PAGE};
+use crate::mapping::{HUGE_PAGE, Mapping, PAGE};
 
 /// From this length on, the whole pages of a zeroed range go back to the kernel. Below it, a
 /// system call and the page faults after it cost more than they give back.
@@ -20,6 +20,8 @@ const DISCARD_FROM: usize = 64 << 10;
 pub struct Region {
     mapping: Mapping,
     len: u64,
+    /// Pages are small until they are [collapsed](Self::collapse).
+    sparse: bool,
     /// True once a device knows the pages. Held while some go back to the kernel.
     pinned: RwLock<bool>,
 }
@@ -31,7 +33,49 @@ impl Region {
     /// ENOMEM if the address space is too small or overcommit is forbidden.
     pub fn new(len: u64) -> io::Result<Self> {
         let size = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(Self { mapping: Mapping::new(size)?, len, pinned: RwLock::new(false) })
+        Ok(Self { mapping: Mapping::new(size)?, len, sparse: false, pinned: RwLock::new(false) })
+    }
+
+    /// The same, of small pages: to make a huge one takes the kernel longer than a client should wait for a
+    /// write. What is written in full can be [collapsed](Self::collapse).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sparse(len: u64) -> io::Result<Self> {
+        let region = Self { sparse: true, ..Self::new(len)? };
+        region.mapping.make_small(0, region.mapping.len());
+        Ok(region)
+    }
+
+    /// Makes the pages that a range touches before they are written: faster than a fault for each.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    pub fn populate(&self, off: u64, len: u64) {
+        self.at(off, len);
+        let start = off as usize / PAGE * PAGE;
+        let end = (off as usize + len as usize).next_multiple_of(PAGE);
+        self.mapping.populate(start, end - start);
+    }
+
+    /// The extent that [`collapse`](Self::collapse) works on, in bytes.
+    pub const EXTENT: u64 = HUGE_PAGE as u64;
+
+    /// Makes a huge page of the small ones of the extent with this number; others may read and write there
+    /// meanwhile, and wait for a moment. Nothing happens to an extent that is not whole, or pinned. False if the
+    /// kernel does not do it.
+    pub fn collapse(&self, extent: u64) -> bool {
+        let offset = extent * Self::EXTENT;
+        let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
+        if !self.sparse || *pinned || offset + Self::EXTENT > self.len {
+            return false;
+        }
+        let collapsed = self.mapping.collapse(offset as usize);
+        if !collapsed {
+            // Or what is unmapped and written again would get huge pages at once.
+            self.mapping.make_small(offset as usize, HUGE_PAGE);
+        }
+        collapsed
     }
 
     /// Length in bytes.
@@ -100,7 +144,26 @@ impl Region {
     /// Gives whole pages back to the kernel. False if it did not.
     fn give_back(&self, off: usize, len: usize) -> bool {
         let pinned = self.pinned.read().unwrap_or_else(PoisonError::into_inner);
-        !*pinned && self.mapping.discard(off, len)
+        if *pinned || !self.mapping.discard(off, len) {
+            return false;
+        }
+        // What may have been huge pages starts with small ones again.
+        let (first, last) = (off.next_multiple_of(HUGE_PAGE), (off + len) / HUGE_PAGE * HUGE_PAGE);
+        if self.sparse && first < last {
+            self.mapping.make_small(first, last - first);
+        }
+        true
+    }
+
+    /// How many pages the kernel has mapped, those of zeroes included: for tests.
+    pub fn resident(&self) -> io::Result<usize> {
+        let mut pages = vec![0u8; self.mapping.len() / PAGE];
+        let start = self.mapping.start().as_ptr().cast();
+        // SAFETY: the range is the mapping, and there is one byte for each of its pages.
+        match unsafe { libc::mincore(start, self.mapping.len(), pages.as_mut_ptr()) } {
+            0 => Ok(pages.iter().filter(|page| **page & 1 != 0).count()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// All of its memory, to register it with a device: the first byte, and the length in bytes,
@@ -281,12 +344,45 @@ mod tests {
     }
 
     fn resident(region: &Region) -> usize {
-        let mut pages = vec![0u8; region.mapping.len() / 4096];
-        let start = region.mapping.start().as_ptr().cast();
-        // SAFETY: the range is the mapping, and there is one byte for each of its pages.
-        let rc = unsafe { libc::mincore(start, region.mapping.len(), pages.as_mut_ptr()) };
-        assert_eq!(rc, 0, "mincore: {}", io::Error::last_os_error());
-        pages.iter().filter(|p| **p & 1 != 0).count()
+        region.resident().expect("the mapping is there")
+    }
+
+    #[test]
+    fn a_sparse_region_takes_small_pages_and_keeps_its_content_when_they_become_huge() {
+        const LEN: usize = 8 << 20;
+        let region = Region::sparse(LEN as u64).expect("a small mapping");
+        region.write(5000, b"lunet");
+        assert_eq!(resident(&region), 1);
+        region.populate(70_000, 60_000);
+        assert_eq!(all(&region, 70_000, 60_000), vec![0; 60_000]);
+        let data: Vec<u8> = (0..2 * HUGE_PAGE).map(|n| (n / 4096 + n % 251) as u8).collect();
+        region.write(2 << 20, &data);
+        std::thread::scope(|scope| {
+            // Others go on meanwhile.
+            let writes = scope.spawn(|| {
+                for n in 0..2000u64 {
+                    region.write((2 << 20) + n * 512 % (2 << 20), &[n as u8; 512]);
+                    region.write(
+                        (2 << 20) + n * 512 % (2 << 20),
+                        &data[n as usize * 512 % HUGE_PAGE..][..512],
+                    );
+                }
+            });
+            // A kernel before 6.1 refuses, and changes nothing.
+            for extent in [1, 2, 1] {
+                region.collapse(extent);
+            }
+            writes.join().expect("no panic");
+        });
+        assert!(all(&region, 2 << 20, data.len()) == data, "the content has changed");
+        assert!(!region.collapse(4), "that is beyond the end");
+        region.zero(2 << 20, 2 << 20);
+        assert_eq!(all(&region, 2 << 20, 4096), [0; 4096]);
+        let before = resident(&region);
+        region.write(3 << 20, b"again");
+        assert_eq!(resident(&region), before + 1, "small pages again");
+        region.pin();
+        assert!(!region.collapse(2));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lunet_ring::Region;
 
 use super::PAGE;
 
@@ -10,6 +12,14 @@ use super::PAGE;
 const CHUNK: u64 = 1 << 18;
 
 const WORDS: usize = (CHUNK / 64) as usize;
+
+/// Pages in an extent, which can become a huge page.
+const EXTENT: u64 = Region::EXTENT / PAGE as u64;
+
+/// Words of an extent.
+const EXTENT_WORDS: usize = (EXTENT / 64) as usize;
+
+const EXTENTS: usize = (CHUNK / EXTENT) as usize;
 
 type Chunk = Box<[AtomicU64; WORDS]>;
 
@@ -20,13 +30,16 @@ type Chunk = Box<[AtomicU64; WORDS]>;
 #[derive(Debug)]
 pub(super) struct Pages {
     chunks: Box<[OnceLock<Chunk>]>,
+    /// Something was marked since somebody looked.
+    grown: AtomicBool,
 }
 
 impl Pages {
     /// For a volume of `len` bytes; nothing is written yet.
     pub fn new(len: u64) -> Self {
         let chunks = len.div_ceil(u64::from(PAGE)).div_ceil(CHUNK);
-        Self { chunks: (0..chunks).map(|_| OnceLock::new()).collect() }
+        let chunks = (0..chunks).map(|_| OnceLock::new()).collect();
+        Self { chunks, grown: AtomicBool::new(false) }
     }
 
     /// Marks all pages that have a part in a range of bytes.
@@ -57,6 +70,7 @@ impl Pages {
             // Mostly there is nothing to change, and a load is shared by all processors.
             if set && old & mask != mask {
                 word.fetch_or(mask, Ordering::SeqCst);
+                self.grown.store(true, Ordering::Relaxed);
             } else if !set && old & mask != 0 {
                 word.fetch_and(!mask, Ordering::SeqCst);
             }
@@ -84,6 +98,35 @@ impl Pages {
             at = (at / 64 + 1) * 64;
         }
         (marked, (at.min(last) * page).min(end))
+    }
+
+    /// True if no page with a part in this range of bytes is marked.
+    pub fn is_blank(&self, offset: u64, end: u64) -> bool {
+        offset >= end || self.run(offset, end) == (false, end)
+    }
+
+    /// True if something was marked since the last call.
+    pub fn has_grown(&self) -> bool {
+        self.grown.swap(false, Ordering::Relaxed)
+    }
+
+    /// True if something was marked since the last call of [`has_grown`](Self::has_grown).
+    pub fn is_growing(&self) -> bool {
+        self.grown.load(Ordering::Relaxed)
+    }
+
+    /// The extents that are marked in full, by number, in chunks that have any mark.
+    pub fn full_extents(&self) -> impl Iterator<Item = u64> + '_ {
+        let chunks = self.chunks.iter().enumerate().filter_map(|(n, c)| Some((n, c.get()?)));
+        chunks.flat_map(|(number, chunk)| {
+            let full = |words: &[AtomicU64]| {
+                words.iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX)
+            };
+            let extents = chunk.chunks(EXTENT_WORDS).enumerate();
+            extents
+                .filter(move |(_, words)| full(words))
+                .map(move |(n, _)| (number * EXTENTS + n) as u64)
+        })
     }
 
     /// How many pages are marked.
@@ -143,6 +186,24 @@ mod tests {
         let odd = Pages::new(P + 512);
         odd.set(P, 512);
         assert_eq!(marked(&odd, P + 512), [(P, P + 512)]);
+    }
+
+    #[test]
+    fn extents_that_are_written_in_full_are_found() {
+        let len = 3 << 30;
+        let pages = Pages::new(len);
+        assert!(pages.is_blank(0, len) && !pages.has_grown());
+        pages.set(4 << 20, 2 << 20);
+        pages.set((2 << 30) - P, (2 << 20) + P);
+        pages.set(10 << 20, (2 << 20) - P);
+        assert_eq!(pages.full_extents().collect::<Vec<_>>(), [2, 1024]);
+        assert!(pages.is_growing() && pages.has_grown() && !pages.is_growing());
+        pages.clear(5 << 20, P);
+        assert_eq!(pages.full_extents().collect::<Vec<_>>(), [1024]);
+        assert!(!pages.has_grown(), "less is not more");
+        assert!(
+            pages.is_blank(5 << 20, (5 << 20) + P) && !pages.is_blank(5 << 20, (5 << 20) + P + 1)
+        );
     }
 
     proptest! {

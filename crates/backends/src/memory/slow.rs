@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lunet_block::{ByteRange, Error, Extent, Slow, Space};
 
-use super::{Memory, PAGE, check};
+use super::{Memory, PAGE, check, read};
 
 /// Copied at a time between two volumes, over the stack: as long as what is given back when it
 /// holds nothing but zeroes.
@@ -44,7 +44,7 @@ impl Slow for Memory {
         let len = from.len.min(COPY_STEP);
         while done < len {
             let chunk = &mut buf[..(len - done).min(COPY_CHUNK as u64) as usize];
-            source.region.read(from.offset + done, chunk);
+            read(&source.region, &source.pages, from.offset + done, chunk);
             let len = chunk.len() as u64;
             if chunk.iter().any(|byte| *byte != 0) {
                 self.region.write(at + done, chunk);
