@@ -20,7 +20,7 @@ pub(crate) fn request_sense(cx: &mut Cx<'_>) -> Outcome {
         (Some(sense), _) => sense,
         (None, Some(unit)) => match unit.state.access.get(cx.target.group).sense() {
             Some(sense) => sense,
-            None => unit.state.condition(),
+            None => unit.condition(),
         },
     };
     Ok(cx.data_in(sense.encode(format).to_vec(), u32::from(cx.cdb.byte(4))))

@@ -95,7 +95,7 @@ fn run(cx: &mut Cx<'_>) -> Outcome {
     if let Some(sense) = access.sense().filter(|_| !access.allows(&cx.cdb)) {
         return Err(sense);
     }
-    unit.state.serve(opcode.needs)?;
+    unit.serve(opcode.needs)?;
     if opcode.needs.contains(Needs::WRITABLE) && unit.read_only() {
         return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
     }

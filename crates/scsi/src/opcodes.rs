@@ -41,6 +41,9 @@ bitflags! {
         const GROUPS = 1 << 14;
         /// The command exists only where initiators may change access states.
         const EXPLICIT = 1 << 15;
+        /// Any of these is of no use without the storage below the unit.
+        const STORAGE = Self::READY.bits() | Self::WRITABLE.bits() | Self::MEDIUM.bits()
+            | Self::ACTIVE.bits();
     }
 }
 

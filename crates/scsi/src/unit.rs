@@ -8,8 +8,12 @@ use lunet_block::{Caps, Space, Support};
 
 use crate::alua::{Alua, PortGroups};
 use crate::designator::Designator;
-use crate::sense::SenseFormat;
+use crate::opcodes::Needs;
+use crate::sense::{Code, Key, Sense, SenseFormat};
 use crate::state::UnitState;
+
+/// What a command that needs the storage gets while that is not there.
+const ABSENT: Sense = Sense::new(Key::NotReady, Code::MANUAL_INTERVENTION_REQUIRED);
 
 /// The longest parameter list that is fetched, in bytes.
 pub const MAX_PARAMETER_LIST: u32 = 0xFFFF;
@@ -184,6 +188,9 @@ pub struct Unit {
     pub write_cache: bool,
     /// What MODE SELECT saves is kept by the server (PS of the Caching mode page).
     pub saves: bool,
+    /// Its storage is not there: it has its place and its names, and is not ready until an administrator
+    /// has done something about it.
+    pub absent: bool,
     /// Who changes the access states of its target port groups.
     pub alua: Alua,
     /// What commands change of it.
@@ -207,9 +214,23 @@ impl Unit {
             removable: false,
             write_cache: true,
             saves: false,
+            absent: false,
             alua: Alua::default(),
             state,
         }
+    }
+
+    /// Sees whether the unit can serve a command that needs this.
+    pub(crate) fn serve(&self, needs: Needs) -> Result<(), Sense> {
+        if self.absent && needs.intersects(Needs::STORAGE) {
+            return Err(ABSENT);
+        }
+        self.state.serve(needs)
+    }
+
+    /// What REQUEST SENSE says of the unit.
+    pub(crate) fn condition(&self) -> Sense {
+        if self.absent { ABSENT } else { self.state.condition() }
     }
 
     /// True if writes are refused: the volume takes none, or an initiator has switched the software

@@ -42,7 +42,7 @@ impl Side {
     /// # Errors
     /// That of a unit that is not ready, or takes no writes.
     pub fn served_by(self, unit: &Unit) -> Result<(), Sense> {
-        unit.state.serve(Needs::READY.union(Needs::ACTIVE))?;
+        unit.serve(Needs::READY.union(Needs::ACTIVE))?;
         if self == Self::Destination && unit.read_only() {
             return Err(Sense::new(Key::DataProtect, Code::WRITE_PROTECTED));
         }
