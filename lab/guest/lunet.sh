@@ -17,7 +17,7 @@ start_again() {
     net=$(cat "$run.net")
     # nsenter becomes lunet: the process is the same.
     ${net:+nsenter --net=/run/netns/$net} \
-        "$LUNET" serve --config "$run.toml" --data "$LUNET_DATA/$name" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
+        "$LUNET" serve --create --config "$run.toml" --data "$LUNET_DATA/$name" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
     echo $! >"$run.pid"
     within 90 grep -q iscsi:// "$run.out" || { cat "$run.log"; return 1; }
 }

@@ -73,7 +73,7 @@ impl State {
             let file = format!("{own}.img");
             let content = content(&data.join(&file))?;
             ensure!(volume["size_bytes"] == content.0, "{volume:#}, but {content:?} on disk");
-            files.insert(file);
+            files.extend([format!("{own}.record"), format!(".{file}.lunet"), file]);
             found.volumes.insert(own, content);
         }
         for snapshot in list(data, json!({"request": "snapshots", "volume": null}))? {

@@ -1,5 +1,6 @@
 //! `lunet serve` as a child process.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,6 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -61,6 +63,7 @@ pub struct Serve {
     quiet: bool,
     unread: bool,
     program: Option<PathBuf>,
+    takes: bool,
     before: Vec<String>,
     environment: Vec<(String, String)>,
 }
@@ -103,6 +106,12 @@ impl Serve {
     /// Starts this program instead of the [built one](lunet_binary).
     pub fn program(mut self, program: &Path) -> Serve {
         self.program = Some(program.to_owned());
+        self
+    }
+
+    /// Makes no file for a volume of the configuration: as `serve` is without `--create`.
+    pub fn takes(mut self) -> Serve {
+        self.takes = true;
         self
     }
 
@@ -165,7 +174,10 @@ impl Serve {
             Some(program) => program,
             None => lunet_binary()?,
         };
+        // A build of before made files without being asked, and knows no such option.
+        let create = !self.takes && creates(&program)?;
         command.args(self.before).arg(program).arg("serve").arg("--data").arg(&dir);
+        command.args(create.then_some("--create"));
         if let Some(text) = self.config {
             let path = dir.join("lunet.toml");
             let dir = dir.to_str().context("the directory's name is not UTF-8")?;
@@ -183,6 +195,20 @@ impl Serve {
         let spawn = if self.unread { Running::spawn_unread } else { Running::spawn };
         Ok((spawn(&mut command)?, owned))
     }
+}
+
+/// True if the program has to be asked to make the files of volumes.
+fn creates(program: &Path) -> Result<bool> {
+    static ASKED: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = asked.get(program) {
+        return Ok(*known);
+    }
+    // Whatever is wrong with the program shows when it is started.
+    let help = run(Command::new(program).args(["serve", "--help"]), READY);
+    let creates = help.is_ok_and(|finished| finished.stdout.contains("--create"));
+    asked.insert(program.to_owned(), creates);
+    Ok(creates)
 }
 
 /// The URLs that stand alone as words: the ready message has others within examples.

@@ -25,6 +25,17 @@ pub enum OpenError {
     Empty { volume: String },
     #[error("{path}: no such file: create it, or configure a size and let lunet create it")]
     Missing { path: PathBuf },
+    #[error("{path}: no such file, and it was not asked to make one")]
+    NotMade { path: PathBuf },
+    #[error(
+        "{path}: the volume's file is not there: it was removed or renamed, or its file system is \
+         not mounted"
+    )]
+    Gone { path: PathBuf },
+    #[error("{path}: the volume's file holds {size} bytes, and it held {known} before")]
+    CutShort { path: PathBuf, size: u64, known: u64 },
+    #[error("{path}: this is not the volume's file: it does not carry the volume's mark")]
+    Another { path: PathBuf },
     #[error("{path}: no such device: check the path and that the device is attached")]
     MissingDevice { path: PathBuf },
     #[error("{path}: the directory {directory} does not exist: create it first")]
@@ -84,6 +95,11 @@ pub enum OpenError {
     Permission { path: PathBuf },
     #[error("{path}: the storage is read-only: make it writable, or the volume read-only")]
     ReadOnlyStorage { path: PathBuf },
+    #[error(
+        "memory volume: {size} bytes are more than the {available} that are available here: choose a \
+         smaller size, or make memory free"
+    )]
+    MoreThanMemory { size: u64, available: u64 },
     #[error("memory volume: no room for {size} bytes ({error}): choose a smaller size")]
     Memory { size: u64, error: io::Error },
     #[error("{path}: cannot {action}: {error}")]

@@ -1,46 +1,73 @@
 //! Opens a volume in a regular file.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags, major, minor};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, major, minor};
 use rustix::io::Errno;
 
-use crate::disk::{Abilities, Disk, Handle, Known, reopen};
+use crate::disk::{self, Abilities, Disk, Handle, reopen};
 use crate::geometry::Geometry;
+use crate::lock::{self, Lock, Place};
 use crate::sysfs::Queue;
-use crate::{Access, FileSpec, OpenError, Provisioning, Volume, VolumeSpec, patience};
+use crate::{Access, FileSpec, Known, OpenError, Provisioning, Volume, VolumeSpec, beside, mark};
 
 /// The unit of the page cache, and of nearly all file systems.
 const PAGE: u32 = 4096;
 
-pub(crate) fn open(spec: &VolumeSpec, file: &FileSpec) -> Result<Volume, OpenError> {
+/// Who may do what with a new file: its owner, and nobody else.
+const MODE: u32 = 0o600;
+
+pub(crate) fn open(
+    spec: &VolumeSpec,
+    file: &FileSpec,
+    place: Option<Arc<Lock>>,
+) -> Result<Volume, OpenError> {
     let path = file.path.as_path();
     if let (Some(size), true) = (file.size, file.create) {
         // Before anything is made on disk.
         Geometry::new(spec, &path.display().to_string(), size, 512, PAGE)?;
     }
-    let (handle, created) = open_or_create(spec, file)?;
-    let made = settle(spec, file, &handle);
-    if made.is_err() && created {
+    let mut opened = open_or_create(spec, file, place)?;
+    opened.notes.extend(open_to_others(path, &opened.file));
+    let made = settle(spec, file, &opened.file);
+    if made.is_err() && opened.created {
         // It was made a moment ago and holds nothing. If this fails too, an empty file stays,
         // which the next attempt takes as missing.
+        drop(std::fs::remove_file(beside::beside(path)));
         drop(std::fs::remove_file(path));
     }
     made?;
-    volume(spec, file, Arc::new(handle))
+    let disk = disk(spec, file, Arc::new(opened.file))?;
+    Ok(Arc::new(disk.placed(opened.place, opened.notes)))
+}
+
+/// A file that is open and locked.
+struct Opened {
+    file: File,
+    /// It was made just now.
+    created: bool,
+    place: Option<Arc<Lock>>,
+    notes: Vec<String>,
+}
+
+/// Says who else may read or write a volume's file.
+fn open_to_others(path: &Path, file: &File) -> Option<String> {
+    let mode = file.metadata().ok()?.mode() & 0o777;
+    (mode & 0o077 != 0).then(|| {
+        let path = path.display();
+        format!(
+            "{path}: its mode {mode:04o} lets other users at the volume's data: `chmod 600 {path}`"
+        )
+    })
 }
 
 /// Gives a file that is open and locked the size of the specification.
-pub(crate) fn grow(
-    spec: &VolumeSpec,
-    file: &FileSpec,
-    handle: &Arc<File>,
-) -> Result<Volume, OpenError> {
-    let path = file.path.as_path();
+pub(crate) fn grow(spec: &VolumeSpec, file: &FileSpec, old: &Disk) -> Result<Volume, OpenError> {
+    let (path, handle) = (file.path.as_path(), old.opened());
     let fail = |action, e: io::Error| OpenError::from_io(path, action, e);
     let open = handle.metadata().map_err(|e| fail("look at the file", e))?;
     let named = path.metadata().map_err(|e| fail("look at the file", e))?;
@@ -56,18 +83,28 @@ pub(crate) fn grow(
             return Err(OpenError::Shrink { volume: volume_name(), size, wanted });
         }
     }
-    settle(spec, &FileSpec { create: true, ..file.clone() }, handle)?;
-    volume(spec, file, Arc::clone(handle))
+    settle(spec, &FileSpec { grow: true, ..file.clone() }, handle)?;
+    let grown = disk(spec, file, Arc::clone(handle))?;
+    Ok(Arc::new(grown.placed(old.place().cloned(), old.notes().to_vec())))
 }
 
-/// Opens the file, or makes an empty one. True if it was made.
-fn open_or_create(spec: &VolumeSpec, file: &FileSpec) -> Result<(File, bool), OpenError> {
+/// Opens the file, or makes an empty one. Checks that it is the one that is known.
+fn open_or_create(
+    spec: &VolumeSpec,
+    file: &FileSpec,
+    place: Option<Arc<Lock>>,
+) -> Result<Opened, OpenError> {
     let path = file.path.as_path();
+    let absent = || match file.known {
+        Some(_) => Err(OpenError::Gone { path: path.to_path_buf() }),
+        None => create(spec, file, place.clone()),
+    };
     // Opening a pipe or a tape has effects, so look first.
     match path.metadata() {
         Ok(found) => check_kind(path, found.file_type())?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return create(spec, file).map(|made| (made, true));
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return absent(),
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory && file.known.is_some() => {
+            return absent();
         }
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
             return Err(no_directory(path));
@@ -76,28 +113,77 @@ fn open_or_create(spec: &VolumeSpec, file: &FileSpec) -> Result<(File, bool), Op
     }
     let opened = OpenOptions::new().read(true).write(!spec.read_only).open(path);
     let opened = opened.map_err(|e| OpenError::from_io(path, "open the file", e))?;
-    let kind = opened.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
-    check_kind(path, kind.file_type())?;
-    lock(path, &opened, spec.read_only)?;
-    Ok((opened, false))
+    let found = opened.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
+    check_kind(path, found.file_type())?;
+    if let Some(known) = &file.known {
+        recognise(path, &opened, found.len(), known)?;
+    } else if found.len() == 0 && file.size.is_some() && !file.create && !spec.read_only {
+        // An empty file is one whose creation was interrupted.
+        return Err(OpenError::NotMade { path: path.to_path_buf() });
+    }
+    locked(spec, path, opened, place, false)
 }
 
-fn create(spec: &VolumeSpec, file: &FileSpec) -> Result<File, OpenError> {
+/// Refuses a file that is not the one that is known, or that has lost a part.
+fn recognise(path: &Path, file: &File, size: u64, known: &Known) -> Result<(), OpenError> {
+    let mark = match &known.mark {
+        Some(_) => mark::read(file, path)
+            .map_err(|e| OpenError::from_io(path, "read the volume's mark", e))?,
+        None => None,
+    };
+    if mark != known.mark {
+        return Err(OpenError::Another { path: path.to_path_buf() });
+    }
+    if size < known.size {
+        return Err(OpenError::CutShort { path: path.to_path_buf(), size, known: known.size });
+    }
+    Ok(())
+}
+
+fn create(
+    spec: &VolumeSpec,
+    file: &FileSpec,
+    place: Option<Arc<Lock>>,
+) -> Result<Opened, OpenError> {
     let path = file.path.as_path();
     if !parent(path).is_dir() {
         return Err(no_directory(path));
     }
-    if spec.read_only || !file.create || file.size.is_none() {
+    if spec.read_only || file.size.is_none() {
         return Err(OpenError::Missing { path: path.to_path_buf() });
     }
-    let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    if !file.create {
+        return Err(OpenError::NotMade { path: path.to_path_buf() });
+    }
+    let made = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path);
     let made = made.map_err(|e| match e.kind() {
         // Another lunet was faster.
         io::ErrorKind::AlreadyExists => OpenError::Locked { path: path.to_path_buf() },
         _ => OpenError::from_io(path, "create the file", e),
     })?;
-    lock(path, &made, false)?;
-    Ok(made)
+    // A umask may have taken the owner's bits too.
+    made.set_permissions(Permissions::from_mode(MODE))
+        .map_err(|e| OpenError::from_io(path, "set the mode of the file", e))?;
+    locked(spec, path, made, place, true).inspect_err(|_| drop(std::fs::remove_file(path)))
+}
+
+/// Locks a file and its place, unless somebody gives the place.
+fn locked(
+    spec: &VolumeSpec,
+    path: &Path,
+    file: File,
+    place: Option<Arc<Lock>>,
+    created: bool,
+) -> Result<Opened, OpenError> {
+    let (place, how) = if place.is_some() {
+        (place, Place::Inherited)
+    } else {
+        let taken = lock::take(path, spec.read_only)?.map(Arc::new);
+        let how = if taken.is_some() { Place::Taken } else { Place::Free };
+        (taken, how)
+    };
+    let note = lock::take_own(path, &file, spec.read_only, how)?;
+    Ok(Opened { file, created, place, notes: note.into_iter().collect() })
 }
 
 pub(crate) fn parent(path: &Path) -> &Path {
@@ -131,20 +217,6 @@ pub(crate) fn describe(kind: FileType) -> &'static str {
     }
 }
 
-/// One lunet at a time writes to a file; many may read it. The lock ends with the open file.
-fn lock(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
-    let operation = if read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    let locked = |e: &Errno| *e == Errno::WOULDBLOCK;
-    patience::retry(|| rustix::fs::flock(file, operation), locked).map_err(|e| match e {
-        Errno::WOULDBLOCK => OpenError::Locked { path: path.to_path_buf() },
-        _ => OpenError::from_io(path, "lock the file", e.into()),
-    })
-}
-
 /// Gives the file its size and its space, or checks those that it has.
 fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenError> {
     let path = file.path.as_path();
@@ -153,7 +225,7 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
     let full = file.provisioning == Provisioning::Full && !spec.read_only;
     match file.size {
         // An empty file is one whose creation was interrupted, or growing.
-        Some(size) if found.len() < size && file.create && !spec.read_only => {
+        Some(size) if found.len() < size && (file.create || file.grow) && !spec.read_only => {
             lengthen(path, handle, found.len(), size, full)?;
             if found.len() > 0 {
                 return Ok(());
@@ -218,7 +290,7 @@ fn reserve(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
     }
 }
 
-fn volume(spec: &VolumeSpec, file: &FileSpec, handle: Arc<File>) -> Result<Volume, OpenError> {
+fn disk(spec: &VolumeSpec, file: &FileSpec, handle: Arc<File>) -> Result<Disk, OpenError> {
     let path = file.path.as_path();
     let found = handle.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?;
     let size = found.len();
@@ -248,8 +320,8 @@ fn volume(spec: &VolumeSpec, file: &FileSpec, handle: Arc<File>) -> Result<Volum
     let drive = Queue::read(Path::new("/sys"), major(found.dev()), minor(found.dev()));
     let handle = Handle::Reopened { file: handle, direct };
     let unmap = able.punch_hole.then_some(granularity);
-    let known = Known { alignment, unmap, atomic: drive.atomic() };
-    Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
+    let known = disk::Known { alignment, unmap, atomic: drive.atomic() };
+    Ok(Disk::new(&geometry, able, known, handle))
 }
 
 /// Whether single blocks can be read and written directly: a file system on a drive with

@@ -26,7 +26,7 @@ pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
     let disk = any.and_then(|any| any.downcast_ref::<Disk>());
     let old = volume.caps().bytes();
     let grown = match (&spec.storage, disk) {
-        (Storage::File(what), Some(disk)) => file::grow(spec, what, disk.opened())?,
+        (Storage::File(what), Some(disk)) => file::grow(spec, what, disk)?,
         (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk.opened())?,
         (Storage::Null { size }, _) if any.is_some_and(|any| any.is::<Null>()) => {
             null::open(spec, *size)?

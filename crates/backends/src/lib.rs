@@ -16,6 +16,8 @@
 #[cfg(test)]
 extern crate self as lunet_backends;
 
+mod absent;
+mod beside;
 #[cfg(test)]
 #[path = "../tests/suite/common.rs"]
 mod common;
@@ -26,6 +28,8 @@ mod file;
 mod geometry;
 mod grow;
 pub mod layers;
+mod lock;
+pub mod mark;
 mod memory;
 mod null;
 pub mod patience;
@@ -35,14 +39,20 @@ mod sysfs;
 mod token;
 pub mod zfs;
 
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
+pub use absent::absent;
+pub use beside::beside;
 pub use error::OpenError;
 pub use grow::{grow, opened};
-pub use spec::{Access, FileSpec, Provisioning, Storage, VolumeSpec};
+pub use spec::{Access, FileSpec, Known, Provisioning, Storage, VolumeSpec};
 pub use token::{disk_token, parse_disk_token};
 
 /// An open volume. Its storage is let go with the last clone and the last channel.
@@ -57,8 +67,98 @@ pub type Channel = dyn lunet_block::Channel<Payload, Ring>;
 /// # Errors
 /// [`OpenError`]: what is wrong with the specification, the path or the storage.
 pub fn open(spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    open_with(spec, None)
+}
+
+/// Opens a volume whose file will take the place of that of `old`, by a rename: the new volume keeps
+/// the lock on the place, which `old` has.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_in_place_of(old: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    open_with(spec, disk_of(old, |disk| disk.place().cloned()).flatten())
+}
+
+/// What should be known of an open volume besides, a sentence each: who else may read its file, or
+/// has a lock on it.
+pub fn notes(volume: &Volume) -> Vec<String> {
+    disk_of(volume, |disk| disk.notes().to_vec()).unwrap_or_default()
+}
+
+/// How the storage of an open volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is where it was, and as large.
+    Sound,
+    /// It has become smaller than the volume.
+    CutShort {
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// The file has no name any more, and goes when it is closed.
+    Removed,
+    /// Nothing is at the file's path; it has another name.
+    Elsewhere,
+    /// Another file is at its path.
+    Replaced,
+}
+
+/// Looks at the storage of an open volume, whose path this is. A device may be reached by other names, so
+/// only its size is looked at. Blocks.
+///
+/// # Errors
+/// The operating system's.
+pub fn standing(volume: &Volume, path: &Path) -> io::Result<Standing> {
+    let size = volume.caps().bytes();
+    disk_of(volume, |disk| look(disk.opened(), size, path)).unwrap_or(Ok(Standing::Sound))
+}
+
+fn look(mut file: &File, size: u64, path: &Path) -> io::Result<Standing> {
+    let found = file.metadata()?;
+    let bytes = match found.file_type().is_block_device() {
+        true => file.seek(SeekFrom::End(0))?,
+        false => found.len(),
+    };
+    if bytes < size {
+        return Ok(Standing::CutShort { bytes });
+    }
+    if !found.is_file() {
+        return Ok(Standing::Sound);
+    }
+    if found.nlink() == 0 {
+        return Ok(Standing::Removed);
+    }
+    match path.metadata() {
+        Ok(there) if (there.dev(), there.ino()) == (found.dev(), found.ino()) => {
+            Ok(Standing::Sound)
+        }
+        Ok(_) => Ok(Standing::Replaced),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(Standing::Elsewhere)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the block device below a volume calls itself; `None` if it says nothing, or is none.
+pub fn device_identity(volume: &Volume) -> Option<String> {
+    let number = disk_of(volume, |disk| disk.opened().metadata().ok().map(|found| found.rdev()))??;
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    // A file has the number 0.
+    if number == 0 { None } else { sysfs::identity(Path::new("/sys"), major, minor) }
+}
+
+/// Asks the file or device below a volume; `None` if there is none.
+fn disk_of<T>(volume: &Volume, ask: impl Fn(&disk::Disk) -> T) -> Option<T> {
+    if let Some(layered) = layers::of(volume) {
+        return disk_of(layered.inner(), ask);
+    }
+    volume.slow().as_any().and_then(|any| any.downcast_ref::<disk::Disk>()).map(ask)
+}
+
+fn open_with(spec: &VolumeSpec, place: Option<Arc<lock::Lock>>) -> Result<Volume, OpenError> {
     let volume = match &spec.storage {
-        Storage::File(file) => file::open(spec, file),
+        Storage::File(file) => file::open(spec, file, place),
         Storage::Block { path } => device::open(spec, path),
         Storage::Memory { size } => memory::open(spec, *size),
         Storage::Null { size } => null::open(spec, *size),

@@ -1,9 +1,10 @@
 //! A volume in memory. It starts as zeroes and nothing survives a restart. Memory is taken as
-//! blocks are written and given back by unmap; a volume that is larger than the machine's memory
-//! can be opened, but not filled.
+//! blocks are written and given back by unmap; volumes that are larger than the memory that is available
+//! are refused.
 
 mod huge;
 mod pages;
+mod room;
 mod slow;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use lunet_ring::{DropElsewhere, Payload, Region, RegionRef, Ring};
 use crate::geometry::Geometry;
 use crate::{OpenError, Volume, VolumeSpec};
 use pages::Pages;
+use room::Room;
 
 /// The unit in which memory is given back.
 const PAGE: u32 = 4096;
@@ -26,12 +28,14 @@ const ATOMIC: u32 = 256;
 
 pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
+    let refused = |available| OpenError::MoreThanMemory { size, available };
+    let room = Room::take(size).map_err(refused)?;
     let region = Region::sparse(size).map_err(|error| OpenError::Memory { size, error })?;
     let (caps, region) = (caps(&geometry, spec.read_only), DropElsewhere::new(Arc::new(region)));
     let pages = Arc::new(Pages::new(size));
     let zeroes = Region::new(MAX_MAPPED).map_err(|error| OpenError::Memory { size, error })?;
     huge::watch(&region, &pages);
-    Ok(Arc::new(Memory { caps, region, pages, zeroes: Arc::new(zeroes) }))
+    Ok(Arc::new(Memory { caps, region, pages, zeroes: Arc::new(zeroes), _room: room }))
 }
 
 /// What a volume can do whose data is nowhere but in memory.
@@ -100,6 +104,7 @@ struct Memory {
     /// What was never written is read from here: to read it from the volume would take page tables, and leave
     /// behind a page of zeroes that the next write has to break up.
     zeroes: Arc<Region>,
+    _room: Room,
 }
 
 impl Backend<Payload, Ring> for Memory {

@@ -74,9 +74,14 @@ pub struct FileSpec {
     pub path: PathBuf,
     /// Capacity in bytes. `None`: that of the existing file.
     pub size: Option<u64>,
-    /// Make the file if it is missing, and larger if it is smaller than `size`. Without it, the
-    /// sizes must agree; a file that is larger is never cut.
+    /// Make the file if it is missing or empty. Implies `grow`.
     pub create: bool,
+    /// Make a file larger that is smaller than `size`. Without it, the sizes must agree; a file that
+    /// is larger is never cut.
+    pub grow: bool,
+    /// What the file was like when the volume was served before. A file that is missing, smaller or
+    /// another one is refused then, and left alone.
+    pub known: Option<Known>,
     /// Whether the file's space is reserved.
     pub provisioning: Provisioning,
     /// How the file is read and written.
@@ -90,10 +95,21 @@ impl FileSpec {
             path,
             size: None,
             create: false,
+            grow: false,
+            known: None,
             provisioning: Provisioning::Thin,
             access: Access::Buffered,
         }
     }
+}
+
+/// What storage is known by, so that it is told from other storage in its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Its size in bytes. It may have grown since.
+    pub size: u64,
+    /// The mark in the file or beside it. Without one, any file that is large enough is taken.
+    pub mark: Option<String>,
 }
 
 /// Whether the space of a file is reserved.

@@ -57,6 +57,25 @@ impl Queue {
     }
 }
 
+/// What a device calls itself, wherever and in whatever order it is attached: its UUID with the device mapper, or
+/// the world-wide name or serial number of its drive and its number as a partition. `root` is `/sys`.
+pub(crate) fn identity(root: &Path, major: u32, minor: u32) -> Option<String> {
+    let device = root.join(format!("dev/block/{major}:{minor}")).canonicalize().ok()?;
+    let word = |path: PathBuf| {
+        let text = fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    if let Some(uuid) = word(device.join("dm/uuid")) {
+        return Some(format!("dm {uuid}"));
+    }
+    let partition = word(device.join("partition"));
+    let drive = if partition.is_some() { device.parent()?.to_path_buf() } else { device };
+    let name = ["wwid", "device/wwid", "serial", "device/serial"]
+        .iter()
+        .find_map(|file| word(drive.join(file)))?;
+    Some(partition.map_or_else(|| name.clone(), |number| format!("{name} partition {number}")))
+}
+
 fn write_cache(queue: &Path) -> bool {
     let text = fs::read_to_string(queue.join("write_cache"));
     text.map_or(true, |text| text.trim() != "write through")

@@ -15,7 +15,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::config::Volume;
 
 /// The file in the data directory.
-const FILE: &str = "identity";
+pub const FILE: &str = "identity";
 
 /// The UUID of this data directory; made if there is none.
 ///
@@ -52,7 +52,10 @@ fn make(data: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// A random UUID (RFC 9562, version 4).
-fn uuid() -> io::Result<String> {
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn uuid() -> io::Result<String> {
     let mut bytes = [0; 16];
     // Up to 256 bytes come at once, or not at all.
     getrandom(&mut bytes, GetRandomFlags::empty())?;

@@ -79,6 +79,10 @@ struct Serve {
     /// Control socket [default: lunet.sock in --data]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Make the files of volumes that are new in the configuration; those that were made before are never
+    /// made again
+    #[arg(long)]
+    create: bool,
 }
 
 fn main() -> ExitCode {
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
             size: options.size,
             socket: options.socket,
             default_data: cli::data_variable(),
+            create: options.create,
         })
         .map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),

@@ -15,7 +15,7 @@ use lunet_target::Transports;
 use lunet_target::files::{self, Found};
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
-use crate::{control, secrets};
+use crate::{control, owned, secrets};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
@@ -44,6 +44,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// The data directory if neither `data` nor the configuration file says one.
     pub default_data: Option<PathBuf>,
+    /// Make the files of volumes that were never made.
+    pub create: bool,
 }
 
 impl Options {
@@ -99,10 +101,26 @@ pub fn read_config(path: &Path) -> Result<Config> {
 /// # Errors
 /// The file cannot be read.
 pub fn read_text(path: &Path) -> Result<String> {
+    read(path, |_| Ok(()))
+}
+
+/// The same for a file that decides what is served: it must be root's or this user's, and nobody else may
+/// write it.
+///
+/// # Errors
+/// The file cannot be read, or is not to be trusted.
+pub fn read_own(path: &Path) -> Result<String> {
+    read(path, |file| owned::configuration(path, &file.metadata()?))
+}
+
+fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<String> {
     let name = path.display();
     let mut text = String::new();
-    let read = fs::File::open(path)
-        .and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
+    let opened = fs::File::open(path);
+    if let Ok(file) = &opened {
+        check(file)?;
+    }
+    let read = opened.and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             bail!("{name}: the configuration is not UTF-8 text")
@@ -130,7 +148,7 @@ pub fn plan(options: &Options) -> Result<Plan> {
     let file = options.config.clone().unwrap_or_else(|| data.join(OWN_FILE));
     // What cannot be looked at is read, and the error says why: no default is served in its place.
     if options.config.is_some() || !matches!(files::look(&file), Found::Absent) {
-        return of_text(options, &file, read_text(&file)?);
+        return of_text(options, &file, read_own(&file)?);
     }
     Ok(settle(options, demo(options), file, None))
 }

@@ -1,8 +1,8 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
-use lunet_target::{Handle, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
+use lunet_target::{Handle, Health, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -25,9 +25,10 @@ use crate::config::{
 };
 use crate::control::{self, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
+use crate::opening::{self, How, Unserved};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{holder, identity, log, ready, secrets};
+use crate::{holder, identity, log, owned, ready, record, secrets};
 use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
@@ -46,12 +47,14 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
-    let _taken = take_data(&plan.data)?;
+    let (_taken, mut made) = take_data(&plan.data)?;
     for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
         tracing::warn!("{problem}");
     }
     let machine = identity::machine(&plan.data)?;
-    let served = open_volumes(plan, machine)?;
+    // The embedded default is for people who have no file, and would not know of the option.
+    let how = if options.create || plan.text.is_none() { How::Make } else { How::Take };
+    let served = open_volumes(plan, machine, how, &mut made)?;
     let mut control = ControlServer::bind(&served.plan.socket)?;
     let config = served.plan.config.clone();
     // The error's own words hold its cause.
@@ -63,7 +66,11 @@ pub fn serve(options: &Options) -> Result<()> {
     for note in server.notes() {
         log::tell(&format!("note: {note}"));
     }
+    for unserved in manager.now().unserved.values() {
+        log::tell(&format!("note: not served: {}", unserved.failure));
+    }
     log::say(&ready::text(&config, &server.portals()));
+    made.keep();
     let failed = wait(&mut signals, &server, &manager)?;
     signals.at_once().context("cannot catch a second signal")?;
     drop(control);
@@ -160,19 +167,35 @@ fn start_log(level: LogLevel) -> Result<()> {
     log::start(level).context("cannot start the thread that writes the log")
 }
 
-/// Opens all volumes of a plan whose data directory is there.
-pub(crate) fn open_volumes(plan: Plan, machine: String) -> Result<Served> {
-    let mut all = BTreeMap::new();
+/// Opens all volumes of a plan whose data directory is there. Those that cannot be opened for the sake of their
+/// storage are left out.
+pub(crate) fn open_volumes(
+    plan: Plan,
+    machine: String,
+    how: How,
+    made: &mut Made,
+) -> Result<Served> {
+    let (mut all, mut unserved) = (BTreeMap::new(), BTreeMap::new());
     tidy(&plan);
     for config in &plan.config.volumes {
-        let volume = open(config, &plan.data)?;
-        all.insert(config.name.clone(), Open::new(config.clone(), volume, &plan.data));
+        let name = config.name.clone();
+        made.expect(config, &plan.data);
+        match opening::open(config, &plan.data, how) {
+            Ok(volume) => {
+                drop(all.insert(name, Open::new(config.clone(), volume, &plan.data)));
+            }
+            Err(failure) if failure.ends_start() => return Err(failure.into()),
+            Err(failure) => {
+                drop(unserved.insert(name, Unserved::new(config, &plan.data, failure)));
+            }
+        }
     }
     Ok(Served {
         server: plan.config.server.clone(),
         plan,
         machine,
         open: all,
+        unserved,
         keep_sessions: false,
     })
 }
@@ -196,10 +219,14 @@ fn tidy(plan: &Plan) {
     }
 }
 
-/// Opens a volume.
-pub(crate) fn open(volume: &Volume, data: &Path) -> Result<lunet_backends::Volume> {
-    lunet_backends::open(&spec(volume, data))
-        .map_err(|error| anyhow!("volume {}: {error}", volume.name))
+/// Opens the file that will take the place of an open volume's.
+pub(crate) fn open_successor(
+    old: &Open,
+    config: &Volume,
+    data: &Path,
+) -> Result<lunet_backends::Volume> {
+    lunet_backends::open_in_place_of(&old.volume, &spec(config, data))
+        .map_err(|error| anyhow!("volume {}: {error}", config.name))
 }
 
 /// An open volume in the target's terms.
@@ -211,6 +238,7 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
         name: config.name.clone(),
         volume: open.volume.clone(),
         health: open.health.clone(),
+        place: config.path(&served.plan.data),
         unit: Unit {
             removable: config.removable,
             threshold: config.threshold,
@@ -223,11 +251,23 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
     }
 }
 
+/// What stands in the place of a volume that is not served, in the target's terms.
+pub(crate) fn stand_in(served: &Served, unserved: &Unserved) -> VolumeEntry {
+    let open = Open {
+        config: unserved.config.clone(),
+        volume: unserved.stand_in(),
+        health: Health::absent(&unserved.config.name),
+    };
+    let entry = entry(served, &open);
+    VolumeEntry { unit: Unit { absent: true, ..entry.unit }, ..entry }
+}
+
 /// The files that are kept about a volume beside its data: its reservations, the mark of a sanitize operation that
-/// has not ended, its mode parameters, and the mark of a failed write-back.
-pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 4] {
+/// has not ended, its mode parameters, the mark of a failed write-back, and what its storage is known by.
+pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 5] {
     let [sanitize, modes] = ["sanitize", "modes"].map(|kind| data.join(format!("{volume}.{kind}")));
-    [reservations(data, volume), sanitize, modes, write_back_mark(data, volume)]
+    let mark = write_back_mark(data, volume);
+    [reservations(data, volume), sanitize, modes, mark, record::path(data, volume)]
 }
 
 /// The file that says that acknowledged writes of a volume may be lost.
@@ -247,7 +287,9 @@ fn reservations(data: &Path, volume: &str) -> PathBuf {
 
 /// Makes the data directory if it is not there, and takes it for this server alone, as long as the
 /// result lives.
-fn take_data(data: &Path) -> Result<File> {
+fn take_data(data: &Path) -> Result<(File, Made)> {
+    let mut made = Made::default();
+    let new = !data.exists();
     // What is kept there is nobody else's business.
     DirBuilder::new()
         .recursive(true)
@@ -255,20 +297,87 @@ fn take_data(data: &Path) -> Result<File> {
         .create(data)
         .with_context(|| format!("cannot make the data directory {}", data.display()))?;
     let path = data.join("lunet.lock");
+    if new {
+        made.directory(data, &path);
+    }
+    let found = data.metadata().with_context(|| format!("cannot look at {}", data.display()))?;
+    owned::data(data, &found)?;
     let failed = || format!("cannot lock the data directory with {}", path.display());
-    let mut options = File::options();
-    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let file = file.with_context(failed)?;
-    let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
-    let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
-    match lunet_backends::patience::retry(lock, locked) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => bail!(
-            "{}: the data directory is already open in another lunet: stop that one first, or \
-             give this one another --data",
-            data.display()
-        ),
-        Err(error) => Err(error).with_context(failed),
+    loop {
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.with_context(failed)?;
+        let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
+        match lunet_backends::patience::retry(lock, locked) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                made.keep();
+                bail!(
+                    "{}: the data directory is already open in another lunet: stop that one first, \
+                     or give this one another --data",
+                    data.display()
+                )
+            }
+            Err(error) => return Err(error).with_context(failed),
+        }
+        // A start that failed may have removed the file: a lock on what is gone is none.
+        let same = |there: Metadata| {
+            file.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()))
+        };
+        if path.metadata().is_ok_and(same) {
+            return Ok((file, made));
+        }
+    }
+}
+
+/// What a start has made that was not there. It goes if lunet does not come to serve.
+#[derive(Default)]
+pub(crate) struct Made {
+    /// In the order in which they go.
+    files: Vec<PathBuf>,
+    directory: Option<PathBuf>,
+}
+
+impl Made {
+    /// The data directory is new, and so is what every start leaves there.
+    fn directory(&mut self, data: &Path, lock: &Path) {
+        self.files.extend([data.join(identity::FILE), ports(data), lock.to_owned()]);
+        self.directory = Some(data.to_owned());
+    }
+
+    /// A volume is about to be opened. If it has no file, one may be made.
+    fn expect(&mut self, config: &Volume, data: &Path) {
+        let (Some(path), Backend::File { .. }) = (config.path(data), &config.backend) else {
+            return;
+        };
+        if path.symlink_metadata().is_err() {
+            let record = record::path(data, &config.name);
+            let beside = lunet_backends::beside(&path);
+            // A record that was there says that this file was there once: it is not made then.
+            if !record.exists() {
+                self.files.splice(0..0, [record, beside, path]);
+            }
+        }
+    }
+
+    /// Lunet serves: from now on these are volumes.
+    pub(crate) fn keep(&mut self) {
+        // Nothing of this may be dropped: that removes it.
+        self.files.clear();
+        self.directory = None;
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.files {
+            if let Err(error) = files::remove(path) {
+                tracing::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+        // With anything else in it, it stays.
+        let _ = self.directory.as_ref().map(fs::remove_dir);
     }
 }
 
@@ -277,7 +386,9 @@ pub(crate) fn spec(volume: &Volume, data: &Path) -> VolumeSpec {
         Backend::File { size, cache, provisioning, .. } => Storage::File(FileSpec {
             path: volume.path(data).unwrap_or_default(),
             size: *size,
-            create: size.is_some(),
+            create: false,
+            grow: size.is_some(),
+            known: None,
             provisioning: match provisioning {
                 Provisioning::Thin => lunet_backends::Provisioning::Thin,
                 Provisioning::Full => lunet_backends::Provisioning::Full,
@@ -408,7 +519,9 @@ mod tests {
         let a = FileSpec {
             path: "/data/a.img".into(),
             size: Some(1 << 20),
-            create: true,
+            create: false,
+            grow: true,
+            known: None,
             provisioning: lunet_backends::Provisioning::Full,
             access: Access::Direct,
         };

@@ -278,6 +278,7 @@ fn what_cannot_be_opened_is_a_sentence() {
             path(dir.path()),
             "--listen",
             "127.0.0.1:0",
+            "--create",
         ])
     };
     refused(&serve("backend = 'file'"), "a.img: no such file");

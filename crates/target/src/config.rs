@@ -62,6 +62,8 @@ pub struct VolumeEntry {
     pub unit: Unit,
     /// Whether the storage below has failed: one for as long as that is open, whatever becomes of the volume's size.
     pub health: Arc<Health>,
+    /// Where the storage should be found, for a volume in a file or on a device.
+    pub place: Option<PathBuf>,
     /// The file that keeps its persistent reservations through power loss (APTPL); without one,
     /// initiators cannot ask for that.
     pub reservations: Option<PathBuf>,

@@ -43,6 +43,8 @@ pub enum Cause {
         /// The operating system's error number.
         errno: i32,
     },
+    /// The storage could not be opened, so nothing is read or written.
+    NotServed,
     /// The file or device is no more at its path. Reads go on; nothing is written or flushed.
     Missing,
     /// Another file or device is at its path. Reads go on; nothing is written or flushed.
@@ -68,7 +70,7 @@ impl Cause {
     const fn bit(&self) -> u32 {
         match self {
             Self::WriteBack { .. } => WRITE_BACK,
-            Self::Missing | Self::Replaced | Self::CutShort { .. } => STORAGE,
+            Self::NotServed | Self::Missing | Self::Replaced | Self::CutShort { .. } => STORAGE,
         }
     }
 
@@ -76,6 +78,7 @@ impl Cause {
     pub const fn state(&self) -> &'static str {
         match self {
             Self::WriteBack { .. } => "write-back-failed",
+            Self::NotServed => "not-served",
             Self::Missing => "storage-missing",
             Self::Replaced => "storage-replaced",
             Self::CutShort { .. } => "storage-cut-short",
@@ -99,6 +102,9 @@ impl fmt::Display for Cause {
                      flushed before may be lost, and every flush fails until the volume is reopened"
                 )
             }
+            Self::NotServed => f.write_str(
+                "its storage could not be opened, so the volume is not served: see `lunet volume list`",
+            ),
             Self::Missing => f.write_str(
                 "the file or device is no longer at its path: nothing is written to it any more",
             ),
@@ -214,6 +220,14 @@ impl Health {
         if let Err(error) = thread {
             tracing::error!(volume = %self.volume, %error, "no thread to keep the mark");
         }
+    }
+
+    /// The health of a volume that is not served.
+    pub fn absent(volume: &str) -> Arc<Self> {
+        let health = Self::new(volume);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        health.take_up(Fault { cause: Cause::NotServed, since });
+        health
     }
 
     /// Remembers a failure for good, and logs it. True if it is the first of its kind: the others change

@@ -22,6 +22,7 @@ use crate::monitor::Monitor;
 use crate::rdma::{self, Fabric, Listening, Scout, StartFailure};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
+use crate::world::CoreVolume;
 
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -182,7 +183,8 @@ impl Server {
             flushed &= matches!(thread.join(), Ok(Ok(true)));
         }
         // Whoever asked for the last flushes.
-        flushed &= self.core.world().volumes().all(|(_, volume)| volume.health.is_sound());
+        let sound = |volume: &CoreVolume| volume.unit.absent || volume.health.is_sound();
+        flushed &= self.core.world().volumes().all(|(_, volume)| sound(volume));
         self.keeper.stop();
         self.scout.into_iter().for_each(Scout::stop);
         self.monitor.stop();

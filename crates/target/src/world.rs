@@ -7,6 +7,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
 use lunet_backends::Volume;
@@ -46,6 +47,10 @@ pub struct CoreVolume {
     pub reservations: Arc<Shared>,
     /// The file that keeps them through power loss.
     pub kept: Option<PathBuf>,
+    /// Where the storage should be found.
+    pub place: Option<PathBuf>,
+    /// How often in a row something else was found there.
+    pub strikes: AtomicU32,
 }
 
 impl CoreVolume {
@@ -54,10 +59,11 @@ impl CoreVolume {
         let (ours, next) = (&self.unit, &entry.unit);
         Arc::ptr_eq(&self.volume, &entry.volume)
             && Arc::ptr_eq(&self.health, &entry.health)
+            && self.place == entry.place
             && (&ours.identity, &ours.caps, &ours.limits)
                 == (&next.identity, &next.caps, &next.limits)
-            && (ours.removable, ours.threshold, ours.write_cache)
-                == (next.removable, next.threshold, next.write_cache)
+            && (ours.removable, ours.threshold, ours.write_cache, ours.absent)
+                == (next.removable, next.threshold, next.write_cache, next.absent)
     }
 }
 
@@ -332,6 +338,8 @@ fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, Strin
         fence: Arc::default(),
         locks: Arc::default(),
         kept: entry.reservations,
+        place: entry.place,
+        strikes: AtomicU32::new(0),
         name: entry.name,
         volume: entry.volume,
         health: entry.health,
@@ -346,6 +354,8 @@ fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
         fence: old.fence.clone(),
         locks: old.locks.clone(),
         kept: entry.reservations,
+        place: entry.place,
+        strikes: AtomicU32::new(0),
         name: entry.name,
         volume: entry.volume,
         health: entry.health,

@@ -21,6 +21,7 @@ use machine::{DiskQueue, Machine, ZEROES};
 
 use crate::disk_token;
 use crate::geometry::Geometry;
+use crate::lock::Lock;
 
 /// How the channels get at the storage.
 pub(crate) enum Handle {
@@ -56,6 +57,9 @@ pub(crate) struct Disk {
     handle: DropElsewhere<Handle>,
     /// Opened for channels to come, so that no event loop has to.
     ready: DropElsewhere<Mutex<Vec<Arc<File>>>>,
+    /// The lock on the place of a file.
+    place: DropElsewhere<Option<Arc<Lock>>>,
+    notes: Vec<String>,
 }
 
 impl Disk {
@@ -78,7 +82,25 @@ impl Disk {
             alignment: known.alignment,
         };
         let (handle, ready) = (DropElsewhere::new(handle), DropElsewhere::new(Mutex::default()));
-        Self { caps, able, handle, ready }
+        let (place, notes) = (DropElsewhere::new(None), Vec::new());
+        Self { caps, able, handle, ready, place, notes }
+    }
+
+    /// The same, which keeps the lock on its place, with what should be known of it besides.
+    pub fn placed(mut self, place: Option<Arc<Lock>>, notes: Vec<String>) -> Self {
+        self.place = DropElsewhere::new(place);
+        self.notes = notes;
+        self
+    }
+
+    /// The lock on the place of the file.
+    pub fn place(&self) -> Option<&Arc<Lock>> {
+        self.place.as_ref()
+    }
+
+    /// What should be known of the file besides.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The open file or device, for a volume in the place of this one.

@@ -1,11 +1,15 @@
 //! Opening volumes: what is made, what is refused, and what the refusal says.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::common::{LoopDevice, Mounted, file, full};
-use lunet_backends::{Access, FileSpec, OpenError, Storage, Volume, VolumeSpec, open};
+use lunet_backends::{
+    Access, FileSpec, Known, OpenError, Storage, Volume, VolumeSpec, beside, mark, notes, open,
+    open_in_place_of,
+};
 use lunet_block::Support;
 
 const SIZE: u64 = 16 << 20;
@@ -108,10 +112,15 @@ fn a_missing_file_is_made_only_if_asked() {
     let mut unasked = thin(&path);
     let Storage::File(what) = &mut unasked.storage else { unreachable!("made as a file") };
     what.create = false;
-    for spec in [existing(&path), read_only, unasked] {
+    for spec in [existing(&path), read_only] {
         let error = refusal(&spec, &path);
         assert!(matches!(error, OpenError::Missing { .. }), "{error:?}");
     }
+    assert!(matches!(refusal(&unasked, &path), OpenError::NotMade { .. }));
+    assert!(!path.exists());
+    File::create(&path).unwrap();
+    assert!(matches!(refusal(&unasked, &path), OpenError::NotMade { .. }), "empty: as if missing");
+    fs::remove_file(&path).unwrap();
     let lost = directory.path().join("no/such/volume");
     let error = refusal(&thin(&lost), &lost);
     let missing = directory.path().join("no/such");
@@ -147,6 +156,102 @@ fn a_size_that_does_not_fit_is_refused_and_the_file_left_alone() {
     let error = refusal(&file(&new, 5000, Access::Buffered), &new);
     assert!(matches!(error, OpenError::NotMultiple { .. }), "{error:?}");
     assert!(!new.exists(), "checked before anything is made");
+}
+
+/// What is there is taken as long as it is what was there, whatever became of its name and its place.
+#[test]
+fn a_known_file_is_told_from_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
+    let volume = opened(&thin(&path));
+    assert_eq!(mark::of(&volume, &path).unwrap(), None);
+    mark::set(&volume, &path, "one").unwrap();
+    assert_eq!(mark::of(&volume, &path).unwrap().as_deref(), Some("one"));
+    drop(volume);
+    let known = |path: &Path, mark: &str, size| {
+        let mut spec = thin(path);
+        let Storage::File(file) = &mut spec.storage else { unreachable!("made as a file") };
+        file.known = Some(Known { size, mark: Some(mark.to_owned()) });
+        spec
+    };
+    let (one, other) = (known(&path, "one", SIZE), known(&path, "other", SIZE));
+    drop(opened(&one));
+    assert!(matches!(refusal(&other, &path), OpenError::Another { .. }));
+    let moved = directory.path().join("moved");
+    fs::rename(&path, &moved).unwrap();
+    drop(opened(&known(&moved, "one", SIZE)));
+    assert!(matches!(refusal(&one, &path), OpenError::Gone { .. }), "it is not made anew");
+    assert!(!path.exists());
+    File::create(&path).unwrap().set_len(SIZE).unwrap();
+    assert!(matches!(refusal(&one, &path), OpenError::Another { .. }), "as large, and empty");
+    fs::rename(&moved, &path).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(SIZE - 512).unwrap();
+    let error = refusal(&one, &path);
+    assert!(
+        matches!(error, OpenError::CutShort { size, known, .. } if (size, known) == (SIZE - 512, SIZE)),
+        "{error:?}"
+    );
+    assert_eq!(path.metadata().unwrap().len(), SIZE - 512, "left alone");
+    let below = path.join("volume");
+    assert!(matches!(refusal(&known(&below, "one", SIZE), &below), OpenError::Gone { .. }));
+}
+
+#[test]
+fn a_new_file_is_its_owners_alone_and_a_looser_one_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
+    let volume = opened(&thin(&path));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(&beside(&path))), (0o600, 0o600));
+    assert_eq!(notes(&volume), [""; 0]);
+    drop(volume);
+    for loose in [0o640, 0o602] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(loose)).unwrap();
+        let notes = notes(&opened(&existing(&path)));
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].contains("chmod 600") && notes[0].contains("volume"), "{notes:?}");
+        assert_eq!(mode(&path), loose, "it is not ours to change");
+    }
+}
+
+/// `flock` needs no more than the right to read.
+#[test]
+fn another_programs_lock_keeps_no_volume_from_being_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
+    drop(opened(&thin(&path)));
+    for how in ["--shared", "--exclusive"] {
+        let mut stranger = std::process::Command::new("flock")
+            .args([how, path.to_str().unwrap(), "sh", "-c", "echo locked; read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("util-linux");
+        let mut line = [0; 6];
+        stranger.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        let volume = opened(&thin(&path));
+        let notes = notes(&volume);
+        assert!(notes.len() == 1 && notes[0].contains("another program has a lock"), "{notes:?}");
+        assert!(matches!(refusal(&thin(&path), &path), OpenError::Locked { .. }), "{how}");
+        drop(stranger.stdin.take());
+        stranger.wait().unwrap();
+        assert!(matches!(refusal(&thin(&path), &path), OpenError::Locked { .. }), "{how}");
+    }
+}
+
+/// A rollback: the new file gets the name of the old one, and its lock with it.
+#[test]
+fn a_file_that_takes_the_place_of_another_has_its_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, fresh) = (directory.path().join("volume"), directory.path().join("fresh"));
+    let old = opened(&thin(&path));
+    let new = open_in_place_of(&old, &thin(&fresh)).unwrap();
+    fs::rename(&fresh, &path).unwrap();
+    drop(old);
+    assert!(matches!(refusal(&thin(&path), &path), OpenError::Locked { .. }));
+    assert!(!beside(&fresh).exists());
+    drop(new);
+    drop(opened(&thin(&path)));
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub fn config(volumes: Vec<Volume>) -> Config {
         let unit = Unit::new(Identity::from_seed(&format!("load {n}")), volume.caps().clone());
         let name = format!("v{n}");
         let health = Health::new(&name);
-        VolumeEntry { name, volume, unit, health, reservations: None }
+        VolumeEntry { name, volume, unit, health, place: None, reservations: None }
     });
     let volumes = entries.collect();
     Config {

@@ -62,6 +62,26 @@ pub enum VolumeCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Make the file of a volume anew, empty, after it was lost
+    Recreate {
+        /// The volume
+        name: String,
+        /// It is meant: initiators find zeroes where their data was
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        ask: Ask,
+    },
+    /// Take the file or device that is in the place of a volume's own, as it is
+    Adopt {
+        /// The volume
+        name: String,
+        /// It is meant: initiators find the content of another file or device, or one that was cut short
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Delete a volume with its LUNs and its data, or a snapshot
     Delete {
         /// The volume, or NAME@SNAPSHOT
@@ -163,6 +183,17 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             ask.change(Change::ResizeVolume { name, size })
         }
         VolumeCommand::Reopen { name, ask } => ask.change(Change::ReopenVolume { name }),
+        VolumeCommand::Recreate { name, yes, ask } => {
+            meant(
+                yes,
+                &format!("serves zeroes as volume {name} in place of the data that it had"),
+            )?;
+            ask.change(Change::RecreateVolume { name })
+        }
+        VolumeCommand::Adopt { name, yes, ask } => {
+            meant(yes, &format!("serves what is there now as volume {name}"))?;
+            ask.change(Change::AdoptVolume { name })
+        }
         VolumeCommand::Delete { name, keep_data, force, yes, ask } => {
             let change = match with_snapshot(&name) {
                 Ok((volume, snapshot)) => {

@@ -77,6 +77,16 @@ pub enum Change {
         /// The volume.
         name: String,
     },
+    /// Make the file of a volume anew, empty, after it was lost.
+    RecreateVolume {
+        /// The volume.
+        name: String,
+    },
+    /// Take what is in the place of a volume's storage as the volume.
+    AdoptVolume {
+        /// The volume.
+        name: String,
+    },
     /// Remove a volume, its LUNs and its data.
     DeleteVolume {
         /// The volume.

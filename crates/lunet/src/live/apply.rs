@@ -11,11 +11,13 @@ use super::journal::Entry;
 use super::served::Open;
 use super::sessions::concerning;
 use super::snapshots::HOLD;
+use super::volumes::traces;
 use super::{Manager, Served, check_version, done, storage};
 use crate::config::{self, Backend, Volume};
 use crate::control::{Change, Difference, Done, Preview};
+use crate::opening::{self, Failure, How, Unserved};
 use crate::plan::{self, Plan};
-use crate::{serve, units};
+use crate::{record, units};
 use lunet_target::files::{self, Found};
 use lunet_target::{Cause, During};
 
@@ -48,19 +50,30 @@ impl Manager {
         let Some(wanted) = self.wanted(now)? else {
             return Ok(done(format!("{file} is in force already")));
         };
-        let Wanted { next, fates, entries, differences, notes } = wanted;
+        let Wanted { next, fates, entries, differences, mut notes } = wanted;
         let next = self.weigh(now, next, consent, FORCE)?;
         let Weighed { plan: next, sessions, keep_sessions } = next;
         self.noted(now, entries, || {
-            let mut open = BTreeMap::new();
+            let (mut open, mut unserved) = (BTreeMap::new(), BTreeMap::new());
             for (volume, fate) in fates {
                 let name = volume.name.clone();
-                open.insert(name, self.carry_out(now, volume, fate, &next)?);
+                match self.carry_out(now, volume.clone(), fate, &next) {
+                    Ok(opened) => drop(open.insert(name, opened)),
+                    Err(error) => {
+                        let one = still_unserved(now, &volume, &next, error)?;
+                        drop(unserved.insert(name, one));
+                    }
+                }
             }
-            self.adopt(now.with(next, open).keeping(keep_sessions), None)
+            let next = Served { unserved, ..now.with(next, open) };
+            self.adopt(next.keeping(keep_sessions), None)
         })?;
         self.settle_caches(now);
-        let news = differences.iter().map(ToString::to_string);
+        let next = self.now();
+        notes.extend(next.unserved.values().map(|one| format!("not served: {}", one.failure)));
+        let back = now.unserved.keys().filter(|name| next.open.contains_key(*name));
+        let back = back.map(|name| format!("volume {name} is served"));
+        let news = differences.iter().map(ToString::to_string).chain(back);
         let words: Vec<String> = [format!("{file} is in force")].into_iter().chain(news).collect();
         Ok(concerning(Done { notes, ..done(words.join("; ")) }, sessions))
     }
@@ -91,11 +104,13 @@ impl Manager {
         if now.plan.text.is_none() && matches!(files::look(&self.file), Found::Absent) {
             bail!("there is no configuration file {file}: lunet serves its embedded default");
         }
-        let text = plan::read_text(&self.file)?;
+        let text = plan::read_own(&self.file)?;
         let next = plan::of_text(&self.options, &self.file, text)?;
         // The same text may lead to other secrets.
         let rules = |plan: &Plan| (plan.config.targets.clone(), plan.config.discovery.clone());
-        if now.plan.text == next.text && rules(&now.plan) == rules(&next) {
+        // Storage may have come back that was missing.
+        let same = now.plan.text == next.text && rules(&now.plan) == rules(&next);
+        if same && now.unserved.is_empty() {
             return Ok(None);
         }
         check_fixed(&now.plan, &next)?;
@@ -130,7 +145,7 @@ impl Manager {
                 open.with(storage::with_size(&open.config, size), volume)
             }
             _ => {
-                let volume = serve::open(&config, &next.data)?;
+                let volume = opening::open(&config, &next.data, How::Make)?;
                 Open::new(config, volume, &next.data)
             }
         };
@@ -168,19 +183,41 @@ impl Manager {
     }
 }
 
+/// A volume that could not be opened, which is no reason against the change if it was not served before either, or
+/// if it is its storage that has failed.
+fn still_unserved(
+    now: &Served,
+    volume: &Volume,
+    next: &Plan,
+    error: anyhow::Error,
+) -> Result<Unserved> {
+    let failure = error.downcast::<Failure>()?;
+    if !failure.known && !now.unserved.contains_key(&volume.name) {
+        return Err(failure.into());
+    }
+    Ok(Unserved::new(volume, &next.data, failure))
+}
+
 /// What the journal is to know about a volume of the new configuration.
 ///
 /// # Errors
 /// It cannot be told what is there.
-fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Result<Option<Entry>> {
+fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Result<Vec<Entry>> {
     let path = match (&volume.backend, volume.path(&next.data)) {
         (Backend::File { .. }, Some(path)) => path,
-        _ => return Ok(None),
+        _ => return Ok(Vec::new()),
     };
     Ok(match (fate, now.open.get(&volume.name)) {
-        (None, _) if storage::is_absent(&path)? => Some(Entry::Made { path, file: None }),
-        (Some(Fate::Grows(to)), Some(open)) => storage::grown(open, path, *to)?,
-        _ => None,
+        // A volume that was made before is not made again.
+        (None, _) if record::path(&next.data, &volume.name).exists() => Vec::new(),
+        (None, _) if storage::is_absent(&path)? => {
+            vec![traces(volume, &next.data), Entry::Made { path, file: None }]
+        }
+        (None, _) => vec![traces(volume, &next.data)],
+        (Some(Fate::Grows(to)), Some(open)) => {
+            storage::grown(open, path, *to)?.into_iter().collect()
+        }
+        _ => Vec::new(),
     })
 }
 

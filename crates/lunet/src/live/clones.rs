@@ -16,7 +16,8 @@ use super::volumes::{check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
 use crate::control::Done;
-use crate::{serve, units};
+use crate::opening::{self, How};
+use crate::units;
 use lunet_target::files;
 
 impl Manager {
@@ -73,7 +74,7 @@ impl Manager {
         let made = Entry::Made { path: place, file: Some(FileMark::of(&copy.metadata()?)) };
         self.add_volume(now, plan, name, Some(made), |config, plan| {
             copy.publish()?;
-            serve::open(config, &plan.data)
+            Ok(opening::open(config, &plan.data, How::Take)?)
         })
         .map(drop)
     }
@@ -99,7 +100,7 @@ impl Manager {
             // The device comes a moment after the volume.
             let look = || if device.exists() { Ok(()) } else { Err(()) };
             let _ = patience::retry(look, |()| true);
-            serve::open(config, &plan.data)
+            Ok(opening::open(config, &plan.data, How::Take)?)
         });
         added.map(drop).inspect_err(|_| {
             if let Err(error) = zfs.destroy(&dataset) {

@@ -54,6 +54,8 @@ fn regrouped(old: &Plan, new: &Plan) -> Vec<Difference> {
 fn volumes(now: &Served, fates: &[(Volume, Option<Fate>)], out: &mut Vec<Difference>) {
     for (volume, fate) in fates {
         let change = match (fate, now.open.get(&volume.name)) {
+            // What becomes of it shows when it is opened.
+            (None, _) if now.unserved.contains_key(&volume.name) => continue,
             (None, _) => "is new".to_owned(),
             (Some(Fate::Grows(size)), _) => format!("has {} now", units::size(*size)),
             (Some(Fate::Stays), Some(open)) if open.config.threshold != volume.threshold => {

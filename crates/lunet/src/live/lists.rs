@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 
 use super::served::{Open, backend};
-use super::{Manager, snapshots};
+use super::{Manager, Served, snapshots};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
 use crate::config::{Access, Backend};
+use crate::opening::Unserved;
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
 fn limits(layers: &[Layer]) -> Vec<Value> {
@@ -101,7 +102,36 @@ impl Manager {
                 "snapshots": snapshots::list(&now.plan.data, open).map_or(0, |all| all.len()),
             }));
         }
+        out.extend(now.unserved.values().map(|one| self.unserved(&now, one)));
+        out.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
         out.into()
+    }
+
+    /// A volume that is not served, in the form of the others.
+    fn unserved(&self, now: &Served, one: &Unserved) -> Value {
+        let (config, failure) = (&one.config, &one.failure);
+        let luns = now.luns_of(&config.name);
+        let luns: Vec<Value> =
+            luns.map(|(target, lun)| json!({ "target": target, "lun": lun })).collect();
+        json!({
+            "name": config.name,
+            "backend": backend(config),
+            "size_bytes": one.size.unwrap_or(0),
+            "used_bytes": null,
+            "block_size": config.block_size.unwrap_or(512),
+            "read_only": config.read_only,
+            "write_cache": "none",
+            "faults": [{
+                "state": failure.kind.state(),
+                "since": one.since,
+                "text": format!("not served: {}", failure.text()),
+            }],
+            "limits": limits(&config.layers),
+            "path": config.path(&now.plan.data).map(|path| path.display().to_string()),
+            "luns": luns,
+            "sessions": self.sessions_on(now, &config.name),
+            "snapshots": 0,
+        })
     }
 
     /// The snapshots of a volume or of all, the oldest of each first.

@@ -23,6 +23,7 @@ mod effects;
 mod identity;
 mod journal;
 mod lists;
+mod mend;
 mod rules;
 mod served;
 mod sessions;
@@ -42,6 +43,7 @@ use lunet_target::{Handle, HeldVolume, Prepared};
 
 use crate::config::edit::Editor;
 use crate::control::{Change, Done, VERSION};
+use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use lunet_target::files;
 
@@ -121,6 +123,8 @@ impl Manager {
             Change::CreateVolume(new) => self.create_volume(now, new),
             Change::ResizeVolume { name, size } => self.resize_volume(now, name, *size),
             Change::ReopenVolume { name } => self.reopen_volume(now, name),
+            Change::RecreateVolume { name } => self.recreate_volume(now, name),
+            Change::AdoptVolume { name } => self.adopt_volume(now, name),
             Change::DeleteVolume { name, keep_data, force } => {
                 self.delete_volume(now, name, *keep_data, *force)
             }
@@ -181,8 +185,9 @@ impl Manager {
     /// The text that is in force; what the embedded default would be as a file, if there is none.
     fn text(now: &Served) -> String {
         now.plan.text.clone().unwrap_or_else(|| {
-            let demo = now.open.get(plan::DEMO_VOLUME);
-            plan::demo_text(demo.map_or(plan::DEMO_SIZE, |open| open.volume.caps().bytes()))
+            let open = now.open.get(plan::DEMO_VOLUME).map(|open| open.volume.caps().bytes());
+            let lost = || now.unserved.get(plan::DEMO_VOLUME).and_then(|lost| lost.size);
+            plan::demo_text(open.or_else(lost).unwrap_or(plan::DEMO_SIZE))
         })
     }
 
@@ -299,7 +304,14 @@ impl Manager {
     /// Lets the server take over. From here on there is no way back.
     fn conclude(&self, prepared: Prepared<'_>, next: Served, held: Option<HeldVolume>) {
         let late = prepared.commit(held).late;
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        let (next, before) = (Arc::new(next), self.now());
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        // No others: their storage may not answer.
+        let changed = |open: &&Open| {
+            let old = before.open.get(&open.config.name);
+            !old.is_some_and(|old| Arc::ptr_eq(&old.volume, &open.volume))
+        };
+        opening::remember(&next.plan.data, next.open.values().filter(changed));
         if late > 0 {
             self.remark(format!(
                 "the change is committed; {} not taken it over yet and will as soon as {} on: see \

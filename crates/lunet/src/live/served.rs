@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use lunet_target::{Health, Layout, VolumeEntry};
 
 use crate::config::{self, Backend};
+use crate::opening::Unserved;
 use crate::plan::Plan;
 use crate::serve;
 
@@ -49,17 +50,22 @@ pub struct Served {
     pub server: config::Server,
     /// The identity of the data directory.
     pub machine: String,
-    /// The open volumes by name: all of the configuration.
+    /// The open volumes by name.
     pub open: BTreeMap<String, Open>,
     /// Sessions that could not log in by these rules stay all the same.
     pub keep_sessions: bool,
+    /// All other volumes of the configuration.
+    pub unserved: BTreeMap<String, Unserved>,
 }
 
 impl Served {
     /// The next one, on the same machine.
     pub fn with(&self, plan: Plan, open: BTreeMap<String, Open>) -> Self {
+        let mut unserved = self.unserved.clone();
+        let named = |name: &String| plan.config.volumes.iter().any(|volume| volume.name == *name);
+        unserved.retain(|name, _| !open.contains_key(name) && named(name));
         let (server, machine) = (self.server.clone(), self.machine.clone());
-        Self { plan, server, machine, open, keep_sessions: false }
+        Self { plan, server, machine, open, unserved, keep_sessions: false }
     }
 
     /// The same, with or without the sessions that could not log in now.
@@ -70,20 +76,24 @@ impl Served {
     /// The same in the target's terms.
     pub fn layout(&self) -> Layout {
         let config = &self.plan.config;
-        // Every volume of the configuration is open; if one were not, its LUNs must not become
-        // those of another volume.
-        let open = config.volumes.iter().filter_map(|volume| self.open.get(&volume.name));
-        let entries: Vec<VolumeEntry> = open.map(|open| serve::entry(self, open)).collect();
+        // Every volume of the configuration is open or has a stand-in; if one were missing, its LUNs
+        // would become those of another volume.
+        let entry = |volume: &config::Volume| match self.open.get(&volume.name) {
+            Some(open) => Some(serve::entry(self, open)),
+            None => Some(serve::stand_in(self, self.unserved.get(&volume.name)?)),
+        };
+        let entries: Vec<VolumeEntry> = config.volumes.iter().filter_map(entry).collect();
         debug_assert_eq!(entries.len(), config.volumes.len());
         Layout { keep_sessions: self.keep_sessions, ..serve::layout(config, entries) }
     }
 
     /// The volume with this name.
     pub fn volume(&self, name: &str) -> Result<&Open> {
-        match self.open.get(name) {
-            Some(open) => Ok(open),
-            None => {
-                let names = self.open.keys().map(String::as_str);
+        match (self.open.get(name), self.unserved.get(name)) {
+            (Some(open), _) => Ok(open),
+            (None, Some(unserved)) => bail!("not served: {}", unserved.failure),
+            (None, None) => {
+                let names = self.open.keys().chain(self.unserved.keys()).map(String::as_str);
                 bail!("there is no volume \"{name}\"{}", config::did_you_mean(name, names))
             }
         }

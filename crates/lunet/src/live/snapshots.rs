@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use lunet_backends::mark;
 use lunet_backends::snapshot as reflink;
 use lunet_target::HeldVolume;
 
@@ -123,7 +124,10 @@ impl Manager {
             copy.publish()?;
             // It may have grown since; volumes do not shrink.
             let config = storage::with_size(&open.config, open.volume.caps().bytes());
-            let volume = serve::open(&at(&config, &fresh), &now.plan.data)?;
+            let volume = serve::open_successor(open, &at(&config, &fresh), &now.plan.data)?;
+            // From the exchange on, this is the volume's file.
+            mark::carry(&open.volume, &volume)
+                .with_context(|| format!("cannot mark {}", fresh.display()))?;
             self.exchange(now, Open::anew(config, volume, &now.plan.data), &fresh, &place)
         })
     }

@@ -11,6 +11,7 @@ use lunet_target::Server;
 use tempfile::TempDir;
 
 use super::*;
+use crate::opening::How;
 use crate::plan::plan;
 use crate::{identity, serve};
 
@@ -106,7 +107,9 @@ fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
     let options = Options { data: Some(dir.path().to_owned()), ..Options::default() };
     let plan = plan(&options).unwrap();
     let machine = identity::machine(&plan.data).unwrap();
-    let mut served = serve::open_volumes(plan, machine).unwrap();
+    let mut made = serve::Made::default();
+    let mut served = serve::open_volumes(plan, machine, How::Make, &mut made).unwrap();
+    made.keep();
     let trap = Arc::new(Trap::default());
     let open = served.open.get_mut("a").unwrap();
     open.volume = Arc::new(Trapped { inner: open.volume.clone(), trap: trap.clone() });

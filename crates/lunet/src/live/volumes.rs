@@ -14,7 +14,8 @@ use super::sessions::concerning;
 use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
-use crate::{names, serve, units};
+use crate::opening::{self, How};
+use crate::{names, record, serve, units};
 use lunet_target::files::{self, Found};
 use lunet_target::{Cause, During};
 
@@ -35,8 +36,9 @@ impl Manager {
         let plan = self.edited(now, Consent::default(), |editor| editor.add_volume(name, &keys))?;
         let made = if found.is_none() { file_of(&plan.plan, name) } else { None };
         let made = made.map(|path| Entry::Made { path, file: None });
-        let opened =
-            self.add_volume(now, plan, name, made, |volume, plan| serve::open(volume, &plan.data))?;
+        let opened = self.add_volume(now, plan, name, made, |volume, plan| {
+            Ok(opening::open(volume, &plan.data, How::Make)?)
+        })?;
         let mut done = done(format!(
             "volume {name} of {} is there",
             units::size(opened.volume.caps().bytes())
@@ -57,11 +59,11 @@ impl Manager {
         let plan = &next.plan;
         let config = plan.config.volumes.iter().find(|volume| volume.name == name);
         let config = config.context("the volume is not in the configuration")?.clone();
-        let entries = made.into_iter().collect();
         // A volume of this name may have been there long ago, and with it its reservations.
         for stale in serve::kept(&plan.data, name) {
             files::remove(&stale).with_context(|| format!("cannot remove {}", stale.display()))?;
         }
+        let entries = made.into_iter().chain([traces(&config, &plan.data)]).collect();
         self.noted(now, entries, || {
             let volume = prepare(&config, &next.plan)?;
             let opened = Open::new(config, volume, &now.plan.data);
@@ -181,11 +183,16 @@ impl Manager {
         keep_data: bool,
         force: bool,
     ) -> Result<Done> {
-        let open = now.volume(name)?;
+        // What is in the place of a volume that is not served is not known to be its data.
+        let unserved = now.unserved.get(name);
+        let config = match unserved {
+            Some(unserved) => &unserved.config,
+            None => &now.volume(name)?.config,
+        };
         self.refuse_used(now, name, "delete it", force)?;
-        let is_file = matches!(open.config.backend, Backend::File { .. });
+        let is_file = matches!(config.backend, Backend::File { .. }) && unserved.is_none();
         let snapshots = match is_file && !keep_data {
-            true => super::snapshots::list(&now.plan.data, open)?,
+            true => super::snapshots::list(&now.plan.data, now.volume(name)?)?,
             false => Vec::new(),
         };
         if !snapshots.is_empty() {
@@ -204,10 +211,11 @@ impl Manager {
             }
             editor.remove_volume(name)
         })?;
-        let file = open.config.path(&now.plan.data).filter(|_| is_file);
+        let file = config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
-        let file = file.filter(|_| !keep_data && !open.config.read_only);
-        let kept = serve::kept(&now.plan.data, name).to_vec();
+        let file = file.filter(|_| !keep_data && !config.read_only);
+        let mut kept = serve::kept(&now.plan.data, name).to_vec();
+        kept.extend(file.iter().map(|file| lunet_backends::beside(file)));
         let data = match &file {
             Some(file) => data_of(file)?,
             None => Vec::new(),
@@ -219,7 +227,7 @@ impl Manager {
             open.remove(name);
             self.commit(now, plan, open)
         })?;
-        let mut done = match (&file, open.config.path(&now.plan.data)) {
+        let mut done = match (&file, config.path(&now.plan.data).filter(|path| path.exists())) {
             (Some(file), _) => done(format!("volume {name} is gone, and so is {}", file.display())),
             (None, Some(path)) => {
                 done(format!("volume {name} is gone; its data is still in {}", path.display()))
@@ -257,7 +265,7 @@ impl Manager {
 /// Refuses a name that no volume can have, or that one has.
 pub(super) fn check_new(now: &Served, name: &str) -> Result<()> {
     names::check_volume_name(name).map_err(anyhow::Error::msg)?;
-    if now.open.contains_key(name) {
+    if now.open.contains_key(name) || now.unserved.contains_key(name) {
         bail!("there is a volume \"{name}\" already");
     }
     Ok(())
@@ -301,6 +309,18 @@ fn data_of(file: &Path) -> Result<Vec<Known>> {
     let same = |one: &Known| behind.as_ref().is_some_and(|behind| behind.file == one.file);
     let own = own.filter(|own| !same(own));
     Ok(behind.iter().chain(&own).cloned().collect())
+}
+
+/// What opening a new volume leaves beside its data, as far as it is not there already: it goes if the volume does
+/// not come to be.
+pub(super) fn traces(config: &config::Volume, data: &Path) -> Entry {
+    let beside = match config.backend {
+        Backend::File { .. } => config.path(data).map(|file| lunet_backends::beside(&file)),
+        _ => None,
+    };
+    let paths = [Some(record::path(data, &config.name)), beside].into_iter().flatten();
+    let kept = paths.filter(|path| path.symlink_metadata().is_err()).collect();
+    Entry::Gone { volume: config.name.clone(), data: Vec::new(), kept }
 }
 
 /// The file of a file volume.

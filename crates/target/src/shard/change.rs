@@ -94,6 +94,9 @@ impl Shard {
             if after.is_some_and(|after| after.unit.caps.blocks != before.unit.caps.blocks) {
                 lun.nexus.establish(Attention::CapacityChanged);
             }
+            if before.unit.absent && after.is_some_and(|after| !after.unit.absent) {
+                lun.nexus.establish(Attention::MediumChanged);
+            }
             // They are in mode pages.
             let modes = |volume: &CoreVolume| (volume.unit.threshold, volume.unit.write_cache);
             if after.is_some_and(|after| modes(after) != modes(before)) {

@@ -62,6 +62,7 @@ fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
         volume: Arc::clone(volume),
         unit: Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone()),
         health: Health::new("v"),
+        place: None,
         reservations: None,
     };
     let target = |name: &str, luns, access| TargetEntry {

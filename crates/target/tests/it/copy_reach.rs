@@ -44,6 +44,7 @@ fn layout(volumes: &[Volume]) -> Layout {
         volume: Arc::clone(volume),
         unit: Unit::new(identity(n), volume.caps().clone()),
         health: Health::new("v"),
+        place: None,
         reservations: None,
     };
     let target = |name: &str, luns: Vec<(u16, usize)>, access| TargetEntry {

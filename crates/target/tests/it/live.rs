@@ -25,6 +25,7 @@ fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
             volume.caps().clone(),
         ),
         health: Health::new(name),
+        place: None,
         reservations: None,
     };
     let luns = volumes.iter().enumerate().map(|(at, (_, _, lun))| (*lun, at)).collect();

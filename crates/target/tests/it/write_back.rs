@@ -68,6 +68,7 @@ fn layout(volume: &Volume, health: &Arc<Health>) -> Layout {
         volume: volume.clone(),
         unit,
         health: health.clone(),
+        place: None,
         reservations: None,
     };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };

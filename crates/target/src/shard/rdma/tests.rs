@@ -56,6 +56,7 @@ fn layout(folder: Option<&tempfile::TempDir>) -> Layout {
         volume,
         unit,
         health: crate::health::Health::new("v"),
+        place: None,
         reservations: None,
     };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };

@@ -48,7 +48,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         let unit = Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone());
         let name = format!("v{n}");
         let health = Health::new(&name);
-        VolumeEntry { name, volume, unit, health, reservations: None }
+        VolumeEntry { name, volume, unit, health, place: None, reservations: None }
     });
     Config {
         portals: vec![Portal {

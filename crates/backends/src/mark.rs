@@ -1,0 +1,96 @@
+//! The mark of a volume in its file: random text that is made once, so that the file is told from every other
+//! of the same name and size.
+//!
+//! It is the extended attribute `user.lunet.mark`. It goes with the file when that is renamed or moved, and with
+//! copies that keep attributes (`cp -a`, `rsync -X`, `tar --xattrs`). Where the file system has no extended
+//! attributes, the mark is in the [file beside](crate::beside).
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use rustix::io::Errno;
+
+use crate::{Volume, beside, disk_of};
+
+const ATTRIBUTE: &str = "user.lunet.mark";
+
+/// The longest mark in bytes.
+const MOST: usize = 64;
+
+/// The mark of an open volume's file, whose path this is; `None` if it has none.
+///
+/// # Errors
+/// The operating system's.
+pub fn of(volume: &Volume, path: &Path) -> io::Result<Option<String>> {
+    disk_of(volume, |disk| read(disk.opened(), path)).unwrap_or(Ok(None))
+}
+
+/// Marks an open volume's file, whose path this is. The mark is on stable storage then.
+///
+/// # Errors
+/// The operating system's.
+pub fn set(volume: &Volume, path: &Path, mark: &str) -> io::Result<()> {
+    let set = |disk: &crate::disk::Disk| write(disk.opened(), path, mark);
+    disk_of(volume, set).unwrap_or_else(|| Err(ErrorKind::Unsupported.into()))
+}
+
+/// Gives an open volume, whose file will take the place of that of `from`, the mark of that. A mark that is
+/// in the file beside it needs nothing done: it goes with the place.
+///
+/// # Errors
+/// The operating system's.
+pub fn carry(from: &Volume, to: &Volume) -> io::Result<()> {
+    let mark = disk_of(from, |disk| attribute(disk.opened())).transpose()?.flatten();
+    let Some(mark) = mark else { return Ok(()) };
+    let set = |disk: &crate::disk::Disk| {
+        let file = disk.opened();
+        fsetxattr(file, ATTRIBUTE, mark.as_bytes(), XattrFlags::empty())?;
+        file.sync_all()
+    };
+    disk_of(to, set).unwrap_or(Ok(()))
+}
+
+/// The mark in the attributes of a file.
+fn attribute(file: &File) -> io::Result<Option<String>> {
+    let mut bytes = [0; MOST];
+    match fgetxattr(file, ATTRIBUTE, &mut bytes[..]) {
+        Ok(length) => Ok(text(bytes.get(..length).unwrap_or_default())),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE | Errno::PERM) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The mark of an open file.
+pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
+    if let Some(mark) = attribute(file)? {
+        return Ok(Some(mark));
+    }
+    match fs::read(beside::beside(path)) {
+        Ok(bytes) => Ok(text(&bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn write(file: &File, path: &Path, mark: &str) -> io::Result<()> {
+    match fsetxattr(file, ATTRIBUTE, mark.as_bytes(), XattrFlags::empty()) {
+        Ok(()) => file.sync_all(),
+        Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => {
+            let kept = beside::open(path)?.ok_or(ErrorKind::PermissionDenied)?;
+            kept.write_all_at(mark.as_bytes(), 0)?;
+            kept.set_len(mark.len() as u64)?;
+            kept.sync_all()?;
+            File::open(crate::file::parent(path))?.sync_all()
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What was not written by lunet is no mark.
+fn text(bytes: &[u8]) -> Option<String> {
+    let fits = !bytes.is_empty() && bytes.len() <= MOST && bytes.iter().all(u8::is_ascii_graphic);
+    fits.then(|| String::from_utf8_lossy(bytes).into_owned())
+}

@@ -1,0 +1,110 @@
+//! Volumes whose storage is missing or another's: an administrator says what becomes of them.
+
+use anyhow::{Context, Result, bail};
+use lunet_target::{Cause, files};
+
+use super::served::Open;
+use super::{Manager, Served, done, snapshots, storage};
+use crate::config::{Backend, Volume};
+use crate::control::Done;
+use crate::opening::{self, How, Kind};
+use crate::{serve, units};
+
+/// A volume in need of help.
+struct Patient<'a> {
+    /// With the size that it had, if the configuration says none.
+    config: Volume,
+    /// It is still open, although its storage is gone.
+    open: Option<&'a Open>,
+    /// What is wrong.
+    kind: Kind,
+}
+
+impl Manager {
+    /// Makes the file of a volume anew, empty, after it was lost.
+    pub(super) fn recreate_volume(&self, now: &Served, name: &str) -> Result<Done> {
+        let patient = patient(now, name)?;
+        let (Backend::File { .. }, Some(path)) =
+            (&patient.config.backend, patient.config.path(&now.plan.data))
+        else {
+            bail!("volume {name} is not in a file: lunet makes no other storage");
+        };
+        if path.metadata().is_ok_and(|found| found.len() > 0) {
+            bail!(
+                "{} is there: take it as it is with `lunet volume adopt {name}`, or move it away first",
+                path.display()
+            );
+        }
+        if patient.config.size().is_none() {
+            bail!(
+                "volume {name} has no size: say in the configuration how large its file should be"
+            );
+        }
+        self.open_anew(now, &patient, How::Remake)?;
+        let size = units::size(self.now().volume(name)?.volume.caps().bytes());
+        let mut done = done(format!("volume {name} is served again, empty, with {size}"));
+        done.notes
+            .push("initiators find zeroes where their data was: have them look anew".to_owned());
+        Ok(done)
+    }
+
+    /// Takes what is in the place of a volume's storage as the volume.
+    pub(super) fn adopt_volume(&self, now: &Served, name: &str) -> Result<Done> {
+        let patient = patient(now, name)?;
+        if matches!(patient.kind, Kind::Missing | Kind::NotMade) {
+            bail!("there is nothing to adopt: volume {name} has no storage");
+        }
+        self.open_anew(now, &patient, How::Adopt)?;
+        let open = &self.now().open[name];
+        let size = units::size(open.volume.caps().bytes());
+        let path = open.config.path(&now.plan.data).unwrap_or_default();
+        Ok(done(format!("volume {name} is served again, with {size} in {}", path.display())))
+    }
+
+    fn open_anew(&self, now: &Served, patient: &Patient<'_>, how: How) -> Result<()> {
+        let (config, data) = (&patient.config, &now.plan.data);
+        let volume = match patient.open {
+            Some(old) => opening::open_in_place_of(&old.volume, config, data, how)?,
+            None => opening::open(config, data, how)?,
+        };
+        let mut all = now.open.clone();
+        all.insert(config.name.clone(), Open::anew(config.clone(), volume, data));
+        self.adopt(now.with(now.plan.clone(), all), None)?;
+        // What the storage of before has lost is over.
+        match patient.open {
+            Some(old) => snapshots::forget(old),
+            None => {
+                let mark = serve::write_back_mark(data, &config.name);
+                files::remove(&mark)
+                    .with_context(|| format!("cannot remove {}", mark.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The volume with this name, if something is wrong with its storage.
+fn patient<'a>(now: &'a Served, name: &str) -> Result<Patient<'a>> {
+    if let Some(unserved) = now.unserved.get(name) {
+        // The embedded default says how large a first file should be, not this one.
+        let configured = unserved.config.size().filter(|_| now.plan.text.is_some());
+        let config = match (configured, unserved.size) {
+            (None, Some(size)) => storage::with_size(&unserved.config, size),
+            _ => unserved.config.clone(),
+        };
+        return Ok(Patient { config, open: None, kind: unserved.failure.kind });
+    }
+    let open = now.volume(name)?;
+    let faults = open.health.faults();
+    let kind = faults.iter().find_map(|fault| match fault.cause {
+        Cause::Missing => Some(Kind::Missing),
+        Cause::Replaced => Some(Kind::Another),
+        Cause::CutShort { .. } => Some(Kind::CutShort),
+        Cause::NotServed | Cause::WriteBack { .. } => None,
+    });
+    let Some(kind) = kind else {
+        bail!("volume {name} is served, and its storage is where it was: nothing needs to be done");
+    };
+    let config = storage::with_size(&open.config, open.volume.caps().bytes());
+    Ok(Patient { config, open: Some(open), kind })
+}

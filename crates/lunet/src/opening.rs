@@ -1,0 +1,239 @@
+//! Opens volumes, and tells what becomes of those that cannot be opened.
+//!
+//! A volume whose storage is missing, smaller or another's is not served: its LUNs keep their places and
+//! are not ready. What is served is what was there before, or what somebody has asked for.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lunet_backends::{OpenError, Storage, VolumeSpec};
+
+use crate::config::{Backend, Volume};
+use crate::live::Open;
+use crate::{record, serve};
+
+/// What to do about storage that lunet has not made or served before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Take what is there; make nothing.
+    Take,
+    /// Make the file of a volume that was never made.
+    Make,
+    /// Take what is there, although something else is remembered.
+    Adopt,
+    /// Make the file although one was made before.
+    Remake,
+}
+
+/// Why a volume is not served, in one sentence with the next step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("volume {volume}: {text}")]
+pub struct Failure {
+    volume: String,
+    text: String,
+    /// Of what kind.
+    pub kind: Kind,
+    /// The volume was served before.
+    pub known: bool,
+}
+
+/// What is wrong with the storage of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The file or device that it had is not there.
+    Missing,
+    /// It has become smaller.
+    CutShort,
+    /// It is another one.
+    Another,
+    /// Its file was never made.
+    NotMade,
+    /// There is too little memory for it now.
+    Memory,
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// The state in a word, for programs.
+    pub const fn state(self) -> &'static str {
+        match self {
+            Self::Missing => "storage-missing",
+            Self::CutShort => "storage-cut-short",
+            Self::Another => "storage-replaced",
+            Self::NotMade => "not-made",
+            Self::Memory => "no-memory",
+            Self::Other => "cannot-be-opened",
+        }
+    }
+}
+
+impl Failure {
+    fn new(config: &Volume, known: bool, error: &OpenError) -> Self {
+        let kind = match error {
+            OpenError::NotMade { .. } => Kind::NotMade,
+            OpenError::Gone { .. } => Kind::Missing,
+            OpenError::MissingDevice { .. } if known => Kind::Missing,
+            OpenError::CutShort { .. } => Kind::CutShort,
+            OpenError::Another { .. } => Kind::Another,
+            OpenError::MoreThanMemory { .. } => Kind::Memory,
+            _ => Kind::Other,
+        };
+        Self::of(config, known, kind, error.to_string())
+    }
+
+    fn of(config: &Volume, known: bool, kind: Kind, what: String) -> Self {
+        let (volume, text) = (config.name.clone(), what);
+        Self { volume, text, kind, known }.with_next_step(config)
+    }
+
+    fn with_next_step(self, config: &Volume) -> Self {
+        let name = &self.volume;
+        let makes = matches!(config.backend, Backend::File { size: Some(_), .. });
+        let step = match self.kind {
+            Kind::Missing if makes => format!(
+                ": bring it back and run `lunet config apply`, or make an empty one with `lunet volume \
+                 recreate {name}`"
+            ),
+            Kind::Missing => ": bring it back and run `lunet config apply`".to_owned(),
+            Kind::CutShort | Kind::Another => format!(
+                ": bring the right one back and run `lunet config apply`, or take this one as it is with \
+                 `lunet volume adopt {name}`"
+            ),
+            Kind::NotMade => {
+                ": run `lunet config apply`, or start with `lunet serve --create`".to_owned()
+            }
+            Kind::Memory | Kind::Other => String::new(),
+        };
+        Self { text: format!("{}{step}", self.text), ..self }
+    }
+
+    /// True if it is a mistake in what was configured just now, by which the start ends; otherwise the
+    /// others are served.
+    pub fn ends_start(&self) -> bool {
+        !self.known && self.kind == Kind::Other
+    }
+
+    /// What is wrong, and the next step, without the volume's name.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A volume of the configuration that is not served.
+#[derive(Clone, Debug)]
+pub struct Unserved {
+    /// As it is configured.
+    pub config: Volume,
+    /// Why.
+    pub failure: Failure,
+    /// Its size in bytes, as it is remembered or configured.
+    pub size: Option<u64>,
+    /// When it was found out, in seconds since 1970.
+    pub since: u64,
+}
+
+impl Unserved {
+    /// A volume that could not be opened.
+    pub fn new(config: &Volume, data: &Path, failure: Failure) -> Self {
+        let remembered = record::load(data, &config.name).ok().flatten();
+        let size = remembered.map(|record| record.size).or_else(|| config.size());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Self { config: config.clone(), failure, size, since }
+    }
+
+    /// What stands in its place.
+    pub fn stand_in(&self) -> lunet_backends::Volume {
+        let block = self.config.block_size.unwrap_or(512);
+        lunet_backends::absent(self.size.unwrap_or(0), block, self.config.read_only)
+    }
+}
+
+/// Opens a volume, and remembers what its storage is like.
+///
+/// # Errors
+/// Why it cannot be served. Nothing was made then, and what is there was left alone.
+pub fn open(config: &Volume, data: &Path, how: How) -> Result<lunet_backends::Volume, Failure> {
+    open_with(config, data, how, lunet_backends::open)
+}
+
+/// Opens a volume anew in the place of one that is served: it takes the lock over.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_in_place_of(
+    old: &lunet_backends::Volume,
+    config: &Volume,
+    data: &Path,
+    how: How,
+) -> Result<lunet_backends::Volume, Failure> {
+    open_with(config, data, how, |spec| lunet_backends::open_in_place_of(old, spec))
+}
+
+fn open_with(
+    config: &Volume,
+    data: &Path,
+    how: How,
+    storage: impl FnOnce(&VolumeSpec) -> Result<lunet_backends::Volume, OpenError>,
+) -> Result<lunet_backends::Volume, Failure> {
+    let other =
+        |known, error: anyhow::Error| Failure::of(config, known, Kind::Other, format!("{error:#}"));
+    let before = match how {
+        How::Adopt | How::Remake => None,
+        How::Take | How::Make => {
+            record::load(data, &config.name).map_err(|error| other(true, error))?
+        }
+    };
+    let before = before.filter(|record| record.is_of(config));
+    let known = before.is_some();
+    let mut spec = serve::spec(config, data);
+    if let Storage::File(file) = &mut spec.storage {
+        let makes = how == How::Remake || how == How::Make && !known;
+        file.create = makes && file.size.is_some();
+        file.grow = file.size.is_some();
+        file.known = before.as_ref().map(record::Record::known);
+    }
+    let volume = storage(&spec).map_err(|error| {
+        let failure = Failure::new(config, known, &error);
+        match &before {
+            Some(record) if failure.kind == Kind::Missing && record.is_elsewhere() => {
+                let text = format!(
+                    "another file system than before is mounted where {} should be; {}",
+                    record.path.display(),
+                    failure.text
+                );
+                Failure { text, ..failure }
+            }
+            _ => failure,
+        }
+    })?;
+    if let Some(text) = before.as_ref().and_then(|record| record.differs(&volume)) {
+        let path = config.path(data).unwrap_or_default();
+        let text = format!("{}: {text}", path.display());
+        return Err(Failure::of(config, known, Kind::Another, text));
+    }
+    for note in lunet_backends::notes(&volume) {
+        tracing::warn!(volume = %config.name, "{note}");
+    }
+    match record::keep(data, config, &volume, before.as_ref()) {
+        Ok(()) => {}
+        // What was there before can be served as it was.
+        Err(error) if known || how == How::Take => {
+            tracing::warn!(volume = %config.name, "{error:#}");
+        }
+        Err(error) => return Err(other(known, error)),
+    }
+    Ok(volume)
+}
+
+/// Remembers that volumes have changed: after the server has taken them over.
+pub fn remember<'a>(data: &Path, volumes: impl Iterator<Item = &'a Open>) {
+    for open in volumes {
+        let name = &open.config.name;
+        let kept = record::load(data, name)
+            .and_then(|before| record::keep(data, &open.config, &open.volume, before.as_ref()));
+        if let Err(error) = kept {
+            tracing::warn!(volume = %name, "{error:#}");
+        }
+    }
+}
