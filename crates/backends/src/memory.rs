@@ -257,6 +257,7 @@ mod tests {
             region: DropElsewhere::new(Arc::new(Region::sparse(size).expect("a small mapping"))),
             pages: Arc::new(Pages::new(size)),
             zeroes: Arc::new(Region::new(MAX_MAPPED).expect("a small mapping")),
+            _room: Room::take(size).unwrap_or_else(|_| panic!("as much memory")),
         }
     }
 
