@@ -20,7 +20,7 @@ const B: &str = "iqn.2026-11.local.lunet:b";
 /// Two targets with a volume each, on many shards. Every write takes 50 ms.
 fn serve(volume: &str) -> Serve {
     Serve::config(format!(
-        "server.shards = 8\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+        "server = {{ shards = 8, shutdown-grace = \"0s\" }}\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
          [volumes.a]\nbackend = \"memory\"\nsize = \"16MiB\"\n{volume}\n\
          [volumes.b]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
          [[target]]\nname = \"{A}\"\nluns = [\"a\"]\n[[target]]\nname = \"{B}\"\nluns = [\"b\"]\n"
