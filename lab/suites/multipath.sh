@@ -56,6 +56,18 @@ cut_and_mend() {
     carries "$wire"
 }
 
+# Linux names the disk by its NAA designator, as docs/multipath.md says: udev for aliases and /dev/disk/by-id, multipath for its map.
+named_by_naa() {
+    local naa path
+    naa=$(sg_vpd --page=di_lu "${disk[0]}" | sed -n 's/^ *0x\(6[0-9a-f]*\)$/\1/p' | head -n 1)
+    [[ $naa =~ ^6024c4e[0-9a-f]{25}$ ]]
+    for path in "${disk[@]}"; do
+        says "ID_SERIAL=3$naa" udevadm info --query=property --name="$path"
+        same "$(cat "/sys/block/${path#/dev/}/device/wwid")" "naa.$naa"
+    done
+    grep -q "3$naa" /run/map
+}
+
 # --- access states -------------------------------------------------------------------------------------------------------------
 
 test_two_paths_are_one_disk() {
@@ -64,6 +76,7 @@ test_two_paths_are_one_disk() {
     grep -q "hwhandler='1 alua'" /run/map
     grep -q "features='[0-9]* queue_if_no_path" /run/map
     same "$(grep -c 'active ready running' /run/map)" 2
+    [ "$LAB_TARGET" = lio ] || named_by_naa
     same "$(blockdev --getsize64 "$map")" $((64 << 20))
     # Both as good: one group of paths, and both of them carry.
     same "$(grep -c policy= /run/map)" 1

@@ -2,7 +2,8 @@
 //!
 //! Initiators tell volumes apart by NAA name and serial number, over restarts and over paths. Both
 //! come from the volume's name and from a UUID that is made once and kept in the data directory:
-//! the same volume stays the same, and two machines never have the same.
+//! the same volume stays the same, and two machines never have the same. The same file says which
+//! form the names have, so that a data directory keeps those that it has given out.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -17,11 +18,23 @@ use crate::config::Volume;
 /// The file in the data directory.
 pub const FILE: &str = "identity";
 
-/// The UUID of this data directory; made if there is none.
+/// The second line of the file: names of the second form, a long NAA designator alone. Without it,
+/// they have the first form.
+const LONG: &str = "names 2";
+
+/// Where the names of volumes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    uuid: String,
+    /// Whether NAA designators are the long ones.
+    long: bool,
+}
+
+/// The identity of this data directory; made if there is none.
 ///
 /// # Errors
 /// The file cannot be read or made, or holds something else.
-pub fn machine(data: &Path) -> Result<String> {
+pub fn machine(data: &Path) -> Result<Machine> {
     let path = data.join(FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -30,22 +43,24 @@ pub fn machine(data: &Path) -> Result<String> {
         read => read,
     };
     let text = text.with_context(|| format!("cannot keep the identity in {}", path.display()))?;
-    let uuid = text.trim();
-    if !is_uuid(uuid) {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let uuid = lines.next().unwrap_or_default();
+    let names = lines.next();
+    if !is_uuid(uuid) || names.is_some_and(|names| names != LONG) || lines.next().is_some() {
         bail!(
             "{}: this is not an identity that lunet has written: restore it from a backup, or \
              remove it, and initiators will see other volumes",
             path.display()
         );
     }
-    Ok(uuid.to_owned())
+    Ok(Machine { uuid: uuid.to_owned(), long: names.is_some() })
 }
 
 /// Writes a new UUID. Whole or not at all, also if the machine fails.
 fn make(data: &Path, path: &Path) -> io::Result<()> {
     let new = data.join(format!(".{FILE}.{}", std::process::id()));
     let written = File::create(&new).and_then(|mut file| {
-        writeln!(file, "{}", uuid()?)?;
+        writeln!(file, "{}\n{LONG}", uuid()?)?;
         file.sync_all()
     });
     written.and_then(|()| fs::rename(&new, path)).and_then(|()| File::open(data)?.sync_all())
@@ -75,8 +90,12 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// The names of a volume's logical unit.
-pub fn of_volume(machine: &str, volume: &Volume) -> Identity {
-    let mut identity = Identity::from_seed(&format!("{machine}/{}", volume.name));
+pub fn of_volume(machine: &Machine, volume: &Volume) -> Identity {
+    let seed = format!("{}/{}", machine.uuid, volume.name);
+    let mut identity = match machine.long {
+        true => Identity::from_seed(&seed),
+        false => Identity::locally(&seed),
+    };
     if let Some(vendor) = &volume.vendor {
         identity.vendor = padded(vendor);
     }
@@ -87,7 +106,7 @@ pub fn of_volume(machine: &str, volume: &Volume) -> Identity {
         identity.serial = serial.clone();
     }
     identity.naa = volume.naa.unwrap_or(identity.naa);
-    identity.eui = volume.eui.unwrap_or(identity.eui);
+    identity.eui = volume.eui.or(identity.eui);
     identity
 }
 
@@ -119,15 +138,24 @@ mod tests {
         let first = machine(one.path()).unwrap();
         assert_eq!(machine(one.path()).unwrap(), first);
         assert_ne!(machine(two.path()).unwrap(), first);
-        assert_eq!(first.as_bytes()[14], b'4', "{first}");
-        assert!(b"89ab".contains(&first.as_bytes()[19]), "{first}");
+        assert!(first.long);
+        let uuid = first.uuid.as_bytes();
+        assert_eq!(uuid[14], b'4', "{first:?}");
+        assert!(b"89ab".contains(&uuid[19]), "{first:?}");
         assert_eq!(fs::read_dir(one.path()).unwrap().count(), 1, "nothing else is left behind");
     }
 
     #[test]
     fn a_damaged_identity_is_not_replaced() {
         let dir = TempDir::new().unwrap();
-        for text in ["", "hello", "0123456789012345678901234567890123456"] {
+        let uuid = "3f1c2f5e-0000-4000-8000-000000000000";
+        for text in [
+            "",
+            "hello",
+            "0123456789012345678901234567890123456",
+            &format!("{uuid}\nnames 3\n"),
+            &format!("{uuid}\n{LONG}\nmore\n"),
+        ] {
             fs::write(dir.path().join(FILE), text).unwrap();
             assert!(machine(dir.path()).unwrap_err().to_string().contains("not an identity"));
             assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), text);
@@ -135,27 +163,48 @@ mod tests {
     }
 
     #[test]
+    fn a_data_directory_keeps_the_names_that_it_has_given_out() {
+        let dir = TempDir::new().unwrap();
+        let names = || {
+            let identity = of_volume(&machine(dir.path()).unwrap(), &volume("a", ""));
+            (identity.naa.to_string(), identity.eui.map(|eui| eui.to_string()), identity.serial)
+        };
+        let uuid = "3f1c2f5e-0000-4000-8000-000000000000\n";
+        fs::write(dir.path().join(FILE), uuid).unwrap();
+        let (naa, eui, serial) = names();
+        assert!(naa.starts_with('3') && naa.len() == 16 && eui.is_some(), "{naa}, {eui:?}");
+        // Somebody wants the new ones.
+        fs::write(dir.path().join(FILE), format!("{uuid}{LONG}\n")).unwrap();
+        let (naa, eui, same) = names();
+        assert!(naa.starts_with('6') && naa.len() == 32 && eui.is_none(), "{naa}, {eui:?}");
+        assert_eq!(serial, same);
+    }
+
+    #[test]
     fn volumes_differ_by_name_and_machine_and_stay_the_same() {
         let [a, b] = ["a", "b"].map(|name| volume(name, ""));
-        assert_eq!(of_volume("m", &a), of_volume("m", &a));
-        assert_ne!(of_volume("m", &a).naa, of_volume("m", &b).naa);
-        assert_ne!(of_volume("m", &a).naa, of_volume("n", &a).naa);
-        assert_ne!(of_volume("m", &a).serial, of_volume("n", &a).serial);
-        assert_eq!(of_volume("m", &a).naa[0] >> 4, 3, "locally assigned");
+        for long in [false, true] {
+            let [m, n] = ["m", "n"].map(|uuid| Machine { uuid: uuid.to_owned(), long });
+            assert_eq!(of_volume(&m, &a), of_volume(&m, &a));
+            assert_ne!(of_volume(&m, &a).naa, of_volume(&m, &b).naa);
+            assert_ne!(of_volume(&m, &a).naa, of_volume(&n, &a).naa);
+            assert_ne!(of_volume(&m, &a).serial, of_volume(&n, &a).serial);
+        }
     }
 
     #[test]
     fn the_configuration_can_set_the_words() {
+        let m = Machine { uuid: "m".to_owned(), long: true };
         let own = volume("a", "vendor = 'ACME'\nproduct = 'Disk 1'\nserial = '42'\n");
-        let identity = of_volume("m", &own);
+        let identity = of_volume(&m, &own);
         assert_eq!(&identity.vendor, b"ACME    ");
         assert_eq!(&identity.product, b"Disk 1          ");
         assert_eq!(identity.serial, "42");
-        assert_eq!(identity.naa, of_volume("m", &volume("a", "")).naa);
+        assert_eq!(identity.naa, of_volume(&m, &volume("a", "")).naa);
         let own =
             volume("a", "naa = 'naa.6001405ABCDEF0123456789abcdef012'\neui = '0x0123456789abcdef'");
-        let identity = of_volume("m", &own);
+        let identity = of_volume(&m, &own);
         assert_eq!(identity.naa.to_string(), "6001405abcdef0123456789abcdef012");
-        assert_eq!(identity.eui.to_string(), "0123456789abcdef");
+        assert_eq!(identity.eui.unwrap().to_string(), "0123456789abcdef");
     }
 }

@@ -171,7 +171,7 @@ fn start_log(level: LogLevel) -> Result<()> {
 /// storage are left out.
 pub(crate) fn open_volumes(
     plan: Plan,
-    machine: String,
+    machine: identity::Machine,
     how: How,
     made: &mut Made,
 ) -> Result<Served> {

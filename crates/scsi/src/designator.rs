@@ -20,6 +20,11 @@ impl Designator {
         Self { bytes: [a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0, 0, 0, 0], len: 8 }
     }
 
+    /// The designator with these 16 bytes.
+    pub const fn sixteen(bytes: [u8; 16]) -> Self {
+        Self { bytes, len: 16 }
+    }
+
     /// An NAA designator: IEEE Extended (first digit 2), Locally Assigned (3) or IEEE Registered (5)
     /// with 8 bytes, IEEE Registered Extended (6) with 16. `None` for everything else.
     pub fn naa(bytes: &[u8]) -> Option<Self> {

@@ -29,12 +29,16 @@ pub struct Identity {
     pub revision: [u8; 4],
     /// Unit serial number, printable ASCII, at most [`Identity::MAX_SERIAL`] bytes are reported.
     pub serial: String,
-    /// NAA designator; made by lunet, the locally assigned form (first digit 3, SPC-5 7.7.6.6.4).
+    /// NAA designator; made by lunet, of 16 bytes (first digit 6, SPC-5 7.7.6.6.5), see
+    /// [`Identity::from_seed`].
     pub naa: Designator,
-    /// EUI-64 based designator; made by lunet, a locally administered EUI-64: lunet has no company
-    /// identifier of its own.
-    pub eui: Designator,
+    /// EUI-64 based designator, if there is one.
+    pub eui: Option<Designator>,
 }
+
+/// What stands in place of a company identifier: lunet has none of its own. Its U/L bit is set and it
+/// lies in the quadrant that IEEE 802c leaves to administrators, so it is no maker's.
+const LOCAL_COMPANY: u128 = 0x02_4C4E;
 
 impl Identity {
     /// How much of the serial number is reported, in bytes.
@@ -42,7 +46,17 @@ impl Identity {
 
     /// The identity of a volume from something that no other volume anywhere has, such as a UUID
     /// made once and stored with the volume. The same seed always gives the same identity.
+    ///
+    /// The NAA designator is of the form that every initiator prefers to all other designators: Linux
+    /// takes an EUI-64 or a T10 designator rather than a locally assigned NAA one.
     pub fn from_seed(seed: &str) -> Self {
+        let long = 0x6 << 124 | LOCAL_COMPANY << 100 | own_hundred_bits(seed);
+        Self { naa: Designator::sixteen(long.to_be_bytes()), eui: None, ..Self::locally(seed) }
+    }
+
+    /// The identity that lunet gave out before it made long NAA designators: a locally assigned NAA
+    /// designator (first digit 3, SPC-5 7.7.6.6.4) and a locally administered EUI-64.
+    pub fn locally(seed: &str) -> Self {
         use core::fmt::Write as _;
         let hash = hash(seed.as_bytes());
         let mut serial = String::with_capacity(16);
@@ -55,9 +69,20 @@ impl Identity {
             revision: *b"0001",
             serial,
             naa: Designator::eight(naa.to_be_bytes()),
-            eui: Designator::eight(local_eui(seed)),
+            eui: Some(Designator::eight(local_eui(seed))),
         }
     }
+}
+
+/// What a long NAA designator has behind the company: the vendor specific identifier and its
+/// extension, from two hashes that have nothing in common.
+fn own_hundred_bits(seed: &str) -> u128 {
+    let half = |name: &str| {
+        let mut seed = String::from(seed);
+        seed.push_str(name);
+        u128::from(hash(seed.as_bytes()))
+    };
+    (half("/naa") & 0xF_FFFF_FFFF) << 64 | half("/naa-extension")
 }
 
 /// An EUI-64 whose first byte says: locally administered (U/L), and no group (I/G).
@@ -298,6 +323,7 @@ pub struct Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
     use std::collections::HashSet;
     use std::format;
 
@@ -306,16 +332,33 @@ mod tests {
         let a = Identity::from_seed("3f1c2f5e-demo");
         assert_eq!(a, Identity::from_seed("3f1c2f5e-demo"));
         // Initiators know a volume by these digits: they never change.
-        assert_eq!(*a.naa, [52, 52, 248, 228, 36, 65, 57, 238]);
-        assert_eq!(*a.eui, [238, 114, 14, 62, 196, 69, 101, 141]);
+        assert_eq!(a.naa.to_string(), "6024c4ec436e8db1c224009818410edd");
+        assert_eq!(a.eui, None);
         let mut seen = HashSet::new();
         for i in 0..10_000 {
             let identity = Identity::from_seed(&format!("volume-{i}"));
+            assert!(identity.naa.to_string().starts_with("6024c4e"), "{}", identity.naa);
+            // udev shows the first half as ID_WWN.
+            assert!(seen.insert(identity.naa[..8].to_vec()), "volume-{i}");
+            assert!(seen.insert(identity.naa[8..].to_vec()), "volume-{i}");
+        }
+    }
+
+    #[test]
+    fn names_that_were_given_out_before_stay() {
+        let a = Identity::locally("3f1c2f5e-demo");
+        assert_eq!(*a.naa, [52, 52, 248, 228, 36, 65, 57, 238]);
+        assert_eq!(a.eui.as_deref(), Some(&[238, 114, 14, 62, 196, 69, 101, 141][..]));
+        assert_eq!(a.serial, Identity::from_seed("3f1c2f5e-demo").serial);
+        let mut seen = HashSet::new();
+        for i in 0..10_000 {
+            let identity = Identity::locally(&format!("volume-{i}"));
             assert_eq!(identity.naa[0] >> 4, 3);
             // What ESXi and Hyper-V look at: 4 bytes as 8 digits.
             assert!(seen.insert(identity.naa[4..].to_vec()), "volume-{i}");
-            assert_eq!(identity.eui[0] & 0x03, 0x02);
-            assert!(seen.insert(identity.eui.to_vec()), "volume-{i}");
+            let eui = identity.eui.unwrap();
+            assert_eq!(eui[0] & 0x03, 0x02);
+            assert!(seen.insert(eui.to_vec()), "volume-{i}");
         }
     }
 }

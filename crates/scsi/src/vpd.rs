@@ -83,7 +83,9 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
     };
     add(CodeSet::Binary, Association::Unit, 0x3, &identity.naa);
     add(CodeSet::Ascii, Association::Unit, 0x1, &t10(identity));
-    add(CodeSet::Binary, Association::Unit, 0x2, &identity.eui);
+    if let Some(eui) = &identity.eui {
+        add(CodeSet::Binary, Association::Unit, 0x2, eui);
+    }
     let [high, low] = target.relative_port.to_be_bytes();
     add(CodeSet::Binary, Association::Port, 0x4, &[0, 0, high, low]);
     let [high, low] = target.portal_group_tag.to_be_bytes();
@@ -98,7 +100,7 @@ fn identification(identity: &Identity, target: &Target) -> Vec<u8> {
 pub(crate) fn designates(identity: &Identity, kind: u8, designator: &[u8]) -> bool {
     match kind {
         0x3 => *identity.naa == *designator,
-        0x2 => *identity.eui == *designator,
+        0x2 => identity.eui.as_deref() == Some(designator),
         0x1 => t10(identity) == designator,
         _ => false,
     }

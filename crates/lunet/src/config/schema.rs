@@ -143,7 +143,7 @@ pub const VOLUME: Table = Table {
         key("product", "string", "\"VIRTUAL DISK\""),
         key("serial", "string", "(from the volume's identity)"),
         key("naa", "string", "(from the volume's identity)"),
-        key("eui", "string", "(from the volume's identity)"),
+        key("eui", "string", "(none)"),
         key("layers", "array of tables", "(none)"),
     ],
 };

@@ -49,7 +49,7 @@ pub struct Served {
     /// `[server]` as it was when the server started: what changed since waits for a restart.
     pub server: config::Server,
     /// The identity of the data directory.
-    pub machine: String,
+    pub machine: crate::identity::Machine,
     /// The open volumes by name.
     pub open: BTreeMap<String, Open>,
     /// Sessions that could not log in by these rules stay all the same.

@@ -85,7 +85,7 @@ pub fn identity() -> Identity {
         revision: *b"0001",
         serial: "0123456789abcdef".into(),
         naa: Designator::eight([0x30, 1, 2, 3, 0xDE, 0xAD, 0xBE, 0xEF]),
-        eui: Designator::eight([2, 1, 2, 3, 4, 5, 6, 7]),
+        eui: Some(Designator::eight([2, 1, 2, 3, 4, 5, 6, 7])),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The bytes of the answers that come from memory.
 
 use crate::common::*;
-use lunet_scsi::{Code, Designator};
+use lunet_scsi::{Code, Designator, Identity, Unit};
 
 #[test]
 fn standard_inquiry() {
@@ -68,7 +68,7 @@ fn vpd_device_identification() {
 fn long_designators_are_reported_whole() {
     let mut unit = unit();
     unit.identity.naa = Designator::naa(&[0x60; 16]).unwrap();
-    unit.identity.eui = Designator::eui(&[0x77; 16]).unwrap();
+    unit.identity.eui = Designator::eui(&[0x77; 16]);
     let page = vpd(&unit, 0x83);
     assert_eq!(page[4..24], [&[1, 3, 0, 16][..], &[0x60; 16]].concat());
     // The volume's own 8 digits are made of the whole designator.
@@ -78,6 +78,30 @@ fn long_designators_are_reported_whole() {
     assert_eq!(page[61..81], [&[1, 2, 0, 16][..], &[0x77; 16]].concat());
     unit.identity.naa = Designator::naa(&[&[0x60; 15][..], &[0x61]].concat()).unwrap();
     assert_ne!(vpd(&unit, 0x83)[36..44], own);
+}
+
+/// The designators of a page 83h that name the unit, as type and first digit.
+fn unit_designators(page: &[u8]) -> Vec<(u8, u8)> {
+    let (mut rest, mut found) = (&page[4..], Vec::new());
+    while let [_, kind, _, len, designator @ ..] = rest {
+        if kind & 0x30 == 0 {
+            found.push((kind & 0x0F, designator[0] >> 4));
+        }
+        rest = &designator[usize::from(*len)..];
+    }
+    found
+}
+
+#[test]
+fn linux_names_a_unit_by_its_naa_designator() {
+    let unit = Unit { identity: Identity::from_seed("a"), ..unit() };
+    // No EUI-64, and an NAA designator of the form that udev, the kernel and sg3_utils prefer to the
+    // T10 one: they take that, and even an EUI-64, rather than a locally assigned NAA.
+    assert_eq!(unit_designators(&vpd(&unit, 0x83)), [(0x3, 6), (0x1, b'L' >> 4)]);
+    let local = Unit { identity: Identity::locally("a"), ..unit };
+    let names: Vec<u8> =
+        unit_designators(&vpd(&local, 0x83)).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(names, [0x3, 0x1, 0x2], "as it was given out before");
 }
 
 #[test]
