@@ -237,7 +237,15 @@ fn target(luns: Vec<u16>) -> Target {
     let groups =
         [1, 2].map(|tag| PortGroup { tag, state: AccessState::Optimized, preferred: false });
     let groups = PortGroups::new(groups.to_vec()).expect("not too many");
-    Target { name: NAME.to_string(), portal_group_tag: 1, relative_port: 1, groups, group: 0, luns }
+    Target {
+        name: NAME.to_string(),
+        portal_group_tag: 1,
+        relative_port: 1,
+        several_ports: true,
+        groups,
+        group: 0,
+        luns,
+    }
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -59,7 +59,8 @@ cut_and_mend() {
 # Linux names the disk by its NAA designator, as docs/multipath.md says: udev for aliases and /dev/disk/by-id, multipath for its map.
 named_by_naa() {
     local naa path
-    naa=$(sg_vpd --page=di_lu "${disk[0]}" | sed -n 's/^ *0x\(6[0-9a-f]*\)$/\1/p' | head -n 1)
+    naa=$(sg_vpd --page=di "${disk[0]}" | grep -o '0x6[0-9a-f]\{31\}' | head -n 1)
+    naa=${naa#0x}
     [[ $naa =~ ^6024c4e[0-9a-f]{25}$ ]]
     for path in "${disk[@]}"; do
         says "ID_SERIAL=3$naa" udevadm info --query=property --name="$path"

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::execute::{Cx, Outcome};
 use crate::sense::Sense;
-use crate::unit::Unit;
+use crate::unit::{Target, Unit};
 use crate::vpd;
 
 /// Direct access block device, connected.
@@ -27,18 +27,19 @@ pub(crate) fn inquiry(cx: &mut Cx<'_>) -> Outcome {
         vpd::page(cx.cdb.byte(2), cx.unit, cx.target).ok_or(Sense::invalid_cdb(2, 7))?
     } else {
         cx.cdb.must_be_zero(2, 0xFF)?;
-        standard(cx.unit)
+        standard(cx.unit, cx.target)
     };
     Ok(cx.data_in(data, u32::from(cx.cdb.be16(3))))
 }
 
 /// Standard INQUIRY data, 96 bytes.
-fn standard(unit: Option<&Unit>) -> Vec<u8> {
+fn standard(unit: Option<&Unit>, target: &Target) -> Vec<u8> {
     let mut data = vec![0; 96];
     data[0] = if unit.is_some() { DISK } else { NO_UNIT };
     data[2] = VERSION;
     data[3] = 0x10 | 0x02; // HISUP, RESPONSE DATA FORMAT
     data[4] = 96 - 5;
+    data[6] = u8::from(target.several_ports) << 4; // MULTIP
     data[7] = 0x02; // CMDQUE
     if let Some(unit) = unit {
         data[1] = u8::from(unit.removable) << 7; // RMB

@@ -12,8 +12,8 @@ pub(crate) const NO_MEDIUM: Sense = Sense::new(Key::NotReady, Code::MEDIUM_NOT_P
 /// START STOP UNIT (SBC-4 5.31). There are no timers, so the power conditions that work with them are
 /// refused.
 ///
-/// A removable unit takes nothing for a change but LOEJ: it is not stopped while its medium is in, and
-/// any power condition will do. So do the devices that it stands for, and libiscsi's suite asks for it.
+/// A removable unit takes any power condition, and none of them stops it: libiscsi's suite asks for that. START = 0
+/// stops it as any other unit: it is not ready until it is started, or its medium is loaded anew.
 pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let cdb = cx.cdb;
     let change = match cdb.byte(4) >> 4 {
@@ -26,8 +26,8 @@ pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
             match (cdb.flag(4, 0x02), cdb.flag(4, 0x01)) {
                 (true, true) => PowerChange::Load,
                 (true, false) => PowerChange::Eject,
-                (false, false) if !unit.removable => PowerChange::Stopped,
-                (false, _) => PowerChange::Active,
+                (false, false) => PowerChange::Stopped,
+                (false, true) => PowerChange::Active,
             }
         }
         0x1 => PowerChange::Active,
@@ -50,11 +50,9 @@ pub(crate) fn start_stop(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     }
     // What leaves the unit is complete, whatever NO_FLUSH says.
     let flush = match change {
-        // Asked to stop: no power condition, START = 0, NO_FLUSH = 0.
-        PowerChange::Active => cdb.byte(4) & 0xF5 == 0,
         PowerChange::Eject => !unit.state.ejected(),
         PowerChange::Stopped | PowerChange::Standby => !cdb.flag(4, 0x04),
-        PowerChange::Idle | PowerChange::Load => false,
+        PowerChange::Active | PowerChange::Idle | PowerChange::Load => false,
     };
     Ok(Task::still(Action::Power(Power { change, flush, immediate: cdb.flag(1, 0x01) })))
 }

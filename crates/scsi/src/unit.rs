@@ -312,6 +312,8 @@ pub struct Target {
     pub portal_group_tag: u16,
     /// RELATIVE TARGET PORT IDENTIFIER, 1 or more.
     pub relative_port: u16,
+    /// Whether the target has more target ports than this one.
+    pub several_ports: bool,
     /// The target port groups of the server.
     pub groups: PortGroups,
     /// The number of this port's group among them.

@@ -134,11 +134,13 @@ impl Ports {
     }
 
     /// How a target looks through each portal, apart from its LUNs.
-    pub fn views(&self, target: &str, groups: &PortGroups) -> Vec<lunet_scsi::Target> {
+    pub fn views(&self, target: &TargetEntry, groups: &PortGroups) -> Vec<lunet_scsi::Target> {
+        let several_ports = self.names(target).len() > 1;
         let view = |portal: &Portal| {
-            let port = TargetPort { target: target.into(), tag: portal.tag };
+            let port = TargetPort { target: target.name.as_str().into(), tag: portal.tag };
             lunet_scsi::Target {
-                name: target.to_owned(),
+                name: target.name.clone(),
+                several_ports,
                 portal_group_tag: portal.tag,
                 relative_port: self.relative(&port),
                 groups: groups.clone(),
@@ -217,7 +219,8 @@ mod tests {
         sorted.retain(|entry| !expected.contains(entry));
         // b is asked for first, and gets its tag: it is taken; so the lowest that is free.
         assert_eq!(sorted, more);
-        assert_eq!(again.views("b", &again.groups(&[]))[1].relative_port, 4);
+        let b = target("b", vec![]);
+        assert_eq!(again.views(&b, &again.groups(&[]))[1].relative_port, 4);
     }
 
     #[test]
@@ -231,7 +234,9 @@ mod tests {
         let seen: Vec<_> =
             leading.iter().map(|p| (&*p.name.target, p.name.tag, p.relative)).collect();
         assert_eq!(seen, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5)]);
-        let views = ports.views("b", &ports.groups(&[]));
+        let views = ports.views(&targets[2], &ports.groups(&[]));
+        assert!(!views[1].several_ports, "one of the two portals leads here");
+        assert!(ports.views(&targets[0], &ports.groups(&[])).iter().all(|view| view.several_ports));
         assert_eq!(views[0].relative_port, 0, "nobody comes this way");
         assert_eq!(views[1].group, 1);
     }

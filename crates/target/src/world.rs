@@ -89,7 +89,7 @@ impl CoreTarget {
     fn new(entry: TargetEntry, slots: &[usize], (ports, groups): (&Ports, &PortGroups)) -> Self {
         let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
         luns.sort_unstable();
-        let scsi = ports.views(&entry.name, groups);
+        let scsi = ports.views(&entry, groups);
         Self {
             portals: (0..scsi.len()).map(|portal| entry.reached_through(portal)).collect(),
             scsi,

@@ -142,7 +142,14 @@ fn kinds() -> Vec<Configuration> {
         Configuration::new("thin", "a thin file, as it comes", &thin),
         Configuration::new("full", "a fully provisioned file", &more("provisioning = \"full\"")),
         Configuration::new("direct", "a file with direct I/O", &more("cache = \"direct\"")),
-        Configuration::new("removable", "a removable medium", &more("removable = true")),
+        Configuration {
+            leaves_out: |name| {
+                (name == "StartStopUnit.NoLoej").then_some(
+                    "expects a unit to be ready that it has stopped (START = 0): SBC-4 says NOT READY",
+                )
+            },
+            ..Configuration::new("removable", "a removable medium", &more("removable = true"))
+        },
         Configuration {
             image: true,
             leaves_out: writes,

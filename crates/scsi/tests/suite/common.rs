@@ -100,6 +100,7 @@ pub fn target() -> Target {
         name: "iqn.2026-11.local.lunet:demo".into(),
         portal_group_tag: 1,
         relative_port: 1,
+        several_ports: true,
         groups: groups(),
         group: 0,
         luns: vec![0, 5, 300],

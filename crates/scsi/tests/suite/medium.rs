@@ -25,9 +25,9 @@ fn only_a_removable_unit_says_so_and_can_be_ejected() {
     assert_eq!(power(0x02), action(PowerChange::Eject, true));
     assert_eq!(power(0x06), action(PowerChange::Eject, true));
     assert_eq!(power(0x03), action(PowerChange::Load, false));
-    // It does not stop, and any power condition will do.
-    assert_eq!(power(0x00), action(PowerChange::Active, true));
-    assert_eq!(power(0x04), action(PowerChange::Active, false));
+    // It stops as any other unit, and any power condition will do.
+    assert_eq!(power(0x00), action(PowerChange::Stopped, true));
+    assert_eq!(power(0x04), action(PowerChange::Stopped, false));
     assert_eq!(power(0x01), action(PowerChange::Active, false));
     for condition in 0x4..=0xF {
         assert_eq!(power(condition << 4 | 0x02), action(PowerChange::Active, false));
@@ -71,6 +71,22 @@ fn without_a_medium_only_what_needs_none_is_done() {
     assert_eq!((mode[3], mode.len()), (0, 4 + 12));
     assert!(unit.state.change_power(PowerChange::Load));
     good(&run(&unit, &TEST_UNIT_READY));
+}
+
+#[test]
+fn a_removable_unit_that_was_stopped_is_not_ready_until_it_is_started_or_loaded() {
+    let unit = unit_removable();
+    let not_ready = (Key::NotReady, Code::INITIALIZING_COMMAND_REQUIRED);
+    for b4 in [0x01, 0x03] {
+        let Action::Power(power) = run(&unit, &[0x1B, 0, 0, 0, 0, 0]).action else { panic!("no") };
+        unit.state.change_power(power.change);
+        for cdb in [&TEST_UNIT_READY[..], &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]] {
+            assert_eq!(crate::common::sense(&run(&unit, cdb).action), not_ready);
+        }
+        let Action::Power(power) = run(&unit, &[0x1B, 0, 0, 0, b4, 0]).action else { panic!("no") };
+        assert!(!unit.state.change_power(power.change), "the medium was in all the time");
+        good(&run(&unit, &TEST_UNIT_READY));
+    }
 }
 
 #[test]

@@ -1,15 +1,20 @@
 //! The bytes of the answers that come from memory.
 
 use crate::common::*;
-use lunet_scsi::{Code, Designator, Identity, Unit};
+use lunet_scsi::{Code, CommandIn, Designator, Identity, Target, Unit, execute};
 
 #[test]
 fn standard_inquiry() {
-    let mut expected = b"\x00\x00\x06\x12\x5B\x38\x00\x02LUNET   VIRTUAL DISK    0001".to_vec();
+    let mut expected = b"\x00\x00\x06\x12\x5B\x38\x10\x02LUNET   VIRTUAL DISK    0001".to_vec();
     expected.resize(58, 0);
     expected.extend_from_slice(&[0x00, 0xA0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xC0]);
     assert_eq!(data(run(&unit(), &[0x12, 0, 0, 1, 0, 0])), padded(&expected, 96));
     assert_eq!(data(run(&unit(), &[0x12, 0, 0, 0, 5, 0])), &expected[..5]);
+    // MULTIP goes by the ports of the target.
+    let single = Target { several_ports: false, ..target() };
+    let cdb = [0x12, 0, 0, 0, 96, 0];
+    let command = CommandIn { cdb: &cdb, expects_read: 96, expects_write: 0 };
+    assert_eq!(data(execute(&single, Some(&unit()), None, &command))[6], 0x00);
     assert_eq!(data(run(&unit(), &[0x12, 0, 0, 0, 0, 0])), b"");
 }
 

@@ -4,8 +4,8 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Response, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, Code, CommandIn, Key, Lun, PowerChange, Reply, Sanitize, SenseFormat,
-    Transfer, WriteSameSource, status,
+    Action, Attention, Check, Code, CommandIn, Key, Lun, ParameterKind, PowerChange, Reply, Sanitize,
+    SenseFormat, Transfer, WriteSameSource, status,
 };
 
 use super::intake::{Intake, Piece};
@@ -258,7 +258,7 @@ impl Engine {
             Action::Parameters(parameters) => {
                 let then = Then::Parameters(parameters);
                 let plan = Plan::collect(None, parameters.len, then, arrival.first.take());
-                Plan { kind: Kind::Unmap, ..plan }
+                Plan { kind: counted(parameters.kind), ..plan }
             }
             other => self.plan_without_data(arrival.volume, other),
         })
@@ -317,6 +317,22 @@ impl Engine {
             .or_else(|| self.ring.arena().alloc_for(caps.block_size as usize, &conn.account))?;
         pattern.fill(0);
         Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
+    }
+}
+
+/// What a command that brings a parameter list counts as. Each kind is named, so that a new one is
+/// never counted as another.
+fn counted(kind: ParameterKind) -> Kind {
+    match kind {
+        ParameterKind::Unmap => Kind::Unmap,
+        ParameterKind::ModeSelect6
+        | ParameterKind::ModeSelect10
+        | ParameterKind::SetTargetPortGroups
+        | ParameterKind::PersistentReserveOut { .. }
+        | ParameterKind::Overwrite { .. }
+        | ParameterKind::ExtendedCopy { .. }
+        | ParameterKind::PopulateToken { .. }
+        | ParameterKind::WriteUsingToken { .. } => Kind::Other,
     }
 }
 

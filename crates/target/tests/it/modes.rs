@@ -47,6 +47,30 @@ fn others_are_told_and_a_reset_ends_it() {
     });
 }
 
+#[test]
+fn commands_with_parameters_are_counted_as_what_they_are() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16)], driver));
+        let mut client = Client::login(address, 1);
+        assert_eq!(protect(&mut client, 0), 0);
+        // PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY. SET TARGET PORT GROUPS: no state for any group.
+        let register = [&[0; 8][..], &[0, 0, 0, 0, 0, 0, 0, 7], &[0; 8]].concat();
+        let cdb = [0x5F, 0x06, 0, 0, 0, 0, 0, 0, 24, 0];
+        assert_eq!(client.finish(0, &cdb, Data::Write(register)).status, 0);
+        let set = [0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0];
+        client.finish(0, &set, Data::Write(vec![0; 4]));
+        let volume = &server.handle().stats().volumes[0];
+        assert_eq!((volume.unmaps, volume.read.ops, volume.write.ops), (0, 0, 0));
+        assert!(volume.others >= 3, "{}", volume.others);
+        let unmap = [&[0, 22, 0, 16][..], &[0; 4], &[0; 8], &[0, 0, 0, 1], &[0; 4]].concat();
+        let cdb = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+        assert_eq!(client.finish(0, &cdb, Data::Write(unmap)).status, 0);
+        assert_eq!(server.handle().stats().volumes[0].unmaps, 1);
+        drop(client);
+        server.stop(std::time::Duration::ZERO);
+    });
+}
+
 /// MODE SELECT (6) with a page.
 fn select(client: &mut Client, page: &[u8]) -> u8 {
     let list = [&[0; 4][..], page].concat();
