@@ -1,6 +1,6 @@
 //! What is to be measured, as the caller names it: a path, or the address of a LUN.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lunet_initiator::{Account, DigestOffer, Secret, Target, TargetError};
 use lunet_iscsi::printable::is_printable;
@@ -66,8 +66,12 @@ impl Given {
     }
 }
 
-/// The [name](Given::name) of what is to be destroyed. It is written as a target is, with or without its secret and its label.
-pub fn meant(text: &str, access: &Access) -> String {
+/// The [name](Given::name) of what is to be destroyed. It is written as a target is, with or without its secret and its label, or
+/// is the label alone: `labels` are those of the targets.
+pub fn meant(text: &str, labels: &[(&str, &Given)], access: &Access) -> String {
+    if let Some((_, given)) = labels.iter().find(|(label, _)| *label == text) {
+        return given.name();
+    }
     let place = labelled(text).map_or(text, |(_, place)| place);
     Given::parse(place, access).map_or_else(|_| text.to_owned(), |given| given.name())
 }
@@ -122,14 +126,16 @@ pub fn shown(target: &Target) -> String {
     }
 }
 
-/// Takes the name off an argument that has one: `NAME=iscsi://...`, `NAME=/path`, `NAME=./path`. All else has none: a path may
-/// hold any character.
+/// Takes the name off an argument that has one: `NAME=iscsi://...`, `NAME=/path`, `NAME=./path`, and `NAME=path` where that path
+/// is there and the whole is not. All else has none: a path may hold any character.
 ///
 /// # Errors
 /// A sentence: a name that no table can show.
 pub fn labelled(text: &str) -> Result<(Option<&str>, &str), String> {
     let Some((label, rest)) = text.split_once('=') else { return Ok((None, text)) };
-    let target = ["iscsi://", "/", "./", "../"].iter().any(|start| rest.starts_with(start));
+    let there = |path: &str| Path::new(path).exists();
+    let target = ["iscsi://", "/", "./", "../"].iter().any(|start| rest.starts_with(start))
+        || (there(rest) && !there(text));
     if label.contains('/') || !target {
         return Ok((None, text));
     }
@@ -282,11 +288,19 @@ mod tests {
             ("iscsi://h/iqn.x:y/0?data_digest=/x", None, "iscsi://h/iqn.x:y/0?data_digest=/x"),
             ("/tank/a=/b", None, "/tank/a=/b"),
             ("a=b", None, "a=b"),
+            // Tests run in the folder of the crate.
+            ("code=src", Some("code"), "src"),
         ] {
             assert_eq!(labelled(text), Ok((name, target)));
         }
         for wrong in ["=/tank", " x=/tank", "x\u{1b}=/tank", &format!("{}=/tank", "x".repeat(41))] {
             assert!(labelled(wrong).is_err(), "{wrong:?}");
+        }
+        let [a, b] = ["/a", "/b"].map(|path| Given::Path(path.into()));
+        let labels = [("old", &a), ("new", &b)];
+        let access = Access::default();
+        for (text, name) in [("new", "/b"), ("/a", "/a"), ("old=/a", "/a"), ("./old", "./old")] {
+            assert_eq!(meant(text, &labels, &access), name);
         }
         let given = ["/a", "/b", "/c"].map(|path| Given::Path(path.into()));
         let all = called(&given, &[Some("old"), None, Some("new")]).expect("they differ");

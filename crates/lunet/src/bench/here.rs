@@ -6,7 +6,18 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 /// Whether packets to this host stay on this machine.
 pub fn is_here(host: &str, port: u16) -> bool {
     let Ok(addresses) = (host, port).to_socket_addrs() else { return false };
-    addresses.into_iter().any(stays)
+    addresses.into_iter().any(|address| own(address.ip()) || stays(address))
+}
+
+/// Whether the address is one of this machine's: only such a one can be bound to, unless the system allows any.
+fn own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    if address.is_loopback() {
+        return true;
+    }
+    let version = if address.is_ipv4() { "ipv4" } else { "ipv6" };
+    let any = fs::read_to_string(format!("/proc/sys/net/{version}/ip_nonlocal_bind"));
+    any.is_ok_and(|any| any.trim() == "0") && UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// The kernel takes the destination's address as its own source only if it is one of its own. Nothing is sent.
@@ -73,7 +84,10 @@ mod tests {
 
     #[test]
     fn addresses_of_this_machine_are_known() {
-        assert!(is_here("127.0.0.1", 3260));
+        // The kernel would send to the second one from the first.
+        for own in ["127.0.0.1", "127.0.0.2", "127.255.255.254", "::1", "::ffff:127.0.0.3"] {
+            assert!(is_here(own, 3260), "{own}");
+        }
         // Of the block for documentation (RFC 5737): nobody has it.
         assert!(!is_here("192.0.2.7", 3260));
     }

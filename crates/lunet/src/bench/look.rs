@@ -55,6 +55,7 @@ fn local(
     notes: &mut Vec<String>,
 ) -> Result<Looked, String> {
     let name = path.display().to_string();
+    missing(path, options.create)?;
     let reads = !options.profile.workloads.iter().any(Workload::writes);
     // What was there before is only read: whatever it holds stays.
     let keeps = reads && path.exists() && !path.is_dir();
@@ -65,6 +66,22 @@ fn local(
     let bytes = scale::bytes(&options.profile);
     let guard = safety::path(&name, bytes, destroy).map_err(|refusal| refusal.to_string())?;
     Ok(Looked::Path { path: path.to_owned(), _held: Some(guard) })
+}
+
+/// A name that was mistyped does not become a file, and one in /dev never does.
+fn missing(path: &Path, create: bool) -> Result<(), String> {
+    // What cannot be looked at is refused with the reason.
+    let gone =
+        matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let device = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+    if !gone || (create && !device) {
+        return Ok(());
+    }
+    let next = match device {
+        true => "check the name: lsblk shows the block devices",
+        false => "check the name, or add --create to have a file made there and removed at the end",
+    };
+    Err(format!("{} is not there: {next}", path.display()))
 }
 
 fn lun(
@@ -140,5 +157,26 @@ impl Blocks for Lun {
 
     fn read(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.0.read(at, buffer).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_asks_for_it_has_a_file_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (there, typo) = (folder.path().join("data"), folder.path().join("dtaa"));
+        std::fs::write(&there, "x").expect("it can");
+        for create in [false, true] {
+            assert_eq!(missing(&there, create), Ok(()));
+            assert_eq!(missing(folder.path(), create), Ok(()));
+            let error = missing(Path::new("/dev/no-such-disk"), create).expect_err("no device");
+            assert!(error.ends_with("is not there: check the name: lsblk shows the block devices"));
+        }
+        let error = missing(&typo, false).expect_err("it is not there");
+        assert!(error.contains("--create"), "{error}");
+        assert_eq!(missing(&typo, true), Ok(()));
     }
 }

@@ -63,6 +63,8 @@ pub struct Options {
     pub notes: Vec<String>,
     /// What may be overwritten, by the names of [`Given::name`].
     pub destroy: Vec<String>,
+    /// Whether files that are not there may be made.
+    pub create: bool,
     /// Where `lunet bench net serve` runs, for the network's ceiling.
     pub net: Option<SocketAddr>,
     /// A volume that stores nothing, for the protocol's ceiling.

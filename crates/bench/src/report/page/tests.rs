@@ -100,7 +100,7 @@ fn lists_have_the_heads_of_their_tables() {
 fn many_workloads_are_folded() {
     let page = page(&many());
     assert!(page.contains("<summary>All 21 workloads</summary>"));
-    assert!(page.contains("<summary>99 more</summary>"), "verdicts");
+    assert!(page.contains("<summary>Each workload</summary>"), "verdicts");
     assert!(!page.contains("<details open>"), "all is folded");
     assert!(page.len() < 2 << 20, "{} bytes", page.len());
 }
@@ -200,5 +200,75 @@ fn both_schemes_can_be_read() {
             let told = contrast(of(series), of("card"));
             assert!(told >= 3.0, "{scheme}: {series}: {told:.2}");
         }
+    }
+}
+
+/// The number of an attribute.
+fn attribute(element: &str, name: &str) -> f64 {
+    let start = format!(" {name}=\"");
+    let (_, rest) = element.split_once(&start).unwrap_or_else(|| panic!("{name} of {element}"));
+    rest.split('"').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Words that stand on an error bar, in one figure: a letter is at most 7.2 wide and 12 high.
+fn words_on_error_bars(svg: &str) -> Vec<String> {
+    let elements = || svg.split('<').map(|element| format!(" {element}"));
+    let text = |element: String| {
+        let (head, words) = element.split_once('>')?;
+        let wide = words.chars().count() as f64 * 7.2;
+        let (x, y) = (attribute(head, "x"), attribute(head, "y"));
+        let class = head.split("class=\"").nth(1)?.split('"').next()?.to_owned();
+        let is = |name: &str| class.split(' ').any(|have| have == name);
+        let left = if is("e") {
+            x - wide
+        } else if is("m") {
+            x - wide / 2.0
+        } else {
+            x
+        };
+        Some((left, y - 9.0, left + wide, y + 3.0, words.to_owned()))
+    };
+    let texts: Vec<_> =
+        elements().filter(|one| one.starts_with(" text ")).filter_map(text).collect();
+    let bars = elements().filter(|one| {
+        one.starts_with(" line ") && (one.contains("whisker") || one.contains("interval"))
+    });
+    bars.flat_map(|bar| {
+        let [x1, x2, y1, y2] = ["x1", "x2", "y1", "y2"].map(|name| attribute(&bar, name));
+        let (x, y) = ((x1.min(x2), x1.max(x2)), (y1.min(y2), y1.max(y2)));
+        let on = move |text: &&(f64, f64, f64, f64, String)| {
+            x.0 <= text.2 && x.1 >= text.0 && y.0 <= text.3 && y.1 >= text.1
+        };
+        texts.iter().filter(on).map(|text| text.4.clone()).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+#[test]
+fn no_label_stands_on_an_error_bar() {
+    let mut seen = 0;
+    let both = compare_page(&rounds(1.0), &rounds(2.0), ("a file of last week", "the same today"));
+    for page in [page(&small()), page(&many()), page(&rounds(1.0)), both] {
+        for svg in page.split("<svg").skip(1).filter_map(|rest| rest.split("</svg>").next()) {
+            seen += svg.matches("whisker").count() + svg.matches("interval").count();
+            assert_eq!(words_on_error_bars(svg), [] as [String; 0], "{svg}");
+        }
+    }
+    assert!(seen > 0, "there are error bars");
+    let on = "<line x1=\"0\" y1=\"5\" x2=\"9\" y2=\"5\" class=\"whisker\"/><text x=\"3\" y=\"8\" class=\"t\">on it</text>";
+    assert_eq!(words_on_error_bars(on), ["on it"], "this test can fail");
+}
+
+#[test]
+fn one_cause_is_one_finding() {
+    let results = many();
+    let page = page(&results);
+    let (_, rest) = page.split_once("<h2>What binds</h2>").expect("it is there");
+    let (section, _) = rest.split_once("</section>").expect("it ends");
+    // 21 workloads of each of five targets, all bound by the drive.
+    assert_eq!(section.matches("<article").count(), 5);
+    assert_eq!(section.matches("Bound by the drive in 21 workloads").count(), 5);
+    for load in &results.workloads {
+        assert!(section.contains(&escape(&load.name)), "{}", load.name);
     }
 }

@@ -8,7 +8,7 @@ use crate::stats::{Comparison, Judgement};
 use super::{MANY, OPEN, folded, section};
 
 pub(super) fn verdicts(results: &Results) -> String {
-    let cards: Vec<String> = results.verdicts.iter().map(verdict).collect();
+    let cards: Vec<String> = findings(results).iter().map(|same| finding(same)).collect();
     let (first, rest) = cards.split_at(cards.len().min(OPEN));
     if first.is_empty() {
         return String::new();
@@ -92,13 +92,62 @@ fn tally(results: &Results) -> String {
     )
 }
 
-fn verdict(verdict: &Verdict) -> String {
+/// Verdicts with one cause: of one target, bound by the same, with the same advice. In the order of the first of each.
+fn findings(results: &Results) -> Vec<Vec<&Verdict>> {
+    let mut findings: Vec<Vec<&Verdict>> = Vec::new();
+    let cause = |one: &Verdict| (one.target.clone(), one.bound, one.advice.clone());
+    for verdict in &results.verdicts {
+        match findings.iter_mut().find(|same| cause(same[0]) == cause(verdict)) {
+            Some(same) => same.push(verdict),
+            None => findings.push(vec![verdict]),
+        }
+    }
+    findings
+}
+
+/// One cause, whatever the number of workloads that it holds for.
+fn finding(same: &[&Verdict]) -> String {
+    let (first, several) = match same {
+        [] => return String::new(),
+        [one] => return verdict(one),
+        [first, ..] => (first, same.len()),
+    };
+    let says = match first.bound {
+        Some(bound) => format!("Bound by {} in {several} workloads", bound.name()),
+        None => format!("What binds cannot be told of {several} workloads"),
+    };
+    let each: String = same
+        .iter()
+        .map(|one| {
+            format!(
+                "<li><div class=\"what\">{}</div><span class=\"soft\">{}</span>{}</li>",
+                escape(&one.workload),
+                escape(&one.sentence),
+                layers(one)
+            )
+        })
+        .collect();
+    format!(
+        "<article class=\"card verdict\"><div class=\"what\">{}</div><div class=\"says\">{}</div>\
+         <p class=\"soft\">{}</p><details><summary>Each workload</summary><ul>{each}</ul></details></article>",
+        escape(&first.target),
+        escape(&says),
+        escape(&first.advice)
+    )
+}
+
+/// How much of each layer is in use.
+fn layers(verdict: &Verdict) -> String {
     let layers: String =
         verdict.layers.iter().enumerate().map(|(at, load)| meter(verdict, at, load)).collect();
-    let layers = match layers.as_str() {
+    match layers.as_str() {
         "" => layers,
         layers => format!("<details><summary>Each layer</summary><ul>{layers}</ul></details>"),
-    };
+    }
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    let layers = layers(verdict);
     format!(
         "<article class=\"card verdict\"><div class=\"what\">{} \u{b7} {}</div><div class=\"says\">{}</div>\
          <p class=\"soft\">{}</p>{layers}</article>",

@@ -87,9 +87,12 @@ struct Measure {
     /// Write nothing to what is there: mixed workloads read, those that write are left out
     #[arg(long)]
     read_only: bool,
-    /// This target may be overwritten although it holds data; may be given again
+    /// This target, by its name or as it is written, may be overwritten although it holds data; may be given again
     #[arg(long, value_name = "TARGET")]
     destroy: Vec<String>,
+    /// Make a file for a path that is not there, and remove it at the end
+    #[arg(long)]
+    create: bool,
     /// Where lunet bench net serve runs, for what the network can carry
     #[arg(long, value_name = "HOST[:PORT]", value_parser = net::address)]
     net: Option<SocketAddr>,
@@ -213,7 +216,7 @@ fn measure(arguments: &Measure) -> Result<ExitCode> {
 
 impl Measure {
     fn options(&self) -> Result<Options> {
-        // Behind an option a verb is taken for a target, and would become a file.
+        // Behind an option a verb is taken for a target.
         if let Some(verb @ ("net" | "compare" | "verify")) =
             self.targets.first().map(String::as_str)
         {
@@ -240,14 +243,21 @@ impl Measure {
         };
         let profile = Profile::named(self.profile.name()).context("no such profile")?;
         let (profile, notes) = scale.apply(profile).map_err(|error| anyhow!(error))?;
-        let destroy = self.destroy.iter().map(|text| given::meant(text, &access));
+        let labels: Vec<Option<&str>> =
+            self.targets.iter().map(|text| given::labelled(text).ok()?.0).collect();
+        let labelled = labels.iter().zip(&targets);
+        let labels: Vec<_> =
+            labelled.filter_map(|(label, given)| Some(((*label)?, given))).collect();
+        let destroy = self.destroy.iter().map(|text| given::meant(text, &labels, &access));
+        let destroy = destroy.collect();
         Ok(Options {
             through: self.through.is_some(),
             targets,
             names,
             profile,
             notes,
-            destroy: destroy.collect(),
+            destroy,
+            create: self.create,
             net: self.net,
             words: self.words(null.as_ref()),
             only: self.only.clone(),
@@ -290,6 +300,7 @@ impl Measure {
         words.extend(self.runtime.map(|time| format!("--runtime={}ms", time.as_millis())));
         words.extend(self.size.map(|size| format!("--size={size}")));
         words.extend(self.read_only.then(|| "--read-only".to_owned()));
+        words.extend(self.create.then(|| "--create".to_owned()));
         words.extend(null.map(|null| format!("--null={}", null.name())));
         words.extend(self.net.map(|net| format!("--net={net}")));
         words.extend(self.cpus.as_ref().map(|cpus| format!("--cpus={cpus}")));

@@ -71,7 +71,7 @@ impl Verify {
     fn wanted(&self) -> Result<verify::Options> {
         let access = self.login.access()?;
         let given = Given::parse(&self.target, &access).map_err(|error| anyhow!(error))?;
-        let destroy = self.destroy.as_deref().map(|text| given::meant(text, &access));
+        let destroy = self.destroy.as_deref().map(|text| given::meant(text, &[], &access));
         if let Some(other) = destroy.as_ref().filter(|name| **name != given.name()) {
             bail!(
                 "--destroy {other} is not the LUN that is verified: write it as the LUN is written"
