@@ -131,6 +131,24 @@ fn a_name_and_a_secret_are_taken_and_not_shown() -> Result<()> {
 }
 
 #[test]
+fn a_target_that_wants_chap_does_not_hide_the_others() -> Result<()> {
+    let config = format!(
+        "[server]\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.a]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+         [volumes.b]\nbackend = \"memory\"\nsize = \"8MiB\"\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:closed\"\nluns = [\"a\"]\n\
+         [[target.user]]\nname = \"alice\"\nsecret = \"{SECRET}\"\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:open\"\nluns = [\"b\"]\n"
+    );
+    let server = Serve::config(config).quiet().start()?;
+    let (target, checks) = examined(&format!("iscsi://{}", server.portal()))?;
+    ensure!(target["target"] == "iqn.2026-11.local.lunet:open", "{target}");
+    ensure!(target["refused"][0]["name"] == "iqn.2026-11.local.lunet:closed", "{target}");
+    ensure!(checks.contains(&"url-refused".to_owned()), "{checks:?}");
+    Ok(())
+}
+
+#[test]
 fn stock_tgt_has_the_findings_that_make_it_slow() -> Result<()> {
     let dir = scratch("lunet-doctor-")?;
     let path = dir.path().join("disk");

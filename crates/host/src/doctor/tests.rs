@@ -1,5 +1,5 @@
 use super::*;
-use crate::probe::{Latency, LunProbe, Session};
+use crate::probe::{Latency, LunProbe, Refused, Session};
 
 fn targets() -> Checks {
     Checks::of_targets().unwrap_or_else(|error| panic!("{error}"))
@@ -99,6 +99,7 @@ fn healthy() -> Probe {
         url: "iscsi://10.0.0.1".into(),
         address: "10.0.0.1:3260".into(),
         target: Some("iqn.2026-11.x:y".into()),
+        chap: true,
         session: Some(Session {
             window: 128,
             max_recv_data_segment_length: 262_144,
@@ -134,7 +135,9 @@ type Change = fn(&mut Probe);
 /// What makes each check of targets find something.
 const FAULTS: &[(&str, Change)] = &[
     ("url-no-target", |p| p.target = None),
+    ("url-refused", |p| p.refused.push(Refused { name: "iqn.x:z".into(), why: "CHAP".into() })),
     ("url-no-lun", |p| p.luns.clear()),
+    ("url-open-to-all", |p| p.chap = false),
     ("url-not-ready", |p| p.luns[0].not_ready = Some("sense 2h/04h/0bh".into())),
     ("url-small-window", |p| session(p).window = 32),
     ("url-digests", |p| session(p).data_digest = true),
@@ -146,7 +149,7 @@ const FAULTS: &[(&str, Change)] = &[
         session(p).initial_r2t = true;
         session(p).first_burst_length = 65_535;
     }),
-    ("url-public-without-chap", |p| p.public = true),
+    ("url-public-without-chap", |p| (p.public, p.chap) = (true, false)),
     ("url-cache-without-flush", |p| p.luns[0].flush = Some(false)),
     ("url-no-unmap", |p| p.luns[0].unmap = Some(false)),
     ("url-small-unmap", |p| p.luns[0].max_unmap_bytes = Some(1 << 20)),

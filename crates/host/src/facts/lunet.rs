@@ -13,7 +13,7 @@ use crate::source::Source;
 pub struct Lunet {
     /// Its process.
     pub pid: i64,
-    /// Its control socket.
+    /// Its control socket; empty if it is not asked, because a stranger runs it.
     pub socket: String,
     /// The systemd service that it runs as; `null` if somebody started it by hand.
     pub service: Option<String>,
@@ -78,6 +78,10 @@ fn pid_of_lunet(line: &str) -> Option<i64> {
 
 fn process(source: &dyn Source, pid: i64, portals: Vec<LunetPortal>) -> Option<Lunet> {
     let socket = socket(source, pid)?;
+    if !believed(source, pid) {
+        // What it says of itself is no fact. That it listens is one, by the kernel's word.
+        return Some(Lunet { pid, portals, ..Lunet::default() });
+    }
     let stats = source.output("lunet", &["stats", "--json", "--socket", &socket]);
     let stats: Json = stats.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let told: Vec<LunetPortal> = list(&stats["portals"]).map(portal).collect();
@@ -93,6 +97,23 @@ fn process(source: &dyn Source, pid: i64, portals: Vec<LunetPortal>) -> Option<L
         portals: if told.is_empty() { portals } else { told },
         socket,
     })
+}
+
+/// Whether a process is asked: one of root's, of the user's own, or of a system service, which nobody but root starts.
+/// Anybody else may call a program `lunet` and have it say what he likes.
+fn believed(source: &dyn Source, pid: i64) -> bool {
+    let user = |who: &str| {
+        let status = source.read(&format!("/proc/{who}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        // Real, effective...
+        line.split_whitespace().nth(1).map(str::to_owned)
+    };
+    // A machine that was captured before this was asked.
+    let Some(uid) = user(&pid.to_string()) else { return true };
+    let groups = source.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    uid == "0"
+        || user("self").is_some_and(|own| own == uid)
+        || groups.lines().any(|line| line.starts_with("0::/system.slice/"))
 }
 
 /// Its control socket, from its command line.
@@ -223,6 +244,29 @@ $ lunet stats --json --socket /srv/d/lunet.sock
         let all = read(&tree);
         assert_eq!((all.len(), all[0].pid, all[0].socket.as_str()), (1, 78, "/run/l.sock"));
         assert_eq!((all[0].portals[0].tcp, all[0].portals[0].iser), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn what_a_stranger_says_in_the_name_of_lunet_is_no_fact() {
+        let says = "$ lunet stats --json --socket /srv/lunet-data/lunet.sock\n\
+                    | {\"portals\": [{\"address\": \"192.0.2.66:1\", \"iser\": true}]}\n";
+        let asked = |uid: &str, own: &str, slice: &str| {
+            let more = format!(
+                "/proc/77/status:\n| Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n\
+                 /proc/self/status:\n| Uid:\t{own}\t{own}\t{own}\t{own}\n\
+                 /proc/77/cgroup: 0::/{slice}/x\n{says}"
+            );
+            let lunet = seen("lunet\nserve\n", &more).remove(0);
+            assert_eq!(lunet.portals.len(), 1);
+            (lunet.portals[0].address == "192.0.2.66", lunet.socket.is_empty())
+        };
+        assert_eq!(asked("1000", "0", "user.slice"), (false, true));
+        assert_eq!(asked("1001", "1000", "user.slice"), (false, true));
+        for (uid, own, slice) in
+            [("0", "0", "user.slice"), ("1000", "1000", "user.slice"), ("990", "0", "system.slice")]
+        {
+            assert_eq!(asked(uid, own, slice), (true, false), "{uid}, {own}, {slice}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod scsi;
 use std::time::{Duration, Instant};
 
 use lunet_initiator::{DigestOffer, Error, Link, Login, Target, cdb};
+use lunet_iscsi::printable::printable;
 use serde::{Deserialize, Serialize};
 
 pub use page::page;
@@ -17,6 +18,8 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(120);
 /// So many of each are measured.
 const SAMPLES: usize = 64;
+/// So many targets of a portal are tried.
+const MOST_TARGETS: usize = 16;
 /// So many LUNs are looked at.
 const MOST_LUNS: u32 = 64;
 /// This initiator's name.
@@ -34,6 +37,8 @@ pub struct Probe {
     pub public: bool,
     /// The portal's targets and their addresses, if it was asked for them.
     pub targets: Vec<Offered>,
+    /// Those of them that refused the login, in the portal's order.
+    pub refused: Vec<Refused>,
     /// The target that was looked at.
     pub target: Option<String>,
     /// Whether it wanted CHAP.
@@ -70,6 +75,16 @@ pub struct Offered {
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<String>,
+}
+
+/// A target that did not let the doctor in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    /// Its name.
+    pub name: String,
+    /// Why, in the initiator's words.
+    pub why: String,
 }
 
 /// What holds in a session. Lengths are in bytes.
@@ -129,7 +144,7 @@ pub enum ProbeError {
 }
 
 /// Logs in and looks. Without a target in the address the portal is asked for its targets, and the
-/// first one is looked at.
+/// first one that lets the doctor in is looked at.
 ///
 /// # Errors
 /// Nobody answers, or the login is refused.
@@ -158,12 +173,11 @@ fn look(url: &Target, probe: &mut Probe) -> Result<(), Error> {
                 addresses: target.addresses.iter().map(|address| harmless(address)).collect(),
             })
             .collect();
-        probe.target = probe.targets.first().map(|target| target.name.clone());
-        if probe.target.is_none() {
+        if probe.targets.is_empty() {
             return Ok(());
         }
     }
-    let mut link = open(url, probe)?;
+    let mut link = enter(url, probe)?;
     let info = link.info();
     probe.chap = info.answers.iter().any(|(key, _)| key == "CHAP_A");
     // Numbers of a challenge are of no use to anybody.
@@ -199,6 +213,28 @@ fn look(url: &Target, probe: &mut Probe) -> Result<(), Error> {
     Ok(())
 }
 
+/// A session with the target that was asked for, or with the first of the portal's that lets the doctor in. The error
+/// of the first one, if none does.
+fn enter(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
+    if probe.target.is_some() {
+        return open(url, probe);
+    }
+    let mut first = None;
+    for name in probe.targets.iter().take(MOST_TARGETS).map(|t| t.name.clone()).collect::<Vec<_>>()
+    {
+        probe.target = Some(name.clone());
+        match open(url, probe) {
+            Ok(link) => return Ok(link),
+            Err(error @ (Error::Refused(_) | Error::Protocol(_) | Error::Proof)) => {
+                probe.refused.push(Refused { name, why: harmless(&error.to_string()) });
+                first.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(first.unwrap_or(Error::Refused("the portal offers no target".to_owned())))
+}
+
 /// A session with the target that is looked at, or for discovery as long as there is none.
 fn open(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
     let mut url = url.clone();
@@ -217,9 +253,9 @@ fn open(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
     Ok(link)
 }
 
-/// A text of the target's that can do nothing to a terminal.
+/// A text of the target's that steers no terminal, and neither turns nor hides what stands beside it.
 fn harmless(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text.trim()).to_string()
 }
 
 /// Measures round trips: of the target, of the LUN, of its storage.
@@ -261,4 +297,15 @@ fn latency(mut took: Vec<Duration>) -> Option<Latency> {
         p90_us: us(last * 9 / 10)?,
         max_us: us(last)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn text_of_a_target_neither_steers_turns_nor_hides() {
+        assert_eq!(harmless(" iqn.x:\u{1b}[31m\u{202e}evil\u{200b} "), "iqn.x:?[31m?evil?");
+        assert_eq!(harmless("Größe 日本"), "Größe 日本");
+    }
 }

@@ -4,8 +4,8 @@ use lunet_block::{ByteRange, Op, Support};
 use lunet_iscsi::target::{Command, Response, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, Code, CommandIn, Key, Lun, ParameterKind, PowerChange, Reply, Sanitize,
-    SenseFormat, Transfer, WriteSameSource, status,
+    Action, Attention, Check, Code, CommandIn, Key, Lun, ParameterKind, PowerChange, Reply,
+    Sanitize, SenseFormat, Transfer, WriteSameSource, status,
 };
 
 use super::intake::{Intake, Piece};

@@ -13,7 +13,8 @@ const QUEUE_DEPTH: i64 = 128;
 
 /// Asks every lunet that runs here for its targets.
 pub(super) fn read(source: &dyn Source, lunets: &[Lunet]) -> Vec<Target> {
-    lunets.iter().flat_map(|lunet| ask(source, lunet)).collect()
+    let believed = lunets.iter().filter(|lunet| !lunet.socket.is_empty());
+    believed.flat_map(|lunet| ask(source, lunet)).collect()
 }
 
 /// Each portal as often as there are transports.
