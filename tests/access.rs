@@ -8,15 +8,16 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::{output, run};
-use lunet_e2e::server::{Serve, Server, lunet_binary};
+use lunet_e2e::server::{DEMO_TARGET, Serve, Server, lunet_binary};
 use lunet_e2e::wire::handshake::{Chap, hex};
 use lunet_e2e::wire::{Login, Session};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -294,5 +295,81 @@ fn secrets_are_looked_after() -> Result<()> {
         |dir: &TempDir| -> Result<()> { Ok(fs::remove_file(dir.path().join("finder.secret"))?) };
     let text = refused(&gone, true)?;
     ensure!(text.contains("discovery.user.secret-file: cannot read DIR/finder.secret"), "{text}");
+    Ok(())
+}
+
+/// An address that is not of the loopback network, in a network namespace of the server's own.
+const ELSEWHERE: &str = "192.0.2.9";
+
+/// What a client in the server's network namespace prints, and whether it succeeded.
+fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
+    let pid = server.pid().to_string();
+    let mut command = Command::new("nsenter");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["-U", "--preserve-credentials"]);
+    }
+    command.args(["-t", &pid, "-n", "--"]).args(client);
+    let finished = run(&mut command, SHORT)?;
+    let worked = finished.status.is_some_and(|status| status.success());
+    Ok((worked, finished.stdout + &finished.stderr))
+}
+
+/// A target that names nobody who may use it: on whatever address it listens, other machines do not see it.
+#[test]
+fn a_target_that_names_nobody_is_for_this_machine_alone() -> Result<()> {
+    let network = format!("ip link set lo up && ip addr add {ELSEWHERE}/32 dev lo && exec \"$@\"");
+    let alone = if rustix::process::geteuid().is_root() { "-n" } else { "-rn" };
+    for open in [false, true] {
+        let arguments: &[&str] = if open { &["--open"] } else { &[] };
+        let serve = Serve::at("0.0.0.0:0", "16M").arguments(arguments).quiet();
+        let mut server = serve.by(&["unshare", alone, "sh", "-c", &network, "sh"]).start()?;
+        let port = server.portal().rsplit(':').next().unwrap_or_default().to_owned();
+        for (address, seen) in [("127.0.0.1", true), (ELSEWHERE, open)] {
+            let portal = format!("iscsi://{address}:{port}");
+            let (_, listed) = beside(&server, &["iscsi-ls", "-s", &portal])?;
+            ensure!(listed.contains(DEMO_TARGET) == seen, "{address}, {open}: {listed}");
+            let lun = format!("{portal}/{DEMO_TARGET}/0");
+            let (worked, said) = beside(&server, &["iscsi-inq", &lun])?;
+            ensure!(worked == seen, "{address}, {open}: {said}");
+        }
+        let log = server.process().stderr.text();
+        let warning =
+            if open { "is open: whoever can reach" } else { "is closed to other machines" };
+        let told = format!("{ELSEWHERE}:{port}");
+        let warned = log.lines().any(|line| line.contains(warning) && line.contains(&told));
+        ensure!(warned, "{open}: {log}");
+        let why = "the target says nothing of who may use it, so it is for this machine alone";
+        ensure!(log.contains(why) != open, "{open}: {log}");
+        let shown = if open { "open to everybody" } else { "for this machine alone" };
+        let targets = server.tell(&["target", "list"])?;
+        ensure!(targets.contains(shown), "{targets}");
+        server.stop()?;
+    }
+    Ok(())
+}
+
+/// What each command and SIGHUP has changed, and on whose behalf.
+#[test]
+fn every_change_is_in_the_log_with_who_made_it() -> Result<()> {
+    let mut server = Serve::demo("16M").quiet().start()?;
+    server.tell(&["volume", "create", "extra", "--size", "1MiB"])?;
+    server.refuses(&["volume", "create", "extra", "--size", "1MiB"])?;
+    server.process().signal(Signal::HUP)?;
+    let who = format!("(uid {}, pid ", rustix::process::geteuid().as_raw());
+    let create = "create-volume name=\"extra\" backend=\"file\" size=1048576: ";
+    let deadline = Instant::now() + SHORT;
+    let all = server.process().stderr.find(deadline, |log| {
+        let changes = log.lines().filter(|line| line.contains("change by"));
+        let changes: Vec<String> = changes.map(str::to_owned).collect();
+        (changes.len() == 3 || changes.iter().any(|line| line.contains("SIGHUP")))
+            .then_some(changes)
+    });
+    let all = all.context("no line of the log")?;
+    ensure!(all.len() == 3, "{all:?}");
+    ensure!(all[0].contains(&who) && all[0].contains(create), "{}", all[0]);
+    ensure!(all[1].contains(&who) && all[1].contains(create), "{}", all[1]);
+    ensure!(all[1].contains(": refused: ") && !all[0].contains("refused"), "{all:?}");
+    ensure!(all[2].contains("change by SIGHUP: apply: "), "{}", all[2]);
+    server.stop()?;
     Ok(())
 }

@@ -43,7 +43,8 @@ lunet_start() {
             [ -z "$block" ] || echo "block-size = $block"
             [ -z "$physical" ] || echo "physical-block-size = $physical"
         done
-        printf '[[target]]\nname = "%s"\nluns = [' $IQN
+        # Initiators come from other addresses than loopback, and nobody else is there.
+        printf '[[target]]\nname = "%s"\nopen = true\nluns = [' $IQN
         for ((p = 0; p < i; p++)); do printf '"disk%d",' $p; done
         echo ']'
         [ -z "$chap" ] || printf 'user = [{ name = "%s", secret = "%s" }]\n' "${chap%%:*}" "${chap#*:}"

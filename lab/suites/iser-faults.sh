@@ -198,6 +198,7 @@ size = "64MiB"
 layers = [{ delay = "3s" }]
 [[target]]
 name = "$IQN"
+open = true
 luns = ["disk"]
 TOML
 }

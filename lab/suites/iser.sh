@@ -194,6 +194,7 @@ backend = "memory"
 size = "1MiB"
 [[target]]
 name = "$IQN"
+open = true
 luns = ["a"]
 TOML
     fails "$LUNET" serve --config /run/alone/lunet.toml --data /run/alone --socket /run/alone/sock >/run/said 2>&1
@@ -296,6 +297,7 @@ size = "64MiB"
 layers = [{ delay = "$1", on = "read", from = "30MiB", to = "31MiB" }]
 [[target]]
 name = "$IQN"
+open = true
 luns = ["disk"]
 TOML
     rdma_login

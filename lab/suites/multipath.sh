@@ -39,6 +39,7 @@ path = "/var/lib/lab/disk0"
 size = "64MiB"
 [[target]]
 name = "$IQN"
+open = true
 luns = ["disk0"]
 TOML
 }

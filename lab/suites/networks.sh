@@ -34,6 +34,7 @@ backend = "file"
 path = "/var/lib/lab/disk1"
 [[target]]
 name = "$IQN"
+open = true
 luns = ["disk0", "disk1"]
 TOML
     fi

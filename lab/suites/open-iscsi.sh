@@ -202,6 +202,7 @@ size = "64MiB"
 layers = [{ delay = "20s", on = "read", from = "30MiB", to = "31MiB" }]
 [[target]]
 name = "$IQN"
+open = true
 luns = ["disk"]
 TOML
     d=$(login 127.0.0.1:3260)

@@ -107,7 +107,7 @@ fn what_is_in_use_goes_from_the_file_with_consent_only() -> Result<()> {
     ensure!(shown.stdout.contains("loses LUN 0 (volume b)"), "{}", shown.describe());
     let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
     kill_process(pid, Signal::HUP)?;
-    let told_so = "SIGHUP: nothing has changed: 1 session uses volume b";
+    let told_so = "change by SIGHUP: apply: refused: 1 session uses volume b";
     let words = |text: &str| text.contains(told_so).then_some(());
     let found = server.process().stderr.find(Instant::now() + SHORT, words);
     ensure!(found.is_some(), "{}", server.process().stderr.text());

@@ -2,9 +2,11 @@
 //! the screen. The program itself only reads the command line.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod bench;
 pub mod config;
 pub mod control;
+pub mod exposure;
 pub mod holder;
 pub mod identity;
 pub mod live;

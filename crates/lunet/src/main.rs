@@ -83,10 +83,18 @@ struct Serve {
     /// made again
     #[arg(long)]
     create: bool,
+    /// Let every machine that reaches a portal use targets that name nobody who may
+    #[arg(long)]
+    open: bool,
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Command::Doctor(_) | Command::Bench(_) = command {
+        // An address may have the user's secret in it.
+        lunet::secrets::guard_memory();
+    }
+    let result = match command {
         Command::Serve(options) => serve::serve(&plan::Options {
             config: options.config,
             data: options.data,
@@ -95,6 +103,7 @@ fn main() -> ExitCode {
             socket: options.socket,
             default_data: cli::data_variable(),
             create: options.create,
+            open: options.open,
         })
         .map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),

@@ -46,6 +46,8 @@ pub struct Options {
     pub default_data: Option<PathBuf>,
     /// Make the files of volumes that were never made.
     pub create: bool,
+    /// Targets that name nobody who may use them are for everybody, not for this machine alone.
+    pub open: bool,
 }
 
 impl Options {
@@ -175,6 +177,9 @@ fn settle(options: &Options, mut config: Config, file: PathBuf, text: Option<Str
         let group_state = AccessState::Optimized;
         let transports = Transports::default();
         config.portals.push(Portal { address, tag: 1, group_state, preferred: false, transports });
+    }
+    if options.open {
+        config.targets.iter_mut().for_each(|target| target.access.open = true);
     }
     Plan { config, file, text, data, socket }
 }

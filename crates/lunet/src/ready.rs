@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::Config;
+use crate::config::{Config, Reach};
 
 /// One way to a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +10,8 @@ struct Way<'c> {
     portal: SocketAddr,
     target: &'c str,
     lun: u16,
-    /// Not everybody may log in to the target.
-    guarded: bool,
+    /// Who may log in to the target.
+    reach: Reach,
 }
 
 impl Way<'_> {
@@ -44,10 +44,8 @@ fn ways<'c>(config: &'c Config, portals: &[SocketAddr]) -> Vec<Way<'c>> {
     for target in &config.targets {
         let portal = portals.get(target.portals.first().copied().unwrap_or(0));
         let Some(portal) = portal.copied().map(reachable) else { continue };
-        let rules = &target.access;
-        let guarded = !rules.users.is_empty() || !rules.initiators.is_everybody();
-        let way =
-            |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun, guarded };
+        let reach = target.reach();
+        let way = |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun, reach };
         out.extend(target.luns.iter().map(way));
     }
     out
@@ -64,7 +62,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn attach(way: &Way<'_>) -> String {
-    let Way { portal, target, lun, guarded } = way;
+    let Way { portal, target, lun, reach } = way;
     let (url, host, port) = (way.url(), portal.ip(), portal.port());
     // A hypervisor of its own cannot come to this machine's loopback address.
     let (from_afar, mut elsewhere) = match host.is_loopback() {
@@ -77,11 +75,14 @@ fn attach(way: &Way<'_>) -> String {
         ),
         false => (portal.to_string(), String::new()),
     };
-    if *guarded {
-        elsewhere.push_str("\nNot everybody may log in to this target: see docs/access.md.\n");
-    } else if host.is_loopback() {
-        elsewhere.push_str(" Anyone who can reach it can read and write the volumes.\n");
-    }
+    elsewhere.push_str(match reach {
+        Reach::Named => "\nNot everybody may log in to this target: see docs/access.md.\n",
+        Reach::Everybody => "\nAnyone who can reach a portal can read and write the volumes.\n",
+        Reach::ThisMachine => {
+            "\nThis target is for this machine alone, until something says who else may use it:\n\
+             lunet target allow, or open = true for everybody (docs/access.md).\n"
+        }
+    });
     format!(
         "
 Attach it from
@@ -132,16 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_asks_for_a_name_says_so() {
+    fn it_says_who_may_log_in() {
         let file = "[volumes.a]\nbackend = 'null'\nsize = 512\n\
                     [[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n";
         let user = "[[target.user]]\nname = 'a'\nsecret-env = 'A'\n";
-        for (text, guarded) in [(file.to_owned(), false), (format!("{file}{user}"), true)] {
-            let config = check(&text).unwrap();
-            let said = super::text(&config, &["192.0.2.1:3260".parse().unwrap()]);
-            assert_eq!(said.contains("Not everybody may log in"), guarded, "{said}");
-            let said = super::text(&config, &["127.0.0.1:3260".parse().unwrap()]);
-            assert_eq!(said.contains("Anyone who can reach it"), !guarded, "{said}");
+        for (more, words) in [
+            ("", "This target is for this machine alone"),
+            ("open = true\n", "Anyone who can reach a portal can read and write"),
+            (user, "Not everybody may log in"),
+        ] {
+            let config = check(&format!("{file}{more}")).unwrap();
+            for portal in ["192.0.2.1:3260", "127.0.0.1:3260"] {
+                let said = super::text(&config, &[portal.parse().unwrap()]);
+                assert!(said.contains(words), "{said}");
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use lunet_iscsi::chap::{Account, Secret};
 use lunet_target::{Guard, User};
+use rustix::process::DumpableBehavior;
 
 use crate::config::access::{Access, Login, MAX_SECRET, Source, check_secret, same_secrets};
 use crate::config::{Config, Mistake};
@@ -17,6 +18,13 @@ use crate::config::{Config, Mistake};
 const INITIATOR: &str = "LIBISCSI_CHAP_PASSWORD";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
+
+/// Lets nobody but root look into the memory of this process from now on: no debugger of the same user, and no
+/// core dump (PR_SET_DUMPABLE). Called before a secret gets there. It is not taken back.
+pub fn guard_memory() {
+    // Best effort: a kernel that refuses this is no reason not to serve.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
 
 /// Looks whether others may read a configuration that has secrets in it. One that is not there any
 /// more, or is no file, has no secrets to lose.
@@ -78,6 +86,7 @@ fn exposed(what: &str, file: &Path, mode: u32) -> String {
 /// # Errors
 /// A sentence that says what is wrong with the file or its content, or with who may read it.
 pub fn of_file(path: &Path) -> Result<Secret, String> {
+    guard_memory();
     let name = path.display();
     let failed = |error| format!("cannot read {name}: {error}");
     let file = File::open(path).map_err(failed)?;
@@ -102,10 +111,12 @@ pub fn of_file(path: &Path) -> Result<Secret, String> {
 /// The secret of the user that an `iscsi://` address names without one, if the environment has it.
 /// Whether it is one, the target says.
 pub fn of_initiator() -> Option<Secret> {
+    guard_memory();
     env::var_os(INITIATOR).map(|value| Secret::new(value.into_vec()))
 }
 
 fn of_environment(name: &str) -> Result<Secret, String> {
+    guard_memory();
     let value = env::var_os(name).ok_or_else(|| format!("the environment has no {name}"))?;
     let secret = Secret::new(value.into_vec());
     check(&secret).map_err(|text| format!("{name} {text}"))?;
@@ -138,6 +149,7 @@ pub fn access(rules: &Access) -> lunet_target::Access {
         initiators: rules.initiators.clone(),
         guard: (!rules.users.is_empty()).then_some(guard),
         luns: rules.luns.clone(),
+        open: rules.open,
     }
 }
 
@@ -221,6 +233,15 @@ mod tests {
         assert_eq!(check_file(&user("secret-file = 's'"), &path), Ok(()));
         write(&dir, "lunet.toml", "", 0o600);
         assert_eq!(check_file(&here, &path), Ok(()));
+    }
+
+    #[test]
+    fn nobody_looks_into_the_memory_of_who_has_a_secret() {
+        let dir = TempDir::new().unwrap();
+        write(&dir, "s", "a secret of 16 b\n", 0o600);
+        of_file(&dir.path().join("s")).unwrap();
+        let behaviour = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(behaviour, DumpableBehavior::NotDumpable);
     }
 
     #[test]

@@ -20,15 +20,16 @@ use rustix::io::Errno;
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 
+use crate::audit::{self, Origin};
 use crate::config::{
-    Backend, Cache, Config, Digest, Driver, LogLevel, Portal, Provisioning, Volume,
+    Backend, Cache, Config, Digest, Driver, LogLevel, Portal, Provisioning, Reach, Volume,
 };
-use crate::control::{self, Change, ControlServer, Request, Source};
+use crate::control::{self, Asker, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::opening::{self, How, Unserved};
 use crate::plan::{Options, Plan, plan};
 use crate::signals::{Signals, Wish};
-use crate::{holder, identity, log, owned, ready, record, secrets};
+use crate::{exposure, holder, identity, log, owned, ready, record, secrets};
 use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
@@ -69,6 +70,9 @@ pub fn serve(options: &Options) -> Result<()> {
     for unserved in manager.now().unserved.values() {
         log::tell(&format!("note: not served: {}", unserved.failure));
     }
+    for warning in exposure::warnings(&config, &server.portals()) {
+        tracing::warn!("{warning}");
+    }
     log::say(&ready::text(&config, &server.portals()));
     made.keep();
     let failed = wait(&mut signals, &server, &manager)?;
@@ -108,12 +112,12 @@ fn wait(signals: &mut Signals, server: &Server, manager: &Arc<Manager>) -> Resul
 /// Reads the configuration again, beside the watch for signals.
 fn reload(manager: Arc<Manager>) -> Result<()> {
     let change = Change::Apply { force: false, keep_sessions: false };
-    let apply = move || match manager.change(control::VERSION, &change) {
-        Ok(done) => {
-            tracing::info!("SIGHUP: {}", done.done);
-            done.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    let apply = move || {
+        let result = manager.change(control::VERSION, &change);
+        audit::log(Origin::Signal, &change, &result);
+        for note in result.into_iter().flat_map(|done| done.notes) {
+            tracing::warn!("{note}");
         }
-        Err(error) => tracing::error!("SIGHUP: nothing has changed: {error:#}"),
     };
     let thread = thread::Builder::new().name("reload".into()).spawn(apply);
     thread.map(drop).context("cannot start a thread to read the configuration")
@@ -134,7 +138,7 @@ struct Asked {
 }
 
 impl Source for Asked {
-    fn answer(&self, request: Request) -> Result<Value, String> {
+    fn answer(&self, who: Asker, request: Request) -> Result<Value, String> {
         let json = |answer: serde_json::Result<Value>| answer.map_err(anyhow::Error::from);
         let answer = match request {
             Request::Sessions => json(serde_json::to_value(self.handle.sessions())),
@@ -145,6 +149,7 @@ impl Source for Asked {
             Request::Config => Ok(self.manager.configuration()),
             Request::Change { version, change } => {
                 let done = self.manager.change(version, &change);
+                audit::log(Origin::Socket(who), &change, &done);
                 done.and_then(|done| json(serde_json::to_value(done)))
             }
             Request::Preview { version, change } => {
@@ -418,7 +423,10 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
-        access: secrets::access(&target.access),
+        access: lunet_target::Access {
+            open: target.reach() != Reach::ThisMachine,
+            ..secrets::access(&target.access)
+        },
         allow_reset: target.allow_reset,
     };
     let group = |portal: &Portal| PortGroup {

@@ -151,7 +151,8 @@ impl Network {
         (ours ^ theirs).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0
     }
 
-    /// What one client can easily have all addresses of: an IPv4 address, or a /64 of IPv6.
+    /// What one client can easily have all addresses of: an IPv4 address, or a /64 of IPv6. Who is on a network of
+    /// this machine shares its /64 with others: see [`Throttle::client`](crate::throttle::Throttle::client).
     pub fn of_client(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -159,6 +160,16 @@ impl Network {
                 Self { address: prefix.into(), bits: 64 }
             }
             address => Self::host(address),
+        }
+    }
+}
+
+impl Network {
+    /// The /64 around an address or network of IPv6; itself if it is larger, or of IPv4.
+    pub fn around(self) -> Self {
+        match self.address {
+            IpAddr::V6(address) if self.bits > 64 => Self::of_client(address.into()),
+            _ => self,
         }
     }
 }
@@ -215,12 +226,21 @@ pub struct Access {
     pub guard: Option<Guard>,
     /// LUNs that not all of them see, each with those who do.
     pub luns: Vec<(u16, Initiators)>,
+    /// A target for which neither initiators nor users are named may be reached from other machines.
+    pub open: bool,
 }
 
 impl Access {
     /// True if this initiator may see and reach it.
     pub fn admits(&self, name: &str, address: IpAddr) -> bool {
         self.initiators.have(name, address)
+    }
+
+    /// True for a target that says nothing of who may use it, and not that everybody may: it is for this machine
+    /// alone, and the address is another's.
+    pub fn is_closed_to(&self, address: IpAddr) -> bool {
+        let says_who = !self.initiators.is_everybody() || self.guard.is_some();
+        !self.open && !says_who && !address.to_canonical().is_loopback()
     }
 
     /// Why a session that has logged in with this proof could not log in now; nothing if it could.
@@ -420,6 +440,19 @@ mod tests {
                 "{proof:?} {name}"
             );
             assert_eq!(Access::default().objection(proof.as_ref(), name, ip("::1")), None);
+        }
+    }
+
+    #[test]
+    fn what_says_nothing_of_who_may_use_it_is_for_this_machine() {
+        let named = Access { initiators: set(&["iqn.x:a"], &[]), ..Access::default() };
+        let open = Access { open: true, ..Access::default() };
+        for local in ["127.0.0.1", "127.7.7.7", "::1", "::ffff:127.0.0.1"] {
+            assert!(!Access::default().is_closed_to(ip(local)), "{local}");
+        }
+        for other in ["192.0.2.1", "::ffff:192.0.2.1", "fd00::1", "fe80::1", "0.0.0.0"] {
+            assert!(Access::default().is_closed_to(ip(other)), "{other}");
+            assert!(!named.is_closed_to(ip(other)) && !open.is_closed_to(ip(other)), "{other}");
         }
     }
 

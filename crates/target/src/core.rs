@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use lunet_iscsi::target::Options;
 
-use crate::access::Network;
 use crate::config::{Config, Limits, Portal};
+use crate::interfaces;
 use crate::keeper::Order;
 use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
@@ -68,6 +68,8 @@ impl Core {
     /// # Errors
     /// A plain sentence, if the reservations of a volume were kept and cannot be taken up.
     pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Result<Self, String> {
+        let throttle = Throttle::default();
+        throttle.set_networks(interfaces::networks());
         let mut ports = Ports::new(portals.clone(), config.port_numbers)?;
         ports.number(&config.layout.targets)?;
         let (world, effects) = World::default().next(config.layout, &ports)?;
@@ -83,7 +85,7 @@ impl Core {
             logins: Places::new(config.limits.max_logins),
             discovery: Places::new(config.limits.max_discovery),
             limits: config.limits,
-            throttle: Throttle::default(),
+            throttle,
             rations: Rations::default(),
             loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
             offload: Offload::default(),
@@ -146,12 +148,12 @@ impl Core {
     /// A client has connected and begins to log in. The connection that has lost its place for it has to end.
     #[must_use]
     pub fn login_begins(&self, client: IpAddr, place: Place) -> Option<Place> {
-        self.logins.enter(Network::of_client(client), place)
+        self.logins.enter(client, place)
     }
 
     /// A login that has begun is over.
     pub fn login_ends(&self, client: IpAddr, connection: u64) {
-        self.logins.leave(Network::of_client(client), connection);
+        self.logins.leave(client, connection);
     }
 
     /// The shard with the fewest connections; counts one more for it.

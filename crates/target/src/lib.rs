@@ -15,6 +15,7 @@ mod fence;
 pub mod files;
 mod health;
 mod hold;
+pub mod interfaces;
 mod keeper;
 mod locks;
 mod mail;

@@ -19,6 +19,7 @@ use lunet_scsi::Attention;
 
 use crate::core::Core;
 use crate::health::Cause;
+use crate::interfaces;
 use crate::world::CoreVolume;
 
 /// How often it looks.
@@ -29,6 +30,9 @@ const STRIKES: u32 = 2;
 
 /// All of a volume, whatever its size.
 const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
+
+/// After how many looks it looks on which networks the machine is.
+const NETWORKS: u32 = 10;
 
 /// The thread.
 pub struct Monitor {
@@ -50,8 +54,13 @@ impl Monitor {
         let asked = Asked::default();
         let work = move || {
             look(&core, &asked);
+            let mut rounds: u32 = 0;
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 look(&core, &asked);
+                rounds = rounds.wrapping_add(1);
+                if rounds % NETWORKS == 0 {
+                    core.throttle.set_networks(interfaces::networks());
+                }
                 core.rations.report(core.started.elapsed());
             }
         };

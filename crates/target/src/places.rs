@@ -2,10 +2,13 @@
 //!
 //! Nobody is kept out by others who hold places for nothing: when all are taken, the next connection gets
 //! one all the same, and the oldest connection of the client that holds the most gives up its own. So a
-//! client keeps its place as long as others hold more than it does. Touched by logins only, so a lock is
-//! enough.
+//! client keeps its place as long as others hold more than it does. Of IPv6 that is first the /64 with the
+//! most, all addresses of which one client may have, and then the address. Touched by logins only, so a lock
+//! is enough.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::access::Network;
@@ -13,8 +16,8 @@ use crate::registry::Place;
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The connections of each client, the oldest first. None is empty.
-    clients: HashMap<Network, VecDeque<Place>>,
+    /// The connections of each address, the oldest first. None is empty.
+    clients: HashMap<IpAddr, VecDeque<Place>>,
     taken: usize,
 }
 
@@ -34,25 +37,21 @@ impl Places {
     /// Gives a connection of a client a place. Another one, which may be of the same client, has to end if
     /// it is returned: it has lost its own.
     #[must_use]
-    pub fn enter(&self, client: Network, place: Place) -> Option<Place> {
+    pub fn enter(&self, client: IpAddr, place: Place) -> Option<Place> {
         let mut inner = self.lock();
         inner.clients.entry(client).or_default().push_back(place);
         inner.taken += 1;
         if inner.taken <= self.most {
             return None;
         }
-        let oldest = |held: &VecDeque<Place>| held.front().map(|place| place.connection);
-        // Of clients with as many, that with the oldest connection.
-        let rank = |held: &VecDeque<Place>| (held.len(), oldest(held).map(std::cmp::Reverse));
-        let heaviest = inner.clients.iter().max_by_key(|(_, held)| rank(held));
-        let heaviest = heaviest.map(|(client, _)| *client)?;
+        let heaviest = inner.heaviest()?;
         let victim = inner.clients.get_mut(&heaviest)?.pop_front();
         inner.left(heaviest);
         victim
     }
 
     /// A connection gives its place back. Nothing happens if it has lost it before.
-    pub fn leave(&self, client: Network, connection: u64) {
+    pub fn leave(&self, client: IpAddr, connection: u64) {
         let mut inner = self.lock();
         let Some(held) = inner.clients.get_mut(&client) else { return };
         let Some(at) = held.iter().position(|place| place.connection == connection) else { return };
@@ -72,8 +71,23 @@ impl Places {
 }
 
 impl Inner {
+    /// The address that holds the most places, of the /64 with the most; of several with as many, that with the
+    /// oldest connection.
+    fn heaviest(&self) -> Option<IpAddr> {
+        let mut groups: HashMap<Network, usize> = HashMap::new();
+        for (client, held) in &self.clients {
+            *groups.entry(Network::of_client(*client)).or_default() += held.len();
+        }
+        let rank = |client: &IpAddr, held: &VecDeque<Place>| {
+            let group = groups.get(&Network::of_client(*client)).copied();
+            (group, held.len(), held.front().map(|place| Reverse(place.connection)))
+        };
+        let heaviest = self.clients.iter().max_by_key(|(client, held)| rank(client, held));
+        heaviest.map(|(client, _)| *client)
+    }
+
     /// A client has one connection less.
-    fn left(&mut self, client: Network) {
+    fn left(&mut self, client: IpAddr) {
         self.taken -= 1;
         if self.clients.get(&client).is_some_and(VecDeque::is_empty) {
             self.clients.remove(&client);
@@ -84,10 +98,9 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::IpAddr;
 
-    fn client(n: u32) -> Network {
-        Network::host(IpAddr::V4(n.into()))
+    fn client(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
     }
 
     fn place(connection: u64) -> Place {
@@ -116,6 +129,21 @@ mod tests {
             let victim = places.enter(client(n as u32 % 2 + 1), place(n));
             assert!(victim.is_some_and(|victim| victim != place(12)), "{victim:?}");
         }
+    }
+
+    #[test]
+    fn a_client_with_all_addresses_of_a_64_is_one() {
+        let places = Places::new(4);
+        let host = |n: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits((0x2001_0db8 << 96) + n));
+        assert_eq!(places.enter(client(1), place(1)), None);
+        for n in 2..5 {
+            assert_eq!(places.enter(host(n.into()), place(n)), None);
+        }
+        for n in 5..50 {
+            let victim = places.enter(host(n.into()), place(n));
+            assert_eq!(victim, Some(place(n - 3)), "one of its own");
+        }
+        assert_eq!(places.enter(client(2), place(50)), Some(place(47)));
     }
 
     #[test]

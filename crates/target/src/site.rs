@@ -106,7 +106,8 @@ impl Site for Surroundings<'_> {
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
         for (_, target) in self.world.targets() {
             let Some(initiator) = self.initiator else { return };
-            if !target.access.admits(initiator, self.peer) {
+            let access = &target.access;
+            if !access.admits(initiator, self.peer) || access.is_closed_to(self.peer) {
                 continue;
             }
             match which {

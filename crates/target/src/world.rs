@@ -103,7 +103,9 @@ impl CoreTarget {
 
     /// True if an initiator may know of the target and reach it by this portal.
     pub fn admits(&self, portal: usize, initiator: &str, address: IpAddr) -> bool {
-        self.portals[portal] && self.access.admits(initiator, address)
+        self.portals[portal]
+            && self.access.admits(initiator, address)
+            && !self.access.is_closed_to(address)
     }
 
     /// Why a session that came in by this portal with this proof could not log in now; nothing if
@@ -116,6 +118,7 @@ impl CoreTarget {
     ) -> Option<Objection> {
         match self.portals[portal] {
             false => Some(Objection::Portal),
+            true if self.access.is_closed_to(address) => Some(Objection::Initiator),
             true => self.access.objection(proof, initiator, address),
         }
     }

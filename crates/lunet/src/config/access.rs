@@ -14,6 +14,7 @@ use super::mistake::{Mistake, Mistakes};
 use super::reader::{Convert, Section, choice, label, string};
 use super::schema::{self, Table};
 use super::sections::path;
+use crate::secrets::guard_memory;
 
 /// The longest secret, in bytes.
 pub const MAX_SECRET: usize = 255;
@@ -44,6 +45,8 @@ pub struct Access {
     pub mutual: Option<Login>,
     /// LUNs that not all initiators see, each with those who do.
     pub luns: Vec<(u16, Initiators)>,
+    /// If nothing else says who may reach it: everybody may, not only who is on this machine.
+    pub open: bool,
 }
 
 impl Access {
@@ -216,6 +219,7 @@ fn login(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Login> {
         return None;
     };
     let here: Convert<'_, Source> = &|v| {
+        guard_memory();
         let secret = string(v)?.into_bytes();
         check_secret(secret.len()).map(|()| Source::Here(Secret::new(secret)))
     };

@@ -274,6 +274,33 @@ pub struct Target {
     pub allow_reset: bool,
 }
 
+/// Who may reach a target at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Initiators, users, or initiators of each LUN are named: they and nobody else.
+    Named,
+    /// Nobody is named, and `open` says that everybody may.
+    Everybody,
+    /// Nobody is named: who connects from this machine.
+    ThisMachine,
+}
+
+impl Target {
+    /// Who may reach it.
+    pub fn reach(&self) -> Reach {
+        let rules = &self.access;
+        let masked = |(lun, _): &(u16, usize)| rules.luns.iter().any(|(other, _)| other == lun);
+        let all_masked = !self.luns.is_empty() && self.luns.iter().all(masked);
+        if !rules.users.is_empty() || !rules.initiators.is_everybody() || all_masked {
+            Reach::Named
+        } else if rules.open {
+            Reach::Everybody
+        } else {
+            Reach::ThisMachine
+        }
+    }
+}
+
 impl Volume {
     /// The file or device behind the volume, for a data directory `data`.
     pub fn path(&self, data: &Path) -> Option<PathBuf> {

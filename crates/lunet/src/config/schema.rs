@@ -175,6 +175,7 @@ pub const TARGET: Table = Table {
         key("alias", "string", "(none)"),
         key("portals", "array of strings", "(all)"),
         key("luns", "table or array", "(none)"),
+        key("open", "boolean", "false"),
         key("initiators", "array of strings", "(all)"),
         key("chap-algorithms", "array of strings", "(all)"),
         key("user", "array of tables", "(none)"),

@@ -56,6 +56,7 @@ pub(super) fn targets(
         let alias = table.get("alias", &|v| label(v, MAX_ALIAS), mistakes).map(|a| a.value);
         let portals = target_portals(&table, portals, mistakes);
         let mut access = access::access(&table, mistakes);
+        table.set("open", &mut access.open, &boolean, mistakes);
         let luns = luns(&table, volumes, &mut access, mistakes);
         let mut allow_reset = false;
         table.set("allow-reset", &mut allow_reset, &boolean, mistakes);

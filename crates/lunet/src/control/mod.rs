@@ -22,7 +22,7 @@ pub use protocol::{
     Answer, Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, Request, SecretText,
     SessionChange, SessionFate, VERSION,
 };
-pub use server::{ControlServer, Source};
+pub use server::{Asker, ControlServer, Source};
 
 /// The name of the socket in the data directory.
 const SOCKET: &str = "lunet.sock";

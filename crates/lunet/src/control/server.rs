@@ -29,13 +29,29 @@ const CLIENTS: usize = 8;
 /// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Who asks, as the kernel noted it when the connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The user.
+    pub uid: u32,
+    /// The process; 0 if it is in a namespace that this one does not see into.
+    pub pid: i32,
+}
+
+impl Asker {
+    fn of(stream: &UnixStream) -> io::Result<Self> {
+        let found = rustix::net::sockopt::socket_peercred(stream)?;
+        Ok(Self { uid: found.uid.as_raw(), pid: found.pid.as_raw_nonzero().get() })
+    }
+}
+
 /// Whoever knows the answers.
 pub trait Source: Send + Sync + 'static {
     /// Answers a request.
     ///
     /// # Errors
     /// Why there is no answer, in one sentence.
-    fn answer(&self, request: Request) -> Result<Value, String>;
+    fn answer(&self, who: Asker, request: Request) -> Result<Value, String>;
 }
 
 /// The control socket of a running server. Dropping it removes the socket.
@@ -180,9 +196,12 @@ impl Drop for Place {
 }
 
 fn serve(mut stream: UnixStream, source: &dyn Source) {
+    let Ok(who) = Asker::of(&stream) else {
+        return refuse(stream, "the kernel does not say who asks");
+    };
     let answer = match line::receive(&mut stream, MOST, Instant::now() + TIME) {
         Ok(line) => match serde_json::from_slice(&line) {
-            Ok(request) => match source.answer(request) {
+            Ok(request) => match source.answer(who, request) {
                 Ok(value) => Answer::Ok(value),
                 Err(error) => Answer::Error(error),
             },

@@ -11,12 +11,13 @@ use super::*;
 struct Fixed;
 
 impl Source for Fixed {
-    fn answer(&self, request: Request) -> Result<Value, String> {
+    fn answer(&self, who: Asker, request: Request) -> Result<Value, String> {
         Ok(match request {
             Request::Sessions => json!([{"initiator": "iqn.x:a"}]),
             // Larger than a socket buffer, so that sending takes more than one write.
             Request::Stats => json!("x".repeat(1 << 20)),
             Request::Config => return Err("there is none".to_owned()),
+            Request::Targets => json!([who.uid, who.pid]),
             other => json!(other),
         })
     }
@@ -143,4 +144,11 @@ fn paths_that_cannot_be_sockets_are_refused_in_a_sentence() {
 
     let error = ControlServer::bind(&dir.path().join("no/where")).unwrap_err();
     assert!(error.to_string().contains("cannot listen"), "{error}");
+}
+
+#[test]
+fn the_server_knows_who_asks() {
+    let (_dir, path, _server) = started();
+    let answer = ask(&path, &Request::Targets).unwrap();
+    assert_eq!(answer, json!([rustix::process::geteuid().as_raw(), std::process::id()]));
 }

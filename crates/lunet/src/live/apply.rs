@@ -17,7 +17,7 @@ use crate::config::{self, Backend, Volume};
 use crate::control::{Change, Difference, Done, Preview};
 use crate::opening::{self, Failure, How, Unserved};
 use crate::plan::{self, Plan};
-use crate::{record, units};
+use crate::{exposure, record, units};
 use lunet_target::files::{self, Found};
 use lunet_target::{Cause, During};
 
@@ -126,6 +126,7 @@ impl Manager {
         }
         let mut notes = after_a_restart(&now.plan, &next, &self.plan_text(now));
         notes.extend(next.config.notes.iter().map(|note| format!("{file}:{note}")));
+        notes.extend(exposure::news(&now.plan.config, &next.config));
         let differences = differences(now, &next, &fates);
         Ok(Some(Wanted { next, fates, entries, differences, notes }))
     }

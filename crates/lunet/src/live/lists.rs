@@ -12,7 +12,7 @@ use super::served::{Open, backend};
 use super::{Manager, Served, snapshots};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
-use crate::config::{Access, Backend};
+use crate::config::{Access, Backend, Reach};
 use crate::opening::Unserved;
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
@@ -170,6 +170,11 @@ impl Manager {
             json!({
                 "name": target.name,
                 "alias": target.alias,
+                "for": match target.reach() {
+                    Reach::Named => "named",
+                    Reach::Everybody => "everybody",
+                    Reach::ThisMachine => "this-machine",
+                },
                 "luns": target.luns.iter().map(lun).collect::<Vec<_>>(),
                 "sessions": self.sessions(|name| name == target.name),
                 "initiators": target.access.initiators.to_string(),

@@ -12,6 +12,8 @@ struct Target {
     alias: Option<String>,
     luns: Vec<Lun>,
     sessions: usize,
+    #[serde(default, rename = "for")]
+    reach: String,
     #[serde(default)]
     initiators: Option<String>,
     #[serde(default)]
@@ -52,14 +54,7 @@ pub fn targets(answer: &Value) -> serde_json::Result<String> {
         };
         out.push_str(&harmless(&target.name));
         out.push_str(&format!("{}, {sessions}\n", alias.unwrap_or_default()));
-        if let Some(initiators) = &target.initiators {
-            let users: Vec<String> = target.users.iter().map(|user| harmless(&user.name)).collect();
-            let proof = match users.is_empty() {
-                true => "without CHAP".to_owned(),
-                false => format!("with CHAP as {}", users.join(", ")),
-            };
-            out.push_str(&format!("  for {}, {proof}\n", harmless(initiators)));
-        }
+        out.push_str(&who(target));
         if target.luns.is_empty() {
             out.push_str("  no LUNs\n");
         }
@@ -96,6 +91,25 @@ pub fn users(answer: &Value, target: Option<&str>) -> serde_json::Result<String>
     Ok(out)
 }
 
+/// The line that says for whom a target is.
+fn who(target: &Target) -> String {
+    match (target.reach.as_str(), &target.initiators) {
+        ("everybody", _) => "  open to everybody who reaches a portal\n".to_owned(),
+        ("this-machine", _) => {
+            "  for this machine alone: let others in with `lunet target allow`\n".to_owned()
+        }
+        (_, None) => String::new(),
+        (_, Some(initiators)) => {
+            let users: Vec<String> = target.users.iter().map(|user| harmless(&user.name)).collect();
+            let proof = match users.is_empty() {
+                true => "without CHAP".to_owned(),
+                false => format!("with CHAP as {}", users.join(", ")),
+            };
+            format!("  for {}, {proof}\n", harmless(initiators))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,11 +118,11 @@ mod tests {
     #[test]
     fn a_target_is_a_paragraph() {
         let answer = json!([
-            {"name": "iqn.x:a", "alias": "VMs", "sessions": 1, "luns": [
+            {"name": "iqn.x:a", "alias": "VMs", "for": "this-machine", "sessions": 1, "luns": [
                 {"lun": 0, "volume": "vm1", "size_bytes": 8u64 << 30},
                 {"lun": 10, "volume": "db", "size_bytes": null},
             ]},
-            {"name": "iqn.x:b", "alias": null, "sessions": 0, "luns": [], "initiators": "nobody",
+            {"name": "iqn.x:b", "alias": null, "for": "named", "sessions": 0, "luns": [], "initiators": "nobody",
              "users": [{"name": "bob", "secret": "file", "file": "/s", "initiators": "everybody"}]},
         ]);
         assert_eq!(
@@ -118,6 +132,7 @@ mod tests {
         assert_eq!(
             targets(&answer).unwrap(),
             "iqn.x:a (VMs), 1 session\n  \
+               for this machine alone: let others in with `lunet target allow`\n  \
                LUN 0   vm1  8 GiB\n  \
                LUN 10   db      -\n\
              \n\

@@ -6,7 +6,6 @@ use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
 
 use super::Shard;
-use crate::access::Network;
 use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
 use crate::offload::NO_VOLUME;
@@ -43,7 +42,7 @@ impl Shard {
             // Discovery sessions do not replace each other: nothing hangs on them.
             discovery: if target.is_none() { conn.serial } else { 0 },
         };
-        let client = Network::of_client(conn.peer.ip());
+        let client = self.core.throttle.client(conn.peer.ip());
         let applicant = Applicant { client, proven: identity.proof.is_some() };
         let request = Request { tsih: identity.tsih, cid: identity.cid, replaced };
         match self.core.registry.admit(&nexus, place, applicant, request) {
@@ -111,7 +110,7 @@ impl Shard {
         self.core.login_ends(client, serial);
         if discovery {
             let place = Place { shard: self.number, connection: serial };
-            let victim = self.core.discovery.enter(Network::of_client(client), place);
+            let victim = self.core.discovery.enter(client, place);
             victim.into_iter().for_each(|victim| self.evict(victim));
         }
         if logged {

@@ -9,7 +9,6 @@ use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
-use crate::access::Network;
 use crate::conn::{Phase, Wire};
 use crate::mail::Owed;
 use crate::rationed::Topic;
@@ -107,7 +106,7 @@ impl Shard {
                 }
                 self.core.registry.remove(&session.nexus, place);
                 if session.nexus.target.is_none() {
-                    self.core.discovery.leave(Network::of_client(conn.peer.ip()), conn.serial);
+                    self.core.discovery.leave(conn.peer.ip(), conn.serial);
                 }
                 if session.logged {
                     let initiator = printable(&session.nexus.initiator);

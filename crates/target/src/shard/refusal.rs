@@ -8,6 +8,14 @@ use crate::rationed::Topic;
 use crate::throttle::Aim;
 
 impl Shard {
+    /// True if the target that a login was for is one for this machine alone, and the initiator is on another.
+    fn is_closed_to(&self, slot: u32) -> bool {
+        let conn = &self.conns[slot as usize];
+        let name = conn.proto.login_identity().and_then(|id| id.target_name.as_deref());
+        let found = name.and_then(|name| self.engine.world.find_target(name));
+        found.is_some_and(|(_, target)| target.access.is_closed_to(conn.peer.ip()))
+    }
+
     /// A login was refused with this status.
     pub(super) fn refused(&mut self, slot: u32, status: u16) {
         let conn = &self.conns[slot as usize];
@@ -33,6 +41,11 @@ impl Shard {
         let Some(unlogged) = self.core.rations.grants(Topic::Refused, now) else { return };
         let why = match (conn.proto.authentication_error(), known) {
             (Some(error), _) => error.to_string(),
+            (None, Some(LoginStatus::NotFound)) if self.is_closed_to(slot) => {
+                "the target says nothing of who may use it, so it is for this machine alone: let the \
+                 initiator in with `lunet target allow`, or everybody with `open = true`"
+                    .to_owned()
+            }
             (None, Some(LoginStatus::NotFound)) => {
                 "the target is not there, or not for this initiator".to_owned()
             }

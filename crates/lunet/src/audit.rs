@@ -1,0 +1,125 @@
+//! Who has changed what: a line of the log for each change that was asked for, done or refused.
+
+use std::fmt;
+use std::fs;
+
+use anyhow::Result;
+use lunet_iscsi::printable::printable;
+use serde_json::Value;
+
+use crate::control::{Asker, Change, Done};
+
+/// The longest line of an answer, in characters.
+const MOST: usize = 500;
+
+/// What of a change is told besides its kind: what tells which thing it concerns. Never a secret.
+const TOLD: [&str; 14] = [
+    "name",
+    "volume",
+    "snapshot",
+    "target",
+    "lun",
+    "session",
+    "initiator",
+    "user",
+    "backend",
+    "size",
+    "path",
+    "keep_data",
+    "keep_sessions",
+    "force",
+];
+
+/// Where a change comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin {
+    /// A client of the control socket.
+    Socket(Asker),
+    /// SIGHUP.
+    Signal,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Signal => f.write_str("SIGHUP"),
+            Self::Socket(Asker { uid, pid }) => {
+                let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+                let name = name_of(*uid, &users).unwrap_or("user");
+                write!(f, "{} (uid {uid}, pid {pid})", printable(name))
+            }
+        }
+    }
+}
+
+/// The name of a user in the text of /etc/passwd.
+fn name_of(uid: u32, users: &str) -> Option<&str> {
+    let uid = uid.to_string();
+    let line = users.lines().find(|line| line.split(':').nth(2) == Some(&uid))?;
+    line.split(':').next()
+}
+
+/// Writes the line.
+pub fn log(origin: Origin, change: &Change, result: &Result<Done>) {
+    let change = described(change);
+    match result {
+        Ok(done) => tracing::info!("change by {origin}: {change}: {}", short(&done.done)),
+        Err(error) => {
+            tracing::warn!(
+                "change by {origin}: {change}: refused: {}",
+                short(&format!("{error:#}"))
+            );
+        }
+    }
+}
+
+/// The kind of a change, and what it concerns: `create-volume name="a" size=1024`.
+fn described(change: &Change) -> String {
+    let change = serde_json::to_value(change).unwrap_or_default();
+    let mut out = change["do"].as_str().unwrap_or_default().to_owned();
+    for key in TOLD {
+        match &change[key] {
+            Value::Bool(true) => out += &format!(" {key}"),
+            Value::Number(number) => out += &format!(" {key}={number}"),
+            Value::String(text) => out += &format!(" {key}={:?}", printable(text)),
+            _ => {}
+        }
+    }
+    short(&out)
+}
+
+/// One line of bounded length.
+fn short(text: &str) -> String {
+    let mut out: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((at, _)) = out.char_indices().nth(MOST) {
+        out.truncate(at);
+        out += "...";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::NewVolume;
+
+    #[test]
+    fn a_change_is_told_by_its_kind_and_what_it_concerns() {
+        let volume = NewVolume { name: "a".into(), backend: "file".into(), ..NewVolume::default() };
+        let create = Change::CreateVolume(NewVolume { size: Some(1 << 20), ..volume });
+        let told = "create-volume name=\"a\" backend=\"file\" size=1048576";
+        assert_eq!(described(&create), told);
+        let delete =
+            Change::DeleteVolume { name: "x\u{202e}\"y".into(), keep_data: false, force: true };
+        assert_eq!(described(&delete), "delete-volume name=\"x?\\\"y\" force");
+        let long = Change::CreateTarget { name: "z".repeat(10_000), alias: None };
+        assert_eq!(described(&long).chars().count(), MOST + 3);
+    }
+
+    #[test]
+    fn users_have_names() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nstore:x:1000:1000::/:/bin/sh\n";
+        assert_eq!((name_of(1000, users), name_of(1, users)), (Some("store"), None));
+        assert_eq!(short("two\nlines  of\ttext"), "two lines of text");
+    }
+}
