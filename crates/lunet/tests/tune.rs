@@ -174,10 +174,7 @@ fn a_plan_is_applied_verified_and_rolled_back() {
     assert_eq!(device.run("verify", &[]).status.code(), Some(2), "it has drifted");
     assert!(device.run("rollback", &[]).status.success());
     // What somebody has set since is theirs.
-    assert_eq!(
-        (device.get("read_ahead_kb"), device.get("add_random")),
-        ("128".into(), "0".into())
-    );
+    assert_eq!((device.get("read_ahead_kb"), device.get("add_random")), ("128".into(), "0".into()));
     assert!(!device.folder.path().join("state/journal.json").exists());
 }
 
