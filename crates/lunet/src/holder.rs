@@ -7,7 +7,7 @@ use std::path::Path;
 /// What to say when an address is in use: who has it, as far as we may know, and what to do.
 /// `file` is the configuration that asks for the address, if one does.
 pub fn in_use(address: SocketAddr, file: Option<&Path>) -> String {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path));
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let inode = tables.iter().flatten().find_map(|table| inode(table, address));
     let who = inode.and_then(|inode| holder(Path::new("/proc"), &inode));
     sentence(address, who.as_deref(), file)
