@@ -195,18 +195,7 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             ask.change(Change::AdoptVolume { name })
         }
         VolumeCommand::Delete { name, keep_data, force, yes, ask } => {
-            let change = match with_snapshot(&name) {
-                Ok((volume, snapshot)) => {
-                    there(yes, &ask.place, &volume, Some(&snapshot))?;
-                    meant(yes, &format!("deletes the snapshot {name}"))?;
-                    Change::DeleteSnapshot { volume, snapshot }
-                }
-                Err(_) => {
-                    there(yes || keep_data, &ask.place, &name, None)?;
-                    meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
-                    Change::DeleteVolume { name, keep_data, force }
-                }
-            };
+            let change = deletion(name, keep_data, force, yes, &ask.place)?;
             ask.change(change)
         }
         VolumeCommand::Snapshot { name: (volume, snapshot), ask } => {
@@ -228,6 +217,24 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             ask.change(Change::Rollback { volume, snapshot, force })
         }
     }
+}
+
+/// What `volume delete` asks for, if it is there and meant: a volume, or a snapshot by `VOLUME@SNAPSHOT`.
+fn deletion(
+    name: String,
+    keep_data: bool,
+    force: bool,
+    yes: bool,
+    place: &super::Where,
+) -> Result<Change> {
+    if let Ok((volume, snapshot)) = with_snapshot(&name) {
+        there(yes, place, &volume, Some(&snapshot))?;
+        meant(yes, &format!("deletes the snapshot {name}"))?;
+        return Ok(Change::DeleteSnapshot { volume, snapshot });
+    }
+    there(yes || keep_data, place, &name, None)?;
+    meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
+    Ok(Change::DeleteVolume { name, keep_data, force })
 }
 
 /// Before it is asked whether something is meant: refuses what is not there. The server refuses it otherwise.
