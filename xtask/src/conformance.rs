@@ -1,4 +1,5 @@
-//! `xtask conformance`: libiscsi's own test suite on every configuration, and a page about it.
+//! `xtask conformance`: libiscsi's own test suite on every configuration, and a page about it. `ISCSI_TEST_CU` names
+//! another build of the suite than the one installed.
 
 use std::fs;
 use std::fs::File;
@@ -38,7 +39,7 @@ pub struct Arguments {
     /// How many configurations run at a time. The tests sleep more than they work.
     #[arg(long, default_value_t = 6)]
     jobs: usize,
-    /// Where the page goes. docs/conformance.md for a whole run on lunet, nowhere for a part.
+    /// Where the page goes. docs/conformance.md for a whole run on lunet, nowhere for a part or another suite.
     #[arg(long)]
     page: Option<PathBuf>,
 }
@@ -90,6 +91,7 @@ fn all_configurations(arguments: &Arguments, names: &[String]) -> Result<()> {
     })?;
     let runs: Vec<_> = ready.iter().zip(&outcomes).collect();
     let whole = arguments.only.is_empty() && arguments.configuration.is_empty();
+    let whole = whole && conformance::another_suite().is_none();
     let page = arguments.page.clone().or(whole.then(|| "docs/conformance.md".into()));
     if let Some(page) = page {
         let missing = missing.into_iter().filter_map(|c| Some((c.obstacle()?, c.name)));
@@ -112,6 +114,7 @@ fn about(missing: Vec<(String, &'static str)>) -> Result<About> {
     let ask = |program: &str, arguments: &[&str]| {
         output(Command::new(program).args(arguments), SHORT).map(|text| text.trim().to_owned())
     };
+    let another = conformance::another_suite();
     let package = ask("dpkg-query", &["-W", "-f", "${Version}", "libiscsi-bin"]);
     let commit = ask("git", &["describe", "--always", "--dirty=+", "--abbrev=12"]);
     Ok(About {
@@ -120,7 +123,11 @@ fn about(missing: Vec<(String, &'static str)>) -> Result<About> {
             Err(_) => server::version()?,
         },
         // Other distributions than Debian have no dpkg.
-        tool: package.map_or("an unknown version".into(), |v| format!("libiscsi-bin {v}")),
+        tool: match (another, package) {
+            (Some(path), _) => path.to_string_lossy().into_owned(),
+            (None, Ok(version)) => format!("libiscsi-bin {version}"),
+            (None, Err(_)) => "an unknown version".into(),
+        },
         date: ask("date", &["-u", "+%F"])?,
         machine: ask("uname", &["-sr"])?,
         missing,

@@ -4,6 +4,8 @@
 //! and a time limit for each test, and a verdict from the verbose output ([`verdict`]). [`configurations`] are what the
 //! suite runs on, [`matrix`] runs it on them, [`reasons`] what no target can pass, [`page`] the page about it all.
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::Command;
 use std::thread;
@@ -21,8 +23,21 @@ mod verdict;
 
 pub use verdict::Verdict;
 
-/// The program that this module runs.
+/// The program that this module runs, unless [`SUITE`] names another.
 pub const PROGRAM: &str = "iscsi-test-cu";
+
+/// The environment variable that names another build of the suite.
+pub const SUITE: &str = "ISCSI_TEST_CU";
+
+/// The other build of the suite that the environment names.
+pub fn another_suite() -> Option<OsString> {
+    env::var_os(SUITE).filter(|path| !path.is_empty())
+}
+
+/// Runs the suite.
+fn program() -> Command {
+    Command::new(another_suite().unwrap_or_else(|| PROGRAM.into()))
+}
 
 /// `Sanitize.Reset` sleeps a minute after each look that finds SANITIZE at work, or a unit attention of the resets before.
 const LIMIT: Duration = Duration::from_secs(270);
@@ -55,10 +70,10 @@ pub struct Report {
     pub cases: Vec<Case>,
 }
 
-/// The names of all tests, `Suite.Test`, as the installed tool lists them.
+/// The names of all tests, `Suite.Test`, as the tool lists them.
 pub fn list() -> Result<Vec<String>> {
     // The listing ends with status 10.
-    let listing = process::run(Command::new(PROGRAM).arg("-l"), LIMIT)?;
+    let listing = process::run(program().arg("-l"), LIMIT)?;
     let tests: Vec<String> = listing
         .stdout
         .lines()
@@ -117,7 +132,7 @@ fn run_one(place: &Place, name: &str) -> Result<Case> {
     };
     let (mut busy, mut tries) = (0, 0);
     loop {
-        let mut command = Command::new(PROGRAM);
+        let mut command = program();
         // Some tests say only with the SCSI log switched on that they leave something out.
         command.args(["--dataloss", "--allow-sanitize", "--verbose", "--Verbose-scsi"]);
         command.arg(format!("--test={tests}")).args(&place.urls);
