@@ -39,7 +39,6 @@ fn unit(kind: u8) -> Option<Unit> {
         unmap: support(0x40),
         unmap_zeroes: true,
         unmap_granularity: 4096,
-        atomic_bytes: 4096,
         mapped_reads: false,
         alignment: block_size,
     };

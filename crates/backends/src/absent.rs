@@ -22,7 +22,6 @@ pub fn absent(size: u64, block_size: u32, read_only: bool) -> Volume {
         unmap: Support::Native,
         unmap_zeroes: true,
         unmap_granularity: 4096,
-        atomic_bytes: block_size,
         mapped_reads: false,
         alignment: 1,
     };

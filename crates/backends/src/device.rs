@@ -79,7 +79,7 @@ fn volume(
     };
     let unmap = unmap.map(|unmap| unmap.granularity.max(geometry.block_size));
     let handle = Handle::Shared(device);
-    let known = Known { alignment: logical, unmap, atomic: queue.atomic() };
+    let known = Known { alignment: logical, unmap };
     Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
 }
 

@@ -6,13 +6,12 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, major, minor};
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::disk::{self, Abilities, Disk, Handle, reopen};
 use crate::geometry::Geometry;
 use crate::lock::{self, Lock, Place};
-use crate::sysfs::Queue;
 use crate::{Access, FileSpec, Known, OpenError, Provisioning, Volume, VolumeSpec, beside, mark};
 
 /// The unit of the page cache, and of nearly all file systems.
@@ -317,10 +316,9 @@ fn disk(spec: &VolumeSpec, file: &FileSpec, handle: Arc<File>) -> Result<Disk, O
     };
     let granularity = u32::try_from(found.blksize()).unwrap_or(PAGE).max(geometry.block_size);
     let alignment = if direct { geometry.block_size } else { 1 };
-    let drive = Queue::read(Path::new("/sys"), major(found.dev()), minor(found.dev()));
     let handle = Handle::Reopened { file: handle, direct };
     let unmap = able.punch_hole.then_some(granularity);
-    let known = disk::Known { alignment, unmap, atomic: drive.atomic() };
+    let known = disk::Known { alignment, unmap };
     Ok(Disk::new(&geometry, able, known, handle))
 }
 

@@ -23,9 +23,6 @@ use room::Room;
 /// The unit in which memory is given back.
 const PAGE: u32 = 4096;
 
-/// Blocks. Power loss takes all of a volume in memory, so there is no half of a write to be found.
-const ATOMIC: u32 = 256;
-
 pub(crate) fn open(spec: &VolumeSpec, size: u64) -> Result<Volume, OpenError> {
     let geometry = Geometry::new(spec, "memory volume", size, 512, PAGE)?;
     let refused = |available| OpenError::MoreThanMemory { size, available };
@@ -51,7 +48,6 @@ pub(crate) const fn caps(geometry: &Geometry, read_only: bool) -> Caps {
         unmap: Support::Native,
         unmap_zeroes: true,
         unmap_granularity: PAGE,
-        atomic_bytes: ATOMIC * geometry.block_size,
         mapped_reads: true,
         alignment: 1,
     }

@@ -10,8 +10,6 @@ pub(crate) struct Queue {
     pub write_cache: bool,
     /// How the device gives space back, if it does.
     pub unmap: Option<Unmap>,
-    /// The unit in bytes that the device writes whole or not at all, if it is known.
-    pub physical_block_size: Option<u32>,
 }
 
 /// How a device gives space back.
@@ -42,18 +40,7 @@ impl Queue {
         let own = device.join("queue");
         // A partition has none of its own but that of its drive, the directory above.
         let queue = if own.is_dir() { own } else { device.join("../queue") };
-        let physical = number(queue.join("physical_block_size"));
-        Self {
-            write_cache: write_cache(&queue),
-            unmap: unmap(&device, &queue),
-            physical_block_size: physical.and_then(|size| u32::try_from(size).ok()),
-        }
-    }
-
-    /// The most bytes, a power of two, that one aligned write changes whole or not at all. 1 if
-    /// it is not known: the file system may lie on several drives, or in memory.
-    pub fn atomic(&self) -> u32 {
-        self.physical_block_size.filter(|size| size.is_power_of_two()).unwrap_or(1)
+        Self { write_cache: write_cache(&queue), unmap: unmap(&device, &queue) }
     }
 }
 
@@ -138,22 +125,18 @@ mod tests {
             ("discard_max_bytes", "2147450880\n"),
             ("write_zeroes_max_bytes", "2147450880\n"),
             ("discard_granularity", "4096\n"),
-            ("physical_block_size", "8192\n"),
         ]);
         let queue = Queue {
             write_cache: false,
             unmap: Some(Unmap { granularity: 4096, how: How::Zeroing }),
-            physical_block_size: Some(8192),
         };
-        assert_eq!(queue.atomic(), 8192);
         assert_eq!(Queue::read(root.path(), 8, 0), queue);
         assert_eq!(Queue::read(root.path(), 8, 1), queue);
     }
 
     #[test]
     fn what_is_not_known_is_taken_for_a_volatile_cache_without_unmap() {
-        let cautious = Queue { write_cache: true, unmap: None, physical_block_size: None };
-        assert_eq!(cautious.atomic(), 1);
+        let cautious = Queue { write_cache: true, unmap: None };
         assert_eq!(Queue::read(sysfs(&[]).path(), 8, 0), cautious);
         let odd = sysfs(&[("write_cache", "write back\n"), ("discard_max_bytes", "x")]);
         assert_eq!(Queue::read(odd.path(), 8, 0), cautious);

@@ -37,10 +37,6 @@ pub struct Caps {
     /// The unit of space in bytes that unmap gives back. Smaller or unaligned parts are zeroed, or
     /// left alone where `unmap_zeroes` is false.
     pub unmap_granularity: u32,
-    /// The most bytes, a power of two and at least a logical block, that one write puts on the
-    /// storage whole or not at all, even at power loss. The write must be this long or a smaller
-    /// power of two, and aligned to its own length.
-    pub atomic_bytes: u32,
     /// Data can be read by reference from memory, without a copy.
     pub mapped_reads: bool,
     /// Offsets, lengths and buffer addresses must be multiples of this many bytes.

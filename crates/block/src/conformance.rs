@@ -84,8 +84,6 @@ fn sensible(caps: &Caps) {
     assert!(caps.alignment >= 1 && caps.block_size % caps.alignment == 0, "{caps:?}");
     let usable = caps.unmap == Support::None || caps.unmap_granularity > 0;
     assert!(usable, "unmap without a granularity: {caps:?}");
-    assert!(caps.atomic_bytes.is_power_of_two(), "{caps:?}");
-    assert!(caps.atomic_bytes >= caps.block_size, "{caps:?}");
 }
 
 /// A read-only volume refuses what would change it, hands the data back, and can be read.

@@ -139,7 +139,7 @@ pub struct Power {
     pub immediate: bool,
 }
 
-/// A command that reads and writes its range, or writes it, with no other command in between.
+/// A command that reads and writes its range with no other command in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
     /// COMPARE AND WRITE: the first half of the Data-Out is compared with the range; if it is equal,
@@ -147,8 +147,6 @@ pub enum Exclusive {
     CompareAndWrite,
     /// ORWRITE: the range becomes the bitwise OR of itself and the Data-Out.
     OrWrite,
-    /// WRITE ATOMIC: the Data-Out is written in one request.
-    WriteAtomic,
 }
 
 /// Parameter lists that come as Data-Out.

@@ -1,4 +1,4 @@
-//! The commands that no other may come between: COMPARE AND WRITE, ORWRITE (16), WRITE ATOMIC (16).
+//! The commands that no other may come between: COMPARE AND WRITE, ORWRITE (16).
 
 use lunet_block::BlockRange;
 
@@ -33,32 +33,6 @@ pub(crate) fn orwrite16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let extent = Extent::sixteen(&cx.cdb);
     let range = bounded(unit, extent, unit.limits.max_exclusive_blocks)?;
     data_out(unit, cx, range, |range| exclusive(cx, range, Exclusive::OrWrite))
-}
-
-/// WRITE ATOMIC (16) (SBC-4 5.48). One atomic write for a command: no ATOMIC BOUNDARY. A part of its data is
-/// not written.
-pub(crate) fn write_atomic16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    cx.cdb.must_be_zero(1, PROTECT)?;
-    cx.cdb.must_be_zero(10, 0xFF)?;
-    cx.cdb.must_be_zero(11, 0xFF)?;
-    let extent = Extent { lba: cx.cdb.be64(2), blocks: u32::from(cx.cdb.be16(12)), length_at: 12 };
-    let unit_blocks = unit.limits.atomic_blocks;
-    let range = bounded(unit, extent, unit_blocks)?;
-    if range.blocks == 0 {
-        return Ok(Task::reply(Reply::GOOD));
-    }
-    if extent.lba % u64::from(unit_blocks) != 0 {
-        return Err(Sense::invalid_cdb(2, 7));
-    }
-    if extent.blocks % unit_blocks != 0 {
-        return Err(Sense::invalid_cdb(12, 7));
-    }
-    let data_out = range.bytes(unit.caps.block_size).len;
-    if u64::from(cx.command.expects_write) < data_out {
-        return Ok(Task::wrong_length(data_out));
-    }
-    let action = exclusive(cx, range, Exclusive::WriteAtomic);
-    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
 }
 
 fn exclusive(cx: &Cx<'_>, range: BlockRange, what: Exclusive) -> Action {

@@ -33,8 +33,6 @@ bitflags! {
         const ACTIVE = 1 << 5;
         /// The command exists only where the medium can be ejected.
         const REMOVABLE = 1 << 6;
-        /// The command exists only where several blocks can be written as a whole.
-        const ATOMIC = 1 << 8;
         /// It ends the failure mode of SANITIZE.
         const SANITIZE = 1 << 7;
         /// The command exists only where there is asymmetric access.
@@ -84,7 +82,6 @@ impl Opcode {
         let with =
             |need, has: fn(&Unit) -> bool| !self.needs.contains(need) || unit.is_some_and(has);
         with(Needs::THIN, Unit::is_thin)
-            && with(Needs::ATOMIC, |unit| unit.limits.atomic_blocks > 0)
             && with(Needs::REMOVABLE, |unit| unit.removable)
             && with(Needs::GROUPS, |unit| unit.alua != Alua::Off)
             && with(Needs::EXPLICIT, |unit| unit.alua == Alua::Explicit)
@@ -125,7 +122,6 @@ const WRITE: Rule = (SYNC.0.union(Needs::WRITABLE), Guard::Write);
 const GROUPS: Rule = (Needs::GROUPS, Guard::Free);
 const SET_GROUPS: Rule = (Needs::EXPLICIT, Guard::Write);
 const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
-const ATOMIC: Rule = (WRITE.0.union(Needs::ATOMIC), Guard::Write);
 const SANITIZE: Rule = (WRITE.0.union(Needs::SANITIZE), Guard::Write);
 const ERASE: Rule = (SANITIZE.0.union(Needs::THIN), Guard::Write);
 
@@ -202,7 +198,6 @@ pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], READ, MOVE, Handler::Unit(rw::prefetch16)),
     op(&[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], SYNC, LONG, Handler::Unit(rw::sync16)),
     op(&[0x93, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], WRITE, LONG, Handler::Unit(rw::write_same16)),
-    op(&[0x9C, 0xF8, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ATOMIC, MOVE, Handler::Unit(exclusive::write_atomic16)),
     sa(&[0x9E, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], 0x10, MEDIUM, QUICK, Handler::Unit(capacity::read16)),
     sa(&[0x9E, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x04], 0x12, READ, MOVE, Handler::Unit(lba_status::get)),
     op(&[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04], ALWAYS, QUICK, Handler::Any(report_luns::report_luns)),

@@ -114,9 +114,6 @@ pub struct Limits {
     pub max_transfer_blocks: u32,
     /// MAXIMUM COMPARE AND WRITE LENGTH.
     pub max_compare_and_write_blocks: u32,
-    /// MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT and ATOMIC TRANSFER LENGTH GRANULARITY; 0 without
-    /// WRITE ATOMIC.
-    pub atomic_blocks: u32,
     /// The longest ORWRITE: 1 MiB.
     pub max_exclusive_blocks: u32,
     /// OPTIMAL TRANSFER LENGTH.
@@ -144,7 +141,6 @@ impl Limits {
         Self {
             max_transfer_blocks: (16 << 20) / bs,
             max_compare_and_write_blocks: 255,
-            atomic_blocks: atomic_blocks(caps),
             max_exclusive_blocks: (1 << 20) / bs,
             optimal_transfer_blocks: (1 << 20) / bs,
             optimal_granularity_blocks: (caps.physical_block_size.max(4096) / bs) as u16,
@@ -153,17 +149,6 @@ impl Limits {
             unmap_granularity_blocks: unmap_granularity(caps),
             max_write_same_blocks: u64::from((16 << 20) / bs),
         }
-    }
-}
-
-/// WRITE ATOMIC is there where it says something that a plain WRITE does not: a storage that writes but a few
-/// blocks as a whole is one of sectors that are larger than its blocks. Nor do initiators look for less:
-/// libiscsi's tests write 256 blocks, whatever the limit.
-fn atomic_blocks(caps: &Caps) -> u32 {
-    let most = (1 << 20) / caps.block_size;
-    match caps.atomic_bytes / caps.block_size {
-        blocks if blocks < 256 => 0,
-        blocks => blocks.min(most),
     }
 }
 

@@ -159,11 +159,7 @@ fn block_limits(unit: &Unit) -> Vec<u8> {
     // UNMAP GRANULARITY ALIGNMENT is 0, and UGAVALID says so, where there is a granularity.
     data[28] = u8::from(limits.unmap_granularity_blocks > 0) << 7;
     data[32..40].copy_from_slice(&limits.max_write_same_blocks.to_be_bytes());
-    // MAXIMUM ATOMIC TRANSFER LENGTH, ATOMIC ALIGNMENT, ATOMIC TRANSFER LENGTH GRANULARITY. With an ATOMIC
-    // BOUNDARY nothing can be written: the two fields that follow are 0.
-    for at in [40, 44, 48] {
-        data[at..at + 4].copy_from_slice(&limits.atomic_blocks.to_be_bytes());
-    }
+    // What follows is about WRITE ATOMIC, which lunet does not have: 0.
     data
 }
 

@@ -68,11 +68,21 @@ pub const PARTS: [(&str, &str); 2] =
     [("Sanitize.Readonly", NO_CRYPTO_ERASE), ("Sanitize.Reservations", NO_CRYPTO_ERASE)];
 
 /// Tests that no configuration of lunet passes, and why.
-pub const NEVER: [(&str, &str); 2] = [
+pub const NEVER: [(&str, &str); 8] = [
     ("PreventAllow.Eject", LOADS_UNDER_PREVENT),
     (
         "Sanitize.CryptoErase",
         "it runs only where REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
          that they hold; lunet's volumes do not",
     ),
+    ("WriteAtomic16.Simple", NO_WRITE_ATOMIC),
+    ("WriteAtomic16.BeyondEol", NO_WRITE_ATOMIC),
+    ("WriteAtomic16.ZeroBlocks", NO_WRITE_ATOMIC),
+    ("WriteAtomic16.WriteProtect", NO_WRITE_ATOMIC),
+    ("WriteAtomic16.DpoFua", NO_WRITE_ATOMIC),
+    ("WriteAtomic16.VPD", NO_WRITE_ATOMIC),
 ];
+
+/// WRITE ATOMIC (16), SBC-4 5.48.
+const NO_WRITE_ATOMIC: &str = "WRITE ATOMIC (16) is not implemented: what it promises must hold at a power loss, which no file can promise \
+     whatever lies below it";

@@ -45,8 +45,6 @@ pub(crate) struct Known {
     pub alignment: u32,
     /// The unit in which unmap gives space back, if it is offered.
     pub unmap: Option<u32>,
-    /// What the drive below writes whole or not at all: a power of two.
-    pub atomic: u32,
 }
 
 /// An open file or block device.
@@ -77,7 +75,6 @@ impl Disk {
             unmap,
             unmap_zeroes: known.unmap.is_some() && able.discard.is_none_or(|d| d.zeroes),
             unmap_granularity: known.unmap.unwrap_or(geometry.block_size),
-            atomic_bytes: known.atomic.max(geometry.block_size),
             mapped_reads: false,
             alignment: known.alignment,
         };

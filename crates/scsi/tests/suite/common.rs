@@ -20,7 +20,6 @@ pub fn caps() -> Caps {
         unmap: Support::Native,
         unmap_zeroes: true,
         unmap_granularity: 4096,
-        atomic_bytes: 4096,
         mapped_reads: false,
         alignment: 512,
     }
@@ -66,11 +65,6 @@ pub fn unit_anything() -> Unit {
 
 pub fn unit_removable() -> Unit {
     Unit { removable: true, ..unit() }
-}
-
-/// A unit that writes 128 KiB as a whole.
-pub fn unit_atomic() -> Unit {
-    with(|c| c.atomic_bytes = 128 << 10)
 }
 
 /// Every kind of unit.

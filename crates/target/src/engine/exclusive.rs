@@ -1,4 +1,4 @@
-//! Commands that no other may come between: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
+//! Commands that no other may come between: COMPARE AND WRITE, ORWRITE.
 //!
 //! All of their data is here before they take their place in the line for the range, so that they wait for
 //! the storage only, never for an initiator. The memory that they need is taken at the start: they
@@ -51,7 +51,7 @@ impl Exclusive {
     const fn total(what: What, range: ByteRange) -> u64 {
         match what {
             What::CompareAndWrite => 2 * range.len,
-            What::OrWrite | What::WriteAtomic => range.len,
+            What::OrWrite => range.len,
         }
     }
 
@@ -59,7 +59,7 @@ impl Exclusive {
     const fn written_from(&self) -> u64 {
         match self.what {
             What::CompareAndWrite => self.range.len,
-            What::OrWrite | What::WriteAtomic => 0,
+            What::OrWrite => 0,
         }
     }
 
@@ -89,8 +89,6 @@ impl Exclusive {
             let data = &mut piece.buf[start..start + read.len()];
             match self.what {
                 What::OrWrite => data.iter_mut().zip(read).for_each(|(data, read)| *data |= read),
-                // It reads nothing.
-                What::WriteAtomic => {}
                 What::CompareAndWrite if *data == *read => {}
                 What::CompareAndWrite => {
                     let first = data.iter().zip(read).position(|(a, b)| a != b);
@@ -99,20 +97,6 @@ impl Exclusive {
             }
         }
         None
-    }
-
-    /// Makes the data one piece: what is written as a whole goes in one request.
-    fn join(&mut self) {
-        if self.pieces.len() < 2 {
-            return;
-        }
-        let Some(mut buf) = self.reserve.pop() else { return };
-        for piece in self.pieces.drain(..) {
-            let at = piece.offset as usize;
-            buf[at..at + piece.len].copy_from_slice(&piece.buf[..piece.len]);
-        }
-        let len = self.range.len as usize;
-        self.pieces.push(Piece { offset: 0, len, buf });
     }
 
     /// The next piece to write, with its place on the volume.
@@ -150,11 +134,8 @@ impl Engine {
             needs.push(left.min(CHUNK));
             left -= left.min(CHUNK);
         }
-        // Taken from the end: what is read needs its buffer last, and so does a write in one request.
-        needs.push(match what {
-            What::WriteAtomic => range.len as usize,
-            What::CompareAndWrite | What::OrWrite => CHUNK.min(range.len as usize),
-        });
+        // Taken from the end: what is read needs its buffer last.
+        needs.push(CHUNK.min(range.len as usize));
         needs.reverse();
         let small = needs.iter().sum::<usize>() <= SMALL && !self.is_full(slot);
         let take = |len: usize| {
@@ -195,13 +176,7 @@ impl Engine {
                     let Job::Exclusive(job) = &mut self.tasks[index as usize].job else {
                         return false;
                     };
-                    job.step = match job.what {
-                        What::WriteAtomic => {
-                            job.join();
-                            Step::Write
-                        }
-                        What::CompareAndWrite | What::OrWrite => Step::Read(0),
-                    };
+                    job.step = Step::Read(0);
                 }
                 Step::Read(at) if *at == job.range.len => job.step = Step::Write,
                 Step::Read(at) => {

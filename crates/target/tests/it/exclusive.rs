@@ -339,36 +339,3 @@ fn neither_resets_nor_lost_sessions_leave_a_lock_behind() {
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
-
-#[test]
-fn what_write_atomic_writes_is_seen_whole() {
-    const BLOCKS: usize = 256;
-    on_each_driver(|driver| {
-        let (server, address) = start(config(vec![memory(16)], driver));
-        let mut first = Client::login(address, 99);
-        // Address, then a boundary of 0 and the length, where other commands have all four bytes.
-        let cdb = rw16(0x9C, BLOCKS as u64, BLOCKS as u32);
-        std::thread::scope(|scope| {
-            for n in 0..4_u8 {
-                scope.spawn(move || {
-                    let mut client = Client::login_with(address, n, |options| {
-                        options.first_burst_length = [512, 5000, 65_536, 262_144][n as usize];
-                    });
-                    for round in 0..20 {
-                        let data = saying(u64::from(n) << 32 | round, BLOCKS);
-                        assert_eq!(client.finish(0, &cdb, Data::Write(data)).status, GOOD);
-                        let (status, data) = client.read(0, BLOCKS as u64, BLOCKS as u32);
-                        assert_eq!(status, GOOD);
-                        said(&data);
-                    }
-                });
-            }
-        });
-        assert_eq!(said(&first.read(0, 256, 256).1) & 0xFF, 19);
-        for lba in [0, 512] {
-            assert_eq!(first.read(0, lba, 256).1, vec![0; BLOCKS * 512], "beside it");
-        }
-        drop(first);
-        server.stop(Duration::ZERO);
-    });
-}
