@@ -68,12 +68,16 @@ pub const PARTS: [(&str, &str); 2] =
     [("Sanitize.Readonly", NO_CRYPTO_ERASE), ("Sanitize.Reservations", NO_CRYPTO_ERASE)];
 
 /// Tests that no configuration of lunet passes, and why.
-pub const NEVER: [(&str, &str); 8] = [
+pub const NEVER: [(&str, &str); 9] = [
     ("PreventAllow.Eject", LOADS_UNDER_PREVENT),
     (
         "Sanitize.CryptoErase",
         "it runs only where REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
          that they hold; lunet's volumes do not",
+    ),
+    (
+        "StartStopUnit.NoLoej",
+        "it runs on removable media alone, and expects a unit to be ready that it has stopped (START = 0): SBC-4 says NOT READY",
     ),
     ("WriteAtomic16.Simple", NO_WRITE_ATOMIC),
     ("WriteAtomic16.BeyondEol", NO_WRITE_ATOMIC),
