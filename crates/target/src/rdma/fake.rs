@@ -64,6 +64,10 @@ pub struct State {
     /// Receives that all connections share, if they do, and their tokens.
     pub shared: Option<Vec<Buf>>,
     tokens: HashMap<u32, u64>,
+    /// Receives that connections have kept when they ended.
+    pub lost: Vec<Buf>,
+    /// Connections to come have receives of their own.
+    pub worn: bool,
     queued: Vec<Posted>,
     posted: VecDeque<Posted>,
     /// Ends that the shard has not taken yet.
@@ -189,6 +193,20 @@ impl Adapter {
         self.state.borrow().shared.as_ref().map_or(0, |shared| shared.len() as u32)
     }
 
+    pub fn shared_room(&self) -> u32 {
+        SHARED - self.shared_receives()
+    }
+
+    pub fn shared_lost(&self) -> u32 {
+        self.state.borrow().lost.len() as u32
+    }
+
+    pub fn shares_receives(&self, endpoint: u32) -> bool {
+        let state = self.state.borrow();
+        let begins = || !state.worn && state.receives.iter().all(|(of, ..)| *of != endpoint);
+        state.shared.is_some() && (state.tokens.contains_key(&endpoint) || begins())
+    }
+
     pub fn queue_shared_receive(&mut self, back: Buf) -> Result<(), Box<NotQueued<Buf>>> {
         match &mut self.state.borrow_mut().shared {
             Some(shared) if shared.len() < SHARED as usize => shared.push(back),
@@ -202,7 +220,10 @@ impl Adapter {
     }
 
     pub fn renew_shared(&mut self) {
-        self.state.borrow_mut().shared.iter_mut().for_each(Vec::clear);
+        let mut state = self.state.borrow_mut();
+        state.shared.iter_mut().for_each(Vec::clear);
+        state.lost.clear();
+        state.worn = false;
     }
 
     pub fn queue_send(
@@ -345,8 +366,10 @@ impl Wire {
     /// The initiator sends something.
     pub fn send(&self, endpoint: u32, message: &[u8]) {
         let (mut buf, token) = self.with(|state| match &mut state.shared {
-            Some(shared) => (shared.pop().expect("a receive is posted"), state.tokens[&endpoint]),
-            None => {
+            Some(shared) if state.tokens.contains_key(&endpoint) => {
+                (shared.pop().expect("a receive is posted"), state.tokens[&endpoint])
+            }
+            _ => {
                 let at = state.receives.iter().position(|(of, ..)| *of == endpoint);
                 let (_, buf, token) = state.receives.remove(at.expect("a receive is posted"));
                 (buf, token)

@@ -184,14 +184,29 @@ impl Port {
         port!(self, endpoint, port, id => port.queue_receive(id, buf, token))
     }
 
-    /// Receives that the queue of all connections holds at most; `None` if each has its own.
+    /// Receives of the queue of all connections that can take a message, at most; `None` if each has its own.
     pub fn shared_depth(&self) -> Option<u32> {
         port!(self, port => port.shared_depth())
     }
 
-    /// Receives in the queue of all connections.
+    /// Receives in the queue of all connections that can take a message, at least.
     pub fn shared_receives(&self) -> u32 {
         port!(self, port => port.shared_receives())
+    }
+
+    /// Receives that this queue takes now.
+    pub fn shared_room(&self) -> u32 {
+        port!(self, port => port.shared_room())
+    }
+
+    /// Receives of that queue that connections may have kept when they ended, at most.
+    pub fn shared_lost(&self) -> u32 {
+        port!(self, port => port.shared_lost())
+    }
+
+    /// True if a connection takes its receives from the queue of all.
+    pub fn shares_receives(&self, endpoint: Endpoint) -> bool {
+        port!(self, endpoint, port, id => port.shares_receives(id))
     }
 
     /// Queues a receive for whichever connection the next message comes to.
@@ -204,7 +219,7 @@ impl Port {
         port!(self, endpoint, port, id => port.set_receive_token(id, token));
     }
 
-    /// Gives back what the queue of all connections holds, if there is none.
+    /// Gives back what the queue of all connections holds, if none takes from it.
     pub fn renew_shared(&mut self) {
         port!(self, port => port.renew_shared());
     }

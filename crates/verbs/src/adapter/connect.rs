@@ -9,15 +9,15 @@ use std::rc::Rc;
 use lunet_ring::{Key, Slots};
 
 use super::endpoint::{Endpoint, Parts};
-use super::receive::ReceiveList;
+use super::receive::{ReceiveList, SharedQueue};
 use super::work::{ENDPOINTS, HEAD_MAX, INLINE, RECEIVE_GENERATIONS, SGES};
 use super::{Adapter, EndpointConfig, EndpointId};
 use crate::Error;
 use crate::cm::{CmId, ConnParams};
 use crate::device::Mtu;
 use crate::ffi::{
-    IbvQpAttr, IbvQpCap, IbvQpInitAttr, QP_AV, QP_MIN_RNR_TIMER, QP_PATH_MTU, QPT_RC, RdmaCmId,
-    RdmaConnParam,
+    IbvQpAttr, IbvQpCap, IbvQpInitAttr, IbvSrq, QP_AV, QP_MIN_RNR_TIMER, QP_PATH_MTU, QPT_RC,
+    RdmaCmId, RdmaConnParam,
 };
 
 /// 0.64 ms, in the code of the InfiniBand Architecture Specification (volume 1, 9.7.5.2.8).
@@ -67,7 +67,7 @@ impl Adapter {
             Ok(made) => {
                 let Made { qp, depth, heads, heads_key, inline, receives } = made;
                 let domain = Rc::clone(&self.domain);
-                let endpoint = Endpoint::new(Parts {
+                let mut endpoint = Endpoint::new(Parts {
                     qp,
                     id,
                     domain,
@@ -77,6 +77,8 @@ impl Adapter {
                     inline,
                     receives,
                 });
+                // What has ended before was none of its own.
+                endpoint.reached = self.shared.as_ref().map_or(0, |shared| shared.reached);
                 let number = endpoint.number();
                 let id = EndpointId(self.endpoints.insert(endpoint));
                 self.dirty.reserve(self.endpoints.len() * 2);
@@ -92,7 +94,10 @@ impl Adapter {
         if !id.is_on(self.device()) {
             return Err(Error::OtherDevice { device });
         }
-        let (depth, shared) = (config.sends.max(2), self.shared.is_some());
+        self.settle_shared();
+        let shared = self.shared.as_ref().filter(|shared| !shared.is_worn());
+        let queue = shared.map_or(ptr::null_mut(), SharedQueue::raw);
+        let (depth, shared) = (config.sends.max(2), shared.is_some());
         let own = if shared { 0 } else { config.receives.max(1) };
         let limit = self.device().limits().queue_depth;
         let over = |what, wanted: u32, limit: u32| {
@@ -117,7 +122,7 @@ impl Adapter {
             self.queues.ends.give_back(depth);
             return over("completions of receives left", own, self.queues.arrivals.free());
         }
-        match self.make_pair(id, depth, own) {
+        match self.make_pair(id, depth, (own, queue)) {
             Ok((qp, inline)) => {
                 self.receives.reserve(own as usize);
                 let receives = (!shared).then(|| ReceiveList::new(own));
@@ -136,7 +141,7 @@ impl Adapter {
         &self,
         id: &CmId,
         sends: u32,
-        receives: u32,
+        (receives, shared): (u32, *mut IbvSrq),
     ) -> Result<(NonNull<crate::ffi::IbvQp>, u32), Error> {
         let mut error = Error::Ended;
         // A device that has no room for heads in its queue refuses to be asked.
@@ -145,7 +150,7 @@ impl Adapter {
                 qp_context: ptr::null_mut(),
                 send_cq: self.queues.ends.raw(),
                 recv_cq: self.queues.arrivals.raw(),
-                srq: self.shared.as_ref().map_or(ptr::null_mut(), |shared| shared.raw()),
+                srq: shared,
                 cap: IbvQpCap {
                     max_send_wr: sends,
                     max_recv_wr: receives,
@@ -209,8 +214,9 @@ impl Adapter {
         what: &'static str,
     ) -> Result<(), Error> {
         let limits = self.device().limits();
-        let endpoint = self.endpoints.get(id.0).ok_or(Error::Ended)?;
+        let endpoint = self.endpoints.get_mut(id.0).ok_or(Error::Ended)?;
         let mut c = params.to_c(limits.reads, limits.reads_served)?;
+        endpoint.begun = true;
         // SAFETY: the id is alive; parameters and private data are read during the call.
         let rc = unsafe { call(endpoint.id.raw(), &mut c) };
         if rc == 0 { Ok(()) } else { Err(Error::last(what)) }
@@ -279,7 +285,11 @@ impl Adapter {
         let (sends, receives) = endpoint.places();
         self.queues.ends.leave(sends);
         self.queues.arrivals.leave(receives);
+        let shared = endpoint.receives.is_none() && endpoint.begun;
         let gone = endpoint.destroy();
+        if shared {
+            self.left_shared();
+        }
         for place in self.receives.keys(|receive| receive.owner == Some(key)) {
             let receive = self.receives.remove(place);
             if !gone {

@@ -70,6 +70,10 @@ pub(super) struct Endpoint {
     pub(super) broken: bool,
     /// The token of receives that it takes from the shared queue.
     pub(super) token: u64,
+    /// The order behind the newest of them: what it takes now comes later, and it takes one at a time.
+    pub(super) reached: u64,
+    /// The peer may have sent something.
+    pub(super) begun: bool,
 }
 
 /// What an [`Endpoint`] is made of.
@@ -104,6 +108,8 @@ impl Endpoint {
             receives,
             broken: false,
             token: 0,
+            reached: 0,
+            begun: false,
         }
     }
 

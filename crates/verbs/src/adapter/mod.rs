@@ -38,8 +38,8 @@ pub struct AdapterConfig {
     /// Completions of either kind that may wait to be polled: of sends, writes and reads at least the sum of
     /// all queues of all endpoints, and of receives likewise.
     pub completions: u32,
-    /// Receives of the queue that all endpoints share; `None` for a queue of each one's own. Without
-    /// effect if the device has no shared queues, or refuses one.
+    /// Receives of the queue that endpoints share, and half as many more in place of lost ones; `None` for a
+    /// queue of each one's own. Without effect if the device has no shared queues, or refuses one.
     pub shared_receives: Option<u32>,
     /// Which of the device's interrupts tells of completions, modulo how many it has: one for each
     /// thread, best.
@@ -51,7 +51,7 @@ pub struct AdapterConfig {
 pub struct EndpointConfig {
     /// Sends, writes and reads in flight.
     pub sends: u32,
-    /// Receives in flight; without effect with a shared queue.
+    /// Receives in flight, for an endpoint that has a queue of its own.
     pub receives: u32,
 }
 
@@ -106,15 +106,20 @@ impl Adapter {
         let mut receives = Slots::with_mask(RECEIVE_GENERATIONS);
         let shared = config.shared_receives.filter(|_| limits.shared_receives > 0);
         let shared = shared.and_then(|depth| {
-            let depth = depth.clamp(1, limits.shared_receives.min(config.completions));
+            // The spare ones have completions, too.
+            let most = limits.shared_receives.min(config.completions / 2);
+            let depth = depth.clamp(1, most.max(1));
             SharedQueue::new(&domain, depth).ok()
         });
         let channel = Channel::new(device)?;
-        let of_receives = shared.as_ref().map_or(config.completions, SharedQueue::depth);
-        let mut arrivals = CompletionQueue::new(&channel, of_receives, config.interrupt)?;
+        let of_shared = shared.as_ref().map_or(0, SharedQueue::places);
+        // With a shared queue only few connections have one of their own.
+        let of_own = config.completions / if shared.is_some() { 4 } else { 1 };
+        let places = limits.completions.min(of_shared + of_own);
+        let mut arrivals = CompletionQueue::new(&channel, places, config.interrupt)?;
         if shared.is_some() {
-            arrivals.take(of_receives);
-            receives.reserve(of_receives as usize);
+            arrivals.take(of_shared);
+            receives.reserve(of_shared as usize);
         }
         let ends = CompletionQueue::new(&channel, config.completions, config.interrupt)?;
         let queues = Queues { arrivals, ends };

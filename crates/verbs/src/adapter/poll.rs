@@ -210,12 +210,16 @@ impl Adapter {
                 (EndpointId(owner), receive.token)
             }
             None => {
+                let reached = receive.order + 1;
                 if let Some(shared) = &mut self.shared {
                     shared.list.held -= 1;
+                    shared.missing -= u32::from(receive.missing);
+                    shared.reached = shared.reached.max(reached);
                 }
                 // A message for an endpoint that is gone.
                 let Some(id) = self.by_number.get(&wc.qp_num) else { return };
-                let Some(endpoint) = self.endpoints.get(id.0) else { return };
+                let Some(endpoint) = self.endpoints.get_mut(id.0) else { return };
+                endpoint.reached = endpoint.reached.max(reached);
                 (*id, endpoint.token)
             }
         };

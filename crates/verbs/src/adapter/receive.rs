@@ -1,5 +1,28 @@
 //! Receives: their memory, lists of them, and the queue that connections share.
+//!
+//! # Receives that are missing
+//!
+//! A queue pair takes a receive from the shared queue with the first packet of a message. If it ends before the
+//! last, the receive should come back flushed (InfiniBand Architecture Specification, volume 1, 10.3.1), but not
+//! every driver sees to that: soft RoCE of newer kernels forgets it, cards report it a moment after the
+//! queue pair has failed, and of one that was destroyed before that nothing is reported at all. Nor do all of
+//! them tell of the last receive (`IBV_EVENT_QP_LAST_WQE_REACHED`), which would say no more than that nothing
+//! else is to come.
+//!
+//! So two questions are kept apart:
+//! - Whose memory is it? The device's, until it reports the receive's end or its queue is destroyed. Nothing is
+//!   guessed here: a receive that is given up for lost stays in [`Adapter::receives`] all the same.
+//! - How many can still take a message? Of those that were posted, all but the [lost](SharedQueue::lost): one for
+//!   each connection that has ended, as a queue pair is in the middle of one message at most, until it is clear
+//!   which ones are missing. It is clear when receives have ended on all connections that were posted
+//!   later: a queue is taken from in order. If a device does otherwise, this number is wrong for a while, and
+//!   nothing else.
+//!
+//! The owner of the adapter posts others for the lost ones; the queue has room for half as many more. If more
+//! are lost, connections to come have a queue of their own, which gives all back when it is destroyed, and a
+//! new shared one begins when the last connection of the old one is gone.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem;
 use std::ptr::{self, NonNull};
@@ -19,6 +42,10 @@ pub(super) struct Receive {
     pub(super) buf: Buf,
     /// The endpoint whose queue it is in; `None` for the shared queue.
     pub(super) owner: Option<Key>,
+    /// Which one it was of all that were put into the shared queue.
+    pub(super) order: u64,
+    /// It should have ended: whoever took it is gone.
+    pub(super) missing: bool,
 }
 
 /// Receives that wait to be handed over, as a list.
@@ -93,26 +120,69 @@ pub(super) fn first_refused<T>(first: *const T, bad: *const T, count: usize) -> 
 pub(super) struct SharedQueue {
     raw: NonNull<IbvSrq>,
     pub(super) list: ReceiveList,
+    /// Receives that are to take messages, at most: the list holds `spare` more, in place of lost ones.
+    depth: u32,
+    spare: u32,
+    /// The order of the next receive.
+    next: u64,
+    /// The order behind the newest receive that has ended: all before it have been taken.
+    pub(super) reached: u64,
+    /// For each connection that has ended, behind which order there is none that it may have taken.
+    leavers: VecDeque<u64>,
+    /// Receives in flight that are [missing](Receive::missing).
+    pub(super) missing: u32,
     domain: Rc<Domain>,
 }
 
 impl SharedQueue {
     pub(super) fn new(domain: &Rc<Domain>, depth: u32) -> Result<Self, Error> {
         let context = ptr::null_mut();
-        let mut attr =
-            IbvSrqInitAttr { srq_context: context, max_wr: depth, max_sge: 1, srq_limit: 0 };
+        let limit = domain.device().limits().shared_receives;
+        let spare = (depth / 2).min(limit.saturating_sub(depth));
+        let max_wr = depth + spare;
+        let mut attr = IbvSrqInitAttr { srq_context: context, max_wr, max_sge: 1, srq_limit: 0 };
         // SAFETY: the domain is alive; the attributes are read during the call.
         let raw =
             unsafe { (domain.device().library().verbs.ibv_create_srq)(domain.raw(), &mut attr) };
         match NonNull::new(raw) {
-            Some(raw) => Ok(Self { raw, list: ReceiveList::new(depth), domain: Rc::clone(domain) }),
+            Some(raw) => Ok(Self {
+                raw,
+                list: ReceiveList::new(max_wr),
+                depth,
+                spare,
+                next: 0,
+                reached: 0,
+                leavers: VecDeque::new(),
+                missing: 0,
+                domain: Rc::clone(domain),
+            }),
             None => Err(Error::last("making a shared RDMA receive queue")),
         }
     }
 
-    /// Receives that it holds at most.
-    pub(super) const fn depth(&self) -> u32 {
+    /// Places that it needs in the queue of completions: the lost ones may end late.
+    pub(super) const fn places(&self) -> u32 {
         self.list.depth()
+    }
+
+    /// Receives that were posted and may take no message any more, at most.
+    fn lost(&self) -> u32 {
+        self.missing + self.leavers.len() as u32
+    }
+
+    /// Receives that can take a message, at least.
+    fn ready(&self) -> u32 {
+        self.list.held.saturating_sub(self.lost())
+    }
+
+    /// Receives that may be put into it.
+    fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.ready()).min(self.list.depth() - self.list.held)
+    }
+
+    /// More are lost than there is room for others.
+    pub(super) fn is_worn(&self) -> bool {
+        self.lost() > self.spare
     }
 
     pub(super) const fn raw(&self) -> *mut IbvSrq {
@@ -166,15 +236,30 @@ impl Adapter {
         self.shared.is_some()
     }
 
-    /// Receives that the shared queue holds at most.
+    /// Receives of the shared queue that can take a message, at most.
     pub fn shared_depth(&self) -> Option<u32> {
-        self.shared.as_ref().map(SharedQueue::depth)
+        self.shared.as_ref().map(|shared| shared.depth)
     }
 
-    /// Receives in the shared queue: in flight, or queued and not flushed. A connection that ends in
-    /// the middle of a message may keep one until the adapter goes.
+    /// Receives in the shared queue that can take a message, at least: in flight, or queued and not flushed.
     pub fn shared_receives(&self) -> u32 {
-        self.shared.as_ref().map_or(0, |shared| shared.list.held)
+        self.shared.as_ref().map_or(0, SharedQueue::ready)
+    }
+
+    /// Receives that the shared queue takes now.
+    pub fn shared_room(&self) -> u32 {
+        self.shared.as_ref().map_or(0, SharedQueue::room)
+    }
+
+    /// Receives of the shared queue that connections may have kept when they ended, at most. Their memory
+    /// comes back when the device reports them, or with [`renew_shared`](Self::renew_shared).
+    pub fn shared_lost(&self) -> u32 {
+        self.shared.as_ref().map_or(0, SharedQueue::lost)
+    }
+
+    /// True if an endpoint takes its receives from the shared queue.
+    pub fn shares_receives(&self, id: EndpointId) -> bool {
+        self.endpoints.get(id.0).is_some_and(|endpoint| endpoint.receives.is_none())
     }
 
     /// Queues a receive of one message into the whole of a buffer, for one endpoint. Ends in a
@@ -194,7 +279,7 @@ impl Adapter {
         else {
             return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
         };
-        let receive = Receive { token, buf, owner: Some(id.0) };
+        let receive = Receive { token, buf, owner: Some(id.0), order: 0, missing: false };
         queue(&mut self.receives, list, &self.memory, receive)?;
         if was_clean {
             self.dirty.push(id.0);
@@ -211,8 +296,45 @@ impl Adapter {
         let Some(shared) = &mut self.shared else {
             return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
         };
-        let receive = Receive { token: 0, buf, owner: None };
-        queue(&mut self.receives, &mut shared.list, &self.memory, receive)
+        if shared.room() == 0 {
+            return Err(Box::new(NotQueued { why: Why::Full, back: buf }));
+        }
+        let receive = Receive { token: 0, buf, owner: None, order: shared.next, missing: false };
+        queue(&mut self.receives, &mut shared.list, &self.memory, receive)?;
+        shared.next += 1;
+        Ok(())
+    }
+
+    /// A queue pair is gone that may have been in the middle of a message.
+    pub(super) fn left_shared(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.leavers.push_back(shared.next);
+        }
+        self.settle_shared();
+    }
+
+    /// Finds out which receives are missing, as far as that is clear.
+    pub(super) fn settle_shared(&mut self) {
+        let Some(shared) = &mut self.shared else { return };
+        if shared.leavers.is_empty() {
+            return;
+        }
+        let ids = self.by_number.values().filter_map(|id| self.endpoints.get(id.0));
+        let reached = ids.filter(|endpoint| endpoint.receives.is_none()).map(|e| e.reached);
+        // What came before this was taken, and by none that is there still.
+        let reached = reached.fold(shared.reached, u64::min);
+        let missing = |receive: &Receive| {
+            receive.owner.is_none() && !receive.missing && receive.order < reached
+        };
+        for key in self.receives.keys(missing) {
+            if let Some(receive) = self.receives.get_mut(key) {
+                receive.missing = true;
+                shared.missing += 1;
+            }
+        }
+        while shared.leavers.front().is_some_and(|order| *order <= reached) {
+            shared.leavers.pop_front();
+        }
     }
 
     /// The token of receives that an endpoint takes from the shared queue; 0 until it is given.
@@ -222,15 +344,15 @@ impl Adapter {
         }
     }
 
-    /// Ends the shared queue and makes a new one, if there is no endpoint: only so its receives come back
+    /// Ends the shared queue and makes a new one, if no endpoint takes from it: only so its receives come back
     /// that nobody used. They are freed. If the device refuses, each endpoint to come has a queue of its
     /// own.
     pub fn renew_shared(&mut self) {
-        if !self.endpoints.is_empty() {
+        if !self.endpoints.keys(|endpoint| endpoint.receives.is_none()).is_empty() {
             return;
         }
         let Some(old) = self.shared.take() else { return };
-        let depth = old.list.depth;
+        let (depth, places) = (old.depth, old.places());
         let gone = old.destroy();
         for place in self.receives.keys(|receive| receive.owner.is_none()) {
             let receive = self.receives.remove(place);
@@ -240,7 +362,7 @@ impl Adapter {
         }
         self.shared = SharedQueue::new(&self.domain, depth).ok();
         if self.shared.is_none() {
-            self.queues.arrivals.leave(depth);
+            self.queues.arrivals.leave(places);
         }
     }
 

@@ -156,9 +156,9 @@ impl Shard {
         let slot = self.conns.vacant_key() as u32;
         let arena = self.engine.ring.arena();
         let rdma = self.rdma.as_mut().ok_or(GONE)?;
-        let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory(0)).sum();
+        let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory()).sum();
         let plug = rdma.plug(index).ok_or(GONE)?;
-        let needed = plug.memory(1) - plug.memory(0);
+        let needed = plug.needed(endpoint);
         if taken + needed > arena.total_bytes() / 2 {
             plug.port.close(endpoint);
             return Err(format!(

@@ -114,3 +114,121 @@ fn a_peer_without_a_receive_tries_again_soon() {
     bench.adapter.accept(id, params).expect("the peer is there");
     assert_eq!(fake::with(|s| s.modified.clone()), [(QP_MIN_RNR_TIMER, 12)]);
 }
+
+const NOTHING: ConnParams<'_> = ConnParams { reads: 1, reads_served: 1, private: &[] };
+
+impl Bench {
+    /// An endpoint whose peer may send.
+    fn accepted(&mut self) -> EndpointId {
+        let id = self.endpoint(4);
+        self.adapter.accept(id, NOTHING).expect("the peer is there");
+        id
+    }
+
+    /// Posts receives until there are as many as there should be.
+    fn top_up(&mut self) {
+        while self.adapter.shared_room() > 0 {
+            let buf = self.buf(4096);
+            self.adapter.queue_shared_receive(buf).expect("room");
+        }
+        self.adapter.flush();
+    }
+
+    fn end(&mut self, number: u64, qp_num: u32) -> usize {
+        fake::with(|s| s.completions.push_back(message(number, qp_num)));
+        self.polled().len()
+    }
+
+    /// Receives that can take a message, and those that may be lost.
+    fn shared(&self) -> (u32, u32) {
+        (self.adapter.shared_receives(), self.adapter.shared_lost())
+    }
+}
+
+#[test]
+fn a_receive_that_a_broken_message_has_kept_is_replaced() {
+    let mut bench = Bench::new(Some(8));
+    let (a, _b) = (bench.accepted(), bench.accepted());
+    let first = bench.fill(8);
+    let posted = bench.held();
+    // The device took the first receive for a message to one that is gone, and says nothing of it.
+    bench.adapter.close(a);
+    let heads = 4096;
+    assert_eq!(bench.shared(), (7, 1));
+    bench.top_up();
+    let replaced = fake::with(|s| s.receives.last().cloned().expect("a list"));
+    assert_eq!((bench.shared(), replaced.len()), ((8, 1), 1));
+    assert_eq!(bench.held(), posted - heads + 4096, "the device may still write to the first");
+    // The others take messages, and so does the new one: now it is clear which one is missing.
+    first[1..].iter().for_each(|number| assert_eq!(bench.end(*number, 2), 1));
+    assert_eq!(bench.end(replaced[0], 2), 1);
+    let c = bench.endpoint(4);
+    assert_eq!(bench.shared(), (0, 1));
+    bench.top_up();
+    assert_eq!(bench.shared(), (8, 1));
+    // The device does tell in the end, and the memory comes back.
+    let held = bench.held();
+    assert_eq!(bench.end(first[0], 1), 0, "to nobody");
+    assert_eq!((bench.shared(), bench.held()), ((8, 0), held - 4096));
+    assert!(bench.adapter.shares_receives(c));
+}
+
+#[test]
+fn connections_that_end_between_messages_cost_nothing_once_that_is_clear() {
+    let mut bench = Bench::new(Some(8));
+    let (a, _b, _idle) = (bench.accepted(), bench.accepted(), bench.accepted());
+    let first = bench.fill(8);
+    bench.adapter.close(a);
+    // One that was refused has taken none.
+    let refused = bench.endpoint(4);
+    bench.adapter.close(refused);
+    bench.top_up();
+    assert_eq!(bench.shared(), (8, 1));
+    first.iter().for_each(|number| assert_eq!(bench.end(*number, 2), 1));
+    let more = bench.fill(7);
+    // The one that is idle may be in the middle of a message.
+    let c = bench.endpoint(4);
+    assert_eq!(bench.shared(), (7, 1));
+    assert_eq!(bench.end(more[6], 3), 1);
+    bench.adapter.close(c);
+    bench.endpoint(4);
+    assert_eq!(bench.shared(), (7, 0));
+}
+
+#[test]
+fn who_comes_after_many_losses_has_receives_of_its_own() {
+    let mut bench = Bench::new(Some(8));
+    let steady = bench.accepted();
+    bench.fill(8);
+    // Half as many can be replaced, and the next is told by a queue of its own.
+    for lost in 1..=5 {
+        let breaks = bench.accepted();
+        assert!(bench.adapter.shares_receives(breaks), "{lost}");
+        bench.adapter.close(breaks);
+        bench.top_up();
+        assert_eq!(bench.shared(), (if lost < 5 { 8 } else { 7 }, lost));
+    }
+    let held = bench.held();
+    for _ in 0..20 {
+        let alone = bench.accepted();
+        assert!(!bench.adapter.shares_receives(alone));
+        let buf = bench.buf(4096);
+        bench.adapter.queue_receive(alone, buf, 1).expect("a queue of its own");
+        bench.adapter.flush();
+        bench.adapter.close(alone);
+        bench.polled();
+    }
+    assert_eq!((bench.shared(), bench.held()), ((7, 5), held), "nothing more is lost");
+    // The queue is made anew when nobody takes from it.
+    let alone = bench.accepted();
+    bench.adapter.renew_shared();
+    assert_eq!(bench.shared(), (7, 5));
+    bench.adapter.close(steady);
+    bench.adapter.renew_shared();
+    assert_eq!(bench.shared(), (0, 0));
+    let next = bench.accepted();
+    assert!(bench.adapter.shares_receives(next) && !bench.adapter.shares_receives(alone));
+    bench.adapter.close(alone);
+    bench.adapter.close(next);
+    assert_eq!(bench.held(), 0);
+}

@@ -103,6 +103,48 @@ fn receives_of_connections_that_broke_are_replaced() {
 }
 
 #[test]
+fn receives_that_broken_messages_have_kept_are_replaced_and_then_no_longer_shared() {
+    let mut bench = Bench::sharing(64, layout(None));
+    let each = 16 + 32;
+    bench.connect(1);
+    bench.log_in(1);
+    // Messages to one that is gone have kept some.
+    let keep = |state: &mut fake::State, count| {
+        let kept = state.shared.iter_mut().flat_map(|shared| shared.drain(..count));
+        let kept: Vec<_> = kept.collect();
+        state.lost.extend(kept);
+    };
+    bench.wire.with(|state| keep(state, 40));
+    bench.turn();
+    bench.shard.flush_ports();
+    assert_eq!(shared(&bench), each);
+    let taken = |bench: &Bench| bench.free - bench.shard.engine.ring.arena().free_bytes();
+    let before = taken(&bench);
+    bench.wire.with(|state| state.worn = true);
+    bench.connect(2);
+    assert_eq!((shared(&bench), bench.wire.receives(2)), (each, each), "each has its own");
+    bench.log_in(2);
+    for endpoint in [1, 2] {
+        bench.command(endpoint, 1, (READ, &cdb(0x28, 1), 512), opens(None, Some(4)), &[]);
+        assert!(matches!(bench.next(endpoint, &[], Status::Success), Work::Write(..)));
+        assert_eq!(bench.status(endpoint, 1).0, 0);
+    }
+    assert_eq!((shared(&bench), bench.wire.receives(2)), (each, each), "posted again");
+    bench.log_out(2, 2);
+    assert_eq!(taken(&bench), before);
+    // With the last that shares, the queue gives back what is lost; who has its own stays.
+    bench.connect(3);
+    bench.log_in(3);
+    bench.log_out(1, 2);
+    bench.connect(4);
+    assert_eq!((shared(&bench), bench.wire.receives(3), bench.wire.receives(4)), (each, each, 0));
+    bench.log_in(4);
+    bench.log_out(3, 1);
+    bench.log_out(4, 1);
+    bench.assert_all_is_given_back();
+}
+
+#[test]
 fn who_sends_more_than_the_window_allows_is_disconnected_alone() {
     let mut bench = Bench::sharing(64, layout(None));
     for endpoint in 1..=3 {
