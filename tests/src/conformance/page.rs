@@ -11,6 +11,9 @@ use super::{LIMIT, PROGRAM, Verdict};
 /// More names than this are said by those that are missing.
 const FEW: usize = 6;
 
+/// What was found by hand, at the end of the page.
+const BY_HAND: &str = include_str!("by_hand.md");
+
 /// What ran where.
 #[derive(Clone, Debug, Default)]
 pub struct About {
@@ -51,6 +54,7 @@ pub fn markdown(runs: &Runs, names: &[String], about: &About) -> String {
          sg3_utils' own checks (`sg_*`) need a SCSI device of the kernel, which an iSCSI initiator in the kernel makes. \
          The machine that wrote this page has none.\n",
     );
+    page.push_str(BY_HAND);
     page
 }
 
