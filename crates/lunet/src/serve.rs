@@ -207,9 +207,20 @@ pub(crate) fn open_volumes(
 
 /// Removes what was cut short has left: files that were to take the place of others.
 fn tidy(plan: &Plan) {
-    let kept = plan.config.volumes.iter().flat_map(|volume| kept(&plan.data, &volume.name));
-    for path in kept.chain([ports(&plan.data), plan.file.clone()]) {
+    for path in [ports(&plan.data), plan.file.clone()] {
         files::clear(&path);
+    }
+    // Of any volume: one whose creation was cut short is in no configuration.
+    let kinds = kept(&plan.data, "").map(|path| path.file_name().unwrap_or_default().to_owned());
+    for entry in fs::read_dir(&plan.data).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let cut_short = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(".new"));
+        let of_a_volume = |name: &str| {
+            kinds.iter().any(|kind| kind.to_str().is_some_and(|kind| name.ends_with(kind)))
+        };
+        if let Some(name) = cut_short.filter(|name| of_a_volume(name)) {
+            files::clear(&plan.data.join(name));
+        }
     }
     let file = |volume: &Volume| match volume.backend {
         Backend::File { .. } => volume.path(&plan.data),
