@@ -140,7 +140,10 @@ fn a_volume_is_the_same_over_every_path_and_each_port_has_its_number() -> Result
             // NAA and T10 vendor ID: no EUI-64, by which Linux would name the disk.
             ensure!(unit.iter().map(|(_, kind, _)| *kind).eq([3, 1]), "{unit:02x?}");
             let serial = data_in(&mut session, &[0x12, 1, 0x80, 0, 255, 0])?;
-            let standard = data_in(&mut session, &[0x12, 0, 0, 0, 96, 0])?;
+            let mut standard = data_in(&mut session, &[0x12, 0, 0, 0, 96, 0])?;
+            // MULTIP is of the target, of which there are two: one has two ports.
+            ensure!((standard[6] & 0x10 != 0) == (target == BOTH), "MULTIP {:02x}", standard[6]);
+            standard[6] &= !0x10;
             ensure!(standard[5] & 0x30 == 0x30, "TPGS {:02x}", standard[5]);
             identities.push((unit, serial, standard));
             ports.push(port(&mut session)?);

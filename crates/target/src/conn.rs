@@ -128,6 +128,47 @@ pub enum Wire {
     Rdma(Box<Link>),
 }
 
+/// How a client takes what is sent to it.
+#[derive(Debug, Default)]
+struct Uptake {
+    /// Something waits to be sent.
+    waits: bool,
+    /// Bytes that the client's system had taken in at the last look at the clock.
+    delivered: u64,
+    /// When it had taken in more than at the look before, or what waits began to wait.
+    taken_at: Duration,
+    /// When was looked.
+    looked: Duration,
+}
+
+impl Uptake {
+    /// Something waits to be sent, or nothing does. The time for it begins when it begins to wait, not when the
+    /// connection was made or looked at last.
+    fn note(&mut self, waits: bool, now: Duration) {
+        if waits && !self.waits {
+            (self.taken_at, self.looked) = (now, now);
+        }
+        self.waits = waits;
+    }
+
+    /// A look at what the client's system has taken in. When it took the last of that, if it is more than before.
+    fn look(&mut self, delivery: Option<Delivery>, waits: bool, now: Duration) -> Option<Duration> {
+        self.note(waits, now);
+        self.looked = now;
+        let Some(Delivery { bytes, ago }) = delivery else {
+            // That cannot be told.
+            self.taken_at = now;
+            return None;
+        };
+        let more = bytes > self.delivered;
+        self.delivered = bytes;
+        if more || !waits {
+            self.taken_at = now;
+        }
+        more.then(|| now.saturating_sub(ago))
+    }
+}
+
 /// A connection.
 pub struct Conn {
     /// Unique in the server's life.
@@ -152,12 +193,8 @@ pub struct Conn {
     pub sending: usize,
     /// Of these, the copied ones.
     copied: usize,
-    /// Bytes that the client's system had taken in at the last look at the clock.
-    delivered: u64,
-    /// When it had taken in more than at the look before, or there was nothing to take.
-    taken_at: Duration,
-    /// When was looked.
-    looked: Duration,
+    /// How the client takes what is sent.
+    uptake: Uptake,
     /// The arena memory that this connection holds.
     pub account: Account,
     /// The memory that is kept for its session.
@@ -206,9 +243,7 @@ impl Conn {
             spare: Some(TxChain::new()),
             sending: 0,
             copied: 0,
-            delivered: 0,
-            taken_at: Duration::ZERO,
-            looked: Duration::ZERO,
+            uptake: Uptake::default(),
             account: Account::default(),
             reserve: None,
             scratch: Some(vec![0; scratch].into_boxed_slice()),
@@ -251,30 +286,25 @@ impl Conn {
     /// Tells the protocol if the client's system has taken in more of what was sent since the last
     /// look: a client that reads for minutes over a slow link may be silent all that time.
     pub fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
-        self.looked = now;
-        let Some(Delivery { bytes, ago }) = delivery else {
-            // That cannot be told.
-            self.taken_at = now;
-            return;
-        };
-        if bytes > self.delivered {
-            self.proto.delivered(now.saturating_sub(ago));
+        if let Some(news) = self.uptake.look(delivery, self.backlog() > 0, now) {
+            self.proto.delivered(news);
         }
-        if bytes > self.delivered || self.backlog() == 0 {
-            self.taken_at = now;
-        }
-        self.delivered = bytes;
+    }
+
+    /// Tells whether anything waits to be sent now.
+    pub fn note_output(&mut self, now: Duration) {
+        self.uptake.note(self.backlog() > 0, now);
     }
 
     /// When to look whether the client takes what waits to be sent.
     fn output_look(&self, timeout: Duration) -> Option<Duration> {
         let waits = self.backlog() > 0 && !timeout.is_zero();
-        (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.looked + timeout / 4)
+        (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.uptake.looked + timeout / 4)
     }
 
     /// True if something has been waiting for so long that the client took nothing of it.
     pub fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
-        self.output_look(timeout).is_some() && now >= self.taken_at + timeout
+        self.output_look(timeout).is_some() && now >= self.uptake.taken_at + timeout
     }
 
     /// Takes a buffer out of the memory that is for all, of which the connection may take `allowance` bytes, or
@@ -392,5 +422,36 @@ impl Conn {
     /// an RDMA device fetches it, which knows the arena.
     pub fn needs_stable_data(&self) -> bool {
         self.proto.negotiated().data_digest || self.proto.is_rdma()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_for_an_answer_begins_with_the_answer() {
+        let at = Duration::from_secs;
+        let heard = |bytes| Some(Delivery { bytes, ago: Duration::ZERO });
+        // A connection that is made when the server is an hour old, and its first answer.
+        let mut uptake = Uptake::default();
+        uptake.note(true, at(3600));
+        assert_eq!(uptake.look(heard(0), true, at(3601)), None);
+        assert_eq!(uptake.taken_at, at(3600));
+        // It was taken, and nothing was sent for an hour; then something is, and no time has passed yet.
+        uptake.note(false, at(3602));
+        uptake.note(true, at(7200));
+        assert_eq!(uptake.look(heard(48), true, at(7200)), Some(at(7200)));
+        uptake.note(false, at(7201));
+        uptake.note(true, at(9000));
+        assert_eq!(uptake.look(heard(48), true, at(9001)), None);
+        assert_eq!((uptake.taken_at, uptake.looked), (at(9000), at(9001)));
+        // What waits on and is not taken stays due.
+        uptake.note(true, at(9002));
+        assert_eq!(uptake.look(heard(48), true, at(9003)), None);
+        assert_eq!(uptake.taken_at, at(9000));
+        // Where it cannot be told, nobody is held to it.
+        uptake.look(None, true, at(9004));
+        assert_eq!(uptake.taken_at, at(9004));
     }
 }

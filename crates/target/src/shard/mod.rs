@@ -349,7 +349,8 @@ impl Shard {
                 }
                 Wire::Rdma(_) => self.post(slot),
             }
-            let conn = &self.conns[slot as usize];
+            let conn = &mut self.conns[slot as usize];
+            conn.note_output(self.engine.now);
             if let Some(due) = conn.due(self.core.options.data_timeout) {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
             }
