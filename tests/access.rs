@@ -299,7 +299,10 @@ fn secrets_are_looked_after() -> Result<()> {
 }
 
 /// An address that is not of the loopback network, in a network namespace of the server's own.
-const ELSEWHERE: &str = "192.0.2.9";
+const OWN: &str = "192.0.2.9";
+
+/// One that clients come to from `OWN`: for the server, they are on another machine.
+const ELSEWHERE: &str = "192.0.2.7";
 
 /// What a client in the server's network namespace prints, and whether it succeeded.
 fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
@@ -314,17 +317,20 @@ fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
     Ok((worked, finished.stdout + &finished.stderr))
 }
 
-/// A target that names nobody who may use it: on whatever address it listens, other machines do not see it.
+/// A target that names nobody who may use it: on whatever address it listens, this machine sees it, and other machines do not.
 #[test]
 fn a_target_that_names_nobody_is_for_this_machine_alone() -> Result<()> {
-    let network = format!("ip link set lo up && ip addr add {ELSEWHERE}/32 dev lo && exec \"$@\"");
+    let network = format!(
+        "ip link set lo up && ip addr add {OWN}/32 dev lo && ip addr add {ELSEWHERE}/32 dev lo && \
+         ip route replace local {ELSEWHERE} dev lo table local src {OWN} && exec \"$@\""
+    );
     let alone = if rustix::process::geteuid().is_root() { "-n" } else { "-rn" };
     for open in [false, true] {
         let arguments: &[&str] = if open { &["--open"] } else { &[] };
         let serve = Serve::at("0.0.0.0:0", "16M").arguments(arguments).quiet();
         let mut server = serve.by(&["unshare", alone, "sh", "-c", &network, "sh"]).start()?;
         let port = server.portal().rsplit(':').next().unwrap_or_default().to_owned();
-        for (address, seen) in [("127.0.0.1", true), (ELSEWHERE, open)] {
+        for (address, seen) in [("127.0.0.1", true), (OWN, true), (ELSEWHERE, open)] {
             let portal = format!("iscsi://{address}:{port}");
             let (_, listed) = beside(&server, &["iscsi-ls", "-s", &portal])?;
             ensure!(listed.contains(DEMO_TARGET) == seen, "{address}, {open}: {listed}");

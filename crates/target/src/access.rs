@@ -217,6 +217,24 @@ pub enum Objection {
     Algorithm,
 }
 
+/// Where an initiator's connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Its address.
+    pub address: IpAddr,
+    /// It is on this machine.
+    pub here: bool,
+}
+
+impl Origin {
+    /// Of the two ends of a connection. Who connects from an address to that same address is on the machine that has it,
+    /// as is who comes from a loopback address: a packet from elsewhere with such a source is dropped by the kernel.
+    pub fn new(peer: IpAddr, local: IpAddr) -> Self {
+        let (own, other) = (local.to_canonical(), peer.to_canonical());
+        Self { address: peer, here: other.is_loopback() || other == own }
+    }
+}
+
 /// The rules of a target, or of discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -237,10 +255,10 @@ impl Access {
     }
 
     /// True for a target that says nothing of who may use it, and not that everybody may: it is for this machine
-    /// alone, and the address is another's.
-    pub fn is_closed_to(&self, address: IpAddr) -> bool {
+    /// alone, and the initiator is on another.
+    pub fn is_closed_to(&self, origin: Origin) -> bool {
         let says_who = !self.initiators.is_everybody() || self.guard.is_some();
-        !self.open && !says_who && !address.to_canonical().is_loopback()
+        !self.open && !says_who && !origin.here
     }
 
     /// Why a session that has logged in with this proof could not log in now; nothing if it could.
@@ -447,13 +465,21 @@ mod tests {
     fn what_says_nothing_of_who_may_use_it_is_for_this_machine() {
         let named = Access { initiators: set(&["iqn.x:a"], &[]), ..Access::default() };
         let open = Access { open: true, ..Access::default() };
-        for local in ["127.0.0.1", "127.7.7.7", "::1", "::ffff:127.0.0.1"] {
-            assert!(!Access::default().is_closed_to(ip(local)), "{local}");
+        let (own, mapped) = (ip("192.0.2.9"), ip("::ffff:192.0.2.9"));
+        for local in
+            ["127.0.0.1", "127.7.7.7", "::1", "::ffff:127.0.0.1", "192.0.2.9", "::ffff:192.0.2.9"]
+        {
+            for own in [own, mapped] {
+                assert!(!Access::default().is_closed_to(Origin::new(ip(local), own)), "{local}");
+            }
         }
         for other in ["192.0.2.1", "::ffff:192.0.2.1", "fd00::1", "fe80::1", "0.0.0.0"] {
-            assert!(Access::default().is_closed_to(ip(other)), "{other}");
-            assert!(!named.is_closed_to(ip(other)) && !open.is_closed_to(ip(other)), "{other}");
+            let origin = Origin::new(ip(other), own);
+            assert!(Access::default().is_closed_to(origin), "{other}");
+            assert!(!named.is_closed_to(origin) && !open.is_closed_to(origin), "{other}");
         }
+        // It is the connection's own end that counts: a loopback address there makes nobody local.
+        assert!(Access::default().is_closed_to(Origin::new(own, ip("127.0.0.1"))));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use lunet_ring::{Account, Arena, Buf, Delivery, Reserve, RxBufs, SocketId, TxCha
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 
+use crate::access::Origin;
 use crate::engine::Engine;
 use crate::rdma::Link;
 use crate::registry::Nexus;
@@ -257,6 +258,11 @@ impl Conn {
             clears: Vec::new(),
             mourners: Vec::new(),
         }
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        Origin::new(self.peer.ip(), self.local.ip())
     }
 
     /// Lets the protocol work in the surroundings of its shard; what it asks for is in `events`.

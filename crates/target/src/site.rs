@@ -11,6 +11,7 @@ use lunet_iscsi::target::{
 use lunet_ring::{Account, Arena, Buf, Reserve};
 use rustix::rand::GetRandomFlags;
 
+use crate::access::Origin;
 use crate::conn::take;
 use crate::core::Core;
 use crate::throttle::Aim;
@@ -43,6 +44,11 @@ pub struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
+    /// Where the connection comes from.
+    fn origin(&self) -> Origin {
+        Origin::new(self.peer, self.local.ip())
+    }
+
     /// Refuses a client that has failed too often at this.
     fn may_try(&self, aim: &Aim) -> Result<(), LoginRefusal> {
         match self.core.throttle.allows(self.peer, aim, self.now) {
@@ -70,7 +76,7 @@ impl Site for Surroundings<'_> {
         let found = self
             .world
             .find_target(name)
-            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.peer));
+            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.origin()));
         match found {
             Some((_, target)) => Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() }),
             // What is not for this initiator is not there for it: who may not reach a target shall
@@ -107,7 +113,7 @@ impl Site for Surroundings<'_> {
         for (_, target) in self.world.targets() {
             let Some(initiator) = self.initiator else { return };
             let access = &target.access;
-            if !access.admits(initiator, self.peer) || access.is_closed_to(self.peer) {
+            if !access.admits(initiator, self.peer) || access.is_closed_to(self.origin()) {
                 continue;
             }
             match which {

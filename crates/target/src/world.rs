@@ -18,7 +18,7 @@ use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::{Port, Reservations};
 use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
 
-use crate::access::{Access, Objection};
+use crate::access::{Access, Objection, Origin};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::fence::Fence;
 use crate::health::Health;
@@ -102,10 +102,10 @@ impl CoreTarget {
     }
 
     /// True if an initiator may know of the target and reach it by this portal.
-    pub fn admits(&self, portal: usize, initiator: &str, address: IpAddr) -> bool {
+    pub fn admits(&self, portal: usize, initiator: &str, origin: Origin) -> bool {
         self.portals[portal]
-            && self.access.admits(initiator, address)
-            && !self.access.is_closed_to(address)
+            && self.access.admits(initiator, origin.address)
+            && !self.access.is_closed_to(origin)
     }
 
     /// Why a session that came in by this portal with this proof could not log in now; nothing if
@@ -114,12 +114,12 @@ impl CoreTarget {
         &self,
         portal: usize,
         proof: Option<&Proof>,
-        (initiator, address): (&str, IpAddr),
+        (initiator, origin): (&str, Origin),
     ) -> Option<Objection> {
         match self.portals[portal] {
             false => Some(Objection::Portal),
-            true if self.access.is_closed_to(address) => Some(Objection::Initiator),
-            true => self.access.objection(proof, initiator, address),
+            true if self.access.is_closed_to(origin) => Some(Objection::Initiator),
+            true => self.access.objection(proof, initiator, origin.address),
         }
     }
 
@@ -208,11 +208,11 @@ impl World {
         &self,
         slot: usize,
         proof: Option<&Proof>,
-        (portal, initiator, address): (usize, &str, IpAddr),
+        (portal, initiator, origin): (usize, &str, Origin),
     ) -> bool {
         self.targets().any(|(_, target)| {
-            target.view(initiator, address).iter().any(|(_, volume)| *volume == slot)
-                && target.objection(portal, proof, (initiator, address)).is_none()
+            target.view(initiator, origin.address).iter().any(|(_, volume)| *volume == slot)
+                && target.objection(portal, proof, (initiator, origin)).is_none()
         })
     }
 
@@ -225,11 +225,11 @@ impl World {
         &self,
         portal: usize,
         identity: &LoginIdentity,
-        address: IpAddr,
+        origin: Origin,
     ) -> Result<Option<usize>, LoginStatus> {
-        let (who, proof) = ((identity.initiator_name.as_str(), address), identity.proof.as_ref());
+        let (who, proof) = ((identity.initiator_name.as_str(), origin), identity.proof.as_ref());
         let (slot, objection) = match &identity.target_name {
-            None => (None, self.discovery.objection(proof, who.0, who.1)),
+            None => (None, self.discovery.objection(proof, who.0, origin.address)),
             Some(name) => {
                 let (slot, target) = self.find_target(name).ok_or(LoginStatus::NotFound)?;
                 (Some(slot), target.objection(portal, proof, who))

@@ -30,7 +30,7 @@ impl Shard {
         }
         let place = Place { shard: number, connection: conn.serial };
         // The world may have changed since the login began.
-        let target = match self.engine.world.entrance(conn.portal, &identity, conn.peer.ip()) {
+        let target = match self.engine.world.entrance(conn.portal, &identity, conn.origin()) {
             Ok(target) => target,
             Err(status) => return self.turn_away(slot, status),
         };

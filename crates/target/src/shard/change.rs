@@ -8,6 +8,7 @@ use lunet_scsi::{Attention, Code, Sense};
 
 use super::Shard;
 use super::management::Ending;
+use crate::access::Origin;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
 use crate::world::{CoreTarget, CoreVolume, World};
@@ -58,7 +59,7 @@ impl Shard {
     /// Shows a session the next world.
     fn see(&mut self, slot: u32, next: &World) {
         let conn = &self.conns[slot as usize];
-        let (peer, portal) = (conn.peer.ip(), conn.portal);
+        let (peer, origin, portal) = (conn.peer.ip(), conn.origin(), conn.portal);
         let Some(session) = conn.session.as_ref().filter(|_| conn.phase == Phase::Open) else {
             return;
         };
@@ -70,7 +71,8 @@ impl Shard {
         };
         // One that was asked to log out does not get its LUNs back.
         let Some(now) = &session.target else { return };
-        let stays = |target: &&Arc<CoreTarget>| stays(session, (portal, peer), (now, target, next));
+        let stays =
+            |target: &&Arc<CoreTarget>| stays(session, (portal, origin), (now, target, next));
         let target = next.target(number).filter(stays).cloned();
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);
@@ -186,10 +188,10 @@ impl Shard {
 /// that stayed against the rules goes on as long as these rules do.
 fn stays(
     session: &Session,
-    (portal, peer): (usize, IpAddr),
+    (portal, origin): (usize, Origin),
     (now, target, next): (&CoreTarget, &CoreTarget, &World),
 ) -> bool {
-    let (who, proof) = ((session.nexus.initiator.as_str(), peer), session.proof.as_ref());
+    let (who, proof) = ((session.nexus.initiator.as_str(), origin), session.proof.as_ref());
     let objects = |target: &CoreTarget| target.objection(portal, proof, who).is_some();
     !objects(target) || next.keep_sessions || (objects(now) && target.has_rules_of(now))
 }

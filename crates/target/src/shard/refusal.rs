@@ -13,7 +13,7 @@ impl Shard {
         let conn = &self.conns[slot as usize];
         let name = conn.proto.login_identity().and_then(|id| id.target_name.as_deref());
         let found = name.and_then(|name| self.engine.world.find_target(name));
-        found.is_some_and(|(_, target)| target.access.is_closed_to(conn.peer.ip()))
+        found.is_some_and(|(_, target)| target.access.is_closed_to(conn.origin()))
     }
 
     /// A login was refused with this status.

@@ -66,7 +66,7 @@ impl Engine {
     /// True if this initiator sees a volume, in this session or through another target.
     pub(super) fn may_reach(&self, conn: &Conn, slot: usize) -> bool {
         let Some(session) = &conn.session else { return false };
-        let who = (conn.portal, session.nexus.initiator.as_str(), conn.peer.ip());
+        let who = (conn.portal, session.nexus.initiator.as_str(), conn.origin());
         session.luns.iter().any(|lun| lun.volume == slot)
             || (session.target.is_some() && self.world.shows(slot, session.proof.as_ref(), who))
     }
