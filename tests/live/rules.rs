@@ -247,7 +247,11 @@ fn users_come_with_their_secrets_and_go() -> Result<()> {
     let error = server.refuses(&["target", "user", "remove", TWO, "alice"])?;
     ensure!(error.contains("only user") && error.contains("--force"), "{error}");
     ensure!(ready(&mut alice, 0)?.is_none());
-    server.tell(&["target", "user", "remove", TWO, "alice", "--force"])?;
+    ensure!(error.contains("the target is for this machine alone"), "{error}");
+    let done = server.tell(&["target", "user", "remove", TWO, "alice", "--force"])?;
+    ensure!(done.contains("is for this machine alone, without CHAP"), "{done}");
+    let error = server.refuses(&["target", "deny", TWO, A])?;
+    ensure!(error.contains("is for this machine alone"), "{error}");
     ensure!(secrets()? == 0 && text(&server)? == FILE, "{}", text(&server)?);
     server.stop()?;
     Ok(())

@@ -261,7 +261,7 @@ pub(super) fn initiators(table: &Section<'_>, mistakes: &mut Mistakes) -> Initia
     let Some(items) = items else {
         let text = format!(
             "must be an array of at most {MAX_ENTRIES} names, addresses and networks; leave it out \
-             for all initiators"
+             to name none"
         );
         mistakes.add(value.span().start, key, text);
         return out;

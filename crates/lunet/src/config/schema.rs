@@ -176,7 +176,7 @@ pub const TARGET: Table = Table {
         key("portals", "array of strings", "(all)"),
         key("luns", "table or array", "(none)"),
         key("open", "boolean", "false"),
-        key("initiators", "array of strings", "(all)"),
+        key("initiators", "array of strings", "(none named)"),
         key("chap-algorithms", "array of strings", "(all)"),
         key("user", "array of tables", "(none)"),
         key("mutual", "table", "(none)"),

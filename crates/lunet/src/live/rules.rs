@@ -16,6 +16,7 @@ use super::sessions::concerning;
 use super::{Manager, Served, done};
 use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
+use crate::config::{Reach, Target};
 use crate::control::{Done, NewSecret, NewUser, SessionFate};
 
 /// The directory of secrets that were given to a command, in the data directory.
@@ -48,11 +49,13 @@ impl Manager {
         entries: &[String],
         keep_sessions: bool,
     ) -> Result<Done> {
-        let before = &now.target(target)?.access.initiators;
+        let found = now.target(target)?;
+        let before = &found.access.initiators;
         if before.is_everybody() {
             bail!(
-                "target {target} is for everybody: say who may log in with `lunet target allow \
-                 {target} INITIATOR`, and all others may not"
+                "target {target} is for {}: name who may log in with `lunet target allow {target} \
+                 INITIATOR`, and no others may",
+                audience(found)
             );
         }
         for text in entries {
@@ -126,15 +129,18 @@ impl Manager {
         name: &str,
         consent: Consent,
     ) -> Result<Done> {
-        let rules = &now.target(target)?.access;
+        let found = now.target(target)?;
+        let rules = &found.access;
         let Some(user) = rules.users.iter().find(|user| user.login.name == name) else {
             bail!("target {target} has no user \"{name}\": `lunet target user list` shows them");
         };
         if rules.users.len() == 1 && !consent.force {
+            let mut without = found.clone();
+            without.access.users.clear();
             bail!(
                 "\"{name}\" is the only user of target {target}: without it nobody is asked for \
-                 CHAP, and {} may log in; add another user first, or use --force",
-                rules.initiators
+                 CHAP, and the target is for {}; add another user first, or use --force",
+                audience(&without)
             );
         }
         if rules.users.len() == 1 && (rules.mutual.is_some() || rules.algorithms != Algorithms::ALL)
@@ -178,13 +184,14 @@ impl Manager {
         let sessions = next.sessions.clone();
         self.commit(now, next, now.open.clone())?;
         let now = self.now();
-        let rules = &now.target(target)?.access;
-        let users: Vec<&str> = rules.users.iter().map(|user| user.login.name.as_str()).collect();
+        let found = now.target(target)?;
+        let users: Vec<&str> =
+            found.access.users.iter().map(|user| user.login.name.as_str()).collect();
         let proof = match users.is_empty() {
             true => "without CHAP".to_owned(),
             false => format!("with CHAP as {}", users.join(", ")),
         };
-        let text = format!("target {target} is for {}, {proof}", rules.initiators);
+        let text = format!("target {target} is for {}, {proof}", audience(found));
         Ok(concerning(done(text), sessions))
     }
 
@@ -222,6 +229,18 @@ impl Manager {
                 Err(error).with_context(|| format!("cannot write {}", path.display()))
             }
         }
+    }
+}
+
+/// Who may log in to a target, in words.
+fn audience(target: &Target) -> String {
+    let rules = &target.access;
+    match target.reach() {
+        Reach::ThisMachine => "this machine alone".to_owned(),
+        Reach::Named if rules.users.is_empty() && rules.initiators.is_everybody() => {
+            "the initiators that its LUNs name".to_owned()
+        }
+        Reach::Named | Reach::Everybody => rules.initiators.to_string(),
     }
 }
 

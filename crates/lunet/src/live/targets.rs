@@ -21,8 +21,10 @@ impl Manager {
         self.commit(now, plan, now.open.clone())?;
         let mut done = done(format!("target {name} is there"));
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
-        done.notes
-            .push("every initiator may log in to it, until the configuration says who".to_owned());
+        done.notes.push(format!(
+            "it is for this machine alone until somebody is let in: `lunet target allow {name} \
+             INITIATOR` or `lunet target user add {name} NAME`"
+        ));
         Ok(done)
     }
 
