@@ -200,6 +200,9 @@ fn files_are_made_for_new_volumes_when_asked_and_never_again() -> Result<()> {
     ensure!(ready(&mut session, 0)? == NOT_READY && !image.exists());
     let (state, text) = fault(&server, "a")?.context("it is said to be sound")?;
     ensure!(state == "not-made" && text.contains("lunet config apply"), "{state}: {text}");
+    let foretold = server.tell(&["config", "apply", "--dry-run"])?;
+    ensure!(foretold.contains("volume a is not served: its file "), "{foretold}");
+    ensure!(foretold.contains("would be made") && !image.exists(), "{foretold}");
     server.tell(&["config", "apply"])?;
     ensure!(ready(&mut session, 0)?.is_none() && ready(&mut session, 1)?.is_none());
     ensure!(capacity(&mut session, 1)?.blocks * 512 == SIZE);
@@ -209,6 +212,8 @@ fn files_are_made_for_new_volumes_when_asked_and_never_again() -> Result<()> {
     // The harness says --create, as a unit file might.
     let server = Serve::default().data(dir.path()).start()?;
     ensure!(fault(&server, "a")?.is_some_and(|(state, _)| state == "storage-missing"));
+    let foretold = server.tell(&["config", "apply", "--dry-run"])?;
+    ensure!(foretold.contains("volume a is not served: it would be opened again"), "{foretold}");
     ensure!(!image.exists());
     server.stop()?;
 

@@ -15,7 +15,7 @@ use super::volumes::traces;
 use super::{Manager, Served, check_version, done, storage};
 use crate::config::{self, Backend, Volume};
 use crate::control::{Change, Difference, Done, Preview};
-use crate::opening::{self, Failure, How, Unserved};
+use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::{exposure, record, units};
 use lunet_target::files::{self, Found};
@@ -93,7 +93,10 @@ impl Manager {
         let Some(wanted) = self.wanted(&now)? else {
             return Ok(Preview { file, ..Preview::default() });
         };
-        let Wanted { next, differences, notes, .. } = wanted;
+        let Wanted { next, fates, differences, mut notes, .. } = wanted;
+        notes.extend(fates.iter().filter_map(|(volume, _)| {
+            Some(tried_again(volume, now.unserved.get(&volume.name)?, &next))
+        }));
         let (sessions, refused) = self.foretell(&now, &next, consent, FORCE)?;
         Ok(Preview { file, changes: differences, notes, sessions, refused })
     }
@@ -181,6 +184,19 @@ impl Manager {
     /// The text in force as a table.
     fn plan_text(&self, now: &Served) -> Table {
         Self::text(now).parse().unwrap_or_default()
+    }
+}
+
+/// What would become of a volume that is not served, as far as it can be told beforehand.
+fn tried_again(volume: &Volume, unserved: &Unserved, next: &Plan) -> String {
+    let name = &volume.name;
+    match (unserved.failure.kind, volume.path(&next.data), volume.size()) {
+        (Kind::NotMade, Some(path), Some(size)) => format!(
+            "volume {name} is not served: its file {} would be made, with {}",
+            path.display(),
+            units::size(size)
+        ),
+        _ => format!("volume {name} is not served: it would be opened again"),
     }
 }
 
