@@ -56,9 +56,14 @@ const IPC_LOCK: u64 = 1 << 14;
 /// is known by its control socket.
 pub(super) fn read(source: &dyn Source) -> Vec<Lunet> {
     let mut all: BTreeMap<i64, Vec<LunetPortal>> = BTreeMap::new();
+    let mut sockets: BTreeMap<i64, &str> = BTreeMap::new();
     let text = source.output("ss", &["-xlnHp"]).unwrap_or_default();
-    for pid in text.lines().filter_map(pid_of_lunet) {
+    for line in text.lines() {
+        let Some(pid) = pid_of_lunet(line) else { continue };
         all.entry(pid).or_default();
+        if let Some(path) = unix_path(line) {
+            sockets.entry(pid).or_insert(path);
+        }
     }
     let text = source.output("ss", &["-tlnHp"]).unwrap_or_default();
     for line in text.lines() {
@@ -67,7 +72,8 @@ pub(super) fn read(source: &dyn Source) -> Vec<Lunet> {
         let portal = LunetPortal { address, port, tcp: Some(true), ..LunetPortal::default() };
         all.entry(pid).or_default().push(portal);
     }
-    all.into_iter().filter_map(|(pid, portals)| process(source, pid, portals)).collect()
+    let of = |(pid, portals)| process(source, pid, portals, sockets.get(&pid).copied());
+    all.into_iter().filter_map(of).collect()
 }
 
 /// The process of a line of `ss`, if it is lunet.
@@ -76,8 +82,26 @@ fn pid_of_lunet(line: &str) -> Option<i64> {
     rest.split(',').next()?.parse().ok()
 }
 
-fn process(source: &dyn Source, pid: i64, portals: Vec<LunetPortal>) -> Option<Lunet> {
-    let socket = socket(source, pid)?;
+/// The path of a line of `ss -x`: `u_str LISTEN 0 128 /run/l.sock 4711 * 0 users:(...)`. It may have spaces.
+fn unix_path(line: &str) -> Option<&str> {
+    let (mut rest, _) = line.split_once(" users:")?;
+    for _ in 0..4 {
+        rest = rest.trim_start().split_once(char::is_whitespace)?.1;
+    }
+    for _ in 0..3 {
+        rest = rest.trim_end().rsplit_once(char::is_whitespace)?.0;
+    }
+    let path = rest.trim();
+    (!path.is_empty() && !path.starts_with(['@', '*'])).then_some(path)
+}
+
+fn process(
+    source: &dyn Source,
+    pid: i64,
+    portals: Vec<LunetPortal>,
+    listens: Option<&str>,
+) -> Option<Lunet> {
+    let socket = socket(source, pid, listens)?;
     if !believed(source, pid) {
         // What it says of itself is no fact. That it listens is one, by the kernel's word.
         return Some(Lunet { pid, portals, ..Lunet::default() });
@@ -116,8 +140,9 @@ fn believed(source: &dyn Source, pid: i64) -> bool {
         || groups.lines().any(|line| line.starts_with("0::/system.slice/"))
 }
 
-/// Its control socket, from its command line.
-fn socket(source: &dyn Source, pid: i64) -> Option<String> {
+/// Its control socket: the one that it listens on, which its configuration or environment may have named; else what its
+/// command line says.
+fn socket(source: &dyn Source, pid: i64, listens: Option<&str>) -> Option<String> {
     let line = source.read(&format!("/proc/{pid}/cmdline"))?;
     let words: Vec<&str> = line.lines().collect();
     if !words.contains(&"serve") {
@@ -134,6 +159,9 @@ fn socket(source: &dyn Source, pid: i64) -> Option<String> {
         true => path.to_owned(),
         false => format!("{directory}/{}", path.trim_start_matches("./")),
     };
+    if let Some(path) = listens {
+        return Some(whole(path));
+    }
     let data = option("data").unwrap_or("lunet-data");
     Some(match option("socket") {
         Some(path) => whole(path),
@@ -244,6 +272,26 @@ $ lunet stats --json --socket /srv/d/lunet.sock
         let all = read(&tree);
         assert_eq!((all.len(), all[0].pid, all[0].socket.as_str()), (1, 78, "/run/l.sock"));
         assert_eq!((all[0].portals[0].tcp, all[0].portals[0].iser), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn a_control_socket_that_the_command_line_does_not_name_is_found() {
+        for (bound, socket) in [
+            ("/srv/my data/lunet.sock", "/srv/my data/lunet.sock"),
+            ("other/lunet.sock", "/home/x/other/lunet.sock"),
+            ("./lunet.sock", "/home/x/lunet.sock"),
+        ] {
+            let mut tree = Tree::parse(&format!(
+                "$ ss -xlnHp\n| u_str LISTEN 0      4096   {bound} 4711            * 0    users:((\"lunet\",pid=79,fd=9))\n\
+                 $ ss -tlnHp\n| LISTEN 0 1024 127.0.0.1:3260 0.0.0.0:* users:((\"lunet\",pid=79,fd=11))\n\
+                 /proc/79/cwd -> /home/x\n$ lunet stats --json --socket {socket}\n| {{\"loads\": [{{\"buffer_bytes\": 7}}]}}\n",
+            ))
+            .unwrap();
+            tree.file("/proc/79/cmdline", "lunet\nserve\n--config\nlunet.toml\n");
+            let all = read(&tree);
+            assert_eq!((all.len(), all[0].socket.as_str()), (1, socket));
+            assert_eq!(all[0].buffer_bytes, Some(7), "{socket}");
+        }
     }
 
     #[test]
