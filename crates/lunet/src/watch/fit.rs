@@ -108,6 +108,24 @@ fn cells_of_head(heads: &[&str], column: usize) -> usize {
     heads.get(column).map_or(0, |head| cells(head))
 }
 
+/// A sentence in lines of a width, at most so many; the last one is shortened if there is more to say.
+pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let full = lines.len() == most;
+        let Some(line) = lines.last_mut() else { break };
+        if !line.is_empty() && (full || cells(line) + 1 + cells(word) <= width) {
+            line.push(' ');
+            line.push_str(word);
+        } else if line.is_empty() {
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.iter().map(|line| shortened(line, width)).collect()
+}
+
 /// A name in at most `width` cells. What is taken out is taken from its middle: names of one kind
 /// begin alike and end differently.
 pub(super) fn shortened(name: &str, width: usize) -> String {

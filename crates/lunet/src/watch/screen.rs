@@ -9,7 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Sparkline};
 
-use super::fit::{Columns, Fitted, parts, shortened, whole};
+use super::fit::{Columns, Fitted, parts, whole, wrapped};
 use super::rates::Rates;
 use super::sample::Sample;
 use super::words;
@@ -17,6 +17,9 @@ use crate::units;
 
 /// How many intervals the curves show at most.
 const PAST: usize = 300;
+
+/// How many lines an error takes at most.
+const TROUBLE: usize = 4;
 
 /// Data and operations before latencies, reads and writes alike.
 const VOLUMES: Columns<'_> = Columns {
@@ -60,13 +63,13 @@ impl Screen {
         }
         self.trouble = None;
         self.sample = Some(sample);
-        self.rates = rates.map(busiest_first);
+        // A look that cannot be compared with the one before leaves the last figures there.
+        self.rates = rates.map(busiest_first).or(self.rates.take());
     }
 
-    /// The server could not be asked.
+    /// The server could not be asked. The last figures stay, below the reason.
     pub fn fail(&mut self, why: String) {
         self.trouble = Some(why);
-        self.rates = None;
         self.sample = None;
     }
 
@@ -81,8 +84,10 @@ impl Screen {
     /// Draws everything.
     pub fn draw(&self, frame: &mut Frame) {
         let shards = self.rates.as_ref().map_or(0, |rates| rates.shards.len()) as u16;
+        let width = usize::from(frame.area().width);
+        let told = self.head(width);
         let rows = [
-            Constraint::Length(1),
+            Constraint::Length(told.len() as u16),
             Constraint::Length(5),
             Constraint::Fill(1),
             Constraint::Fill(1),
@@ -91,8 +96,7 @@ impl Screen {
         ];
         let [head, curves, volumes, sessions, load, foot] =
             Layout::vertical(rows).areas(frame.area());
-        let width = usize::from(frame.area().width);
-        frame.render_widget(Paragraph::new(self.head(width)).style(Modifier::BOLD), head);
+        frame.render_widget(Paragraph::new(told).style(Modifier::BOLD), head);
         let keys = whole(&["q quit   up, down scroll", "q quit"], width);
         frame.render_widget(Paragraph::new(keys).style(Modifier::DIM), foot);
         self.curves(frame, curves);
@@ -106,11 +110,13 @@ impl Screen {
         table(frame, load, &SHARDS, &cells, 0);
     }
 
-    fn head(&self, width: usize) -> Line<'_> {
+    /// The first lines: one, or as many as the reason for having no figures takes, up to a bound.
+    fn head(&self, width: usize) -> Vec<Line<'_>> {
         if let Some(why) = &self.trouble {
-            return Line::styled(shortened(why, width), Color::Red);
+            let lines = wrapped(why, width, TROUBLE);
+            return lines.into_iter().map(|line| Line::styled(line, Color::Red)).collect();
         }
-        let Some(sample) = &self.sample else { return Line::raw(whole(&["asking"], width)) };
+        let Some(sample) = &self.sample else { return vec![Line::raw(whole(&["asking"], width))] };
         let up = units::duration(Duration::from_secs(sample.stats.uptime_seconds));
         let sessions = match sample.sessions.len() {
             1 => "1 session".to_owned(),
@@ -124,7 +130,7 @@ impl Screen {
             (1, format!("{work} commands at work")),
             (if failed > 0 { 0 } else { 4 }, format!("{failed} failed since the start")),
         ];
-        Line::raw(parts(&told, "; ", width))
+        vec![Line::raw(parts(&told, "; ", width))]
     }
 
     /// Throughput of all volumes, the newest at the left, as the labels beside it say.
@@ -186,6 +192,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use serde_json::json;
 
+    use super::super::fit::shortened;
     use super::*;
 
     fn sample(at: Instant, ops: u64) -> Sample {
@@ -315,9 +322,22 @@ mod tests {
             drawn(&screen, width, height);
         }
         screen.fail("no lunet is running".into());
-        assert!(drawn(&screen, 80, 24)[0].contains("no lunet is running"));
+        let lines = drawn(&screen, 80, 24);
+        assert!(lines[0].contains("no lunet is running"));
+        assert!(lines.iter().any(|line| line.starts_with("busy")), "the last figures: {lines:#?}");
+        // An error that is longer than a line goes on in the next.
+        screen.fail(
+            "no lunet is running with the control socket /srv/a/lunet.sock: start one".into(),
+        );
+        let lines = drawn(&screen, 40, 24);
+        assert_eq!(
+            lines[..2],
+            ["no lunet is running with the control", "socket /srv/a/lunet.sock: start one"]
+        );
         // When it is back, there is nothing to compare with at first.
         screen.take(sample(start, 1));
-        assert!(drawn(&screen, 80, 24)[0].contains("up for 1 s"));
+        let lines = drawn(&screen, 80, 24);
+        assert!(lines[0].contains("up for 1 s"));
+        assert!(lines.iter().any(|line| line.starts_with("busy")), "the last figures: {lines:#?}");
     }
 }
