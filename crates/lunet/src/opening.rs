@@ -93,12 +93,12 @@ impl Failure {
         let step = match self.kind {
             Kind::Missing if makes => format!(
                 ": bring it back and run `lunet config apply`, or make an empty one with `lunet volume \
-                 recreate {name}`"
+                 recreate {name} --yes`"
             ),
             Kind::Missing => ": bring it back and run `lunet config apply`".to_owned(),
             Kind::CutShort | Kind::Another => format!(
                 ": bring the right one back and run `lunet config apply`, or take this one as it is with \
-                 `lunet volume adopt {name}`"
+                 `lunet volume adopt {name} --yes`"
             ),
             Kind::NotMade => {
                 ": run `lunet config apply`, or start with `lunet serve --create`".to_owned()

@@ -155,6 +155,20 @@ pub fn plan(options: &Options) -> Result<Plan> {
     Ok(settle(options, demo(options), file, None))
 }
 
+/// A sentence on a configuration that somebody may expect to be read because it is in the current directory, as
+/// `here`. `file` is the one in force.
+pub fn unread(options: &Options, file: &Path, here: &Path) -> Option<String> {
+    let same = || match (fs::canonicalize(file), fs::canonicalize(here)) {
+        (Ok(file), Ok(here)) => file == here,
+        _ => false,
+    };
+    if options.config.is_some() || !here.is_file() || same() {
+        return None;
+    }
+    let here = here.display();
+    Some(format!("{here} in this directory is not read: `lunet serve --config {here}` reads it"))
+}
+
 /// Makes the plan for a configuration file with this text.
 ///
 /// # Errors
@@ -373,6 +387,20 @@ mod tests {
             assert!(error.contains(words), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_in_this_directory_that_is_not_read_is_told() {
+        let dir = TempDir::new().unwrap();
+        let (own, here) = (dir.path().join("data.toml"), dir.path().join("lunet.toml"));
+        let none = Options::default();
+        assert_eq!(unread(&none, &own, &here), None, "there is none");
+        fs::write(&here, "").unwrap();
+        let note = unread(&none, &own, &here).unwrap();
+        assert!(note.contains("is not read") && note.contains("--config"), "{note}");
+        assert_eq!(unread(&none, &here, &here), None, "it is the one in force");
+        let named = Options { config: Some(own.clone()), ..Options::default() };
+        assert_eq!(unread(&named, &own, &here), None);
     }
 
     #[test]

@@ -12,6 +12,8 @@ struct Way<'c> {
     lun: u16,
     /// Who may log in to the target.
     reach: Reach,
+    /// Its volume is served.
+    served: bool,
 }
 
 impl Way<'_> {
@@ -21,31 +23,42 @@ impl Way<'_> {
     }
 }
 
-/// The text for standard output: first a line with the first logical unit's URL, then the others,
-/// then how to attach. `portals` are the addresses in use, in the order of the configuration.
-pub fn text(config: &Config, portals: &[SocketAddr]) -> String {
-    let ways = ways(config, portals);
+/// The text for standard output: first a line with the first logical unit's URL, then the others, those that are not
+/// served last, then how to attach. `portals` are the addresses in use, in the order of the configuration; `unserved` says
+/// which volumes are not served.
+pub fn text(config: &Config, portals: &[SocketAddr], unserved: impl Fn(&str) -> bool) -> String {
+    let mut ways = ways(config, portals, unserved);
+    ways.sort_by_key(|way| !way.served);
     let version = env!("CARGO_PKG_VERSION");
     let Some((first, others)) = ways.split_first() else {
         let listening: Vec<String> = portals.iter().map(SocketAddr::to_string).collect();
         return format!("lunet {version} is ready on {}, with no LUN\n", listening.join(", "));
     };
-    let mut out = format!("lunet {version} is ready: {}\n", first.url());
+    let mark = if first.served { "" } else { " (not served)" };
+    let mut out = format!("lunet {version} is ready: {}{mark}\n", first.url());
     for way in others {
-        out.push_str(&format!("  and {}\n", way.url()));
+        let word = if way.served { "and" } else { "not served:" };
+        out.push_str(&format!("  {word} {}\n", way.url()));
     }
     out.push_str(&attach(first));
     out
 }
 
 /// Every logical unit, over the first portal of its target.
-fn ways<'c>(config: &'c Config, portals: &[SocketAddr]) -> Vec<Way<'c>> {
+fn ways<'c>(
+    config: &'c Config,
+    portals: &[SocketAddr],
+    unserved: impl Fn(&str) -> bool,
+) -> Vec<Way<'c>> {
     let mut out = Vec::new();
     for target in &config.targets {
         let portal = portals.get(target.portals.first().copied().unwrap_or(0));
         let Some(portal) = portal.copied().map(reachable) else { continue };
         let reach = target.reach();
-        let way = |(lun, _): &(u16, usize)| Way { portal, target: &target.name, lun: *lun, reach };
+        let way = |(lun, at): &(u16, usize)| {
+            let served = !unserved(&config.volumes[*at].name);
+            Way { portal, target: &target.name, lun: *lun, reach, served }
+        };
         out.extend(target.luns.iter().map(way));
     }
     out
@@ -62,7 +75,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 fn attach(way: &Way<'_>) -> String {
-    let Way { portal, target, lun, reach } = way;
+    let Way { portal, target, lun, reach, served: _ } = way;
     let (url, host, port) = (way.url(), portal.ip(), portal.port());
     // A hypervisor of its own cannot come to this machine's loopback address.
     let (from_afar, mut elsewhere) = match host.is_loopback() {
@@ -117,7 +130,18 @@ mod tests {
         )
         .unwrap();
         let portals = ["0.0.0.0:40000", "[2001:db8::1]:7"].map(|text| text.parse().unwrap());
-        let text = text(&config, &portals);
+        let said = |unserved: &[&str]| text(&config, &portals, |name| unserved.contains(&name));
+        let lost = said(&["a"]);
+        let lines: Vec<&str> = lost.lines().take(3).collect();
+        assert!(
+            lines[0].ends_with(" is ready: iscsi://127.0.0.1:40000/iqn.2026-11.l:x/9"),
+            "{lost}"
+        );
+        assert_eq!(lines[1], "  not served: iscsi://127.0.0.1:40000/iqn.2026-11.l:x/3");
+        assert_eq!(lines[2], "  not served: iscsi://[2001:db8::1]:7/iqn.2026-11.l:y/0");
+        let first = said(&["a", "b"]).lines().next().unwrap().to_owned();
+        assert!(first.ends_with(":x/3 (not served)"), "{first}");
+        let text = said(&[]);
         let mut lines = text.lines();
         let first = lines.next().unwrap();
         assert!(first.ends_with(" is ready: iscsi://127.0.0.1:40000/iqn.2026-11.l:x/3"), "{first}");
@@ -144,7 +168,7 @@ mod tests {
         ] {
             let config = check(&format!("{file}{more}")).unwrap();
             for portal in ["192.0.2.1:3260", "127.0.0.1:3260"] {
-                let said = super::text(&config, &[portal.parse().unwrap()]);
+                let said = super::text(&config, &[portal.parse().unwrap()], |_| false);
                 assert!(said.contains(words), "{said}");
             }
         }
@@ -153,7 +177,7 @@ mod tests {
     #[test]
     fn targets_without_luns_are_served_too() {
         let config = check("[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
-        let text = text(&config, &["192.0.2.1:3260".parse().unwrap()]);
+        let text = text(&config, &["192.0.2.1:3260".parse().unwrap()], |_| false);
         assert!(text.contains("ready on 192.0.2.1:3260, with no LUN"), "{text}");
     }
 }

@@ -66,7 +66,8 @@ pub fn load(data: &Path, volume: &str) -> Result<Option<Record>> {
         return Ok(None);
     };
     let name = path.display();
-    let step = format!("take what is in the volume's place with `lunet volume adopt {volume}`");
+    let step =
+        format!("take what is in the volume's place with `lunet volume adopt {volume} --yes`");
     let record: Record = serde_json::from_slice(&text).with_context(|| {
         format!("{name}: this is no record that lunet has written: restore it, or {step}")
     })?;

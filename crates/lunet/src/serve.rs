@@ -27,7 +27,7 @@ use crate::config::{
 use crate::control::{self, Asker, Change, ControlServer, Request, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::opening::{self, How, Unserved};
-use crate::plan::{Options, Plan, plan};
+use crate::plan::{self, Options, Plan, plan};
 use crate::signals::{Signals, Wish};
 use crate::{exposure, holder, identity, log, owned, ready, record, secrets};
 use lunet_target::files;
@@ -45,6 +45,9 @@ pub fn serve(options: &Options) -> Result<()> {
     start_log(plan.config.server.log_level)?;
     for note in &plan.config.notes {
         tracing::warn!("{}:{note}", plan.file.display());
+    }
+    if let Some(note) = plan::unread(options, &plan.file, Path::new(plan::OWN_FILE)) {
+        log::tell(&format!("note: {note}"));
     }
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
@@ -73,7 +76,9 @@ pub fn serve(options: &Options) -> Result<()> {
     for warning in exposure::warnings(&config, &server.portals()) {
         tracing::warn!("{warning}");
     }
-    log::say(&ready::text(&config, &server.portals()));
+    let lost = manager.now();
+    log::say(&ready::text(&config, &server.portals(), |name| lost.unserved.contains_key(name)));
+    drop(lost);
     made.keep();
     let failed = wait(&mut signals, &server, &manager)?;
     signals.at_once().context("cannot catch a second signal")?;

@@ -24,7 +24,7 @@ enum SessionsCommand {
     #[group(required = true, multiple = false, id = "which", args = ["session", "initiator"])]
     End {
         /// The session's number: its TSIH, as `lunet sessions` shows it
-        #[arg(value_name = "TSIH")]
+        #[arg(value_name = "TSIH", value_parser = number)]
         session: Option<u16>,
         /// All sessions of this initiator
         #[arg(long, value_name = "NAME")]
@@ -39,6 +39,24 @@ pub fn run(options: Sessions) -> Result<ExitCode> {
         None => answer(&options.ask, &Request::Sessions, tables::sessions),
         Some(SessionsCommand::End { session, initiator, ask }) => {
             ask.change(Change::EndSessions { session, initiator })
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u16, String> {
+    text.parse()
+        .map_err(|_| "write the number of a session, as `lunet sessions` shows it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_of_a_session_is_told_plainly() {
+        assert_eq!(number("7"), Ok(7));
+        for wrong in ["abc", "", "-1", "65536"] {
+            assert!(number(wrong).unwrap_err().contains("as `lunet sessions` shows it"), "{wrong}");
         }
     }
 }

@@ -31,7 +31,7 @@ impl Manager {
         };
         if path.metadata().is_ok_and(|found| found.len() > 0) {
             bail!(
-                "{} is there: take it as it is with `lunet volume adopt {name}`, or move it away first",
+                "{} is there: take it as it is with `lunet volume adopt {name} --yes`, or move it away first",
                 path.display()
             );
         }

@@ -44,8 +44,8 @@ pub(super) fn faults(out: &mut String, name: &str, faults: &[Fault]) {
         // The text of a volume that is not served says it itself.
         if fault.state.starts_with("storage-") && !text.starts_with("not served") {
             out.push_str(&format!(
-                "    fix: put its own file back and restart lunet; or `lunet volume recreate {name}` (empty) or `lunet volume \
-                 adopt {name}` (what is there now)\n"
+                "    fix: put its own file back and restart lunet; or `lunet volume recreate {name} --yes` (empty) or `lunet volume \
+                 adopt {name} --yes` (what is there now)\n"
             ));
         }
     }
@@ -178,7 +178,7 @@ mod tests {
             "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
             "snapshots": 0, "luns": [], "faults": [lost],
         }]));
-        assert!(lost.unwrap().contains("`lunet volume recreate vm1`"));
+        assert!(lost.unwrap().contains("`lunet volume recreate vm1 --yes`"));
         let below: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(below[0], "  vm1: since 2026-11-20 09:00:00 (UTC): it failed");
         assert!(below[1].contains("`lunet volume reopen vm1`"), "{text}");
