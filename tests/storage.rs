@@ -283,6 +283,46 @@ fn storage_that_is_lost_while_it_is_served_takes_no_more_writes() -> Result<()> 
     Ok(())
 }
 
+/// Zeroes in the place of data come by `recreate` and `adopt` only, whether lunet has noticed yet or not.
+#[test]
+fn a_file_that_was_cut_is_not_filled_up_by_other_commands() -> Result<()> {
+    for noticed in [false, true] {
+        let dir = scratch("lunet-cut-")?;
+        let server = Serve::config(FILE).data(dir.path()).start()?;
+        let path = dir.path().join("a.img");
+        File::options().write(true).open(&path)?.set_len(SIZE / 2)?;
+        if noticed {
+            comes_to(&server, "storage-cut-short")?;
+        }
+        for command in [
+            &["volume", "reopen", "a"][..],
+            &["volume", "resize", "a", "256MiB"],
+            &["volume", "snapshot", "a@s"],
+            &["volume", "clone", "a", "c"],
+        ] {
+            server.refuses(command)?;
+            ensure!(fs::metadata(&path)?.len() == SIZE / 2, "{command:?}");
+        }
+        ensure!(!dir.path().join("c.img").exists() && !dir.path().join("a@s.img").exists());
+        comes_to(&server, "storage-cut-short")?;
+        drop(server.stop());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_deleted_volume_leaves_another_file_in_its_place_alone() -> Result<()> {
+    let dir = scratch("lunet-foreign-")?;
+    let server = Serve::config(FILE).data(dir.path()).start()?;
+    let path = dir.path().join("a.img");
+    fs::rename(&path, path.with_extension("old"))?;
+    fs::write(&path, "somebody's")?;
+    server.tell(&["volume", "delete", "a", "--yes", "--force"])?;
+    ensure!(fs::read(&path)? == b"somebody's");
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn a_lost_file_is_made_anew_while_it_is_served() -> Result<()> {
     let dir = scratch("lunet-anew-")?;

@@ -74,6 +74,12 @@ pub(crate) fn grow(spec: &VolumeSpec, file: &FileSpec, old: &Disk) -> Result<Vol
     if (open.dev(), open.ino()) != (named.dev(), named.ino()) {
         return Err(OpenError::Replaced { path: path.to_path_buf() });
     }
+    // What was cut off would come back as zeroes.
+    let served = lunet_block::Backend::caps(old).bytes();
+    if open.len() < served {
+        let (path, size) = (path.to_path_buf(), open.len());
+        return Err(OpenError::CutShort { path, size, known: served });
+    }
     let volume_name = || path.display().to_string();
     if let Some(wanted) = file.size {
         Geometry::new(spec, &volume_name(), wanted, 512, PAGE)?;

@@ -76,9 +76,18 @@ impl SnapshotError {
 /// # Errors
 /// [`SnapshotError`]; there is no new file then.
 pub fn snapshot(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
+    keep(volume, snapshot)?.publish()
+}
+
+/// Makes the same without its name: it can be looked at before anybody can see it.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn keep(volume: &Path, snapshot: &Path) -> Result<Copy, SnapshotError> {
     let from = Source::open(volume)?;
     let mode = from.mode & !0o222;
-    from.copy(snapshot, mode, from.file_len()?)?.publish(snapshot, RenameFlags::NOREPLACE)
+    let made = from.copy(snapshot, mode, from.file_len()?)?;
+    Ok(Copy { made, to: snapshot.to_path_buf() })
 }
 
 /// Makes a new volume with the content of a snapshot, or of another volume.

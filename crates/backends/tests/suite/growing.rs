@@ -156,3 +156,21 @@ fn a_volume_takes_the_size_that_its_storage_has_got() {
     drop((old, before));
     assert!(matches!(open(&spec).err(), Some(OpenError::InUse { .. })), "the claim stays");
 }
+
+/// What was cut off would come back as zeroes.
+#[test]
+fn a_file_that_was_cut_short_does_not_grow() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
+    for (spec, left) in [(thin as fn(_, _) -> _, SIZE / 2), (full, 0)] {
+        let volume = opened(&spec(&path, SIZE));
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
+        for wanted in [SIZE, 2 * SIZE] {
+            let error = refused(&volume, &spec(&path, wanted));
+            assert!(matches!(error, OpenError::CutShort { .. }), "{error:?}");
+            assert_eq!(path.metadata().unwrap().len(), left);
+        }
+        drop(volume);
+        fs::remove_file(&path).unwrap();
+    }
+}

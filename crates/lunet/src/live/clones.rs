@@ -11,6 +11,7 @@ use toml_edit::Value;
 use super::effects::{Consent, Weighed};
 use super::identity::FileMark;
 use super::journal::Entry;
+use super::served::Open;
 use super::storage::{self, Keeper};
 use super::volumes::{check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
@@ -36,9 +37,10 @@ impl Manager {
         };
         match (keeper, snapshot) {
             (Keeper::File(file), Some(snapshot)) => {
-                self.clone_file(now, volume, &snapshots::path(&file, volume, snapshot), name)?;
+                let from = snapshots::path(&file, volume, snapshot);
+                self.clone_file(now, volume, &from, None, name)?;
             }
-            (Keeper::File(file), None) => self.clone_file(now, volume, &file, name)?,
+            (Keeper::File(file), None) => self.clone_file(now, volume, &file, Some(open), name)?,
             (Keeper::Zfs(zfs, dataset), Some(snapshot)) => {
                 self.clone_zvol(now, volume, &zfs, &dataset, snapshot, name)?;
             }
@@ -55,7 +57,18 @@ impl Manager {
         Ok(done)
     }
 
-    fn clone_file(&self, now: &Served, volume: &str, from: &Path, name: &str) -> Result<()> {
+    /// Clones a snapshot, or the volume that is `served` from this file.
+    fn clone_file(
+        &self,
+        now: &Served,
+        volume: &str,
+        from: &Path,
+        served: Option<&Open>,
+        name: &str,
+    ) -> Result<()> {
+        if let Some(open) = served {
+            storage::check_whole(open, from)?;
+        }
         // Beside its source, since it shares its blocks.
         let place = files::parent(from).join(format!("{name}.img"));
         if !storage::is_absent(&place)? {
@@ -71,6 +84,9 @@ impl Manager {
         keys.push(("size", edit::size(found.len())));
         let plan = self.clone_plan(now, volume, name, &keys)?;
         let copy = reflink::copy(from, &place)?;
+        if let Some(open) = served {
+            storage::check_copy(open, from, copy.metadata()?.len())?;
+        }
         let made = Entry::Made { path: place, file: Some(FileMark::of(&copy.metadata()?)) };
         self.add_volume(now, plan, name, Some(made), |config, plan| {
             copy.publish()?;

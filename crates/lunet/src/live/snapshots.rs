@@ -49,7 +49,12 @@ impl Manager {
             bail!("there is a snapshot {volume}@{snapshot} already");
         }
         match keeper {
-            Keeper::File(file) => reflink::snapshot(&file, &path(&file, volume, snapshot))?,
+            Keeper::File(file) => {
+                storage::check_whole(open, &file)?;
+                let copy = reflink::keep(&file, &path(&file, volume, snapshot))?;
+                storage::check_copy(open, &file, copy.metadata()?.len())?;
+                copy.publish()?;
+            }
             Keeper::Zfs(zfs, dataset) => zfs.snapshot(&dataset, snapshot)?,
         }
         Ok(done(format!("{volume}@{snapshot} keeps what volume {volume} holds now")))
@@ -250,7 +255,7 @@ pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper>
 }
 
 /// True if this is the file that a volume has open.
-fn is_open(open: &Open, known: &Known) -> bool {
+pub(super) fn is_open(open: &Open, known: &Known) -> bool {
     let found = lunet_backends::opened(&open.volume).ok().flatten();
     found.is_some_and(|found| known.file.fits(&found))
 }

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use lunet_backends::Volume;
 use lunet_backends::zfs::{Dataset, Zfs};
+use lunet_backends::{Standing, Volume};
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::serve;
+use lunet_target::Cause;
 use lunet_target::files::{self, Found};
 
 /// How long the `zfs` command may take. It waits for the pool, which may be busy.
@@ -82,8 +83,56 @@ pub fn grown(open: &Open, path: PathBuf, to: u64) -> Result<Option<Entry>> {
     }))
 }
 
+/// Refuses a volume that has lost its storage: only `recreate` and `adopt` say what becomes of it.
+///
+/// # Errors
+/// What has become of the storage.
+pub fn check_kept(open: &Open) -> Result<()> {
+    let storage = |cause: &Cause| !matches!(cause, Cause::WriteBack { .. });
+    let lost = open.health.faults().into_iter().map(|fault| fault.cause).find(storage);
+    let Some(cause) = lost else { return Ok(()) };
+    let name = &open.config.name;
+    bail!(
+        "volume {name}: {cause}; bring the right one back and restart lunet, or see `lunet volume adopt` and \
+         `lunet volume recreate`"
+    )
+}
+
+/// Refuses a volume whose file is not whole at its path: a copy of what is there would not be one of the volume.
+///
+/// # Errors
+/// What is wrong, or that the file cannot be looked at.
+pub fn check_whole(open: &Open, path: &Path) -> Result<()> {
+    check_kept(open)?;
+    let (name, path_text) = (&open.config.name, path.display());
+    let found = lunet_backends::standing(&open.volume, path)
+        .map_err(|error| anyhow!("cannot look at {path_text}: {error}"))?;
+    match found {
+        Standing::Sound => Ok(()),
+        Standing::CutShort { bytes } => bail!(
+            "{path_text} was cut to {bytes} bytes, which is less than volume {name}: there is nothing whole to copy"
+        ),
+        Standing::Removed | Standing::Elsewhere | Standing::Replaced => bail!(
+            "{path_text} is not the file that is served as volume {name}: bring that back first"
+        ),
+    }
+}
+
+/// Refuses a copy of `bytes` bytes that was made just now from the file of a volume, unless both are whole.
+///
+/// # Errors
+/// As [`check_whole`].
+pub fn check_copy(open: &Open, path: &Path, bytes: u64) -> Result<()> {
+    check_whole(open, path)?;
+    if bytes < open.volume.caps().bytes() {
+        bail!("{} was cut while it was copied: nothing was kept", path.display());
+    }
+    Ok(())
+}
+
 /// A volume with more room, on the same storage; without a size, that which the storage has by now.
 pub fn grow(open: &Open, data: &Path, size: Option<u64>) -> Result<Volume> {
+    check_kept(open)?;
     let config = size.map_or_else(|| open.config.clone(), |size| with_size(&open.config, size));
     lunet_backends::grow(&open.volume, &serve::spec(&config, data))
         .map_err(|error| anyhow!("volume {}: {error}", config.name))

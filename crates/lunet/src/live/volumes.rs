@@ -214,6 +214,10 @@ impl Manager {
         let file = config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !config.read_only);
+        let (file, left) = match file {
+            Some(file) if is_foreign(now.volume(name)?, &file)? => (None, Some(file)),
+            file => (file, None),
+        };
         let mut kept = serve::kept(&now.plan.data, name).to_vec();
         kept.extend(file.iter().map(|file| lunet_backends::beside(file)));
         let data = match &file {
@@ -227,8 +231,16 @@ impl Manager {
             open.remove(name);
             self.commit(now, plan, open)
         })?;
+        let foreign = left.is_some();
+        if let Some(left) = left {
+            self.remark(format!(
+                "{} is not the file that was served as volume {name}, and was left alone",
+                left.display()
+            ));
+        }
         let mut done = match (&file, config.path(&now.plan.data).filter(|path| path.exists())) {
             (Some(file), _) => done(format!("volume {name} is gone, and so is {}", file.display())),
+            (None, Some(_)) if foreign => done(format!("volume {name} is gone")),
             (None, Some(path)) => {
                 done(format!("volume {name} is gone; its data is still in {}", path.display()))
             }
@@ -294,6 +306,19 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
             path.display()
         ),
         (Found::Absent, Some(_)) => Ok(None),
+    }
+}
+
+/// True if another file than the one that is served stands in its place.
+fn is_foreign(open: &Open, file: &Path) -> Result<bool> {
+    let failed = || format!("cannot look at {}, so nothing was deleted", file.display());
+    match file.canonicalize() {
+        Ok(path) => {
+            let found = Known::at(&path).with_context(failed)?;
+            Ok(found.is_some_and(|known| !snapshots::is_open(open, &known)))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(failed),
     }
 }
 
