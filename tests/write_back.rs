@@ -166,6 +166,39 @@ fn a_flush_with_immed_takes_no_report_away() -> Result<()> {
     nobody_takes_the_report(&[0x35, 2, 0, 0, 0, 0, 0, 0, 0, 0], None)
 }
 
+/// What hears of the failure first has to keep it, whatever it is.
+#[test]
+fn a_reopen_and_a_stop_that_hear_of_it_first_keep_it() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    for reopen in [true, false] {
+        let storage = Storage::new()?;
+        let data = scratch("lunet-write-back-")?;
+        let server = serve(data.path(), &storage)?;
+        let mut writer = open(&server, 0)?;
+        ensure!(flush(&mut writer)?.is_none());
+        storage.fill()?;
+        write(&mut writer)?;
+        let server = if reopen {
+            let told = server.tell(&["volume", "reopen", "a"]);
+            ensure!(told.is_err(), "reopened over lost blocks: {told:?}");
+            server
+        } else {
+            drop(writer);
+            // It fails, since not everything could be flushed.
+            drop(server.stop());
+            ensure!(data.path().join("a.write-back").exists(), "the stop has left no mark");
+            serve(data.path(), &storage)?
+        };
+        let told = flush(&mut open(&server, 1)?)?;
+        ensure!(told == LOST, "reopen {reopen}: {told:02x?}");
+        server.kill()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_write_with_fua_takes_no_report_away() -> Result<()> {
     let mut fua = write16(0, 1);

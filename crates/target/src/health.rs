@@ -10,9 +10,9 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lunet_block::{Error, Op};
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,9 @@ pub struct Health {
     /// The first of each kind.
     faults: Mutex<Vec<Fault>>,
     mark: Arc<Mutex<Option<PathBuf>>>,
+    /// The mark is being made stable: nobody is told of the failure before that has ended, since a server that is
+    /// killed after an answer has to know of it when it starts again.
+    marking: Arc<AtomicBool>,
 }
 
 /// The mark of a failed write-back.
@@ -165,7 +168,8 @@ impl Health {
     fn with_mark(volume: &str, mark: Option<PathBuf>) -> Arc<Self> {
         let (word, faults) = (AtomicU32::new(0), Mutex::default());
         let mark = Arc::new(Mutex::new(mark));
-        Arc::new(Self { volume: volume.to_owned(), word, faults, mark })
+        let marking = Arc::default();
+        Arc::new(Self { volume: volume.to_owned(), word, faults, mark, marking })
     }
 
     /// The health of a storage that is opened as a server starts, and failed before if the file `mark` says so. One
@@ -189,7 +193,7 @@ impl Health {
         let health = Self::kept(volume, mark);
         if let Some(fault) = fault {
             tracing::error!(volume, since = fault.since, "before this start: {}", fault.cause);
-            health.take_up(fault);
+            health.take_up(fault, false);
         }
         health
     }
@@ -203,10 +207,13 @@ impl Health {
         mark.take().map_or(Ok(()), |path| files::remove(&path).map(drop))
     }
 
-    /// Makes the mark stable, on a thread of its own: whoever learns of the failure cannot wait.
+    /// Makes the mark stable, on a thread of its own: an event loop cannot wait. Answers wait until
+    /// [`is_marking`](Self::is_marking) ends.
     fn keep(&self, fault: Fault) {
         let (volume, mark) = (self.volume.clone(), self.mark.clone());
+        let marking = Marking(self.marking.clone());
         let work = move || {
+            let _marking = marking;
             let mark = mark.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(path) = &*mark else { return };
             let kept = serde_json::to_vec(&Mark { version: VERSION, fault })
@@ -222,11 +229,29 @@ impl Health {
         }
     }
 
+    /// True while the mark of a failed write-back is being made stable.
+    pub(crate) fn is_marking(&self) -> bool {
+        self.marking.load(Ordering::Acquire)
+    }
+
+    /// Waits until the mark of a failed write-back is stable, or cannot be, for at most `limit`. For a thread that
+    /// is no shard. False if the time is over.
+    pub fn wait_for_mark(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while self.is_marking() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     /// The health of a volume that is not served.
     pub fn absent(volume: &str) -> Arc<Self> {
         let health = Self::new(volume);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        health.take_up(Fault { cause: Cause::NotServed, since });
+        health.take_up(Fault { cause: Cause::NotServed, since }, false);
         health
     }
 
@@ -234,7 +259,7 @@ impl Health {
     /// nothing, and are not logged.
     pub fn fail(&self, cause: Cause) -> bool {
         let fault = Fault { cause, since: now() };
-        let first = self.take_up(fault);
+        let first = self.take_up(fault, cause.bit() == WRITE_BACK);
         if first {
             tracing::error!(volume = %self.volume, "{cause}");
             if cause.bit() == WRITE_BACK {
@@ -244,12 +269,14 @@ impl Health {
         first
     }
 
-    fn take_up(&self, fault: Fault) -> bool {
+    fn take_up(&self, fault: Fault, to_mark: bool) -> bool {
         let bit = fault.cause.bit();
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         let first = self.word.load(Ordering::Relaxed) & bit == 0;
         if first {
             faults.push(fault);
+            // Before anybody else can see the failure.
+            self.marking.fetch_or(to_mark, Ordering::Release);
             self.word.fetch_or(bit, Ordering::Release);
         }
         first
@@ -311,6 +338,15 @@ impl Health {
     }
 }
 
+/// Ends with the attempt to make the mark stable, however that ends.
+struct Marking(Arc<AtomicBool>);
+
+impl Drop for Marking {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -318,7 +354,6 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
 
     const FUA: Op = Op::Write { fua: true };
     const WRITE: Op = Op::Write { fua: false };
@@ -381,10 +416,8 @@ mod tests {
         let health = Health::found("v", mark.clone());
         assert!(health.is_sound());
         assert!(health.fail(CAUSE));
-        let until = Instant::now() + Duration::from_secs(20);
-        while !mark.exists() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        assert!(health.wait_for_mark(Duration::from_secs(20)), "the mark is written");
+        assert!(mark.exists());
         let again = Health::found("v", mark.clone());
         assert_eq!(again.faults(), health.faults());
         assert_eq!(again.judge(Op::Flush, Ok(())), FAILED);

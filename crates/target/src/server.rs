@@ -27,6 +27,9 @@ use crate::world::CoreVolume;
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long a stop waits for the mark of a failed write-back to become stable.
+const MARK_LIMIT: Duration = Duration::from_secs(10);
+
 /// Why a server did not start. Each is one plain sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -184,7 +187,13 @@ impl Server {
         }
         // Whoever asked for the last flushes.
         let sound = |volume: &CoreVolume| volume.unit.absent || volume.health.is_sound();
-        flushed &= self.core.world().volumes().all(|(_, volume)| sound(volume));
+        for (_, volume) in self.core.world().volumes() {
+            flushed &= sound(volume);
+            // The next start has to know what the last flushes have told.
+            if !volume.health.wait_for_mark(MARK_LIMIT) {
+                tracing::error!(volume = %volume.name, "a restart may forget that its write-back failed");
+            }
+        }
         self.keeper.stop();
         self.scout.into_iter().for_each(Scout::stop);
         self.monitor.stop();

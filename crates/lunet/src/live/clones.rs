@@ -35,6 +35,9 @@ impl Manager {
             Some(snapshot) => snapshots::find(now, volume, snapshot)?,
             None => storage::keeper(open, &now.plan.data)?,
         };
+        if snapshot.is_none() {
+            snapshots::refuse_failed(open, "a clone of it")?;
+        }
         match (keeper, snapshot) {
             (Keeper::File(file), Some(snapshot)) => {
                 let from = snapshots::path(&file, volume, snapshot);

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use lunet_backends::mark;
 use lunet_backends::snapshot as reflink;
-use lunet_target::HeldVolume;
+use lunet_target::{Cause, During, HeldVolume};
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
@@ -48,6 +48,7 @@ impl Manager {
         if list(&now.plan.data, open)?.iter().any(|one| one.name == snapshot) {
             bail!("there is a snapshot {volume}@{snapshot} already");
         }
+        refuse_failed(open, "a snapshot of it")?;
         match keeper {
             Keeper::File(file) => {
                 storage::check_whole(open, &file)?;
@@ -86,6 +87,7 @@ impl Manager {
             bail!("volume {volume} is read-only: it keeps what it holds");
         }
         self.refuse_used(now, volume, "roll it back", force)?;
+        refuse_failed(open, "a rollback")?;
         match keeper {
             Keeper::File(file) => self.roll_file_back(now, open, &file, snapshot)?,
             Keeper::Zfs(zfs, dataset) => {
@@ -175,6 +177,26 @@ impl Manager {
         all.insert(open.config.name.clone(), Open { volume, ..open.clone() });
         self.adopt(now.with(now.plan.clone(), all), held)
     }
+}
+
+/// Refuses what would hide that acknowledged writes of a volume may be lost. It is flushed first: nobody may have
+/// heard of that yet.
+///
+/// # Errors
+/// A plain sentence.
+pub(super) fn refuse_failed(open: &Open, what: &str) -> Result<()> {
+    if let Err(error) = open.volume.slow().sync() {
+        open.health.fail(Cause::WriteBack { during: During::Flush, errno: error.errno() });
+        open.health.wait_for_mark(HOLD);
+    }
+    if open.health.write_back().is_some() {
+        let name = &open.config.name;
+        bail!(
+            "the write-back of volume {name} has failed, so acknowledged writes may be lost, and {what} would hide \
+             that: `lunet volume reopen {name}` first"
+        );
+    }
+    Ok(())
 }
 
 /// The storage of before is not served any more: nor is what failed there.

@@ -11,6 +11,7 @@ use super::effects::{Consent, Weighed, named};
 use super::journal::{Entry, Known};
 use super::served::Open;
 use super::sessions::concerning;
+use super::snapshots::HOLD;
 use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
@@ -144,13 +145,25 @@ impl Manager {
         let open = now.volume(name)?;
         let before = open.health.write_back();
         let slow = open.volume.slow();
-        // The kernel tells each open file once of what failed before: this one, too.
-        let known = slow.sync();
-        if let Err(error) = known.or_else(|_| slow.sync()) {
-            bail!(
-                "volume {name} is not reopened: {error} even now; see to the storage first (`dmesg`, free space), \
-                 then try again"
-            );
+        // A second flush that succeeds proves nothing: the kernel tells each open file once, and drops the pages.
+        if let Err(error) = slow.sync() {
+            if before.is_none() {
+                let cause = Cause::WriteBack { during: During::Flush, errno: error.errno() };
+                open.health.fail(cause);
+                open.health.wait_for_mark(HOLD);
+                bail!(
+                    "volume {name} is not reopened: this was the first flush to hear that its write-back failed \
+                     ({error}), and acknowledged writes may be lost; see to the storage (`dmesg`, free space), \
+                     then reopen it again to end that state"
+                );
+            }
+            // What is lost is known to be lost already. This asks whether the storage takes a flush by now.
+            if let Err(error) = slow.sync() {
+                bail!(
+                    "volume {name} is not reopened: {error} even now; see to the storage first (`dmesg`, free \
+                     space), then try again"
+                );
+            }
         }
         let volume = storage::grow(open, &now.plan.data, None)?;
         let anew = Open::anew(open.config.clone(), volume, &now.plan.data);
@@ -162,6 +175,7 @@ impl Manager {
         if let Err(error) = slow.sync() {
             let cause = Cause::WriteBack { during: During::Flush, errno: error.errno() };
             anew.health.fail(cause);
+            anew.health.wait_for_mark(HOLD);
             bail!("volume {name} was reopened, and its storage failed again at once: {error}");
         }
         let Some(fault) = before else {
@@ -169,7 +183,7 @@ impl Manager {
         };
         let mut done = done(format!("volume {name} is opened anew: it can be flushed again"));
         done.notes.push(format!(
-            "what was written before {} (UTC) and not flushed by then may be lost: check the file systems on the \
+            "what was written until now and not flushed before {} (UTC) may be lost: check the file systems on the \
              volume, or restore them",
             units::date(fault.since)
         ));

@@ -226,7 +226,8 @@ impl Engine {
 
     /// True if something waits for a lock: look again after [`next_look`](Self::next_look).
     pub fn stands_in_line(&self) -> bool {
-        !self.held.is_empty() || !self.in_line.is_empty() || self.lending
+        let waits = !self.held.is_empty() || !self.in_line.is_empty() || self.lending;
+        waits || !self.unmarked.is_empty()
     }
 
     /// When to look, if something stands in line.
@@ -244,6 +245,7 @@ impl Engine {
         self.looked = self.now;
         self.look_at_lent();
         self.let_held_pass();
+        self.done.append(&mut self.unmarked);
         for index in self.in_line.clone() {
             // One may have ended because of another.
             if !self.tasks.contains(index as usize) {

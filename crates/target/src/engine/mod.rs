@@ -88,6 +88,8 @@ pub struct Engine {
     holds: u64,
     /// Tasks that go on when it is their turn, or at the next look.
     in_line: Vec<u32>,
+    /// Answers of the storage that are told when the mark of the failed write-back is stable, or cannot be.
+    unmarked: Vec<Completion<Payload>>,
     /// A lock waits for answers by reference that are on their way to initiators.
     lending: bool,
     /// When was looked whose turn it is.
@@ -128,6 +130,7 @@ impl Engine {
             held: BTreeMap::new(),
             holds: 0,
             in_line: Vec::new(),
+            unmarked: Vec::new(),
             lending: false,
             looked: Duration::ZERO,
             copies: Copies::default(),
@@ -245,6 +248,10 @@ impl Engine {
         let task = &mut self.tasks[index as usize];
         let own = task.volume;
         let slot = task.flight(seq).map_or(own, |flight| flight.slot);
+        let failed = matches!(done.result, Err(Error::NotStable(_)));
+        if failed && self.volumes[slot].core.health.is_marking() {
+            return self.unmarked.push(done);
+        }
         task.inflight.retain(|flight| flight.seq != seq);
         if !self.volumes[slot].watches.is_empty() {
             self.left_storage(slot, done.tag);
