@@ -170,7 +170,7 @@ impl Shard {
     }
 
     /// Ends the commands on these volumes, whoever sent them: those of this shard at once, so that what the
-    /// connection has sent after the function finds it done, those of the others by letter.
+    /// connection has sent after the function finds it done, those of the others by message.
     fn clear_everywhere(&mut self, slot: u32, function: Tag, volumes: Arc<[usize]>, cause: Cause) {
         let conn = &mut self.conns[slot as usize];
         if conn.clears.len() >= MAX_CLEARS {
