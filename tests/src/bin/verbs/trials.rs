@@ -306,7 +306,16 @@ fn shared(address: IpAddr, rounds: u64) -> Result<()> {
     for (pair, tokens) in pairs {
         machine.disconnected(pair, tokens)?;
     }
-    ensure!(machine.adapter.shared_receives() == 64, "receives are missing");
+    // One for each queue pair that has ended may have gone with it, until later ones have ended on all.
+    let (ready, lost) = (machine.adapter.shared_receives(), machine.adapter.shared_lost());
+    ensure!(ready + lost == 64 && lost <= 4, "{ready} receives are left, {lost} may be lost");
+    for _ in 0..lost {
+        let buf = machine.arena.alloc(RECEIVE).context("no memory")?;
+        machine.adapter.queue_shared_receive(buf).map_err(|e| e.why_error())?;
+    }
+    machine.adapter.flush();
+    let (ready, room) = (machine.adapter.shared_receives(), machine.adapter.shared_room());
+    ensure!(ready == 64 && room == 0, "{ready} receives with those posted anew, room for {room}");
     let (adapter, arena) = machine.silent();
     drop(adapter);
     ensure!(arena.free_bytes() == arena.total_bytes(), "memory is missing");
