@@ -37,7 +37,10 @@ show_state() {
 }
 
 # What the suites are run with, for the table of clients.
-versions() { dpkg-query -W -f '${Package}\t${Version}\n' qemu-system-x86 libvirt-clients; }
+versions() {
+    "$("$LAB/qemu")" --version | sed -n 's/.*(Debian \(.*\))/qemu-system-x86\t\1/p'
+    dpkg-query -W -f '${Package}\t${Version}\n' libvirt-clients
+}
 
 # Takes away whatever a test left behind: servers, guests, files.
 clear_up() {

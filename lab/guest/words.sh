@@ -31,9 +31,12 @@ says() {
     grep -qi -e "$pattern" "$LAB_SCRATCH/said" || { echo "    '$pattern' was not said by: $*"; cat "$LAB_SCRATCH/said"; return 1; }
 }
 
-# Retries a command for so many seconds until it succeeds.
+# How much longer than on a quiet machine a test may wait before it gives up.
+LAB_PATIENCE=${LAB_PATIENCE:-5}
+
+# Retries a command until it succeeds, for so many seconds at the most on a quiet machine.
 within() {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + $1 * LAB_PATIENCE))
     shift
     until "$@" >"$LAB_SCRATCH/within" 2>&1; do
         [ $SECONDS -lt $end ] || { echo "    not within time: $*"; cat "$LAB_SCRATCH/within"; return 1; }

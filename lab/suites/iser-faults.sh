@@ -3,7 +3,7 @@
 #
 # Both ends are in this machine, as soft RoCE wants it, and yet at the two ends of a cable: rdma0 and rdma1 are a pair of virtual
 # cards with a device on each, and rules for routes make the kernel send what it could keep to itself.
-# run: -p iser -t 1500
+# run: -p iser
 # client: open-iscsi over rdma_rxe
 
 HERE=192.0.2.1 THERE=192.0.2.2

@@ -3,7 +3,6 @@
 # What is cut is cut under a verified load on a file system: blocks are written over and over, so that a write that comes late, over
 # the way that was given up, is found. No error may reach the file system. The limits are shorter than those of the page: a
 # silent path is given up after about 6 seconds instead of 15.
-# run: -t 1800
 # client: dm-multipath
 
 # The target with a portal group for each wire, two sessions, and the map over their disks: sets $disk and $map. [STATE-OF-GROUP-2]
