@@ -112,7 +112,7 @@ test_unit_attentions() {
     ask volume resize disk0 192MiB
     dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none
     within 40 says 'capacity data has changed' kernel_since $before
-    ask target unmap $IQN 1
+    ask target unmap $IQN 1 --force
     dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none
     within 40 says 'LUN assignments on this target have changed' kernel_since $before
 }
