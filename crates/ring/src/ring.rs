@@ -117,16 +117,22 @@ impl Ring {
         }
     }
 
-    /// Starts accepting connections, until [`stop_accepting`](Self::stop_accepting).
+    /// Starts accepting connections, until [`remove_listener`](Self::remove_listener) or
+    /// [`stop_accepting`](Self::stop_accepting).
     pub fn add_listener(&mut self, listener: TcpListener, token: Token) {
         if let Err(error) = driver!(self, d => d.add_listener(listener, token)) {
             self.ready.push(Event::AcceptFailed { token, errno: errno_of(&error) });
         }
     }
 
+    /// Closes the listener with this token. Connections of it that were not reported yet are closed.
+    pub fn remove_listener(&mut self, token: Token) {
+        driver!(self, d => d.stop_accepting(|listening| listening == token));
+    }
+
     /// Closes all listeners. Connections that were not reported yet are closed.
     pub fn stop_accepting(&mut self) {
-        driver!(self, d => d.stop_accepting());
+        driver!(self, d => d.stop_accepting(|_| true));
     }
 
     /// Takes over a connected stream socket.

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +56,41 @@ fn after_stop_accepting_connections_are_refused(config: Config) {
         assert!(l.poll().is_none());
     }
     drop(TcpListener::bind(to).expect("the port is free again"));
+}
+
+fn one_listener_of_two_is_removed(config: Config) {
+    let mut l = Loop::new(&config);
+    let listen = |l: &mut Loop, address: SocketAddr, token| {
+        // As the address of a portal that comes back: it may still be bound by the listener that goes.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        socket.set_reuse_address(true).expect("an option");
+        socket.bind(&address.into()).expect("the address");
+        socket.listen(16).expect("a listener");
+        let listener = TcpListener::from(socket);
+        let to = listener.local_addr().expect("bound");
+        l.ring.add_listener(listener, token);
+        to
+    };
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (goes, stays) = (listen(&mut l, any, Token(1)), listen(&mut l, any, Token(2)));
+    assert!(l.poll().is_none());
+    let accepted = |l: &mut Loop, to: SocketAddr, expected: Token| {
+        let stream = TcpStream::connect(to).expect("it listens");
+        let from = stream.local_addr().expect("connected");
+        match l.next() {
+            Event::Accepted { token, peer, .. } => assert_eq!((token, peer), (expected, from)),
+            other => panic!("unexpected: {other:?}"),
+        }
+    };
+    l.ring.remove_listener(Token(1));
+    assert!(TcpStream::connect(goes).is_err(), "refused at once");
+    accepted(&mut l, stays, Token(2));
+    // Nothing listens by this token any more.
+    l.ring.remove_listener(Token(1));
+    assert_eq!(listen(&mut l, goes, Token(3)), goes);
+    accepted(&mut l, goes, Token(3));
+    accepted(&mut l, stays, Token(2));
 }
 
 fn no_call_of_wake_is_lost(config: Config) {
@@ -202,6 +237,7 @@ for_each_driver!(
     timers_end_in_order_and_not_before_their_time,
     connections_are_reported_with_their_peers,
     after_stop_accepting_connections_are_refused,
+    one_listener_of_two_is_removed,
     no_call_of_wake_is_lost,
     a_wait_ends_at_its_timeout,
     what_gathers_is_found_by_the_next_wait,

@@ -33,15 +33,16 @@ impl Epoll {
         })
     }
 
-    pub(crate) fn stop_accepting(&mut self) {
-        let all: Vec<u32> = self.listeners.iter_mut().map(|(index, _)| index).collect();
+    /// Closes the listeners with these tokens.
+    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool) {
+        let all = self.listeners.iter_mut().filter(|(_, listener)| which(listener.token));
+        let all: Vec<u32> = all.map(|(index, _)| index).collect();
         for index in all {
             if let Some(listener) = self.listeners.remove_at(index) {
                 self.poll.remove(listener.socket.as_raw_fd());
                 sys::shutdown(listener.socket.as_raw_fd(), std::net::Shutdown::Both);
             }
         }
-        self.retry_accept = None;
     }
 
     pub(super) fn accept(&mut self, index: u32, events: &mut Vec<Event>) {

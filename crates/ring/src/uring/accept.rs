@@ -43,9 +43,13 @@ impl Uring {
         Ok(())
     }
 
-    pub(crate) fn stop_accepting(&mut self) {
+    /// Closes the listeners with these tokens.
+    pub(crate) fn stop_accepting(&mut self, which: impl Fn(Token) -> bool) {
         let mut gone = Vec::new();
         for (index, listener) in self.listeners.iter_mut() {
+            if !which(listener.token) || listener.state == State::Stopped {
+                continue;
+            }
             if let State::Paused(_) = listener.state {
                 gone.push(index);
                 continue;
@@ -58,7 +62,6 @@ impl Uring {
         for index in gone {
             self.listeners.remove_at(index);
         }
-        self.retry_accept = None;
     }
 
     fn start_accept(&mut self, index: u32) {
