@@ -121,9 +121,32 @@ impl PortGroups {
         (groups.len() <= Self::MAX).then(|| Self(groups.into()))
     }
 
+    /// The groups after these, each tag once. What was there keeps its number, which the states of units go
+    /// by, even if it is not among them any more. `None` if they are too many.
+    pub fn next(&self, groups: Vec<PortGroup>) -> Option<Self> {
+        let fresh = Self::new(groups)?;
+        let mut next = self.0.to_vec();
+        for group in &*fresh.0 {
+            match next.iter_mut().find(|old| old.tag == group.tag) {
+                Some(old) => *old = *group,
+                None => next.push(*group),
+            }
+        }
+        (next.len() <= Self::MAX).then(|| Self(next.into()))
+    }
+
     /// The number of the group with this tag.
     pub fn number(&self, tag: u16) -> Option<usize> {
-        self.0.binary_search_by_key(&tag, |group| group.tag).ok()
+        self.0.iter().position(|group| group.tag == tag)
+    }
+
+    /// Gives a unit the configured states of groups that were not there `before`, which nobody uses yet.
+    pub fn begin(&self, states: &AccessStates, before: &Self) {
+        let mut next = states.load();
+        for (number, group) in self.0.iter().enumerate().skip(before.0.len()) {
+            next = next.with(number, group.state, CAUSE_NONE);
+        }
+        states.store(next);
     }
 
     /// Takes over what these groups, configured anew, say of a unit: an implicit transition. A state that is

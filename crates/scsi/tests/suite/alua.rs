@@ -215,6 +215,31 @@ fn states_start_as_configured_and_survive_another_unit_of_the_volume() {
     assert_eq!(old.state.access.get(15), AccessState::Standby);
 }
 
+/// The number of a group is its place in the states of every unit: whatever tags come and go, it keeps it.
+#[test]
+fn groups_that_come_and_go_move_no_states() {
+    let group = |tag, state| PortGroup { tag, state, preferred: false };
+    let (good, poor, gone) =
+        (AccessState::Optimized, AccessState::NonOptimized, AccessState::Unavailable);
+    let first = PortGroups::new(vec![group(5, poor), group(9, gone)]).expect("two");
+    let unit = unit();
+    let states = &unit.state.access;
+    states.configure(&first);
+    let second = first.next(vec![group(9, gone), group(2, poor), group(5, poor)]).expect("three");
+    assert_eq!([5, 9, 2].map(|tag| second.number(tag)), [Some(0), Some(1), Some(2)]);
+    second.begin(states, &first);
+    assert_eq!([0, 1, 2].map(|number| states.get(number)), [poor, gone, poor]);
+    assert!(!second.reconfigure(states, &first), "nobody's state is another one");
+    // One that has gone keeps its number, and is the same one when it comes back.
+    let third = second.next(vec![group(9, gone), group(2, poor)]).expect("fewer");
+    let back = third.next(vec![group(5, good), group(2, poor)]).expect("as many");
+    assert_eq!([5, 9, 2].map(|tag| back.number(tag)), [Some(0), Some(1), Some(2)]);
+    assert!(back.reconfigure(states, &third));
+    assert_eq!([0, 1, 2].map(|number| states.get(number)), [good, gone, poor]);
+    let others = |tags: std::ops::Range<u16>| tags.map(|tag| group(tag, good)).collect();
+    assert!(back.next(others(10..23)).is_some() && back.next(others(10..24)).is_none());
+}
+
 #[test]
 fn another_configuration_changes_what_it_says_anew() {
     let group = |tag, state, preferred| PortGroup { tag, state, preferred };
