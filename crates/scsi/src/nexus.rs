@@ -32,12 +32,14 @@ pub enum Attention {
     ThresholdReached,
     /// The volume has another size.
     CapacityChanged,
+    /// The standard INQUIRY data changed (SPC-5 6.7.1).
+    InquiryChanged,
     /// The set of LUNs of the target changed.
     ReportedLunsChanged,
 }
 
 impl Attention {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
@@ -50,6 +52,7 @@ impl Attention {
         Self::AccessStateChanged,
         Self::ThresholdReached,
         Self::CapacityChanged,
+        Self::InquiryChanged,
         Self::ReportedLunsChanged,
     ];
 
@@ -72,6 +75,7 @@ impl Attention {
             Self::AccessStateChanged => Code::ACCESS_STATE_CHANGED,
             Self::ThresholdReached => Code::SOFT_THRESHOLD_REACHED,
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
+            Self::InquiryChanged => Code::INQUIRY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
         }
     }
