@@ -451,6 +451,7 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         preferred: portal.preferred,
     };
     Layout {
+        portals: Some(listen(config)),
         volumes,
         targets: config.targets.iter().map(target).collect(),
         groups: config.portals.iter().map(group).collect(),
@@ -459,19 +460,21 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
     }
 }
 
+/// The portals in the target's terms.
+pub(crate) fn listen(config: &Config) -> Vec<lunet_target::Portal> {
+    let portal = |portal: &Portal| lunet_target::Portal {
+        address: portal.address,
+        tag: portal.tag,
+        transports: portal.transports,
+    };
+    config.portals.iter().map(portal).collect()
+}
+
 /// The configuration in the target's terms.
 pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Config {
     let server = &config.server;
     lunet_target::Config {
-        portals: config
-            .portals
-            .iter()
-            .map(|portal| lunet_target::Portal {
-                address: portal.address,
-                tag: portal.tag,
-                transports: portal.transports,
-            })
-            .collect(),
+        portals: listen(config),
         layout,
         port_numbers: Some(ports(data)),
         iscsi: iscsi(config),

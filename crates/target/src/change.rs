@@ -9,17 +9,24 @@
 //! phase on, so a full mailbox cannot lose it.
 
 use std::any::Any;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use lunet_scsi::Attention;
 use lunet_scsi::alua::Alua;
 
-use crate::config::Layout;
+use crate::config::{Layout, Portal};
 use crate::core::Core;
 use crate::hold::HeldVolume;
 use crate::mail::{Mail, Undelivered};
-use crate::world::{Effects, World};
+use crate::portals::MOST;
+use crate::ports;
+use crate::server::{self, StartError};
+use crate::world::{Effects, Ways, World};
+
+/// The shard that accepts connections, and hands them out.
+const ACCEPTS: usize = 0;
 
 /// Why a change did not come. Each is one plain sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +40,20 @@ pub enum ApplyError {
     /// A new target port gets no number.
     #[error("{0}")]
     Ports(String),
+    /// There can be no more portals.
+    #[error("there were {MOST} portals since the start: restart lunet before there are more")]
+    Portals,
+    /// The address of a new portal is taken.
+    #[error("cannot listen on {0}: another program uses this port")]
+    InUse(SocketAddr),
+    /// The address of a new portal cannot be listened on for another reason.
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        /// The portal's address.
+        address: SocketAddr,
+        /// The operating system's reason.
+        why: String,
+    },
     /// A shard cannot open a volume.
     #[error("{0}")]
     Volume(String),
@@ -60,6 +81,8 @@ pub struct Proposal {
     verdict: OnceLock<Verdict>,
     answers: Mutex<Answers>,
     news: Condvar,
+    /// Of portals that are new, with their slots, for the shard that accepts. Closed if the change does not come.
+    listeners: Mutex<Vec<(usize, TcpListener)>>,
     /// Lives until the last shard works by the next world.
     held: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -73,12 +96,13 @@ struct Answers {
 }
 
 impl Proposal {
-    fn new(world: Arc<World>) -> Self {
+    fn new(world: Arc<World>, listeners: Vec<(usize, TcpListener)>) -> Self {
         Self {
             world,
             verdict: OnceLock::new(),
             answers: Mutex::default(),
             news: Condvar::new(),
+            listeners: Mutex::new(listeners),
             held: Mutex::new(None),
         }
     }
@@ -86,6 +110,14 @@ impl Proposal {
     /// What was decided, if it was. Never changes again.
     pub fn verdict(&self) -> Option<Verdict> {
         self.verdict.get().copied()
+    }
+
+    /// The listeners of portals that are new, once, for the shard that accepts.
+    pub fn take_listeners_for(&self, shard: usize) -> Vec<(usize, TcpListener)> {
+        if shard != ACCEPTS {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A shard has opened what is new, or cannot.
@@ -139,23 +171,69 @@ pub struct Committed {
 }
 
 /// Makes every shard ready for a layout. Opens files, so it may block.
-pub fn prepare(core: &Core, layout: Layout) -> Result<Prepared<'_>, ApplyError> {
+pub fn prepare(core: &Core, mut layout: Layout) -> Result<Prepared<'_>, ApplyError> {
     let one = match core.changing.try_lock() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
         Err(TryLockError::WouldBlock) => return Err(ApplyError::Busy),
     };
-    let mut ports = core.ports.lock().unwrap_or_else(PoisonError::into_inner);
-    ports.number(&layout.targets).map_err(ApplyError::Ports)?;
     let before = core.world();
-    let (next, effects) = before.next(layout, &ports).map_err(ApplyError::Reservations)?;
+    let (ways, listeners) = ways(&before.ways, &mut layout)?;
+    let mut ports = core.ports.lock().unwrap_or_else(PoisonError::into_inner);
+    ports.number(&layout.targets, &ways.portals).map_err(ApplyError::Ports)?;
+    let (next, effects) = before.next(layout, ways, &ports).map_err(ApplyError::Reservations)?;
     drop(ports);
     open_files(core, &before, &next)?;
-    let proposal = Arc::new(Proposal::new(Arc::new(next)));
+    let proposal = Arc::new(Proposal::new(Arc::new(next), listeners));
     let prepared = Prepared { core, before, proposal, effects: Some(effects), _one: one };
     // On an error the drop cancels it everywhere.
     prepared.propose()?;
     Ok(prepared)
+}
+
+/// The ways after these, and the listeners of portals that are new: clients that connect now wait. The layout's
+/// targets name their portals by slots from then on.
+fn ways(
+    before: &Ways,
+    layout: &mut Layout,
+) -> Result<(Ways, Vec<(usize, TcpListener)>), ApplyError> {
+    let mut listeners = Vec::new();
+    let mut portals = before.portals.clone();
+    if let Some(wanted) = &layout.portals {
+        let mut next = before.portals.next(wanted).ok_or(ApplyError::Portals)?;
+        let slot = |portal: &usize| next.slots[*portal];
+        for target in &mut layout.targets {
+            target.portals = target.portals.iter().map(slot).collect();
+        }
+        let fresh = next.fresh.iter().filter_map(|slot| Some((*slot, next.portals.get(*slot)?)));
+        let fresh: Vec<(usize, Portal)> =
+            fresh.map(|(slot, portal)| (slot, portal.clone())).collect();
+        for (slot, portal) in fresh {
+            if !portal.transports.tcp() {
+                let (address, why) = (portal.address, "iSER alone begins with a start".to_owned());
+                return Err(ApplyError::Listen { address, why });
+            }
+            let (listener, address) = server::listen(portal.address)?;
+            next.portals.set_address(slot, address);
+            listeners.push((slot, listener));
+        }
+        portals = Arc::new(next.portals);
+    }
+    let groups = ports::groups(&before.groups, &portals, &layout.groups);
+    let groups = groups.map_err(ApplyError::Ports)?;
+    Ok((Ways { portals, groups }, listeners))
+}
+
+impl From<StartError> for ApplyError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::InUse { address } => Self::InUse(address),
+            StartError::Listen { address, source } => {
+                Self::Listen { address, why: source.to_string() }
+            }
+            other => Self::Ports(other.to_string()),
+        }
+    }
 }
 
 /// Opens on this thread what the shards would have to open otherwise.
@@ -214,6 +292,7 @@ impl Prepared<'_> {
         if let Some(effects) = self.effects.take() {
             effects.publish();
         }
+        begin_ways(self.core, &self.proposal.world, &self.before);
         self.core.set_world(self.proposal.world.clone());
         self.decide(Verdict::Adopt);
         let all = self.core.mailboxes().len();
@@ -232,8 +311,19 @@ impl Drop for Prepared<'_> {
     fn drop(&mut self) {
         if self.proposal.verdict().is_none() {
             self.decide(Verdict::Cancel);
+            // Shards may hold the proposal for a while; the addresses are free now.
+            drop(self.proposal.take_listeners_for(ACCEPTS));
         }
     }
+}
+
+/// Makes ready what counts as soon as somebody comes by a way that is new, and tells of portals that go.
+fn begin_ways(core: &Core, next: &World, before: &World) {
+    for (_, volume) in next.volumes() {
+        let states = &volume.unit.state.access;
+        volume.reservations.with(|_| next.ways.groups.begin(states, &before.ways.groups));
+    }
+    core.iser.follow(&next.ways.portals);
 }
 
 /// Target port groups have other states from now on.
@@ -241,7 +331,7 @@ fn regroup(next: &World, before: &World) {
     for (_, volume) in next.volumes() {
         let states = &volume.unit.state.access;
         volume.reservations.with(|state| {
-            let told = next.groups.reconfigure(states, &before.groups);
+            let told = next.ways.groups.reconfigure(states, &before.ways.groups);
             if told && volume.unit.alua != Alua::Off {
                 state.attend_all(Attention::AccessStateChanged);
             }

@@ -78,7 +78,7 @@ pub struct TargetEntry {
     pub alias: Option<String>,
     /// Logical unit numbers, each with an index into [`Layout::volumes`].
     pub luns: Vec<(u16, usize)>,
-    /// Indexes into [`Config::portals`]; empty means all.
+    /// Indexes into [`Layout::portals`], or into [`Config::portals`] where that has none; empty means all.
     pub portals: Vec<usize>,
     /// Who may see and reach it.
     pub access: Access,
@@ -140,6 +140,10 @@ impl Default for Limits {
 /// What is served: the part that can change while the server runs.
 #[derive(Default)]
 pub struct Layout {
+    /// Where to listen from then on; `None`: as before. A portal with the address (as configured), tag and
+    /// transports of one that is there is that one. One that is new is served over TCP until the server is
+    /// started anew: over iSER from then on. At the start [`Config::portals`] counts.
+    pub portals: Option<Vec<Portal>>,
     /// The volumes, each name once.
     pub volumes: Vec<VolumeEntry>,
     /// The targets that show them, each name once.

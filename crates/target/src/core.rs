@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use lunet_iscsi::target::Options;
+use lunet_scsi::alua::PortGroups;
 
 use crate::config::{Config, Limits, Portal};
 use crate::interfaces;
@@ -16,21 +17,23 @@ use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
 use crate::offload::Offload;
 use crate::places::Places;
-use crate::ports::Ports;
+use crate::portals::Portals;
+use crate::ports::{Ports, groups};
 use crate::rationed::Rations;
 use crate::rdma::Status;
 use crate::registry::{Place, Registry};
 use crate::throttle::Throttle;
 use crate::tokens::Tokens;
-use crate::world::World;
+use crate::world::{Ways, World};
 
 /// The server, as its shards see it.
 pub struct Core {
     /// When it started: the zero of every time in the server.
     pub started: Instant,
-    /// Where it listens, with the real port numbers.
-    pub portals: Vec<Portal>,
-    /// The target ports that they make.
+    /// The portals of the start, in the first slots: those that are served over iSER, as long as they are
+    /// there. All that there are now are in the world.
+    pub first_portals: Vec<Portal>,
+    /// The numbers of target ports.
     pub ports: Mutex<Ports>,
     /// What connections offer.
     pub options: Options,
@@ -70,15 +73,19 @@ impl Core {
     pub fn new(config: Config, portals: Vec<Portal>, shards: usize) -> Result<Self, String> {
         let throttle = Throttle::default();
         throttle.set_networks(interfaces::networks());
-        let mut ports = Ports::new(portals.clone(), config.port_numbers)?;
-        ports.number(&config.layout.targets)?;
-        let (world, effects) = World::default().next(config.layout, &ports)?;
+        let mut ports = Ports::new(config.port_numbers)?;
+        let configured = config.portals.iter().map(|portal| portal.address);
+        let all = Arc::new(Portals::new(portals.iter().cloned().zip(configured)));
+        let groups = groups(&PortGroups::default(), &all, &config.layout.groups)?;
+        ports.number(&config.layout.targets, &all)?;
+        let ways = Ways { portals: all, groups };
+        let (world, effects) = World::default().next(config.layout, ways, &ports)?;
         effects.publish();
         Ok(Self {
             started: Instant::now(),
             iser: Status::new(&portals),
             world: Mutex::new(Arc::new(world)),
-            portals,
+            first_portals: portals,
             ports: Mutex::new(ports),
             options: config.iscsi,
             registry: Registry::new(config.limits.max_sessions, config.limits.max_discovery),

@@ -23,6 +23,7 @@ mod marks;
 mod monitor;
 mod offload;
 mod places;
+mod portals;
 mod ports;
 mod rationed;
 mod rdma;

@@ -16,15 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Portal, TargetEntry};
 use crate::files;
+use crate::portals::Portals;
 
 /// A larger file is none of ours: it has room for every number there is.
 const MAX_FILE: u64 = 32 << 20;
 
 const VERSION: u32 = 1;
 
-/// Portals and numbers.
+/// The numbers of target ports.
+#[derive(Default)]
 pub struct Ports {
-    portals: Vec<Portal>,
     numbers: BTreeMap<u16, TargetPort>,
     by_name: HashMap<TargetPort, u16>,
     /// Where the numbers are kept; without it, they are new with every start.
@@ -47,16 +48,12 @@ struct KeptPort {
 }
 
 impl Ports {
-    /// The ports that these portals make, with the numbers that were kept.
+    /// The numbers that were kept.
     ///
     /// # Errors
-    /// A plain sentence: there are too many portal groups, or the file cannot be read or is damaged.
-    pub fn new(portals: Vec<Portal>, file: Option<PathBuf>) -> Result<Self, String> {
-        if groups_of(&portals, &[]).is_none() {
-            return Err(format!("there are more than {} portal tags", PortGroups::MAX));
-        }
-        let mut ports =
-            Self { portals, numbers: BTreeMap::new(), by_name: HashMap::new(), file: file.clone() };
+    /// A plain sentence: the file cannot be read or is damaged.
+    pub fn new(file: Option<PathBuf>) -> Result<Self, String> {
+        let mut ports = Self { file: file.clone(), ..Self::default() };
         let Some(file) = file else { return Ok(ports) };
         let name = file.display();
         let Some(text) = files::read(&file, MAX_FILE)? else { return Ok(ports) };
@@ -76,17 +73,14 @@ impl Ports {
         Ok(ports)
     }
 
-    /// The target port groups with what is configured for them.
-    pub fn groups(&self, configured: &[PortGroup]) -> PortGroups {
-        groups_of(&self.portals, configured).unwrap_or_default()
-    }
-
-    /// Sees to it that every port of these targets has a number, and that it is on stable storage.
+    /// Sees to it that every port of these targets has a number, and that it is on stable storage. Here and
+    /// below, targets know their portals by slots.
     ///
     /// # Errors
     /// A plain sentence: there are no numbers left, or the file cannot be written.
-    pub fn number(&mut self, targets: &[TargetEntry]) -> Result<(), String> {
-        let names: Vec<TargetPort> = targets.iter().flat_map(|target| self.names(target)).collect();
+    pub fn number(&mut self, targets: &[TargetEntry], portals: &Portals) -> Result<(), String> {
+        let names = targets.iter().flat_map(|target| names(target, portals));
+        let names: Vec<TargetPort> = names.collect();
         let fresh: Vec<&TargetPort> =
             names.iter().filter(|name| !self.by_name.contains_key(name)).collect();
         if fresh.is_empty() {
@@ -124,18 +118,27 @@ impl Ports {
     }
 
     /// The target ports that lead to a volume, by number: `volume` is its place in the layout.
-    pub fn leading_to(&self, volume: usize, targets: &[TargetEntry]) -> Vec<Port> {
+    pub fn leading_to(
+        &self,
+        volume: usize,
+        targets: &[TargetEntry],
+        portals: &Portals,
+    ) -> Vec<Port> {
         let shows = |target: &&TargetEntry| target.luns.iter().any(|(_, at)| *at == volume);
-        let names = targets.iter().filter(shows).flat_map(|target| self.names(target));
+        let names = targets.iter().filter(shows).flat_map(|target| names(target, portals));
         let mut ports: Vec<_> =
             names.map(|name| Port { relative: self.relative(&name), name }).collect();
         ports.sort_unstable_by_key(|port| port.relative);
         ports
     }
 
-    /// How a target looks through each portal, apart from its LUNs.
-    pub fn views(&self, target: &TargetEntry, groups: &PortGroups) -> Vec<lunet_scsi::Target> {
-        let several_ports = self.names(target).len() > 1;
+    /// How a target looks through the portal in each slot, apart from its LUNs.
+    pub fn views(
+        &self,
+        target: &TargetEntry,
+        (portals, groups): (&Portals, &PortGroups),
+    ) -> Vec<lunet_scsi::Target> {
+        let several_ports = names(target, portals).len() > 1;
         let view = |portal: &Portal| {
             let port = TargetPort { target: target.name.as_str().into(), tag: portal.tag };
             lunet_scsi::Target {
@@ -148,19 +151,7 @@ impl Ports {
                 luns: Vec::new(),
             }
         };
-        self.portals.iter().map(view).collect()
-    }
-
-    /// The names of a target's ports, each once.
-    fn names(&self, target: &TargetEntry) -> Vec<TargetPort> {
-        let mut names = Vec::new();
-        for (number, portal) in self.portals.iter().enumerate() {
-            let name = TargetPort { target: target.name.as_str().into(), tag: portal.tag };
-            if target.reached_through(number) && !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
+        portals.slots().map(view).collect()
     }
 
     /// The number of a port; 0 for one that no initiator can come through.
@@ -169,14 +160,39 @@ impl Ports {
     }
 }
 
-/// The groups that portals make. None if they are too many.
-fn groups_of(portals: &[Portal], configured: &[PortGroup]) -> Option<PortGroups> {
-    let group = |portal: &Portal| {
+/// The names of a target's ports, each once.
+fn names(target: &TargetEntry, portals: &Portals) -> Vec<TargetPort> {
+    let mut names = Vec::new();
+    for (slot, portal) in portals.iter() {
+        let name = TargetPort { target: target.name.as_str().into(), tag: portal.tag };
+        if target.reached_through(slot) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The groups that portals make after these, with what is configured for them.
+///
+/// # Errors
+/// A plain sentence: they are too many.
+pub fn groups(
+    before: &PortGroups,
+    portals: &Portals,
+    configured: &[PortGroup],
+) -> Result<PortGroups, String> {
+    let group = |(_, portal): (usize, &Portal)| {
         let found = configured.iter().find(|group| group.tag == portal.tag).copied();
         let state = AccessState::Optimized;
         found.unwrap_or(PortGroup { tag: portal.tag, state, preferred: false })
     };
-    PortGroups::new(portals.iter().map(group).collect())
+    before.next(portals.iter().map(group).collect()).ok_or_else(|| {
+        format!(
+            "there are more than {} portal tags since lunet has started: restart it, or use tags that are \
+             there",
+            PortGroups::MAX
+        )
+    })
 }
 
 #[cfg(test)]
@@ -185,9 +201,14 @@ mod tests {
     use crate::config::Transports;
     use std::net::SocketAddr;
 
-    fn portals(tags: &[u16]) -> Vec<Portal> {
+    fn portals(tags: &[u16]) -> Portals {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        tags.iter().map(|tag| Portal { address, tag: *tag, transports: Transports::Tcp }).collect()
+        let portal = |tag: &u16| Portal { address, tag: *tag, transports: Transports::Tcp };
+        Portals::new(tags.iter().map(|tag| (portal(tag), address)))
+    }
+
+    fn made(portals: &Portals) -> PortGroups {
+        groups(&PortGroups::default(), portals, &[]).expect("few")
     }
 
     fn target(name: &str, portals: Vec<usize>) -> TargetEntry {
@@ -205,52 +226,56 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = Some(dir.path().join("ports"));
         let (a, b) = (target("a", vec![]), target("b", vec![]));
-        let mut ports = Ports::new(portals(&[1, 2, 2]), file.clone()).expect("no file yet");
-        ports.number(std::slice::from_ref(&a)).expect("numbers");
-        ports.number(&[a.clone(), b.clone()]).expect("numbers");
+        let mut ports = Ports::new(file.clone()).expect("no file yet");
+        let three = portals(&[1, 2, 2]);
+        ports.number(std::slice::from_ref(&a), &three).expect("numbers");
+        ports.number(&[a.clone(), b.clone()], &three).expect("numbers");
         let expected =
             [(1, "a,1"), (2, "a,2"), (3, "b,1"), (4, "b,2")].map(|(n, t)| (n, t.to_owned()));
         assert_eq!(numbers(&ports), expected);
         // Other portals, the targets in another order, one more: nothing that was there moves.
-        let mut again = Ports::new(portals(&[3, 2]), file).expect("what was kept");
-        again.number(&[target("c", vec![1]), b, a]).expect("numbers");
+        let mut again = Ports::new(file).expect("what was kept");
+        let others = portals(&[3, 2]);
+        again.number(&[target("c", vec![1]), b, a], &others).expect("numbers");
         let more = [(5, "c,2"), (6, "b,3"), (7, "a,3")].map(|(n, t)| (n, t.to_owned()));
         let mut sorted = numbers(&again);
         sorted.retain(|entry| !expected.contains(entry));
         // b is asked for first, and gets its tag: it is taken; so the lowest that is free.
         assert_eq!(sorted, more);
         let b = target("b", vec![]);
-        assert_eq!(again.views(&b, &again.groups(&[]))[1].relative_port, 4);
+        assert_eq!(again.views(&b, (&others, &made(&others)))[1].relative_port, 4);
     }
 
     #[test]
     fn a_volume_is_led_to_by_the_ports_of_every_target_that_shows_it() {
-        let mut ports = Ports::new(portals(&[1, 2]), None).expect("nothing to read");
+        let mut ports = Ports::default();
+        let two = portals(&[1, 2]);
         let mut other = target("other", vec![]);
         other.luns = vec![(0, 1)];
         let targets = [target("a", vec![]), other, target("b", vec![1])];
-        ports.number(&targets).expect("numbers");
-        let leading = ports.leading_to(0, &targets);
+        ports.number(&targets, &two).expect("numbers");
+        let leading = ports.leading_to(0, &targets, &two);
         let seen: Vec<_> =
             leading.iter().map(|p| (&*p.name.target, p.name.tag, p.relative)).collect();
         assert_eq!(seen, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5)]);
-        let views = ports.views(&targets[2], &ports.groups(&[]));
+        let groups = made(&two);
+        let views = ports.views(&targets[2], (&two, &groups));
         assert!(!views[1].several_ports, "one of the two portals leads here");
-        assert!(ports.views(&targets[0], &ports.groups(&[])).iter().all(|view| view.several_ports));
+        assert!(ports.views(&targets[0], (&two, &groups)).iter().all(|view| view.several_ports));
         assert_eq!(views[0].relative_port, 0, "nobody comes this way");
         assert_eq!(views[1].group, 1);
     }
 
     #[test]
     fn numbers_of_ports_that_are_gone_are_given_away_last() {
-        let mut ports = Ports::new(portals(&[1]), None).expect("nothing to read");
+        let mut ports = Ports::default();
         for number in 1..=u16::MAX {
             let name = TargetPort { target: format!("old{number}").into(), tag: 1 };
             ports.numbers.insert(number, name.clone());
             ports.by_name.insert(name, number);
         }
         let targets = [target("old7", vec![]), target("new", vec![])];
-        ports.number(&targets).expect("numbers");
+        ports.number(&targets, &portals(&[1])).expect("numbers");
         assert_eq!(numbers(&ports), [(1, "new,1".to_owned()), (7, "old7,1".to_owned())]);
     }
 
@@ -258,8 +283,8 @@ mod tests {
     fn a_damaged_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ports");
-        let mut ports = Ports::new(portals(&[1, 2]), Some(file.clone())).expect("no file yet");
-        ports.number(&[target("a", vec![])]).expect("numbers");
+        let mut ports = Ports::new(Some(file.clone())).expect("no file yet");
+        ports.number(&[target("a", vec![])], &portals(&[1, 2])).expect("numbers");
         let text = std::fs::read_to_string(&file).expect("text");
         for (from, to) in [
             ("\"version\": 1", "\"version\": 2"),
@@ -270,7 +295,7 @@ mod tests {
         ] {
             assert!(text.contains(from), "{text}");
             std::fs::write(&file, text.replacen(from, to, 1)).expect("written");
-            let error = Ports::new(portals(&[1]), Some(file.clone())).err().expect(from);
+            let error = Ports::new(Some(file.clone())).err().expect(from);
             assert!(error.contains("ports"), "{error}");
         }
     }
@@ -278,7 +303,7 @@ mod tests {
     #[test]
     fn there_are_as_many_groups_as_states_have_room_for() {
         let tags: Vec<u16> = (1..=17).collect();
-        assert!(Ports::new(portals(&tags[..16]), None).is_ok());
-        assert!(Ports::new(portals(&tags), None).is_err());
+        assert!(groups(&PortGroups::default(), &portals(&tags[..16]), &[]).is_ok());
+        assert!(groups(&PortGroups::default(), &portals(&tags), &[]).is_err());
     }
 }

@@ -13,13 +13,13 @@ use lunet_ring::{Config as RingConfig, Ring};
 use lunet_verbs::Sysfs;
 
 use crate::change::{self, ApplyError, Committed, Prepared};
-use crate::config::{Config, Layout};
+use crate::config::{Config, Layout, Portal};
 use crate::core::Core;
 use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Undelivered};
 use crate::monitor::Monitor;
-use crate::rdma::{self, Fabric, Listening, Scout, StartFailure};
+use crate::rdma::{self, Fabric, Listening, PortalStatus, Scout, StartFailure};
 use crate::shard::Shard;
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 use crate::world::CoreVolume;
@@ -119,7 +119,7 @@ impl Server {
         };
         let core = Core::new(config, portals, count).map_err(StartError::Reservations)?;
         let core = Arc::new(core);
-        let fabric = rdma::prepare(&core.portals, &core.iser)?;
+        let fabric = rdma::prepare(&core.first_portals, &core.iser)?;
         let mut threads = Vec::new();
         let mut standing = Vec::new();
         let mut go = Vec::new();
@@ -158,9 +158,10 @@ impl Server {
         Ok(Self { core, threads, keeper, monitor, scout, notes, driver })
     }
 
-    /// Where the server listens, with the real port numbers, in the configuration's order.
+    /// Where the server listens, with the real port numbers: in the order of the configuration that it was
+    /// started with, and then those that came later.
     pub fn portals(&self) -> Vec<SocketAddr> {
-        self.core.portals.iter().map(|portal| portal.address).collect()
+        self.handle().portals()
     }
 
     /// What the operator should know, in plain sentences.
@@ -256,6 +257,22 @@ impl Handle {
         through.map(|(_, volume)| volume.name.clone()).collect()
     }
 
+    /// Where the server listens now, with the real port numbers. Slot by slot.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        self.core.world().ways.portals.iter().map(|(_, portal)| portal.address).collect()
+    }
+
+    /// The slots of configured portals, by which [`SessionInfo::portal_index`] names them; none for those that
+    /// are not there now.
+    pub fn slots_of(&self, portals: &[Portal]) -> Vec<Option<usize>> {
+        self.core.world().ways.portals.claims(portals)
+    }
+
+    /// How each portal is served now.
+    pub fn portal_report(&self) -> Vec<PortalStatus> {
+        self.core.iser.report(&self.core.world().ways.portals)
+    }
+
     /// Every session, shard by shard, but for those of a shard that does not answer in time.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.report_sessions().0
@@ -313,7 +330,7 @@ impl Handle {
             driver: self.driver,
             shards: core.mailboxes().len(),
             sessions: core.registry.len(),
-            portals: core.iser.report(&core.portals),
+            portals: core.iser.report(&world.ways.portals),
             loads: shards.iter().map(|shard| shard.load).collect(),
             protocol,
             volumes,
@@ -386,13 +403,17 @@ fn listen_rdma(
 ) -> Result<Option<Listening>, StartError> {
     let Some(fabric) = fabric else { return Ok(None) };
     if let Some(error) = shards.iter().find_map(|shard| shard.rdma.as_ref().err()) {
-        fabric.give_up(&core.portals, error, &core.iser)?;
+        fabric.give_up(&core.first_portals, error, &core.iser)?;
         return Ok(None);
     }
-    Ok(fabric.listen(&core.portals, &core.iser)?)
+    Ok(fabric.listen(&core.first_portals, &core.iser)?)
 }
 
-fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+/// Listens at an address; that, with the real port number. May block for a moment.
+///
+/// # Errors
+/// It is in use, or cannot be listened on.
+pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => StartError::InUse { address },
         _ => StartError::Listen { address, source },

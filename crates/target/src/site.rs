@@ -69,7 +69,9 @@ impl Site for Surroundings<'_> {
     }
 
     fn find_target(&self, id: &LoginIdentity) -> Result<TargetInfo, LoginRefusal> {
-        let portal_group_tag = self.core.portals[self.portal].tag;
+        // One that was removed meanwhile leads nowhere.
+        let portal = self.world.ways.portals.get(self.portal).ok_or(LoginStatus::NotFound)?;
+        let portal_group_tag = portal.tag;
         let Some(name) = &id.target_name else {
             return Ok(TargetInfo { portal_group_tag, alias: None });
         };
@@ -120,9 +122,8 @@ impl Site for Surroundings<'_> {
                 SendTargets::Named(name) if name != target.name => continue,
                 SendTargets::Named(_) | SendTargets::All => {}
             }
-            for (portal, _) in
-                self.core.portals.iter().zip(&target.portals).filter(|(_, reached)| **reached)
-            {
+            let portals = self.world.ways.portals.iter();
+            for (_, portal) in portals.filter(|(slot, _)| target.is_reached_through(*slot)) {
                 // A wildcard address is no address to connect to: name the one that this
                 // initiator has just reached.
                 let mut address = portal.address;

@@ -25,6 +25,7 @@ use crate::health::Health;
 use crate::keeper;
 use crate::locks::Locks;
 use crate::marks;
+use crate::portals::Portals;
 use crate::ports::Ports;
 use crate::reservations::Shared;
 
@@ -75,10 +76,10 @@ pub struct CoreTarget {
     pub alias: Option<String>,
     /// Its LUNs, ascending, each with the slot of its volume.
     luns: Vec<(u16, usize)>,
-    /// How it looks through each of the portals, in their order, to somebody who sees no LUNs.
+    /// How it looks through the portal in each slot to somebody who sees no LUNs.
     scsi: Vec<lunet_scsi::Target>,
-    /// Whether it is reached through each of the portals.
-    pub portals: Vec<bool>,
+    /// Whether it is reached through the portal in each slot.
+    portals: Vec<bool>,
     /// Who may see and reach it.
     pub access: Access,
     /// Its initiators may reset it.
@@ -86,13 +87,13 @@ pub struct CoreTarget {
 }
 
 impl CoreTarget {
-    fn new(entry: TargetEntry, slots: &[usize], (ports, groups): (&Ports, &PortGroups)) -> Self {
+    fn new(entry: TargetEntry, slots: &[usize], (ports, ways): (&Ports, &Ways)) -> Self {
         let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
         luns.sort_unstable();
-        let scsi = ports.views(&entry, groups);
+        let reached = |slot| ways.portals.get(slot).is_some() && entry.reached_through(slot);
         Self {
-            portals: (0..scsi.len()).map(|portal| entry.reached_through(portal)).collect(),
-            scsi,
+            portals: (0..ways.portals.slots().len()).map(reached).collect(),
+            scsi: ports.views(&entry, (&ways.portals, &ways.groups)),
             luns,
             name: entry.name,
             alias: entry.alias,
@@ -101,9 +102,15 @@ impl CoreTarget {
         }
     }
 
+    /// True if it is reached through the portal in this slot.
+    pub fn is_reached_through(&self, portal: usize) -> bool {
+        // A connection may have come by a portal that the shard's world does not have yet.
+        self.portals.get(portal) == Some(&true)
+    }
+
     /// True if an initiator may know of the target and reach it by this portal.
     pub fn admits(&self, portal: usize, initiator: &str, origin: Origin) -> bool {
-        self.portals[portal]
+        self.is_reached_through(portal)
             && self.access.admits(initiator, origin.address)
             && !self.access.is_closed_to(origin)
     }
@@ -116,16 +123,17 @@ impl CoreTarget {
         proof: Option<&Proof>,
         (initiator, origin): (&str, Origin),
     ) -> Option<Objection> {
-        match self.portals[portal] {
+        match self.is_reached_through(portal) {
             false => Some(Objection::Portal),
             true if self.access.is_closed_to(origin) => Some(Objection::Initiator),
             true => self.access.objection(proof, initiator, origin.address),
         }
     }
 
-    /// True if who may come in, and by which portals, is the same at another state of the target.
-    pub fn has_rules_of(&self, other: &Self) -> bool {
-        (&self.portals, &self.access) == (&other.portals, &other.access)
+    /// True if who may come in by this portal is the same at another state of the target.
+    pub fn has_rules_of(&self, other: &Self, portal: usize) -> bool {
+        self.is_reached_through(portal) == other.is_reached_through(portal)
+            && self.access == other.access
     }
 
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
@@ -136,7 +144,7 @@ impl CoreTarget {
 
     /// How the target looks through a portal to somebody who sees these LUNs.
     pub fn seen(&self, portal: usize, luns: Vec<u16>) -> lunet_scsi::Target {
-        lunet_scsi::Target { luns, ..self.scsi[portal].clone() }
+        lunet_scsi::Target { luns, ..self.scsi.get(portal).cloned().unwrap_or_default() }
     }
 }
 
@@ -145,12 +153,21 @@ impl CoreTarget {
 pub struct World {
     volumes: Vec<Slot<CoreVolume>>,
     targets: Vec<Slot<CoreTarget>>,
-    /// The target port groups.
-    pub groups: PortGroups,
+    /// The ways to them.
+    pub ways: Ways,
     /// Who may ask for the list of targets.
     pub discovery: Access,
     /// Sessions that could not log in now stay all the same.
     pub keep_sessions: bool,
+}
+
+/// The ways by which initiators come.
+#[derive(Clone, Default)]
+pub struct Ways {
+    /// The portals.
+    pub portals: Arc<Portals>,
+    /// The target port groups that they make.
+    pub groups: PortGroups,
 }
 
 /// A place for something that comes and goes.
@@ -236,6 +253,8 @@ impl World {
             }
         };
         match objection {
+            // The portal was removed after the connection came.
+            None if self.ways.portals.get(portal).is_none() => Err(LoginStatus::NotFound),
             None => Ok(slot),
             Some(Objection::Portal | Objection::Initiator) if slot.is_some() => {
                 Err(LoginStatus::NotFound)
@@ -252,16 +271,21 @@ impl World {
         self.targets().find(|(_, target)| target.name == name)
     }
 
-    /// The world after this one, and what it changes of what both share. Volumes and targets are known by
-    /// their names.
+    /// The world after this one with these ways, and what it changes of what both share. Volumes and targets
+    /// are known by their names. The layout's targets name their portals by slots.
     ///
     /// # Errors
     /// A plain sentence, if the reservations of a new volume were kept and cannot be taken up.
-    pub fn next(&self, layout: Layout, ports: &Ports) -> Result<(Self, Effects), String> {
+    pub fn next(
+        &self,
+        layout: Layout,
+        ways: Ways,
+        ports: &Ports,
+    ) -> Result<(Self, Effects), String> {
         let mut effects = Effects::default();
-        let leading: Vec<_> =
-            (0..layout.volumes.len()).map(|at| ports.leading_to(at, &layout.targets)).collect();
-        let groups = ports.groups(&layout.groups);
+        let leading: Vec<_> = (0..layout.volumes.len())
+            .map(|at| ports.leading_to(at, &layout.targets, &ways.portals))
+            .collect();
         let mut volumes: Vec<_> = self.volumes.iter().map(Slot::leave).collect();
         let mut slots = Vec::with_capacity(layout.volumes.len());
         for (entry, leading) in layout.volumes.into_iter().zip(leading) {
@@ -274,7 +298,7 @@ impl World {
                     }
                     Arc::new(successor(old, entry))
                 }
-                None => Arc::new(newcomer(entry, &groups)?),
+                None => Arc::new(newcomer(entry, &ways.groups)?),
             };
             effects.leading.push((volume.reservations.clone(), leading));
             slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
@@ -282,11 +306,11 @@ impl World {
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
         for entry in layout.targets {
             let old = self.find_target(&entry.name).map(|(slot, _)| slot);
-            let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &groups)));
+            let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &ways)));
             place(&mut targets, old, target);
         }
         let (discovery, keep_sessions) = (layout.discovery, layout.keep_sessions);
-        Ok((Self { volumes, targets, groups, discovery, keep_sessions }, effects))
+        Ok((Self { volumes, targets, ways, discovery, keep_sessions }, effects))
     }
 }
 

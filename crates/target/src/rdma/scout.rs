@@ -75,7 +75,7 @@ impl Scout {
     /// # Errors
     /// The operating system's.
     pub fn start(core: Arc<Core>) -> io::Result<Option<Self>> {
-        let wanted = core.portals.iter().any(|portal| portal.transports.iser());
+        let wanted = core.first_portals.iter().any(|portal| portal.transports.iser());
         if !wanted {
             return Ok(None);
         }
@@ -88,7 +88,7 @@ impl Scout {
                 let now = (core.iser.losses(), sysfs.usable());
                 if has_lost(&opened, &now) {
                     // If nothing was ever served, the library has not opened anything.
-                    if now.0 > 0 || (0..core.portals.len()).any(|n| core.iser.is_served(n)) {
+                    if now.0 > 0 || (0..core.first_portals.len()).any(|n| core.iser.is_served(n)) {
                         let_go();
                     }
                     patience = Patience::EAGER;
@@ -123,7 +123,7 @@ fn open(core: &Core) {
         Transports::Iser => Portal { transports: Transports::Both, ..portal.clone() },
         _ => portal.clone(),
     };
-    let portals: Vec<Portal> = core.portals.iter().map(softened).collect();
+    let portals: Vec<Portal> = core.first_portals.iter().map(softened).collect();
     let Ok(Some(fabric)) = prepare(&portals, &core.iser) else { return };
     let mailboxes = core.mailboxes();
     let (reply, answers) = sync_channel(mailboxes.len());

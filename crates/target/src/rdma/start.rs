@@ -70,7 +70,9 @@ impl Listening {
 /// # Errors
 /// A portal must be reached by iSER and nothing else, and cannot.
 pub fn prepare(portals: &[Portal], status: &Status) -> Result<Option<Arc<Fabric>>, StartFailure> {
-    let wanted = || portals.iter().enumerate().filter(|(_, portal)| portal.transports.iser());
+    let wants =
+        |(index, portal): &(usize, &Portal)| portal.transports.iser() && !status.is_removed(*index);
+    let wanted = || portals.iter().enumerate().filter(wants);
     if wanted().next().is_none() {
         return Ok(None);
     }
@@ -232,7 +234,8 @@ impl Fabric {
         let mut ids = Vec::new();
         for (index, portal) in portals.iter().enumerate() {
             let mut places = self.places.iter().filter(|place| place.portal == index).peekable();
-            if places.peek().is_none() {
+            // It may have been removed since somebody has looked.
+            if places.peek().is_none() || status.is_removed(index) {
                 continue;
             }
             // A listener on all addresses knows of devices that come later.
@@ -291,6 +294,7 @@ mod tests {
 
     use super::super::fake::port_facts as port;
     use super::*;
+    use crate::portals::Portals;
 
     fn portal(address: &str, transports: Transports) -> Portal {
         Portal { address: address.parse().expect("an address"), tag: 1, transports }
@@ -327,7 +331,8 @@ mod tests {
                 .map(|transports| portal("192.0.2.1:3260", transports));
         let status = Status::new(&[any.clone(), both.clone()]);
         assert!(complain([(0, &any), (1, &both)], &error, &status).is_ok());
-        let report = status.report(&[any.clone(), both]);
+        let live = [any.clone(), both].map(|portal| (portal.clone(), portal.address));
+        let report = status.report(&Portals::new(live));
         assert!(report.iter().all(|portal| portal.why == Some(error.to_string())), "{report:?}");
         let failure =
             complain([(0, &any), (1, &iser)], &error, &status).expect_err("nothing is left of it");

@@ -8,6 +8,7 @@ use lunet_verbs::{Error, PortFacts, port_of};
 use serde::Serialize;
 
 use crate::config::{Portal, Transports};
+use crate::portals::Portals;
 
 /// Why a portal is not served over iSER, in a word for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,6 +32,10 @@ pub enum Reason {
     LockedMemory,
     /// The device has failed, or went away.
     DeviceGone,
+    /// The portal came while the server ran: nobody has looked for iSER there yet.
+    NextStart,
+    /// The portal was removed.
+    Removed,
     /// Another reason.
     Other,
 }
@@ -102,14 +107,29 @@ pub struct Status {
 impl Status {
     /// Before anything was looked at.
     pub fn new(portals: &[Portal]) -> Self {
-        let one = |portal: &Portal| match portal.transports {
-            Transports::Tcp => {
-                Iser::Not(Reason::SwitchedOff, "the portal is for TCP alone".to_owned())
-            }
-            _ => Iser::Not(Reason::Other, "the server is starting".to_owned()),
-        };
-        let portals = Mutex::new(portals.iter().map(one).collect());
+        let starting = |portal| first(portal, Reason::Other, "the server is starting");
+        let portals = Mutex::new(portals.iter().map(starting).collect());
         Self { portals, losses: AtomicU32::new(0) }
+    }
+
+    /// Portals come and go: those that come are served by TCP alone until the server is started anew.
+    pub fn follow(&self, portals: &Portals) {
+        let mut states = self.lock();
+        for (slot, portal) in portals.slots().enumerate() {
+            if slot == states.len() {
+                let why =
+                    "the portal came while lunet ran; the next start of lunet looks for iSER there";
+                states.push(first(portal, Reason::NextStart, why));
+            }
+            if portals.get(slot).is_none() {
+                states[slot] = Iser::Not(Reason::Removed, "the portal was removed".to_owned());
+            }
+        }
+    }
+
+    /// True if the portal was removed: for good.
+    pub fn is_removed(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(Iser::Not(Reason::Removed, _)))
     }
 
     /// A portal is served on these devices.
@@ -165,9 +185,9 @@ impl Status {
     }
 
     /// Where it stands, for a report.
-    pub fn report(&self, portals: &[Portal]) -> Vec<PortalStatus> {
+    pub fn report(&self, portals: &Portals) -> Vec<PortalStatus> {
         let states = self.lock();
-        let all = portals.iter().zip(states.iter());
+        let all = portals.iter().filter_map(|(slot, portal)| Some((portal, states.get(slot)?)));
         all.map(|(portal, state)| {
             let (devices, reason, why) = match state {
                 Iser::Served(devices) => (devices.clone(), None, None),
@@ -238,15 +258,27 @@ impl Status {
     /// False if it was so before.
     fn set(&self, portal: usize, state: Iser) -> bool {
         let mut portals = self.lock();
+        let removed = |place: &Iser| matches!(place, Iser::Not(Reason::Removed, _));
         let Some(place) = portals.get_mut(portal).filter(|place| **place != state) else {
             return false;
         };
+        if removed(place) {
+            return false;
+        }
         *place = state;
         true
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Iser>> {
         self.portals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How iSER stands before anything was looked at.
+fn first(portal: &Portal, reason: Reason, why: &str) -> Iser {
+    match portal.transports {
+        Transports::Tcp => Iser::Not(Reason::SwitchedOff, "the portal is for TCP alone".to_owned()),
+        _ => Iser::Not(reason, why.to_owned()),
     }
 }
 
@@ -341,7 +373,8 @@ mod tests {
         }
         status.not_served(2, &Error::NoMemory { what: "a queue" });
         status.lost("b");
-        let report = serde_json::to_value(status.report(&portals)).expect("it is JSON");
+        let live = Portals::new(portals.iter().map(|portal| (portal.clone(), portal.address)));
+        let report = serde_json::to_value(status.report(&live)).expect("it is JSON");
         assert_eq!((&report[0]["iser"], &report[0]["devices"]), (&true.into(), &["a"][..].into()));
         assert_eq!(
             (&report[1]["reason"], &report[1]["iser_wanted"]),

@@ -34,11 +34,12 @@ impl Shard {
             Ok(target) => target,
             Err(status) => return self.turn_away(slot, status),
         };
+        let tag = self.engine.world.ways.portals.known(conn.portal).map_or(0, |portal| portal.tag);
         let nexus = Nexus {
             initiator: identity.initiator_name.clone(),
             isid: identity.isid,
             target,
-            portal_group: self.core.portals[conn.portal].tag,
+            portal_group: tag,
             // Discovery sessions do not replace each other: nothing hangs on them.
             discovery: if target.is_none() { conn.serial } else { 0 },
         };

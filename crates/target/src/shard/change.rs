@@ -40,6 +40,9 @@ impl Shard {
         match verdict {
             Verdict::Adopt => {
                 self.adopt_world(proposal.world.clone());
+                for (portal, listener) in proposal.take_listeners_for(self.number) {
+                    self.listen(portal, listener);
+                }
                 proposal.answer_adopted();
             }
             Verdict::Cancel => self.engine.cancel_prepared(),
@@ -52,8 +55,19 @@ impl Shard {
             self.see(slot, &next);
             self.touch(slot);
         }
+        let removed: Vec<usize> = self.removed_portals(&next).collect();
         self.engine.adopt(next);
+        for portal in removed {
+            self.end_listener(portal);
+        }
+        self.end_listeners();
         self.engine.settle(&mut self.conns);
+    }
+
+    /// The slots of portals that the next world does not have any more.
+    fn removed_portals<'w>(&'w self, next: &'w World) -> impl Iterator<Item = usize> + 'w {
+        let there = self.engine.world.ways.portals.iter().map(|(slot, _)| slot);
+        there.filter(|slot| next.ways.portals.get(*slot).is_none())
     }
 
     /// Shows a session the next world.
@@ -64,7 +78,7 @@ impl Shard {
             return;
         };
         let Some(number) = session.nexus.target else {
-            if !self.finder_stays(session, peer, next) {
+            if !self.finder_stays(session, (portal, peer), next) {
                 self.drain(slot);
             }
             return;
@@ -110,21 +124,37 @@ impl Shard {
                 lun.nexus.establish(Attention::ReportedLunsChanged);
             }
         }
+        let seen = target.seen(portal, Vec::new());
+        if seen.several_ports != session.scsi.several_ports {
+            for lun in &mut kept {
+                lun.nexus.establish(Attention::InquiryChanged);
+            }
+        }
         kept.extend(came.into_iter().filter_map(|(lun, volume)| {
             Some(SessionLun::join(lun, volume, next.volume(volume)?, &session.id))
         }));
         kept.sort_unstable_by_key(|lun| lun.lun);
-        session.scsi = target.seen(portal, kept.iter().map(|lun| lun.lun).collect());
+        session.scsi =
+            lunet_scsi::Target { luns: kept.iter().map(|lun| lun.lun).collect(), ..seen };
         session.target = Some(target);
         session.luns = kept;
     }
 
     /// True if a discovery session may go on.
-    fn finder_stays(&self, session: &Session, peer: IpAddr, next: &World) -> bool {
+    fn finder_stays(
+        &self,
+        session: &Session,
+        (portal, peer): (usize, IpAddr),
+        next: &World,
+    ) -> bool {
         let (name, proof) = (session.nexus.initiator.as_str(), session.proof.as_ref());
-        let objects = |world: &World| world.discovery.objection(proof, name, peer).is_some();
+        let reached = |world: &World| world.ways.portals.get(portal).is_some();
+        let objects = |world: &World| {
+            !reached(world) || world.discovery.objection(proof, name, peer).is_some()
+        };
         let now = &self.engine.world;
-        !objects(next) || next.keep_sessions || (objects(now) && next.discovery == now.discovery)
+        let same_rules = next.discovery == now.discovery && reached(next) == reached(now);
+        !objects(next) || next.keep_sessions || (objects(now) && same_rules)
     }
 
     /// Ends the sessions with these handles, as if their targets had been removed.
@@ -193,5 +223,5 @@ fn stays(
 ) -> bool {
     let (who, proof) = ((session.nexus.initiator.as_str(), origin), session.proof.as_ref());
     let objects = |target: &CoreTarget| target.objection(portal, proof, who).is_some();
-    !objects(target) || next.keep_sessions || (objects(now) && target.has_rules_of(now))
+    !objects(target) || next.keep_sessions || (objects(now) && target.has_rules_of(now, portal))
 }

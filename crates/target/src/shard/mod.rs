@@ -90,9 +90,14 @@ impl Shard {
         })
     }
 
-    /// Starts accepting at a portal.
+    /// Starts accepting at the portal in a slot.
     pub fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
         self.engine.ring.add_listener(listener, Token(LISTEN | portal as u64));
+    }
+
+    /// Accepts at a portal no more.
+    pub(self) fn end_listener(&mut self, portal: usize) {
+        self.engine.ring.remove_listener(Token(LISTEN | portal as u64));
     }
 
     /// Serves until the server stops. False if the last flush did not end in time. That one has failed is in
@@ -190,6 +195,10 @@ impl Shard {
 
     /// A connection came in: it goes to the shard with the fewest.
     fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        if self.engine.world.ways.portals.get(portal).is_none() {
+            // It came before the portal was removed.
+            return;
+        }
         self.engine.protocol.connections += 1;
         let entry = self.enter(peer.ip());
         let shard = entry.shard();
@@ -205,7 +214,7 @@ impl Shard {
     /// Takes a connection in.
     fn adopt(&mut self, entry: Entry, portal: usize, socket: OwnedFd, peer: SocketAddr) {
         let stream = TcpStream::from(socket);
-        let local = stream.local_addr().unwrap_or(self.core.portals[portal].address);
+        let local = stream.local_addr().unwrap_or(peer);
         // Without it, answers wait for acknowledgements of those before (Nagle's algorithm).
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set");

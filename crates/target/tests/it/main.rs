@@ -13,6 +13,7 @@ mod live;
 mod management;
 mod medium;
 mod modes;
+mod portals;
 mod reservations;
 mod sanitize;
 mod sessions;

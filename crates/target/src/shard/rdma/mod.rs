@@ -208,11 +208,13 @@ impl Shard {
                 // Who asked may have stopped waiting.
                 let _ = reply.try_send(opened);
             }
-            Change::Listen(fabric) => match fabric.listen(&self.core.portals, &self.core.iser) {
-                Ok(Some(listening)) if self.stopping.is_none() => self.listen_rdma(listening),
-                Ok(_) => {}
-                Err(failure) => tracing::warn!("iSER: {failure}"),
-            },
+            Change::Listen(fabric) => {
+                match fabric.listen(&self.core.first_portals, &self.core.iser) {
+                    Ok(Some(listening)) if self.stopping.is_none() => self.listen_rdma(listening),
+                    Ok(_) => {}
+                    Err(failure) => tracing::warn!("iSER: {failure}"),
+                }
+            }
             Change::Close(fabric) => self.close_devices(&fabric.devices),
             Change::Lost(device) => {
                 let index = self.rdma.as_ref().and_then(|r| r.find(|place| place.is_of(&device)));

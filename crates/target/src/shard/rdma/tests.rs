@@ -110,7 +110,7 @@ impl Bench {
         assert_eq!(core.login_begins(peer.ip(), place), None);
         let proto = rdma::connection(&core.options, true, Duration::ZERO);
         let link = Link::new(0, Endpoint::Fake(endpoint), 2);
-        let addresses = (peer, core.portals[0].address, 0);
+        let addresses = (peer, core.first_portals[0].address, 0);
         let wire = Wire::Rdma(Box::new(link));
         let conn = Conn::new(place.connection, addresses, wire, proto);
         self.shard.join(conn).expect("there is room")

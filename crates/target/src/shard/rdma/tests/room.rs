@@ -13,7 +13,7 @@ fn connections_leave_half_of_the_memory_for_data() {
     let refused = loop {
         let core = bench.shard.core.clone();
         let proto = rdma::connection(&core.options, true, Duration::ZERO);
-        let address = core.portals[0].address;
+        let address = core.first_portals[0].address;
         let wire = Wire::Rdma(Box::new(Link::new(0, Endpoint::Fake(joined), 2)));
         let conn = Conn::new(core.next_serial(), (address, address, 0), wire, proto);
         match bench.shard.join(conn) {

@@ -1,0 +1,255 @@
+//! Portals come and go while sessions run.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_backends::Volume;
+use lunet_iscsi::initiator::{Data, Error, Options};
+use lunet_iscsi::pdu::LoginStatus;
+use lunet_ring::DriverChoice;
+use lunet_scsi::alua::{AccessState, PortGroup};
+use lunet_scsi::{Identity, Unit};
+use lunet_target::{
+    ApplyError, Committed, Health, Layout, Portal, TargetEntry, Transports, VolumeEntry,
+};
+
+use crate::support::block::At;
+use crate::support::client::Client;
+use crate::support::{TARGET, config, memory, on_each_driver, start, trapped, until};
+
+/// One volume at one target, through these portals.
+fn layout(volume: &Volume, portals: &[(SocketAddr, u16)]) -> Layout {
+    let entry = VolumeEntry {
+        name: "v0".into(),
+        volume: Arc::clone(volume),
+        unit: Unit::new(Identity::from_seed("test 0"), volume.caps().clone()),
+        health: Health::new("v0"),
+        place: None,
+        reservations: None,
+    };
+    let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };
+    let portal = |(address, tag): &(SocketAddr, u16)| Portal {
+        address: *address,
+        tag: *tag,
+        transports: Transports::Tcp,
+    };
+    Layout {
+        portals: Some(portals.iter().map(portal).collect()),
+        volumes: vec![entry],
+        targets: vec![target],
+        ..Layout::default()
+    }
+}
+
+/// As the portal of the start is configured, and others like it.
+fn any() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// An address that is free, and that no other test asks for: it is on a loopback address of this test's own.
+fn own(last: u8) -> SocketAddr {
+    let address = SocketAddr::from(([127, 7, 1, last], 0));
+    let listener = TcpListener::bind(address).expect("a free port");
+    listener.local_addr().expect("its address")
+}
+
+/// TEST UNIT READY: sense key and additional sense code; zeroes if it is ready.
+fn state(client: &mut Client) -> (u8, u8, u8) {
+    let answer = client.finish(0, &[0; 6], Data::None);
+    match answer.sense {
+        sense if sense.len() >= 14 => (sense[2] & 0xF, sense[12], sense[13]),
+        _ => (0, 0, 0),
+    }
+}
+
+const READY: (u8, u8, u8) = (0, 0, 0);
+const INQUIRY_CHANGED: (u8, u8, u8) = (6, 0x3F, 0x03);
+
+fn finder() -> Options {
+    Options { target_name: None, ..Client::options() }
+}
+
+#[test]
+fn a_portal_that_comes_serves_and_one_that_goes_ends_its_sessions() {
+    on_each_driver(|driver| {
+        let volume = memory(1);
+        let (server, first) = start(config(vec![volume.clone()], driver));
+        let (handle, second) = (server.handle(), own(1));
+        let mut old = Client::login(first, 1);
+        handle.apply(layout(&volume, &[(any(), 1), (second, 1)])).expect("it comes");
+        assert_eq!(handle.portals(), [first, second]);
+        // Connections are handed to both shards.
+        let mut fresh: Vec<Client> = (2..6).map(|n| Client::login(second, n)).collect();
+        assert!(fresh.iter_mut().all(|client| client.read(0, 0, 1).0 == 0));
+        let mut finder = Client::try_login(second, finder()).expect("it may");
+        assert_eq!(finder.targets(), [TARGET]);
+        let slot = handle.slots_of(&layout(&volume, &[(second, 1)]).portals.expect("some"))[0];
+        let sessions = handle.all_sessions().expect("they answer");
+        let through = sessions.iter().filter(|s| Some(s.portal_index) == slot).count();
+        assert_eq!((through, sessions.len()), (5, 6));
+
+        handle.apply(layout(&volume, &[(any(), 1)])).expect("it goes");
+        assert!(TcpStream::connect(second).is_err(), "nobody listens");
+        assert_eq!((handle.portals(), state(&mut old)), (vec![first], READY));
+        assert!(fresh.iter_mut().all(Client::is_closed_by_server));
+        assert!(finder.is_closed_by_server());
+        // At the same address again: what was there is gone.
+        handle.apply(layout(&volume, &[(any(), 1), (second, 1)])).expect("it comes back");
+        assert_eq!(Client::login(second, 2).read(0, 0, 1).0, 0);
+        assert_eq!(state(&mut old), READY);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn the_portal_of_the_start_may_go_like_others() {
+    on_each_driver(|driver| {
+        let volume = memory(1);
+        let (server, first) = start(config(vec![volume.clone()], driver));
+        let (handle, second) = (server.handle(), own(2));
+        let mut old = Client::login(first, 1);
+        handle.apply(layout(&volume, &[(second, 1)])).expect("another one instead");
+        assert!(old.is_closed_by_server());
+        assert!(TcpStream::connect(first).is_err(), "nobody listens");
+        assert_eq!(Client::login(second, 1).read(0, 0, 1).0, 0);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn an_address_in_use_changes_nothing() {
+    let volume = memory(1);
+    let (server, first) = start(config(vec![volume.clone()], DriverChoice::Auto));
+    let mut client = Client::login(first, 1);
+    let other = TcpListener::bind(any()).expect("a free port");
+    let taken = other.local_addr().expect("its address");
+    let free = own(3);
+    let wanted = [(any(), 1), (free, 1), (taken, 2)];
+    let result = server.handle().apply(layout(&volume, &wanted));
+    assert_eq!(result.err(), Some(ApplyError::InUse(taken)));
+    // Neither does one that nobody can have, or a change that does not come after all.
+    let nowhere = SocketAddr::from(([192, 0, 2, 1], 3260));
+    let refused = server.handle().apply(layout(&volume, &[(any(), 1), (free, 1), (nowhere, 1)]));
+    assert!(matches!(refused, Err(ApplyError::Listen { address, .. }) if address == nowhere));
+    let handle = server.handle();
+    drop(handle.prepare(layout(&volume, &[(any(), 1), (free, 1)])).expect("it is ready"));
+    drop(TcpListener::bind(free).expect("the address is free again"));
+    assert_eq!((handle.portals(), state(&mut client)), (vec![first], READY));
+    handle.apply(layout(&volume, &[(any(), 1), (free, 1)])).expect("it comes");
+    assert_eq!(Client::login(free, 2).read(0, 0, 1).0, 0);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+#[test]
+fn sessions_of_a_removed_portal_stay_on_request() {
+    let volume = memory(1);
+    let (server, _) = start(config(vec![volume.clone()], DriverChoice::Auto));
+    let (handle, second) = (server.handle(), own(4));
+    handle.apply(layout(&volume, &[(any(), 1), (second, 1)])).expect("it comes");
+    let mut client = Client::login(second, 1);
+    let kept = Layout { keep_sessions: true, ..layout(&volume, &[(any(), 1)]) };
+    handle.apply(kept).expect("it goes");
+    assert_eq!(state(&mut client), READY);
+    // One that comes does not concern it: neither another nor one at its address.
+    handle.apply(layout(&volume, &[(any(), 1), (own(5), 1)])).expect("another comes");
+    handle.apply(layout(&volume, &[(any(), 1), (second, 1)])).expect("another comes");
+    assert_eq!(state(&mut client), READY);
+    assert_eq!(Client::login(second, 2).read(0, 0, 1).0, 0);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+/// A connection that had not logged in yet when its portal went.
+#[test]
+fn a_login_at_a_removed_portal_is_refused() {
+    on_each_driver(|driver| {
+        let volume = memory(1);
+        let (server, _) = start(config(vec![volume.clone()], driver));
+        let (handle, second) = (server.handle(), own(6));
+        handle.apply(layout(&volume, &[(any(), 1), (second, 1)])).expect("it comes");
+        let streams = [(); 2].map(|()| TcpStream::connect(second).expect("it listens"));
+        until("both are accepted", || handle.stats().protocol.connections == 2);
+        handle.apply(layout(&volume, &[(any(), 1)])).expect("it goes");
+        let status = LoginStatus::NotFound.code();
+        for (stream, options) in streams.into_iter().zip([Client::options(), finder()]) {
+            let error = Client::login_over(stream, options).err();
+            assert!(
+                matches!(error, Some(Error::LoginRefused { status: s, .. }) if s == status),
+                "{error:?}"
+            );
+        }
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// REPORT TARGET PORT GROUPS: each group's tag, and its state.
+fn groups(client: &mut Client) -> Vec<(u8, u8)> {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1], cdb[9]) = (0xA3, 0x0A, 255);
+    let tag = client.start(0, &cdb, Data::Read(vec![0; 255]));
+    let Data::Read(data) = client.outcome(tag).data else { panic!("no data") };
+    let mut rest = &data[4..4 + usize::from(data[3])];
+    let mut found = Vec::new();
+    while let [state, _, _, tag, _, _, _, ports, ..] = *rest {
+        found.push((tag, state & 0xF));
+        rest = &rest[8 + 4 * usize::from(ports)..];
+    }
+    found.sort_unstable();
+    found
+}
+
+/// The states of units go by the numbers of groups, which tags that come and go must not move.
+#[test]
+fn access_states_stay_with_their_tags() {
+    let volume = memory(1);
+    let mut config = config(vec![volume.clone()], DriverChoice::Auto);
+    config.portals[0].tag = 5;
+    let (server, first) = start(config);
+    let (handle, mut client) = (server.handle(), Client::login(first, 1));
+    // SET TARGET PORT GROUPS: active/non-optimized.
+    let cdb = [0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+    assert_eq!(client.finish(0, &cdb, Data::Write(vec![0, 0, 0, 0, 1, 0, 0, 5])).status, 0);
+    assert_eq!(groups(&mut client), [(5, 1)]);
+    let group = |tag, state| PortGroup { tag, state, preferred: false };
+    let grouped = |portals: &[(SocketAddr, u16)]| Layout {
+        groups: vec![group(2, AccessState::Standby), group(5, AccessState::Optimized)],
+        ..layout(&volume, portals)
+    };
+    handle.apply(grouped(&[(any(), 2), (any(), 5)])).expect("a lower tag comes");
+    // MULTIP of the INQUIRY data is another one; the state of its port is not.
+    assert_eq!([state(&mut client), state(&mut client)], [INQUIRY_CHANGED, READY]);
+    assert_eq!(groups(&mut client), [(2, 2), (5, 1)]);
+    handle.apply(grouped(&[(any(), 5)])).expect("it goes");
+    assert_eq!([state(&mut client), state(&mut client)], [INQUIRY_CHANGED, READY]);
+    assert_eq!(groups(&mut client), [(5, 1)]);
+    assert!(server.stop(Duration::ZERO).flushed);
+}
+
+/// Portals change with the world: an event loop that comes by late has never served by halves.
+#[test]
+fn portals_come_and_go_while_an_event_loop_stalls() {
+    on_each_driver(|driver| {
+        let ((old, trap), new) = (trapped(1), memory(1));
+        let mut config = config(vec![old], driver);
+        config.limits.change_wait = Duration::from_millis(300);
+        let (server, first) = start(config);
+        let (handle, second) = (server.handle(), own(7));
+        let mut sessions: Vec<Client> = (0..2).map(|n| Client::login(first, n)).collect();
+        trap.arm(At::Close);
+        let committed = handle.apply(layout(&new, &[(second, 1)])).expect("it is committed");
+        assert_eq!(committed, Committed { late: 1 });
+        // They wait for the event loop, whichever it is.
+        let streams: Vec<TcpStream> =
+            (0..4).map(|_| TcpStream::connect(second).expect("it listens")).collect();
+        trap.open();
+        for (n, stream) in streams.into_iter().enumerate() {
+            let mut options = Client::options();
+            options.isid[5] = n as u8 + 2;
+            let mut client = Client::login_over(stream, options).expect("it may");
+            assert_eq!((client.read(0, 0, 1).0, client.read(0, 0, 1).0), (2, 0), "{n}: power on");
+        }
+        assert!(sessions.iter_mut().all(Client::is_closed_by_server));
+        assert!(TcpStream::connect(first).is_err(), "nobody listens");
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
