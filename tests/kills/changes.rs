@@ -1,6 +1,7 @@
 //! The client that changes volumes, snapshots, targets and the configuration.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -34,6 +35,8 @@ pub struct Changes {
     snapshots: bool,
     random: Random,
     state: Either<State>,
+    /// Addresses that nobody else listens on.
+    portals: Vec<String>,
     /// The last step, for messages.
     pub last: Option<String>,
     serial: u64,
@@ -43,11 +46,26 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub fn new(data: &Path, snapshots: bool, random: Random) -> Self {
+    /// # Errors
+    /// There is no free port.
+    pub fn new(data: &Path, snapshots: bool, random: Random) -> Result<Self> {
         let state = Either::new(State::first());
         let data = data.to_owned();
-        let (acknowledged, cut, came) = (0, 0, 0);
-        Self { data, snapshots, random, state, last: None, serial: 1, acknowledged, cut, came }
+        // No other test has these loopback addresses.
+        let free = |address| Ok(TcpListener::bind(address)?.local_addr()?.to_string());
+        let portals = ["127.7.3.1:0", "127.7.3.2:0"].into_iter().map(free);
+        Ok(Self {
+            data,
+            snapshots,
+            random,
+            state,
+            portals: portals.collect::<Result<_>>()?,
+            last: None,
+            serial: 1,
+            acknowledged: 0,
+            cut: 0,
+            came: 0,
+        })
     }
 
     /// Compares what has come up with what may have.
@@ -132,7 +150,7 @@ impl Changes {
     /// A step that is possible now, and what is there after it.
     fn choose(&mut self) -> Option<(Step, State)> {
         let mut next = self.state.known.clone();
-        let kinds = if self.snapshots { 13 } else { 9 };
+        let kinds = if self.snapshots { 14 } else { 10 };
         let step = match self.random.below(kinds) {
             0 | 1 => self.create(&mut next)?,
             2 => self.delete(&mut next)?,
@@ -146,9 +164,10 @@ impl Changes {
                 next.volumes.get_mut(BASE)?.1 = number;
                 Step::Write(number)
             }
-            9 => self.snapshot(&mut next)?,
-            10 => self.forget(&mut next)?,
-            11 => self.clone_of(&mut next)?,
+            9 => self.portal(&mut next)?,
+            10 => self.snapshot(&mut next)?,
+            11 => self.forget(&mut next)?,
+            12 => self.clone_of(&mut next)?,
             _ => self.rollback(&mut next)?,
         };
         Some((step, next))
@@ -230,6 +249,17 @@ impl Changes {
         }
         next.targets.insert(name.clone(), Default::default());
         Step::Change(json!({"do": "create-target", "name": name, "alias": null}))
+    }
+
+    fn portal(&mut self, next: &mut State) -> Option<Step> {
+        let address = self.one_of(self.portals.clone().into_iter())?;
+        if next.portals.remove(&address) {
+            return Some(Step::Change(
+                json!({"do": "remove-portal", "address": address, "force": true}),
+            ));
+        }
+        next.portals.insert(address.clone());
+        Some(Step::Change(json!({"do": "add-portal", "address": address})))
     }
 
     /// By hand: a new volume, or a larger one.

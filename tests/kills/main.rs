@@ -124,7 +124,7 @@ fn what_comes_up_was_acknowledged_or_asked_for() -> Result<()> {
     let scratch = scratch("lunet-kills-")?;
     let (data, mounted) = directory(scratch.path())?;
     std::fs::create_dir(&data)?;
-    let mut changes = Changes::new(&data, mounted.is_some(), Random::new(random.bits()));
+    let mut changes = Changes::new(&data, mounted.is_some(), Random::new(random.bits()))?;
     let mut reservations = Reservations::new(Random::new(random.bits()));
     for round in 0..=kills {
         let serve = if round == 0 { Serve::config(FILE) } else { Serve::default() };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -52,6 +53,8 @@ pub struct State {
     pub snapshots: BTreeMap<(String, String), Content>,
     /// LUNs by target.
     pub targets: BTreeMap<String, BTreeMap<u16, String>>,
+    /// Addresses of portals, but for that of the first configuration.
+    pub portals: BTreeSet<String>,
 }
 
 impl State {
@@ -60,7 +63,7 @@ impl State {
         let volumes = [BASE, "reserved"].map(|name| (name.to_owned(), (16 << 20, 0)));
         let luns = [(0, BASE), (1, "reserved")].map(|(lun, name)| (lun, name.to_owned()));
         let targets = [(TARGET.to_owned(), luns.into())];
-        Self { volumes: volumes.into(), targets: targets.into(), snapshots: BTreeMap::new() }
+        Self { volumes: volumes.into(), targets: targets.into(), ..Self::default() }
     }
 
     /// Looks at a server, and demands that its words, its configuration and its files agree.
@@ -89,6 +92,11 @@ impl State {
                 luns.insert(number.context("no LUN")?, name(&lun["volume"]));
             }
             found.targets.insert(name(&target["name"]), luns);
+        }
+        for portal in list(data, json!({"request": "portals"}))?.iter().skip(1) {
+            let address = name(&portal["address"]);
+            TcpStream::connect(&address).with_context(|| format!("nobody listens on {address}"))?;
+            found.portals.insert(address);
         }
         for entry in fs::read_dir(data)? {
             let name = entry?.file_name().to_string_lossy().into_owned();

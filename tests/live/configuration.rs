@@ -78,7 +78,11 @@ fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
     for (old, new, words) in [
         ("'40MiB'", "'39MiB'", "volumes.b.size: the volume has 40 MiB"),
         ("'40MiB'", "'1000'", "volumes.b.size: must be a multiple"),
-        ("'127.0.0.1:0'", "'127.0.0.2:0'", "portals change at a restart"),
+        (
+            "'127.0.0.1:0'",
+            "'127.0.0.1:9'\ntransport = ['iser']",
+            "without TCP nothing would be served",
+        ),
         ("size = '64MiB'", "size = '64MiB'\nblock-size = 4096", "volumes.a.block-size: cannot"),
         ("size = '64MiB'", "size = '64MiB'\npath = 'other.img'", "volumes.a.path: cannot change"),
         ("luns = ['a']", "luns = ['q']", "there is no volume \"q\""),

@@ -1,6 +1,7 @@
 //! What is served changes while it is served: who is concerned is told once, and nobody else notices.
 
 mod configuration;
+mod portals;
 mod rules;
 mod storage;
 

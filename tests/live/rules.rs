@@ -21,7 +21,7 @@ use super::{FILE, LUNS_CHANGED, ONE, TWO, luns, open, ready, text, told};
 const USER: &str = "[[target.user]]\nname = 'alice'\nsecret = 'a secret of 16 b'\n";
 
 /// Demands that a session ends within its grace.
-fn ends(session: &mut Session) -> Result<()> {
+pub fn ends(session: &mut Session) -> Result<()> {
     let ended = (0..1000).any(|_| {
         thread::sleep(Duration::from_millis(10));
         session.execute(0, &TEST_UNIT_READY, 0, &[]).is_err()

@@ -13,7 +13,7 @@ use crate::control::{Asker, Change, Done};
 const MOST: usize = 500;
 
 /// What of a change is told besides its kind: what tells which thing it concerns. Never a secret.
-const TOLD: [&str; 14] = [
+const TOLD: [&str; 16] = [
     "name",
     "volume",
     "snapshot",
@@ -22,6 +22,8 @@ const TOLD: [&str; 14] = [
     "session",
     "initiator",
     "user",
+    "address",
+    "tag",
     "backend",
     "size",
     "path",

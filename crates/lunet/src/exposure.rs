@@ -12,11 +12,15 @@ pub fn warnings(config: &Config, portals: &[SocketAddr]) -> Vec<String> {
     config.targets.iter().filter_map(|target| warning(target, portals)).collect()
 }
 
-/// The same for targets whose reach is not what it was.
+/// The same for targets whose reach is not what it was, and for all if there is a new portal that other machines
+/// may reach.
 pub fn news(old: &Config, new: &Config) -> Vec<String> {
     let portals: Vec<SocketAddr> = new.portals.iter().map(|portal| portal.address).collect();
     let before = |target: &Target| old.targets.iter().find(|other| other.name == target.name);
-    let changed = |target: &&Target| before(target).map(Target::reach) != Some(target.reach());
+    let known = |one: &SocketAddr| old.portals.iter().any(|was| was.address == *one);
+    let fresh = portals.iter().any(|one| !one.ip().is_loopback() && !known(one));
+    let changed =
+        |target: &&Target| fresh || before(target).map(Target::reach) != Some(target.reach());
     new.targets.iter().filter(changed).filter_map(|target| warning(target, &portals)).collect()
 }
 

@@ -7,17 +7,25 @@ use std::path::Path;
 /// What to say when an address is in use: who has it, as far as we may know, and what to do.
 /// `file` is the configuration that asks for the address, if one does.
 pub fn in_use(address: SocketAddr, file: Option<&Path>) -> String {
+    sentence(address, who(address).as_deref(), file)
+}
+
+fn who(address: SocketAddr) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let inode = tables.iter().flatten().find_map(|table| inode(table, address));
-    let who = inode.and_then(|inode| holder(Path::new("/proc"), &inode));
-    sentence(address, who.as_deref(), file)
+    inode.and_then(|inode| holder(Path::new("/proc"), &inode))
+}
+
+/// The same for a command that asks for the address.
+pub fn taken(address: SocketAddr) -> String {
+    let (who, stop) = words(who(address).as_deref());
+    format!(
+        "cannot listen on {address}: {who} listens there already: {stop}, or take another address"
+    )
 }
 
 fn sentence(address: SocketAddr, who: Option<&str>, file: Option<&Path>) -> String {
-    let (who, stop) = match who {
-        Some(who) => (who.to_owned(), "stop it"),
-        None => ("another program".to_owned(), "stop it (`ss -ltnp` as root says which one it is)"),
-    };
+    let (who, stop) = words(who);
     let elsewhere = match file {
         Some(file) => format!("change [[portal]] in {}", file.display()),
         None => {
@@ -29,6 +37,14 @@ fn sentence(address: SocketAddr, who: Option<&str>, file: Option<&Path>) -> Stri
         }
     };
     format!("cannot listen on {address}: {who} listens there already: {stop}, or {elsewhere}")
+}
+
+/// Who it is, and what to do about that.
+fn words(who: Option<&str>) -> (String, &'static str) {
+    match who {
+        Some(who) => (who.to_owned(), "stop it"),
+        None => ("another program".to_owned(), "stop it (`ss -ltnp` as root says which one it is)"),
+    }
 }
 
 /// The inode of the socket that listens at an address, from a table of the kernel's.

@@ -41,6 +41,11 @@ enum Command {
         #[command(subcommand)]
         command: cli::TargetCommand,
     },
+    /// Show and change where a running lunet listens
+    Portal {
+        #[command(subcommand)]
+        command: cli::PortalCommand,
+    },
     /// Show who is connected to a running lunet, and end sessions
     Sessions(cli::Sessions),
     /// Show what a running lunet has done, for each volume
@@ -109,6 +114,7 @@ fn main() -> ExitCode {
         Command::Config { command } => cli::config(command),
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),
+        Command::Portal { command } => cli::portal(command),
         Command::Sessions(options) => cli::sessions(options),
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),

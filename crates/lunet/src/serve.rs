@@ -151,6 +151,7 @@ impl Source for Asked {
             Request::Volumes => Ok(self.manager.volumes()),
             Request::Snapshots { volume } => self.manager.snapshots(volume.as_deref()),
             Request::Targets => Ok(self.manager.targets()),
+            Request::Portals => json(serde_json::to_value(self.handle.portal_report())),
             Request::Config => Ok(self.manager.configuration()),
             Request::Change { version, change } => {
                 let done = self.manager.change(version, &change);

@@ -360,6 +360,7 @@ fn the_page_and_the_program_have_the_same_options() {
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("sessions", &["end"]),
+        ("portal", &["list", "add", "remove"]),
         ("target", &["allow", "deny"]),
         ("target user", &["list", "add", "remove"]),
         ("volume", &["list", "create", "resize", "delete"]),

@@ -3,6 +3,7 @@
 mod bench;
 mod config;
 mod doctor;
+mod portal;
 mod prompt;
 mod sessions;
 mod target;
@@ -23,6 +24,7 @@ use serde_json::Value;
 pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
+pub use portal::{PortalCommand, run as portal};
 pub use sessions::{Sessions, run as sessions};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};

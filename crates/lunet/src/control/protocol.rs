@@ -1,6 +1,7 @@
 //! Requests and answers.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,8 @@ pub enum Request {
     },
     /// The targets and their LUNs.
     Targets,
+    /// The portals, and how they are served.
+    Portals,
     /// The configuration that is in force, as text.
     Config,
     /// Change what is served.
@@ -191,6 +194,27 @@ pub enum Change {
         #[serde(default)]
         keep_sessions: bool,
     },
+    /// Listen at an address.
+    AddPortal {
+        /// The address.
+        address: SocketAddr,
+        /// The portal group tag; 1 if left out.
+        tag: Option<u16>,
+        /// `tcp`, `iser`; both where they can be had if there are none.
+        #[serde(default)]
+        transport: Vec<String>,
+    },
+    /// Listen at an address no more.
+    RemovePortal {
+        /// The address, as it is configured.
+        address: SocketAddr,
+        /// Although sessions run through it.
+        #[serde(default)]
+        force: bool,
+        /// They stay.
+        #[serde(default)]
+        keep_sessions: bool,
+    },
     /// Make a volume a LUN of a target.
     Map {
         /// The target.
@@ -315,7 +339,7 @@ pub struct Preview {
 /// Something that a change makes different.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The kind: `volume`, `target`, `LUN`, `user`, `portal group`, `discovery`.
+    /// The kind: `volume`, `target`, `LUN`, `user`, `portal`, `portal group`, `discovery`.
     pub what: String,
     /// Which one.
     pub name: String,

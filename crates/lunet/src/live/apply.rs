@@ -12,7 +12,7 @@ use super::served::Open;
 use super::sessions::concerning;
 use super::snapshots::HOLD;
 use super::volumes::traces;
-use super::{Manager, Served, check_version, done, storage};
+use super::{Manager, Served, check_version, done, portals, storage};
 use crate::config::{self, Backend, Volume};
 use crate::control::{Change, Difference, Done, Preview};
 use crate::opening::{self, Failure, How, Kind, Unserved};
@@ -240,12 +240,7 @@ fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Resu
 
 /// Refuses what a running server cannot change.
 fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
-    let places = |plan: &Plan| {
-        plan.config.portals.iter().map(|p| (p.address, p.tag, p.transports)).collect::<Vec<_>>()
-    };
-    if places(old) != places(new) {
-        bail!("[[portal]]: portals change at a restart only: restart lunet, or take that back");
-    }
+    portals::check(&old.config, &new.config)?;
     for (key, same) in
         [("server.data", old.data == new.data), ("server.control-socket", old.socket == new.socket)]
     {

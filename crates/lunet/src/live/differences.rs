@@ -14,7 +14,9 @@ pub(super) fn differences(
     next: &Plan,
     fates: &[(Volume, Option<Fate>)],
 ) -> Vec<Difference> {
-    let mut out = regrouped(&now.plan, next);
+    let mut out = Vec::new();
+    portals((&now.plan.config, &next.config), &mut out);
+    out.extend(regrouped(&now.plan, next));
     volumes(now, fates, &mut out);
     let (old, new) = (&now.plan.config, &next.config);
     for target in &old.targets {
@@ -36,11 +38,24 @@ fn difference(what: &str, name: &str, change: impl Into<String>) -> Difference {
     Difference { what: what.to_owned(), name: name.to_owned(), change: change.into() }
 }
 
+/// The portals that come and go.
+fn portals((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
+    let has = |config: &Config, one: &config::Portal| {
+        config.portals.iter().any(|other| other.address == one.address)
+    };
+    for (of, other, change) in [(old, new, "is gone"), (new, old, "is new")] {
+        let lone = of.portals.iter().filter(|portal| !has(other, portal));
+        out.extend(lone.map(|portal| difference("portal", &portal.address.to_string(), change)));
+    }
+}
+
 /// The portal groups with another state or preference.
 fn regrouped(old: &Plan, new: &Plan) -> Vec<Difference> {
     let mut out = Vec::new();
-    for (was, is) in old.config.portals.iter().zip(&new.config.portals) {
-        if was != is {
+    for is in &new.config.portals {
+        let was = old.config.portals.iter().find(|was| was.tag == is.tag);
+        let state = |portal: &config::Portal| (portal.group_state, portal.preferred);
+        if was.is_some_and(|was| state(was) != state(is)) {
             let preferred = if is.preferred { ", preferred" } else { "" };
             let state = config::state_word(is.group_state);
             let change = format!("is {state}{preferred} now");

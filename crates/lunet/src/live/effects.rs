@@ -74,7 +74,9 @@ impl Manager {
         with: &str,
     ) -> Result<(Vec<SessionChange>, Option<String>)> {
         let sessions = self.known_sessions(consent.force)?;
-        let effects = effects(&sessions, &now.plan.config, &plan.config, consent.keep_sessions);
+        let view = |config| View::new(config, self.handle.slots_of(&serve::listen(config)));
+        let (before, after) = (view(&now.plan.config), view(&plan.config));
+        let effects = effects(&sessions, &before, &after, consent.keep_sessions);
         let refusal = if consent.force { None } else { refusal(&effects, with) };
         Ok((effects.into_iter().map(|effect| effect.change).collect(), refusal))
     }
@@ -132,21 +134,51 @@ fn refusal(effects: &[Effect], with: &str) -> Option<String> {
 }
 
 /// What happens to each of the sessions.
-fn effects(sessions: &[SessionInfo], now: &Config, next: &Config, keep: bool) -> Vec<Effect> {
-    let layouts = [now, next].map(|config| serve::layout(config, Vec::new()));
-    let view = |config, layout| View { config, layout };
-    let [before, after] = layouts;
-    let (before, after) = (view(now, before), view(next, after));
-    sessions.iter().flat_map(|session| of_session(session, &before, &after, keep)).collect()
+fn effects(
+    sessions: &[SessionInfo],
+    before: &View<'_>,
+    after: &View<'_>,
+    keep: bool,
+) -> Vec<Effect> {
+    sessions.iter().flat_map(|session| of_session(session, before, after, keep)).collect()
 }
 
 /// A configuration, in the target's terms as well.
 struct View<'c> {
     config: &'c Config,
     layout: Layout,
+    /// The slot that each portal has in the server now; none for those that are new.
+    slots: Vec<Option<usize>>,
 }
 
-impl View<'_> {
+impl<'c> View<'c> {
+    fn new(config: &'c Config, slots: Vec<Option<usize>>) -> Self {
+        Self { config, layout: serve::layout(config, Vec::new()), slots }
+    }
+
+    /// The place of the portal that a session has come by.
+    fn portal(&self, session: &SessionInfo) -> Option<usize> {
+        self.slots.iter().position(|slot| *slot == Some(session.portal_index))
+    }
+
+    /// Whether the session's portal leads to a target.
+    fn reaches(&self, session: &SessionInfo, target: &TargetEntry) -> bool {
+        self.portal(session).is_some_and(|portal| target.reached_through(portal))
+    }
+
+    /// Why a session could not log in to a target.
+    fn objection(
+        &self,
+        session: &SessionInfo,
+        target: &TargetEntry,
+        who: (&str, IpAddr),
+    ) -> Option<Objection> {
+        match self.portal(session) {
+            Some(portal) => target.objection(portal, session.proof.as_ref(), who),
+            None => Some(Objection::Portal),
+        }
+    }
+
     fn target(&self, name: &str) -> Option<&TargetEntry> {
         self.layout.targets.iter().find(|target| target.name == name)
     }
@@ -180,7 +212,7 @@ fn of_session(
         removal,
     };
     let Some(name) = &session.target else {
-        let fate = fate_of_finder(session, who, [&before.layout, &after.layout], keep);
+        let fate = fate_of_finder(session, who, [before, after], keep);
         return fate
             .map(|(fate, why)| effect(fate, None, why.to_string(), None))
             .into_iter()
@@ -191,13 +223,17 @@ fn of_session(
         let (why, what) = ("the target is gone".to_owned(), format!("target {name}"));
         return vec![effect(SessionFate::Ends, None, why, Some(what))];
     };
-    let objection =
-        |target: &TargetEntry| target.objection(session.portal_index, session.proof.as_ref(), who);
-    let same_rules = (&was.access, &was.portals) == (&is.access, &is.portals);
+    let objections = (before.objection(session, was, who), after.objection(session, is, who));
+    let same_rules =
+        was.access == is.access && before.reaches(session, was) == after.reaches(session, is);
     let mut out = Vec::new();
-    match fate(objection(was), objection(is), same_rules, keep) {
+    match fate(objections.0, objections.1, same_rules, keep) {
         Some((SessionFate::Ends, why)) => {
-            return vec![effect(SessionFate::Ends, None, why.to_string(), None)];
+            let portal = before.portal(session).filter(|_| after.portal(session).is_none());
+            let portal = portal.map(|at| format!("portal {}", before.config.portals[at].address));
+            let why =
+                if portal.is_some() { "the portal is gone".to_owned() } else { why.to_string() };
+            return vec![effect(SessionFate::Ends, None, why, portal)];
         }
         Some((stays, why)) => out.push(effect(stays, None, why.to_string(), None)),
         None => {}
@@ -225,12 +261,15 @@ fn of_session(
 fn fate_of_finder(
     session: &SessionInfo,
     (name, address): (&str, IpAddr),
-    [before, after]: [&Layout; 2],
+    [before, after]: [&View<'_>; 2],
     keep: bool,
 ) -> Option<(SessionFate, Objection)> {
-    let objection =
-        |layout: &Layout| layout.discovery.objection(session.proof.as_ref(), name, address);
-    let same_rules = before.discovery == after.discovery;
+    let objection = |view: &View<'_>| match view.portal(session) {
+        Some(_) => view.layout.discovery.objection(session.proof.as_ref(), name, address),
+        None => Some(Objection::Portal),
+    };
+    let same_rules = before.layout.discovery == after.layout.discovery
+        && before.portal(session).is_some() == after.portal(session).is_some();
     fate(objection(before), objection(after), same_rules, keep)
 }
 

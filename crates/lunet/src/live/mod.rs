@@ -24,6 +24,7 @@ mod identity;
 mod journal;
 mod lists;
 mod mend;
+mod portals;
 mod rules;
 mod served;
 mod sessions;
@@ -39,10 +40,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use anyhow::{Result, anyhow, bail};
-use lunet_target::{Handle, HeldVolume, Prepared};
+use lunet_target::{ApplyError, Handle, HeldVolume, Prepared};
 
 use crate::config::edit::Editor;
 use crate::control::{Change, Done, VERSION};
+use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use lunet_target::files;
@@ -156,6 +158,13 @@ impl Manager {
             Change::RemoveUser { target, name, force, keep_sessions } => {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
                 self.remove_user(now, target, name, consent)
+            }
+            Change::AddPortal { address, tag, transport } => {
+                self.add_portal(now, *address, *tag, transport)
+            }
+            Change::RemovePortal { address, force, keep_sessions } => {
+                let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+                self.remove_portal(now, *address, consent)
             }
             Change::Map { target, lun, volume } => self.map(now, target, *lun, volume),
             Change::Unmap { target, lun, force } => self.unmap(now, target, *lun, *force),
@@ -298,7 +307,10 @@ impl Manager {
     /// Has the server open what is new. Nobody sees anything of it.
     fn prepare(&self, next: &Served) -> Result<Prepared<'_>> {
         // The error's own words hold its cause.
-        self.handle.prepare(next.layout()).map_err(|error| anyhow!("{error}"))
+        self.handle.prepare(next.layout()).map_err(|error| match error {
+            ApplyError::InUse(address) => anyhow!(holder::taken(address)),
+            error => anyhow!("{error}"),
+        })
     }
 
     /// Lets the server take over. From here on there is no way back.

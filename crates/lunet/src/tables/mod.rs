@@ -9,6 +9,6 @@ mod volumes;
 
 pub use preview::preview;
 pub use sessions::sessions;
-pub use stats::stats;
+pub use stats::{portals, stats};
 pub use targets::{targets, users};
 pub use volumes::{snapshots, volumes};

@@ -29,6 +29,8 @@ struct Stats {
 #[derive(Deserialize)]
 struct Portal {
     address: String,
+    #[serde(default)]
+    tag: u16,
     tcp: bool,
     iser: bool,
     devices: Vec<String>,
@@ -104,6 +106,32 @@ pub fn stats(answer: &Value) -> serde_json::Result<String> {
         columns.row([name.replace('_', " "), units::count(*value)]);
     }
     columns.write(&mut out);
+    Ok(out)
+}
+
+/// Where the server listens: a line for each portal, and why some have no iSER.
+///
+/// # Errors
+/// The answer is not what this version of lunet expects.
+pub fn portals(answer: &Value) -> serde_json::Result<String> {
+    let portals = Vec::<Portal>::deserialize(answer)?;
+    let mut columns = Columns::default();
+    columns.row(["portal", "group", "TCP", "iSER"]);
+    for portal in &portals {
+        let iser = match portal.iser {
+            true => harmless(&portal.devices.join(", ")),
+            false => "no".to_owned(),
+        };
+        let tcp = if portal.tcp { "yes" } else { "no" };
+        columns.row([portal.address.clone(), portal.tag.to_string(), tcp.to_owned(), iser]);
+    }
+    let mut out = String::new();
+    columns.write(&mut out);
+    for portal in &portals {
+        if let Some(why) = &portal.why {
+            out.push_str(&format!("  {} has no iSER: {}\n", portal.address, harmless(why)));
+        }
+    }
     Ok(out)
 }
 
@@ -243,6 +271,26 @@ mod tests {
                digest errors  0\n  \
                logins         3\n"
         );
+    }
+
+    #[test]
+    fn a_portal_is_a_line() {
+        let portal = |address: &str, tag: u16, devices: &[&str], why: Option<&str>| {
+            json!({"address": address, "tag": tag, "tcp": true, "iser": !devices.is_empty(),
+                   "devices": devices, "why": why})
+        };
+        let answer = json!([
+            portal("192.0.2.10:3260", 1, &["mlx5_0"], None),
+            portal("[2001:db8::1]:3260", 12, &[], Some("no device")),
+        ]);
+        assert_eq!(
+            portals(&answer).unwrap(),
+            "  portal              group  TCP    iSER\n  \
+               192.0.2.10:3260         1  yes  mlx5_0\n  \
+               [2001:db8::1]:3260     12  yes      no\n  \
+               [2001:db8::1]:3260 has no iSER: no device\n"
+        );
+        assert!(portals(&json!({})).is_err());
     }
 
     #[test]

@@ -8,9 +8,12 @@ mod access;
 mod comments;
 mod hide;
 mod luns;
+mod portals;
 
 #[cfg(test)]
 mod tests;
+
+use std::net::SocketAddr;
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
@@ -183,6 +186,22 @@ impl Editor {
             _ => return Err(no_target(name)),
         }
         Ok(())
+    }
+
+    /// Adds a portal with these keys, behind the others.
+    ///
+    /// # Errors
+    /// The portals are written in no way that is known.
+    pub fn add_portal(&mut self, keys: &[(&str, Value)]) -> Result<(), EditError> {
+        portals::add(&mut self.document, keys)
+    }
+
+    /// Removes the portal with this address, and the comment that stands right above it.
+    ///
+    /// # Errors
+    /// There is no such portal.
+    pub fn remove_portal(&mut self, address: SocketAddr) -> Result<(), EditError> {
+        portals::remove(&mut self.document, address)
     }
 
     /// Makes the volume `volume` the LUN `lun` of a target that has no such LUN.

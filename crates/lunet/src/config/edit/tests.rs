@@ -486,6 +486,48 @@ fn initiators_come_and_go_and_the_list_stays() {
 }
 
 #[test]
+fn portals_come_and_go_alone() {
+    let address = |text: &str| crate::config::parse_portal(text).unwrap();
+    let keys = |text: &str| vec![("address", Value::from(text)), ("tag", Value::from(2))];
+    let add = |text: &str, new: &str| edited(text, |editor| editor.add_portal(&keys(new)).unwrap());
+    let remove =
+        |text: &str, old: &str| edited(text, |editor| editor.remove_portal(address(old)).unwrap());
+    let one = add(FILE, "192.0.2.1:3260");
+    let portal = |address: &str| format!("\n[[portal]]\naddress = \"{address}\"\ntag = 2\n");
+    assert_eq!(
+        one,
+        format!(
+            "{}{}# the end\n",
+            FILE.strip_suffix("# the end\n").unwrap(),
+            portal("192.0.2.1:3260")
+        )
+    );
+    assert_eq!(remove(&one, "192.0.2.1"), FILE, "however the address is written");
+    // Behind its like, and with the comment about it.
+    let first = format!(
+        "# ours\n[[portal]] # the first\naddress = '192.0.2.1' # of the storage net\n\n{FILE}"
+    );
+    let two = add(&first, "[2001:db8::1]:3260");
+    let (before, after) = first.split_at(first.find("\n# lunet.toml").unwrap());
+    assert_eq!(two, format!("{before}{}{after}", portal("[2001:db8::1]:3260")));
+    let left = remove(&two, "192.0.2.1:3260");
+    assert!(
+        !left.contains("192.0.2.1") && !left.contains("# ours") && left.contains("2001:db8"),
+        "{left}"
+    );
+    assert_eq!(comments(&left), comments(FILE), "{left}");
+    // In a line.
+    let inline =
+        format!("portal = [{{ address = '192.0.2.1' }}, {{ address = '192.0.2.2' }}]\n{FILE}");
+    assert_eq!(remove(&inline, "192.0.2.2"), inline.replace(", { address = '192.0.2.2' }", ""));
+    let three = add(&inline, "192.0.2.3");
+    assert!(three.contains("{ address = \"192.0.2.3\", tag = 2 }]"), "{three}");
+    let missing = Editor::new(&inline).unwrap().remove_portal(address("192.0.2.9")).unwrap_err();
+    assert!(missing.to_string().contains("192.0.2.9"), "{missing}");
+    assert!(Editor::new(FILE).unwrap().remove_portal(address("192.0.2.1")).is_err());
+}
+
+#[test]
 fn users_come_and_go_with_their_headings() {
     let x = "iqn.2026-11.l:x";
     let keys = |name: &str| vec![("name", Value::from(name)), ("secret-file", "/s".into())];

@@ -63,7 +63,15 @@ fn told(now: &str, next: &str, keep: bool) -> (Vec<String>, Option<String>) {
         session(3, "iqn.2026-11.l:x", Some(TWO), None),
         session(4, "iqn.2026-11.l:x", None, None),
     ];
-    let effects = effects(&sessions, &check(now).unwrap(), &check(next).unwrap(), keep);
+    let (now, next) = (check(now).unwrap(), check(next).unwrap());
+    // All have come by the first portal, which without one is the default.
+    let slots = |config: &Config| {
+        let first = now.portals.first().map(|portal| portal.address);
+        let slot = |at: usize| (config.portals.get(at).map(|p| p.address) == first).then_some(0);
+        (0..config.portals.len().max(1)).map(slot).collect()
+    };
+    let (before, after) = (View::new(&now, slots(&now)), View::new(&next, slots(&next)));
+    let effects = effects(&sessions, &before, &after, keep);
     let refusal = refusal(&effects, "use --force");
     (effects.iter().map(|effect| effect.change.to_string()).collect(), refusal)
 }

@@ -1,0 +1,159 @@
+//! Portals come and go while the server runs.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, bail};
+use lunet_target::Transports;
+use toml_edit::{Array, Value};
+
+use super::effects::Consent;
+use super::sessions::concerning;
+use super::{Manager, Served, done};
+use crate::config::{Config, DEFAULT_PORTAL};
+use crate::control::Done;
+use crate::exposure;
+
+impl Manager {
+    /// Listens at an address from now on.
+    pub(super) fn add_portal(
+        &self,
+        now: &Served,
+        address: SocketAddr,
+        tag: Option<u16>,
+        transport: &[String],
+    ) -> Result<Done> {
+        self.check_listen()?;
+        let old = &now.plan.config;
+        if address.port() == 0 {
+            bail!("a portal that is added needs a port: initiators have to find it again");
+        }
+        if old.portals.iter().any(|portal| portal.address == address) {
+            bail!("there is a portal {address} already");
+        }
+        if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
+            bail!(
+                "lunet listens on {}, and cannot on {address} as well, because one of them stands for all \
+                 addresses: change `address` in the configuration, and restart lunet",
+                was.address
+            );
+        }
+        // Without any, there is the default one, which goes as soon as one is written down.
+        let named = Self::text(now).parse::<toml::Table>()?.contains_key("portal");
+        let mut keys = vec![("address", Value::from(address.to_string()))];
+        keys.extend(tag.map(|tag| ("tag", Value::from(i64::from(tag)))));
+        // All portals with a tag are one group.
+        if let Some(like) = old.portals.iter().find(|portal| portal.tag == tag.unwrap_or(1)) {
+            let state = crate::config::state_word(like.group_state);
+            let written = |key: &'static str, value: Value, is: bool| is.then_some((key, value));
+            let optimized = like.group_state == lunet_scsi::alua::AccessState::Optimized;
+            keys.extend(written("group-state", state.into(), !optimized));
+            keys.extend(written("preferred", true.into(), like.preferred));
+        }
+        let words: Array = transport.iter().map(String::as_str).collect();
+        keys.extend((!words.is_empty()).then(|| ("transport", words.into())));
+        let next = self.edited(now, Consent::default(), |editor| {
+            if !named {
+                let default = ("address", Value::from(DEFAULT_PORTAL.to_string()));
+                editor.add_portal(&[default])?;
+            }
+            editor.add_portal(&keys)
+        })?;
+        check(old, &next.plan.config)?;
+        let warnings = exposure::news(old, &next.plan.config);
+        self.commit(now, next, now.open.clone())?;
+        let mut done = done(format!("lunet listens on {address}"));
+        if !named {
+            done.notes.push(format!(
+                "{DEFAULT_PORTAL}, which is listened on where nothing else is said, was written down too"
+            ));
+        }
+        if transport.iter().any(|word| word == "iser") {
+            done.notes.push("iSER on it starts with the next start of lunet".to_owned());
+        }
+        done.notes.extend(warnings);
+        Ok(done)
+    }
+
+    /// Listens at an address no more.
+    pub(super) fn remove_portal(
+        &self,
+        now: &Served,
+        address: SocketAddr,
+        consent: Consent,
+    ) -> Result<Done> {
+        self.check_listen()?;
+        let config = &now.plan.config;
+        let found = config.portals.iter().position(|portal| portal.address == address);
+        let Some(at) = found else {
+            bail!("there is no portal {address}: `lunet portal list` shows those that there are");
+        };
+        if config.portals.len() == 1 {
+            bail!("{address} is the only portal, and lunet needs one: add another one first");
+        }
+        if let Some(target) = config.targets.iter().find(|target| target.portals.contains(&at)) {
+            bail!(
+                "target {} names {address} in its `portals`: take it out of that first, with \
+                 `lunet config apply`",
+                target.name
+            );
+        }
+        let next = self.edited(now, consent, |editor| editor.remove_portal(address))?;
+        let sessions = next.sessions.clone();
+        self.commit(now, next, now.open.clone())?;
+        Ok(concerning(done(format!("lunet does not listen on {address} any more")), sessions))
+    }
+
+    /// Portals of the command line are not those of the configuration.
+    fn check_listen(&self) -> Result<()> {
+        if let Some(address) = self.options.listen {
+            bail!(
+                "lunet was started with --listen {address}, which stands for all portals: write \
+                 [[portal]] into the configuration, and start lunet without it"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what a running server cannot do with portals.
+pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
+    for portal in &new.portals {
+        let address = portal.address;
+        let ways = (portal.tag, portal.transports);
+        let same = |was: &&crate::config::Portal| was.address == address && address.port() != 0;
+        match old.portals.iter().find(same) {
+            Some(was) if (was.tag, was.transports) != ways => bail!(
+                "[[portal]] {address}: tag and transport change at a restart only: restart lunet, or \
+                 take that back"
+            ),
+            Some(_) => continue,
+            None => {}
+        }
+        let known = |was: &crate::config::Portal| {
+            was.address == address && (was.tag, was.transports) == ways
+        };
+        if portal.transports == Transports::Iser && !old.portals.iter().any(known) {
+            bail!(
+                "[[portal]] {address}: iSER starts with the next start of lunet, and without TCP nothing \
+                 would be served there until then: restart lunet, or add \"tcp\" to its transport"
+            );
+        }
+        if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
+            bail!(
+                "[[portal]] {address}: it cannot take the place of {} while lunet listens there, because one \
+                 of them stands for all addresses: restart lunet, or take that back",
+                was.address
+            );
+        }
+    }
+    Ok(())
+}
+
+/// True if two addresses that are not the same cannot be listened on at once.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    one != other
+        && (one.ip().is_unspecified() || other.ip().is_unspecified())
+        && one.is_ipv4() == other.is_ipv4()
+        && one.port() == other.port()
+        && one.port() != 0
+}

@@ -1,0 +1,233 @@
+//! Portals come and go: by command, by the file, and never under sessions without a word.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::{SHORT, list};
+use lunet_e2e::data::scratch;
+use lunet_e2e::server::{Serve, Server};
+use lunet_e2e::wire::{Login, Session};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::rules::ends;
+use super::{FILE, ONE, TWO, open, ready, text};
+
+/// An address that is free, and that no other test asks for: it is on a loopback address of this test's own.
+fn own(last: u8) -> Result<String> {
+    let address = SocketAddr::from(([127, 7, 2, last], 0));
+    Ok(TcpListener::bind(address)?.local_addr()?.to_string())
+}
+
+fn through(portal: &str, target: &str, qualifier: u16) -> Result<Session> {
+    let mut session = Session::open(&Login { qualifier, ..Login::new(portal, target) })?;
+    session.settle(0)?;
+    Ok(session)
+}
+
+/// The addresses that `lunet portal list` shows.
+fn listed(server: &Server) -> Result<Vec<String>> {
+    let portals: Value = serde_json::from_str(&server.tell(&["portal", "list", "--json"])?)?;
+    let addresses = portals.as_array().context("no list")?.iter();
+    Ok(addresses.filter_map(|portal| Some(portal["address"].as_str()?.to_owned())).collect())
+}
+
+#[test]
+fn a_portal_comes_and_goes_by_command_and_a_restart_serves_the_same() -> Result<()> {
+    for driver in ["auto", "epoll"] {
+        let dir = scratch("lunet-live-")?;
+        let (second, third) = (own(1)?, own(2)?);
+        let file =
+            FILE.replace("address = '127.0.0.1:0'", &format!("# where\naddress = '{second}'"));
+        let file = format!("{file}[server]\ndriver = '{driver}'\n");
+        let server = Serve::config(&file).data(dir.path()).start()?;
+        let mut busy = open(&server, ONE, 0)?;
+        let added = server.tell(&["portal", "add", &third, "--tag", "7", "--transport", "tcp"])?;
+        ensure!(added.contains(&format!("lunet listens on {third}")), "{added}");
+        let portal =
+            format!("\n[[portal]]\naddress = \"{third}\"\ntag = 7\ntransport = [\"tcp\"]\n");
+        let (before, after) = file.split_at(file.find("\n# the first").context("no volume")?);
+        ensure!(text(&server)? == format!("{before}{portal}{after}"), "{}", text(&server)?);
+        ensure!(listed(&server)? == [second.as_str(), third.as_str()]);
+        let table = server.tell(&["portal", "list"])?;
+        let row = table.lines().find(|line| line.contains(&third)).context(table.clone())?;
+        ensure!(row.split_whitespace().eq([third.as_str(), "7", "yes", "no"]), "{table}");
+        // Somebody else's program finds it, and it leads to the same disk.
+        let seen = list(&third)?;
+        ensure!(seen.contains(ONE) && seen.contains(TWO), "{seen}");
+        let mut fresh = through(&third, ONE, 1)?;
+        busy.settle(0)?;
+        busy.write(0, 8, &[7; 4096], 512)?;
+        ensure!(fresh.read(0, 8, 8, 512)? == [7; 4096]);
+        fresh.logout()?;
+        server.stop()?;
+
+        let server = Serve::default().data(dir.path()).start()?;
+        ensure!(listed(&server)? == [second.as_str(), third.as_str()], "after the restart");
+        through(&third, TWO, 1)?.logout()?;
+        let removed = server.tell(&["portal", "remove", &third])?;
+        ensure!(removed.contains(&format!("does not listen on {third} any more")), "{removed}");
+        ensure!(text(&server)? == file && TcpStream::connect(&third).is_err());
+        server.tell(&["portal", "add", &third])?;
+        server.tell(&["portal", "remove", &second])?;
+        ensure!(listed(&server)? == [third.as_str()] && TcpStream::connect(&second).is_err());
+        server.stop()?;
+        let server = Serve::default().data(dir.path()).start()?;
+        ensure!(server.portal() == third);
+        server.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_portal_in_use_goes_with_consent_only() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let second = own(3)?;
+    server.tell(&["portal", "add", &second])?;
+    let (mut stays, mut goes) = (open(&server, ONE, 0)?, through(&second, TWO, 1)?);
+    let text = text(&server)?;
+    let error = server.refuses(&["portal", "remove", &second])?;
+    let words = format!("1 session uses portal {second}, which would be gone (");
+    ensure!(error.contains(&words) && error.contains("--force"), "{error}");
+    // By the file as well.
+    let path = server.data().join("lunet.toml");
+    fs::write(&path, FILE)?;
+    let error = server.refuses(&["config", "apply"])?;
+    ensure!(error.contains(&words) && error.contains("`lunet config apply --force`"), "{error}");
+    let preview = server.command(&["config", "apply", "--dry-run"])?;
+    ensure!(preview.stdout.contains(&format!("portal {second} is gone")), "{}", preview.describe());
+    ensure!(preview.stdout.contains("ends: the portal is gone"), "{}", preview.describe());
+    fs::write(&path, &text)?;
+    ensure!(ready(&mut goes, 0)?.is_none() && ready(&mut stays, 0)?.is_none());
+    ensure!(listed(&server)?.contains(&second));
+
+    let kept = server.command(&["portal", "remove", &second, "--keep-sessions"])?;
+    ensure!(kept.stderr.contains("stays all the same"), "{}", kept.describe());
+    ensure!(ready(&mut goes, 0)?.is_none() && TcpStream::connect(&second).is_err());
+    server.tell(&["portal", "add", &second])?;
+    ensure!(ready(&mut goes, 0)?.is_none(), "another portal at the address does not concern it");
+    let mut again = through(&second, TWO, 2)?;
+    let done: Value =
+        serde_json::from_str(&server.tell(&["portal", "remove", &second, "--force", "--json"])?)?;
+    ensure!(done["sessions"].as_array().is_some_and(|all| all.len() == 1), "{done:#}");
+    ensure!(done["sessions"][0]["why"] == "the portal is gone", "{done:#}");
+    ends(&mut again)?;
+    ensure!(ready(&mut stays, 0)?.is_none() && ready(&mut goes, 0)?.is_none());
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_listened_on_changes_nothing() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let mut session = open(&server, ONE, 0)?;
+    let other = TcpListener::bind("127.7.2.4:0")?;
+    let taken = other.local_addr()?.to_string();
+    let error = server.refuses(&["portal", "add", &taken])?;
+    // This test's own program.
+    let held = format!("cannot listen on {taken}: live");
+    ensure!(error.contains(&held) && error.contains("take another address"), "{error}");
+    for (arguments, words) in [
+        (["add", "127.7.2.4:0"], "needs a port"),
+        (["add", "192.0.2.1:3260"], "cannot listen on 192.0.2.1:3260: "),
+        (["add", "127.0.0.1:0"], "needs a port"),
+        (["remove", "127.7.2.4:1"], "there is no portal 127.7.2.4:1"),
+        (["remove", "127.0.0.1:0"], "is the only portal"),
+    ] {
+        let error = server.refuses(&[&["portal"], &arguments[..]].concat())?;
+        ensure!(error.contains(words), "{error}");
+    }
+    let error = server.refuses(&["portal", "add", &own(4)?, "--transport", "iser"])?;
+    ensure!(error.contains("iSER starts with the next start of lunet"), "{error}");
+    ensure!(text(&server)? == FILE && listed(&server)?.len() == 1);
+    ensure!(ready(&mut session, 0)?.is_none());
+    // A target that names its portals keeps them.
+    let second = own(5)?;
+    server.tell(&["portal", "add", &second])?;
+    let error = server.refuses(&["portal", "add", &second])?;
+    ensure!(error.contains(&format!("there is a portal {second} already")), "{error}");
+    let named =
+        text(&server)?.replace("luns = ['a']", &format!("luns = ['a']\nportals = ['{second}']"));
+    fs::write(server.data().join("lunet.toml"), named)?;
+    server.tell(&["config", "apply", "--keep-sessions"])?;
+    let error = server.refuses(&["portal", "remove", &second])?;
+    ensure!(error.contains(&format!("target {ONE} names {second} in its `portals`")), "{error}");
+    server.stop()?;
+
+    let server = Serve::demo("16M").start()?;
+    let error = server.refuses(&["portal", "add", &own(6)?])?;
+    ensure!(error.contains("started with --listen 127.0.0.1:0"), "{error}");
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn portals_in_an_edited_file_come_and_go() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let path = server.data().join("lunet.toml");
+    let mut session = open(&server, ONE, 0)?;
+    let (second, third) = (own(7)?, own(8)?);
+    let first = FILE
+        .replace("\n# the first", &format!("\n[[portal]]\naddress = '{second}'\n\n# the first"));
+    fs::write(&path, &first)?;
+    let said = server.tell(&["config", "apply", "--dry-run"])?;
+    ensure!(said.contains(&format!("portal {second} is new")), "{said}");
+    ensure!(TcpStream::connect(&second).is_err(), "only said");
+    let applied = server.tell(&["config", "apply"])?;
+    ensure!(applied.contains(&format!("portal {second} is new")), "{applied}");
+    through(&second, TWO, 1)?.logout()?;
+    // One instead of the other, with a volume of its own, by SIGHUP.
+    let next = first.replace(&second, &third) + "[volumes.n]\nbackend = 'null'\nsize = '1MiB'\n";
+    fs::write(&path, &next)?;
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
+    kill_process(pid, Signal::HUP)?;
+    let until = Instant::now() + SHORT;
+    while !listed(&server)?.contains(&third) {
+        ensure!(Instant::now() < until, "{:?}", listed(&server)?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(TcpStream::connect(&second).is_err() && listed(&server)?.len() == 2);
+    through(&third, TWO, 1)?.logout()?;
+    ensure!(ready(&mut session, 0)?.is_none(), "another portal's session was told");
+    let port = third.rsplit(':').next().context("no port")?;
+    for (new, words) in [
+        (format!("'{third}'\ntag = 2"), "tag and transport change at a restart only"),
+        (format!("'0.0.0.0:{port}'"), "cannot take the place of"),
+    ] {
+        fs::write(&path, next.replace(&format!("'{third}'"), &new))?;
+        let error = server.refuses(&["config", "apply"])?;
+        ensure!(error.contains(words), "{error}");
+        ensure!(server.tell(&["config", "show"])? == next && listed(&server)?.contains(&third));
+    }
+    server.stop()?;
+    Ok(())
+}
+
+/// What is listened on where nothing else is said is written down with the first portal that is added. In a network of
+/// its own: the default has a fixed port.
+#[test]
+fn the_default_portal_is_written_down_with_the_first_that_comes() -> Result<()> {
+    let alone = if rustix::process::geteuid().is_root() { "-n" } else { "-rn" };
+    let serve = Serve::default().arguments(&["--size", "16M"]);
+    let up = "ip link set lo up && exec \"$@\"";
+    let server = serve.by(&["unshare", alone, "sh", "-c", up, "sh"]).start()?;
+    let done = server.command(&["portal", "add", "127.0.0.2"])?;
+    ensure!(done.stdout.contains("lunet listens on 127.0.0.2:3260"), "{}", done.describe());
+    ensure!(done.stderr.contains("127.0.0.1:3260, which is"), "{}", done.describe());
+    let both =
+        "[[portal]]\naddress = \"127.0.0.1:3260\"\n\n[[portal]]\naddress = \"127.0.0.2:3260\"\n";
+    ensure!(text(&server)?.contains(both), "{}", text(&server)?);
+    ensure!(listed(&server)? == ["127.0.0.1:3260", "127.0.0.2:3260"]);
+    let error = server.refuses(&["portal", "add", "0.0.0.0"])?;
+    ensure!(
+        error.contains("lunet listens on 127.0.0.1:3260, and cannot on 0.0.0.0:3260"),
+        "{error}"
+    );
+    server.tell(&["portal", "remove", "127.0.0.1"])?;
+    ensure!(listed(&server)? == ["127.0.0.2:3260"]);
+    server.stop()?;
+    Ok(())
+}
