@@ -256,3 +256,27 @@ fn users_come_with_their_secrets_and_go() -> Result<()> {
     server.stop()?;
     Ok(())
 }
+
+#[test]
+fn a_target_that_names_nobody_is_opened_by_command() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let mut session = log_in(&server, 1, None)?;
+    session.settle(0)?;
+    let done = server.tell(&["target", "open", TWO])?;
+    ensure!(done.contains(&format!("target {TWO} is for everybody, without CHAP")), "{done}");
+    let opened = FILE.replace("luns = { 0 = 'b' }\n", "luns = { 0 = 'b' }\nopen = true\n");
+    ensure!(text(&server)? == opened, "{}", text(&server)?);
+    let targets = json(&server, &["target", "list"])?;
+    ensure!(targets[1]["for"] == "everybody" && targets[0]["for"] == "this-machine", "{targets}");
+    let again = server.tell(&["target", "open", TWO])?;
+    ensure!(again.contains("is open to everybody already") && text(&server)? == opened, "{again}");
+    ensure!(ready(&mut session, 0)?.is_none(), "nobody is concerned");
+    // A target that names somebody stays theirs.
+    server.tell(&["target", "allow", ONE, A])?;
+    let error = server.refuses(&["target", "open", ONE])?;
+    ensure!(error.contains(&format!("is for {A}, without CHAP: only one that names")), "{error}");
+    let error = server.refuses(&["target", "open", "iqn.2026-11.local.lunet:none"])?;
+    ensure!(error.contains("there is no target"), "{error}");
+    server.stop()?;
+    Ok(())
+}

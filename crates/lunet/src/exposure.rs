@@ -44,7 +44,7 @@ fn warning(target: &Target, portals: &[SocketAddr]) -> Option<String> {
         Reach::ThisMachine => Some(format!(
             "target {name} is closed to other machines, which can reach {addresses}: nothing says who \
              may use it; let initiators in with `lunet target allow`, `initiators` or users, or everybody \
-             with `open = true` or --open"
+             with `lunet target open` or --open"
         )),
     }
 }

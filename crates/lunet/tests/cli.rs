@@ -361,7 +361,7 @@ fn the_page_and_the_program_have_the_same_options() {
         ("config", &["check", "apply", "show"]),
         ("sessions", &["end"]),
         ("portal", &["list", "add", "remove"]),
-        ("target", &["allow", "deny"]),
+        ("target", &["allow", "open", "deny"]),
         ("target user", &["list", "add", "remove"]),
         ("volume", &["list", "create", "resize", "delete"]),
         ("volume", &["snapshot", "snapshots", "clone", "rollback"]),

@@ -63,6 +63,13 @@ pub enum TargetCommand {
         #[command(flatten)]
         ask: Ask,
     },
+    /// Let everybody in to a target that names nobody who may use it
+    Open {
+        /// The target
+        target: String,
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Show and change who may log in to a target with CHAP
     User {
         #[command(subcommand)]
@@ -158,6 +165,7 @@ pub fn run(command: TargetCommand) -> Result<ExitCode> {
         TargetCommand::Deny { target, initiators, keep_sessions, ask } => {
             ask.change(Change::DenyInitiators { target, initiators, keep_sessions })
         }
+        TargetCommand::Open { target, ask } => ask.change(Change::OpenTarget { target }),
         TargetCommand::User { command } => user(command),
         TargetCommand::Map { target, lun, volume, ask } => {
             ask.change(Change::Map { target, lun, volume })

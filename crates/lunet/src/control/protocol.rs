@@ -168,6 +168,11 @@ pub enum Change {
         #[serde(default)]
         keep_sessions: bool,
     },
+    /// Open a target that names nobody to everybody.
+    OpenTarget {
+        /// The target.
+        target: String,
+    },
     /// Add a user of a target, or give one another secret.
     AddUser {
         /// The target.

@@ -151,6 +151,7 @@ impl Manager {
             Change::DenyInitiators { target, initiators, keep_sessions } => {
                 self.deny(now, target, initiators, *keep_sessions)
             }
+            Change::OpenTarget { target } => self.open_target(now, target),
             Change::AddUser { target, user, force, keep_sessions } => {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
                 self.add_user(now, target, user, consent)

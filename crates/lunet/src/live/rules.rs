@@ -18,6 +18,7 @@ use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
 use crate::config::{Reach, Target};
 use crate::control::{Done, NewSecret, NewUser, SessionFate};
+use crate::exposure;
 
 /// The directory of secrets that were given to a command, in the data directory.
 const SECRETS: &str = "secrets";
@@ -39,6 +40,29 @@ impl Manager {
             return Ok(done(format!("target {target} is for {before} already")));
         }
         self.granted(now, consent, target, |editor| editor.allow(target, &fresh))
+    }
+
+    /// Lets everybody in to a target that names nobody.
+    pub(super) fn open_target(&self, now: &Served, target: &str) -> Result<Done> {
+        let found = now.target(target)?;
+        match found.reach() {
+            Reach::Named => bail!(
+                "target {target} is for {}, {}: only one that names nobody can be opened; take `initiators` \
+                 and users out of the configuration first, with `lunet config apply`",
+                audience(found),
+                proof(found)
+            ),
+            // With --open, the configuration says nothing of it yet.
+            Reach::Everybody if !self.options.open => {
+                return Ok(done(format!("target {target} is open to everybody already")));
+            }
+            Reach::Everybody | Reach::ThisMachine => {}
+        }
+        let next = self.edited(now, Consent::default(), |editor| editor.open(target))?;
+        let warnings = exposure::news(&now.plan.config, &next.plan.config);
+        let mut done = self.rules_changed(now, next, target)?;
+        done.notes.extend(warnings);
+        Ok(done)
     }
 
     /// Lets initiators in no more.
@@ -185,13 +209,7 @@ impl Manager {
         self.commit(now, next, now.open.clone())?;
         let now = self.now();
         let found = now.target(target)?;
-        let users: Vec<&str> =
-            found.access.users.iter().map(|user| user.login.name.as_str()).collect();
-        let proof = match users.is_empty() {
-            true => "without CHAP".to_owned(),
-            false => format!("with CHAP as {}", users.join(", ")),
-        };
-        let text = format!("target {target} is for {}, {proof}", audience(found));
+        let text = format!("target {target} is for {}, {}", audience(found), proof(found));
         Ok(concerning(done(text), sessions))
     }
 
@@ -241,6 +259,15 @@ fn audience(target: &Target) -> String {
             "the initiators that its LUNs name".to_owned()
         }
         Reach::Named | Reach::Everybody => rules.initiators.to_string(),
+    }
+}
+
+/// What they have to prove, in words.
+fn proof(target: &Target) -> String {
+    let users = target.access.users.iter().map(|user| user.login.name.as_str());
+    match users.collect::<Vec<&str>>() {
+        users if users.is_empty() => "without CHAP".to_owned(),
+        users => format!("with CHAP as {}", users.join(", ")),
     }
 }
 

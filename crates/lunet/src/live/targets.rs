@@ -23,7 +23,7 @@ impl Manager {
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
         done.notes.push(format!(
             "it is for this machine alone until somebody is let in: `lunet target allow {name} \
-             INITIATOR` or `lunet target user add {name} NAME`"
+             INITIATOR`, `lunet target user add {name} NAME`, or for everybody `lunet target open {name}`"
         ));
         Ok(done)
     }

@@ -43,7 +43,7 @@ impl Shard {
             (Some(error), _) => error.to_string(),
             (None, Some(LoginStatus::NotFound)) if self.is_closed_to(slot) => {
                 "the target says nothing of who may use it, so it is for this machine alone: let the \
-                 initiator in with `lunet target allow`, or everybody with `open = true`"
+                 initiator in with `lunet target allow`, or everybody with `lunet target open`"
                     .to_owned()
             }
             (None, Some(LoginStatus::NotFound)) => {

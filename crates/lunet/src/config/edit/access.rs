@@ -6,6 +6,7 @@ use super::{EditError, is_named, luns, remove_from};
 
 const INITIATORS: &str = "initiators";
 const USERS: &str = "user";
+const OPEN: &str = "open";
 
 /// Adds entries to the list of initiators, which is made if it is not there.
 pub(super) fn allow(target: &mut dyn TableLike, entries: &[String]) -> Result<(), EditError> {
@@ -28,6 +29,17 @@ pub(super) fn deny(target: &mut dyn TableLike, entry: &str) -> Result<bool, Edit
         array.fmt();
     }
     Ok(true)
+}
+
+/// Opens a target to everybody.
+pub(super) fn open(target: &mut dyn TableLike) {
+    if let Some(Item::Value(old)) = target.get_mut(OPEN) {
+        let decor = old.decor().clone();
+        *old = true.into();
+        *old.decor_mut() = decor;
+    } else {
+        target.insert(OPEN, Item::Value(true.into()));
+    }
 }
 
 /// Adds a user with these keys.

@@ -230,6 +230,15 @@ impl Editor {
         access::allow(self.target(target)?, entries)
     }
 
+    /// Opens a target to everybody.
+    ///
+    /// # Errors
+    /// There is no such target.
+    pub fn open(&mut self, target: &str) -> Result<(), EditError> {
+        access::open(self.target(target)?);
+        Ok(())
+    }
+
     /// Removes an entry of a target's list of initiators. The list stays, if need be empty.
     ///
     /// # Errors

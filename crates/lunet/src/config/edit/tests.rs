@@ -486,6 +486,20 @@ fn initiators_come_and_go_and_the_list_stays() {
 }
 
 #[test]
+fn a_target_is_opened_in_its_place() {
+    let x = "iqn.2026-11.l:x";
+    let open = |text: &str| edited(text, |editor| editor.open(x).unwrap());
+    let luns = "luns = {0 = \"vm1\", 1 = \"db\"}   # both\n";
+    let opened = with(&[(luns, &format!("{luns}open = true\n"))]);
+    assert_eq!(open(FILE), opened);
+    assert!(check(&opened).unwrap().targets[0].access.open);
+    assert_eq!(open(&opened), opened);
+    let shut = with(&[(luns, &format!("open = false # not yet\n{luns}"))]);
+    assert_eq!(open(&shut), shut.replace("open = false", "open = true"));
+    assert!(Editor::new(FILE).unwrap().open("iqn.2026-11.l:no").is_err());
+}
+
+#[test]
 fn portals_come_and_go_alone() {
     let address = |text: &str| crate::config::parse_portal(text).unwrap();
     let keys = |text: &str| vec![("address", Value::from(text)), ("tag", Value::from(2))];
