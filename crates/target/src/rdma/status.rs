@@ -357,6 +357,37 @@ mod tests {
         assert!(!way.iser_offered && way.why.expect("a sentence").contains("device c has come"));
     }
 
+    /// Whoever is slow to hear of it, the scout or the end of a device, does not bring a removed portal back.
+    #[test]
+    fn portals_come_without_iser_and_go_for_good() {
+        let all = portals(&[
+            ("192.0.2.1:3260", Transports::Any),
+            ("192.0.2.2:3260", Transports::Both),
+            ("192.0.2.3:3260", Transports::Tcp),
+        ]);
+        let status = Status::new(&all[..1]);
+        status.served(0, vec!["a".into()]);
+        let start = Portals::new([(all[0].clone(), all[0].address)]);
+        let more = start.next(&all).expect("there is room").portals;
+        status.follow(&more);
+        let reasons = |portals: &Portals| -> Vec<Option<Reason>> {
+            status.report(portals).iter().map(|portal| portal.reason).collect()
+        };
+        assert_eq!(reasons(&more), [None, Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
+        let fewer = more.next(&all[1..]).expect("there is room").portals;
+        status.follow(&fewer);
+        assert!(status.is_removed(0) && !status.is_served(0) && !status.is_removed(1));
+        status.served(0, vec!["b".into()]);
+        status.lost("b");
+        assert!(status.is_removed(0) && !status.is_served(0));
+        assert_eq!(reasons(&fewer), [Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
+        // At the same address again, it is another one.
+        let back = fewer.next(&all).expect("there is room").portals;
+        status.follow(&back);
+        assert!(status.is_removed(0) && back.get(3).is_some());
+        assert_eq!(reasons(&back)[2], Some(Reason::NextStart));
+    }
+
     #[test]
     fn the_report_says_how_each_portal_stands() {
         let portals = portals(&[
