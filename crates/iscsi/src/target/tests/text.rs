@@ -158,6 +158,32 @@ fn only_what_may_be_renegotiated_is() {
 }
 
 #[test]
+fn every_wrong_request_in_a_normal_session_has_its_answer() {
+    let mut bench = Bench::ready(Options::default(), &[]);
+    // Immediate, with the number of the next command, as libiscsi's suite (iSCSISendTargets.Invalid) sends them.
+    // RFC 7143 appendix C keeps All out of normal sessions.
+    let table = [
+        ("SendTargetsPlease", "All", "NotUnderstood"),
+        ("SendTargets", "Alle", "Reject"),
+        ("SendTargets", "A", "Reject"),
+        ("sENDtARGETS", "aLL", "NotUnderstood"),
+        ("SendTargets", "All", "Reject"),
+    ];
+    for (itt, (key, value, answer)) in (0x70..).zip(table) {
+        let mut request = text(0x80, u32::MAX, 1);
+        request.opcode |= pdu::IMMEDIATE;
+        request.itt = U32::new(itt);
+        bench.feed(request, &text_of(&[&format!("{key}={value}")]));
+        let got = bench.one();
+        let response = got.as_pdu::<TextResponse>();
+        assert_eq!((response.flags, response.itt.get(), response.ttt.get()), (0x80, itt, u32::MAX));
+        assert_eq!(response.exp_cmd_sn.get(), 1, "an immediate request takes no number");
+        assert_eq!(got.text(), [pair(key, answer)]);
+    }
+    assert!(!bench.connection.is_closed());
+}
+
+#[test]
 fn targets_are_listed_once_in_a_request() {
     let mut bench = discovery(&[]);
     let twice = text_of(&["SendTargets=All", "SendTargets=All"]);
