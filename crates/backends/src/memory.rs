@@ -164,6 +164,10 @@ impl Inline for MemoryChannel {
         self.region.lent()
     }
 
+    fn lends(&self, answer: &Payload) -> bool {
+        matches!(answer, Payload::Mapped(part) if self.region.holds(part))
+    }
+
     fn run(&self, request: &mut Request<Payload>) -> Result<(), Error> {
         refuse(&self.caps, request)?;
         let (offset, len) = (request.range.offset, request.range.len);
@@ -212,6 +216,11 @@ pub(crate) trait Inline {
     fn lent(&self) -> usize {
         0
     }
+
+    /// True if this is one of them, as [`Channel::lends`].
+    fn lends(&self, _answer: &Payload) -> bool {
+        false
+    }
 }
 
 /// A channel that answers on the spot, so nothing is ever queued or left to cancel.
@@ -231,6 +240,10 @@ impl<T: Inline> Channel<Payload, Ring> for InlineChannel<T> {
 
     fn lent(&self) -> usize {
         self.0.lent()
+    }
+
+    fn lends(&self, answer: &Payload) -> bool {
+        self.0.lends(answer)
     }
 
     fn close(self: Box<Self>, _io: &mut Ring) {}

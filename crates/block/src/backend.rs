@@ -86,6 +86,11 @@ pub trait Channel<B, Q> {
         0
     }
 
+    /// True if this is such an answer.
+    fn lends(&self, _answer: &B) -> bool {
+        false
+    }
+
     /// Ends the channel and gives back what it has on the event loop. To be called when all its
     /// requests have been answered; only then may its number be given to another. A channel that
     /// is dropped instead keeps its place on the event loop as long as that lives.

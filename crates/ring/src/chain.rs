@@ -102,6 +102,11 @@ impl TxChain {
         self.len == 0
     }
 
+    /// True if one of the payloads that were handed over is such a one. They stay until [`clear`](Self::clear), sent or not.
+    pub fn has(&self, such: impl FnMut(&Payload) -> bool) -> bool {
+        self.payloads.iter().any(such)
+    }
+
     /// Number of payloads handed over so far: the number that the next one gets.
     pub fn payloads(&self) -> usize {
         self.payloads.len()

@@ -236,6 +236,11 @@ impl RegionRef {
         Rc::strong_count(&self.0) - 1
     }
 
+    /// True if this is a reference of this thread to a part of the region.
+    pub fn holds(&self, part: &Mapped) -> bool {
+        Rc::ptr_eq(&self.0, &part.region)
+    }
+
     /// A reference to a part of the region, which keeps all of it alive.
     ///
     /// # Panics

@@ -152,6 +152,11 @@ impl Ring {
         driver!(self, d => d.socket_fd(id)).and_then(sys::delivery)
     }
 
+    /// The chain that is on its way on a socket.
+    pub fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        driver!(self, d => d.sending(id))
+    }
+
     /// Watches a descriptor that others read: one that tells of something outside of this event loop. Once
     /// it is readable there is one [`Event::Readable`], and none after it until
     /// [`watch_again`](Self::watch_again). A duplicate of the reader's descriptor serves.

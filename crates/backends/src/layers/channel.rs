@@ -170,6 +170,10 @@ impl Channel<Payload, Ring> for LayeredChannel {
         self.inner.lent()
     }
 
+    fn lends(&self, answer: &Payload) -> bool {
+        self.inner.lends(answer)
+    }
+
     fn close(self: Box<Self>, io: &mut Ring) {
         io.forget_timer(self.token(LOOK));
         self.inner.close(io);

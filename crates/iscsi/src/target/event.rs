@@ -173,6 +173,11 @@ pub enum CloseReason {
     /// The initiator takes no answers.
     #[error("the initiator does not take what is sent to it")]
     OutputTimeout,
+    /// The initiator takes data so slowly that it keeps a lock waiting.
+    #[error(
+        "the initiator takes too long for data that another initiator's exclusive command waits for"
+    )]
+    KeepsLockWaiting,
     /// The initiator did not log out in time when it was asked to.
     #[error("the initiator did not log out in time")]
     LogoutTimeout,

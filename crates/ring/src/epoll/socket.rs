@@ -105,6 +105,10 @@ impl Epoll {
         }
     }
 
+    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        self.sockets.get_mut(id.0)?.send.as_ref().map(|(chain, _)| chain)
+    }
+
     pub(crate) fn send(
         &mut self,
         id: SocketId,

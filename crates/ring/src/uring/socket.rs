@@ -87,6 +87,10 @@ impl Uring {
         self.sockets.get_mut(id.0).map(|socket| socket.fd.as_raw_fd())
     }
 
+    pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {
+        self.sockets.get_mut(id.0)?.send.as_ref().map(|send| &send.chain)
+    }
+
     pub(crate) fn close_socket(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id.0) else { return };
         if socket.closing {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use lunet_block::{ByteRange, Error, Request};
-use lunet_ring::Payload;
+use lunet_ring::{Payload, TxChain};
 use lunet_scsi::{Sanitation, Sense};
 use slab::Slab;
 
@@ -15,12 +15,16 @@ use super::Engine;
 use super::requests::{request_tag, split_tag};
 use super::task::{Bare, DEPTH, Job};
 use super::volumes::{Volume, Way};
-use crate::conn::Conn;
+use crate::conn::{Conn, Phase, Wire};
 use crate::locks::{Locks, Passage, Stage, Waiter};
 use crate::mail::Mail;
 
 /// How often a shard that waits for a lock looks by itself: a letter may find the mailbox full.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// How long a lock waits for answers by reference that initiators do not take, or for `iscsi.data-timeout` if that is
+/// shorter: less than what initiators give a COMPARE AND WRITE (ESXi: 8 s).
+const LENT: Duration = Duration::from_secs(5);
 
 /// A task's place in the line.
 pub struct Claim {
@@ -56,6 +60,8 @@ pub struct Watch {
     id: u64,
     /// The requests.
     tags: Vec<u64>,
+    /// Since when it waits for nothing but answers by reference.
+    lent_since: Option<Duration>,
 }
 
 /// True while answers by reference of a volume are on their way: half of them might show what is written
@@ -153,7 +159,8 @@ impl Engine {
             }
             if !tags.is_empty() || lent(&self.ways, volume) {
                 self.lending |= tags.is_empty();
-                return volume.watches.push(Watch { id, tags });
+                let lent_since = tags.is_empty().then_some(self.now);
+                return volume.watches.push(Watch { id, tags, lent_since });
             }
         }
         self.core.wake(locks.drained(id).as_slice());
@@ -170,31 +177,57 @@ impl Engine {
     /// Tells locks whose range this shard is out of. True if one waits for nothing but answers by reference:
     /// after the first lock there are no new ones, so that is once at the most.
     fn settle_watches(&mut self, slot: usize) -> bool {
+        let now = self.now;
         let volume = &mut self.volumes[slot];
         let lent = lent(&self.ways, volume);
         let locks = volume.core.locks.clone();
         let (mut woken, mut lending) = (Vec::new(), false);
-        volume.watches.retain(|watch| {
+        volume.watches.retain_mut(|watch| {
             let drained = watch.tags.is_empty() && !lent;
             if drained {
                 woken.extend(locks.drained(watch.id));
             }
-            lending |= watch.tags.is_empty() && lent;
+            if watch.tags.is_empty() && lent {
+                watch.lent_since.get_or_insert(now);
+                lending = true;
+            }
             !drained
         });
         self.core.wake(&woken);
         lending
     }
 
-    /// Looks whether answers by reference are gone.
-    fn look_at_lent(&mut self) {
+    /// Looks whether answers by reference are gone. Who has not taken them in time is to be disconnected: their memory
+    /// is in the hands of the kernel, and a client that takes a little now and then could keep a lock waiting for hours.
+    fn look_at_lent(&mut self, conns: &Slab<Conn>) {
         if !std::mem::take(&mut self.lending) {
             return;
         }
         let watched = self.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
         let slots: Vec<usize> = watched.map(|(slot, _)| slot).collect();
+        let timeout = self.core.options.data_timeout;
+        let patience = if timeout.is_zero() { LENT } else { timeout.min(LENT) };
         for slot in slots {
             self.lending |= self.settle_watches(slot);
+            let volume = &self.volumes[slot];
+            let since = volume.watches.iter().filter_map(|watch| watch.lent_since).min();
+            if since.is_some_and(|since| self.now >= since + patience) {
+                self.find_lenders(slot, conns);
+            }
+        }
+    }
+
+    /// The connections on which answers by reference of a volume wait to be taken.
+    fn find_lenders(&mut self, slot: usize, conns: &Slab<Conn>) {
+        let Some(Some(way)) = self.ways.get(self.volumes[slot].channel) else { return };
+        for (number, conn) in conns {
+            let Wire::Stream(socket) = conn.wire else { continue };
+            let lends = |chain: &TxChain| chain.has(|payload| way.lends(payload));
+            if conn.phase != Phase::Closed
+                && (lends(&conn.out.chain) || self.ring.sending(socket).is_some_and(lends))
+            {
+                self.keep_waiting.push(number as u32);
+            }
         }
     }
 
@@ -243,7 +276,7 @@ impl Engine {
     /// Looks whose turn it is.
     pub fn look(&mut self, conns: &mut Slab<Conn>) {
         self.looked = self.now;
-        self.look_at_lent();
+        self.look_at_lent(conns);
         self.let_held_pass();
         self.done.append(&mut self.unmarked);
         for index in self.in_line.clone() {

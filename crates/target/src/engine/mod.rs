@@ -92,6 +92,8 @@ pub struct Engine {
     unmarked: Vec<Completion<Payload>>,
     /// A lock waits for answers by reference that are on their way to initiators.
     lending: bool,
+    /// Connections that have not taken such answers in the time that a lock waits: they are to be closed.
+    pub keep_waiting: Vec<u32>,
     /// When was looked whose turn it is.
     looked: Duration,
     /// What became of the copies of each connection.
@@ -132,6 +134,7 @@ impl Engine {
             in_line: Vec::new(),
             unmarked: Vec::new(),
             lending: false,
+            keep_waiting: Vec::new(),
             looked: Duration::ZERO,
             copies: Copies::default(),
             spare,

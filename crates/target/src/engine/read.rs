@@ -103,8 +103,11 @@ impl Engine {
         if conn.backlog() >= BACKLOG_HIGH {
             return Next::Backlog;
         }
-        let len = job.chunk.min(job.range.len - job.requested);
-        Next::Ask(ByteRange::new(job.range.offset + job.requested, len), job.mapped)
+        // What has waited for its turn since before the volume's first lock is not read by reference any more.
+        let mapped = job.mapped && !self.volumes[task.volume].exclusive;
+        let chunk = if mapped { job.chunk } else { job.chunk.min(CHUNK as u64) };
+        let len = chunk.min(job.range.len - job.requested);
+        Next::Ask(ByteRange::new(job.range.offset + job.requested, len), mapped)
     }
 
     /// Hands chunks to the connection in order. True if the last went with the status.

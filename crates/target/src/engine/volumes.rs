@@ -129,6 +129,11 @@ impl Way {
         self.channel.lent()
     }
 
+    /// As [`Channel::lends`].
+    pub fn lends(&self, answer: &Payload) -> bool {
+        self.channel.lends(answer)
+    }
+
     fn judged(&self, mut done: Completion<Payload>) -> Completion<Payload> {
         done.result = self.health.judge(done.op, done.result);
         done

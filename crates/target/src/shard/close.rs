@@ -43,6 +43,7 @@ impl Shard {
             CloseReason::PingTimeout
                 | CloseReason::DataTimeout
                 | CloseReason::OutputTimeout
+                | CloseReason::KeepsLockWaiting
                 | CloseReason::Rdma(_)
         );
         if gone {

@@ -31,7 +31,7 @@ impl Shard {
                 Mail::Drain { volume, locks, id, range } => {
                     self.engine.drain(volume, &locks, id, range);
                 }
-                Mail::Turn => self.engine.look(&mut self.conns),
+                Mail::Turn => self.look(),
                 Mail::World(proposal) => self.propose(proposal),
                 Mail::Owed(owed) => self.receive_owed(owed),
                 Mail::EndSessions(handles) => self.end_sessions(&handles),

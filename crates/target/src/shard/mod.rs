@@ -145,10 +145,18 @@ impl Shard {
         }
         self.engine.feed_starved(&mut self.conns);
         if self.engine.next_look().is_some_and(|due| due <= self.engine.now) {
-            self.engine.look(&mut self.conns);
+            self.look();
         }
         self.look_at_the_clock();
         self.flush();
+    }
+
+    /// Looks whose turn it is at locks, and ends the connections that keep one waiting.
+    fn look(&mut self) {
+        self.engine.look(&mut self.conns);
+        for slot in std::mem::take(&mut self.engine.keep_waiting) {
+            self.close(slot, CloseReason::KeepsLockWaiting);
+        }
     }
 
     /// How long the loop may sleep.

@@ -1,10 +1,15 @@
 //! COMPARE AND WRITE and ORWRITE against everything else on the volume, from sessions on several shards.
 
+use std::io::Read;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use lunet_iscsi::initiator::{Completion, Data, Outcome};
+use lunet_iscsi::initiator::{self, Completion, Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
+use lunet_iscsi::target::Options;
+use lunet_target::Config;
 
 use crate::support::client::{Client, rw16};
 use crate::support::status::{BUSY, CHECK_CONDITION, GOOD};
@@ -147,6 +152,46 @@ fn an_answer_on_its_way_shows_no_half_of_the_first_exclusive_command() {
         data.chunks(BLOCKS * 512).for_each(|one| assert!(said(one) <= 1));
         writes.join().expect("the writer");
         drop(reader);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// It takes a little now and then, so it is no session that makes no progress.
+#[test]
+fn a_client_that_trickles_keeps_no_lock_waiting() {
+    on_each_driver(|driver| {
+        let iscsi = Options { data_timeout: Duration::from_secs(2), ..Options::default() };
+        let (server, address) = start(Config { iscsi, ..config(vec![memory(16)], driver) });
+        // Of two shards each has one.
+        let mut writer = Client::login(address, 1);
+        assert_eq!(writer.write(0, 0, saying(0, 1)), GOOD);
+        let stream = TcpStream::connect(address).expect("the server listens");
+        let mut taken = stream.try_clone().expect("a second descriptor");
+        let options = initiator::Options { isid: [0x80, 0, 0, 0, 0, 2], ..Client::options() };
+        let mut slow = Client::login_over(stream, options).expect("the login succeeds");
+        slow.finish(0, &[0; 6], Data::None);
+        slow.narrow(8 << 10);
+        slow.start(0, &rw16(0x88, 0, 16 << 10), Data::Read(vec![0; 8 << 20]));
+        let (locked, is_locked) = mpsc::channel();
+        let trickle = std::thread::spawn(move || {
+            let mut some = [0; 16 << 10];
+            while is_locked.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                if !matches!(taken.read(&mut some), Ok(1..)) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        // The client gives up after 30 seconds; the rest of the answer would take 50.
+        let done = compare_and_write(&mut writer, 0, &saying(0, 1), &saying(1, 1));
+        assert_eq!(done.status, GOOD);
+        until("the slow one is gone", || server.handle().sessions().len() == 1);
+        // The reader may have seen the end.
+        let _ = locked.send(());
+        trickle.join().expect("the reader");
+        assert_eq!(said(&writer.read(0, 0, 1).1), 1);
+        drop((writer, slow));
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }

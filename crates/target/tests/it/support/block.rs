@@ -98,6 +98,10 @@ impl Channel<Payload, Ring> for TrappedChannel {
         self.inner.lent()
     }
 
+    fn lends(&self, answer: &Payload) -> bool {
+        self.inner.lends(answer)
+    }
+
     fn close(self: Box<Self>, ring: &mut Ring) {
         self.trap.pass(At::Close);
         self.inner.close(ring);
