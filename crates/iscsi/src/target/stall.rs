@@ -12,6 +12,10 @@ const KINDS: usize = 4;
 /// How often is looked in the time that data may take.
 const LOOKS: u32 = 4;
 
+/// How far data has come whose task has failed: what follows is thrown away, and must end in time. Otherwise Data-Out
+/// PDUs with any offset and number would keep a session, and the memory that it was given, for as long as they come.
+const NO_PROGRESS: u64 = u64::MAX;
+
 /// Something that is waited for: which, how far it has come, and since when that is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watch {
@@ -62,9 +66,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             let more = if task == Some(tag) { arrived } else { 0 };
             (u64::from(tag.generation()), u64::from(filled) + more)
         });
-        let solicited = self.transfers.oldest().map(|(index, order, received)| {
+        let solicited = self.transfers.oldest().map(|(index, oldest)| {
             let more = if transfer == Some(index) { arrived } else { 0 };
-            (order, u64::from(received) + more)
+            let fails = self.tasks.get(oldest.task).is_none_or(|task| task.failure.is_some());
+            (oldest.order, if fails { NO_PROGRESS } else { u64::from(oldest.received) + more })
         });
         let pdu = self.rx.in_pdu().then(|| (self.counters.pdus_in, self.rx.received()));
         [gap, burst, solicited, pdu]

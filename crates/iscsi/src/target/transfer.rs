@@ -21,7 +21,7 @@ pub(super) struct Transfer<B> {
     /// Target Transfer Tag of the current R2T; the reserved one over RDMA.
     pub(super) ttt: u32,
     /// Its place among all R2Ts.
-    order: u64,
+    pub(super) order: u64,
     /// DataSN of the next Data-Out.
     pub(super) data_sn: u32,
     /// Number of the RDMA Read.
@@ -84,10 +84,9 @@ impl<B> Transfers<B> {
 
     /// The transfer whose R2T is the oldest that has not been answered in full: its index, its place among
     /// all, and how much has come.
-    pub(super) fn oldest(&self) -> Option<(usize, u64, u32)> {
+    pub(super) fn oldest(&self) -> Option<(usize, &Transfer<B>)> {
         let asked = self.slots.iter().filter(|(_, transfer)| transfer.in_flight);
-        let oldest = asked.min_by_key(|(_, transfer)| transfer.order);
-        oldest.map(|(index, transfer)| (index, transfer.order, transfer.received))
+        asked.min_by_key(|(_, transfer)| transfer.order)
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Transfer<B>> {

@@ -78,6 +78,33 @@ fn any_byte_of_the_oldest_r2t_is_progress_and_later_ones_wait_behind_it() {
 }
 
 #[test]
+fn data_that_fits_nothing_is_no_progress() {
+    // A wrong number, a wrong offset, no data at all, and more than was asked for at this place.
+    let junk = |itt, ttt, kind, n: u32| match kind {
+        0 => (data_out(itt, ttt, 77, 0), 8),
+        1 => (data_out(itt, ttt, n, 4096), 8),
+        2 => (data_out(itt, ttt, n, 0), 0),
+        _ => (data_out(itt, ttt, n, 8188), 8),
+    };
+    for kind in 0..4 {
+        let mut bench = bench();
+        let ttt = asked(&mut bench, 1, 1);
+        let mut n = 0;
+        while !bench.connection.is_closed() {
+            let (mut pdu, len) = junk(1, ttt, kind, n);
+            pdu.flags = 0;
+            bench.feed(pdu, &vec![1; len]);
+            let until = bench.now + 2 * SECOND;
+            wait(&mut bench, until);
+            n += 1;
+            assert!(bench.now < 60 * SECOND, "{kind}: it goes on for ever");
+        }
+        assert_eq!(bench.closed(), CloseReason::DataTimeout, "{kind}");
+        assert!(bench.now >= 30 * SECOND, "{kind}: {:?}", bench.now);
+    }
+}
+
+#[test]
 fn what_was_announced_must_come_too() {
     // Unsolicited data, the rest of a PDU, and the command in front of those that came early.
     for kind in 0..3 {
