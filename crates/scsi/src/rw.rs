@@ -170,7 +170,8 @@ fn write(
 
 /// A range whose Data-Out has its length, cut to the blocks that the initiator sends: the residual
 /// overflow tells it that the rest was not asked for (RFC 7143 11.4.5.1). If it sends a part of a block
-/// nothing is written: no GOOD for data that is thrown away.
+/// nothing is written: no GOOD for data that is thrown away. Neither is there one if it expects to read (R = 1, W = 0):
+/// its residual count is about that then, and cannot say that nothing was written.
 pub(crate) fn data_out(
     unit: &Unit,
     cx: &Cx<'_>,
@@ -179,7 +180,8 @@ pub(crate) fn data_out(
 ) -> Outcome {
     let bs = unit.caps.block_size;
     let (sent, data_out) = (cx.command.expects_write, range.bytes(bs).len);
-    if u64::from(sent) < data_out && sent % bs != 0 {
+    let reads = sent == 0 && data_out > 0 && cx.command.expects_read > 0;
+    if reads || (u64::from(sent) < data_out && sent % bs != 0) {
         return Ok(Task::wrong_length(data_out));
     }
     range.blocks = range.blocks.min(u64::from(sent / bs));

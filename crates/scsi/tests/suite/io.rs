@@ -144,6 +144,21 @@ fn a_short_expectation_cuts_the_action_but_not_the_transfer() {
 }
 
 #[test]
+fn a_write_that_is_flagged_as_a_read_is_refused() {
+    for opcode in [0x2A, 0x2E, 0x8A, 0x8E] {
+        illegal(
+            &run_expecting(&unit(), &rw(opcode, 0, 8, 2), 1024, 0),
+            Code::INVALID_FIELD_IN_INFORMATION_UNIT,
+        );
+        good(&run_expecting(&unit(), &rw(opcode, 0, 8, 0), 1024, 0));
+    }
+    // The other way round the residual count says that none of the data was needed (RFC 7143 11.4.5.1).
+    let read = run_expecting(&unit(), &rw(0x28, 0, 8, 2), 0, 1024);
+    good(&read);
+    assert_eq!((read.transfer.data_in, read.transfer.data_out), (1024, 0));
+}
+
+#[test]
 fn verify_by_byte_check() {
     for opcode in VERIFYS {
         let verify = |bytchk: u8, expects| {

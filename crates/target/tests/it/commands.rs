@@ -1,16 +1,44 @@
 //! Commands whose data takes an unusual way.
 
+use std::time::Duration;
+
 use lunet_backends::{Storage, VolumeSpec, open};
-use lunet_iscsi::initiator::Data;
+use lunet_iscsi::initiator::{Data, Residual};
 use lunet_ring::DriverChoice;
 
 use crate::support::client::{Client, rw16};
-use crate::support::status::CHECK_CONDITION;
+use crate::support::status::{CHECK_CONDITION, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, start};
 
 /// Bytes that differ from block to block and from seed to seed.
 fn pattern(len: usize, seed: u32) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(31) ^ (n >> 9) ^ seed) as u8).collect()
+}
+
+/// A WRITE that the initiator flags as a read (R = 1), and commands without Data-Out that it flags as writes.
+#[test]
+fn data_in_the_wrong_direction_is_no_success() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16)], driver));
+        let mut client = Client::login(address, 1);
+        assert_eq!(client.write(0, 0, vec![7; 512]), GOOD);
+        let done = client.finish(0, &rw16(0x8A, 0, 1), Data::Read(vec![0; 512]));
+        let sense = (done.sense[2], done.sense[12], done.sense[13]);
+        assert_eq!((done.status, sense), (CHECK_CONDITION, (5, 0x0E, 0x03)));
+        assert_eq!(client.read(0, 0, 1), (GOOD, vec![7; 512]));
+        // Here the residual count says that none of it was used (RFC 7143 11.4.5.1).
+        for cdb in [&rw16(0x88, 0, 1)[..], &[0x12, 0, 0, 0, 96, 0], &[0; 6]] {
+            let done = client.finish(0, cdb, Data::Write(vec![9; 512]));
+            assert_eq!(
+                (done.status, done.residual),
+                (GOOD, Residual::Underflow(512)),
+                "{cdb:02x?}"
+            );
+        }
+        assert_eq!(client.read(0, 0, 1), (GOOD, vec![7; 512]));
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
 }
 
 #[test]
