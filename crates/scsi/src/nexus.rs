@@ -36,10 +36,13 @@ pub enum Attention {
     InquiryChanged,
     /// The set of LUNs of the target changed.
     ReportedLunsChanged,
+    /// A flush that was answered before it was done (IMMED = 1) has failed. Not a unit attention but a deferred
+    /// error (SPC-5 4.4.7); it pends in the same way.
+    FlushFailed,
 }
 
 impl Attention {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::PowerOn,
         Self::BusDeviceReset,
         Self::NexusLoss,
@@ -54,6 +57,7 @@ impl Attention {
         Self::CapacityChanged,
         Self::InquiryChanged,
         Self::ReportedLunsChanged,
+        Self::FlushFailed,
     ];
 
     const fn bit(self) -> u32 {
@@ -77,6 +81,7 @@ impl Attention {
             Self::CapacityChanged => Code::CAPACITY_CHANGED,
             Self::InquiryChanged => Code::INQUIRY_CHANGED,
             Self::ReportedLunsChanged => Code::REPORTED_LUNS_CHANGED,
+            Self::FlushFailed => Code::INTERNAL_TARGET_FAILURE,
         }
     }
 }
@@ -88,10 +93,12 @@ pub(crate) struct Attentions(u32);
 
 impl Attentions {
     /// A reset or power on says all that the conditions before it said, so they are dropped
-    /// (SAM-5 5.14.3).
+    /// (SAM-5 5.14.3), but for lost data: a reset says nothing of that.
     pub const fn establish(&mut self, attention: Attention) {
         if matches!(attention, Attention::PowerOn | Attention::BusDeviceReset) {
-            self.0 &= Attention::PowerOn.bit() | Attention::ReportedLunsChanged.bit();
+            self.0 &= Attention::PowerOn.bit()
+                | Attention::ReportedLunsChanged.bit()
+                | Attention::FlushFailed.bit();
         }
         self.0 |= attention.bit();
     }
@@ -147,6 +154,7 @@ impl Nexus {
         let attention = self.take()?;
         let sense = Sense::new(Key::UnitAttention, attention.code());
         Some(match attention {
+            Attention::FlushFailed => Sense::deferred(Key::HardwareError, attention.code()),
             // Which threshold: where it stands in its mode page (SBC-4 4.7.3.7.6).
             Attention::ThresholdReached => sense.with_information(THRESHOLD_DESCRIPTOR.into()),
             _ => sense,

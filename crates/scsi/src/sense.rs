@@ -156,6 +156,8 @@ pub struct Sense {
     pub progress: Option<u16>,
     /// Where a copy stopped, with COPY ABORTED.
     pub copy: Option<CopyFault>,
+    /// It is about a command that was answered before (SPC-5 4.4.7), and the one that it goes with was not begun.
+    pub deferred: bool,
 }
 
 /// Where a copy between devices stopped (SPC-5 5.18.7.4).
@@ -194,7 +196,13 @@ pub enum SenseFormat {
 impl Sense {
     /// Sense data with no further information.
     pub const fn new(key: Key, code: Code) -> Self {
-        Self { key, code, information: None, field: None, progress: None, copy: None }
+        let (information, field, progress, copy) = (None, None, None, None);
+        Self { key, code, information, field, progress, copy, deferred: false }
+    }
+
+    /// A deferred error.
+    pub const fn deferred(key: Key, code: Code) -> Self {
+        Self { deferred: true, ..Self::new(key, code) }
     }
 
     /// ILLEGAL REQUEST.
@@ -293,7 +301,7 @@ impl Sense {
         Self::new(key, code)
     }
 
-    /// The bytes of the sense data, current error.
+    /// The bytes of the sense data.
     pub fn encode(&self, format: SenseFormat) -> SenseData {
         match format {
             SenseFormat::Fixed => self.encode_fixed(),
@@ -303,7 +311,7 @@ impl Sense {
 
     fn encode_fixed(&self) -> SenseData {
         let mut b = [0; SenseData::MAX];
-        b[0] = 0x70;
+        b[0] = if self.deferred { 0x71 } else { 0x70 };
         b[2] = self.key as u8;
         // INFORMATION has 4 bytes here: a larger value is left out, not cut (VALID = 0).
         if let Some(Ok(information)) = self.information.map(u32::try_from) {
@@ -331,7 +339,7 @@ impl Sense {
 
     fn encode_descriptor(&self) -> SenseData {
         let mut b = [0; SenseData::MAX];
-        b[0] = 0x72;
+        b[0] = if self.deferred { 0x73 } else { 0x72 };
         b[1] = self.key as u8;
         b[2] = self.code.asc;
         b[3] = self.code.ascq;

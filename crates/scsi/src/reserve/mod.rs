@@ -222,6 +222,15 @@ impl Reservations {
         self.changes += 1;
     }
 
+    /// Establishes a unit attention for one nexus, if it still has its seat.
+    pub fn attend(&mut self, (seat, nexus): (Seat, &NexusId), attention: Attention) {
+        let sitting = self.seats.get_mut(seat.0).and_then(Option::as_mut);
+        if let Some(sitting) = sitting.filter(|sitting| *sitting.nexus == *nexus) {
+            sitting.pending.establish(attention);
+            self.changes += 1;
+        }
+    }
+
     /// Establishes a unit attention for every nexus.
     pub fn attend_all(&mut self, attention: Attention) {
         for sitting in self.seats.iter_mut().flatten() {

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use lunet_block::{Completion, Error, IoDone, Op, Request};
 use lunet_ring::{Buf, Payload, Ring};
-use lunet_scsi::Sense;
 use lunet_scsi::copy::Outcome;
+use lunet_scsi::{Attention, Sense};
 use slab::Slab;
 
 use self::answer::{respond, respond_sense, wanted};
@@ -293,6 +293,17 @@ impl Engine {
         if let Some(error) = done.result.err().filter(|error| !told(error)) {
             let name = &self.volumes[volume].core.name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
+        }
+        let failed = done.result.err().filter(|error| *error != Error::Cancelled);
+        if let Some(error) = failed.filter(|_| done.op == Op::Flush) {
+            // A unit whose flush has failed is not stopped.
+            let task = &mut self.tasks[index as usize];
+            task.fail(Sense::from_block(error, done.op));
+            let core = &self.volumes[volume].core;
+            if let Some((seat, nexus)) = task.deferred.take() {
+                let attention = Attention::FlushFailed;
+                core.reservations.with(|state| state.attend((seat, &nexus), attention));
+            }
         }
         if let Some(Payload::Buf(buf)) = done.buf {
             self.give_back(index, buf);

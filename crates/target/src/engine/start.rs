@@ -100,8 +100,10 @@ impl Engine {
                         lun.nexus.clear(Attention::ReportedLunsChanged);
                     }
                 }
-                // A unit attention is news, not a failure.
-                let failed = reply.sense.is_some_and(|sense| sense.key != Key::UnitAttention);
+                // A unit attention is news, not a failure, and a deferred error one of another command.
+                let failed = reply
+                    .sense
+                    .is_some_and(|sense| sense.key != Key::UnitAttention && !sense.deferred);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
                 let format = self.volumes[volume].core.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
@@ -157,6 +159,9 @@ impl Engine {
         task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.insert_task(task);
         if plan.immediate {
+            let session = conn.session.as_ref();
+            let asks = conn.seat(arrival.lun).zip(session.map(|session| session.id.clone()));
+            self.tasks[index as usize].deferred = asks;
             self.orphan(index);
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
@@ -276,14 +281,17 @@ impl Engine {
             }
             Action::Flush { immediate, .. } => {
                 let job = Job::Bare(self.flush(volume));
+                // What is known to fail is told with the command.
+                let immediate = immediate && self.volumes[volume].core.health.is_sound();
                 Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
             }
             Action::Power(power) => {
                 let held = self.holds_medium(volume, power.change);
                 let flushes = power.flush && !held;
                 let bare = if flushes { self.flush(volume) } else { Bare::nothing() };
-                // A refusal is not to be missed.
-                let immediate = power.immediate && !held;
+                // A refusal is not to be missed, nor a failure.
+                let sound = !flushes || self.volumes[volume].core.health.is_sound();
+                let immediate = power.immediate && !held && sound;
                 Plan { immediate, power: Some(power.change), ..Plan::still(Job::Bare(bare)) }
             }
             // Answered before a plan is made, or planned with its data.

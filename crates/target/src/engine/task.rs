@@ -1,12 +1,13 @@
 //! A SCSI command at work: what it is doing, and how far it has come.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
 use lunet_ring::{Account, Buf, Payload};
-use lunet_scsi::reserve::Seat;
+use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_scsi::{PowerChange, Sense, Transfer};
 
 use super::Engine;
@@ -62,6 +63,8 @@ pub struct Task {
     pub stable: bool,
     /// What becomes of its unit when it is done, and the nexus that wants it.
     pub power: Option<(PowerChange, Option<Seat>)>,
+    /// Who is told if it fails after it was answered.
+    pub deferred: Option<(Seat, Arc<NexusId>)>,
     /// It has the engine's spare buffer.
     pub spare: bool,
     /// Who pays for its buffers at the storage; `None`: the volume.
@@ -290,6 +293,7 @@ impl Task {
             data: Vec::new(),
             stable: false,
             power: None,
+            deferred: None,
             spare: false,
             at_storage: None,
             orphan: false,

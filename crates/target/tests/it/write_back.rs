@@ -95,6 +95,9 @@ fn a_failed_write_back_fails_every_flush_of_every_session() {
             assert_eq!(faults(&server), [""; 0]);
             assert_eq!(hear(&mut other), told, "{name}");
             until("the volume knows", || faults(&server) == ["write-back-failed"]);
+            if told == OK {
+                until("it is told", || news(&mut other).0 != 0);
+            }
             for _ in 0..3 {
                 for client in [&mut writer, &mut other] {
                     if name.contains("switched") && flush(client, false) == (6, 0x2A, 1) {
@@ -110,6 +113,46 @@ fn a_failed_write_back_fails_every_flush_of_every_session() {
             drop((writer, other));
             assert!(!server.stop(Duration::ZERO).flushed, "{name}");
         }
+    });
+}
+
+/// Sense data of TEST UNIT READY: the response code too.
+fn news(client: &mut Client) -> (u8, Sense) {
+    let done = client.finish(0, &[0; 6], Data::None);
+    match done.status {
+        GOOD => (0, OK),
+        _ => (done.sense[0] & 0x7F, (done.sense[2] & 15, done.sense[12], done.sense[13])),
+    }
+}
+
+/// SPC-5 4.4.7: what was answered before it was done tells of its failure with a later command, once.
+#[test]
+fn a_flush_that_was_answered_early_tells_of_its_failure() {
+    const DEFERRED: u8 = 0x71;
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (server, address) = start(config(vec![fails_once(&dir)], driver));
+        let mut writer = Client::login(address, 1);
+        let mut other = Client::login(address, 2);
+        assert_eq!(write(&mut writer, false), OK);
+        assert_eq!(flush(&mut writer, true), OK, "nobody knows yet");
+        let mut told = (0, OK);
+        until("it is told", || {
+            told = news(&mut writer);
+            told.0 != 0
+        });
+        assert_eq!(told, (DEFERRED, LOST));
+        assert_eq!(news(&mut writer), (0, OK), "once");
+        assert_eq!(news(&mut other), (0, OK), "who did not ask");
+        // What is known is told at once.
+        for client in [&mut writer, &mut other] {
+            assert_eq!(flush(client, true), LOST);
+            // START STOP UNIT: stop, with IMMED, and with the flush that goes before it.
+            assert_eq!(run(client, &[0x1B, 1, 0, 0, 0, 0], Data::None), LOST);
+            assert_eq!(news(client), (0, OK), "it has not stopped");
+        }
+        drop((writer, other));
+        assert!(!server.stop(Duration::ZERO).flushed);
     });
 }
 
