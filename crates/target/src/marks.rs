@@ -52,14 +52,17 @@ fn modes(kept: &Path) -> PathBuf {
 /// Makes it stable that initiators have switched the write cache of a volume off, or that they have not.
 ///
 /// # Errors
-/// The operating system's.
+/// The operating system's; what was kept before is kept then.
 pub fn keep_write_cache(kept: &Path, unit: &Designator, write_cache: bool) -> io::Result<()> {
     let path = modes(kept);
+    let saved = Saved { version: VERSION, unit: unit.to_string(), write_cache: false };
+    let text = serde_json::to_vec_pretty(&saved)?;
     if write_cache {
-        return files::remove(&path).map(drop);
+        // If it is gone, but that is not stable, it comes back: for the initiator the cache is still off.
+        let restore = |_: &io::Error| drop(files::replace(&path, &text));
+        return files::remove(&path).map(drop).inspect_err(restore);
     }
-    let saved = Saved { version: VERSION, unit: unit.to_string(), write_cache };
-    Ok(files::replace(&path, &serde_json::to_vec_pretty(&saved)?)?)
+    Ok(files::replace(&path, &text)?)
 }
 
 /// False if initiators have switched the write cache of a volume off. If the file cannot be read nobody knows, and off

@@ -154,8 +154,9 @@ impl Engine {
         }))
     }
 
-    /// The parameter list of MODE SELECT has come. That the write cache is off, or on again, is kept before it is
-    /// answered: off from the first moment, on only when that is stable.
+    /// The parameter list of MODE SELECT has come. That the write cache is off, or on again, is kept first, takes effect
+    /// then, and is answered last; if it cannot be kept, nothing has changed. Until it takes effect others write with
+    /// the cache; the flush that follows covers that.
     pub(super) fn set_modes(&mut self, conn: &Conn, index: u32, modes: Modes) {
         let task = &mut self.tasks[index as usize];
         let core = self.volumes[task.volume].core.clone();
@@ -165,9 +166,6 @@ impl Engine {
             core.unit.state.set_modes(modes);
             return self.modes_set(conn, index, (before, modes));
         };
-        if !modes.write_cache {
-            core.unit.state.set_modes(Modes { write_cache: false, ..before });
-        }
         // One at a time for each volume, so that what is kept is what is in force.
         let work = move || {
             let kept = marks::keep_write_cache(&kept, &core.unit.identity.naa, modes.write_cache);

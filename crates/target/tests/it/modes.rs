@@ -185,6 +185,39 @@ fn a_write_cache_that_an_initiator_has_switched_off_stays_off_after_a_restart() 
     });
 }
 
+/// The answer, what is in force, and what a restart brings agree.
+#[test]
+fn a_write_cache_that_cannot_be_kept_off_stays_on() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (volume, record) = Recording::over(memory(16));
+        let mut config = config(vec![volume], driver);
+        let entry = &mut config.layout.volumes[0];
+        entry.reservations = Some(dir.path().join("v0.reservations"));
+        entry.unit.saves = true;
+        let (server, address) = start(config);
+        let mut client = Client::login(address, 1);
+        let mut other = Client::login(address, 2);
+        let mut caching = [0; 20];
+        caching[..2].copy_from_slice(&[0x08, 0x12]);
+        // In the way of the new file.
+        let obstacle = dir.path().join(".v0.modes.new");
+        std::fs::create_dir(&obstacle).expect("something in the way");
+        assert_eq!(select(&mut client, &caching), 2);
+        assert!(wce(&mut client), "it failed, so it is not off");
+        assert_eq!(client.write(0, 0, vec![1; 512]), 0);
+        let taken = || std::mem::take(&mut *record.lock().expect("nobody panics"));
+        assert_eq!(taken(), [Op::Write { fua: false }]);
+        assert_eq!(sense(&mut other, 1), None, "nothing has changed for others");
+        std::fs::remove_dir(&obstacle).expect("it is gone");
+        assert!(!dir.path().join("v0.modes").exists());
+        assert_eq!(select(&mut client, &caching), 0);
+        assert!(!wce(&mut client));
+        drop((client, other));
+        server.stop(std::time::Duration::ZERO);
+    });
+}
+
 /// The first volume of a configuration with its write cache on or off.
 fn cached(config: Config, write_cache: bool) -> Config {
     let Layout { volumes, .. } = &config.layout;
