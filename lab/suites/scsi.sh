@@ -117,6 +117,17 @@ test_unit_attentions() {
     within 40 says 'LUN assignments on this target have changed' kernel_since $before
 }
 
+# `--early`: sg_format would look once a minute whether it has ended.
+test_format_unit() {
+    lunet_only "LIO has no FORMAT UNIT"
+    lun
+    dd if=/dev/urandom of="$disk" bs=1M count=8 oflag=direct status=none
+    sg_format --format --early --quick "$disk"
+    within 60 sg_turs "$disk"
+    blockdev --flushbufs "$disk"
+    cmp -n $((8 << 20)) "$disk" /dev/zero
+}
+
 test_sanitize() {
     lunet_only "LIO has no SANITIZE"
     lun

@@ -174,6 +174,11 @@ pub enum ParameterKind {
         /// If it fails, EXIT FAILURE MODE is not enough.
         restricted: bool,
     },
+    /// FORMAT UNIT (SBC-4 5.4): its header.
+    FormatUnit {
+        /// LONGLIST: the header has eight bytes.
+        long: bool,
+    },
     /// EXTENDED COPY (SPC-5 6.4, 6.5).
     ExtendedCopy {
         /// The list identifier has four bytes.

@@ -144,6 +144,7 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         ParameterKind::Overwrite { immediate, restricted } => {
             crate::sanitize::parse(unit, (immediate, restricted), &data[..asked])
         }
+        ParameterKind::FormatUnit { long } => crate::format::parse(long, &data[..asked]),
         ParameterKind::ExtendedCopy { long } => extended::parse(long, &data[..asked])
             .map(|copy| Action::Copy(copy::Request::Extended(Box::new(copy)))),
         ParameterKind::PopulateToken { list } => rod::populate(unit, list, &data[..asked])

@@ -18,6 +18,7 @@
 //! | [`alua`] | target port groups and their access states |
 //! | [`reserve`] | the reservations of one logical unit |
 //! | [`sanitize`] | SANITIZE |
+//! | `format` | FORMAT UNIT |
 //! | [`action`] | what a command asks for |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -36,6 +37,7 @@ mod designator;
 mod diagnostic;
 mod exclusive;
 mod execute;
+mod format;
 mod inquiry;
 pub mod lba_status;
 mod log;

@@ -11,8 +11,8 @@ use crate::reserve::Guard;
 use crate::sense::{Code, Sense};
 use crate::unit::Unit;
 use crate::{
-    alua, basic, capacity, diagnostic, exclusive, inquiry, lba_status, log, mode, mode_select,
-    power, report_luns, reserve, rw, sanitize, supported, unmap,
+    alua, basic, capacity, diagnostic, exclusive, format, inquiry, lba_status, log, mode,
+    mode_select, power, report_luns, reserve, rw, sanitize, supported, unmap,
 };
 
 bitflags! {
@@ -33,8 +33,10 @@ bitflags! {
         const ACTIVE = 1 << 5;
         /// The command exists only where the medium can be ejected.
         const REMOVABLE = 1 << 6;
-        /// It ends the failure mode of SANITIZE.
+        /// It ends the failure mode of SANITIZE, and what FORMAT UNIT has left unfinished.
         const SANITIZE = 1 << 7;
+        /// It ends what FORMAT UNIT has left unfinished.
+        const FORMAT = 1 << 8;
         /// The command exists only where there is asymmetric access.
         const GROUPS = 1 << 14;
         /// The command exists only where initiators may change access states.
@@ -123,6 +125,7 @@ const GROUPS: Rule = (Needs::GROUPS, Guard::Free);
 const SET_GROUPS: Rule = (Needs::EXPLICIT, Guard::Write);
 const THIN: Rule = (WRITE.0.union(Needs::THIN), Guard::Write);
 const SANITIZE: Rule = (WRITE.0.union(Needs::SANITIZE), Guard::Write);
+const FORMAT: Rule = (WRITE.0.union(Needs::FORMAT), Guard::Write);
 const ERASE: Rule = (SANITIZE.0.union(Needs::THIN), Guard::Write);
 
 /// Seconds: commands answered from memory, transfers, and those that work through large ranges.
@@ -137,6 +140,7 @@ const HOURS: u32 = 86_400;
 pub(crate) static TABLE: &[Opcode] = &[
     op(&[0x00, 0, 0, 0, 0, 0x04], STATE, QUICK, Handler::Unit(basic::test_unit_ready)),
     op(&[0x03, 0x01, 0, 0, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(basic::request_sense)),
+    op(&[0x04, 0xF0, 0, 0, 0x03, 0x04], FORMAT, HOURS, Handler::Unit(format::unit)),
     op(&[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], READ, MOVE, Handler::Unit(rw::read6)),
     op(&[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0x04], WRITE, MOVE, Handler::Unit(rw::write6)),
     op(&[0x12, 0x03, 0xFF, 0xFF, 0xFF, 0x04], ALWAYS, QUICK, Handler::Any(inquiry::inquiry)),

@@ -1,10 +1,11 @@
-//! SANITIZE (SBC-4 4.11, 5.24): all user data is made unreadable, and nothing else is done meanwhile.
+//! SANITIZE (SBC-4 4.11, 5.24): all user data is made unreadable, and nothing else is done meanwhile. FORMAT UNIT
+//! is carried out in the same way (`format`).
 
 use alloc::vec::Vec;
 
 use crate::action::{Action, ParameterKind, Reply, Task};
 use crate::execute::{Cx, Outcome};
-use crate::sense::{Code, Sense};
+use crate::sense::{Code, Key, Sense};
 use crate::state::Sanitation;
 use crate::unit::Unit;
 
@@ -24,6 +25,25 @@ pub struct Sanitize {
     pub immediate: bool,
     /// If it fails, EXIT FAILURE MODE is not enough to use the unit again (AUSE = 0).
     pub restricted: bool,
+    /// It is called FORMAT UNIT.
+    pub format: bool,
+}
+
+impl Sanitize {
+    /// Where the unit stands if it does not end well.
+    pub const fn unfinished(&self) -> Sanitation {
+        match (self.format, self.restricted) {
+            (true, _) => Sanitation::Unformatted,
+            (false, restricted) => Sanitation::Failed { restricted },
+        }
+    }
+
+    /// What the command ends with if that fails.
+    pub const fn failure(&self) -> Sense {
+        let code =
+            if self.format { Code::FORMAT_COMMAND_FAILED } else { Code::SANITIZE_COMMAND_FAILED };
+        Sense::new(Key::MediumError, code)
+    }
 }
 
 /// What a sanitize operation does to the blocks.
@@ -72,7 +92,7 @@ pub(crate) fn overwrite(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 pub(crate) fn block_erase(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
     let (immediate, restricted) = modes(unit, cx)?;
     no_list(cx)?;
-    let sanitize = Sanitize { method: Method::BlockErase, immediate, restricted };
+    let sanitize = Sanitize { method: Method::BlockErase, immediate, restricted, format: false };
     Ok(Task::still(Action::Sanitize(sanitize)))
 }
 
@@ -84,10 +104,13 @@ pub(crate) fn exit_failure_mode(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
         Sanitation::Failed { restricted: true } => Err(Sense::invalid_cdb(1, 4)),
         Sanitation::Failed { restricted: false } => {
             let method = Method::ExitFailureMode;
-            let sanitize = Sanitize { method, immediate: false, restricted: false };
+            let sanitize = Sanitize { method, immediate: false, restricted: false, format: false };
             Ok(Task::still(Action::Sanitize(sanitize)))
         }
-        Sanitation::None | Sanitation::Running => Ok(Task::reply(Reply::GOOD)),
+        Sanitation::None
+        | Sanitation::Running
+        | Sanitation::Formatting
+        | Sanitation::Unformatted => Ok(Task::reply(Reply::GOOD)),
     }
 }
 
@@ -132,7 +155,7 @@ pub(crate) fn parse(
     }
     let pattern = pattern.get(..len).ok_or(wrong)?.to_vec();
     let method = Method::Overwrite(Overwrite { pattern, passes, invert });
-    Ok(Action::Sanitize(Sanitize { method, immediate, restricted }))
+    Ok(Action::Sanitize(Sanitize { method, immediate, restricted, format: false }))
 }
 
 #[cfg(test)]

@@ -17,10 +17,12 @@ const IDLE: u32 = 1 << 2;
 const STANDBY: u32 = 1 << 3;
 const PROTECTED: u32 = 1 << 4;
 const DESCRIPTOR: u32 = 1 << 5;
-/// A sanitize operation is under way; one has failed, in the restricted mode.
+/// A sanitize operation, or one that formats, is under way; one has failed, in the restricted mode.
 const SANITIZING: u32 = 1 << 16;
 const FAILED: u32 = 1 << 17;
 const RESTRICTED: u32 = 1 << 18;
+/// It was FORMAT UNIT.
+const FORMAT: u32 = 1 << 19;
 /// All but the active power condition: at most one of them is set.
 const POWER: u32 = STOPPED | EJECTED | IDLE | STANDBY;
 /// WCE of the Caching mode page, the other way round.
@@ -54,18 +56,29 @@ pub struct UnitState {
     progress: AtomicU16,
 }
 
-/// Where a unit stands with SANITIZE (SBC-4 4.11).
+/// Where a unit stands with SANITIZE (SBC-4 4.11) and FORMAT UNIT (SBC-4 4.34).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sanitation {
     /// Nothing was asked, or all of it was done.
     None,
     /// Under way.
     Running,
+    /// FORMAT UNIT is under way.
+    Formatting,
+    /// FORMAT UNIT was cut off, or has failed: only another one, or SANITIZE, makes the unit usable again.
+    Unformatted,
     /// The last operation did not end well.
     Failed {
         /// Only another operation makes the unit usable again (AUSE was 0).
         restricted: bool,
     },
+}
+
+impl Sanitation {
+    /// An operation is under way.
+    pub const fn is_under_way(self) -> bool {
+        matches!(self, Self::Running | Self::Formatting)
+    }
 }
 
 /// The mode parameters that MODE SELECT changes.
@@ -110,10 +123,12 @@ impl UnitState {
         (before & flag != 0) != on
     }
 
-    /// Where the unit stands with SANITIZE.
+    /// Where the unit stands with SANITIZE and FORMAT UNIT.
     pub fn sanitation(&self) -> Sanitation {
         match self.flags.load(Ordering::Relaxed) {
+            flags if flags & (SANITIZING | FORMAT) == SANITIZING | FORMAT => Sanitation::Formatting,
             flags if flags & SANITIZING != 0 => Sanitation::Running,
+            flags if flags & (FAILED | FORMAT) == FAILED | FORMAT => Sanitation::Unformatted,
             flags if flags & FAILED != 0 => {
                 Sanitation::Failed { restricted: flags & RESTRICTED != 0 }
             }
@@ -121,9 +136,13 @@ impl UnitState {
         }
     }
 
-    /// A sanitize operation begins. False if one is under way.
-    pub fn begin_sanitize(&self) -> bool {
-        let begins = self.set(SANITIZING, true);
+    /// A sanitize operation begins, or one that formats the unit. False if one is under way.
+    pub fn begin_sanitize(&self, format: bool) -> bool {
+        let next = |flags: u32| {
+            let flag = SANITIZING | if format { FORMAT } else { 0 };
+            (flags & SANITIZING == 0).then_some((flags & !FORMAT) | flag)
+        };
+        let begins = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok();
         if begins {
             self.progress.store(0, Ordering::Relaxed);
         }
@@ -137,21 +156,33 @@ impl UnitState {
 
     /// The sanitize operation has ended, or one before the start of the server has not.
     pub fn end_sanitize(&self, sanitation: Sanitation) {
-        let (failed, restricted) = match sanitation {
-            Sanitation::None | Sanitation::Running => (false, false),
-            Sanitation::Failed { restricted } => (true, restricted),
+        let stands = match sanitation {
+            Sanitation::None => 0,
+            Sanitation::Running => SANITIZING,
+            Sanitation::Formatting => SANITIZING | FORMAT,
+            Sanitation::Unformatted => FAILED | FORMAT,
+            Sanitation::Failed { restricted: true } => FAILED | RESTRICTED,
+            Sanitation::Failed { restricted: false } => FAILED,
         };
-        self.set(RESTRICTED, restricted);
-        self.set(FAILED, failed);
-        self.set(SANITIZING, sanitation == Sanitation::Running);
+        const ALL: u32 = SANITIZING | FAILED | RESTRICTED | FORMAT;
+        let next = |flags: u32| Some((flags & !ALL) | stands);
+        // It always sets them.
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Why a command is not carried out for the sake of SANITIZE.
+    /// Why a command is not carried out for the sake of SANITIZE or FORMAT UNIT.
     pub fn sanitize_sense(&self) -> Option<Sense> {
         match self.sanitation() {
             Sanitation::None => None,
-            Sanitation::Running => {
-                let sense = Sense::new(Key::NotReady, Code::SANITIZE_IN_PROGRESS);
+            Sanitation::Unformatted => {
+                Some(Sense::new(Key::MediumError, Code::MEDIUM_FORMAT_CORRUPTED))
+            }
+            running @ (Sanitation::Running | Sanitation::Formatting) => {
+                let code = match running {
+                    Sanitation::Formatting => Code::FORMAT_IN_PROGRESS,
+                    _ => Code::SANITIZE_IN_PROGRESS,
+                };
+                let sense = Sense::new(Key::NotReady, code);
                 Some(sense.with_progress(self.progress.load(Ordering::Relaxed)))
             }
             Sanitation::Failed { .. } => {
@@ -190,7 +221,7 @@ impl UnitState {
         change == PowerChange::Load && before.is_ok_and(|flags| flags & EJECTED != 0)
     }
 
-    /// What REQUEST SENSE says of SANITIZE, or else of the power condition.
+    /// What REQUEST SENSE says of SANITIZE and FORMAT UNIT, or else of the power condition.
     pub(crate) fn condition(&self) -> Sense {
         if let Some(sense) = self.sanitize_sense() {
             return sense;
@@ -205,15 +236,19 @@ impl UnitState {
         }
     }
 
-    /// Sees whether the unit can serve a command that needs this: while it is sanitized, or should be,
-    /// it does nothing else (SBC-4 4.11). One load, while the power condition is the active one.
+    /// Sees whether the unit can serve a command that needs this: while it is sanitized or formatted, or should be,
+    /// it does nothing else (SBC-4 4.11, 4.34). One load, while the power condition is the active one.
     pub(crate) fn serve(&self, needs: Needs) -> Result<(), Sense> {
         let flags = self.flags.load(Ordering::Relaxed);
         if flags & (POWER | SANITIZING | FAILED) == 0 {
             return Ok(());
         }
+        let ends = match flags & FORMAT {
+            0 => Needs::SANITIZE,
+            _ => Needs::SANITIZE.union(Needs::FORMAT),
+        };
         match self.sanitize_sense() {
-            Some(sense) if flags & SANITIZING != 0 || !needs.contains(Needs::SANITIZE) => {
+            Some(sense) if flags & SANITIZING != 0 || !needs.intersects(ends) => {
                 return Err(sense);
             }
             _ => {}
@@ -332,8 +367,8 @@ mod tests {
     fn one_sanitize_operation_at_a_time_and_resets_do_not_end_it() {
         let state = UnitState::default();
         assert_eq!((state.sanitation(), state.sanitize_sense()), (Sanitation::None, None));
-        assert!(state.begin_sanitize());
-        assert!(!state.begin_sanitize());
+        assert!(state.begin_sanitize(false));
+        assert!(!state.begin_sanitize(false));
         state.set_sanitize_progress(0x8000);
         state.reset();
         assert_eq!(state.sanitation(), Sanitation::Running);
@@ -345,7 +380,7 @@ mod tests {
         ] {
             state.end_sanitize(sanitation);
             assert_eq!(state.sanitation(), sanitation);
-            assert!(state.begin_sanitize());
+            assert!(state.begin_sanitize(false));
         }
         assert_eq!(state.sanitize_sense().and_then(|sense| sense.progress), Some(0));
     }

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use lunet_scsi::reserve::{
     InitiatorPort, Kind, NexusId, Request, Reservations, Saved, SavedRegistration, Seat, TargetPort,
 };
-use lunet_scsi::{Designator, Reply, status};
+use lunet_scsi::{Designator, Reply, Sanitation, status};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
@@ -37,12 +37,12 @@ const VERSION: u32 = 1;
 pub enum Order {
     /// Carry out a command on reservations that are to be kept, then tell the shard so.
     Keep(Box<Command>),
-    /// Make it stable that a volume is being sanitized, or that it is not, then tell the shard so.
+    /// Make it stable that a volume is being sanitized or formatted, or that it is not, then tell the shard so.
     Mark {
         /// The volume.
         volume: Arc<CoreVolume>,
-        /// Whether a failure is restricted; `None` takes the mark away.
-        mark: Option<bool>,
+        /// Where the volume stands if that is cut off; [`Sanitation::None`] takes the mark away.
+        mark: Sanitation,
         /// Who waits.
         shard: usize,
         /// The ticket of the operation that waits.
@@ -195,13 +195,13 @@ fn store(volume: &CoreVolume, saved: Option<&Saved>) -> io::Result<()> {
     }
 }
 
-fn mark_for(core: &Core, volume: &CoreVolume, mark: Option<bool>, (shard, ticket): (usize, u64)) {
+fn mark_for(core: &Core, volume: &CoreVolume, mark: Sanitation, (shard, ticket): (usize, u64)) {
     let marked = match &volume.kept {
         Some(path) => marks::set(path, &volume.unit.identity.naa, mark),
         None => Ok(()),
     };
     if let Err(error) = &marked {
-        tracing::error!(volume = %volume.name, %error, "the mark of SANITIZE cannot be kept");
+        tracing::error!(volume = %volume.name, %error, "the mark of SANITIZE or FORMAT UNIT cannot be kept");
     }
     core.mailboxes()[shard].deliver(Owed::Settled { ticket, done: marked.is_ok() });
 }

@@ -1,13 +1,13 @@
 //! What is kept of a volume beside its reservations, a small file for each.
 //!
-//! The mark that it is being sanitized is there from before the first block is touched until every block is done, so a
-//! server that finds it knows that the operation was cut off. Its mode parameters are there while an initiator
+//! The mark that it is being sanitized or formatted is there from before the first block is touched until every block
+//! is done, so a server that finds it knows that the operation was cut off. Its mode parameters are there while an initiator
 //! has switched the write cache off.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lunet_scsi::Designator;
+use lunet_scsi::{Designator, Sanitation};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
@@ -26,6 +26,9 @@ struct Mark {
     unit: String,
     /// Only another sanitize operation makes the volume usable again.
     restricted: bool,
+    /// It was FORMAT UNIT.
+    #[serde(default, skip_serializing_if = "is_false")]
+    format: bool,
 }
 
 /// The saved mode parameters of one volume.
@@ -89,25 +92,35 @@ pub fn write_cache(kept: &Path, unit: &Designator) -> bool {
     })
 }
 
-/// Makes the mark stable, or, with `None`, its absence.
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Makes a mark stable that says where the volume stands if the operation is cut off, or, with
+/// [`Sanitation::None`], its absence.
 ///
 /// # Errors
 /// The operating system's.
-pub fn set(kept: &Path, unit: &Designator, restricted: Option<bool>) -> io::Result<()> {
+pub fn set(kept: &Path, unit: &Designator, stands: Sanitation) -> io::Result<()> {
     let path = beside(kept);
-    let Some(restricted) = restricted else { return files::remove(&path).map(drop) };
-    let mark = Mark { version: VERSION, unit: unit.to_string(), restricted };
+    let (restricted, format) = match stands {
+        Sanitation::None => return files::remove(&path).map(drop),
+        Sanitation::Failed { restricted } => (restricted, false),
+        Sanitation::Running => (true, false),
+        Sanitation::Formatting | Sanitation::Unformatted => (true, true),
+    };
+    let mark = Mark { version: VERSION, unit: unit.to_string(), restricted, format };
     Ok(files::replace(&path, &serde_json::to_vec_pretty(&mark)?)?)
 }
 
-/// What the mark of a volume says: true if only another operation helps. `None` without a mark.
+/// What the mark of a volume says of an operation that was cut off. [`Sanitation::None`] without a mark.
 ///
 /// # Errors
 /// A plain sentence: the file cannot be read, or is damaged. Without it nobody knows what the volume holds.
-pub fn get(kept: &Path, unit: &Designator) -> Result<Option<bool>, String> {
+pub fn get(kept: &Path, unit: &Designator) -> Result<Sanitation, String> {
     let path = beside(kept);
     let name = path.display();
-    let Some(text) = files::read(&path, MAX_FILE)? else { return Ok(None) };
+    let Some(text) = files::read(&path, MAX_FILE)? else { return Ok(Sanitation::None) };
     let mark: Mark =
         serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
     if mark.version != VERSION {
@@ -115,9 +128,12 @@ pub fn get(kept: &Path, unit: &Designator) -> Result<Option<bool>, String> {
     }
     if mark.unit != unit.to_string() {
         tracing::warn!(file = %name, "the mark is that of another volume");
-        return Ok(None);
+        return Ok(Sanitation::None);
     }
-    Ok(Some(mark.restricted))
+    Ok(match mark.format {
+        true => Sanitation::Unformatted,
+        false => Sanitation::Failed { restricted: mark.restricted },
+    })
 }
 
 #[cfg(test)]
@@ -132,15 +148,16 @@ mod tests {
     fn a_mark_stands_until_it_is_taken_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let kept = dir.path().join("disk.one.reservations");
-        assert_eq!(get(&kept, UNIT), Ok(None));
-        set(&kept, UNIT, None).expect("nothing to take away");
-        for restricted in [true, false] {
-            set(&kept, UNIT, Some(restricted)).expect("it is made");
-            assert_eq!(get(&kept, UNIT), Ok(Some(restricted)));
-            assert_eq!(get(&kept, OTHER), Ok(None));
+        assert_eq!(get(&kept, UNIT), Ok(Sanitation::None));
+        set(&kept, UNIT, Sanitation::None).expect("nothing to take away");
+        let failed = |restricted| Sanitation::Failed { restricted };
+        for stands in [failed(true), failed(false), Sanitation::Unformatted] {
+            set(&kept, UNIT, stands).expect("it is made");
+            assert_eq!(get(&kept, UNIT), Ok(stands));
+            assert_eq!(get(&kept, OTHER), Ok(Sanitation::None));
         }
-        assert_eq!(get(&dir.path().join("disk.two.reservations"), UNIT), Ok(None));
-        set(&kept, UNIT, None).expect("it is taken away");
+        assert_eq!(get(&dir.path().join("disk.two.reservations"), UNIT), Ok(Sanitation::None));
+        set(&kept, UNIT, Sanitation::None).expect("it is taken away");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
     }
 
@@ -167,7 +184,7 @@ mod tests {
     fn a_damaged_mark_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let kept = dir.path().join("v.reservations");
-        set(&kept, UNIT, Some(true)).expect("it is made");
+        set(&kept, UNIT, Sanitation::Failed { restricted: true }).expect("it is made");
         let text = fs::read_to_string(beside(&kept)).expect("text");
         for (from, to) in [("\"version\": 1", "\"version\": 2"), ("true", "1"), ("}", "")] {
             assert!(text.contains(from), "{text}");

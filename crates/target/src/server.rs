@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lunet_backends::Volume;
 use lunet_ring::{Config as RingConfig, Ring};
+use lunet_scsi::Sanitation;
 use lunet_verbs::Sysfs;
 
 use crate::change::{self, ApplyError, Committed, Prepared};
@@ -271,6 +272,18 @@ impl Handle {
     /// How each portal is served now.
     pub fn portal_report(&self) -> Vec<PortalStatus> {
         self.core.iser.report(&self.core.world().ways.portals)
+    }
+
+    /// The volumes that are being sanitized or formatted, with the progress in 65,536ths, or should be because that
+    /// was cut off or has failed.
+    pub fn sanitations(&self) -> Vec<(String, Sanitation, Option<u16>)> {
+        let world = self.core.world();
+        let stands = world.volumes().map(|(_, volume)| {
+            let state = &volume.unit.state;
+            let progress = state.sanitize_sense().and_then(|sense| sense.progress);
+            (volume.name.clone(), state.sanitation(), progress)
+        });
+        stands.filter(|(_, stands, _)| *stands != Sanitation::None).collect()
     }
 
     /// Every session, shard by shard, but for those of a shard that does not answer in time.

@@ -351,9 +351,11 @@ fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
 fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, String> {
     let state = reservations(&entry)?;
     if let Some(kept) = &entry.reservations {
-        if let Some(restricted) = marks::get(kept, &entry.unit.identity.naa)? {
-            tracing::warn!(volume = %entry.name, "SANITIZE was cut off: it has failed");
-            entry.unit.state.end_sanitize(Sanitation::Failed { restricted });
+        let stands = marks::get(kept, &entry.unit.identity.naa)?;
+        if stands != Sanitation::None {
+            let what = if stands == Sanitation::Unformatted { "FORMAT UNIT" } else { "SANITIZE" };
+            tracing::warn!(volume = %entry.name, "{what} was cut off: it has failed");
+            entry.unit.state.end_sanitize(stands);
         }
         let write_cache = marks::write_cache(kept, &entry.unit.identity.naa);
         let modes = entry.unit.state.modes();

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::Result;
+use lunet_scsi::Sanitation;
 use lunet_target::FaultReport;
 use serde_json::{Value, json};
 
@@ -45,6 +46,21 @@ fn write_cache(open: &Open, through: bool) -> &'static str {
     }
 }
 
+/// That a volume is being sanitized or formatted, or should be: it serves nothing else then.
+fn erasure(sanitations: &[(String, Sanitation, Option<u16>)], volume: &str) -> Value {
+    let Some((_, stands, progress)) = sanitations.iter().find(|(name, ..)| name == volume) else {
+        return Value::Null;
+    };
+    let state = match stands {
+        Sanitation::None => return Value::Null,
+        Sanitation::Running => "sanitizing",
+        Sanitation::Formatting => "formatting",
+        Sanitation::Unformatted => "format-unfinished",
+        Sanitation::Failed { .. } => "sanitize-failed",
+    };
+    json!({ "state": state, "progress": progress.map(|done| f64::from(done) / 65536.0) })
+}
+
 /// What is wrong with the storage of a volume.
 fn faults(open: &Open) -> Vec<FaultReport> {
     open.health.faults().into_iter().map(FaultReport::from).collect()
@@ -74,6 +90,7 @@ impl Manager {
     pub fn volumes(&self) -> Value {
         let now = self.now();
         let through = self.handle.written_through();
+        let sanitations = self.handle.sanitations();
         let mut out = Vec::new();
         for (name, open) in &now.open {
             let caps = open.volume.caps();
@@ -95,6 +112,7 @@ impl Manager {
                 "read_only": caps.read_only,
                 "write_cache": write_cache(open, through.contains(name)),
                 "faults": faults(open),
+                "erasure": erasure(&sanitations, name),
                 "limits": limits(&open.config.layers),
                 "path": path.map(|path| path.display().to_string()),
                 "luns": luns,
@@ -126,6 +144,7 @@ impl Manager {
                 "since": one.since,
                 "text": format!("not served: {}", failure.text()),
             }],
+            "erasure": null,
             "limits": limits(&config.layers),
             "path": config.path(&now.plan.data).map(|path| path.display().to_string()),
             "luns": luns,

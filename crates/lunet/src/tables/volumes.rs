@@ -20,6 +20,35 @@ struct Volume {
     snapshots: usize,
     #[serde(default)]
     faults: Vec<Fault>,
+    erasure: Option<Erasure>,
+}
+
+/// That a volume is being sanitized or formatted, or should be.
+#[derive(Deserialize)]
+struct Erasure {
+    state: String,
+    progress: Option<f64>,
+}
+
+/// What SANITIZE or FORMAT UNIT keeps a volume from, and what to do.
+fn erasure(out: &mut String, name: &str, erasure: &Erasure) {
+    let name = harmless(name);
+    let command = if erasure.state.starts_with("format") { "FORMAT UNIT" } else { "SANITIZE" };
+    if let Some(progress) = erasure.progress {
+        let percent = (progress * 100.0) as u32;
+        let line = format!(
+            "  {name}: {command} is under way, {percent} % done: until then nothing is read or written\n"
+        );
+        return out.push_str(&line);
+    }
+    let tools = match command {
+        "SANITIZE" => "`sg_sanitize`",
+        _ => "`sg_format --format` or `sg_sanitize`",
+    };
+    out.push_str(&format!(
+        "  {name}: {command} was cut off or has failed: nothing is read or written\n    fix: repeat it from an initiator \
+         ({tools})\n"
+    ));
 }
 
 /// What is wrong with the storage of a volume.
@@ -113,6 +142,9 @@ pub fn volumes(answer: &Value) -> serde_json::Result<String> {
     columns.write(&mut out);
     for volume in &volumes {
         faults(&mut out, &volume.name, &volume.faults);
+        if let Some(stands) = &volume.erasure {
+            erasure(&mut out, &volume.name, stands);
+        }
     }
     Ok(out)
 }
@@ -182,6 +214,32 @@ mod tests {
         let below: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(below[0], "  vm1: since 2026-11-20 09:00:00 (UTC): it failed");
         assert!(below[1].contains("`lunet volume reopen vm1`"), "{text}");
+    }
+
+    #[test]
+    fn what_sanitize_and_format_unit_do_stands_below() {
+        let below = |erasure: Value| {
+            let answer = json!([{
+                "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
+                "snapshots": 0, "luns": [], "erasure": erasure,
+            }]);
+            volumes(&answer).unwrap().lines().skip(2).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(below(Value::Null), "");
+        assert_eq!(
+            below(json!({"state": "formatting", "progress": 0.259})),
+            "  vm1: FORMAT UNIT is under way, 25 % done: until then nothing is read or written"
+        );
+        assert_eq!(
+            below(json!({"state": "format-unfinished", "progress": null})),
+            "  vm1: FORMAT UNIT was cut off or has failed: nothing is read or written\n    fix: repeat it from an initiator \
+             (`sg_format --format` or `sg_sanitize`)"
+        );
+        assert!(
+            below(json!({"state": "sanitizing", "progress": 0.0}))
+                .contains("SANITIZE is under way, 0 %")
+        );
+        assert!(below(json!({"state": "sanitize-failed"})).ends_with("(`sg_sanitize`)"));
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn overwrite_decodes_its_pattern() {
             passes: first & 0x1F,
             invert: first & 0x80 != 0,
         });
-        let expected = Sanitize { method, immediate: true, restricted: true };
+        let expected = Sanitize { method, immediate: true, restricted: true, format: false };
         assert_eq!(task.action, Action::Sanitize(expected));
     }
     // What follows the pattern is ignored.
@@ -72,7 +72,8 @@ fn overwrite_refuses_lists_of_the_wrong_length_and_content() {
 
 #[test]
 fn block_erase_is_there_where_space_can_be_given_back() {
-    let expected = Sanitize { method: Method::BlockErase, immediate: false, restricted: true };
+    let expected =
+        Sanitize { method: Method::BlockErase, immediate: false, restricted: true, format: false };
     let task = run(&unit(), &cmd(BLOCK_ERASE, 0));
     assert_eq!(task, Task::still(Action::Sanitize(expected)));
     illegal(&run(&unit(), &cmd(BLOCK_ERASE, 8)), Code::INVALID_FIELD_IN_CDB);
@@ -126,7 +127,7 @@ fn answers(unit: &Unit) -> Vec<Answer> {
 #[test]
 fn nothing_else_happens_while_a_unit_is_sanitized() {
     let unit = unit();
-    assert!(unit.state.begin_sanitize());
+    assert!(unit.state.begin_sanitize(false));
     unit.state.set_sanitize_progress(0x4321);
     for (code, _, answer) in answers(&unit) {
         let works = matches!(code, 0x03 | 0x12 | 0xA0);
@@ -163,10 +164,85 @@ fn a_failed_operation_is_repeated_or_given_up() {
             illegal(&unrestricted, Code::INVALID_FIELD_IN_CDB);
         } else {
             let method = Method::ExitFailureMode;
-            let expected = Sanitize { method, immediate: false, restricted: false };
+            let expected = Sanitize { method, immediate: false, restricted: false, format: false };
             assert_eq!(exit.action, Action::Sanitize(expected));
             assert!(matches!(unrestricted.action, Action::Sanitize(_)));
         }
     }
     good(&run(&unit(), &cmd(EXIT, 0)));
+}
+
+fn format(unit: &Unit, flags: u8, header: &[u8]) -> Task {
+    let mut task = run_expecting(unit, &[4, flags, 0, 0, 0, 0], 0, header.len() as u32);
+    if let Action::Parameters(asked) = task.action {
+        task.action = parameters(unit, asked, header);
+    }
+    task
+}
+
+#[test]
+fn format_unit_takes_defaults_and_immed() {
+    let formats = |task: Task, immediate| {
+        let method = Method::BlockErase;
+        let expected = Sanitize { method, immediate, restricted: true, format: true };
+        assert_eq!(task.action, Action::Sanitize(expected));
+    };
+    // CMPLST and the format of an empty list of defects do not matter.
+    for flags in [0x00, 0x08, 0x06, 0x20] {
+        formats(format(&unit(), flags, &[]), false);
+    }
+    for (options, immediate) in [(0x00, false), (0x02, true), (0x80, false), (0xF2, true)] {
+        formats(format(&unit_thick(), 0x18, &[0, options, 0, 0]), immediate);
+        formats(format(&unit(), 0x38, &[0, options, 0, 0, 0, 0, 0, 0]), immediate);
+    }
+    assert!(listed(&unit()).contains(&(0x04, None, 6)));
+}
+
+#[test]
+fn format_unit_refuses_what_it_cannot_do() {
+    for (at, bits) in [(1, 0x40), (1, 0x80), (4, 1), (4, 2)] {
+        let mut cmd = [4, 0, 0, 0, 0, 0];
+        cmd[at] = bits;
+        illegal(&run(&unit(), &cmd), Code::INVALID_FIELD_IN_CDB);
+    }
+    // Protection, options without FOV, an initialization pattern, a list of defects.
+    for (at, bits) in [(0, 1), (1, 0x20), (1, 0x08), (1, 0x88), (2, 1), (3, 8)] {
+        let mut header = [0; 4];
+        header[at] = bits;
+        let task = format(&unit(), 0x18, &header);
+        illegal(&task, Code::INVALID_FIELD_IN_PARAMETER_LIST);
+    }
+    for at in [3, 4, 7] {
+        let mut header = [0; 8];
+        header[at] = 1;
+        let task = format(&unit(), 0x38, &header);
+        illegal(&task, Code::INVALID_FIELD_IN_PARAMETER_LIST);
+    }
+    illegal(&format(&unit(), 0x18, &[0; 3]), Code::PARAMETER_LIST_LENGTH_ERROR);
+    let protected = run(&unit_read_only(), &[4, 0, 0, 0, 0, 0]);
+    assert_eq!(sense(&protected.action), (Key::DataProtect, Code::WRITE_PROTECTED));
+}
+
+#[test]
+fn a_unit_that_is_being_formatted_or_was_not_says_so() {
+    let unit = unit();
+    assert!(unit.state.begin_sanitize(true) && !unit.state.begin_sanitize(false));
+    unit.state.set_sanitize_progress(0x4321);
+    let stands = |unit: &Unit, others: (Key, Code), works: &[u8]| {
+        for (code, _, answer) in answers(unit) {
+            assert_eq!(answer == Some(others), !works.contains(&code), "{code:02X}h: {answer:?}");
+        }
+    };
+    stands(&unit, (Key::NotReady, Code::FORMAT_IN_PROGRESS), &[0x03, 0x12, 0xA0]);
+    let told = data(run(&unit, &[3, 0, 0, 0, 252, 0]));
+    assert_eq!((told[2], told[12], told[13]), (2, 0x04, 0x04));
+    assert_eq!(told[15..18], [0x80, 0x43, 0x21]);
+    unit.state.end_sanitize(Sanitation::Unformatted);
+    let corrupted = (Key::MediumError, Code::MEDIUM_FORMAT_CORRUPTED);
+    stands(&unit, corrupted, &[0x03, 0x04, 0x12, 0x48, 0xA0]);
+    good(&run(&unit, &cmd(EXIT, 0)));
+    assert_eq!(unit.state.sanitation(), Sanitation::Unformatted, "it does not end that");
+    unit.state.end_sanitize(Sanitation::Failed { restricted: true });
+    let failed = (Key::MediumError, Code::SANITIZE_COMMAND_FAILED);
+    stands(&unit, failed, &[0x03, 0x12, 0x48, 0xA0]);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use lunet_block::{ByteRange, Error, Request};
 use lunet_ring::{Payload, TxChain};
-use lunet_scsi::{Sanitation, Sense};
+use lunet_scsi::Sense;
 use slab::Slab;
 
 use super::Engine;
@@ -330,10 +330,10 @@ impl Engine {
     }
 
     /// What becomes of held requests: nothing yet, the storage, or the sense data of a unit that is being
-    /// sanitized, for which they would wait for hours.
+    /// sanitized or formatted, for which they would wait for hours.
     fn turn_of(&self, slot: usize, place: u64) -> Option<Option<Sense>> {
         let core = &self.volumes[slot].core;
-        if core.unit.state.sanitation() == Sanitation::Running {
+        if core.unit.state.sanitation().is_under_way() {
             return Some(core.unit.state.sanitize_sense());
         }
         core.locks.may_pass(place).then_some(None)
@@ -344,7 +344,7 @@ impl Engine {
         let task = &mut self.tasks[index as usize];
         let (core, Some(claim)) = (&self.volumes[task.volume].core, &task.claim) else { return };
         let waits = core.locks.stage(claim.id) == Some(Stage::Waiting);
-        if waits && core.unit.state.sanitation() == Sanitation::Running {
+        if waits && core.unit.state.sanitation().is_under_way() {
             if let Some(sense) = core.unit.state.sanitize_sense() {
                 task.fail(sense);
                 task.job = Job::Bare(Bare::nothing());

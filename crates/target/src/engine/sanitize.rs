@@ -1,8 +1,8 @@
-//! SANITIZE: a task of its own, without a connection, which no abort and no lost session ends. The command that
-//! asked for it waits for its answer like any other.
+//! SANITIZE and FORMAT UNIT: a task of its own, without a connection, which no abort and no lost session ends. The
+//! command that asked for it waits for its answer like any other.
 //!
-//! Before the first block is touched, a mark is made stable that the volume is being sanitized; it goes when all
-//! is done. A server that finds the mark at its start takes the operation for failed.
+//! Before the first block is touched, a mark is made stable that the volume is being sanitized or formatted; it goes
+//! when all is done. A server that finds the mark at its start takes the operation for failed.
 
 use lunet_block::{ByteRange, Completion, Op, Support};
 use lunet_ring::{Buf, Payload};
@@ -90,9 +90,11 @@ impl Engine {
     ) -> Result<Job, Option<Sense>> {
         let core = self.volumes[volume].core.clone();
         let before = core.unit.state.sanitation();
-        if !core.unit.state.begin_sanitize() {
+        if !core.unit.state.begin_sanitize(what.format) {
             return Err(core.unit.state.sanitize_sense());
         }
+        // What was half formatted is not to be had back by giving up a sanitize operation that fails.
+        what.restricted |= before == Sanitation::Unformatted;
         let caps = &core.unit.caps;
         let zeroes = caps.unmap_zeroes || caps.write_zeroes == Support::Native;
         if what.method == Method::BlockErase && !zeroes {
@@ -132,11 +134,11 @@ impl Engine {
     /// Does the next step, if it can be done now.
     pub(super) fn step_sanitize(&mut self, conns: &mut Slab<Conn>, index: u32) {
         let Job::Sanitize(job) = &self.tasks[index as usize].job else { return };
-        let (step, restricted) = (job.step, job.what.restricted);
+        let (step, mark) = (job.step, job.what.unfinished());
         match step {
             Step::Line => {
                 if self.has_range(index) {
-                    self.order_mark(conns, index, Some(restricted), Step::Mark);
+                    self.order_mark(conns, index, mark, Step::Mark);
                 }
             }
             Step::Work => {
@@ -146,13 +148,13 @@ impl Engine {
                 }
                 self.work_on(conns, index);
             }
-            Step::Unmark => self.order_mark(conns, index, None, Step::Unmarking),
+            Step::Unmark => self.order_mark(conns, index, Sanitation::None, Step::Unmarking),
             Step::Mark | Step::Flush | Step::Unmarking => {}
         }
     }
 
     /// Has the mark made or taken away, and waits for that in `then`.
-    fn order_mark(&mut self, conns: &mut Slab<Conn>, index: u32, mark: Option<bool>, then: Step) {
+    fn order_mark(&mut self, conns: &mut Slab<Conn>, index: u32, mark: Sanitation, then: Step) {
         self.in_line.retain(|waiting| *waiting != index);
         let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
         let ticket = self.core.next_serial();
@@ -231,7 +233,10 @@ impl Engine {
                     (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
                 }
                 _ if core.unit.caps.unmap_zeroes => (Op::Unmap, ERASE, None),
-                _ => (Op::WriteZeroes { may_unmap: true }, ERASE, None),
+                _ => {
+                    let may_unmap = core.unit.caps.unmap != Support::None;
+                    (Op::WriteZeroes { may_unmap }, ERASE, None)
+                }
             };
             let task = &mut self.tasks[index as usize];
             let Job::Sanitize(job) = &mut task.job else { return };
@@ -268,7 +273,8 @@ impl Engine {
         let core = &self.volumes[task.volume].core;
         let Job::Sanitize(job) = &mut task.job else { return };
         if let Err(error) = done.result {
-            tracing::error!(volume = %core.name, %error, "SANITIZE has failed");
+            let what = if job.what.format { "FORMAT UNIT" } else { "SANITIZE" };
+            tracing::error!(volume = %core.name, %error, "{what} has failed");
             job.failed = true;
         }
         if job.stops {
@@ -325,9 +331,9 @@ impl Engine {
         let failed = match job.what.method {
             // It is where it was.
             Method::ExitFailureMode => job.before,
-            _ => Sanitation::Failed { restricted: job.what.restricted },
+            _ => job.what.unfinished(),
         };
-        let sense = Sense::new(Key::MediumError, Code::SANITIZE_COMMAND_FAILED);
+        let sense = job.what.failure();
         self.end_sanitize(conns, index, failed, Some(sense));
     }
 

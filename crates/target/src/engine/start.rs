@@ -338,6 +338,7 @@ fn counted(kind: ParameterKind) -> Kind {
         | ParameterKind::SetTargetPortGroups
         | ParameterKind::PersistentReserveOut { .. }
         | ParameterKind::Overwrite { .. }
+        | ParameterKind::FormatUnit { .. }
         | ParameterKind::ExtendedCopy { .. }
         | ParameterKind::PopulateToken { .. }
         | ParameterKind::WriteUsingToken { .. } => Kind::Other,

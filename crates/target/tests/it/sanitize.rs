@@ -1,4 +1,4 @@
-//! SANITIZE: what it does to the data, what others see of it, and what a restart in its middle leaves.
+//! SANITIZE and FORMAT UNIT: what it does to the data, what others see of it, and what a restart in its middle leaves.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use lunet_backends::Volume;
 use lunet_iscsi::initiator::{Completion, Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
+use lunet_scsi::Sanitation;
 use lunet_target::HoldError;
 
 use crate::support::client::{Client, rw16};
-use crate::support::status::{CHECK_CONDITION, GOOD};
+use crate::support::status::{CHECK_CONDITION, CONFLICT, GOOD};
 use crate::support::{config, file_volume, memory, on_each_driver, stalling, start, until};
 
 const OVERWRITE: u8 = 0x01;
@@ -271,5 +272,125 @@ fn a_thread_can_hold_a_volume() {
         }
         drop(clients);
         assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// IMMED in the header of FORMAT UNIT.
+const IMMED_FORMAT: u8 = 0x02;
+
+/// FORMAT UNIT with a short header.
+fn format(client: &mut Client, options: u8) -> Completion {
+    let tag = client.start(0, &[4, 0x18, 0, 0, 0, 0], Data::Write(vec![0, options, 0, 0]));
+    done(client, tag)
+}
+
+const FORMATTING: [u8; 3] = [2, 0x04, 0x04];
+const CORRUPTED: [u8; 3] = [3, 0x31, 0x00];
+
+#[test]
+fn every_block_of_a_formatted_volume_reads_as_zeroes() {
+    each_volume(|volume, driver| {
+        let (server, address) = start(config(vec![volume], driver));
+        let mut client = Client::login(address, 1);
+        for round in 0..2 {
+            for lba in [0, 70_000, (64 << 11) - 8] {
+                assert_eq!(client.write(0, lba, vec![0xEE; 8 * 512]), GOOD);
+            }
+            let status = match round {
+                0 => client.finish(0, &[4, 0, 0, 0, 0, 0], Data::None).status,
+                _ => format(&mut client, IMMED_FORMAT).status,
+            };
+            assert_eq!(status, GOOD);
+            until("it has ended", || test_unit_ready(&mut client).status == GOOD);
+            for lba in [0, 70_000, (64 << 11) - 8] {
+                assert_eq!(client.read(0, lba, 8), (GOOD, vec![0; 8 * 512]), "at {lba}");
+            }
+        }
+        drop(client);
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn a_format_that_is_cut_off_leaves_no_usable_volume() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mark = dir.path().join("v0.sanitize");
+    let serve = |volume: Volume| {
+        let mut config = config(vec![volume], DriverChoice::Auto);
+        config.layout.volumes[0].reservations = Some(dir.path().join("v0.reservations"));
+        start(config)
+    };
+    for sanitize in [false, true] {
+        let (volume, gate) = stalling(16);
+        let (server, address) = serve(volume.clone());
+        let mut client = Client::login(address, 1);
+        gate.close();
+        assert_eq!(format(&mut client, IMMED_FORMAT).status, GOOD);
+        assert!(mark.exists(), "it is answered when the mark is stable");
+        let told = test_unit_ready(&mut client);
+        assert_eq!((sense(&told), told.sense[15]), (FORMATTING, 0x80));
+        until("it works", || gate.held() > 0);
+        let stands = server.handle().sanitations();
+        assert_eq!(stands, [("v0".to_owned(), Sanitation::Formatting, Some(0))]);
+        drop(client);
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.stop(Duration::ZERO));
+            gate.break_open();
+        });
+        gate.repair();
+
+        let (server, address) = serve(volume);
+        let mut client = Client::login(address, 1);
+        assert_eq!(sense(&test_unit_ready(&mut client)), CORRUPTED);
+        let stands = server.handle().sanitations();
+        assert_eq!(stands, [("v0".to_owned(), Sanitation::Unformatted, None)]);
+        let read = client.start(0, &rw16(0x88, 0, 1), Data::Read(vec![0; 512]));
+        assert_eq!(sense(&done(&mut client, read)), CORRUPTED);
+        let again = match sanitize {
+            true => bare(&mut client, BLOCK_ERASE),
+            false => format(&mut client, 0),
+        };
+        assert_eq!(again.status, GOOD);
+        assert_eq!(client.read(0, 0, 1), (GOOD, vec![0; 512]));
+        assert!(!mark.exists());
+        assert!(server.handle().sanitations().is_empty());
+        drop(client);
+        server.stop(Duration::ZERO);
+    }
+}
+
+/// A reservation, write protection and other volumes.
+#[test]
+fn a_format_reaches_no_more_than_a_write_may() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16), memory(16)], driver));
+        let mut holder = Client::login(address, 1);
+        let mut other = Client::login(address, 2);
+        let block = |client: &mut Client, lun, lba| client.write(lun, lba, vec![7; 512]);
+        for lun in [0, 1] {
+            other.finish(lun, &[0; 6], Data::None);
+            holder.finish(lun, &[0; 6], Data::None);
+            assert_eq!(block(&mut holder, lun, 0), GOOD);
+        }
+        assert_eq!(holder.finish(0, &[0x16, 0, 0, 0, 0, 0], Data::None).status, GOOD, "RESERVE");
+        assert_eq!(format(&mut other, 0).status, CONFLICT);
+        let plain = other.finish(0, &[4, 0, 0, 0, 0, 0], Data::None);
+        assert_eq!(plain.status, CONFLICT);
+        // MODE SELECT (6) of SWP.
+        let list = [&[0, 0, 0, 0, 0x0A, 0x0A, 0, 0x10, 8, 0x40][..], &[0; 6]].concat();
+        let select = |client: &mut Client, list| {
+            client.finish(0, &[0x15, 0x10, 0, 0, 16, 0], Data::Write(list)).status
+        };
+        assert_eq!(select(&mut holder, list.clone()), GOOD);
+        assert_eq!(sense(&format(&mut holder, 0)), [7, 0x27, 0]);
+        assert_eq!(holder.read(0, 0, 1), (GOOD, vec![7; 512]));
+        let mut off = list;
+        off[8] = 0;
+        assert_eq!(select(&mut holder, off), GOOD);
+        assert_eq!(format(&mut holder, 0).status, GOOD);
+        assert_eq!(holder.read(0, 0, 1), (GOOD, vec![0; 512]));
+        assert_eq!(holder.read(1, 0, 1), (GOOD, vec![7; 512]), "another volume");
+        drop((holder, other));
+        server.stop(Duration::ZERO);
     });
 }
