@@ -243,4 +243,19 @@ mod tests {
         ];
         assert_eq!(told, expected);
     }
+
+    #[test]
+    fn what_erases_a_volume_is_told_with_its_progress() {
+        let stand = |stands, progress| [("vm1".to_owned(), stands, progress)];
+        let told = |stands, progress| erasure(&stand(stands, progress), "vm1");
+        let under_way = |state| json!({ "state": state, "progress": 0.25 });
+        assert_eq!(told(Sanitation::Formatting, Some(0x4000)), under_way("formatting"));
+        assert_eq!(told(Sanitation::Running, Some(0x4000)), under_way("sanitizing"));
+        let unfinished = json!({ "state": "format-unfinished", "progress": null });
+        assert_eq!(told(Sanitation::Unformatted, None), unfinished);
+        let failed = told(Sanitation::Failed { restricted: true }, None);
+        assert_eq!(failed["state"], "sanitize-failed");
+        assert_eq!(told(Sanitation::None, None), Value::Null);
+        assert_eq!(erasure(&stand(Sanitation::Formatting, Some(0)), "vm2"), Value::Null);
+    }
 }
