@@ -158,6 +158,33 @@ fn each_planted_fault_is_found_and_named() {
     assert!(faults.len() >= 60, "{}", faults.len());
 }
 
+/// On a private and on a public address: nobody on another machine gets in.
+#[test]
+fn a_target_for_this_machine_alone_is_not_called_open() {
+    let checks = checks();
+    for address in ["10.40.0.31", "203.0.114.10"] {
+        let mut tree = tree("debian-lunet");
+        let overlay = format!(
+            "$ lunet target list --json --socket /srv/lunet/lunet.sock\n\
+             | [{{\"name\": \"iqn.2026-11.local.lunet:vms\", \"for\": \"this-machine\", \
+             \"luns\": [{{\"lun\": 0, \"volume\": \"vms\", \"size_bytes\": 1099511627776}}]}}]\n\
+             $ lunet config show --socket /srv/lunet/lunet.sock\n\
+             | [[target]]\n| name = \"iqn.2026-11.local.lunet:vms\"\n| luns = [\"vms\"]\n\
+             $ lunet stats --json --socket /srv/lunet/lunet.sock\n\
+             | {{\"portals\": [{{\"address\": \"{address}:3260\", \"tcp\": true}}]}}\n"
+        );
+        tree.overlay(&overlay).unwrap();
+        let report = report(&tree, &checks);
+        for check in ["target-open-to-all", "target-public-without-chap"] {
+            let found = report.findings.iter().find(|finding| finding.check == check);
+            assert!(found.is_none(), "{found:?}");
+            let looked = report.looked.iter().find(|looked| looked.check == check);
+            let words = format!("{looked:?}");
+            assert!(words.contains("for this machine alone"), "{words}");
+        }
+    }
+}
+
 /// The table in docs/doctor.md says what this test has found.
 #[test]
 fn the_page_has_every_fault() {

@@ -1,7 +1,7 @@
 //! ZFS, targets and initiators.
 
 use super::{Page, bytes, counted, on};
-use crate::facts::{Initiators, Pool, Portal, Target, Zfs};
+use crate::facts::{Initiators, Pool, Portal, Target, Value, Zfs};
 
 pub(super) fn zfs(page: &mut Page, zfs: Option<&Zfs>) {
     let Some(zfs) = zfs else { return };
@@ -71,10 +71,7 @@ pub(super) fn targets(page: &mut Page, targets: &[Target]) {
             target.enabled.filter(|enabled| !enabled).map(|_| "switched off".to_owned()),
             target.queue_depth.map(|depth| format!("queue depth {depth}")),
             target.auth.as_ref().map(|auth| format!("authentication {auth}")),
-            target.demo_mode.map(|open| {
-                if open { "open to every initiator" } else { "open to those on its list" }
-                    .to_owned()
-            }),
+            target.demo_mode.map(|open| open_to(target, open).to_owned()),
         ]);
         let portals: Vec<String> = target.portals.iter().map(portal).collect();
         page.more([(!portals.is_empty()).then(|| format!("at {}", portals.join(" and ")))]);
@@ -161,5 +158,14 @@ pub(super) fn initiators(page: &mut Page, initiators: &Initiators) {
             Some(map.paths.join(" ")),
             map.path_selector.clone(),
         ]);
+    }
+}
+
+/// For whom a target is.
+fn open_to(target: &Target, open: bool) -> &'static str {
+    match (open, target.params.get("for")) {
+        (true, _) => "open to every initiator",
+        (false, Some(Value::Text(word))) if word == "this-machine" => "for this machine alone",
+        (false, _) => "open to those on its list",
     }
 }

@@ -78,14 +78,22 @@ fn target(
         let all = value.and_then(toml::Value::as_array).into_iter().flatten();
         all.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     };
-    let acl = strings(own.and_then(|target| target.get("initiators")));
+    let listed = own.and_then(|target| target.get("initiators"));
+    let acl = strings(listed);
+    let only = strings(own.and_then(|target| target.get("portals")));
     let luns: Vec<Lun> = list(&told["luns"]).map(|lun| self::lun(lun, volumes)).collect();
-    let open = acl.is_empty() && !has("user");
+    // The server's own word: options and the LUNs' lists count as well. One of before let in everybody
+    // where nobody was named.
+    let reach = text(&told["for"]);
+    let open = match reach.as_deref() {
+        Some(word) => word == "everybody",
+        None => listed.is_none() && !has("user"),
+    };
     Target {
         kind: "lunet".to_owned(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         enabled: Some(true),
-        portals: portals.to_vec(),
+        portals: portals.iter().filter(|portal| is_among(portal, &only)).cloned().collect(),
         sessions: list(sessions)
             .filter(|session| session["target"] == name.as_str())
             .map(|session| self::session(session, queue_depth))
@@ -101,11 +109,25 @@ fn target(
         ),
         demo_mode: Some(open),
         demo_mode_writable: Some(open && luns.iter().any(|lun| lun.read_only != Some(true))),
+        params: reach.map(|word| ("for".to_owned(), Value::Text(word))).into_iter().collect(),
         luns,
         acl,
         name,
         ..Target::default()
     }
+}
+
+/// Whether a target with these `portals` in its configuration is reached through a portal: through all of them
+/// if it names none.
+fn is_among(portal: &Portal, only: &[String]) -> bool {
+    only.is_empty()
+        || only.iter().any(|text| {
+            let named = super::portal(text, "tcp");
+            // Port 0 took a free one.
+            named.address == portal.address
+                && (named.port == Some(0)
+                    || named.port.unwrap_or(3260) == portal.port.unwrap_or(3260))
+        })
 }
 
 fn lun(told: &Json, volumes: &Json) -> Lun {
@@ -155,6 +177,38 @@ fn session(told: &Json, queue_depth: i64) -> TargetSession {
 mod tests {
     use super::*;
     use crate::source::Tree;
+
+    /// Whether a target with these keys is open, and its portals, where the server says for whom it is.
+    fn told(word: &str, keys: &str) -> (Option<bool>, Vec<String>) {
+        let portals = ["10.0.0.1:3260", "127.0.0.1:3260", "[fd00::1]:3261"];
+        let portals = portals.map(|text| super::super::portal(text, "tcp"));
+        let json = format!(r#"{{"name": "iqn.x", {word} "luns": [{{"lun": 0, "volume": "v"}}]}}"#);
+        let config = format!("[[target]]\nname = 'iqn.x'\n{keys}").parse().unwrap();
+        let none = Json::Null;
+        let target = target(&serde_json::from_str(&json).unwrap(), &none, &none, &config, &portals);
+        (target.demo_mode, target.portals.into_iter().map(|portal| portal.address).collect())
+    }
+
+    #[test]
+    fn a_target_is_open_if_the_server_says_so() {
+        for (word, keys, open) in [
+            (r#""for": "this-machine","#, "", false),
+            (r#""for": "everybody","#, "open = true", true),
+            // By an option of `lunet serve`.
+            (r#""for": "everybody","#, "", true),
+            (r#""for": "named","#, "initiators = []", false),
+            (r#""for": "named","#, "luns = [{ volume = 'v', initiators = ['iqn.y'] }]", false),
+            // One of before.
+            ("", "", true),
+            ("", "initiators = []", false),
+            ("", "initiators = ['iqn.y']", false),
+        ] {
+            assert_eq!(told(word, keys).0, Some(open), "{word} {keys}");
+        }
+        assert_eq!(told("", "").1.len(), 3);
+        assert_eq!(told("", "portals = ['127.0.0.1']").1, ["127.0.0.1"]);
+        assert_eq!(told("", "portals = ['[fd00::1]:3261', '10.0.0.1:1']").1, ["fd00::1"]);
+    }
 
     #[test]
     fn reads_a_running_lunet() {
