@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
-use lunet_e2e::process::{output, run};
+use lunet_e2e::process::{Running, output, run};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, lunet_binary};
 use lunet_e2e::wire::handshake::{Chap, hex};
 use lunet_e2e::wire::{Login, Session};
@@ -304,15 +304,33 @@ const OWN: &str = "192.0.2.9";
 /// One that clients come to from `OWN`: for the server, they are on another machine.
 const ELSEWHERE: &str = "192.0.2.7";
 
-/// What a client in the server's network namespace prints, and whether it succeeded.
-fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
+/// Makes the namespace's addresses, and goes on as the command that follows.
+fn network() -> String {
+    format!(
+        "ip link set lo up && ip addr add {OWN}/32 dev lo && ip addr add {ELSEWHERE}/32 dev lo && \
+         ip route replace local {ELSEWHERE} dev lo table local src {OWN} && exec \"$@\""
+    )
+}
+
+/// The option of `unshare` for it.
+fn alone() -> &'static str {
+    if rustix::process::geteuid().is_root() { "-n" } else { "-rn" }
+}
+
+/// A command in the server's network namespace.
+fn within(server: &Server, client: &[&str]) -> Command {
     let pid = server.pid().to_string();
     let mut command = Command::new("nsenter");
     if !rustix::process::geteuid().is_root() {
         command.args(["-U", "--preserve-credentials"]);
     }
     command.args(["-t", &pid, "-n", "--"]).args(client);
-    let finished = run(&mut command, SHORT)?;
+    command
+}
+
+/// What a client there prints, and whether it succeeded.
+fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
+    let finished = run(&mut within(server, client), SHORT)?;
     let worked = finished.status.is_some_and(|status| status.success());
     Ok((worked, finished.stdout + &finished.stderr))
 }
@@ -320,15 +338,11 @@ fn beside(server: &Server, client: &[&str]) -> Result<(bool, String)> {
 /// A target that names nobody who may use it: on whatever address it listens, this machine sees it, and other machines do not.
 #[test]
 fn a_target_that_names_nobody_is_for_this_machine_alone() -> Result<()> {
-    let network = format!(
-        "ip link set lo up && ip addr add {OWN}/32 dev lo && ip addr add {ELSEWHERE}/32 dev lo && \
-         ip route replace local {ELSEWHERE} dev lo table local src {OWN} && exec \"$@\""
-    );
-    let alone = if rustix::process::geteuid().is_root() { "-n" } else { "-rn" };
+    let network = network();
     for open in [false, true] {
         let arguments: &[&str] = if open { &["--open"] } else { &[] };
         let serve = Serve::at("0.0.0.0:0", "16M").arguments(arguments).quiet();
-        let mut server = serve.by(&["unshare", alone, "sh", "-c", &network, "sh"]).start()?;
+        let mut server = serve.by(&["unshare", alone(), "sh", "-c", &network, "sh"]).start()?;
         let port = server.portal().rsplit(':').next().unwrap_or_default().to_owned();
         for (address, seen) in [("127.0.0.1", true), (OWN, true), (ELSEWHERE, open)] {
             let portal = format!("iscsi://{address}:{port}");
@@ -351,6 +365,60 @@ fn a_target_that_names_nobody_is_for_this_machine_alone() -> Result<()> {
         ensure!(targets.contains(shown), "{targets}");
         server.stop()?;
     }
+    Ok(())
+}
+
+/// The dry run asks what the event loops ask: a target that closes ends sessions from other machines, and they are
+/// named before, and asked for.
+#[test]
+fn a_target_that_closes_ends_sessions_as_the_dry_run_says() -> Result<()> {
+    let text = "[[portal]]\naddress = '0.0.0.0:0'\n[volumes.a]\nbackend = 'memory'\nsize = '8MiB'\n\
+                [[target]]\nname = 'iqn.2026-11.local.lunet:x'\nluns = ['a']\nopen = true\n";
+    let serve = Serve::config(text).quiet();
+    let server = serve.by(&["unshare", alone(), "sh", "-c", &network(), "sh"]).start()?;
+    let port = server.portal().rsplit(':').next().unwrap_or_default().to_owned();
+    let lun = |address: &str| format!("iscsi://{address}:{port}/iqn.2026-11.local.lunet:x/0");
+    let load = |address: &str| Running::spawn(&mut within(&server, &["iscsi-perf", &lun(address)]));
+    let (_far, _near) = (load(ELSEWHERE)?, load(OWN)?);
+    let json = |arguments: &[&str]| -> Result<Value> {
+        let text = server.command(&[arguments, &["--json"]].concat())?.stdout;
+        serde_json::from_str(&text).context(text)
+    };
+    // Both come from the same address: whose own the portal's is decides.
+    let sessions = || -> Result<Vec<(String, Value)>> {
+        let all = json(&["sessions"])?;
+        let all = all.as_array().into_iter().flatten();
+        let at_work = all.filter(|one| one["target"] == "iqn.2026-11.local.lunet:x");
+        let portal = |one: &Value| one["portal"].as_str().unwrap_or_default().to_owned();
+        Ok(at_work.map(|one| (portal(one), one["tsih"].clone())).collect())
+    };
+    let until = |enough: &dyn Fn(&[(String, Value)]) -> bool| -> Result<Vec<(String, Value)>> {
+        let deadline = Instant::now() + SHORT;
+        loop {
+            let now = sessions()?;
+            if enough(&now) || Instant::now() > deadline {
+                return Ok(now);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let both = until(&|now| now.len() == 2)?;
+    let far = both.iter().find(|(portal, _)| portal.starts_with(ELSEWHERE));
+    let (_, far) = far.with_context(|| format!("no sessions: {both:?}"))?;
+    fs::write(server.data().join("lunet.toml"), text.replace("open = true\n", ""))?;
+    let foretold = json(&["config", "apply", "--dry-run"])?;
+    let who = foretold["sessions"].as_array().context("no sessions")?;
+    ensure!(who.len() == 1 && who[0]["fate"] == "ends", "{foretold}");
+    ensure!(who[0]["session"] == *far, "{foretold} and {both:?}");
+    let refused = foretold["refused"].as_str().unwrap_or_default();
+    ensure!(refused.contains("for this machine alone") && refused.contains("--force"), "{refused}");
+    ensure!(server.refuses(&["config", "apply"])?.contains("for this machine alone"));
+    ensure!(sessions()?.len() == 2, "a change that was refused has ended a session");
+    let done = json(&["config", "apply", "--force"])?;
+    ensure!(done["sessions"] == foretold["sessions"], "{done} and {foretold}");
+    let left = until(&|now| now.len() == 1)?;
+    ensure!(left.len() == 1 && left[0].0.starts_with(OWN), "{left:?}");
+    server.stop()?;
     Ok(())
 }
 

@@ -151,6 +151,21 @@ impl Network {
         (ours ^ theirs).checked_shr(width - u32::from(self.bits)).unwrap_or(0) == 0
     }
 
+    /// True for a network of IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.address.is_ipv4()
+    }
+
+    /// True if every address of the other network is in this one.
+    pub fn contains(&self, other: &Self) -> bool {
+        self.bits <= other.bits && self.has(other.address)
+    }
+
+    /// True if the two have an address in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.contains(other) || other.contains(self)
+    }
+
     /// What one client can easily have all addresses of: an IPv4 address, or a /64 of IPv6. Who is on a network of
     /// this machine shares its /64 with others: see [`Throttle::client`](crate::throttle::Throttle::client).
     pub fn of_client(address: IpAddr) -> Self {
@@ -200,6 +215,9 @@ pub enum Objection {
     /// Its portal is none of the target's.
     #[error("the target is not reached through this portal any more")]
     Portal,
+    /// Nothing says who may use the target, and the initiator is on another machine.
+    #[error("nothing says who may use the target any more, so it is for this machine alone")]
+    Closed,
     /// Initiator or address is not one that may see the target.
     #[error("the initiator is not let in any more")]
     Initiator,
@@ -256,21 +274,19 @@ impl Access {
 
     /// True for a target that says nothing of who may use it, and not that everybody may: it is for this machine
     /// alone, and the initiator is on another.
-    pub fn is_closed_to(&self, origin: Origin) -> bool {
+    pub(crate) fn is_closed_to(&self, origin: Origin) -> bool {
         let says_who = !self.initiators.is_everybody() || self.guard.is_some();
         !self.open && !says_who && !origin.here
     }
 
-    /// Why a session that has logged in with this proof could not log in now; nothing if it could.
-    pub fn objection(
+    /// Why what a listed initiator has proved is not enough; nothing if it is. Whole answers are those of
+    /// [`Entrance`](crate::entrance::Entrance).
+    pub(crate) fn objection_to(
         &self,
         proof: Option<&Proof>,
         name: &str,
         address: IpAddr,
     ) -> Option<Objection> {
-        if !self.admits(name, address) {
-            return Some(Objection::Initiator);
-        }
         let guard = self.guard.as_ref()?;
         let Some(proof) = proof else { return Some(Objection::NoProof) };
         let known =
@@ -304,6 +320,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entrance::{Entrance, Visitor};
     use lunet_iscsi::chap::{Algorithm, Secret};
 
     fn set(names: &[&str], networks: &[(&str, u8)]) -> Initiators {
@@ -452,12 +469,16 @@ mod tests {
                 Some(Objection::Algorithm),
             ),
         ] {
-            assert_eq!(
-                access.objection(proof.as_ref(), name, ip("::1")),
-                objection,
-                "{proof:?} {name}"
-            );
-            assert_eq!(Access::default().objection(proof.as_ref(), name, ip("::1")), None);
+            let origin = Origin::new(ip("::1"), ip("::1"));
+            let visitor = Visitor { initiator: name, origin, proof: proof.as_ref() };
+            for entrance in
+                [Entrance::Discovery { access: &access, reached: true }, Entrance::Target { access: &access, reached: true }]
+            {
+                assert_eq!(entrance.objection(visitor), objection, "{proof:?} {name}");
+            }
+            let everybody = Access::default();
+            let finders = Entrance::Discovery { access: &everybody, reached: true };
+            assert_eq!(finders.objection(visitor), None);
         }
     }
 

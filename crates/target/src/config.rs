@@ -1,18 +1,17 @@
 //! What a server is made of: portals, volumes, targets and limits.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_backends::Volume;
-use lunet_iscsi::chap::Proof;
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
 
-use crate::access::{Access, Objection};
+use crate::access::Access;
 use crate::health::Health;
 
 /// An address that initiators connect to.
@@ -91,20 +90,6 @@ impl TargetEntry {
     /// Whether initiators reach it through this portal.
     pub fn reached_through(&self, portal: usize) -> bool {
         self.portals.is_empty() || self.portals.contains(&portal)
-    }
-
-    /// Why a session that came in by this portal with this proof could not log in now; nothing if
-    /// it could.
-    pub fn objection(
-        &self,
-        portal: usize,
-        proof: Option<&Proof>,
-        (name, address): (&str, IpAddr),
-    ) -> Option<Objection> {
-        match self.reached_through(portal) {
-            false => Some(Objection::Portal),
-            true => self.access.objection(proof, name, address),
-        }
     }
 }
 

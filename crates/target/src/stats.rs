@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use lunet_iscsi::chap::Proof;
 use serde::Serialize;
 
+use crate::access::Origin;
 use crate::health::Fault;
 use crate::rdma::{OverTcp, PortalStatus};
 
@@ -378,6 +379,12 @@ pub struct SessionInfo {
     /// How it has proved who it is.
     #[serde(skip)]
     pub proof: Option<Proof>,
+    /// Where it comes from.
+    #[serde(skip)]
+    pub origin: Origin,
+    /// It has lost its target, and is to log out.
+    #[serde(skip)]
+    pub leaving: bool,
     /// The initiator's session identifier, in hexadecimal.
     pub isid: String,
     /// The target session identifying handle.

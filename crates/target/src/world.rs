@@ -20,6 +20,7 @@ use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
 
 use crate::access::{Access, Objection, Origin};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
+use crate::entrance::{Entrance, Visitor};
 use crate::fence::Fence;
 use crate::health::Health;
 use crate::keeper;
@@ -110,30 +111,12 @@ impl CoreTarget {
 
     /// True if an initiator may know of the target and reach it by this portal.
     pub fn admits(&self, portal: usize, initiator: &str, origin: Origin) -> bool {
-        self.is_reached_through(portal)
-            && self.access.admits(initiator, origin.address)
-            && !self.access.is_closed_to(origin)
+        self.entrance(portal).admits(initiator, origin)
     }
 
-    /// Why a session that came in by this portal with this proof could not log in now; nothing if
-    /// it could.
-    pub fn objection(
-        &self,
-        portal: usize,
-        proof: Option<&Proof>,
-        (initiator, origin): (&str, Origin),
-    ) -> Option<Objection> {
-        match self.is_reached_through(portal) {
-            false => Some(Objection::Portal),
-            true if self.access.is_closed_to(origin) => Some(Objection::Initiator),
-            true => self.access.objection(proof, initiator, origin.address),
-        }
-    }
-
-    /// True if who may come in by this portal is the same at another state of the target.
-    pub fn has_rules_of(&self, other: &Self, portal: usize) -> bool {
-        self.is_reached_through(portal) == other.is_reached_through(portal)
-            && self.access == other.access
+    /// The way in by this portal.
+    pub fn entrance(&self, portal: usize) -> Entrance<'_> {
+        Entrance::Target { access: &self.access, reached: self.is_reached_through(portal) }
     }
 
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
@@ -229,8 +212,14 @@ impl World {
     ) -> bool {
         self.targets().any(|(_, target)| {
             target.view(initiator, origin.address).iter().any(|(_, volume)| *volume == slot)
-                && target.objection(portal, proof, (initiator, origin)).is_none()
+                && target.entrance(portal).objection(Visitor { initiator, origin, proof }).is_none()
         })
+    }
+
+    /// The way in to the list of targets by this portal.
+    pub fn finders(&self, portal: usize) -> Entrance<'_> {
+        let reached = self.ways.portals.get(portal).is_some();
+        Entrance::Discovery { access: &self.discovery, reached }
     }
 
     /// The slot of the target that somebody may log in to who has negotiated all that a login
@@ -244,24 +233,21 @@ impl World {
         identity: &LoginIdentity,
         origin: Origin,
     ) -> Result<Option<usize>, LoginStatus> {
-        let (who, proof) = ((identity.initiator_name.as_str(), origin), identity.proof.as_ref());
-        let (slot, objection) = match &identity.target_name {
-            None => (None, self.discovery.objection(proof, who.0, origin.address)),
+        let (initiator, proof) = (identity.initiator_name.as_str(), identity.proof.as_ref());
+        let (slot, entrance) = match &identity.target_name {
+            None => (None, self.finders(portal)),
             Some(name) => {
                 let (slot, target) = self.find_target(name).ok_or(LoginStatus::NotFound)?;
-                (Some(slot), target.objection(portal, proof, who))
+                (Some(slot), target.entrance(portal))
             }
         };
-        match objection {
-            // The portal was removed after the connection came.
-            None if self.ways.portals.get(portal).is_none() => Err(LoginStatus::NotFound),
+        use Objection::{Closed, Initiator, Portal};
+        match entrance.objection(Visitor { initiator, origin, proof }) {
             None => Ok(slot),
-            Some(Objection::Portal | Objection::Initiator) if slot.is_some() => {
-                Err(LoginStatus::NotFound)
-            }
-            Some(Objection::Portal | Objection::Initiator) => {
-                Err(LoginStatus::AuthorizationFailure)
-            }
+            // The portal was removed after the connection came, or is none of the target's.
+            Some(Portal) => Err(LoginStatus::NotFound),
+            Some(Closed | Initiator) if slot.is_some() => Err(LoginStatus::NotFound),
+            Some(Closed | Initiator) => Err(LoginStatus::AuthorizationFailure),
             Some(_) => Err(LoginStatus::AuthenticationFailure),
         }
     }

@@ -2,13 +2,11 @@
 //! shards, foretold. A change is weighed before it is carried out, so that nobody loses a disk in
 //! use without a word, and everybody who loses something is named.
 
-use std::net::{IpAddr, SocketAddr};
-
-use anyhow::{Result, bail};
-use lunet_target::{Layout, Objection, SessionInfo, TargetEntry};
+use anyhow::{Context, Result, bail};
+use lunet_target::{Entrance, Fate, Layout, Objection, SessionInfo, TargetEntry, Visitor};
 
 use super::{Manager, Served, counted};
-use crate::config::Config;
+use crate::config::{Config, Target};
 use crate::control::{SessionChange, SessionFate};
 use crate::plan::Plan;
 use crate::serve;
@@ -37,12 +35,28 @@ pub struct Weighed {
     pub(super) keep_sessions: bool,
 }
 
+impl Weighed {
+    /// A target as it would be.
+    pub fn target(&self, name: &str) -> Result<&Target> {
+        let mut targets = self.plan.config.targets.iter();
+        targets.find(|target| target.name == name).context("the target is gone")
+    }
+}
+
 /// What happens to one session, and whether something that it uses is taken away for everybody:
 /// that is what needs consent. Rules that are narrowed are meant to shut somebody out.
 struct Effect {
     change: SessionChange,
-    /// What is taken away, in words.
-    removal: Option<String>,
+    removal: Option<Removal>,
+}
+
+/// What is taken away, in words.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Removal {
+    /// It would not be there any more.
+    Gone(String),
+    /// It would be for this machine alone, as nothing says any more who may use it.
+    Closed(String),
 }
 
 impl Manager {
@@ -115,19 +129,26 @@ pub fn named<'a>(sessions: impl ExactSizeIterator<Item = (&'a str, &'a str)>) ->
 /// Why removals that hurt sessions are refused.
 fn refusal(effects: &[Effect], with: &str) -> Option<String> {
     let hurt: Vec<&Effect> = effects.iter().filter(|effect| effect.removal.is_some()).collect();
-    let mut things: Vec<&str> = hurt.iter().filter_map(|e| e.removal.as_deref()).collect();
+    let mut things: Vec<&Removal> = hurt.iter().filter_map(|e| e.removal.as_ref()).collect();
     things.sort_unstable();
     things.dedup();
     let mut who: Vec<&SessionChange> = hurt.iter().map(|effect| &effect.change).collect();
     who.dedup_by_key(|change| change.session);
-    let first = things.first()?;
+    let (first, what, instead) = match things.first()? {
+        Removal::Gone(thing) => (thing, "gone", "log out there first".to_owned()),
+        Removal::Closed(target) => (
+            target,
+            "for this machine alone, as nothing would say any more who may use it",
+            "say who first with `lunet target allow`".to_owned(),
+        ),
+    };
     let others = match things.len() {
         1 => String::new(),
         n => format!(" and {} more", n - 1),
     };
     let uses = if who.len() == 1 { "uses" } else { "use" };
     Some(format!(
-        "{} {uses} {first}{others}, which would be gone ({}): log out there first, or {with}",
+        "{} {uses} {first}{others}, which would be {what} ({}): {instead}, or {with}",
         counted(who.len(), "session"),
         named(who.iter().map(|change| (change.initiator.as_str(), change.peer.as_str()))),
     ))
@@ -161,22 +182,16 @@ impl<'c> View<'c> {
         self.slots.iter().position(|slot| *slot == Some(session.portal_index))
     }
 
-    /// Whether the session's portal leads to a target.
-    fn reaches(&self, session: &SessionInfo, target: &TargetEntry) -> bool {
-        self.portal(session).is_some_and(|portal| target.reached_through(portal))
+    /// The way in to a target by the portal that a session has come by.
+    fn entrance<'a>(&self, session: &SessionInfo, target: &'a TargetEntry) -> Entrance<'a> {
+        let reached = self.portal(session).is_some_and(|portal| target.reached_through(portal));
+        Entrance::Target { access: &target.access, reached }
     }
 
-    /// Why a session could not log in to a target.
-    fn objection(
-        &self,
-        session: &SessionInfo,
-        target: &TargetEntry,
-        who: (&str, IpAddr),
-    ) -> Option<Objection> {
-        match self.portal(session) {
-            Some(portal) => target.objection(portal, session.proof.as_ref(), who),
-            None => Some(Objection::Portal),
-        }
+    /// The same to the list of targets.
+    fn finders(&self, session: &SessionInfo) -> Entrance<'_> {
+        let reached = self.portal(session).is_some();
+        Entrance::Discovery { access: &self.layout.discovery, reached }
     }
 
     fn target(&self, name: &str) -> Option<&TargetEntry> {
@@ -196,96 +211,104 @@ fn of_session(
     after: &View<'_>,
     keep: bool,
 ) -> Vec<Effect> {
-    let Ok(peer) = session.peer.parse::<SocketAddr>() else { return Vec::new() };
-    let who = (session.initiator.as_str(), peer.ip());
-    let effect = |fate, lun: Option<(u16, &str)>, why: String, removal| Effect {
-        change: SessionChange {
-            session: session.tsih,
-            initiator: session.initiator.clone(),
-            peer: session.peer.clone(),
-            target: session.target.clone(),
-            fate,
-            lun: lun.map(|(lun, _)| lun),
-            volume: lun.map(|(_, volume)| volume.to_owned()),
-            why,
-        },
-        removal,
-    };
+    // One that was asked to log out has nothing left to lose.
+    if session.leaving {
+        return Vec::new();
+    }
     let Some(name) = &session.target else {
-        let fate = fate_of_finder(session, who, [before, after], keep);
-        return fate
-            .map(|(fate, why)| effect(fate, None, why.to_string(), None))
-            .into_iter()
-            .collect();
+        let fate = fate(session, [before, after].map(|view| view.finders(session)), keep);
+        let effect = |(fate, why): (_, Objection)| effect(session, fate, None, &why, None);
+        return fate.map(effect).into_iter().collect();
     };
     let Some(was) = before.target(name) else { return Vec::new() };
     let Some(is) = after.target(name) else {
-        let (why, what) = ("the target is gone".to_owned(), format!("target {name}"));
-        return vec![effect(SessionFate::Ends, None, why, Some(what))];
+        let gone = Removal::Gone(format!("target {name}"));
+        return vec![effect(session, SessionFate::Ends, None, &"the target is gone", Some(gone))];
     };
-    let objections = (before.objection(session, was, who), after.objection(session, is, who));
-    let same_rules =
-        was.access == is.access && before.reaches(session, was) == after.reaches(session, is);
+    let entrances = [before.entrance(session, was), after.entrance(session, is)];
     let mut out = Vec::new();
-    match fate(objections.0, objections.1, same_rules, keep) {
+    match fate(session, entrances, keep) {
         Some((SessionFate::Ends, why)) => {
             let portal = before.portal(session).filter(|_| after.portal(session).is_none());
-            let portal = portal.map(|at| format!("portal {}", before.config.portals[at].address));
-            let why =
-                if portal.is_some() { "the portal is gone".to_owned() } else { why.to_string() };
-            return vec![effect(SessionFate::Ends, None, why, portal)];
+            if let Some(portal) = portal.map(|at| before.config.portals[at].address) {
+                let gone = Some(Removal::Gone(format!("portal {portal}")));
+                return vec![effect(session, SessionFate::Ends, None, &"the portal is gone", gone)];
+            }
+            let closed = why == Objection::Closed;
+            let removal = closed.then(|| Removal::Closed(format!("target {name}")));
+            return vec![effect(session, SessionFate::Ends, None, &why, removal)];
         }
-        Some((stays, why)) => out.push(effect(stays, None, why.to_string(), None)),
+        Some((stays, why)) => out.push(effect(session, stays, None, &why, None)),
         None => {}
     }
+    out.extend(lost_luns(session, (before, was), (after, is)));
+    out
+}
+
+/// What the rules say to a session: the same question as the event loops ask when they take a change over.
+fn fate(
+    session: &SessionInfo,
+    [now, next]: [Entrance<'_>; 2],
+    keep: bool,
+) -> Option<(SessionFate, Objection)> {
+    let visitor = Visitor {
+        initiator: &session.initiator,
+        origin: session.origin,
+        proof: session.proof.as_ref(),
+    };
+    match now.fate(&next, visitor, keep) {
+        Fate::Stays => None,
+        Fate::Kept(why) => Some((SessionFate::Stays, why)),
+        Fate::Ends(why) => Some((SessionFate::Ends, why)),
+    }
+}
+
+fn effect(
+    session: &SessionInfo,
+    fate: SessionFate,
+    lun: Option<(u16, &str)>,
+    why: &dyn ToString,
+    removal: Option<Removal>,
+) -> Effect {
+    let change = SessionChange {
+        session: session.tsih,
+        initiator: session.initiator.clone(),
+        peer: session.peer.clone(),
+        target: session.target.clone(),
+        fate,
+        lun: lun.map(|(lun, _)| lun),
+        volume: lun.map(|(_, volume)| volume.to_owned()),
+        why: why.to_string(),
+    };
+    Effect { change, removal }
+}
+
+/// The LUNs that a session sees and would see no more.
+fn lost_luns(
+    session: &SessionInfo,
+    (before, was): (&View<'_>, &TargetEntry),
+    (after, is): (&View<'_>, &TargetEntry),
+) -> Vec<Effect> {
+    let who = (session.initiator.as_str(), session.origin.address);
+    let mut out = Vec::new();
     for (lun, _) in was.luns.iter().filter(|(lun, _)| was.access.shows(*lun, who.0, who.1)) {
         let Some(volume) = before.volume(was, *lun) else { continue };
-        let lost = |why: String, removal| {
-            effect(SessionFate::LosesLun, Some((*lun, volume)), why, removal)
+        let lost = |why: &str, removal| {
+            effect(session, SessionFate::LosesLun, Some((*lun, volume)), &why, removal)
         };
-        let thing = || Some(format!("volume {volume} as LUN {lun} of {name}"));
+        let thing = || Some(Removal::Gone(format!("volume {volume} as LUN {lun} of {}", was.name)));
         match after.volume(is, *lun) {
             Some(other) if other != volume => {
-                out.push(lost(format!("the LUN is volume {other}"), thing()));
+                out.push(lost(&format!("the LUN is volume {other}"), thing()));
             }
-            None => out.push(lost("the LUN is gone".to_owned(), thing())),
+            None => out.push(lost("the LUN is gone", thing())),
             Some(_) if !is.access.shows(*lun, who.0, who.1) => {
-                out.push(lost("the LUN is not for this initiator any more".to_owned(), None));
+                out.push(lost("the LUN is not for this initiator any more", None));
             }
             Some(_) => {}
         }
     }
     out
-}
-
-fn fate_of_finder(
-    session: &SessionInfo,
-    (name, address): (&str, IpAddr),
-    [before, after]: [&View<'_>; 2],
-    keep: bool,
-) -> Option<(SessionFate, Objection)> {
-    let objection = |view: &View<'_>| match view.portal(session) {
-        Some(_) => view.layout.discovery.objection(session.proof.as_ref(), name, address),
-        None => Some(Objection::Portal),
-    };
-    let same_rules = before.layout.discovery == after.layout.discovery
-        && before.portal(session).is_some() == after.portal(session).is_some();
-    fate(objection(before), objection(after), same_rules, keep)
-}
-
-/// What happens to a session that could not log in now. One that stayed against the rules goes on
-/// as long as these rules do.
-fn fate(
-    was: Option<Objection>,
-    is: Option<Objection>,
-    same_rules: bool,
-    keep: bool,
-) -> Option<(SessionFate, Objection)> {
-    match (was, is?) {
-        (Some(_), _) if same_rules => None,
-        (_, objection) if keep => Some((SessionFate::Stays, objection)),
-        (_, objection) => Some((SessionFate::Ends, objection)),
-    }
 }
 
 #[cfg(test)]

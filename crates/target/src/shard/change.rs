@@ -11,6 +11,7 @@ use super::management::Ending;
 use crate::access::Origin;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
+use crate::entrance::{Entrance, Fate, Visitor};
 use crate::world::{CoreTarget, CoreVolume, World};
 
 /// How long a session of a removed target has to log out.
@@ -78,7 +79,7 @@ impl Shard {
             return;
         };
         let Some(number) = session.nexus.target else {
-            if !self.finder_stays(session, (portal, peer), next) {
+            if !self.finder_stays(session, (portal, origin), next) {
                 self.drain(slot);
             }
             return;
@@ -144,17 +145,11 @@ impl Shard {
     fn finder_stays(
         &self,
         session: &Session,
-        (portal, peer): (usize, IpAddr),
+        (portal, origin): (usize, Origin),
         next: &World,
     ) -> bool {
-        let (name, proof) = (session.nexus.initiator.as_str(), session.proof.as_ref());
-        let reached = |world: &World| world.ways.portals.get(portal).is_some();
-        let objects = |world: &World| {
-            !reached(world) || world.discovery.objection(proof, name, peer).is_some()
-        };
-        let now = &self.engine.world;
-        let same_rules = next.discovery == now.discovery && reached(next) == reached(now);
-        !objects(next) || next.keep_sessions || (objects(now) && same_rules)
+        let [now, then] = [&*self.engine.world, next].map(|world| world.finders(portal));
+        goes_on(now.fate(&then, visitor(session, origin), next.keep_sessions))
     }
 
     /// Ends the sessions with these handles, as if their targets had been removed.
@@ -214,14 +209,23 @@ impl Shard {
     }
 }
 
-/// True if a session that came in by a portal goes on when its target becomes another one. A session
-/// that stayed against the rules goes on as long as these rules do.
+/// True if a session that came in by a portal goes on when its target becomes another one.
 fn stays(
     session: &Session,
     (portal, origin): (usize, Origin),
     (now, target, next): (&CoreTarget, &CoreTarget, &World),
 ) -> bool {
-    let (who, proof) = ((session.nexus.initiator.as_str(), origin), session.proof.as_ref());
-    let objects = |target: &CoreTarget| target.objection(portal, proof, who).is_some();
-    !objects(target) || next.keep_sessions || (objects(now) && target.has_rules_of(now, portal))
+    let then = target.entrance(portal);
+    goes_on(now.entrance(portal).fate(&then, visitor(session, origin), next.keep_sessions))
+}
+
+fn visitor(session: &Session, origin: Origin) -> Visitor<'_> {
+    Visitor { initiator: &session.nexus.initiator, origin, proof: session.proof.as_ref() }
+}
+
+fn goes_on(fate: Fate) -> bool {
+    match fate {
+        Fate::Stays | Fate::Kept(_) => true,
+        Fate::Ends(_) => false,
+    }
 }

@@ -93,6 +93,8 @@ impl Shard {
             target: session.target.as_ref().map(|target| target.name.clone()),
             user: session.proof.as_ref().map(|proof| proof.user.clone()),
             proof: session.proof.clone(),
+            origin: conn.origin(),
+            leaving: session.nexus.target.is_some() && session.target.is_none(),
             peer: conn.peer.to_string(),
             portal: conn.local.to_string(),
             transport: if conn.proto.is_rdma() { "iser" } else { "tcp" },

@@ -1,4 +1,5 @@
 use lunet_iscsi::chap::{Algorithm, Proof, Secret};
+use lunet_target::Origin;
 
 use super::*;
 use crate::config::check;
@@ -16,9 +17,11 @@ size = 512
 [[target]]
 name = 'iqn.2026-11.l:one'
 luns = { 0 = 'a', 1 = { volume = 'b', initiators = ['*:x'] } }
+open = true
 # rules
 [[target]]
 name = 'iqn.2026-11.l:two'
+open = true
 luns = ['b']
 [discovery]
 initiators = ['10.0.0.0/8']
@@ -35,6 +38,8 @@ fn session(tsih: u16, initiator: &str, target: Option<&str>, proof: Option<Proof
         rdma: None,
         tcp: None,
         portal_index: 0,
+        origin: Origin::new([10, 0, 0, tsih as u8].into(), [10, 0, 0, 99].into()),
+        leaving: false,
         proof,
         isid: String::new(),
         tsih,
@@ -145,8 +150,9 @@ fn what_is_in_use_is_not_taken_away_without_consent() {
         refusal.starts_with("1 session uses volume b as LUN 0 of iqn.2026-11.l:two, "),
         "{refusal}"
     );
-    let gone =
-        FILE.split("[[target]]\nname = 'iqn.2026-11.l:two'\nluns = ['b']\n").collect::<String>();
+    let gone = FILE
+        .split("[[target]]\nname = 'iqn.2026-11.l:two'\nopen = true\nluns = ['b']\n")
+        .collect::<String>();
     let (effects, refusal) = told(FILE, &gone, true);
     assert_eq!(effects.len(), 1);
     assert!(refusal.unwrap().starts_with("1 session uses target iqn.2026-11.l:two, which would"));
@@ -158,6 +164,31 @@ fn what_is_in_use_is_not_taken_away_without_consent() {
         "{effects:?}"
     );
     assert_eq!(refusal, None);
+}
+
+#[test]
+fn a_target_that_closes_takes_its_sessions_from_other_machines_with_it() {
+    let closed = FILE.replace("open = true\n# rules", "# rules");
+    let why = "nothing says who may use the target any more, so it is for this machine alone";
+    let ends = |n, who: &str| format!("session {n} of {who} from 10.0.0.{n}:5000 ends: {why}");
+    let both = vec![ends(1, "iqn.2026-11.l:x"), ends(2, "iqn.2026-11.l:y")];
+    let (told_so, refused) = told(FILE, &closed, false);
+    assert_eq!(told_so, both);
+    assert_eq!(
+        refused.unwrap(),
+        "2 sessions use target iqn.2026-11.l:one, which would be for this machine alone, as nothing would \
+         say any more who may use it (iqn.2026-11.l:x from 10.0.0.1:5000, iqn.2026-11.l:y from \
+         10.0.0.2:5000): say who first with `lunet target allow`, or use --force"
+    );
+    // Kept on request, as the event loops do; and closed before, nothing ends by another change.
+    let (kept, refused) = told(FILE, &closed, true);
+    assert!(kept.iter().all(|words| words.contains(" stays all the same: ")), "{kept:?}");
+    assert_eq!((kept.len(), refused), (2, None));
+    let elsewhere = closed.replace("open = true\nluns = ['b']", "open = true\nluns = ['b', 'a']");
+    assert_eq!(told(&closed, &elsewhere, false), (Vec::new(), None));
+    // A LUN for everybody closes a target whose LUNs have all named their initiators.
+    let masked = closed.replace("0 = 'a'", "0 = { volume = 'a', initiators = ['*'] }");
+    assert_eq!(told(&masked, &closed, false).0, both);
 }
 
 #[test]
