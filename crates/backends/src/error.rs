@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lunet_block::Size;
 use rustix::io::Errno;
 
 /// Why [`open`](crate::open) failed. Sizes are in bytes.
@@ -17,8 +18,9 @@ pub enum OpenError {
     )]
     PhysicalBlockSize { volume: String, physical: u32, block_size: u32 },
     #[error(
-        "{volume}: its size of {size} bytes is not a multiple of the block size {block_size}: \
-         choose another size or block size"
+        "{volume}: its size of {} is not a multiple of the block size {block_size}: \
+         choose another size or block size",
+        Size(*.size)
     )]
     NotMultiple { volume: String, size: u64, block_size: u32 },
     #[error("{volume}: it has no blocks: give it a size of at least one block")]
@@ -32,7 +34,11 @@ pub enum OpenError {
          not mounted"
     )]
     Gone { path: PathBuf },
-    #[error("{path}: the volume's file holds {size} bytes, and it held {known} before")]
+    #[error(
+        "{path}: the volume's file holds {}, and it held {} before",
+        Size(*.size),
+        Size(*.known)
+    )]
     CutShort { path: PathBuf, size: u64, known: u64 },
     #[error("{path}: this is not the volume's file: it does not carry the volume's mark")]
     Another { path: PathBuf },
@@ -41,13 +47,17 @@ pub enum OpenError {
     #[error("{path}: the directory {directory} does not exist: create it first")]
     NoDirectory { path: PathBuf, directory: PathBuf },
     #[error(
-        "{path}: the file holds {size} bytes, but {configured} are configured: correct the size, \
-         or resize the file yourself"
+        "{path}: the file holds {}, but {} are configured: correct the size, or resize the file \
+         yourself",
+        Size(*.size),
+        Size(*.configured)
     )]
     SizeMismatch { path: PathBuf, size: u64, configured: u64 },
     #[error(
-        "{volume}: it has {size} bytes and cannot shrink to {wanted}: what lies behind would be \
-         lost; make a new volume of that size and copy what you need"
+        "{volume}: it has {} and cannot shrink to {}: what lies behind would be lost; make a new \
+         volume of that size and copy what you need",
+        Size(*.size),
+        Size(*.wanted)
     )]
     Shrink { volume: String, size: u64, wanted: u64 },
     #[error(
@@ -57,11 +67,13 @@ pub enum OpenError {
     Fixed { volume: String },
     #[error("{path}: it is not what the volume was opened on any more: open the volume again")]
     Replaced { path: PathBuf },
-    #[error("{path}: the file system cannot hold a file of {size} bytes: choose a smaller size")]
+    #[error("{path}: the file system cannot hold a file of {}: choose a smaller size", Size(*.size))]
     TooLarge { path: PathBuf, size: u64 },
     #[error(
-        "{path}: too little space for {size} bytes, only {available} are free: make room, choose \
-         a smaller size, or use thin provisioning"
+        "{path}: too little space for {}, only {} are free: make room, choose a smaller size, or \
+         use thin provisioning",
+        Size(*.size),
+        Size(*.available)
     )]
     NoSpace { path: PathBuf, size: u64, available: u64 },
     #[error("{path}: no space left on the file system: make room first")]
@@ -96,11 +108,13 @@ pub enum OpenError {
     #[error("{path}: the storage is read-only: make it writable, or the volume read-only")]
     ReadOnlyStorage { path: PathBuf },
     #[error(
-        "memory volume: {size} bytes are more than the {available} that are available here: choose a \
-         smaller size, or make memory free"
+        "memory volume: {} are more than the {} that are available here: choose a smaller size, or \
+         make memory free",
+        Size(*.size),
+        Size(*.available)
     )]
     MoreThanMemory { size: u64, available: u64 },
-    #[error("memory volume: no room for {size} bytes ({error}): choose a smaller size")]
+    #[error("memory volume: no room for {} ({error}): choose a smaller size", Size(*.size))]
     Memory { size: u64, error: io::Error },
     #[error("{path}: cannot {action}: {error}")]
     Io { path: PathBuf, action: &'static str, error: io::Error },

@@ -52,6 +52,7 @@ pub use absent::absent;
 pub use beside::beside;
 pub use error::OpenError;
 pub use grow::{grow, opened};
+pub use lock::holding;
 pub use spec::{Access, FileSpec, Known, Provisioning, Storage, VolumeSpec};
 pub use token::{disk_token, parse_disk_token};
 

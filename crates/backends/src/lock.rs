@@ -123,6 +123,12 @@ fn holder(inode: u64) -> Holder {
     holders.first().copied().unwrap_or(Holder::Unknown)
 }
 
+/// The process that has an flock on a file, as far as the kernel tells.
+pub fn holding(file: &File) -> Option<u32> {
+    let inode = file.metadata().ok()?.ino();
+    pids(&fs::read_to_string("/proc/locks").ok()?, inode).next()
+}
+
 /// The processes with an flock on this inode. Lines are `1: FLOCK ADVISORY WRITE 708 08:01:1234 0 EOF`; those
 /// that wait for one have an arrow behind the number.
 fn pids(locks: &str, inode: u64) -> impl Iterator<Item = u32> + '_ {

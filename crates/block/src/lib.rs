@@ -14,10 +14,12 @@ mod caps;
 pub mod conformance;
 mod range;
 mod request;
+mod size;
 mod slow;
 
 pub use backend::{Backend, Channel, IoDone, IoToken, Submit};
 pub use caps::{Caps, Support};
 pub use range::{BlockRange, ByteRange, Lba};
 pub use request::{Completion, Error, Op, Request};
+pub use size::Size;
 pub use slow::{Extent, NothingSlow, Slow, Space};

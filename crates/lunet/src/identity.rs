@@ -9,11 +9,12 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use lunet_scsi::Identity;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::Volume;
+use crate::trouble::At;
 
 /// The file in the data directory.
 pub const FILE: &str = "identity";
@@ -42,7 +43,7 @@ pub fn machine(data: &Path) -> Result<Machine> {
         }
         read => read,
     };
-    let text = text.with_context(|| format!("cannot keep the identity in {}", path.display()))?;
+    let text = text.at("keep the identity in", &path)?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let uuid = lines.next().unwrap_or_default();
     let names = lines.next();

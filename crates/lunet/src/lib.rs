@@ -21,5 +21,6 @@ pub mod secrets;
 pub mod serve;
 pub mod signals;
 pub mod tables;
+mod trouble;
 pub mod units;
 pub mod watch;

@@ -15,6 +15,7 @@ use lunet_target::Transports;
 use lunet_target::files::{self, Found};
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
+use crate::trouble::refused;
 use crate::{control, owned, secrets};
 
 /// The target of the embedded default.
@@ -125,11 +126,11 @@ fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Stri
     let read = opened.and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
     match read {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            bail!("{name}: the configuration is not UTF-8 text")
+            bail!("{name}: the configuration is not UTF-8 text: is it the right file?")
         }
-        Err(error) => bail!("cannot read the configuration {name}: {error}"),
+        Err(error) => Err(refused("read the configuration", path, &error)),
         Ok(length) if length as u64 > config::MAX_BYTES => {
-            bail!("{name}: the configuration is larger than 1 MiB")
+            bail!("{name}: the configuration is larger than 1 MiB: is it the right file?")
         }
         Ok(_) => Ok(text),
     }

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_backends::{Known, mark};
+use lunet_block::Size;
 use lunet_target::files;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Backend, Volume};
 use crate::identity;
+use crate::trouble::At;
 
 /// The version of the file's form.
 const VERSION: u32 = 1;
@@ -106,7 +108,7 @@ pub fn keep(
     }
     let path = path(data, &config.name);
     let text = serde_json::to_vec_pretty(&now)?;
-    files::replace(&path, &text).with_context(|| format!("cannot write {}", path.display()))
+    files::replace(&path, &text).at("write", &path)
 }
 
 /// The mark of an open file. One that it has already is kept: whoever has set it goes on knowing the file.
@@ -177,7 +179,7 @@ impl Record {
         // ZFS names its volumes itself, so the path is right.
         let known = known || self.path.starts_with("/dev/zvol");
         let fits = if known { size >= self.size } else { size == self.size };
-        (!fits).then(|| format!("the device has {size} bytes, and had {}", self.size))
+        (!fits).then(|| format!("the device has {}, and had {}", Size(size), Size(self.size)))
     }
 }
 
@@ -226,7 +228,7 @@ mod tests {
         let device = record(Storage::Block { device: None });
         assert_eq!(device.differs(&open(4096)), None);
         for size in [2048, 8192] {
-            assert!(device.differs(&open(size)).is_some_and(|text| text.contains("had 4096")));
+            assert!(device.differs(&open(size)).is_some_and(|text| text.contains("had 4 KiB")));
         }
         let zvol = Record { path: "/dev/zvol/tank/a".into(), ..device };
         assert_eq!((zvol.differs(&open(4096)), zvol.differs(&open(8192))), (None, None));

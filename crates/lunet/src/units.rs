@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use lunet_block::Size;
+
 /// Units of size and their bytes. One letter alone is binary, as in qemu-img and truncate.
 const SIZES: &[(&str, u64)] = &[
     ("B", 1),
@@ -105,20 +107,15 @@ fn scaled(number: &str, factor: u64) -> Result<u64, Scale> {
     u64::try_from(scaled / divisor).map_err(|_| Scale::TooLarge)
 }
 
-/// Writes a number of bytes for people: `8 GiB`, `1.5 TiB`, `512 B`.
+/// Writes a number of bytes for a column of a table, rounded: `8 GiB`, `1.5 TiB`, `512 B`. Sentences have
+/// [`exact_size`].
 pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut unit = 0;
-    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) != 0 {
-        unit += 1;
-    }
-    // A value that would round up to 1024 of its unit is 1 of the next.
-    let mut value = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    if value >= 1023.95 && unit + 1 < UNITS.len() {
-        unit += 1;
-        value = bytes as f64 / (1u64 << (10 * unit)) as f64;
-    }
-    format!("{} {}", short(value), UNITS[unit])
+    format!("{:#}", Size(bytes))
+}
+
+/// Writes a number of bytes for a sentence: what rounding would hide is said behind it.
+pub fn exact_size(bytes: u64) -> String {
+    Size(bytes).to_string()
 }
 
 /// Writes a duration for people: `850 ns`, `12.3 us`, `1.5 ms`, `15 s`, `3 min 20 s`, `2 h 5 min`.
@@ -168,6 +165,17 @@ fn short(value: f64) -> String {
     out
 }
 
+/// The text without the operating system's error numbers.
+pub fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut parts = text.split(" (os error ");
+    out.extend(parts.next());
+    for part in parts {
+        out.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    out
+}
+
 /// Writes a time in seconds since 1970 as a date in UTC: `2026-11-20 09:00:00`.
 pub fn date(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -188,6 +196,8 @@ pub fn date(seconds: u64) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn sizes_are_read_in_binary_and_decimal_units() {
@@ -253,6 +263,34 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(123), "123");
         assert_eq!(count(12_345_678), "12 345 678");
+    }
+
+    /// Sentences have sizes by [`exact_size`] or `Size`: 1099511627776 bytes are nothing to read.
+    #[test]
+    fn no_sentence_has_a_raw_size() {
+        fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+            for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+                match entry.is_dir() {
+                    true => sources(&entry, out),
+                    false => out.push(entry),
+                }
+            }
+        }
+        let mut files = Vec::new();
+        for part in ["lunet", "backends", "target"] {
+            let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+            sources(&crates.join(part).join("src"), &mut files);
+        }
+        assert!(files.len() > 100, "{}", files.len());
+        // What a name in braces may not be, right before the word.
+        let sizes = ["size", "bytes", "known", "configured", "available", "wanted", "size_bytes"];
+        for file in files.iter().filter(|file| file.extension().is_some_and(|rs| rs == "rs")) {
+            let text = fs::read_to_string(file).unwrap();
+            for name in sizes {
+                let raw = format!("{{{name}}} {}", "bytes");
+                assert!(!text.contains(&raw), "{}: {raw}", file.display());
+            }
+        }
     }
 
     #[test]

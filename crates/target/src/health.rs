@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lunet_block::{Error, Op};
+use lunet_block::{Error, Op, Size};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
@@ -113,8 +113,9 @@ impl fmt::Display for Cause {
             ),
             Self::CutShort { bytes } => write!(
                 f,
-                "the file or device was cut to {bytes} bytes, which is less than the volume: \
-                 nothing is written to it any more"
+                "the file or device was cut to {}, which is less than the volume: nothing is \
+                 written to it any more",
+                Size(*bytes)
             ),
         }
     }

@@ -122,11 +122,11 @@ impl Source {
 ///
 /// # Errors
 /// A sentence that says how long one is.
-pub fn check_secret(bytes: usize) -> Result<(), String> {
-    match bytes {
+pub fn check_secret(length: usize) -> Result<(), String> {
+    match length {
         MIN_SECRET..=MAX_SECRET => Ok(()),
         0..MIN_SECRET => Err(format!(
-            "is a secret of {bytes} bytes; it must have {MIN_SECRET} to {MAX_SECRET}, and 16 at most \
+            "is a secret of {length} bytes; it must have {MIN_SECRET} to {MAX_SECRET}, and 16 at most \
              for some initiators"
         )),
         _ => Err(format!("is a secret of more than {MAX_SECRET} bytes")),

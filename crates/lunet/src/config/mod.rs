@@ -330,6 +330,12 @@ pub fn did_you_mean<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Str
     }
 }
 
+/// The same; where nothing is near, the command that lists what there is.
+pub fn near_or_list<'a>(name: &str, names: impl Iterator<Item = &'a str>, list: &str) -> String {
+    let near = did_you_mean(name, names);
+    if near.is_empty() { format!(": `{list}` shows what there is") } else { near }
+}
+
 /// What the parser says to a key that is there twice.
 const TWICE: &str = "duplicate key";
 

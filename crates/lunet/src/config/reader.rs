@@ -193,7 +193,11 @@ pub(crate) fn size(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result<u6
     if range.contains(&bytes) {
         return Ok(bytes);
     }
-    Err(format!("must be from {} to {}", units::size(*range.start()), units::size(*range.end())))
+    Err(format!(
+        "must be from {} to {}",
+        units::exact_size(*range.start()),
+        units::exact_size(*range.end())
+    ))
 }
 
 /// A duration within bounds: a string with a unit.

@@ -18,6 +18,7 @@ use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
 use crate::control::Done;
 use crate::opening::{self, How};
+use crate::trouble::At;
 use crate::units;
 use lunet_target::files;
 
@@ -54,8 +55,10 @@ impl Manager {
         }
         let size = self.now().volume(name)?.volume.caps().bytes();
         let from = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
-        let mut done =
-            done(format!("volume {name} of {} holds what {volume}{from} holds", units::size(size)));
+        let mut done = done(format!(
+            "volume {name} of {} holds what {volume}{from} holds",
+            units::exact_size(size)
+        ));
         done.notes.push(no_lun_yet(name));
         Ok(done)
     }
@@ -77,7 +80,7 @@ impl Manager {
         if !storage::is_absent(&place)? {
             bail!("{} is there already: choose another name", place.display());
         }
-        let found = from.metadata().with_context(|| format!("cannot read {}", from.display()))?;
+        let found = from.metadata().at("read", from)?;
         let mut keys: Vec<(&str, Value)> = vec![("backend", "file".into())];
         if place != now.plan.data.join(format!("{name}.img")) {
             // Relative paths of the configuration start in the data directory, not where we are.

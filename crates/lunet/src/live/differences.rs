@@ -72,7 +72,7 @@ fn volumes(now: &Served, fates: &[(Volume, Option<Fate>)], out: &mut Vec<Differe
             // What becomes of it shows when it is opened.
             (None, _) if now.unserved.contains_key(&volume.name) => continue,
             (None, _) => "is new".to_owned(),
-            (Some(Fate::Grows(size)), _) => format!("has {} now", units::size(*size)),
+            (Some(Fate::Grows(size)), _) => format!("has {} now", units::exact_size(*size)),
             (Some(Fate::Stays), Some(open)) if open.config.threshold != volume.threshold => {
                 "has another threshold".to_owned()
             }

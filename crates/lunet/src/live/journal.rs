@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use lunet_block::Size;
 use lunet_target::files::{self, Found};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{FileMark, InUse};
 use crate::config::Config;
+use crate::trouble::{At, refused};
 
 /// The file in the data directory.
 const FILE: &str = "change.journal";
@@ -96,7 +98,7 @@ impl Known {
                 Ok(Some(Self { path: path.to_owned(), file: FileMark::of(&found) }))
             }
             Found::Absent => Ok(None),
-            Found::Unknown(error) => bail!("cannot look at {}: {error}", path.display()),
+            Found::Unknown(error) => Err(refused("look at", path, &error)),
         }
     }
 }
@@ -154,8 +156,7 @@ impl Journal {
 
     fn write(&self) -> Result<()> {
         let text = serde_json::to_vec_pretty(&self.page)?;
-        files::replace(&self.path, &text)
-            .with_context(|| format!("cannot write {}", self.path.display()))
+        files::replace(&self.path, &text).at("write", &self.path)
     }
 
     /// Ends the change, whichever way it went: `config` is in force. Gives back what could not be done,
@@ -174,8 +175,7 @@ impl Journal {
             }
         });
         let ended = if self.page.entries.is_empty() {
-            let failed = || format!("cannot remove {}", self.path.display());
-            files::remove(&self.path).map(drop).with_context(failed)
+            files::remove(&self.path).map(drop).at("remove", &self.path)
         } else {
             self.write()
         };
@@ -188,7 +188,7 @@ fn read(path: &Path) -> Result<Option<Page>> {
     let name = path.display();
     let text = match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        other => other.with_context(|| format!("cannot read {name}"))?,
+        other => other.at("read", path)?,
     };
     // Of another version it may have another form.
     #[derive(Deserialize)]
@@ -336,9 +336,9 @@ fn shrink(known: &Known, from: u64, config: &Config, used: &InUse) -> Result<(),
     }
     let stays = |why: &str| {
         Err(Settled::Left(format!(
-            "{} stays as large as it is, {} bytes: {why}; set the size of volume {} to that",
+            "{} stays as large as it is, {}: {why}; set the size of volume {} to that",
             path.display(),
-            found.len(),
+            Size(found.len()),
             volume.name
         )))
     };

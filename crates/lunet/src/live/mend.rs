@@ -1,6 +1,6 @@
 //! Volumes whose storage is missing or another's: an administrator says what becomes of them.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use lunet_target::{Cause, files};
 
 use super::served::Open;
@@ -8,6 +8,7 @@ use super::{Manager, Served, done, snapshots, storage};
 use crate::config::{Backend, Volume};
 use crate::control::Done;
 use crate::opening::{self, How, Kind};
+use crate::trouble::At;
 use crate::{serve, units};
 
 /// A volume in need of help.
@@ -27,7 +28,10 @@ impl Manager {
         let (Backend::File { .. }, Some(path)) =
             (&patient.config.backend, patient.config.path(&now.plan.data))
         else {
-            bail!("volume {name} is not in a file: lunet makes no other storage");
+            bail!(
+                "volume {name} is not in a file: lunet makes no other storage; bring its device back, or take \
+                 another with `lunet volume adopt {name} --yes`"
+            );
         };
         if path.metadata().is_ok_and(|found| found.len() > 0) {
             bail!(
@@ -41,7 +45,7 @@ impl Manager {
             );
         }
         self.open_anew(now, &patient, How::Remake)?;
-        let size = units::size(self.now().volume(name)?.volume.caps().bytes());
+        let size = units::exact_size(self.now().volume(name)?.volume.caps().bytes());
         let mut done = done(format!("volume {name} is served again, empty, with {size}"));
         done.notes
             .push("initiators find zeroes where their data was: have them look anew".to_owned());
@@ -52,11 +56,14 @@ impl Manager {
     pub(super) fn adopt_volume(&self, now: &Served, name: &str) -> Result<Done> {
         let patient = patient(now, name)?;
         if matches!(patient.kind, Kind::Missing | Kind::NotMade) {
-            bail!("there is nothing to adopt: volume {name} has no storage");
+            bail!(
+                "there is nothing to adopt, as volume {name} has no storage: bring its file or device back, or make \
+                 an empty file with `lunet volume recreate {name} --yes`"
+            );
         }
         self.open_anew(now, &patient, How::Adopt)?;
         let open = &self.now().open[name];
-        let size = units::size(open.volume.caps().bytes());
+        let size = units::exact_size(open.volume.caps().bytes());
         let path = open.config.path(&now.plan.data).unwrap_or_default();
         Ok(done(format!("volume {name} is served again, with {size} in {}", path.display())))
     }
@@ -75,8 +82,7 @@ impl Manager {
             Some(old) => snapshots::forget(old),
             None => {
                 let mark = serve::write_back_mark(data, &config.name);
-                files::remove(&mark)
-                    .with_context(|| format!("cannot remove {}", mark.display()))?;
+                files::remove(&mark).at("remove", &mark)?;
             }
         }
         Ok(())

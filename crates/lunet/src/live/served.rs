@@ -94,7 +94,10 @@ impl Served {
             (None, Some(unserved)) => bail!("not served: {}", unserved.failure),
             (None, None) => {
                 let names = self.open.keys().chain(self.unserved.keys()).map(String::as_str);
-                bail!("there is no volume \"{name}\"{}", config::did_you_mean(name, names))
+                bail!(
+                    "there is no volume \"{name}\"{}",
+                    config::near_or_list(name, names, "lunet volume list")
+                )
             }
         }
     }
@@ -106,7 +109,10 @@ impl Served {
             Some(target) => Ok(target),
             None => {
                 let names = targets.iter().map(|target| target.name.as_str());
-                bail!("there is no target {name}{}", config::did_you_mean(name, names))
+                bail!(
+                    "there is no target {name}{}",
+                    config::near_or_list(name, names, "lunet target list")
+                )
             }
         }
     }

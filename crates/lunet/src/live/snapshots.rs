@@ -17,6 +17,7 @@ use super::storage::{self, Keeper};
 use super::{Manager, Served, done};
 use crate::config::{self, Backend};
 use crate::control::Done;
+use crate::trouble::{At, refused};
 use crate::{names, serve};
 use lunet_target::files::{self, Found};
 
@@ -46,7 +47,7 @@ impl Manager {
             .map_err(|text| anyhow::anyhow!("{}", text.replace("volume", "snapshot")))?;
         let keeper = storage::keeper(open, &now.plan.data)?;
         if list(&now.plan.data, open)?.iter().any(|one| one.name == snapshot) {
-            bail!("there is a snapshot {volume}@{snapshot} already");
+            bail!("there is a snapshot {volume}@{snapshot} already: choose another name");
         }
         refuse_failed(open, "a snapshot of it")?;
         match keeper {
@@ -84,7 +85,9 @@ impl Manager {
         let open = now.volume(volume)?;
         let keeper = find(now, volume, snapshot)?;
         if open.config.read_only {
-            bail!("volume {volume} is read-only: it keeps what it holds");
+            bail!(
+                "volume {volume} is read-only: take `read-only` out of the configuration and restart lunet first"
+            );
         }
         self.refuse_used(now, volume, "roll it back", force)?;
         refuse_failed(open, "a rollback")?;
@@ -107,8 +110,7 @@ impl Manager {
     fn roll_file_back(&self, now: &Served, open: &Open, file: &Path, snapshot: &str) -> Result<()> {
         let name = &open.config.name;
         let kept = path(file, name, snapshot);
-        let place =
-            file.canonicalize().with_context(|| format!("cannot find {}", file.display()))?;
+        let place = file.canonicalize().at("find", file)?;
         let fresh = files::parent(&place).join(format!(".{name}.rollback"));
         if !storage::is_absent(&fresh)? {
             bail!("{} is in the way: move it elsewhere", fresh.display());
@@ -133,8 +135,7 @@ impl Manager {
             let config = storage::with_size(&open.config, open.volume.caps().bytes());
             let volume = serve::open_successor(open, &at(&config, &fresh), &now.plan.data)?;
             // From the exchange on, this is the volume's file.
-            mark::carry(&open.volume, &volume)
-                .with_context(|| format!("cannot mark {}", fresh.display()))?;
+            mark::carry(&open.volume, &volume).at("mark", &fresh)?;
             self.exchange(now, Open::anew(config, volume, &now.plan.data), &fresh, &place)
         })
     }
@@ -246,9 +247,7 @@ fn files_of(file: &Path, volume: &str) -> Result<Vec<Snapshot>> {
             // It has gone meanwhile.
             Found::Absent => continue,
             // It may be there: a volume with snapshots is not deleted.
-            Found::Unknown(error) => {
-                bail!("cannot look at {}: {error}", entry.path().display())
-            }
+            Found::Unknown(error) => return Err(refused("look at", &entry.path(), &error)),
         };
         let created = found.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         let created = created.unwrap_or_default().as_secs();
@@ -272,7 +271,8 @@ pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper>
     if all.iter().any(|one| one.name == snapshot) {
         return Ok(keeper);
     }
-    let near = config::did_you_mean(snapshot, all.iter().map(|one| one.name.as_str()));
+    let names = all.iter().map(|one| one.name.as_str());
+    let near = config::near_or_list(snapshot, names, &format!("lunet volume snapshots {volume}"));
     bail!("there is no snapshot {volume}@{snapshot}{near}")
 }
 

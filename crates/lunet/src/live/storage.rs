@@ -6,12 +6,14 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use lunet_backends::zfs::{Dataset, Zfs};
 use lunet_backends::{Standing, Volume};
+use lunet_block::Size;
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::serve;
+use crate::trouble::refused;
 use lunet_target::Cause;
 use lunet_target::files::{self, Found};
 
@@ -64,7 +66,7 @@ pub fn is_absent(path: &Path) -> Result<bool> {
     match files::look(path) {
         Found::There(_) => Ok(false),
         Found::Absent => Ok(true),
-        Found::Unknown(error) => Err(anyhow!("cannot look at {}: {error}", path.display())),
+        Found::Unknown(error) => Err(refused("look at", path, &error)),
     }
 }
 
@@ -73,8 +75,8 @@ pub fn is_absent(path: &Path) -> Result<bool> {
 /// # Errors
 /// It cannot be looked at.
 pub fn grown(open: &Open, path: PathBuf, to: u64) -> Result<Option<Entry>> {
-    let found = lunet_backends::opened(&open.volume)
-        .map_err(|error| anyhow!("cannot look at {}: {error}", path.display()))?;
+    let found =
+        lunet_backends::opened(&open.volume).map_err(|error| refused("look at", &path, &error))?;
     let from = open.volume.caps().bytes();
     Ok(found.map(|found| Entry::Grown {
         known: Known { path, file: FileMark::of(&found) },
@@ -106,11 +108,12 @@ pub fn check_whole(open: &Open, path: &Path) -> Result<()> {
     check_kept(open)?;
     let (name, path_text) = (&open.config.name, path.display());
     let found = lunet_backends::standing(&open.volume, path)
-        .map_err(|error| anyhow!("cannot look at {path_text}: {error}"))?;
+        .map_err(|error| refused("look at", path, &error))?;
     match found {
         Standing::Sound => Ok(()),
         Standing::CutShort { bytes } => bail!(
-            "{path_text} was cut to {bytes} bytes, which is less than volume {name}: there is nothing whole to copy"
+            "{path_text} was cut to {}, which is less than volume {name}: there is nothing whole to copy",
+            Size(bytes)
         ),
         Standing::Removed | Standing::Elsewhere | Standing::Replaced => bail!(
             "{path_text} is not the file that is served as volume {name}: bring that back first"

@@ -16,6 +16,7 @@ use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
 use crate::opening::{self, How};
+use crate::trouble::{At, refused};
 use crate::{names, record, serve, units};
 use lunet_target::files::{self, Found};
 use lunet_target::{Cause, During};
@@ -42,7 +43,7 @@ impl Manager {
         })?;
         let mut done = done(format!(
             "volume {name} of {} is there",
-            units::size(opened.volume.caps().bytes())
+            units::exact_size(opened.volume.caps().bytes())
         ));
         done.notes.push(no_lun_yet(name));
         Ok(done)
@@ -62,7 +63,7 @@ impl Manager {
         let config = config.context("the volume is not in the configuration")?.clone();
         // A volume of this name may have been there long ago, and with it its reservations.
         for stale in serve::kept(&plan.data, name) {
-            files::remove(&stale).with_context(|| format!("cannot remove {}", stale.display()))?;
+            files::remove(&stale).at("remove", &stale)?;
         }
         let entries = made.into_iter().chain([traces(&config, &plan.data)]).collect();
         self.noted(now, entries, || {
@@ -87,10 +88,13 @@ impl Manager {
             Some(size) if size < before => bail!(
                 "volume {name} has {}, and volumes do not shrink: what lies behind the new end \
                  would be lost; make a smaller volume and copy what it needs",
-                units::size(before)
+                units::exact_size(before)
             ),
             Some(size) if size == before => {
-                return Ok(done(format!("volume {name} has {} already", units::size(before))));
+                return Ok(done(format!(
+                    "volume {name} has {} already",
+                    units::exact_size(before)
+                )));
             }
             _ => {}
         }
@@ -111,7 +115,9 @@ impl Manager {
                     )
                 })?;
             }
-            (_, None) => bail!("say how large volume {name} should be"),
+            (_, None) => {
+                bail!("say how large volume {name} should be: `lunet volume resize {name} SIZE`")
+            }
             (Backend::Memory { .. }, _) => bail!(
                 "volume {name} is in memory, which does not grow: delete the volume, and create it \
                  anew"
@@ -119,7 +125,7 @@ impl Manager {
             (_, Some(size)) => self.grow(now, open, size)?,
         }
         let after = self.now().volume(name)?.volume.caps().bytes();
-        Ok(done(format!("volume {name} has {} now", units::size(after))))
+        Ok(done(format!("volume {name} has {} now", units::exact_size(after))))
     }
 
     fn grow(&self, now: &Served, open: &Open, size: u64) -> Result<()> {
@@ -292,7 +298,7 @@ impl Manager {
 pub(super) fn check_new(now: &Served, name: &str) -> Result<()> {
     names::check_volume_name(name).map_err(anyhow::Error::msg)?;
     if now.open.contains_key(name) || now.unserved.contains_key(name) {
-        bail!("there is a volume \"{name}\" already");
+        bail!("there is a volume \"{name}\" already: choose another name");
     }
     Ok(())
 }
@@ -309,7 +315,7 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
     let file = new.path.clone().unwrap_or_else(|| format!("{}.img", new.name).into());
     let path = now.plan.data.join(file);
     match (files::look(&path), new.size) {
-        (Found::Unknown(error), _) => bail!("cannot look at {}: {error}", path.display()),
+        (Found::Unknown(error), _) => Err(refused("look at", &path, &error)),
         (Found::There(found), None) => Ok(Some(found.len())),
         (Found::There(_), Some(_)) => bail!(
             "{} is there already: leave --size out to take it as it is, or name another --path",

@@ -1,0 +1,107 @@
+//! Sentences for what the operating system refuses: what was to be done, where, why not, and the next step.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+
+/// A result of the operating system at a path.
+pub trait At<T> {
+    /// `cannot ACTION PATH: why: the next step`.
+    ///
+    /// # Errors
+    /// That sentence, if it has failed.
+    fn at(self, action: &str, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, action: &str, path: &Path) -> Result<T> {
+        self.map_err(|error| refused(action, path, &error.into()))
+    }
+}
+
+/// The sentence for an error at a path.
+pub fn refused(action: &str, path: &Path, error: &io::Error) -> anyhow::Error {
+    let user = rustix::process::geteuid().as_raw();
+    anyhow!("cannot {action} {}: {error}: {}", path.display(), step(error.kind(), user))
+}
+
+fn step(kind: ErrorKind, user: u32) -> String {
+    match kind {
+        ErrorKind::PermissionDenied if user == 0 => {
+            "not even root may, so a mount option or a security module forbids it".to_owned()
+        }
+        ErrorKind::PermissionDenied => format!(
+            "lunet runs as user {user}: give that user access to it and to the directories above, or run \
+             lunet as another user"
+        ),
+        ErrorKind::NotFound => {
+            "see whether its file system is mounted, and the path is right".to_owned()
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room on its file system (`df -h`, `df -i`, quotas)".to_owned()
+        }
+        ErrorKind::ReadOnlyFilesystem => {
+            "its file system is mounted read-only: mount it for writing, or take another place"
+                .to_owned()
+        }
+        ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::AlreadyExists => {
+            "something else has that name: move it away, or name another place".to_owned()
+        }
+        _ => "see the kernel's log (`dmesg`) for this file system".to_owned(),
+    }
+}
+
+/// Why an address cannot be listened on, with the next step. `place` says how to name another.
+pub fn listening(address: SocketAddr, error: &io::Error, place: &str) -> String {
+    let ip = address.ip();
+    let step = match error.kind() {
+        ErrorKind::AddrNotAvailable => format!(
+            "no interface of this machine has {ip} (`ip -br address` shows those that there are): set it up, or \
+             {place}"
+        ),
+        ErrorKind::PermissionDenied if address.port() < 1024 && address.port() > 0 => format!(
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE: {place}, 3260 for instance"
+        ),
+        _ => format!("{place}, or see whether the network is up (`ip -br address`)"),
+    };
+    format!("cannot listen on {address}: {error}: {step}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_has_a_next_step() {
+        let of = |kind: ErrorKind| {
+            let failed: io::Result<()> = Err(kind.into());
+            failed.at("write", Path::new("/srv/x")).unwrap_err().to_string()
+        };
+        for (kind, words) in [
+            (ErrorKind::NotFound, "mounted"),
+            (ErrorKind::StorageFull, "`df -h`"),
+            (ErrorKind::ReadOnlyFilesystem, "mounted read-only"),
+            (ErrorKind::NotADirectory, "move it away"),
+            (ErrorKind::Other, "`dmesg`"),
+        ] {
+            let text = of(kind);
+            assert!(text.starts_with("cannot write /srv/x: ") && text.contains(words), "{text}");
+        }
+        assert!(step(ErrorKind::PermissionDenied, 990).contains("user 990"));
+        assert!(step(ErrorKind::PermissionDenied, 0).contains("not even root"));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_had_is_told_with_what_to_do() {
+        let told = |text: &str, kind: ErrorKind| {
+            listening(text.parse().unwrap(), &kind.into(), "take another with --listen")
+        };
+        let missing = told("192.0.2.7:3260", ErrorKind::AddrNotAvailable);
+        assert!(missing.contains("`ip -br address`") && missing.contains("--listen"), "{missing}");
+        let low = told("127.0.0.1:860", ErrorKind::PermissionDenied);
+        assert!(low.contains("below 1024") && low.contains("3260"), "{low}");
+        assert!(told("[::1]:1", ErrorKind::Other).contains("network is up"));
+    }
+}
