@@ -1,5 +1,6 @@
 //! `lunet top`, `lunet stats`
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,7 +47,6 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
     loop {
         thread::sleep(options.interval);
         let after = watch::look(&path)?;
-        // Of a server that was started anew there is nothing to say yet.
         if let Some(rates) = rates::between(&before, &after) {
             let seconds =
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
@@ -59,6 +59,9 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
             if !print_more(&text)? {
                 return Ok(ExitCode::SUCCESS);
             }
+        } else {
+            let _ =
+                writeln!(io::stderr(), "lunet: note: lunet was started anew: counting from here");
         }
         before = after;
     }

@@ -1,7 +1,7 @@
 //! What `lunet top` draws.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -44,6 +44,8 @@ pub struct Screen {
     sample: Option<Sample>,
     /// The last interval.
     rates: Option<Rates>,
+    /// When it ended.
+    counted: Option<Instant>,
     /// Bytes read and written per second, the newest first.
     past: VecDeque<(u64, u64)>,
     /// Why there are no figures, in one sentence.
@@ -62,14 +64,24 @@ impl Screen {
             self.past.truncate(PAST);
         }
         self.trouble = None;
+        if rates.is_some() {
+            self.counted = Some(sample.at);
+        }
         self.sample = Some(sample);
         // A look that cannot be compared with the one before leaves the last figures there.
         self.rates = rates.map(busiest_first).or(self.rates.take());
     }
 
-    /// The server could not be asked. The last figures stay, below the reason.
-    pub fn fail(&mut self, why: String) {
-        self.trouble = Some(why);
+    /// The server could not be asked, at this time. The last figures stay, below the reason and their age.
+    pub fn fail(&mut self, why: &str, now: Instant) {
+        let below = match self.counted {
+            Some(at) => {
+                let age = Duration::from_secs(now.saturating_duration_since(at).as_secs());
+                format!("the figures below are {} old", units::duration(age))
+            }
+            None => "there are no figures yet".to_owned(),
+        };
+        self.trouble = Some(format!("{why}. Asking again; {below}"));
         self.sample = None;
     }
 
@@ -124,12 +136,20 @@ impl Screen {
         };
         let work: usize = sample.stats.loads.iter().map(|load| load.commands_in_flight).sum();
         let failed: u64 = sample.stats.volumes.iter().map(|volume| volume.errors).sum();
-        let told = [
+        // Counts of a server that was started anew have nothing to be compared with at first.
+        let first = match self.counted {
+            Some(at) if at == sample.at => None,
+            Some(_) => Some("started anew: figures of before"),
+            None => Some("first figures with the next look"),
+        };
+        let mut told: Vec<(usize, String)> =
+            first.map(|words| (0, words.to_owned())).into_iter().collect();
+        told.extend([
             (3, format!("lunet on {}, up for {up}", sample.stats.driver)),
             (2, sessions),
             (1, format!("{work} commands at work")),
             (if failed > 0 { 0 } else { 4 }, format!("{failed} failed since the start")),
-        ];
+        ]);
         vec![Line::raw(parts(&told, "; ", width))]
     }
 
@@ -186,8 +206,6 @@ fn table(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use serde_json::json;
@@ -321,23 +339,38 @@ mod tests {
         for (width, height) in [(1, 1), (5, 24), (20, 3), (80, 24), (300, 100)] {
             drawn(&screen, width, height);
         }
-        screen.fail("no lunet is running".into());
+        let later = start + Duration::from_secs(13);
+        screen.fail("no lunet is running", later);
         let lines = drawn(&screen, 80, 24);
-        assert!(lines[0].contains("no lunet is running"));
+        assert_eq!(lines[0], "no lunet is running. Asking again; the figures below are 12 s old");
         assert!(lines.iter().any(|line| line.starts_with("busy")), "the last figures: {lines:#?}");
         // An error that is longer than a line goes on in the next.
         screen.fail(
-            "no lunet is running with the control socket /srv/a/lunet.sock: start one".into(),
+            "no lunet is running with the control socket /srv/a/lunet.sock: start one",
+            later,
         );
         let lines = drawn(&screen, 40, 24);
         assert_eq!(
-            lines[..2],
-            ["no lunet is running with the control", "socket /srv/a/lunet.sock: start one"]
+            lines[..4],
+            [
+                "no lunet is running with the control",
+                "socket /srv/a/lunet.sock: start one.",
+                "Asking again; the figures below are 12 s",
+                "old"
+            ]
         );
         // When it is back, there is nothing to compare with at first.
-        screen.take(sample(start, 1));
+        screen.take(sample(later, 1));
         let lines = drawn(&screen, 80, 24);
-        assert!(lines[0].contains("up for 1 s"));
+        assert!(lines[0].starts_with("started anew: figures of before; "), "{lines:#?}");
+        assert!(drawn(&screen, 130, 24)[0].contains("up for 1 s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line.starts_with("busy")), "the last figures: {lines:#?}");
+        screen.take(sample(later + Duration::from_secs(1), 2));
+        assert!(drawn(&screen, 80, 24)[0].starts_with("lunet on io_uring"));
+        // One that may not be asked from the beginning on.
+        let mut screen = Screen::default();
+        screen.fail("permission denied", start);
+        let lines = drawn(&screen, 80, 24);
+        assert_eq!(lines[0], "permission denied. Asking again; there are no figures yet");
     }
 }

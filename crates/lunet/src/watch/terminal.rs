@@ -43,7 +43,7 @@ fn show(
         }
         match super::look(path) {
             Ok(sample) => screen.take(sample),
-            Err(why) => screen.fail(format!("{why:#}")),
+            Err(why) => screen.fail(&crate::units::plain(&format!("{why:#}")), Instant::now()),
         }
         next = Instant::now() + interval;
     }
