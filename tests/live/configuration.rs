@@ -148,3 +148,25 @@ fn what_the_server_refuses_is_undone() -> Result<()> {
     server.stop()?;
     Ok(())
 }
+
+/// Nothing in the configuration has changed, and a volume is not what it was: that is said, and not "in force" alone.
+#[test]
+fn a_file_that_was_replaced_meanwhile_is_told() -> Result<()> {
+    let server = Serve::config(FILE).quiet().start()?;
+    let file = server.data().join("a.img");
+    for arguments in [&["config", "apply"][..], &["config", "apply", "--dry-run"]] {
+        let sound = server.command(arguments)?;
+        let said = format!("{}{}", sound.stdout, sound.stderr);
+        ensure!(said.contains("in force already") && !said.contains("volume a"), "{said}");
+    }
+    fs::rename(&file, server.data().join("moved.img"))?;
+    fs::File::create(&file)?.set_len(64 << 20)?;
+    for arguments in [&["config", "apply"][..], &["config", "apply", "--dry-run"]] {
+        let told = server.command(arguments)?;
+        let said = format!("{}{}", told.stdout, told.stderr);
+        ensure!(said.contains("volume a: "), "{said}");
+        ensure!(said.contains("`lunet volume list` says"), "{said}");
+        ensure!(!said.contains("nothing would change"), "{said}");
+    }
+    Ok(())
+}

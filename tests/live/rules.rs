@@ -184,6 +184,7 @@ fn initiators_are_let_in_and_shut_out_by_command() -> Result<()> {
     ensure!(text(&server)? == FILE && ready(&mut a, 0)?.is_none());
     let done = server.tell(&["target", "allow", TWO, B, A])?;
     ensure!(done.contains(&format!("target {TWO} is for {B}, {A}, without CHAP")), "{done}");
+    ensure!(!done.contains("work together"), "{done}");
     let list = format!("luns = {{ 0 = 'b' }}\ninitiators = [\"{B}\", \"{A}\"]\n");
     ensure!(text(&server)? == FILE.replace("luns = { 0 = 'b' }\n", &list), "{}", text(&server)?);
     let mut b = log_in(&server, 11, None)?;
@@ -196,13 +197,67 @@ fn initiators_are_let_in_and_shut_out_by_command() -> Result<()> {
     ensure!(error.contains("is not in the list"), "{error}");
     let error = server.refuses(&["target", "allow", TWO, "10.0.0.0/40"])?;
     ensure!(error.contains("prefix of 0 to 32 bits"), "{error}");
-    // The last one leaves nobody, and not everybody.
-    let done = server.tell(&["target", "deny", TWO, B])?;
-    ensure!(done.contains("is for nobody"), "{done}");
+    // The last one leaves nobody, and not everybody; the way back is told.
+    let done = server.command(&["target", "deny", TWO, B])?;
+    ensure!(done.stdout.contains("is for nobody"), "{}", done.describe());
+    ensure!(
+        done.stderr.contains(&format!("`lunet target allow {TWO} INITIATOR`")),
+        "{}",
+        done.stderr
+    );
+    ensure!(done.stderr.contains("take `initiators` out of"), "{}", done.stderr);
     ends(&mut b)?;
     ensure!(log_in(&server, 12, None).is_err());
     server.tell(&["target", "allow", TWO, "*:host-a"])?;
     log_in(&server, 3, None)?.logout()?;
+    server.stop()?;
+    Ok(())
+}
+
+/// Nobody is logged in; still a command that is to let one more in shuts nobody out, and one that is to shut one
+/// out lets nobody in, without being told to.
+#[test]
+fn rules_that_narrow_or_widen_by_surprise_are_told_before() -> Result<()> {
+    let open = FILE.replace("luns = { 0 = 'b' }\n", "luns = { 0 = 'b' }\nopen = true\n");
+    let server = Serve::config(&open).start()?;
+    let refused = |arguments: &[&str], words: &[&str]| -> Result<()> {
+        let before = text(&server)?;
+        let error = server.refuses(&[&["target"], arguments].concat())?;
+        for word in words.iter().chain(&["--force"]) {
+            ensure!(error.contains(word), "{arguments:?}: {error}");
+        }
+        ensure!(text(&server)? == before, "{arguments:?} has changed the file");
+        Ok(())
+    };
+    let tell = |arguments: &[&str]| server.command(&[&["target"], arguments].concat());
+    // Everybody is in: the first entry shuts out all others.
+    refused(&["allow", TWO, A], &["would be for iqn", "shuts out all other names"])?;
+    tell(&["allow", TWO, "127.0.0.0/8", "--force"])?.success()?;
+    log_in(&server, 1, None)?.logout()?;
+    // A name beside an address narrows the list.
+    let words = format!("would be for {A}, coming from 127.0.0.0/8, without CHAP");
+    refused(&["allow", TWO, A], &[&words, "shuts out all other names", "work together"])?;
+    log_in(&server, 11, None)?.logout()?;
+    let done = tell(&["allow", TWO, A, "--force"])?;
+    ensure!(done.stdout.contains("coming from 127.0.0.0/8, without CHAP"), "{}", done.describe());
+    ensure!(done.stderr.contains("must have one of the names and come from"), "{}", done.stderr);
+    ensure!(log_in(&server, 12, None).is_err());
+    // The last name that goes leaves the addresses, for every name.
+    refused(&["deny", TWO, A], &["would be for all from 127.0.0.0/8", "lets in every name"])?;
+    ensure!(log_in(&server, 13, None).is_err());
+    tell(&["deny", TWO, A, "127.0.0.0/8"])?.success()?;
+    tell(&["allow", TWO, "*:host-*", A])?.success()?;
+    let still = tell(&["deny", TWO, A])?;
+    ensure!(
+        still.stderr.contains(&format!("still in its list: {A} (by *:host-*)")),
+        "{}",
+        still.stderr
+    );
+    // The portal is on loopback: nobody could come from there.
+    refused(&["allow", ONE, "192.0.2.0/24"], &["nobody could log in", "from this machine alone"])?;
+    let done = tell(&["allow", ONE, "127.0.0.0/8"])?;
+    ensure!(done.stderr.contains("until now it was for this machine alone"), "{}", done.describe());
+    log_in(&server, 4, None)?.logout()?;
     server.stop()?;
     Ok(())
 }

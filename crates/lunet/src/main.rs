@@ -123,7 +123,7 @@ fn main() -> ExitCode {
         Command::Tune { command } => cli::tune(command),
     };
     let code = result.unwrap_or_else(|error| {
-        plain(&format!("{error:#}")).lines().for_each(log::tell);
+        units::plain(&format!("{error:#}")).lines().for_each(log::tell);
         ExitCode::FAILURE
     });
     log::finish();
@@ -136,15 +136,4 @@ fn demo_size(text: &str) -> Result<u64, String> {
         bytes if bytes % 512 != 0 => Err("must be a multiple of 512 bytes".to_owned()),
         bytes => Ok(bytes),
     }
-}
-
-/// The text without the operating system's error numbers.
-fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut parts = text.split(" (os error ");
-    out.extend(parts.next());
-    for part in parts {
-        out.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
-    }
-    out
 }

@@ -29,6 +29,7 @@ use crate::live::{self, Manager, Open, Served};
 use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
 use crate::signals::{Signals, Wish};
+use crate::trouble::{self, At};
 use crate::{exposure, holder, identity, log, owned, ready, record, secrets};
 use lunet_target::files;
 
@@ -87,10 +88,13 @@ pub fn serve(options: &Options) -> Result<()> {
     drop(manager);
     let report = server.stop(config.server.shutdown_grace);
     if failed {
-        bail!("an event loop has failed, see the log above");
+        bail!("an event loop has failed: the log above says why; start lunet again");
     }
     if !report.flushed {
-        bail!("not everything could be flushed: the last writes may be lost");
+        bail!(
+            "not everything could be flushed, so the last writes may be lost: see to the storage that the log above \
+             names, and check the file systems on its volumes"
+        );
     }
     tracing::info!("all volumes are flushed and closed");
     Ok(())
@@ -130,10 +134,19 @@ fn reload(manager: Arc<Manager>) -> Result<()> {
 
 /// Why the server has not started, with the next step.
 fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
-    let StartError::InUse { address } = error else { return anyhow!("{error}") };
     let portals = |text: &&String| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
     let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
-    anyhow!("{}", holder::in_use(*address, file))
+    match error {
+        StartError::InUse { address } => anyhow!("{}", holder::in_use(*address, file)),
+        StartError::Listen { address, source } => {
+            let place = match file {
+                Some(file) => format!("name another address in [[portal]] in {}", file.display()),
+                None => "take another address with `lunet serve --listen`".to_owned(),
+            };
+            anyhow!("{}", trouble::listening(*address, source, &place))
+        }
+        error => anyhow!("{error}"),
+    }
 }
 
 /// Answers the control socket.
@@ -152,7 +165,7 @@ impl Source for Asked {
             Request::Snapshots { volume } => self.manager.snapshots(volume.as_deref()),
             Request::Targets => Ok(self.manager.targets()),
             Request::Portals => json(serde_json::to_value(self.handle.portal_report())),
-            Request::Config => Ok(self.manager.configuration()),
+            Request::Config => json(serde_json::to_value(self.manager.configuration())),
             Request::Change { version, change } => {
                 let done = self.manager.change(version, &change);
                 audit::log(Origin::Socket(who), &change, &done);
@@ -317,18 +330,17 @@ fn take_data(data: &Path) -> Result<(File, Made)> {
         .recursive(true)
         .mode(0o700)
         .create(data)
-        .with_context(|| format!("cannot make the data directory {}", data.display()))?;
+        .at("make the data directory", data)?;
     let path = data.join("lunet.lock");
     if new {
         made.directory(data, &path);
     }
-    let found = data.metadata().with_context(|| format!("cannot look at {}", data.display()))?;
+    let found = data.metadata().at("look at", data)?;
     owned::data(data, &found)?;
-    let failed = || format!("cannot lock the data directory with {}", path.display());
     loop {
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.with_context(failed)?;
+        let file = file.at("lock the data directory with", &path)?;
         let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
         let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
         match lunet_backends::patience::retry(lock, locked) {
@@ -336,12 +348,14 @@ fn take_data(data: &Path) -> Result<(File, Made)> {
             Err(Errno::WOULDBLOCK) => {
                 made.keep();
                 bail!(
-                    "{}: the data directory is already open in another lunet: stop that one first, \
-                     or give this one another --data",
-                    data.display()
+                    "{}: the data directory is in use by another lunet{}: stop that one (SIGTERM, or `systemctl \
+                     stop` of its service), or give this one another directory with --data",
+                    data.display(),
+                    lunet_backends::holding(&file)
+                        .map_or_else(String::new, |pid| format!(", process {pid}"))
                 )
             }
-            Err(error) => return Err(error).with_context(failed),
+            Err(error) => return Err(error).at("lock the data directory with", &path),
         }
         // A start that failed may have removed the file: a lock on what is gone is none.
         let same = |there: Metadata| {

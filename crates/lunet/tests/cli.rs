@@ -122,7 +122,7 @@ fn commands_find_the_running_server_and_say_where_they_looked() {
     // The server looks there too.
     let mut second = lunet(&["serve", "--listen", "127.0.0.1:0"]);
     let second = second.current_dir(elsewhere.path()).env("LUNET_DATA", &data).output().unwrap();
-    refused(&second, "already open in another lunet");
+    refused(&second, "is in use by another lunet");
     assert_eq!(server.end(Signal::TERM).0, Some(0));
 }
 
@@ -258,7 +258,9 @@ fn a_volume_is_open_in_one_lunet_at_a_time() {
     let dir = TempDir::new().unwrap();
     let first = Server::demo(dir.path());
     let second = ["serve", "--data", path(dir.path()), "--listen", "127.0.0.1:0"];
-    refused(&run(&second), "already open in another lunet");
+    let refusal = run(&second);
+    refused(&refusal, &format!("is in use by another lunet, process {}: ", first.child.id()));
+    refused(&refusal, "give this one another directory with --data");
     assert!(run(&["stats", "--data", path(dir.path())]).status.success(), "the first goes on");
     assert_eq!(first.end(Signal::TERM).0, Some(0));
 }
@@ -287,7 +289,63 @@ fn what_cannot_be_opened_is_a_sentence() {
     fs::write(dir.path().join("identity"), "damaged").unwrap();
     refused(&serve("backend = 'null'\nsize = 512"), "not an identity");
     let under_a_file = path(&file).to_owned() + "/data";
-    refused(&run(&["serve", "--data", &under_a_file]), "cannot make the data directory");
+    let output = run(&["serve", "--data", &under_a_file]);
+    refused(&output, "cannot make the data directory");
+    refused(&output, "something else has that name: move it away, or name another place");
+}
+
+#[test]
+fn an_address_that_no_interface_has_is_told_with_the_next_step() {
+    let dir = TempDir::new().unwrap();
+    let serve = |more: &[&str]| run(&[&["serve", "--data", path(dir.path())], more].concat());
+    // TEST-NET-1, which nobody has (RFC 5737).
+    let output = serve(&["--listen", "192.0.2.77:3260", "--size", "1MiB"]);
+    refused(&output, "cannot listen on 192.0.2.77:3260: ");
+    refused(&output, "`ip -br address`");
+    refused(&output, "`lunet serve --listen`");
+    let file = dir.path().join("x.toml");
+    let text = "[[portal]]\naddress = '192.0.2.77'\n[volumes.a]\nbackend = 'null'\nsize = 512\n\
+                [[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n";
+    fs::write(&file, text).unwrap();
+    let output = serve(&["--config", path(&file)]);
+    refused(&output, &format!("name another address in [[portal]] in {}", path(&file)));
+}
+
+#[test]
+fn the_configuration_is_shown_as_typed_json() {
+    let dir = TempDir::new().unwrap();
+    let server = Server::demo(dir.path());
+    let shown = |server_data: &Path| -> serde_json::Value {
+        let output = run(&["config", "show", "--json", "--data", path(server_data)]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let demo = shown(dir.path());
+    assert_eq!(demo["embedded"], true);
+    assert_eq!(demo["file"], path(&dir.path().join("lunet.toml")));
+    assert_eq!(demo["data"], path(dir.path()));
+    assert_eq!(demo["socket"], path(&dir.path().join("lunet.sock")));
+    assert_eq!(demo["config"]["volumes"]["demo"]["size"], "1MiB");
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
+    let file = dir.path().join("own.toml");
+    let own = "# mine\n[[portal]]\naddress = '127.0.0.1:0'\n[volumes.a]\nbackend = 'null'\nsize = 512\n\
+               [[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n\
+               [[target.user]]\nname = 'u'\nsecret = 'a secret of 16 b'\n";
+    fs::write(&file, own).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let server = Server::start(&["--config", path(&file), "--data", path(dir.path())]);
+    let shown = shown(dir.path());
+    assert_eq!(
+        (&shown["embedded"], &shown["config"]["volumes"]["a"]["size"]),
+        (&false.into(), &512.into())
+    );
+    assert_eq!(shown["config"]["target"][0]["luns"][0], "a");
+    assert!(shown["text"].as_str().unwrap().starts_with("# mine\n"));
+    assert!(!shown.to_string().contains("secret of 16"), "{shown}");
+    // For people it is the file, as it could be served.
+    let plain = run(&["config", "show", "--data", path(dir.path())]);
+    assert_eq!(text(&plain.stdout), shown["text"].as_str().unwrap());
+    assert_eq!(server.end(Signal::TERM).0, Some(0));
 }
 
 #[test]

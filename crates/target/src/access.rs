@@ -471,9 +471,10 @@ mod tests {
         ] {
             let origin = Origin::new(ip("::1"), ip("::1"));
             let visitor = Visitor { initiator: name, origin, proof: proof.as_ref() };
-            for entrance in
-                [Entrance::Discovery { access: &access, reached: true }, Entrance::Target { access: &access, reached: true }]
-            {
+            for entrance in [
+                Entrance::Discovery { access: &access, reached: true },
+                Entrance::Target { access: &access, reached: true },
+            ] {
                 assert_eq!(entrance.objection(visitor), objection, "{proof:?} {name}");
             }
             let everybody = Access::default();

@@ -51,8 +51,10 @@ pub enum ApplyError {
     Listen {
         /// The portal's address.
         address: SocketAddr,
-        /// The operating system's reason.
+        /// The reason.
         why: String,
+        /// Its kind, if the operating system has refused it.
+        kind: Option<std::io::ErrorKind>,
     },
     /// A shard cannot open a volume.
     #[error("{0}")]
@@ -211,7 +213,7 @@ fn ways(
         for (slot, portal) in fresh {
             if !portal.transports.tcp() {
                 let (address, why) = (portal.address, "iSER alone begins with a start".to_owned());
-                return Err(ApplyError::Listen { address, why });
+                return Err(ApplyError::Listen { address, why, kind: None });
             }
             let (listener, address) = server::listen(portal.address)?;
             next.portals.set_address(slot, address);
@@ -229,7 +231,7 @@ impl From<StartError> for ApplyError {
         match error {
             StartError::InUse { address } => Self::InUse(address),
             StartError::Listen { address, source } => {
-                Self::Listen { address, why: source.to_string() }
+                Self::Listen { address, why: source.to_string(), kind: Some(source.kind()) }
             }
             other => Self::Ports(other.to_string()),
         }

@@ -9,7 +9,7 @@ use clap::Subcommand;
 use lunet::control::{Change, Preview, Request, VERSION};
 use lunet::{config, plan, tables};
 
-use super::{Ask, STRANGE, Where, print};
+use super::{Ask, Forced, Rules, STRANGE, answer, print};
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
@@ -23,35 +23,24 @@ pub enum ConfigCommand {
         /// Only say what would change, and whose sessions would end
         #[arg(long)]
         dry_run: bool,
-        /// Although sessions use volumes, LUNs or targets that would be gone
-        #[arg(long)]
-        force: bool,
-        /// Leave sessions that could not log in by the new rules
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
-    /// Print the configuration that a running lunet has in force
-    Show {
-        #[command(flatten)]
-        place: Where,
-    },
+    /// Print the configuration that a running lunet has in force, without secrets
+    Show(Ask),
 }
 
 pub fn run(command: ConfigCommand) -> Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(&file),
-        ConfigCommand::Apply { dry_run, force, keep_sessions, ask } => {
-            let change = Change::Apply { force, keep_sessions };
-            if dry_run { preview(&ask, change) } else { ask.change(change) }
+        ConfigCommand::Apply { dry_run: false, rules } => {
+            rules.change(|force, keep_sessions| Change::Apply { force, keep_sessions })
         }
-        ConfigCommand::Show { place } => {
-            let answer = place.ask(&Request::Config)?;
-            let text = answer.get("text").and_then(|text| text.as_str()).context(STRANGE)?;
-            print(text)?;
-            Ok(ExitCode::SUCCESS)
+        ConfigCommand::Apply { dry_run: true, rules } => {
+            let Rules { keep_sessions, with: Forced { force, ask } } = rules;
+            preview(&ask, Change::Apply { force, keep_sessions })
         }
+        ConfigCommand::Show(ask) => answer(&ask, &Request::Config, tables::configuration),
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Doctor {
 pub fn run(options: &Doctor) -> Result<ExitCode> {
     match look(options) {
         Err(error) => {
-            let _ = writeln!(io::stderr(), "lunet: {}", crate::plain(&format!("{error:#}")));
+            let _ = writeln!(io::stderr(), "lunet: {}", lunet::units::plain(&format!("{error:#}")));
             Ok(ExitCode::from(COULD_NOT_LOOK))
         }
         done => done,

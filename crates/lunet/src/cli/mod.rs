@@ -53,6 +53,44 @@ pub struct Ask {
     json: bool,
 }
 
+/// A change that may take something from sessions.
+#[derive(Args)]
+pub struct Forced {
+    /// Although sessions use what would be gone, or others lose or get access by it
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// A change of who may log in.
+#[derive(Args)]
+pub struct Rules {
+    /// Leave sessions that could not log in by the new rules
+    #[arg(long)]
+    keep_sessions: bool,
+    #[command(flatten)]
+    with: Forced,
+}
+
+/// What cannot be undone is done if it is meant.
+#[derive(Args)]
+pub struct Sure {
+    /// It is meant: what this replaces or deletes is gone then
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Sure {
+    /// Refuses it otherwise.
+    fn meant(&self, what: &str) -> Result<()> {
+        if !self.yes {
+            bail!("this {what}, which cannot be undone: add --yes if you mean it");
+        }
+        Ok(())
+    }
+}
+
 /// The data directory that the environment names.
 pub fn data_variable() -> Option<PathBuf> {
     std::env::var_os(control::VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
@@ -86,13 +124,20 @@ impl Ask {
     }
 }
 
+impl Rules {
+    /// Has rules changed with this consent: `--force`, `--keep-sessions`.
+    fn change(&self, change: impl FnOnce(bool, bool) -> Change) -> Result<ExitCode> {
+        self.with.ask.change(change(self.with.force, self.keep_sessions))
+    }
+}
+
 const STRANGE: &str = "the running lunet is of another version: use that one, or --json";
 
 /// Asks, and prints the answer as a table or as JSON.
 pub fn answer(
     ask: &Ask,
     request: &Request,
-    table: fn(&Value) -> serde_json::Result<String>,
+    table: impl Fn(&Value) -> serde_json::Result<String>,
 ) -> Result<ExitCode> {
     let answer = ask.place.ask(request)?;
     if ask.json {
@@ -101,6 +146,13 @@ pub fn answer(
     }
     print(&table(&answer).context(STRANGE)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many characters fit in a line of the terminal; `None` where standard output goes to a file or to
+/// another program.
+fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// JSON for people and programs: names in it come from the network, and steer no terminal.
@@ -121,12 +173,4 @@ fn print_more(text: &str) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("cannot write to standard output"),
     }
-}
-
-/// Refuses what cannot be undone, unless it was meant.
-fn meant(yes: bool, what: &str) -> Result<()> {
-    if !yes {
-        bail!("this {what}, which cannot be undone: add --yes if you mean it");
-    }
-    Ok(())
 }

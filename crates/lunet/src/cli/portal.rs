@@ -9,7 +9,7 @@ use lunet::config;
 use lunet::control::{Change, Request};
 use lunet::tables;
 
-use super::{Ask, answer};
+use super::{Ask, Rules, answer};
 
 #[derive(Subcommand)]
 pub enum PortalCommand {
@@ -35,14 +35,8 @@ pub enum PortalCommand {
         /// The portal, as it is configured
         #[arg(value_name = "ADDR[:PORT]", value_parser = config::parse_portal)]
         address: SocketAddr,
-        /// Although sessions run through it: they end
-        #[arg(long)]
-        force: bool,
-        /// Leave its sessions
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
 }
 
@@ -52,8 +46,7 @@ pub fn run(command: PortalCommand) -> Result<ExitCode> {
         PortalCommand::Add { address, transport, tag, ask } => {
             ask.change(Change::AddPortal { address, tag, transport })
         }
-        PortalCommand::Remove { address, force, keep_sessions, ask } => {
-            ask.change(Change::RemovePortal { address, force, keep_sessions })
-        }
+        PortalCommand::Remove { address, rules } => rules
+            .change(|force, keep_sessions| Change::RemovePortal { address, force, keep_sessions }),
     }
 }

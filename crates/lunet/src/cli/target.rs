@@ -8,7 +8,7 @@ use clap::Subcommand;
 use lunet::control::{Change, NewSecret, NewUser, Request};
 use lunet::tables;
 
-use super::{Ask, STRANGE, answer, print, prompt};
+use super::{Ask, Forced, Rules, STRANGE, answer, print, prompt};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
@@ -28,40 +28,28 @@ pub enum TargetCommand {
     Delete {
         /// Its iSCSI name
         name: String,
-        /// Although sessions use it: they end
-        #[arg(long)]
-        force: bool,
         #[command(flatten)]
-        ask: Ask,
+        with: Forced,
     },
-    /// Let initiators in to a target; the first entry shuts all others out
+    /// Let initiators in to a target; the first name or address of its list shuts out all others
     Allow {
         /// The target
         target: String,
         /// Names (`*` stands for anything), addresses and networks
         #[arg(value_name = "INITIATOR", required = true)]
         initiators: Vec<String>,
-        /// Although sessions of others end by it
-        #[arg(long)]
-        force: bool,
-        /// Leave sessions that could not log in any more
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
-    /// Let initiators in no more; their sessions end
+    /// Take initiators off the list of a target; their sessions end
     Deny {
         /// The target
         target: String,
         /// Entries of its list
         #[arg(value_name = "INITIATOR", required = true)]
         initiators: Vec<String>,
-        /// Leave sessions that could not log in any more
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
     /// Let everybody in to a target that names nobody who may use it
     Open {
@@ -84,7 +72,7 @@ pub enum TargetCommand {
         /// The volume
         volume: String,
         #[command(flatten)]
-        ask: Ask,
+        with: Forced,
     },
     /// Take a LUN away from a target; its volume stays
     Unmap {
@@ -92,11 +80,8 @@ pub enum TargetCommand {
         target: String,
         /// The number of the LUN
         lun: u16,
-        /// Although sessions use it: they lose it
-        #[arg(long)]
-        force: bool,
         #[command(flatten)]
-        ask: Ask,
+        with: Forced,
     },
 }
 
@@ -124,14 +109,8 @@ pub enum UserCommand {
         /// The user is there: give it another secret
         #[arg(long)]
         replace: bool,
-        /// Although sessions without CHAP end by it
-        #[arg(long)]
-        force: bool,
-        /// Leave sessions that could not log in any more
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
     /// Remove a user; its sessions end
     Remove {
@@ -139,14 +118,8 @@ pub enum UserCommand {
         target: String,
         /// The user's name
         name: String,
-        /// Although it is the only one, and nobody is asked for CHAP then
-        #[arg(long)]
-        force: bool,
-        /// Leave its sessions
-        #[arg(long)]
-        keep_sessions: bool,
         #[command(flatten)]
-        ask: Ask,
+        rules: Rules,
     },
 }
 
@@ -156,22 +129,32 @@ pub fn run(command: TargetCommand) -> Result<ExitCode> {
         TargetCommand::Create { name, alias, ask } => {
             ask.change(Change::CreateTarget { name, alias })
         }
-        TargetCommand::Delete { name, force, ask } => {
-            ask.change(Change::DeleteTarget { name, force })
+        TargetCommand::Delete { name, with } => {
+            with.ask.change(Change::DeleteTarget { name, force: with.force })
         }
-        TargetCommand::Allow { target, initiators, force, keep_sessions, ask } => {
-            ask.change(Change::AllowInitiators { target, initiators, force, keep_sessions })
+        TargetCommand::Allow { target, initiators, rules } => {
+            rules.change(|force, keep_sessions| Change::AllowInitiators {
+                target,
+                initiators,
+                force,
+                keep_sessions,
+            })
         }
-        TargetCommand::Deny { target, initiators, keep_sessions, ask } => {
-            ask.change(Change::DenyInitiators { target, initiators, keep_sessions })
+        TargetCommand::Deny { target, initiators, rules } => {
+            rules.change(|force, keep_sessions| Change::DenyInitiators {
+                target,
+                initiators,
+                force,
+                keep_sessions,
+            })
         }
         TargetCommand::Open { target, ask } => ask.change(Change::OpenTarget { target }),
         TargetCommand::User { command } => user(command),
-        TargetCommand::Map { target, lun, volume, ask } => {
-            ask.change(Change::Map { target, lun, volume })
+        TargetCommand::Map { target, lun, volume, with } => {
+            with.ask.change(Change::Map { target, lun, volume, force: with.force })
         }
-        TargetCommand::Unmap { target, lun, force, ask } => {
-            ask.change(Change::Unmap { target, lun, force })
+        TargetCommand::Unmap { target, lun, with } => {
+            with.ask.change(Change::Unmap { target, lun, force: with.force })
         }
     }
 }
@@ -179,16 +162,7 @@ pub fn run(command: TargetCommand) -> Result<ExitCode> {
 fn user(command: UserCommand) -> Result<ExitCode> {
     match command {
         UserCommand::List { target, ask } => users(&ask, target.as_deref()),
-        UserCommand::Add {
-            target,
-            name,
-            secret_file,
-            initiator,
-            replace,
-            force,
-            keep_sessions,
-            ask,
-        } => {
+        UserCommand::Add { target, name, secret_file, initiator, replace, rules } => {
             let secret = match secret_file {
                 // The server may run in another directory.
                 Some(file) => NewSecret::File(
@@ -197,11 +171,16 @@ fn user(command: UserCommand) -> Result<ExitCode> {
                 None => NewSecret::Text(prompt::secret(&name)?),
             };
             let user = NewUser { name, secret, initiators: initiator, replace };
-            ask.change(Change::AddUser { target, user, force, keep_sessions })
+            rules.change(|force, keep_sessions| Change::AddUser {
+                target,
+                user,
+                force,
+                keep_sessions,
+            })
         }
-        UserCommand::Remove { target, name, force, keep_sessions, ask } => {
-            ask.change(Change::RemoveUser { target, name, force, keep_sessions })
-        }
+        UserCommand::Remove { target, name, rules } => rules.change(|force, keep_sessions| {
+            Change::RemoveUser { target, name, force, keep_sessions }
+        }),
     }
 }
 

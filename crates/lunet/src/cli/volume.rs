@@ -8,7 +8,7 @@ use clap::{Subcommand, ValueEnum};
 use lunet::control::{Change, NewVolume, Request};
 use lunet::{config, tables, units};
 
-use super::{Ask, answer, meant};
+use super::{Ask, Forced, Sure, answer, width};
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
@@ -66,9 +66,8 @@ pub enum VolumeCommand {
     Recreate {
         /// The volume
         name: String,
-        /// It is meant: initiators find zeroes where their data was
-        #[arg(long)]
-        yes: bool,
+        #[command(flatten)]
+        sure: Sure,
         #[command(flatten)]
         ask: Ask,
     },
@@ -76,9 +75,8 @@ pub enum VolumeCommand {
     Adopt {
         /// The volume
         name: String,
-        /// It is meant: initiators find the content of another file or device, or one that was cut short
-        #[arg(long)]
-        yes: bool,
+        #[command(flatten)]
+        sure: Sure,
         #[command(flatten)]
         ask: Ask,
     },
@@ -90,14 +88,10 @@ pub enum VolumeCommand {
         /// Leave the data where it is
         #[arg(long)]
         keep_data: bool,
-        /// Although sessions use it
-        #[arg(long)]
-        force: bool,
-        /// It is meant: the data is gone then
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        ask: Ask,
+        sure: Sure,
+        #[command(flatten)]
+        with: Forced,
     },
     /// Keep the present content of a volume
     Snapshot {
@@ -129,14 +123,10 @@ pub enum VolumeCommand {
         /// The volume and its snapshot
         #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
-        /// Although sessions use it
-        #[arg(long)]
-        force: bool,
-        /// It is meant: what was written since the snapshot is gone then
-        #[arg(long)]
-        yes: bool,
         #[command(flatten)]
-        ask: Ask,
+        sure: Sure,
+        #[command(flatten)]
+        with: Forced,
     },
 }
 
@@ -156,7 +146,9 @@ pub enum WriteCache {
 
 pub fn run(command: VolumeCommand) -> Result<ExitCode> {
     match command {
-        VolumeCommand::List(ask) => answer(&ask, &Request::Volumes, tables::volumes),
+        VolumeCommand::List(ask) => {
+            answer(&ask, &Request::Volumes, |all| tables::volumes(all, width()))
+        }
         VolumeCommand::Snapshots { name, ask } => {
             answer(&ask, &Request::Snapshots { volume: name }, tables::snapshots)
         }
@@ -183,20 +175,19 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             ask.change(Change::ResizeVolume { name, size })
         }
         VolumeCommand::Reopen { name, ask } => ask.change(Change::ReopenVolume { name }),
-        VolumeCommand::Recreate { name, yes, ask } => {
-            meant(
-                yes,
-                &format!("serves zeroes as volume {name} in place of the data that it had"),
-            )?;
+        VolumeCommand::Recreate { name, sure, ask } => {
+            sure.meant(&format!(
+                "serves zeroes as volume {name} in place of the data that it had"
+            ))?;
             ask.change(Change::RecreateVolume { name })
         }
-        VolumeCommand::Adopt { name, yes, ask } => {
-            meant(yes, &format!("serves what is there now as volume {name}"))?;
+        VolumeCommand::Adopt { name, sure, ask } => {
+            sure.meant(&format!("serves what is there now as volume {name}"))?;
             ask.change(Change::AdoptVolume { name })
         }
-        VolumeCommand::Delete { name, keep_data, force, yes, ask } => {
-            let change = deletion(name, keep_data, force, yes, &ask.place)?;
-            ask.change(change)
+        VolumeCommand::Delete { name, keep_data, sure, with } => {
+            let change = deletion(name, keep_data, &sure, &with)?;
+            with.ask.change(change)
         }
         VolumeCommand::Snapshot { name: (volume, snapshot), ask } => {
             ask.change(Change::CreateSnapshot { volume, snapshot })
@@ -208,32 +199,29 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             };
             ask.change(Change::CloneVolume { volume, snapshot, name: new })
         }
-        VolumeCommand::Rollback { name: (volume, snapshot), force, yes, ask } => {
+        VolumeCommand::Rollback { name: (volume, snapshot), sure, with } => {
             let what = format!(
                 "takes volume {volume} back to {snapshot} and drops what was written since"
             );
-            there(yes, &ask.place, &volume, Some(&snapshot))?;
-            meant(yes, &what)?;
-            ask.change(Change::Rollback { volume, snapshot, force })
+            there(sure.yes, &with.ask.place, &volume, Some(&snapshot))?;
+            sure.meant(&what)?;
+            with.ask.change(Change::Rollback { volume, snapshot, force: with.force })
         }
     }
 }
 
 /// What `volume delete` asks for, if it is there and meant: a volume, or a snapshot by `VOLUME@SNAPSHOT`.
-fn deletion(
-    name: String,
-    keep_data: bool,
-    force: bool,
-    yes: bool,
-    place: &super::Where,
-) -> Result<Change> {
+fn deletion(name: String, keep_data: bool, sure: &Sure, with: &Forced) -> Result<Change> {
+    let (place, force) = (&with.ask.place, with.force);
     if let Ok((volume, snapshot)) = with_snapshot(&name) {
-        there(yes, place, &volume, Some(&snapshot))?;
-        meant(yes, &format!("deletes the snapshot {name}"))?;
+        there(sure.yes, place, &volume, Some(&snapshot))?;
+        sure.meant(&format!("deletes the snapshot {name}"))?;
         return Ok(Change::DeleteSnapshot { volume, snapshot });
     }
-    there(yes || keep_data, place, &name, None)?;
-    meant(yes || keep_data, &format!("deletes volume {name} and its data"))?;
+    if !keep_data {
+        there(sure.yes, place, &name, None)?;
+        sure.meant(&format!("deletes volume {name} and its data"))?;
+    }
     Ok(Change::DeleteVolume { name, keep_data, force })
 }
 
@@ -247,7 +235,8 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
     let Some(snapshot) = snapshot else { return Ok(()) };
     let names = || all.as_array().into_iter().flatten().filter_map(|one| one["snapshot"].as_str());
     if names().all(|name| name != snapshot) {
-        let near = config::did_you_mean(snapshot, names());
+        let list = format!("lunet volume snapshots {volume}");
+        let near = config::near_or_list(snapshot, names(), &list);
         bail!("there is no snapshot {volume}@{snapshot}{near}");
     }
     Ok(())

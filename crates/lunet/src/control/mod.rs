@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 pub use client::ask;
 pub use place::{VARIABLE, find};
 pub use protocol::{
-    Answer, Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, Request, SecretText,
-    SessionChange, SessionFate, VERSION,
+    Answer, Change, Configuration, Difference, Done, NewSecret, NewUser, NewVolume, Preview,
+    Request, SecretText, SessionChange, SessionFate, VERSION,
 };
 pub use server::{Asker, ControlServer, Source};
 
@@ -46,7 +46,10 @@ pub enum Error {
     Live { path: PathBuf },
     #[error("{path}: there is something that is not a socket: remove it, or give another --socket")]
     NotASocket { path: PathBuf },
-    #[error("{path}: cannot listen on the control socket: {error}")]
+    #[error(
+        "{path}: cannot listen on the control socket: {error}: give it a directory that lunet's user may write, \
+         with --socket or `server.control-socket`"
+    )]
     Listen { path: PathBuf, error: std::io::Error },
     #[error(
         "no lunet is running with the control socket {path}: start one with `lunet serve`, or \
@@ -59,9 +62,12 @@ pub enum Error {
         listed(.places)
     )]
     NowhereRunning { places: Vec<PathBuf> },
-    #[error("{path}: permission denied: only the user that runs lunet may use its control socket")]
+    #[error(
+        "{path}: permission denied: only the user that runs lunet, and root, may use its control socket: run \
+         this as that user, or with sudo"
+    )]
     Denied { path: PathBuf },
-    #[error("{path}: lunet does not answer: {error}")]
+    #[error("{path}: {}", silence(.error))]
     NoAnswer { path: PathBuf, error: std::io::Error },
     #[error("{0}")]
     Refused(String),
@@ -70,6 +76,26 @@ pub enum Error {
 /// The control socket of a server with this data directory, if it is given no other.
 pub fn default_path(data: &Path) -> PathBuf {
     data.join(SOCKET)
+}
+
+/// Why there is no answer, and what to do.
+fn silence(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::{
+        BrokenPipe, ConnectionReset, InvalidData, TimedOut, UnexpectedEof, WouldBlock,
+    };
+    match error.kind() {
+        UnexpectedEof | ConnectionReset | BrokenPipe => {
+            "lunet has ended before it answered: see its log, and whether it runs again".to_owned()
+        }
+        TimedOut | WouldBlock => {
+            "lunet does not answer in time: see its log, and whether a disk hangs (`dmesg`)"
+                .to_owned()
+        }
+        InvalidData => format!(
+            "what answers is no lunet, or of another version ({error}): name the right one with --data or --socket"
+        ),
+        _ => format!("lunet does not answer ({error}): see its log"),
+    }
 }
 
 fn listed(places: &[PathBuf]) -> String {

@@ -164,6 +164,9 @@ pub enum Change {
         target: String,
         /// Entries of its list.
         initiators: Vec<String>,
+        /// Although others are let in by it.
+        #[serde(default)]
+        force: bool,
         /// Sessions stay that could not log in any more.
         #[serde(default)]
         keep_sessions: bool,
@@ -228,6 +231,9 @@ pub enum Change {
         lun: u16,
         /// The volume.
         volume: String,
+        /// Although the target closes by it, and sessions end.
+        #[serde(default)]
+        force: bool,
     },
     /// Remove a LUN of a target.
     Unmap {
@@ -311,6 +317,26 @@ impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretText")
     }
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Its file; for the embedded default, where one would be.
+    pub file: String,
+    /// There is no such file: the embedded default is served.
+    pub embedded: bool,
+    /// The file as it was read, but for secrets.
+    pub text: String,
+    /// The same as a table of the keys of docs/configuration.md, as far as they are written there.
+    #[serde(default)]
+    pub config: serde_json::Map<String, serde_json::Value>,
+    /// The data directory in use.
+    #[serde(default)]
+    pub data: String,
+    /// The control socket in use.
+    #[serde(default)]
+    pub socket: String,
 }
 
 /// The answer to a change that was done.

@@ -48,7 +48,8 @@ impl Manager {
     pub(super) fn apply(&self, now: &Served, consent: Consent) -> Result<Done> {
         let file = self.file.display();
         let Some(wanted) = self.wanted(now)? else {
-            return Ok(done(format!("{file} is in force already")));
+            let notes = unsound(now);
+            return Ok(Done { notes, ..done(format!("{file} is in force already")) });
         };
         let Wanted { next, fates, entries, differences, mut notes } = wanted;
         let next = self.weigh(now, next, consent, FORCE)?;
@@ -71,6 +72,7 @@ impl Manager {
         self.settle_caches(now);
         let next = self.now();
         notes.extend(next.unserved.values().map(|one| format!("not served: {}", one.failure)));
+        notes.extend(unsound(&next));
         let back = now.unserved.keys().filter(|name| next.open.contains_key(*name));
         let back = back.map(|name| format!("volume {name} is served"));
         let news = differences.iter().map(ToString::to_string).chain(back);
@@ -91,9 +93,10 @@ impl Manager {
         let now = self.now();
         let file = self.file.display().to_string();
         let Some(wanted) = self.wanted(&now)? else {
-            return Ok(Preview { file, ..Preview::default() });
+            return Ok(Preview { file, notes: unsound(&now), ..Preview::default() });
         };
         let Wanted { next, fates, differences, mut notes, .. } = wanted;
+        notes.extend(unsound(&now));
         notes.extend(fates.iter().filter_map(|(volume, _)| {
             Some(tried_again(volume, now.unserved.get(&volume.name)?, &next))
         }));
@@ -105,7 +108,10 @@ impl Manager {
     fn wanted(&self, now: &Served) -> Result<Option<Wanted>> {
         let file = self.file.display();
         if now.plan.text.is_none() && matches!(files::look(&self.file), Found::Absent) {
-            bail!("there is no configuration file {file}: lunet serves its embedded default");
+            bail!(
+                "there is no configuration file {file}, so lunet serves its embedded default: write one \
+                 (`lunet config show` prints what is served), or change it by commands"
+            );
         }
         let text = plan::read_own(&self.file)?;
         let next = plan::of_text(&self.options, &self.file, text)?;
@@ -187,6 +193,25 @@ impl Manager {
     }
 }
 
+/// The volumes that are served although something is wrong with their storage, which no configuration mends: a
+/// file that was replaced, removed or cut short, a write-back that has failed. A sentence each.
+fn unsound(now: &Served) -> Vec<String> {
+    let wrong = |open: &Open| {
+        let name = &open.config.name;
+        if let Some(fault) = open.health.faults().first() {
+            return Some(format!(
+                "volume {name}: {}; `lunet volume list` says what to do",
+                fault.cause
+            ));
+        }
+        // What the monitor has not seen yet.
+        let path = open.config.path(&now.plan.data)?;
+        let error = storage::check_whole(open, &path).err()?;
+        Some(format!("volume {name}: {error}; `lunet volume list` says more in a few seconds"))
+    };
+    now.open.values().filter_map(wrong).collect()
+}
+
 /// What would become of a volume that is not served, as far as it can be told beforehand.
 fn tried_again(volume: &Volume, unserved: &Unserved, next: &Plan) -> String {
     let name = &volume.name;
@@ -194,7 +219,7 @@ fn tried_again(volume: &Volume, unserved: &Unserved, next: &Plan) -> String {
         (Kind::NotMade, Some(path), Some(size)) => format!(
             "volume {name} is not served: its file {} would be made, with {}",
             path.display(),
-            units::size(size)
+            units::exact_size(size)
         ),
         _ => format!("volume {name} is not served: it would be opened again"),
     }
@@ -278,7 +303,7 @@ fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
         }
         (Backend::File { .. }, Some(_)) => bail!(
             "volumes.{name}.size: the volume has {}, and volumes do not shrink: take that back",
-            units::size(caps.bytes())
+            units::exact_size(caps.bytes())
         ),
         _ => bail!(fixed("size")),
     }

@@ -14,6 +14,7 @@ use super::{Manager, Served, snapshots};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
 use crate::config::{Access, Backend, Reach};
+use crate::control::Configuration;
 use crate::opening::Unserved;
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
@@ -204,20 +205,31 @@ impl Manager {
         config.targets.iter().map(target).collect()
     }
 
-    /// The configuration in force: its file, whether it is that of the embedded default, its text
-    /// without secrets.
-    pub fn configuration(&self) -> Value {
+    /// The configuration in force.
+    pub fn configuration(&self) -> Configuration {
         let now = self.now();
         let shown = Editor::new(&Self::text(&now)).map(|mut editor| {
             editor.hide_secrets();
             editor.text()
         });
-        json!({
-            "file": self.file.display().to_string(),
-            "embedded": now.plan.text.is_none(),
-            // It is in force, so it can be read.
-            "text": shown.unwrap_or_default(),
-        })
+        // It is in force, so it can be read.
+        let text = shown.unwrap_or_default();
+        let table: toml::Table = text.parse().unwrap_or_default();
+        let config = match serde_json::to_value(table) {
+            Ok(Value::Object(config)) => config,
+            _ => serde_json::Map::new(),
+        };
+        let path = |path: &std::path::Path| {
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+        };
+        Configuration {
+            file: path(&self.file),
+            embedded: now.plan.text.is_none(),
+            text,
+            config,
+            data: path(&now.plan.data),
+            socket: path(&now.plan.socket),
+        }
     }
 }
 

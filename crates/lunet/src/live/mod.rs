@@ -17,6 +17,7 @@
 //! all. After it there is no way back: what goes wrong then is said, and nothing is undone.
 
 mod apply;
+mod audience;
 mod clones;
 mod differences;
 mod effects;
@@ -47,6 +48,7 @@ use crate::control::{Change, Done, VERSION};
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
+use crate::trouble::{self, refused};
 use lunet_target::files;
 
 pub use journal::recover;
@@ -99,7 +101,7 @@ impl Manager {
             }
         };
         if *closed {
-            bail!("lunet is stopping");
+            bail!("lunet is stopping: ask again when it has started");
         }
         let now = self.now();
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
@@ -148,8 +150,9 @@ impl Manager {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
                 self.allow(now, target, initiators, consent)
             }
-            Change::DenyInitiators { target, initiators, keep_sessions } => {
-                self.deny(now, target, initiators, *keep_sessions)
+            Change::DenyInitiators { target, initiators, force, keep_sessions } => {
+                let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+                self.deny(now, target, initiators, consent)
             }
             Change::OpenTarget { target } => self.open_target(now, target),
             Change::AddUser { target, user, force, keep_sessions } => {
@@ -167,7 +170,9 @@ impl Manager {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
                 self.remove_portal(now, *address, consent)
             }
-            Change::Map { target, lun, volume } => self.map(now, target, *lun, volume),
+            Change::Map { target, lun, volume, force } => {
+                self.map(now, target, *lun, volume, *force)
+            }
             Change::Unmap { target, lun, force } => self.unmap(now, target, *lun, *force),
         }
     }
@@ -185,7 +190,7 @@ impl Manager {
         match (std::fs::read(&self.file), &now.plan.text) {
             (Ok(found), Some(text)) if found == text.as_bytes() => Ok(()),
             (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            (Err(error), Some(_)) => Err(anyhow!("cannot read the configuration {file}: {error}")),
+            (Err(error), Some(_)) => Err(refused("read the configuration", &self.file, &error)),
             _ => bail!(
                 "{file} was changed by hand since lunet has read it: run `lunet config apply` first"
             ),
@@ -284,7 +289,7 @@ impl Manager {
         if let Err(failed) = files::replace(&self.file, text.as_bytes()) {
             let file = self.file.display();
             if !failed.visible {
-                bail!("cannot write {file}: {failed}");
+                return Err(refused("write", &self.file, &failed.error));
             }
             self.remark(format!(
                 "{file} cannot be made stable ({failed}): should this machine crash now, the \
@@ -310,6 +315,9 @@ impl Manager {
         // The error's own words hold its cause.
         self.handle.prepare(next.layout()).map_err(|error| match error {
             ApplyError::InUse(address) => anyhow!(holder::taken(address)),
+            ApplyError::Listen { address, kind: Some(kind), .. } => {
+                anyhow!(trouble::listening(address, &kind.into(), "take another address"))
+            }
             error => anyhow!("{error}"),
         })
     }

@@ -11,6 +11,7 @@ use lunet_target::files;
 use rustix::rand::{GetRandomFlags, getrandom};
 use toml_edit::{Array, Value};
 
+use super::audience::{audience, deserted, gainers, losers, reached, still_listed};
 use super::effects::{Consent, Weighed};
 use super::sessions::concerning;
 use super::{Manager, Served, done};
@@ -19,6 +20,7 @@ use crate::config::edit::{EditError, Editor};
 use crate::config::{Reach, Target};
 use crate::control::{Done, NewSecret, NewUser, SessionFate};
 use crate::exposure;
+use crate::trouble::At;
 
 /// The directory of secrets that were given to a command, in the data directory.
 const SECRETS: &str = "secrets";
@@ -32,12 +34,13 @@ impl Manager {
         entries: &[String],
         consent: Consent,
     ) -> Result<Done> {
-        let before = now.target(target)?.access.initiators.clone();
+        let found = now.target(target)?;
+        let before = &found.access.initiators;
         let known = |text: &&String| initiators_of(text).is_some_and(|one| before.lists(&one));
         let mut fresh: Vec<String> = entries.iter().filter(|text| !known(text)).cloned().collect();
         fresh.dedup_by(|a, b| a.eq_ignore_ascii_case(b));
         if fresh.is_empty() {
-            return Ok(done(format!("target {target} is for {before} already")));
+            return Ok(done(format!("target {target} is for {} already", audience(found))));
         }
         self.granted(now, consent, target, |editor| editor.allow(target, &fresh))
     }
@@ -47,10 +50,9 @@ impl Manager {
         let found = now.target(target)?;
         match found.reach() {
             Reach::Named => bail!(
-                "target {target} is for {}, {}: only one that names nobody can be opened; take `initiators` \
+                "target {target} is for {}: only one that names nobody can be opened; take `initiators` \
                  and users out of the configuration first, with `lunet config apply`",
-                audience(found),
-                proof(found)
+                audience(found)
             ),
             // With --open, the configuration says nothing of it yet.
             Reach::Everybody if !self.options.open => {
@@ -71,7 +73,7 @@ impl Manager {
         now: &Served,
         target: &str,
         entries: &[String],
-        keep_sessions: bool,
+        consent: Consent,
     ) -> Result<Done> {
         let found = now.target(target)?;
         let before = &found.access.initiators;
@@ -79,19 +81,36 @@ impl Manager {
             bail!(
                 "target {target} is for {}: name who may log in with `lunet target allow {target} \
                  INITIATOR`, and no others may",
-                audience(found)
+                reached(found)
             );
         }
         for text in entries {
             if !initiators_of(text).is_some_and(|one| before.lists(&one)) {
-                bail!("\"{text}\" is not in the list of target {target}, which is for {before}");
+                bail!(
+                    "\"{text}\" is not in the list of target {target}, which is for {}: \
+                     `lunet target list` shows the entries",
+                    reached(found)
+                );
             }
         }
-        let consent = Consent { force: true, keep_sessions };
-        let next = self.edited(now, consent, |editor| {
+        let meant = Consent { force: true, ..consent };
+        let next = self.edited(now, meant, |editor| {
             entries.iter().try_for_each(|entry| editor.deny(target, entry))
         })?;
-        self.rules_changed(now, next, target)
+        let then = next.target(target)?;
+        if let (Some(who), false) = (gainers(before, &then.access.initiators), consent.force) {
+            bail!(
+                "target {target} would be for {}, which lets in {who}: names and addresses of a list \
+                 work together; take the others out of it as well, or use --force",
+                audience(then)
+            );
+        }
+        let still = still_listed(entries, &then.access.initiators);
+        let mut done = self.rules_changed(now, next, target)?;
+        if !still.is_empty() {
+            done.notes.push(format!("still in its list: {}", still.join(", ")));
+        }
+        Ok(done)
     }
 
     /// Adds a user of a target, or gives one another secret.
@@ -110,7 +129,9 @@ impl Manager {
                 "target {target} has a user \"{name}\" already: give it another secret with \
                  --replace"
             ),
-            None if new.replace => bail!("target {target} has no user \"{name}\""),
+            None if new.replace => {
+                bail!("target {target} has no user \"{name}\": leave --replace out to add it")
+            }
             Some(_) if !new.initiators.is_empty() => {
                 bail!("--replace changes the secret alone: leave --initiator out")
             }
@@ -164,7 +185,7 @@ impl Manager {
             bail!(
                 "\"{name}\" is the only user of target {target}: without it nobody is asked for \
                  CHAP, and the target is for {}; add another user first, or use --force",
-                audience(&without)
+                reached(&without)
             );
         }
         if rules.users.len() == 1 && (rules.mutual.is_some() || rules.algorithms != Algorithms::ALL)
@@ -181,7 +202,8 @@ impl Manager {
         Ok(done)
     }
 
-    /// Carries out what is to let somebody in. That it shuts others out may be a surprise.
+    /// Carries out what is to let somebody in. That it shuts others out may be a surprise: it is said, and
+    /// asked for, before it happens.
     fn granted(
         &self,
         now: &Served,
@@ -190,18 +212,44 @@ impl Manager {
         edit: impl FnOnce(&mut Editor) -> Result<(), EditError>,
     ) -> Result<Done> {
         let next = self.edited(now, consent, edit)?;
+        let (was, is) = (now.target(target)?, next.target(target)?);
         let mut ends = next.sessions.iter().filter(|one| one.fate == SessionFate::Ends);
+        let would = format!("target {target} would be for {}", audience(is));
+        let told = consent.force || consent.keep_sessions;
         if let (Some(one), false) = (ends.next(), consent.force) {
             let more = match ends.count() {
                 0 => String::new(),
                 n => format!(" (and {n} more like it)"),
             };
             bail!(
-                "{one}{more}: let it in as well, end it with --force, or leave it with \
+                "{would}, and {one}{more}: let it in as well, end it with --force, or leave it with \
                  --keep-sessions"
             );
         }
-        self.rules_changed(now, next, target)
+        if let (Some(who), false) = (losers(was, is), told) {
+            let both =
+                if is_mixed(is) { "names and addresses of a list work together; " } else { "" };
+            bail!(
+                "{would}, which shuts out {who}: {both}name all who are to log in, or use --force"
+            );
+        }
+        let alone =
+            deserted(is, &next.plan.config).filter(|_| deserted(was, &now.plan.config).is_none());
+        if let (Some(why), false) = (alone, consent.force) {
+            bail!(
+                "{would}, and nobody could log in: {why}; let in somebody who can come, serve another \
+                 address with `lunet portal add`, or use --force"
+            );
+        }
+        let local = was.reach() == Reach::ThisMachine && !is.access.initiators.is_everybody();
+        let mut done = self.rules_changed(now, next, target)?;
+        if local {
+            done.notes.push(format!(
+                "until now it was for this machine alone: who logs in from here must be in the list, \
+                 too (`lunet target allow {target} 127.0.0.1`, or its name)"
+            ));
+        }
+        Ok(done)
     }
 
     fn rules_changed(&self, now: &Served, next: Weighed, target: &str) -> Result<Done> {
@@ -209,8 +257,29 @@ impl Manager {
         self.commit(now, next, now.open.clone())?;
         let now = self.now();
         let found = now.target(target)?;
-        let text = format!("target {target} is for {}, {}", audience(found), proof(found));
-        Ok(concerning(done(text), sessions))
+        let mut done = done(format!("target {target} is for {}", audience(found)));
+        if is_mixed(found) {
+            done.notes.push(
+                "names and addresses of a list work together: an initiator must have one of the names \
+                 and come from one of the addresses"
+                    .to_owned(),
+            );
+        }
+        if let Some(why) = deserted(found, &now.plan.config) {
+            let back = match found.access.initiators.is_nobody() {
+                true => format!(
+                    ", or take `initiators` out of {} and run `lunet config apply`: then it is for this \
+                     machine alone, or as its users and `open` say",
+                    self.file.display()
+                ),
+                false => String::new(),
+            };
+            done.notes.push(format!(
+                "nobody can log in to it, as {why}: let somebody in with `lunet target allow {target} \
+                 INITIATOR`{back}"
+            ));
+        }
+        Ok(concerning(done, sessions))
     }
 
     /// Keeps a secret that was given to a command in a file of its own. The configuration says which.
@@ -222,15 +291,15 @@ impl Manager {
             NewSecret::Text(text) => text,
         };
         if let Err(why) = check_secret(text.text().len()) {
-            bail!("what was given {why}");
+            bail!("what was given {why}: give another one");
         }
         if text.text().contains(['\n', '\r']) {
-            bail!("what was given has more than one line");
+            bail!("what was given has more than one line: a secret is one");
         }
         let directory = std::path::absolute(now.plan.data.join(SECRETS));
         let directory = directory.context("cannot tell where files are")?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.with_context(|| format!("cannot make {}", directory.display()))?;
+        made.at("make", &directory)?;
         let path = directory.join(file_name(user)?);
         let write = || -> std::io::Result<()> {
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -244,31 +313,16 @@ impl Manager {
             Ok(()) => Ok(kept),
             Err(error) => {
                 kept.forget();
-                Err(error).with_context(|| format!("cannot write {}", path.display()))
+                Err(error).at("write", &path)
             }
         }
     }
 }
 
-/// Who may log in to a target, in words.
-fn audience(target: &Target) -> String {
-    let rules = &target.access;
-    match target.reach() {
-        Reach::ThisMachine => "this machine alone".to_owned(),
-        Reach::Named if rules.users.is_empty() && rules.initiators.is_everybody() => {
-            "the initiators that its LUNs name".to_owned()
-        }
-        Reach::Named | Reach::Everybody => rules.initiators.to_string(),
-    }
-}
-
-/// What they have to prove, in words.
-fn proof(target: &Target) -> String {
-    let users = target.access.users.iter().map(|user| user.login.name.as_str());
-    match users.collect::<Vec<&str>>() {
-        users if users.is_empty() => "without CHAP".to_owned(),
-        users => format!("with CHAP as {}", users.join(", ")),
-    }
+/// True if the list has both names and addresses.
+fn is_mixed(target: &Target) -> bool {
+    let list = &target.access.initiators;
+    !list.names().is_empty() && !list.networks().is_empty()
 }
 
 /// Where a secret is.

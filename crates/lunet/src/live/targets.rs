@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
+use crate::config::Reach;
 use crate::control::Done;
 
 impl Manager {
@@ -15,7 +16,7 @@ impl Manager {
         alias: Option<&str>,
     ) -> Result<Done> {
         if now.target(name).is_ok() {
-            bail!("there is a target {name} already");
+            bail!("there is a target {name} already: choose another name");
         }
         let plan = self.edited(now, Consent::default(), |editor| editor.add_target(name, alias))?;
         self.commit(now, plan, now.open.clone())?;
@@ -41,7 +42,14 @@ impl Manager {
         Ok(concerning(done(text), sessions))
     }
 
-    pub(super) fn map(&self, now: &Served, target: &str, lun: u16, volume: &str) -> Result<Done> {
+    pub(super) fn map(
+        &self,
+        now: &Served,
+        target: &str,
+        lun: u16,
+        volume: &str,
+        force: bool,
+    ) -> Result<Done> {
         let found = now.target(target)?;
         now.volume(volume)?;
         if let Some((_, taken)) = found.luns.iter().find(|(number, _)| *number == lun) {
@@ -51,10 +59,19 @@ impl Manager {
                  `lunet target unmap` it first"
             );
         }
-        let plan =
-            self.edited(now, Consent::default(), |editor| editor.add_lun(target, lun, volume))?;
-        self.commit(now, plan, now.open.clone())?;
-        Ok(done(format!("volume {volume} is LUN {lun} of {target}")))
+        let consent = Consent { force, ..Consent::default() };
+        let next = self.edited(now, consent, |editor| editor.add_lun(target, lun, volume))?;
+        let sessions = next.sessions.clone();
+        let (was, is) = (found.reach(), next.target(target)?.reach());
+        self.commit(now, next, now.open.clone())?;
+        let mut done = done(format!("volume {volume} is LUN {lun} of {target}"));
+        if is == Reach::ThisMachine && was != is {
+            done.notes.push(format!(
+                "not all LUNs of {target} name their initiators any more, so it is for this machine alone: \
+                 `lunet target allow {target} INITIATOR`"
+            ));
+        }
+        Ok(concerning(done, sessions))
     }
 
     pub(super) fn unmap(&self, now: &Served, target: &str, lun: u16, force: bool) -> Result<Done> {

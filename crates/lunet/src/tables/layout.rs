@@ -15,24 +15,59 @@ impl Columns {
 
     /// Appends the rows to `out`, each indented by two spaces.
     pub(crate) fn write(&self, out: &mut String) {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let wide = |column: usize| {
-            let width = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
-            self.rows.iter().map(width).max().unwrap_or(0)
+        let all: Vec<usize> = (0..self.widths().len()).collect();
+        for line in self.lines(&all) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+    }
+
+    /// The columns that have a place in `width` characters: the first one, and of the others, whose most
+    /// important one stands first in `order`, as many as fit. A cell is never cut.
+    pub(crate) fn fitting(&self, order: &[usize], width: usize) -> Vec<usize> {
+        let widths = self.widths();
+        let wide = |column: usize| 2 + widths.get(column).copied().unwrap_or(0);
+        let mut used = wide(0);
+        // A column that is less important has no place before one that is more so.
+        let mut fits = |column: &usize| {
+            used += wide(*column);
+            used <= width
         };
-        let widths: Vec<usize> = (0..columns).map(wide).collect();
-        for row in &self.rows {
+        let mut kept: Vec<usize> =
+            order.iter().copied().take_while(|column| fits(column)).collect();
+        kept.push(0);
+        kept.sort_unstable();
+        kept
+    }
+
+    /// The rows with these columns alone.
+    pub(crate) fn lines(&self, kept: &[usize]) -> Vec<String> {
+        let widths = self.widths();
+        let line = |row: &Vec<String>| {
             let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            for column in kept {
+                let Some((cell, width)) = row.get(*column).zip(widths.get(*column)) else {
+                    continue;
+                };
                 let width = *width;
                 match column {
                     0 => line.push_str(&format!("  {cell:<width$}")),
                     _ => line.push_str(&format!("  {cell:>width$}")),
                 }
             }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
+            line.truncate(line.trim_end().len());
+            line
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let wide = |column: usize| {
+            let width = |row: &Vec<String>| row.get(column).map_or(0, |cell| cell.chars().count());
+            self.rows.iter().map(width).max().unwrap_or(0)
+        };
+        (0..columns).map(wide).collect()
     }
 }
 

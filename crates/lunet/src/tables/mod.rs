@@ -1,5 +1,6 @@
 //! Answers of the control socket as text for people.
 
+mod configuration;
 pub(crate) mod layout;
 mod preview;
 mod sessions;
@@ -7,6 +8,7 @@ mod stats;
 mod targets;
 mod volumes;
 
+pub use configuration::configuration;
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::{portals, stats};

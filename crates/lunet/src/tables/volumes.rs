@@ -94,52 +94,47 @@ struct Snapshot {
     created: u64,
 }
 
-/// A line for each volume, and under it where it is seen.
+const HEADS: [&str; 8] =
+    ["volume", "backend", "size", "used", "write cache", "snapshots", "sessions", "LUNs"];
+
+/// The columns but the first and the LUNs, the most important one first.
+const ORDER: [usize; 6] = [2, 3, 6, 1, 4, 5];
+
+/// A line for each volume. Where that is wider than `width` characters the LUNs stand below their volume, and
+/// columns that have no place then are left out, and named.
 ///
 /// # Errors
 /// The answer is not what this version of lunet expects.
-pub fn volumes(answer: &Value) -> serde_json::Result<String> {
+pub fn volumes(answer: &Value, width: Option<usize>) -> serde_json::Result<String> {
     let volumes = Vec::<Volume>::deserialize(answer)?;
     if volumes.is_empty() {
         return Ok("no volumes\n".to_owned());
     }
     let mut columns = Columns::default();
-    columns.row([
-        "volume",
-        "backend",
-        "size",
-        "used",
-        "write cache",
-        "snapshots",
-        "sessions",
-        "LUNs",
-    ]);
-    for volume in &volumes {
-        let backend = match volume.read_only {
-            true => format!("{} (read-only)", volume.backend),
-            false => volume.backend.clone(),
-        };
-        let luns: Vec<String> =
-            volume.luns.iter().map(|l| format!("{}/{}", harmless(&l.target), l.lun)).collect();
-        columns.row([
-            harmless(&volume.name),
-            backend,
-            units::size(volume.size_bytes),
-            volume.used_bytes.map_or_else(|| "-".to_owned(), units::size),
-            match volume.write_cache.as_str() {
-                "on" => "on",
-                "off" => "off",
-                "off-by-initiator" => "off (initiator)",
-                _ => "-",
-            }
-            .to_owned(),
-            volume.snapshots.to_string(),
-            volume.sessions.to_string(),
-            if luns.is_empty() { "-".to_owned() } else { luns.join(" ") },
-        ]);
-    }
+    columns.row(HEADS);
+    volumes.iter().for_each(|volume| columns.row(row(volume)));
+    let width = width.unwrap_or(usize::MAX);
+    let all: Vec<usize> = (0..HEADS.len()).collect();
     let mut out = String::new();
-    columns.write(&mut out);
+    let whole = columns.lines(&all);
+    if whole.iter().all(|line| line.chars().count() <= width) {
+        whole.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+    } else {
+        let kept = columns.fitting(&ORDER, width);
+        let lines = columns.lines(&kept);
+        let below = [None].into_iter().chain(volumes.iter().map(Some));
+        for (line, volume) in lines.iter().zip(below) {
+            out.push_str(&format!("{line}\n"));
+            for lun in volume.into_iter().flat_map(|volume| &volume.luns) {
+                out.push_str(&format!("    LUN {} of {}\n", lun.lun, harmless(&lun.target)));
+            }
+        }
+        let left: Vec<&str> =
+            ORDER.iter().filter(|column| !kept.contains(column)).map(|c| HEADS[*c]).collect();
+        if !left.is_empty() {
+            out.push_str(&format!("  no room for: {} (--json has all)\n", left.join(", ")));
+        }
+    }
     for volume in &volumes {
         faults(&mut out, &volume.name, &volume.faults);
         if let Some(stands) = &volume.erasure {
@@ -147,6 +142,31 @@ pub fn volumes(answer: &Value) -> serde_json::Result<String> {
         }
     }
     Ok(out)
+}
+
+fn row(volume: &Volume) -> [String; 8] {
+    let backend = match volume.read_only {
+        true => format!("{} (read-only)", volume.backend),
+        false => volume.backend.clone(),
+    };
+    let luns: Vec<String> =
+        volume.luns.iter().map(|l| format!("{}/{}", harmless(&l.target), l.lun)).collect();
+    let write_cache = match volume.write_cache.as_str() {
+        "on" => "on",
+        "off" => "off",
+        "off-by-initiator" => "off (initiator)",
+        _ => "-",
+    };
+    [
+        harmless(&volume.name),
+        backend,
+        units::size(volume.size_bytes),
+        volume.used_bytes.map_or_else(|| "-".to_owned(), units::size),
+        write_cache.to_owned(),
+        volume.snapshots.to_string(),
+        volume.sessions.to_string(),
+        if luns.is_empty() { "-".to_owned() } else { luns.join(" ") },
+    ]
 }
 
 /// A line for each snapshot.
@@ -188,13 +208,58 @@ mod tests {
              "luns": []},
         ]);
         assert_eq!(
-            volumes(&answer).unwrap(),
+            volumes(&answer, None).unwrap(),
             "  volume           backend   size   used      write cache  snapshots  sessions                 LUNs\n  \
                vm1     file (read-only)  8 GiB  4 KiB                -          1         2  iqn.x:a/0 iqn.x:b/7\n  \
                ram               memory  512 B      -  off (initiator)          0         0                    -\n"
         );
-        assert_eq!(volumes(&json!([])).unwrap(), "no volumes\n");
-        assert!(volumes(&json!([{}])).is_err());
+        assert_eq!(volumes(&json!([]), None).unwrap(), "no volumes\n");
+        assert!(volumes(&json!([{}]), None).is_err());
+    }
+
+    #[test]
+    fn no_figure_and_no_name_is_cut_at_any_width() {
+        let volume = |name: &str, luns: usize| {
+            let lun = |n: usize| json!({"target": format!("iqn.2026-11.com.example.storage:vms{n}"), "lun": n});
+            json!({"name": name, "backend": "file", "size_bytes": 3u64 << 39, "used_bytes": 1234567890u64,
+                   "read_only": true, "write_cache": "off-by-initiator", "sessions": 12, "snapshots": 345,
+                   "luns": (0..luns).map(lun).collect::<Vec<_>>()})
+        };
+        let answer = json!([volume("production-database-1", 2), volume("vm", 0)]);
+        let cells = |width| -> (String, Vec<usize>) {
+            let text = volumes(&answer, width).unwrap();
+            let lines = text.lines().map(|line| line.chars().count()).collect();
+            (text, lines)
+        };
+        for width in (40..200).chain([80, 100, 130]) {
+            let (text, lines) = cells(Some(width));
+            let most = |line: &&str| if line.contains("no room") { 90 } else { width.max(52) };
+            let all_fit = text.lines().all(|line| line.chars().count() <= most(&line));
+            assert!(
+                all_fit && (width < 80 || lines.iter().all(|n| *n <= width)),
+                "{width}:\n{text}"
+            );
+            for word in ["production-database-1", "iqn.2026-11.com.example.storage:vms1"] {
+                assert!(text.contains(word), "{width}:\n{text}");
+            }
+            // What is not there is named.
+            for (head, figure) in [
+                ("size", "1.5 TiB"),
+                ("used", "1.1 GiB"),
+                ("sessions", "  12"),
+                ("write cache", "off (initiator)"),
+                ("snapshots", "  345"),
+                ("backend", "file (read-only)"),
+            ] {
+                let absent = text.lines().last().unwrap().contains(head);
+                assert!(text.contains(figure) != absent, "{width}, {head}:\n{text}");
+            }
+        }
+        let missing = |width| cells(Some(width)).0.lines().last().unwrap().to_owned();
+        assert_eq!(missing(80), "  no room for: write cache, snapshots (--json has all)");
+        assert!(missing(90).contains("no room for: snapshots"), "{}", missing(90));
+        assert!(!missing(100).contains("no room") && !missing(130).contains("no room"));
+        assert_eq!(cells(None).1.len(), 3, "not for a terminal: a line for each");
     }
 
     #[test]
@@ -204,12 +269,15 @@ mod tests {
             {"name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
              "snapshots": 0, "luns": [], "faults": [fault]},
         ]);
-        let text = volumes(&answer).unwrap();
+        let text = volumes(&answer, None).unwrap();
         let lost = json!({"state": "storage-missing", "since": 0, "text": "it is gone"});
-        let lost = volumes(&json!([{
-            "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
-            "snapshots": 0, "luns": [], "faults": [lost],
-        }]));
+        let lost = volumes(
+            &json!([{
+                "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
+                "snapshots": 0, "luns": [], "faults": [lost],
+            }]),
+            None,
+        );
         assert!(lost.unwrap().contains("`lunet volume recreate vm1 --yes`"));
         let below: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(below[0], "  vm1: since 2026-11-20 09:00:00 (UTC): it failed");
@@ -223,7 +291,7 @@ mod tests {
                 "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
                 "snapshots": 0, "luns": [], "erasure": erasure,
             }]);
-            volumes(&answer).unwrap().lines().skip(2).collect::<Vec<_>>().join("\n")
+            volumes(&answer, None).unwrap().lines().skip(2).collect::<Vec<_>>().join("\n")
         };
         assert_eq!(below(Value::Null), "");
         assert_eq!(

@@ -11,7 +11,7 @@ use super::management::Ending;
 use crate::access::Origin;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
-use crate::entrance::{Entrance, Fate, Visitor};
+use crate::entrance::{Fate, Visitor};
 use crate::world::{CoreTarget, CoreVolume, World};
 
 /// How long a session of a removed target has to log out.

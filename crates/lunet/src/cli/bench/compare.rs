@@ -8,8 +8,8 @@ use clap::Args;
 use lunet_bench::model::Results;
 use lunet_bench::report;
 
-use super::output::{Page, width};
-use crate::cli::print;
+use super::output::Page;
+use crate::cli::{print, width};
 
 #[derive(Args)]
 pub struct Compare {

@@ -170,7 +170,7 @@ pub fn run(options: &Bench) -> Result<ExitCode> {
 
 /// A sentence on standard error.
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "lunet: {}", crate::plain(text));
+    let _ = writeln!(io::stderr(), "lunet: {}", units::plain(text));
 }
 
 /// Set by Ctrl-C and SIGTERM; the second one ends the program at once, without what it has made.
@@ -200,7 +200,7 @@ fn measure(arguments: &Measure) -> Result<ExitCode> {
     let (results, end) = measured.map_err(|refused| anyhow!(refused.0))?;
     match arguments.json {
         true => print(&results.to_json())?,
-        false => print(&report::table(&results, output::width()))?,
+        false => print(&report::table(&results, super::width()))?,
     }
     if let Some(page) = &page {
         page.write(&report::page(&results))?;

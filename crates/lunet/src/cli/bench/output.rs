@@ -1,16 +1,9 @@
 //! Where results are shown: the terminal, and the file of the report.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
-use rustix::termios::tcgetwinsize;
-
-/// How many characters fit in a line of the terminal; `None` where the table goes to a file or to another program.
-pub fn width() -> Option<usize> {
-    let size = tcgetwinsize(io::stdout()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
-}
 
 /// A page that will be written.
 pub struct Page(PathBuf);

@@ -1,7 +1,6 @@
 //! `lunet tune apply`, `verify`, `rollback` and `script`
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -9,24 +8,23 @@ use clap::Args;
 use lunet_host::apply::{self, LiveMachine, Lock, Options, STATE};
 use lunet_host::source::Live;
 
-use super::{CHANGES, Chosen, Look, Machine, look};
+use super::{CHANGES, Chosen, OwnRules, look};
 use crate::cli::print;
 
 /// Where the journal is.
 #[derive(Args)]
-struct Kept {
+pub(super) struct Kept {
     /// Where it is written down what everything was
     #[arg(long, value_name = "DIR", default_value = STATE)]
-    state: String,
+    pub(super) state: String,
 }
 
 #[derive(Args)]
 pub struct ApplyArgs {
     #[command(flatten)]
     chosen: Chosen,
-    /// Read rules from here as well; one with the name of ours takes its place
-    #[arg(long, value_name = "DIR")]
-    rules: Option<PathBuf>,
+    #[command(flatten)]
+    own: OwnRules,
     /// Keep it over a reboot, in the system's own way
     #[arg(long)]
     persist: bool,
@@ -53,20 +51,15 @@ pub struct RollbackArgs {
 pub struct ScriptArgs {
     #[command(flatten)]
     chosen: Chosen,
-    /// Read rules from here as well; one with the name of ours takes its place
-    #[arg(long, value_name = "DIR")]
-    rules: Option<PathBuf>,
+    #[command(flatten)]
+    own: OwnRules,
     /// Also keep it over a reboot
     #[arg(long)]
     persist: bool,
 }
 
-fn own_machine(rules: &Option<PathBuf>) -> Look {
-    Look { machine: Machine { root: None }, rules: rules.clone() }
-}
-
 pub fn apply(args: &ApplyArgs) -> Result<ExitCode> {
-    let rules = own_machine(&args.rules).load()?;
+    let rules = args.own.load(true)?;
     let _lock = Lock::take(&args.kept.state)?;
     let facts = look(&Live);
     let plan = args.chosen.plan(&Live, &facts, &rules)?;
@@ -154,7 +147,7 @@ pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {
 }
 
 pub fn script(args: &ScriptArgs) -> Result<ExitCode> {
-    let rules = own_machine(&args.rules).load()?;
+    let rules = args.own.load(true)?;
     let facts = look(&Live);
     let plan = args.chosen.plan(&Live, &facts, &rules)?;
     let truenas = facts.platform.truenas.is_some();

@@ -66,28 +66,49 @@ pub struct Machine {
     root: Option<PathBuf>,
 }
 
-/// Which machine, which rules.
+/// Rules besides those that come with lunet.
 #[derive(Args)]
-struct Look {
-    #[command(flatten)]
-    machine: Machine,
+struct OwnRules {
     /// Read rules from here as well; one with the name of ours takes its place
     #[arg(long, value_name = "DIR")]
     rules: Option<PathBuf>,
 }
 
-/// Which of the rules, for what.
+/// Which machine, which rules.
 #[derive(Args)]
-struct Chosen {
+struct Look {
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    own: OwnRules,
+}
+
+/// What the machine works for.
+#[derive(Args)]
+struct Work {
     /// What the machine works for: throughput, latency or mixed (virtual machines)
     #[arg(long, value_name = "PROFILE", default_value = "mixed")]
     profile: Profile,
+}
+
+/// Which of the rules.
+#[derive(Args)]
+struct Selected {
     /// Only these rules or layers, as in `network,zfs.arc-max`
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     only: Vec<String>,
     /// All but these rules or layers
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     except: Vec<String>,
+}
+
+/// Which of the rules, for what.
+#[derive(Args)]
+struct Chosen {
+    #[command(flatten)]
+    work: Work,
+    #[command(flatten)]
+    rules: Selected,
 }
 
 pub fn run(command: TuneCommand) -> Result<ExitCode> {
@@ -120,9 +141,16 @@ impl Look {
     }
 
     fn load(&self) -> Result<Rules> {
+        self.own.load(self.machine.root.is_none())
+    }
+}
+
+impl OwnRules {
+    /// All rules; with those in [`OWN_RULES`] if they are for this machine.
+    fn load(&self, here: bool) -> Result<Rules> {
         let mut loader = Loader::default().with_own()?;
         let own = Path::new(OWN_RULES);
-        if self.machine.root.is_none() && own.is_dir() {
+        if here && own.is_dir() {
             loader = loader.with_folder(own)?;
         }
         if let Some(folder) = &self.rules {
@@ -132,11 +160,16 @@ impl Look {
     }
 }
 
+impl Selected {
+    fn choice(&self) -> Choice {
+        Choice { only: self.only.clone(), except: self.except.clone() }
+    }
+}
+
 impl Chosen {
     /// The plan of this machine.
     fn plan(&self, source: &dyn Source, facts: &Facts, rules: &Rules) -> Result<Plan> {
-        let choice = Choice { only: self.only.clone(), except: self.except.clone() };
-        plan_for(source, facts, rules, self.profile, choice)
+        plan_for(source, facts, rules, self.work.profile, self.rules.choice())
     }
 }
 

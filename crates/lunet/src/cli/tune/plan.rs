@@ -7,7 +7,7 @@ use clap::Args;
 use lunet_host::plan::write;
 use lunet_host::rules::Choice;
 
-use super::{CHANGES, Chosen, Look, alike, look};
+use super::{CHANGES, Chosen, Look, Work, alike, look};
 use crate::cli::print;
 
 #[derive(Args)]
@@ -30,9 +30,8 @@ pub struct ExplainArgs {
     rule: String,
     #[command(flatten)]
     look: Look,
-    /// What the machine works for: throughput, latency or mixed (virtual machines)
-    #[arg(long, value_name = "PROFILE", default_value = "mixed")]
-    profile: lunet_host::rules::Profile,
+    #[command(flatten)]
+    work: Work,
 }
 
 pub fn plan(args: &PlanArgs) -> Result<ExitCode> {
@@ -57,7 +56,7 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode> {
     };
     let choice = Choice { only: vec![rule.id.clone()], except: Vec::new() };
     let facts = look(&*source);
-    let plan = lunet_host::plan::plan(&*source, &facts, &rules, args.profile, &choice)?;
+    let plan = lunet_host::plan::plan(&*source, &facts, &rules, args.work.profile, &choice)?;
     print(&lunet_host::plan::explain(rule, &plan.items))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,13 +10,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lunet::units;
-use lunet_host::apply::{LiveMachine, Lock, Options, STATE};
+use lunet_host::apply::{LiveMachine, Lock, Options};
 use lunet_host::prove::{FEWEST, Fio, MOST, Progress, Proof, ProveError, prove as run, write};
-use lunet_host::rules::{Choice, Profile};
+use lunet_host::rules::Profile;
 use lunet_host::source::Live;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{Look, Machine, look, plan_for};
+use super::apply::Kept;
+use super::{OwnRules, Selected, look, plan_for};
 use crate::cli::print;
 
 /// Stopped by a signal, as shells count.
@@ -30,15 +31,10 @@ pub struct ProveArgs {
     /// What the machine works for: throughput, latency or mixed (virtual machines)
     #[arg(long = "for", value_name = "WORKLOAD", default_value = "mixed")]
     profile: Profile,
-    /// Only these rules or layers, as in `network,zfs.arc-max`
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
-    only: Vec<String>,
-    /// All but these rules or layers
-    #[arg(long, value_name = "RULES", value_delimiter = ',')]
-    except: Vec<String>,
-    /// Read rules from here as well; one with the name of ours takes its place
-    #[arg(long, value_name = "DIR")]
-    rules: Option<PathBuf>,
+    #[command(flatten)]
+    chosen: Selected,
+    #[command(flatten)]
+    own: OwnRules,
     /// How often everything is run: more rounds tell smaller effects from noise
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = rounds)]
     rounds: usize,
@@ -52,9 +48,8 @@ pub struct ProveArgs {
     /// Keep what helps over a reboot
     #[arg(long)]
     persist: bool,
-    /// Where it is written down what everything was
-    #[arg(long, value_name = "DIR", default_value = STATE)]
-    state: String,
+    #[command(flatten)]
+    kept: Kept,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -68,17 +63,17 @@ fn rounds(text: &str) -> Result<usize, String> {
 }
 
 pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
-    let rules = Look { machine: Machine { root: None }, rules: args.rules.clone() }.load()?;
-    let _lock = Lock::take(&args.state)?;
+    let rules = args.own.load(true)?;
+    let state = &args.kept.state;
+    let _lock = Lock::take(state)?;
     let facts = look(&Live);
-    let choice = Choice { only: args.only.clone(), except: args.except.clone() };
-    let plan = plan_for(&Live, &facts, &rules, args.profile, choice)?;
+    let plan = plan_for(&Live, &facts, &rules, args.profile, args.chosen.choice())?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     let truenas = facts.platform.truenas.is_some();
-    let options = Options { state: &args.state, persist: args.persist, truenas };
+    let options = Options { state, persist: args.persist, truenas };
     let proof = Proof { rounds: args.rounds, options, stop: &stop };
     let told = Fio::new(args.profile, &args.path, args.size, args.seconds, &stop)
         .and_then(|mut fio| run(&LiveMachine, &plan, proof, &mut fio, &mut bar()));
