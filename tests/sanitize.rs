@@ -1,4 +1,4 @@
-//! `kill -9` while a volume is sanitized: afterwards it is either all done, or says that it is not.
+//! `kill -9` while a volume is sanitized or formatted: afterwards it is either all done, or says that it is not.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,6 +156,64 @@ fn the_unrestricted_failure_mode_can_be_left() -> Result<()> {
     ensure!(found == State::Ready, "{found:?}");
     ensure!(session.read(0, 0, 1, 512)? == [9; 512]);
     drop(session);
+    server.stop()?;
+    Ok(())
+}
+
+const TARGET: &str = "iqn.2026-11.local.lunet:one";
+
+/// A file volume, with this for its layers.
+fn served(layers: &str) -> Serve {
+    Serve::config(format!(
+        "[[portal]]\naddress = '127.0.0.1:0'\n[volumes.a]\nbackend = 'file'\nsize = '16MiB'\nlayers = [{layers}]\n\
+         [[target]]\nname = '{TARGET}'\nluns = ['a']\n"
+    ))
+}
+
+/// FORMAT UNIT with a short header.
+fn format(session: &mut Session, immediate: bool) -> Result<Answer> {
+    session.execute(0, &[0x04, 0x18, 0, 0, 0, 0], 0, &[0, u8::from(immediate) << 1, 0, 0])
+}
+
+/// Sense key and codes of TEST UNIT READY, after the unit attentions; `None` if it is GOOD.
+fn stands(session: &mut Session) -> Result<Option<(u8, [u8; 2])>> {
+    loop {
+        let answer = session.execute(0, &TEST_UNIT_READY, 0, &[])?;
+        match (sense_key(&answer), answer.sense.get(12..14)) {
+            (Some(6), _) => {}
+            (Some(key), Some(&[code, qualifier])) => return Ok(Some((key, [code, qualifier]))),
+            _ => return Ok(None),
+        }
+    }
+}
+
+#[test]
+fn a_killed_server_never_passes_half_a_format_for_a_whole_one() -> Result<()> {
+    let dir = scratch("lunet-format-")?;
+    let open = |server: &Server| Session::open(&Login::new(server.portal(), TARGET));
+    let server = served("{ hang = 'unmap' }").data(dir.path()).start()?;
+    let mut session = open(&server)?;
+    ensure!(stands(&mut session)?.is_none());
+    ensure!(session.execute(0, &write16(9, 1), 0, &[9; 512])?.status == GOOD);
+    ensure!(format(&mut session, true)?.status == GOOD);
+    ensure!(stands(&mut session)? == Some((2, [0x04, 0x04])));
+    let list = server.tell(&["volume", "list"])?;
+    ensure!(list.contains("a: FORMAT UNIT is under way, 0 % done"), "{list}");
+    server.kill()?;
+
+    let server = served("").data(dir.path()).start()?;
+    let mut session = open(&server)?;
+    ensure!(stands(&mut session)? == Some((3, [0x31, 0x00])));
+    let list = server.tell(&["volume", "list"])?;
+    ensure!(list.contains("a: FORMAT UNIT was cut off or has failed"), "{list}");
+    let answer = format(&mut session, false)?;
+    ensure!(answer.status == GOOD, "{answer:02x?}");
+    ensure!(session.read(0, 9, 1, 512)? == [0; 512]);
+    let list = server.tell(&["volume", "list"])?;
+    ensure!(!list.contains("FORMAT UNIT"), "{list}");
+    server.kill()?;
+    let server = served("").data(dir.path()).start()?;
+    ensure!(stands(&mut open(&server)?)?.is_none());
     server.stop()?;
     Ok(())
 }
