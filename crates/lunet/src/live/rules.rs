@@ -229,9 +229,11 @@ impl Manager {
         if let (Some(who), false) = (losers(was, is), told) {
             let both =
                 if is_mixed(is) { "names and addresses of a list work together; " } else { "" };
-            bail!(
-                "{would}, which shuts out {who}: {both}name all who are to log in, or use --force"
-            );
+            let step = match was.access.users.len() == is.access.users.len() {
+                true => "name all who are to log in",
+                false => "give them this name and secret",
+            };
+            bail!("{would}, which shuts out {who}: {both}{step}, or use --force");
         }
         let alone =
             deserted(is, &next.plan.config).filter(|_| deserted(was, &now.plan.config).is_none());
