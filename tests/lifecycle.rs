@@ -6,8 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use lunet_e2e::clients::SHORT;
+use lunet_e2e::clients::{QemuLun, SHORT};
 use lunet_e2e::data::scratch;
+use lunet_e2e::fuse::Export;
 use lunet_e2e::process::{Running, run};
 use lunet_e2e::server::{DEMO_TARGET, GRACE, Serve, lunet_binary};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
@@ -68,6 +69,56 @@ fn stops_with_open_sessions(signal: Signal) -> Result<()> {
     }
     session.logout()?;
     server.stop()?;
+    Ok(())
+}
+
+/// True if the process has exited, threads that hang inside the kernel left aside.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_none_or(|rest| rest.trim_start().starts_with(['Z', 'X']) || rest.is_empty())
+}
+
+/// A file system that answers nothing any more, with writes and flushes at it.
+#[test]
+fn sigterm_ends_it_within_the_grace_although_a_volume_hangs() -> Result<()> {
+    const TARGET: &str = "iqn.2026-11.local.lunet:t";
+    let below = Serve::demo("64M").start()?;
+    let export = Export::start(&QemuLun::new(below.url()))?;
+    let config = format!(
+        "[server]\nshutdown-grace = \"2s\"\n[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [volumes.hung]\nbackend = \"file\"\npath = \"{}\"\ncache = \"direct\"\n\
+         [volumes.sound]\nbackend = \"file\"\nsize = \"8MiB\"\n\
+         [[target]]\nname = \"{TARGET}\"\nluns = [\"hung\", \"sound\"]\n",
+        export.file().display()
+    );
+    let mut server = Serve::config(config).quiet().start()?;
+    let mut session = Session::open(&Login::new(server.portal(), TARGET))?;
+    session.settle(0)?;
+    session.settle(1)?;
+    session.write(0, 0, &[1; 4096], 512)?;
+    export.hang()?;
+    for lba in 1..5_u8 {
+        let write = [0x2A, 0, 0, 0, 0, lba * 8, 0, 0, 8, 0];
+        session.start(0, &write, 4096, &[2; 4096])?;
+    }
+    session.start(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[])?;
+    let pid = server.pid();
+    let start = Instant::now();
+    server.process().signal(Signal::TERM)?;
+    // The kernel keeps what it has to close on that file system until the file system is gone.
+    while !has_ended(pid) {
+        let running = start.elapsed() < GRACE;
+        ensure!(running, "it still runs: {}", server.process().stderr.text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(export);
+    let status = server.process().wait(SHORT)?;
+    let log = server.process().stderr.whole_text();
+    ensure!(status.and_then(|s| s.code()) == Some(1), "{status:?}: {log}");
+    ensure!(log.contains("volume=hung") && !log.contains("volume=sound"), "{log}");
+    below.stop()?;
     Ok(())
 }
 

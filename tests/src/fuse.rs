@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::clients::{QemuLun, SHORT};
@@ -50,6 +51,11 @@ impl Export {
     /// The file.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// From now on the file answers nothing, as one on storage that hangs, until this is dropped.
+    pub fn hang(&self) -> Result<()> {
+        self.daemon.signal(Signal::STOP)
     }
 
     /// Flushes, logs out, and demands that all went well.

@@ -6,10 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use lunet_backends::{Access, FileSpec, Storage, VolumeSpec};
+use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
@@ -84,9 +84,10 @@ pub fn serve(options: &Options) -> Result<()> {
     let failed = wait(&mut signals, &server, &manager)?;
     signals.at_once().context("cannot catch a second signal")?;
     drop(control);
-    manager.close();
+    let (begun, grace) = (Instant::now(), config.server.shutdown_grace);
+    manager.close(grace);
     drop(manager);
-    let report = server.stop(config.server.shutdown_grace);
+    let report = server.stop(grace.saturating_sub(begun.elapsed()));
     if failed {
         bail!("an event loop has failed: the log above says why; start lunet again");
     }

@@ -8,8 +8,9 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use lunet_scsi::reserve::{
     InitiatorPort, Kind, NexusId, Request, Reservations, Saved, SavedRegistration, Seat, TargetPort,
@@ -104,10 +105,20 @@ impl Keeper {
         Ok(Self { orders, thread })
     }
 
-    /// Ends the thread, once it has done what it was told before.
-    pub fn stop(self) {
-        // It may have ended by itself.
-        let _ = self.orders.send(Order::Stop);
+    /// Ends the thread, once it has done what it was told before. If that takes longer than `limit`, because the
+    /// data directory hangs, it goes with the process.
+    pub fn stop(self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut told = false;
+        while !self.thread.is_finished() {
+            // Nobody orders anything any more, so there is room as soon as one order has been done.
+            told = told || !matches!(self.orders.try_send(Order::Stop), Err(TrySendError::Full(_)));
+            if Instant::now() >= until {
+                tracing::error!("what is kept in the data directory may not be what was in force");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ = self.thread.join();
     }
 }
@@ -135,9 +146,8 @@ fn keep_for(core: &Core, command: &Command) {
     let result = if aborts { Carried::Done { aborting: mailboxes.len() } } else { result };
     // First, so that the command knows for how many it waits before the first of them tells.
     mailboxes[asking.shard].deliver(Owed::Kept { ticket: asking.ticket, result });
-    let preempted = Preempted { volume, order, asking };
-    for mailbox in mailboxes.iter().filter(|_| aborts) {
-        mailbox.deliver(Owed::Abort(preempted.clone()));
+    if aborts {
+        Preempted::tell(mailboxes, volume, &order, asking);
     }
 }
 
@@ -231,7 +241,7 @@ struct KeptRegistration {
 
 /// Makes this state stable, or, if there is none, that there is none.
 fn keep(path: &Path, naa: &Designator, saved: Option<&Saved>) -> io::Result<()> {
-    let Some(saved) = saved else { return files::remove(path).map(drop) };
+    let Some(saved) = saved else { return Ok(files::remove(path).map(drop)?) };
     let registrations = saved.registrations.iter().map(|r| KeptRegistration {
         initiator: r.nexus.initiator.name.clone(),
         isid: r.nexus.initiator.isid,

@@ -4,12 +4,16 @@
 //! There are two kinds of messages. A request ([`Mailbox::send`]) may find the mailbox full, and its sender
 //! does something else then. What somebody waits for ([`Mailbox::deliver`]) always finds room, so that nobody
 //! waits for ever. It is no less bounded for that: there is one at the most for each request that was delivered,
-//! each command, login or lost device that waits, and these are bounded.
+//! each command, login or lost device that waits, each connection that has lost its place, one to stop, and as many
+//! clears as shards may have under way (`shard::management`), and these are bounded.
+//!
+//! Whoever waits for a part that each shard has to do ([`Part`], [`Receipt`]) hears of it when the part is dropped,
+//! wherever that is: a shard that has ended has nothing left to do.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -47,11 +51,6 @@ pub enum Mail {
     RdmaRequest(Box<Request>),
     /// The server's RDMA devices change.
     Rdma(Change),
-    /// This connection has lost its place to another one: it ends, unless it has logged in at a target.
-    Evict {
-        /// The connection.
-        connection: u64,
-    },
     /// End this connection: its nexus logged in anew. Answer with `Ended` to `reply`.
     End {
         /// The connection to end.
@@ -59,8 +58,6 @@ pub enum Mail {
         /// Who waits for it.
         reply: Place,
     },
-    /// Abort the commands on volumes that sessions of this shard have sent by now.
-    Clear(Clear),
     /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
     Drain {
         /// The slot of the volume.
@@ -84,16 +81,24 @@ pub enum Mail {
     Sessions(SyncSender<Vec<SessionInfo>>),
     /// Report the shard's statistics.
     Stats(SyncSender<ShardStats>),
+}
+
+/// What a command, a connection or a driver waits for: the answer to a request, or something that has to be
+/// done before there is one. And what nobody may do without, because it is said once: to stop, and that a
+/// connection has lost its place.
+pub enum Owed {
     /// Stop: ask sessions to log out, end what is left after the grace time, flush, return.
     Stop {
         /// How long sessions have for it.
         grace: Duration,
     },
-}
-
-/// What a command, a connection or a driver waits for: the answer to a request, or something that has to be
-/// done before there is one.
-pub enum Owed {
+    /// This connection has lost its place to another one: it ends, unless it has logged in at a target.
+    Evict {
+        /// The connection.
+        connection: u64,
+    },
+    /// Abort the commands on volumes that sessions of this shard have sent by now.
+    Clear(Clear),
     /// The connection that stood in the way of this one has ended.
     Ended {
         /// The connection that waited.
@@ -101,7 +106,7 @@ pub enum Owed {
     },
     /// The last shard has done what a `Clear` of this one asked for.
     Cleared,
-    /// Abort the commands of these nexuses on a volume; answer with `Settled`.
+    /// Abort the commands of these nexuses on a volume.
     Abort(Preempted),
     /// Something that a command waited for is done.
     Settled {
@@ -130,7 +135,6 @@ pub enum Owed {
 pub type AbortOrder = Arc<[Arc<NexusId>]>;
 
 /// An order to abort, see [`Owed::Abort`].
-#[derive(Clone)]
 pub struct Preempted {
     /// Index of the volume.
     pub volume: usize,
@@ -138,6 +142,31 @@ pub struct Preempted {
     pub order: AbortOrder,
     /// Who asks.
     pub asking: Asking,
+    /// Dropped when it is done.
+    pub receipt: Receipt,
+}
+
+impl Preempted {
+    /// Tells every shard to abort the commands of these nexuses on a volume.
+    pub fn tell(mailboxes: &[Mailbox], volume: usize, order: &AbortOrder, asking: Asking) {
+        for mailbox in mailboxes {
+            let receipt = Receipt { to: mailboxes[asking.shard].clone(), ticket: asking.ticket };
+            let order = order.clone();
+            mailbox.deliver(Owed::Abort(Self { volume, order, asking, receipt }));
+        }
+    }
+}
+
+/// What a shard has to do for a command, which is told by [`Owed::Settled`] when this is dropped.
+pub struct Receipt {
+    to: Mailbox,
+    ticket: u64,
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.to.deliver(Owed::Settled { ticket: self.ticket, done: true });
+    }
 }
 
 /// A command that waits for the other shards.
@@ -158,7 +187,6 @@ pub struct Asking {
 /// It ends the commands that a shard has received when it reads the letter. That can be none of the
 /// session that asked, which lives on the shard that sends it and is dealt with there, by CmdSN: so
 /// nothing that was sent after the function is ended by it.
-#[derive(Clone, Debug)]
 pub struct Clear {
     /// The volumes concerned.
     pub volumes: Arc<[Cleared]>,
@@ -167,10 +195,37 @@ pub struct Clear {
     /// The slot of the target that was reset: a cold reset ends its sessions that see one of the volumes,
     /// and no other target's.
     pub target: Option<usize>,
-    /// The shard that asks.
-    pub reply: usize,
-    /// Shards that have not done their part. The last one delivers [`Owed::Cleared`].
-    pub left: Arc<AtomicUsize>,
+    /// Dropped when it is done; `None` on the shard that asks.
+    pub part: Option<Part>,
+}
+
+impl Clear {
+    /// What another shard is told.
+    pub fn for_another(&self, part: Part) -> Self {
+        let Self { ref volumes, cause, target, .. } = *self;
+        Self { volumes: volumes.clone(), cause, target, part: Some(part) }
+    }
+}
+
+/// A shard's part of a [`Clear`]. With the last one that is dropped the shard that asked gets [`Owed::Cleared`].
+pub struct Part {
+    left: Arc<AtomicUsize>,
+    to: Mailbox,
+}
+
+impl Part {
+    /// One of the parts that `left` counts. `to` leads to the shard that asks.
+    pub fn new(left: &Arc<AtomicUsize>, to: &Mailbox) -> Self {
+        Self { left: left.clone(), to: to.clone() }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.to.deliver(Owed::Cleared);
+        }
+    }
 }
 
 /// A volume whose commands are ended.
@@ -248,7 +303,12 @@ impl Mailbox {
     /// Delivers what somebody waits for, however full the mailbox is. A shard that is gone has nobody who waits.
     pub fn deliver(&self, owed: Owed) {
         let mut queue = open(&self.queue);
-        if !queue.gone {
+        let gone = queue.gone;
+        if gone {
+            // What it drops may tell others.
+            drop(queue);
+            drop(owed);
+        } else {
             queue.messages.push_back(Mail::Owed(owed));
             drop(queue);
             self.wake();
@@ -309,5 +369,37 @@ mod tests {
         drop(messages);
         mailbox.deliver(Owed::Returned { ticket: 1 });
         assert_eq!(mailbox.send(Mail::Turn).err(), Some(Undelivered::Gone));
+    }
+
+    /// A shard that ends, or has ended, does its part by that: it has no commands any more.
+    #[test]
+    fn a_part_of_a_shard_that_has_ended_is_done() {
+        let config = Config { arena_bytes: 4 << 20, ..Config::default() };
+        let ring = Ring::new(&config).expect("an event loop");
+        let ((asks, answers), (other, unread)) =
+            (Mailbox::new(ring.waker()), Mailbox::new(ring.waker()));
+        let left = Arc::new(AtomicUsize::new(2));
+        let tell = || {
+            let part = Some(Part::new(&left, &asks));
+            let clear = Clear { volumes: [].into(), cause: Cause::Reset, target: None, part };
+            other.deliver(Owed::Clear(clear));
+            let asking = Asking { shard: 0, ticket: 7, connection: 1, command: Tag::from_bits(0) };
+            Preempted::tell(&[asks.clone(), other.clone()], 0, &[].into(), asking);
+        };
+        let said = || {
+            let all = std::iter::from_fn(|| answers.next());
+            all.fold((0, 0), |(cleared, settled), mail| match mail {
+                Mail::Owed(Owed::Cleared) => (cleared + 1, settled),
+                Mail::Owed(Owed::Settled { ticket: 7, done: true }) => (cleared, settled + 1),
+                _ => (cleared, settled),
+            })
+        };
+        tell();
+        // The order to itself is among them, and is done when it is read.
+        assert_eq!((said(), said()), ((0, 1), (0, 0)));
+        drop(unread);
+        assert_eq!(said(), (0, 1), "one of two has cleared");
+        tell();
+        assert_eq!((said().0, left.load(Ordering::Acquire)), (1, 0));
     }
 }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,18 +18,25 @@ use crate::config::{Config, Layout, Portal};
 use crate::core::Core;
 use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
-use crate::mail::{Mail, Mailbox, Undelivered};
+use crate::mail::{Mail, Mailbox, Owed};
 use crate::monitor::Monitor;
 use crate::rdma::{self, Fabric, Listening, PortalStatus, Scout, StartFailure};
-use crate::shard::Shard;
+use crate::shard::{FLUSH_LIMIT, Shard};
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
 use crate::world::CoreVolume;
 
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a stop waits for the mark of a failed write-back to become stable.
+/// How long a stop waits for the marks of failed write-backs to become stable.
 const MARK_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a stop waits for a thread that has nothing more to do than to end: storage that hangs may keep the
+/// memory of its requests, and with it the thread.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How much longer than it says an event loop may take to stop, before it counts as one that has stalled.
+const STALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a server did not start. Each is one plain sentence.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +69,7 @@ pub enum StartError {
 /// A running server.
 pub struct Server {
     core: Arc<Core>,
-    threads: Vec<JoinHandle<io::Result<bool>>>,
+    threads: Vec<ShardThread>,
     keeper: Keeper,
     monitor: Monitor,
     scout: Option<Scout>,
@@ -75,6 +82,13 @@ pub struct Server {
 pub struct StopReport {
     /// Every acknowledged write is on stable storage.
     pub flushed: bool,
+}
+
+/// The thread of a shard.
+struct ShardThread {
+    handle: JoinHandle<()>,
+    /// Whether all could be flushed, once the event loop has ended. Closed when the thread has.
+    verdict: Receiver<bool>,
 }
 
 /// What a shard's thread reports when it stands.
@@ -130,13 +144,14 @@ impl Server {
             // The first shard accepts; it hands connections to the one with the fewest.
             let listeners = std::mem::take(&mut listeners);
             let (core, ring, fabric) = (core.clone(), ring.clone(), fabric.clone());
-            let thread = std::thread::Builder::new()
+            let (ends, verdict) = sync_channel(1);
+            let handle = std::thread::Builder::new()
                 .name(format!("lunet-shard-{number}"))
                 .spawn(move || {
-                    shard_thread(number, core, &ring, (listeners, fabric), &ready, &begin)
+                    shard_thread(number, core, &ring, (listeners, fabric), &ready, (&begin, &ends));
                 })
                 .map_err(StartError::Shard)?;
-            threads.push(thread);
+            threads.push(ShardThread { handle, verdict });
             go.push(start);
             let stands = stands.recv().unwrap_or_else(|_| Err(io::Error::other("a shard died")));
             standing.push(stands.map_err(StartError::Shard)?);
@@ -175,28 +190,30 @@ impl Server {
         Handle { core: self.core.clone(), driver: self.driver }
     }
 
-    /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes.
+    /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes. Storage that
+    /// hangs is waited for until `grace` is over, or until it has answered nothing for 3 s; a flush may take 30 s.
     pub fn stop(self, grace: Duration) -> StopReport {
         for mailbox in self.core.mailboxes() {
-            // A full mailbox drains: its shard is alive and reads it in its next turn.
-            while let Err(Undelivered::Full) = mailbox.send(Mail::Stop { grace }) {
-                std::thread::yield_now();
-            }
+            mailbox.deliver(Owed::Stop { grace });
         }
+        let until = Instant::now() + grace + FLUSH_LIMIT + STALL_LIMIT;
         let mut flushed = true;
-        for thread in self.threads {
-            flushed &= matches!(thread.join(), Ok(Ok(true)));
+        for (shard, thread) in self.threads.iter().enumerate() {
+            flushed &= thread.ends(shard, until);
         }
+        let until = Instant::now() + END_LIMIT;
+        self.threads.into_iter().for_each(|thread| thread.let_go(until));
         // Whoever asked for the last flushes.
         let sound = |volume: &CoreVolume| volume.unit.absent || volume.health.is_sound();
+        let until = Instant::now() + MARK_LIMIT;
         for (_, volume) in self.core.world().volumes() {
             flushed &= sound(volume);
             // The next start has to know what the last flushes have told.
-            if !volume.health.wait_for_mark(MARK_LIMIT) {
+            if !volume.health.wait_for_mark(until.saturating_duration_since(Instant::now())) {
                 tracing::error!(volume = %volume.name, "a restart may forget that its write-back failed");
             }
         }
-        self.keeper.stop();
+        self.keeper.stop(MARK_LIMIT);
         self.scout.into_iter().for_each(Scout::stop);
         self.monitor.stop();
         StopReport { flushed }
@@ -204,7 +221,27 @@ impl Server {
 
     /// True if a shard has ended by itself: the event loop failed.
     pub fn failed(&self) -> bool {
-        self.threads.iter().any(JoinHandle::is_finished)
+        self.threads.iter().any(|thread| thread.handle.is_finished())
+    }
+}
+
+impl ShardThread {
+    /// Waits for the end of the event loop. True if all could be flushed.
+    fn ends(&self, shard: usize, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let verdict = self.verdict.recv_timeout(left);
+        if verdict == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(shard, "the event loop does not answer: it is not waited for any more");
+        }
+        verdict.unwrap_or(false)
+    }
+
+    /// Waits until the thread has dropped all that it had. It is not joined: the kernel lets a thread go when the
+    /// last of its requests is done, and storage that hangs does none.
+    fn let_go(self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        // The way of the verdict is the last that it drops.
+        let _ = self.verdict.recv_timeout(left);
     }
 }
 
@@ -367,14 +404,14 @@ fn shard_thread(
     core: Arc<Core>,
     config: &RingConfig,
     (listeners, fabric): (Vec<(usize, TcpListener)>, Option<Arc<Fabric>>),
-    ready: &std::sync::mpsc::SyncSender<io::Result<Standing>>,
-    begin: &Receiver<Begin>,
-) -> io::Result<bool> {
+    ready: &SyncSender<io::Result<Standing>>,
+    (begin, ends): (&Receiver<Begin>, &SyncSender<bool>),
+) {
     let ring = match Ring::new(config) {
         Ok(ring) => ring,
         Err(error) => {
             let _ = ready.send(Err(error));
-            return Ok(false);
+            return;
         }
     };
     let (mailbox, mail) = Mailbox::new(ring.waker());
@@ -383,7 +420,7 @@ fn shard_thread(
         Ok(shard) => shard,
         Err(error) => {
             let _ = ready.send(Err(io::Error::other(error)));
-            return Ok(false);
+            return;
         }
     };
     for (portal, listener) in listeners {
@@ -393,7 +430,7 @@ fn shard_thread(
     let _ = ready.send(Ok(Standing { mailbox, notes, driver, rdma }));
     let Ok(Begin { rdma, listening }) = begin.recv() else {
         // Another shard did not start.
-        return Ok(false);
+        return;
     };
     if !rdma {
         shard.close_rdma();
@@ -405,7 +442,12 @@ fn shard_thread(
     if let Err(error) = &result {
         tracing::error!(shard = number, %error, "the event loop failed");
     }
-    result
+    // Before the event loop is let go of, which may take a moment.
+    let _ = ends.send(matches!(result, Ok(true)));
+    if matches!(result, Ok(false)) {
+        // The kernel has memory of it, for storage that hangs: it goes with the process.
+        std::mem::forget(shard);
+    }
 }
 
 /// Listens for connections over RDMA, if every shard can serve them.

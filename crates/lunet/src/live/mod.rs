@@ -38,7 +38,9 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use lunet_target::{ApplyError, Handle, HeldVolume, Prepared};
@@ -66,8 +68,10 @@ pub struct Manager {
     /// The configuration file.
     file: PathBuf,
     now: Mutex<Arc<Served>>,
-    /// Held during a change; true when there will be no more.
-    changing: Mutex<bool>,
+    /// Held during a change.
+    changing: Mutex<()>,
+    /// The server stops: there will be no more changes.
+    closed: AtomicBool,
     /// What the user should know about the change that is under way, a sentence each.
     remarks: Mutex<Vec<String>>,
 }
@@ -79,7 +83,15 @@ impl Manager {
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
         let now = Mutex::new(Arc::new(served));
         let remarks = Mutex::default();
-        Self { handle, options, file, now, changing: Mutex::new(false), remarks }
+        Self {
+            handle,
+            options,
+            file,
+            now,
+            changing: Mutex::new(()),
+            closed: AtomicBool::new(false),
+            remarks,
+        }
     }
 
     /// What is served now.
@@ -93,14 +105,14 @@ impl Manager {
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, version: u32, change: &Change) -> Result<Done> {
         check_version(version)?;
-        let closed = match self.changing.try_lock() {
+        let _one = match self.changing.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 bail!("another change is under way: try again when it has ended")
             }
         };
-        if *closed {
+        if self.closed.load(Ordering::Acquire) {
             bail!("lunet is stopping: ask again when it has started");
         }
         let now = self.now();
@@ -177,11 +189,20 @@ impl Manager {
         }
     }
 
-    /// Waits for a change that is under way, and refuses every other from now on.
-    pub fn close(&self) {
-        let mut closed: MutexGuard<'_, bool> =
-            self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        *closed = true;
+    /// Refuses every change from now on, and waits at most for `limit` for one that is under way. One that takes
+    /// longer, because its storage hangs, is finished or undone at the next start.
+    pub fn close(&self, limit: Duration) {
+        self.closed.store(true, Ordering::Release);
+        let until = Instant::now() + limit;
+        while matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) {
+            if Instant::now() >= until {
+                tracing::error!(
+                    "a change that is under way does not end: it is not waited for any more"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Commands do not overwrite what somebody has written into the file meanwhile.

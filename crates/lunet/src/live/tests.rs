@@ -149,6 +149,6 @@ fn a_resize_is_not_undone_when_event_loops_stall_after_its_commit() {
     let done = manager.change(VERSION, &resize(4 * MIB)).unwrap();
     assert_eq!((done.notes.len(), served(), length()), (0, 4 * MIB, 4 * MIB), "{done:?}");
     assert!(!dir.path().join("change.journal").exists());
-    manager.close();
+    manager.close(Duration::ZERO);
     assert!(server.stop(Duration::ZERO).flushed);
 }

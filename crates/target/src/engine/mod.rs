@@ -42,8 +42,12 @@ pub use self::volumes::Volumes;
 use self::volumes::Way;
 use crate::conn::{BACKLOG_HIGH, Conn};
 use crate::core::Core;
-use crate::stats::{Protocol, VolumeCount};
+use crate::stats::{Kind, Protocol, VolumeCount};
 use crate::world::World;
+
+/// Storage that is asked for more than flushes, and has answered nothing for this long, is not waited for when the
+/// server stops.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// Tasks and volumes of one shard.
 pub struct Engine {
@@ -157,6 +161,40 @@ impl Engine {
     /// Tasks at work, abandoned ones included.
     pub fn tasks_at_work(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// True if nothing is at work any more; says of which volumes something is.
+    pub fn is_done(&self) -> bool {
+        for (slot, volume) in self.volumes.iter() {
+            if self.tasks.iter().any(|(_, task)| task.volume == slot) {
+                let volume = &volume.core.name;
+                tracing::error!(%volume, "the storage does not answer: it is not waited for any more");
+            }
+        }
+        self.tasks.is_empty()
+    }
+
+    /// True if nothing is at work but at storage that hangs, for who does not wait for that: it has answered
+    /// nothing for [`SILENCE`], or for `flush_limit` if it has nothing but flushes to do, of which each may take
+    /// long.
+    pub fn all_hangs(&self, flush_limit: Duration) -> bool {
+        let mut limits = vec![flush_limit; self.volumes.slots()];
+        for (_, task) in self.tasks.iter().filter(|(_, task)| task.kind != Kind::Flush) {
+            for flight in &task.inflight {
+                limits[flight.slot] = SILENCE;
+            }
+        }
+        let hangs = |slot: usize| {
+            let ways = self.ways.iter().flatten().filter(|way| way.volume == slot);
+            ways.filter(|way| way.queued > 0)
+                .any(|way| self.now.saturating_sub(way.since) >= limits[slot])
+        };
+        // Work of another thread stands beside requests, and is done for nobody.
+        let waits = |task: &Task| task.kind != Kind::Flush && task.inflight.is_empty();
+        self.tasks.iter().all(|(_, task)| {
+            let age = self.now.saturating_sub(task.started);
+            waits(task) && age >= SILENCE || task.inflight.iter().any(|flight| hangs(flight.slot))
+        })
     }
 
     /// The end of a volume's operation on the event loop.

@@ -12,7 +12,7 @@ use super::start::send_reply;
 use super::task::{Bare, Job, Settle};
 use crate::conn::Conn;
 use crate::keeper::{Carried, Command, Order};
-use crate::mail::{AbortOrder, Asking, Owed, Preempted};
+use crate::mail::{Asking, Preempted};
 use crate::marks;
 use crate::stats::Kind;
 
@@ -68,9 +68,8 @@ impl Engine {
             Ok(Outcome { reply, aborts }) if reply.status == status::GOOD => {
                 let left = if request.aborts() { self.core.mailboxes().len() } else { 0 };
                 self.tasks[index as usize].job = Job::Settle(Settle { ticket, left });
-                let preempted = Preempted { volume, order: AbortOrder::from(aborts), asking };
-                for mailbox in &self.core.mailboxes()[..left] {
-                    mailbox.deliver(Owed::Abort(preempted.clone()));
+                if request.aborts() {
+                    Preempted::tell(self.core.mailboxes(), volume, &aborts.into(), asking);
                 }
             }
             Ok(Outcome { reply, .. }) => self.end_with(index, reply),

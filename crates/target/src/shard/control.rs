@@ -11,7 +11,7 @@ use crate::mail::{Mail, Owed};
 use crate::stats::{RdmaPath, SessionInfo, ShardLoad, ShardStats};
 
 /// How long the last flush may take before the shard gives it up.
-const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+pub const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 impl Shard {
     pub(super) fn read_mail(&mut self) {
@@ -23,8 +23,6 @@ impl Shard {
                 Mail::Rdma(change) => self.change_rdma(change),
                 Mail::RdmaRequest(request) => self.adopt_request(*request),
                 Mail::End { connection, reply } => self.end_for(connection, reply),
-                Mail::Evict { connection } => self.evicted(connection),
-                Mail::Clear(clear) => self.clear(&clear),
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),
@@ -35,7 +33,6 @@ impl Shard {
                 Mail::World(proposal) => self.propose(proposal),
                 Mail::Owed(owed) => self.receive_owed(owed),
                 Mail::EndSessions(handles) => self.end_sessions(&handles),
-                Mail::Stop { grace } => self.stop(grace),
             }
         }
         if self.clearing {
@@ -47,10 +44,21 @@ impl Shard {
 
     fn receive_owed(&mut self, owed: Owed) {
         match owed {
+            Owed::Stop { grace } => self.stop(grace),
+            Owed::Evict { connection } => self.evicted(connection),
+            Owed::Clear(clear) => {
+                self.clear_here(&clear, None);
+                // Tells who waits.
+                drop(clear.part);
+            }
             Owed::Ended { waiter } => self.login_again(waiter),
             // Answered when all mail has been read.
             Owed::Cleared => {}
-            Owed::Abort(preempted) => self.abort_preempted(&preempted),
+            Owed::Abort(preempted) => {
+                self.abort_preempted(&preempted);
+                // Tells who waits.
+                drop(preempted.receipt);
+            }
             Owed::Settled { ticket, done } => {
                 self.engine.settled(&mut self.conns, ticket, done);
             }
@@ -169,6 +177,10 @@ impl Shard {
             self.engine.settle(&mut self.conns);
             now + FLUSH_LIMIT
         });
-        self.engine.tasks_at_work() == 0 || now >= limit
+        // Commands have had their time: what they have left at storage that hangs is not waited for.
+        let over = self.stopping.is_some_and(|deadline| now >= deadline);
+        self.engine.tasks_at_work() == 0
+            || now >= limit
+            || over && self.engine.all_hangs(FLUSH_LIMIT)
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::Shard;
 use crate::entry::Entry;
-use crate::mail::Mail;
+use crate::mail::Owed;
 use crate::rationed::Topic;
 use crate::registry::Place;
 
@@ -21,8 +21,7 @@ impl Shard {
         if shard == self.number {
             return self.evicted(connection);
         }
-        // In a full mailbox there is no room for it. Its own time limit ends it then.
-        let _ = self.core.mailboxes()[shard].send(Mail::Evict { connection });
+        self.core.mailboxes()[shard].deliver(Owed::Evict { connection });
     }
 
     /// A connection of this shard has lost its place: it ends, if it still does nothing but to log in or to

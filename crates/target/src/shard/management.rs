@@ -17,7 +17,7 @@ use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
 
 use super::Shard;
 use crate::conn::{Conn, PendingClear, SessionLun};
-use crate::mail::{Cause, Clear, Cleared, Mail, Owed};
+use crate::mail::{Cause, Clear, Cleared, Owed, Part};
 
 /// A task management function as it arrived.
 #[derive(Clone, Copy)]
@@ -52,6 +52,10 @@ impl Ending {
 
 /// Functions of one connection that may wait for other shards at a time.
 const MAX_CLEARS: usize = 8;
+
+/// Functions of one shard that other shards may not have done their part of, those of connections that have ended
+/// included: nothing of one that would be more is done anywhere.
+const MAX_ASKED: usize = 256;
 
 impl Shard {
     /// A task management function has arrived.
@@ -172,8 +176,9 @@ impl Shard {
     /// Ends the commands on these volumes, whoever sent them: those of this shard at once, so that what the
     /// connection has sent after the function finds it done, those of the others by message.
     fn clear_everywhere(&mut self, slot: u32, function: Tag, volumes: Arc<[usize]>, cause: Cause) {
+        self.asked.retain(|left| left.load(Ordering::Acquire) > 0);
         let conn = &mut self.conns[slot as usize];
-        if conn.clears.len() >= MAX_CLEARS {
+        if conn.clears.len() >= MAX_CLEARS || self.asked.len() >= MAX_ASKED {
             return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
         }
         let mailboxes = self.core.mailboxes();
@@ -183,10 +188,12 @@ impl Shard {
         let tells = |at: &usize| self.engine.volumes[*at].core.unit.state.tells_aborts();
         let volumes = volumes.iter().map(|at| Cleared { volume: *at, tells: tells(at) }).collect();
         let target = conn.session.as_ref().and_then(|session| session.nexus.target);
-        let clear = Clear { volumes, cause, target, reply: self.number, left: left.clone() };
-        if !others().all(|(_, mailbox)| mailbox.send(Mail::Clear(clear.clone())).is_ok()) {
-            return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
+        let clear = Clear { volumes, cause, target, part: None };
+        for (_, mailbox) in others() {
+            let part = Part::new(&left, &mailboxes[self.number]);
+            mailbox.deliver(Owed::Clear(clear.for_another(part)));
         }
+        self.asked.push(left.clone());
         if cause != Cause::ClearTaskSet {
             for volume in clear.volumes.iter() {
                 let volume = &self.engine.volumes[volume.volume].core;
@@ -201,17 +208,9 @@ impl Shard {
         self.answer_cleared();
     }
 
-    /// A session of another shard has cleared these volumes.
-    pub(super) fn clear(&mut self, clear: &Clear) {
-        self.clear_here(clear, None);
-        if clear.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.core.mailboxes()[clear.reply].deliver(Owed::Cleared);
-        }
-    }
-
     /// Ends the commands on cleared volumes that this shard's sessions have sent by now. Those of the
     /// connection that asked, if it is one of this shard's, are compared with its function.
-    fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
+    pub(super) fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
         if clear.cause != Cause::ClearTaskSet {
             let volumes: Vec<usize> = clear.volumes.iter().map(|it| it.volume).collect();
             self.engine.interrupt_copies(&volumes);

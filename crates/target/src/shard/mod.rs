@@ -16,12 +16,14 @@ mod reserve;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use lunet_iscsi::target::{CloseReason, Connection, Event, RxTarget};
 use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
 use slab::Slab;
 
+pub use self::control::FLUSH_LIMIT;
 use self::management::Function;
 use self::rdma::Rdma;
 use crate::change::Proposal;
@@ -62,6 +64,8 @@ pub struct Shard {
     timer: Option<Duration>,
     /// A task management function may wait for other shards.
     clearing: bool,
+    /// For each function, how many shards have not done their part.
+    asked: Vec<Arc<AtomicUsize>>,
     /// Set once the server stops: when sessions that are left are ended.
     stopping: Option<Duration>,
     /// Set once the last flush is under way: when it is given up.
@@ -85,6 +89,7 @@ impl Shard {
             dirty: Vec::new(),
             timer: None,
             clearing: false,
+            asked: Vec::new(),
             stopping: None,
             flushing: None,
         })
@@ -105,13 +110,13 @@ impl Shard {
     ///
     /// # Errors
     /// The event loop has failed; every session of the shard is lost.
-    pub fn run(mut self) -> std::io::Result<bool> {
+    pub fn run(&mut self) -> std::io::Result<bool> {
         let mut events = Vec::with_capacity(256);
         loop {
             self.wait(self.patience(), &mut events)?;
             self.turn(&mut events);
             if self.stopping.is_some() && self.stopped() {
-                return Ok(self.engine.tasks_at_work() == 0);
+                return Ok(self.engine.is_done());
             }
         }
     }

@@ -5,13 +5,13 @@ use lunet_scsi::Lun;
 
 use super::Shard;
 use super::management::Ending;
-use crate::mail::{Asking, Owed, Preempted};
+use crate::mail::Preempted;
 
 impl Shard {
-    /// Ends the commands of preempted nexuses at one volume (SPC-5 5.14.11.5), and says so. They are those
+    /// Ends the commands of preempted nexuses at one volume (SPC-5 5.14.11.5). They are those
     /// that have arrived by now; of the nexus that asks, if it preempts itself, those that it sent before.
     pub(super) fn abort_preempted(&mut self, preempted: &Preempted) {
-        let Preempted { volume, order, asking } = preempted;
+        let Preempted { volume, order, asking, .. } = preempted;
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let conn = &self.conns[slot as usize];
@@ -21,8 +21,6 @@ impl Shard {
                 self.end_at(slot, *volume, own);
             }
         }
-        let Asking { shard, ticket, .. } = *asking;
-        self.core.mailboxes()[shard].deliver(Owed::Settled { ticket, done: true });
     }
 
     /// Ends the commands of a connection at one volume, but for those that have taken effect and only wait

@@ -12,17 +12,6 @@ use lunet_target::Config;
 
 const MIB: usize = 1 << 20;
 
-/// Every size of I/O, by somebody who was there before.
-fn works(client: &mut Client) {
-    for (n, kib) in [4, 16, 64, 256, 1024].into_iter().enumerate() {
-        let data = vec![n as u8 + 1; kib << 10];
-        assert_eq!(client.write(0, 0, data.clone()), GOOD, "a write of {kib} KiB");
-        let (status, read) = client.read(0, 0, (kib << 1) as u32);
-        assert_eq!(status, GOOD, "a read of {kib} KiB");
-        assert!(read == data, "the data is what was written");
-    }
-}
-
 /// Sessions that come one after the other, and take all that they get: by writes whose R2Ts they never answer,
 /// and by reads that they never take.
 fn owing(address: SocketAddr, sessions: u8, reads: bool) -> Vec<Client> {
@@ -51,12 +40,12 @@ fn established_clients_go_on(reads: bool) {
         let base = config(vec![file_volume(&dir)], driver);
         let (server, address) = start(Config { shards: Some(1), iscsi, ..base });
         let mut client = Client::login(address, 1);
-        works(&mut client);
+        client.works(0);
         let owing = owing(address, 64, reads);
-        works(&mut client);
+        client.works(0);
         drop(owing);
         // What they had is there for others.
-        works(&mut Client::login(address, 2));
+        Client::login(address, 2).works(0);
         drop(client);
         assert!(server.stop(Duration::ZERO).flushed);
     });

@@ -16,23 +16,12 @@ fn wake(client: &mut Client) {
     assert_eq!(client.finish(1, &[0; 6], Data::None).status, CHECK_CONDITION);
 }
 
-/// Writes and reads back every size of I/O on the healthy LUN.
-fn works(client: &mut Client) {
-    for (n, kib) in [4, 16, 64, 256, 1024].into_iter().enumerate() {
-        let data = vec![n as u8 + 1; kib << 10];
-        assert_eq!(client.write(0, 0, data.clone()), GOOD, "a write of {kib} KiB");
-        let (status, read) = client.read(0, 0, (kib << 1) as u32);
-        assert_eq!(status, GOOD, "a read of {kib} KiB");
-        assert!(read == data, "the data is what was written");
-    }
-}
-
 /// The same, as soon as there is memory for it.
 fn works_soon(client: &mut Client) {
     let deadline = Instant::now() + Duration::from_secs(15);
     loop {
         match client.write(0, 0, vec![9; 64 << 10]) {
-            GOOD => return works(client),
+            GOOD => return client.works(0),
             status => assert_eq!(status, TASK_SET_FULL),
         }
         assert!(Instant::now() < deadline, "the healthy LUN of the same session stands still");
@@ -73,8 +62,8 @@ fn a_hung_lun_that_is_written_again_after_each_reconnect_harms_no_healthy_one() 
         }
         // Of 36 MiB that were sent, no more is kept than the volume may have.
         assert!(gate.held() <= 6 << 4, "{} writes of 64 KiB are held", gate.held());
-        works(&mut other);
-        works(&mut Client::login(address, 3));
+        other.works(0);
+        Client::login(address, 3).works(0);
         gate.open();
         until("the storage has let go of all", || gate.held() == 0);
         wake(&mut other);
@@ -106,6 +95,30 @@ fn the_session_of_a_hung_lun_goes_on_with_its_others() {
         gate.open();
         drop((client, idle));
         assert!(server.stop(Duration::from_secs(1)).flushed);
+    });
+}
+
+/// Commands have the grace, and storage that answers nothing has no more than they.
+#[test]
+fn a_hung_lun_keeps_no_server_from_stopping() {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (hung, gate) = stalling(16);
+        let volumes = vec![file_volume(&dir), hung];
+        let (server, address) = start(config(volumes, driver));
+        let mut clients: Vec<Client> = (1..4).map(|n| Client::login(address, n)).collect();
+        for client in &mut clients {
+            wake(client);
+            assert_eq!(client.write(1, 0, vec![1; 512]), GOOD);
+        }
+        gate.close();
+        for client in &mut clients {
+            client.start(1, &rw16(0x8A, 16, 8), Data::Write(vec![3; 4096]));
+            assert_eq!(client.write(0, 0, vec![1; 512]), GOOD, "what hangs has been looked at");
+        }
+        let begun = Instant::now();
+        assert!(!server.stop(Duration::from_secs(1)).flushed, "one volume is not");
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     });
 }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lunet_backends::Volume;
-use lunet_iscsi::initiator::Data;
+use lunet_iscsi::initiator::{Data, Event};
+use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_scsi::{Identity, Unit};
 use lunet_target::{
     ApplyError, Committed, Config, Health, HoldError, Layout, TargetEntry, VolumeEntry,
@@ -230,6 +231,37 @@ fn a_change_is_undone_when_an_event_loop_stalls_before_its_commit() {
             assert_eq!(state(client, 0), LUNS_CHANGED);
             assert_eq!(client.write(0, (2 << 11) - 1, vec![1; 512]), 2, "behind the end");
         }
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+/// What clears is told to every event loop, however much else waits there.
+#[test]
+fn a_function_reaches_an_event_loop_whose_mailbox_is_full() {
+    on_each_driver(|driver| {
+        let ((old, trap), new) = (trapped(1), memory(1));
+        let (server, address) = start(impatient(&old, driver));
+        let mut clients: Vec<Client> = (0..2).map(|n| Client::login(address, n)).collect();
+        let handle = server.handle();
+        trap.arm(At::Close);
+        let committed = handle.apply(layout(&[("v0", &new, 0)])).expect("it is committed");
+        assert_eq!(committed, Committed { late: 1 });
+        // Only the event loop that goes on answers.
+        let isid = handle.sessions()[0].isid.clone();
+        let client = &mut clients[usize::from(isid.ends_with("01"))];
+        while handle.end_sessions(&[]).is_ok() {}
+        client.batch(|proto, out| {
+            proto.manage(TmfFunction::LogicalUnitReset, 0, None, out).expect("it can be sent");
+        });
+        // It has been read before this is answered.
+        client.finish(0, &[0; 6], Data::None);
+        trap.open();
+        let managed = client.wait(|event| match event {
+            Event::Managed { response, .. } => Some(*response),
+            _ => None,
+        });
+        assert_eq!(managed, Some(Ok(TmfResponse::Complete)));
+        drop(clients);
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }

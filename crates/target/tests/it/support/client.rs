@@ -9,6 +9,8 @@ use lunet_iscsi::initiator::{
 };
 use lunet_iscsi::pdu::{TaskAttribute, TmfFunction, TmfResponse};
 
+use super::status::GOOD;
+
 /// No answer takes longer, on any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -191,6 +193,17 @@ impl Client {
     pub fn write(&mut self, lun: u16, lba: u64, data: Vec<u8>) -> u8 {
         let cdb = rw16(0x8A, lba, (data.len() / 512) as u32);
         self.finish(lun, &cdb, Data::Write(data)).status
+    }
+
+    /// Writes and reads back every size of I/O.
+    pub fn works(&mut self, lun: u16) {
+        for (n, kib) in [4, 16, 64, 256, 1024].into_iter().enumerate() {
+            let data = vec![n as u8 + 1; kib << 10];
+            assert_eq!(self.write(lun, 0, data.clone()), GOOD, "a write of {kib} KiB");
+            let (status, read) = self.read(lun, 0, (kib << 1) as u32);
+            assert_eq!(status, GOOD, "a read of {kib} KiB");
+            assert!(read == data, "the data is what was written");
+        }
     }
 
     /// Sends a task management function and waits for its answer.
