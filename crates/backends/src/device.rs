@@ -1,6 +1,6 @@
 //! Opens a volume on a block device.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -17,6 +17,11 @@ use crate::{OpenError, Volume, VolumeSpec, patience};
 
 pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> {
     open_with(spec, path, Path::new("/sys"))
+}
+
+/// As [`crate::foresee`].
+pub(crate) fn foresee(path: &Path) -> Result<(), OpenError> {
+    find(path).map(drop)
 }
 
 /// `sys` is where the kernel tells about devices.
@@ -83,8 +88,8 @@ fn volume(
     Ok(Arc::new(Disk::new(&geometry, able, known, handle)))
 }
 
-/// Opens the device for lunet alone. Returns its number too.
-fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
+/// Looks at the device, which must be one.
+fn find(path: &Path) -> Result<Metadata, OpenError> {
     let found = path.metadata().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             OpenError::MissingDevice { path: path.to_path_buf() }
@@ -97,6 +102,12 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
         let (path, kind) = (path.to_path_buf(), describe(kind));
         return Err(OpenError::NotABlockDevice { path, kind, advice });
     }
+    Ok(found)
+}
+
+/// Opens the device for lunet alone. Returns its number too.
+fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
+    let found = find(path)?;
     let mut how = OpenOptions::new();
     how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
     let busy = |e: &io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);

@@ -44,6 +44,37 @@ pub(crate) fn open(
     Ok(Arc::new(disk.placed(opened.place, opened.notes)))
 }
 
+/// As [`crate::foresee`].
+pub(crate) fn foresee(spec: &VolumeSpec, file: &FileSpec) -> Result<(), OpenError> {
+    let path = file.path.as_path();
+    let check = |size| Geometry::new(spec, &path.display().to_string(), size, 512, PAGE).map(drop);
+    file.size.map_or(Ok(()), check)?;
+    match path.metadata() {
+        Ok(found) => {
+            check_kind(path, found.file_type())?;
+            match file.size {
+                // A smaller one is one whose creation was interrupted, or grows.
+                Some(configured) if found.len() > configured => {
+                    let (path, size) = (path.to_path_buf(), found.len());
+                    Err(OpenError::SizeMismatch { path, size, configured })
+                }
+                Some(_) => Ok(()),
+                None => check(found.len()),
+            }
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !parent(path).is_dir() => {
+            Err(no_directory(path))
+        }
+        Err(e)
+            if e.kind() == io::ErrorKind::NotFound && (spec.read_only || file.size.is_none()) =>
+        {
+            Err(OpenError::Missing { path: path.to_path_buf() })
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(OpenError::from_io(path, "look at the file", e)),
+    }
+}
+
 /// A file that is open and locked.
 struct Opened {
     file: File,

@@ -141,6 +141,20 @@ fn look(mut file: &File, size: u64, path: &Path) -> io::Result<Standing> {
     }
 }
 
+/// Says whether a new volume could be opened, as far as that can be told without opening or making anything.
+///
+/// # Errors
+/// [`OpenError`], as [`open`] would give it.
+pub fn foresee(spec: &VolumeSpec) -> Result<(), OpenError> {
+    let named = |name: &str, size| geometry::Geometry::new(spec, name, size, 512, 512).map(drop);
+    match &spec.storage {
+        Storage::File(file) => file::foresee(spec, file),
+        Storage::Block { path } => device::foresee(path),
+        Storage::Memory { size } => named("memory volume", *size),
+        Storage::Null { size } => named("null volume", *size),
+    }
+}
+
 /// What the block device below a volume calls itself; `None` if it says nothing, or is none.
 pub fn device_identity(volume: &Volume) -> Option<String> {
     let number = disk_of(volume, |disk| disk.opened().metadata().ok().map(|found| found.rdev()))??;

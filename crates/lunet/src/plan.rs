@@ -16,7 +16,7 @@ use lunet_target::files::{self, Found};
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
 use crate::trouble::refused;
-use crate::{control, owned, secrets};
+use crate::{control, owned, secrets, serve};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
@@ -91,24 +91,22 @@ impl Wrong {
     }
 }
 
-/// Reads a configuration file.
+/// Reads a configuration file as a start does: what this refuses, `lunet serve --config` refuses too. Opens no
+/// storage.
 ///
 /// # Errors
-/// The file cannot be read, or has mistakes ([`Wrong`]).
+/// The file cannot be read, is not to be trusted, or has mistakes ([`Wrong`]); a secret cannot be read; a volume cannot
+/// be opened, as far as that can be told.
 pub fn read_config(path: &Path) -> Result<Config> {
-    check(path, &read_text(path)?)
+    let text = read_own(path)?;
+    let config = check(path, &text)?;
+    let plan = of_text(&Options::default(), path, text)?;
+    serve::foresee(&plan, config.server.data.is_some())?;
+    Ok(config)
 }
 
-/// Reads the text of a configuration file.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn read_text(path: &Path) -> Result<String> {
-    read(path, |_| Ok(()))
-}
-
-/// The same for a file that decides what is served: it must be root's or this user's, and nobody else may
-/// write it.
+/// Reads the text of a configuration file, which decides what is served: it must be root's or this user's, and nobody
+/// else may write it.
 ///
 /// # Errors
 /// The file cannot be read, or is not to be trusted.

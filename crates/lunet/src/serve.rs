@@ -255,6 +255,26 @@ fn tidy(plan: &Plan) {
     }
 }
 
+/// Says what of a plan ends the start, as far as that can be told without opening anything. The data directory is
+/// looked at if it is the one that will be used.
+pub(crate) fn foresee(plan: &Plan, data: bool) -> Result<()> {
+    if let (true, Ok(found)) = (data, plan.data.metadata()) {
+        owned::data(&plan.data, &found)?;
+    }
+    for volume in &plan.config.volumes {
+        // One that was there before ends no start: it is not served.
+        let before = record::load(&plan.data, &volume.name);
+        if before.is_ok_and(|record| record.is_none_or(|record| !record.is_of(volume))) {
+            match lunet_backends::foresee(&spec(volume, &plan.data)) {
+                // A start makes it.
+                Err(OpenError::NoDirectory { directory, .. }) if directory == plan.data => {}
+                other => other.map_err(|error| anyhow!("volume {}: {error}", volume.name))?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Opens the file that will take the place of an open volume's.
 pub(crate) fn open_successor(
     old: &Open,

@@ -193,6 +193,60 @@ fn config_check_names_every_mistake_with_line_and_key() {
     refused(&run(&["config", "check", "/nowhere/x.toml"]), "cannot read the configuration");
 }
 
+/// What ends a start is told beforehand, as far as it can be without opening storage.
+#[test]
+fn config_check_refuses_what_serve_refuses() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let file = at("lunet.toml");
+    fs::create_dir(at("loose")).unwrap();
+    fs::write(at("four"), [0; 4096]).unwrap();
+    let user = "[[target.user]]\nname = 'u'\nsecret-file = 'none'\n";
+    let volume = |keys: &str| format!("[volumes.a]\nbackend = 'file'\n{keys}\n");
+    let cases = [
+        (0o600, format!("{user}"), "none"),
+        (0o666, String::new(), "other users may write the configuration"),
+        (0o600, format!("[server]\ndata = '{}'\n", at("loose")), "may write the data directory"),
+        (0o600, volume(&format!("path = '{}'", at("loose"))), "it is a directory"),
+        (0o600, volume(&format!("path = '{}'\nsize = 512", at("four"))), "the file holds 4 KiB"),
+        (0o600, volume(&format!("path = '{}'", at("no/file"))), "does not exist"),
+        (0o600, volume(&format!("path = '{}'", at("nothing"))), "no such file"),
+        (
+            0o600,
+            format!("[volumes.a]\nbackend = 'block'\npath = '{}'\n", at("x")),
+            "no such device",
+        ),
+        (
+            0o600,
+            format!("[volumes.a]\nbackend = 'block'\npath = '{}'\n", at("four")),
+            "regular file",
+        ),
+    ];
+    let mode = |path: &str, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&at("loose"), 0o777);
+    for (permissions, keys, words) in cases {
+        let target = "[[portal]]\naddress = '127.0.0.1:0'\n[[target]]\nname = 'iqn.2026-11.l:x'\n";
+        fs::write(&file, format!("{target}{keys}")).unwrap();
+        mode(&file, permissions);
+        let serve = ["serve", "--config", &file, "--data", &at("data")];
+        let own_data = keys.starts_with("[server]");
+        let serve = run(if own_data { &serve[..3] } else { &serve[..] });
+        let check = run(&["config", "check", &file]);
+        for output in [&serve, &check] {
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{words}: {error}");
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+    mode(&file, 0o600);
+    let keys = volume(&format!("path = '{}'\nsize = 4096", at("four")));
+    fs::write(&file, format!("{keys}[[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['a']\n"))
+        .unwrap();
+    assert_eq!(run(&["config", "check", &file]).status.code(), Some(0));
+}
+
 #[test]
 fn a_server_is_asked_and_stopped() {
     for signal in [Signal::TERM, Signal::INT] {
