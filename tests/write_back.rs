@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::process::output;
@@ -196,6 +196,42 @@ fn a_reopen_and_a_stop_that_hear_of_it_first_keep_it() -> Result<()> {
         ensure!(told == LOST, "reopen {reopen}: {told:02x?}");
         server.kill()?;
     }
+    Ok(())
+}
+
+/// What has failed is the file, whatever the volume on it is called.
+#[test]
+fn a_failure_stays_with_the_file_of_a_volume_that_is_deleted() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    let storage = Storage::new()?;
+    let data = scratch("lunet-write-back-")?;
+    let server = serve(data.path(), &storage)?;
+    let mut writer = open(&server, 0)?;
+    ensure!(flush(&mut writer)?.is_none());
+    storage.fill()?;
+    write(&mut writer)?;
+    ensure!(flush(&mut writer)? == LOST);
+    drop(writer);
+    let file = storage.volume.to_str().context("no text")?;
+    let moves = |old: &str, new: &str| -> Result<Vec<String>> {
+        server.tell(&["volume", "delete", old, "--keep-data", "--yes", "--force"])?;
+        server.tell(&["volume", "create", new, "--path", file])?;
+        server.tell(&["target", "map", TARGET, "0", new])?;
+        faults(&server, &["volume", "list"])
+    };
+    for (old, new) in [("a", "b"), ("b", "b")] {
+        let told = moves(old, new)?;
+        ensure!(told == ["write-back-failed"], "{old} as {new}: {told:?}");
+        let told = flush(&mut open(&server, 1)?)?;
+        ensure!(told == LOST, "{old} as {new}: {told:02x?}");
+    }
+    storage.make_room()?;
+    server.tell(&["volume", "reopen", "b"])?;
+    ensure!(moves("b", "c")?.is_empty() && flush(&mut open(&server, 2)?)?.is_none());
+    server.stop()?;
     Ok(())
 }
 

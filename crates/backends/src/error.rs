@@ -116,6 +116,11 @@ pub enum OpenError {
     MoreThanMemory { size: u64, available: u64 },
     #[error("memory volume: no room for {} ({error}): choose a smaller size", Size(*.size))]
     Memory { size: u64, error: io::Error },
+    #[error(
+        "{path}: the file cannot be flushed ({error}): what was written to it may be lost, see to the storage \
+         (`dmesg`, free space)"
+    )]
+    NotStable { path: PathBuf, error: io::Error },
     #[error("{path}: cannot {action}: {error}")]
     Io { path: PathBuf, action: &'static str, error: io::Error },
 }

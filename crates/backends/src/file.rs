@@ -286,7 +286,7 @@ fn lengthen(path: &Path, file: &File, old: u64, new: u64, full: bool) -> Result<
         })?;
     }
     file.set_len(new).map_err(|e| too_large(path, new, e))?;
-    file.sync_all().map_err(|e| OpenError::from_io(path, "store the new size", e))
+    file.sync_all().map_err(|error| OpenError::NotStable { path: path.to_path_buf(), error })
 }
 
 fn too_large(path: &Path, size: u64, e: io::Error) -> OpenError {

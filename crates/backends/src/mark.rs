@@ -28,13 +28,25 @@ pub fn of(volume: &Volume, path: &Path) -> io::Result<Option<String>> {
     disk_of(volume, |disk| read(disk.opened(), path)).unwrap_or(Ok(None))
 }
 
+/// Why a file was not marked.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkError {
+    /// It has no mark.
+    #[error("{0}")]
+    NotSet(#[from] io::Error),
+    /// The file itself cannot be flushed: the kernel has told that of what was written to it before, and does not
+    /// tell it again.
+    #[error("the file cannot be flushed: {0}")]
+    NotStable(#[source] io::Error),
+}
+
 /// Marks an open volume's file, whose path this is. The mark is on stable storage then.
 ///
 /// # Errors
-/// The operating system's.
-pub fn set(volume: &Volume, path: &Path, mark: &str) -> io::Result<()> {
+/// [`MarkError`].
+pub fn set(volume: &Volume, path: &Path, mark: &str) -> Result<(), MarkError> {
     let set = |disk: &crate::disk::Disk| write(disk.opened(), path, mark);
-    disk_of(volume, set).unwrap_or_else(|| Err(ErrorKind::Unsupported.into()))
+    disk_of(volume, set).unwrap_or_else(|| Err(io::Error::from(ErrorKind::Unsupported).into()))
 }
 
 /// Gives an open volume, whose file will take the place of that of `from`, the mark of that. A mark that is
@@ -75,17 +87,18 @@ pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-fn write(file: &File, path: &Path, mark: &str) -> io::Result<()> {
+fn write(file: &File, path: &Path, mark: &str) -> Result<(), MarkError> {
     match fsetxattr(file, ATTRIBUTE, mark.as_bytes(), XattrFlags::empty()) {
-        Ok(()) => file.sync_all(),
+        Ok(()) => file.sync_all().map_err(MarkError::NotStable),
         Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => {
-            let kept = beside::open(path)?.ok_or(ErrorKind::PermissionDenied)?;
+            let kept =
+                beside::open(path)?.ok_or_else(|| io::Error::from(ErrorKind::PermissionDenied))?;
             kept.write_all_at(mark.as_bytes(), 0)?;
             kept.set_len(mark.len() as u64)?;
             kept.sync_all()?;
-            File::open(crate::file::parent(path))?.sync_all()
+            Ok(File::open(crate::file::parent(path))?.sync_all()?)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(io::Error::from(error).into()),
     }
 }
 

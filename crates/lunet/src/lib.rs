@@ -7,6 +7,7 @@ pub mod bench;
 pub mod config;
 pub mod control;
 pub mod exposure;
+mod failures;
 pub mod holder;
 pub mod identity;
 pub mod live;

@@ -10,7 +10,7 @@ use lunet_backends::{OpenError, Storage, VolumeSpec};
 
 use crate::config::{Backend, Volume};
 use crate::live::Open;
-use crate::{record, serve};
+use crate::{failures, record, serve};
 
 /// What to do about storage that lunet has not made or served before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +194,10 @@ fn open_with(
         file.known = before.as_ref().map(record::Record::known);
     }
     let volume = storage(&spec).map_err(|error| {
+        if let OpenError::NotStable { error, .. } = &error {
+            // The kernel has told it this time only: who opens it next has to know.
+            failures::keep(data, config, failures::errno(error));
+        }
         let failure = Failure::new(config, known, &error);
         match &before {
             Some(record) if failure.kind == Kind::Missing && record.is_elsewhere() => {
@@ -215,7 +219,8 @@ fn open_with(
     for note in lunet_backends::notes(&volume) {
         tracing::warn!(volume = %config.name, "{note}");
     }
-    match record::keep(data, config, &volume, before.as_ref()) {
+    let unstable = |errno| failures::keep(data, config, errno);
+    match record::keep(data, config, &volume, before.as_ref(), unstable) {
         Ok(()) => {}
         // What was there before can be served as it was.
         Err(error) if known || how == How::Take => {
@@ -230,8 +235,10 @@ fn open_with(
 pub fn remember<'a>(data: &Path, volumes: impl Iterator<Item = &'a Open>) {
     for open in volumes {
         let name = &open.config.name;
-        let kept = record::load(data, name)
-            .and_then(|before| record::keep(data, &open.config, &open.volume, before.as_ref()));
+        let kept = record::load(data, name).and_then(|before| {
+            let unstable = |errno| open.not_stable(errno);
+            record::keep(data, &open.config, &open.volume, before.as_ref(), unstable)
+        });
         if let Err(error) = kept {
             tracing::warn!(volume = %name, "{error:#}");
         }

@@ -7,14 +7,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lunet_backends::mark::MarkError;
 use lunet_backends::{Known, mark};
 use lunet_block::Size;
 use lunet_target::files;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Backend, Volume};
-use crate::identity;
 use crate::trouble::At;
+use crate::{failures, identity};
 
 /// The version of the file's form.
 const VERSION: u32 = 1;
@@ -82,7 +83,8 @@ pub fn load(data: &Path, volume: &str) -> Result<Option<Record>> {
     Ok(Some(record))
 }
 
-/// Remembers the storage of an open volume as it is now. `before` is what was remembered.
+/// Remembers the storage of an open volume as it is now. `before` is what was remembered. `unstable` is told if its
+/// file cannot be flushed, with the error number: the kernel tells that once.
 ///
 /// # Errors
 /// The record or the mark cannot be written.
@@ -91,11 +93,12 @@ pub fn keep(
     config: &Volume,
     volume: &lunet_backends::Volume,
     before: Option<&Record>,
+    unstable: impl FnOnce(i32),
 ) -> Result<()> {
     let Some(place) = config.path(data) else { return Ok(()) };
     let storage = match config.backend {
         Backend::File { .. } => Storage::File {
-            mark: marked(config, volume, &place)?,
+            mark: marked(config, volume, &place, unstable)?,
             file_system: file_system(&place),
         },
         _ => Storage::Block { device: lunet_backends::device_identity(volume) },
@@ -116,6 +119,7 @@ fn marked(
     config: &Volume,
     volume: &lunet_backends::Volume,
     place: &Path,
+    unstable: impl FnOnce(i32),
 ) -> Result<Option<String>> {
     let failed = || format!("cannot mark {} as the file of the volume", place.display());
     if let Some(mark) = mark::of(volume, place).with_context(failed)? {
@@ -127,8 +131,13 @@ fn marked(
     let mark = identity::uuid().with_context(failed)?;
     match mark::set(volume, place, &mark) {
         Ok(()) => Ok(Some(mark)),
+        // The kernel has told it this time only.
+        Err(MarkError::NotStable(error)) => {
+            unstable(failures::errno(&error));
+            Ok(Some(mark))
+        }
         // Its size is better than nothing, and it could be served before there were marks.
-        Err(error) => {
+        Err(error @ MarkError::NotSet(_)) => {
             tracing::warn!(volume = %config.name, %error, "{}", failed());
             Ok(None)
         }
@@ -148,6 +157,13 @@ impl Record {
             Backend::File { .. } => matches!(self.storage, Storage::File { .. }),
             Backend::Block { .. } => matches!(self.storage, Storage::Block { .. }),
             Backend::Memory { .. } | Backend::Null { .. } => false,
+        }
+    }
+
+    /// What the storage is known by wherever it is.
+    pub fn known_by(self) -> Option<String> {
+        match self.storage {
+            Storage::File { mark: known, .. } | Storage::Block { device: known } => known,
         }
     }
 

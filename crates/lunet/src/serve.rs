@@ -30,7 +30,7 @@ use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
 use crate::signals::{Signals, Wish};
 use crate::trouble::{self, At};
-use crate::{exposure, holder, identity, log, owned, ready, record, secrets};
+use crate::{exposure, failures, holder, identity, log, owned, ready, record, secrets};
 use lunet_target::files;
 
 /// How often it is looked whether the event loops are alive.
@@ -322,13 +322,8 @@ pub(crate) fn stand_in(served: &Served, unserved: &Unserved) -> VolumeEntry {
 /// has not ended, its mode parameters, the mark of a failed write-back, and what its storage is known by.
 pub(crate) fn kept(data: &Path, volume: &str) -> [PathBuf; 5] {
     let [sanitize, modes] = ["sanitize", "modes"].map(|kind| data.join(format!("{volume}.{kind}")));
-    let mark = write_back_mark(data, volume);
+    let mark = failures::mark(data, volume);
     [reservations(data, volume), sanitize, modes, mark, record::path(data, volume)]
-}
-
-/// The file that says that acknowledged writes of a volume may be lost.
-pub(crate) fn write_back_mark(data: &Path, volume: &str) -> PathBuf {
-    data.join(format!("{volume}.write-back"))
 }
 
 /// The file that keeps the numbers of the targets' ports.

@@ -170,15 +170,36 @@ fn put(
     sync(path).map_err(|error| Unreplaced { error, visible: true })
 }
 
+/// Why a file was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Unremoved {
+    /// It is there still.
+    #[error("{0}")]
+    There(#[source] io::Error),
+    /// It is gone, but its directory cannot be made stable.
+    #[error(
+        "it is gone, but it may be there again after a power loss: its directory cannot be synced ({0})"
+    )]
+    Unsynced(#[source] io::Error),
+}
+
+impl From<Unremoved> for io::Error {
+    fn from(unremoved: Unremoved) -> Self {
+        match unremoved {
+            Unremoved::There(error) | Unremoved::Unsynced(error) => error,
+        }
+    }
+}
+
 /// Removes a file that may be there. True if it was; that it is gone is on stable storage then.
 ///
 /// # Errors
-/// The operating system's.
-pub fn remove(path: &Path) -> io::Result<bool> {
+/// [`Unremoved`].
+pub fn remove(path: &Path) -> Result<bool, Unremoved> {
     match fs::remove_file(path) {
-        Ok(()) => sync_parent(path).map(|()| true),
+        Ok(()) => sync_parent(path).map(|()| true).map_err(Unremoved::Unsynced),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(Unremoved::There(error)),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -140,10 +140,45 @@ pub struct Health {
     word: AtomicU32,
     /// The first of each kind.
     faults: Mutex<Vec<Fault>>,
-    mark: Arc<Mutex<Option<PathBuf>>>,
+    mark: Arc<Mutex<Option<MarkFile>>>,
     /// The mark is being made stable: nobody is told of the failure before that has ended, since a server that is
     /// killed after an answer has to know of it when it starts again.
     marking: Arc<AtomicBool>,
+}
+
+/// Which storage a mark is about: the failure is that of the storage, not of the volume's name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Storage {
+    /// The file or device.
+    pub path: PathBuf,
+    /// What it is known by wherever it is: the mark of a file, the identity of a device.
+    pub known_by: Option<String>,
+}
+
+impl Storage {
+    /// True if both are the same, as far as it can be told.
+    pub fn is(&self, other: &Self) -> bool {
+        match (&self.known_by, &other.known_by) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.path == other.path,
+        }
+    }
+}
+
+/// Where the failed write-back of a volume is kept, and what that is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The storage of the volume; `None` if nothing is known of it.
+    pub storage: Option<Storage>,
+}
+
+impl From<PathBuf> for MarkFile {
+    fn from(path: PathBuf) -> Self {
+        Self { path, storage: None }
+    }
 }
 
 /// The mark of a failed write-back.
@@ -152,6 +187,23 @@ pub struct Health {
 struct Mark {
     version: u32,
     fault: Fault,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    storage: Option<Storage>,
+}
+
+/// Reads a mark: what has failed, and of which storage. `None` if there is no such file.
+///
+/// # Errors
+/// A plain sentence: it cannot be read, or is damaged.
+pub fn read_mark(path: &Path) -> Result<Option<(Fault, Option<Storage>)>, String> {
+    let Some(text) = files::read(path, MAX_MARK)? else { return Ok(None) };
+    let name = path.display();
+    let mark: Mark =
+        serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
+    match mark.version {
+        VERSION => Ok(Some((mark.fault, mark.storage))),
+        other => Err(format!("{name} is of version {other}, not {VERSION}")),
+    }
 }
 
 impl Health {
@@ -162,11 +214,11 @@ impl Health {
 
     /// The health of a storage that was just opened on purpose, and is sound. From now on a failed write-back is
     /// kept in the file `mark`; the one of before is [taken away](Self::forget) by its own health.
-    pub fn kept(volume: &str, mark: PathBuf) -> Arc<Self> {
-        Self::with_mark(volume, Some(mark))
+    pub fn kept(volume: &str, mark: impl Into<MarkFile>) -> Arc<Self> {
+        Self::with_mark(volume, Some(mark.into()))
     }
 
-    fn with_mark(volume: &str, mark: Option<PathBuf>) -> Arc<Self> {
+    fn with_mark(volume: &str, mark: Option<MarkFile>) -> Arc<Self> {
         let (word, faults) = (AtomicU32::new(0), Mutex::default());
         let mark = Arc::new(Mutex::new(mark));
         let marking = Arc::default();
@@ -175,17 +227,9 @@ impl Health {
 
     /// The health of a storage that is opened as a server starts, and failed before if the file `mark` says so. One
     /// that cannot be read counts as a failure: nobody knows what it said.
-    pub fn found(volume: &str, mark: PathBuf) -> Arc<Self> {
-        let name = mark.display().to_string();
-        let read = files::read(&mark, MAX_MARK).and_then(|text| match text {
-            None => Ok(None),
-            Some(text) => serde_json::from_slice(&text)
-                .map_err(|error| format!("{name} is damaged: {error}"))
-                .and_then(|mark: Mark| match mark.version {
-                    VERSION => Ok(Some(mark.fault)),
-                    other => Err(format!("{name} is of version {other}, not {VERSION}")),
-                }),
-        });
+    pub fn found(volume: &str, mark: impl Into<MarkFile>) -> Arc<Self> {
+        let mark = mark.into();
+        let read = read_mark(&mark.path).map(|found| found.map(|(fault, _)| fault));
         let fault = read.unwrap_or_else(|error| {
             tracing::error!(volume, "{error}");
             let cause = Cause::WriteBack { during: During::Flush, errno: EIO };
@@ -205,7 +249,7 @@ impl Health {
     /// The operating system's; the mark may be there still.
     pub fn forget(&self) -> io::Result<()> {
         let mut mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
-        mark.take().map_or(Ok(()), |path| files::remove(&path).map(drop))
+        mark.take().map_or(Ok(()), |mark| Ok(files::remove(&mark.path).map(drop)?))
     }
 
     /// Makes the mark stable, on a thread of its own: an event loop cannot wait. Answers wait until
@@ -216,8 +260,9 @@ impl Health {
         let work = move || {
             let _marking = marking;
             let mark = mark.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(path) = &*mark else { return };
-            let kept = serde_json::to_vec(&Mark { version: VERSION, fault })
+            let Some(MarkFile { path, storage }) = &*mark else { return };
+            let mark = Mark { version: VERSION, fault, storage: storage.clone() };
+            let kept = serde_json::to_vec(&mark)
                 .map_err(io::Error::from)
                 .and_then(|text| Ok(files::replace(path, &text)?));
             if let Err(error) = kept {
@@ -259,7 +304,19 @@ impl Health {
     /// Remembers a failure for good, and logs it. True if it is the first of its kind: the others change
     /// nothing, and are not logged.
     pub fn fail(&self, cause: Cause) -> bool {
-        let fault = Fault { cause, since: now() };
+        self.fail_since(Fault { cause, since: now() })
+    }
+
+    /// Remembers that making something of the volume stable has failed with this error number, and waits, at most for
+    /// `limit`, until that is kept. For a thread that is no shard.
+    pub fn not_stable(&self, errno: i32, limit: Duration) {
+        self.fail(Cause::WriteBack { during: During::Flush, errno });
+        self.wait_for_mark(limit);
+    }
+
+    /// As [`fail`](Self::fail), for a failure of which something was known before.
+    pub fn fail_since(&self, fault: Fault) -> bool {
+        let cause = fault.cause;
         let first = self.take_up(fault, cause.bit() == WRITE_BACK);
         if first {
             tracing::error!(volume = %self.volume, "{cause}");

@@ -43,7 +43,7 @@ pub use access::{Access, Guard, Initiators, Network, Objection, Origin, User};
 pub use change::{ApplyError, Committed, Prepared};
 pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
-pub use health::{Cause, During, Fault, Health};
+pub use health::{Cause, During, Fault, Health, MarkFile, Storage, read_mark};
 pub use hold::{HeldVolume, HoldError};
 pub use rdma::{OverTcp, PortalStatus, Reason};
 pub use server::{Handle, Server, StartError, StopReport};

@@ -62,8 +62,8 @@ pub fn keep_write_cache(kept: &Path, unit: &Designator, write_cache: bool) -> io
     let text = serde_json::to_vec_pretty(&saved)?;
     if write_cache {
         // If it is gone, but that is not stable, it comes back: for the initiator the cache is still off.
-        let restore = |_: &io::Error| drop(files::replace(&path, &text));
-        return files::remove(&path).map(drop).inspect_err(restore);
+        let restore = |_: &files::Unremoved| drop(files::replace(&path, &text));
+        return Ok(files::remove(&path).map(drop).inspect_err(restore)?);
     }
     Ok(files::replace(&path, &text)?)
 }
@@ -104,7 +104,7 @@ fn is_false(flag: &bool) -> bool {
 pub fn set(kept: &Path, unit: &Designator, stands: Sanitation) -> io::Result<()> {
     let path = beside(kept);
     let (restricted, format) = match stands {
-        Sanitation::None => return files::remove(&path).map(drop),
+        Sanitation::None => return Ok(files::remove(&path).map(drop)?),
         Sanitation::Failed { restricted } => (restricted, false),
         Sanitation::Running => (true, false),
         Sanitation::Formatting | Sanitation::Unformatted => (true, true),

@@ -19,7 +19,6 @@ use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::{exposure, record, units};
 use lunet_target::files::{self, Found};
-use lunet_target::{Cause, During};
 
 /// How consent is given to what hurts sessions.
 const FORCE: &str = "run `lunet config apply --force`";
@@ -176,7 +175,7 @@ impl Manager {
             let held = self.handle.hold(name, HOLD);
             let synced = open.volume.slow().sync();
             if let Err(error) = synced {
-                open.health.fail(Cause::WriteBack { during: During::Flush, errno: error.errno() });
+                open.not_stable(error.errno());
             }
             if held.is_err() || synced.is_err() {
                 self.remark(format!(

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lunet_block::Size;
-use lunet_target::files::{self, Found};
+use lunet_target::files::{self, Found, Unremoved};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::identity::{FileMark, InUse};
 use crate::config::Config;
+use crate::failures;
 use crate::trouble::{At, refused};
 
 /// The file in the data directory.
@@ -127,6 +128,15 @@ enum Settled {
     Left(String),
     /// Something cannot be looked at or touched now: it is tried again at the next start.
     Later(String),
+    /// The same, and the file of a volume could not be flushed: who uses it has to know.
+    NotStable {
+        /// The volume.
+        volume: String,
+        /// The operating system's error number.
+        errno: i32,
+        /// In a sentence.
+        problem: String,
+    },
 }
 
 impl Journal {
@@ -160,8 +170,13 @@ impl Journal {
     }
 
     /// Ends the change, whichever way it went: `config` is in force. Gives back what could not be done,
-    /// in sentences.
-    pub fn settle(mut self, config: &Config, used: &InUse) -> Vec<String> {
+    /// in sentences. `unstable` is told of volumes whose files could not be flushed, with the error number.
+    pub fn settle(
+        mut self,
+        config: &Config,
+        used: &InUse,
+        mut unstable: impl FnMut(&str, i32),
+    ) -> Vec<String> {
         let mut problems = Vec::new();
         self.page.entries.retain(|entry| match entry.settle(config, used) {
             Settled::Done => false,
@@ -170,6 +185,11 @@ impl Journal {
                 false
             }
             Settled::Later(problem) => {
+                problems.push(problem);
+                true
+            }
+            Settled::NotStable { volume, errno, problem } => {
+                unstable(&volume, errno);
                 problems.push(problem);
                 true
             }
@@ -226,7 +246,11 @@ pub fn recover(data: &Path, file: &Path, config: &Config) -> Result<Vec<String>>
     }
     tracing::info!("a change was under way when lunet ended: it is finished or undone now");
     let used = InUse::new(config, data, Vec::new());
-    Ok(Journal { path, page }.settle(config, &used))
+    let unstable = |volume: &str, errno: i32| {
+        let config = config.volumes.iter().find(|one| one.name == volume);
+        config.into_iter().for_each(|config| failures::keep(data, config, errno));
+    };
+    Ok(Journal { path, page }.settle(config, &used, unstable))
 }
 
 impl Entry {
@@ -254,10 +278,7 @@ impl Entry {
             Self::Gone { data, kept, .. } => {
                 let data = data.iter().map(|known| remove(&known.path, Some(&known.file), used));
                 // By their names: nobody else makes files of these names in the data directory.
-                let kept = kept.iter().map(|path| {
-                    let later = |error| Settled::Later(cannot("remove", path, &error));
-                    files::remove(path).map(drop).map_err(later)
-                });
+                let kept = kept.iter().map(|path| take_away(path));
                 data.chain(kept).fold(Ok(()), Result::and)
             }
             Self::Grown { known, from, .. } => shrink(known, *from, config, used),
@@ -298,7 +319,17 @@ fn remove(path: &Path, file: Option<&FileMark>, used: &InUse) -> Result<(), Sett
             path.display()
         )));
     }
-    let later = |error| Settled::Later(cannot("remove", path, &error));
+    take_away(path)
+}
+
+/// Removes what is to go. What is gone, but not for good, is tried again too: it may be back then.
+fn take_away(path: &Path) -> Result<(), Settled> {
+    let later = |error| {
+        Settled::Later(match error {
+            Unremoved::There(error) => cannot("remove", path, &error),
+            Unremoved::Unsynced(_) => format!("{}: {error}", path.display()),
+        })
+    };
     files::remove(path).map(drop).map_err(later)
 }
 
@@ -350,7 +381,12 @@ fn shrink(known: &Known, from: u64, config: &Config, used: &InUse) -> Result<(),
     if !holds_nothing(&file, from) {
         return stays("there is data behind its old end");
     }
-    file.set_len(from).and_then(|()| file.sync_all()).map_err(later)
+    file.set_len(from).map_err(later)?;
+    file.sync_all().map_err(|error| Settled::NotStable {
+        volume: volume.name.clone(),
+        errno: failures::errno(&error),
+        problem: cannot("make stable that it has shrunk again:", path, &error),
+    })
 }
 
 /// Of two files that were to change places, removes the one that is not the volume's.
@@ -515,7 +551,8 @@ mod tests {
         let entry = Entry::Made { path: path.join("open"), file: Some(known(path, "open").file) };
         let journal = Journal::begin(path, &toml, vec![entry]).unwrap();
         let open = vec![("e".to_owned(), fs::metadata(path.join("open")).unwrap())];
-        let problems = journal.settle(&config, &InUse::new(&config, path, open));
+        let used = InUse::new(&config, path, open);
+        let problems = journal.settle(&config, &used, |_, _| panic!("nothing is flushed"));
         assert!(problems[0].contains("that of volume e"), "{problems:#?}");
         assert!(path.join("open").exists());
     }
@@ -551,7 +588,7 @@ mod tests {
         // A change meanwhile does not lose it.
         let journal = Journal::begin(path, &toml, Vec::new()).unwrap();
         assert_eq!(journal.page.entries, [entry]);
-        let _ = journal.settle(&config(512), &nobody(&config(512), path));
+        let _ = journal.settle(&config(512), &nobody(&config(512), path), |_, _| {});
         fs::remove_file(&looped).unwrap();
         fs::create_dir(&looped).unwrap();
         File::create(&below).unwrap();

@@ -9,7 +9,7 @@ use crate::config::{Backend, Volume};
 use crate::control::Done;
 use crate::opening::{self, How, Kind};
 use crate::trouble::At;
-use crate::{serve, units};
+use crate::{failures, units};
 
 /// A volume in need of help.
 struct Patient<'a> {
@@ -77,11 +77,12 @@ impl Manager {
         let mut all = now.open.clone();
         all.insert(config.name.clone(), Open::anew(config.clone(), volume, data));
         self.adopt(now.with(now.plan.clone(), all), None)?;
-        // What the storage of before has lost is over.
+        // What the storage of before has lost is over, and so is what this one has.
+        failures::forget(data, config);
         match patient.open {
             Some(old) => snapshots::forget(old),
             None => {
-                let mark = serve::write_back_mark(data, &config.name);
+                let mark = failures::mark(data, &config.name);
                 files::remove(&mark).at("remove", &mark)?;
             }
         }

@@ -281,7 +281,10 @@ impl Manager {
         };
         let open = open.into_iter().filter_map(|(name, found)| Some((name.clone(), found?)));
         let used = InUse::new(&now.plan.config, &now.plan.data, open.collect());
-        for problem in journal.settle(&now.plan.config, &used) {
+        let unstable = |volume: &str, errno: i32| {
+            now.open.get(volume).into_iter().for_each(|open| open.not_stable(errno));
+        };
+        for problem in journal.settle(&now.plan.config, &used, unstable) {
             self.remark(problem);
         }
         result

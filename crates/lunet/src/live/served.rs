@@ -10,7 +10,7 @@ use lunet_target::{Health, Layout, VolumeEntry};
 use crate::config::{self, Backend};
 use crate::opening::Unserved;
 use crate::plan::Plan;
-use crate::serve;
+use crate::{failures, serve};
 
 /// An open volume.
 #[derive(Clone)]
@@ -26,14 +26,19 @@ pub struct Open {
 impl Open {
     /// A volume whose storage was just opened, and failed before if there is a mark that says so.
     pub fn new(config: config::Volume, volume: lunet_backends::Volume, data: &Path) -> Self {
-        let health = Health::found(&config.name, serve::write_back_mark(data, &config.name));
+        let health = failures::found(data, &config);
         Self { config, volume, health }
     }
 
-    /// A volume that was opened anew on purpose: what failed before is over.
+    /// A volume that was opened anew on purpose: what failed before is over as soon as it is [forgotten](failures::forget).
     pub fn anew(config: config::Volume, volume: lunet_backends::Volume, data: &Path) -> Self {
-        let health = Health::kept(&config.name, serve::write_back_mark(data, &config.name));
+        let health = Health::kept(&config.name, failures::mark_file(data, &config));
         Self { config, volume, health }
+    }
+
+    /// Making something of it stable has failed: that lasts, and is kept when this returns.
+    pub fn not_stable(&self, errno: i32) {
+        self.health.not_stable(errno, failures::PATIENCE);
     }
 
     /// The same storage, which is open, as another volume.

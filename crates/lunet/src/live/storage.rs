@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use lunet_backends::zfs::{Dataset, Zfs};
-use lunet_backends::{Standing, Volume};
+use lunet_backends::{OpenError, Standing, Volume};
 use lunet_block::Size;
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
-use crate::serve;
 use crate::trouble::refused;
+use crate::{failures, serve};
 use lunet_target::Cause;
 use lunet_target::files::{self, Found};
 
@@ -137,8 +137,12 @@ pub fn check_copy(open: &Open, path: &Path, bytes: u64) -> Result<()> {
 pub fn grow(open: &Open, data: &Path, size: Option<u64>) -> Result<Volume> {
     check_kept(open)?;
     let config = size.map_or_else(|| open.config.clone(), |size| with_size(&open.config, size));
-    lunet_backends::grow(&open.volume, &serve::spec(&config, data))
-        .map_err(|error| anyhow!("volume {}: {error}", config.name))
+    lunet_backends::grow(&open.volume, &serve::spec(&config, data)).map_err(|error| {
+        if let OpenError::NotStable { error, .. } = &error {
+            open.not_stable(failures::errno(error));
+        }
+        anyhow!("volume {}: {error}", config.name)
+    })
 }
 
 /// The same volume with another size in bytes.

@@ -11,15 +11,13 @@ use super::effects::{Consent, Weighed, named};
 use super::journal::{Entry, Known};
 use super::served::Open;
 use super::sessions::concerning;
-use super::snapshots::HOLD;
 use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
 use crate::control::{Done, NewVolume};
 use crate::opening::{self, How};
 use crate::trouble::{At, refused};
-use crate::{names, record, serve, units};
+use crate::{failures, names, record, serve, units};
 use lunet_target::files::{self, Found};
-use lunet_target::{Cause, During};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {
@@ -62,6 +60,8 @@ impl Manager {
         let config = plan.config.volumes.iter().find(|volume| volume.name == name);
         let config = config.context("the volume is not in the configuration")?.clone();
         // A volume of this name may have been there long ago, and with it its reservations.
+        failures::set_aside(&plan.data, name)
+            .with_context(|| format!("cannot keep what failed under the name {name} before"))?;
         for stale in serve::kept(&plan.data, name) {
             files::remove(&stale).at("remove", &stale)?;
         }
@@ -154,9 +154,7 @@ impl Manager {
         // A second flush that succeeds proves nothing: the kernel tells each open file once, and drops the pages.
         if let Err(error) = slow.sync() {
             if before.is_none() {
-                let cause = Cause::WriteBack { during: During::Flush, errno: error.errno() };
-                open.health.fail(cause);
-                open.health.wait_for_mark(HOLD);
+                open.not_stable(error.errno());
                 bail!(
                     "volume {name} is not reopened: this was the first flush to hear that its write-back failed \
                      ({error}), and acknowledged writes may be lost; see to the storage (`dmesg`, free space), \
@@ -177,11 +175,10 @@ impl Manager {
         all.insert(name.to_owned(), anew.clone());
         self.adopt(now.with(now.plan.clone(), all), None)?;
         snapshots::forget(open);
+        failures::forget(&now.plan.data, &anew.config);
         // What failed while the shards changed over may have been told to their old channels alone.
         if let Err(error) = slow.sync() {
-            let cause = Cause::WriteBack { during: During::Flush, errno: error.errno() };
-            anew.health.fail(cause);
-            anew.health.wait_for_mark(HOLD);
+            anew.not_stable(error.errno());
             bail!("volume {name} was reopened, and its storage failed again at once: {error}");
         }
         let Some(fault) = before else {
@@ -239,6 +236,9 @@ impl Manager {
             file => (file, None),
         };
         let mut kept = serve::kept(&now.plan.data, name).to_vec();
+        // What has failed is the storage: as long as that is there, so is its mark.
+        let mark = failures::mark(&now.plan.data, name);
+        kept.retain(|path| file.is_some() || *path != mark);
         kept.extend(file.iter().map(|file| lunet_backends::beside(file)));
         let data = match &file {
             Some(file) => data_of(file)?,
