@@ -1,6 +1,7 @@
 //! What storage can do beside holding blocks: snapshots, clones, another size.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -177,6 +178,45 @@ fn event_loops_open_and_close_no_files_when_volumes_change() -> Result<()> {
     ensure!(calls("io_uring_enter") + calls("epoll_") > 0, "nothing was traced");
     let blocking = ["open(", "openat(", "close(", "munmap("].map(calls);
     ensure!(blocking == [0; 4], "{blocking:?} of an event loop:\n{text}");
+    server.stop()?;
+    Ok(())
+}
+
+/// Exit code 1 means that nothing has changed, and 0 that it is done, if perhaps not for good.
+#[test]
+fn a_snapshot_whose_directory_cannot_be_synced_is_there_or_not_as_told() -> Result<()> {
+    if !is_root() || !strace::is_allowed() {
+        println!("left out: only root may mount, and strace has to be allowed");
+        return Ok(());
+    }
+    let dir = scratch("lunet-live-")?;
+    let mounted = xfs(dir.path())?;
+    let (volumes, data) = (mounted.path().join("volumes"), dir.path().join("data"));
+    fs::create_dir(&volumes)?;
+    fs::create_dir(&data)?;
+    let file = volumes.join("a.img");
+    let path = format!("path = '{}'\nsize = '64MiB'", file.display());
+    let server = Serve::config(FILE.replace("size = '64MiB'", &path)).data(&data).start()?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+    let mode = |name: &str| -> Result<u32> { Ok(volumes.join(name).metadata()?.mode() & 0o777) };
+    let directory = volumes.to_str().context("no text")?;
+    let log = data.join("calls");
+    let fails = ["-f", "-P", directory, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=1"];
+    let traced = Strace::attach(&[server.pid()], &log, &fails)?;
+    let error = server.refuses(&["volume", "snapshot", "a@first"])?;
+    ensure!(error.contains("nothing was kept"), "{error}");
+    traced.detach()?;
+    let names = fs::read_dir(&volumes)?.count();
+    ensure!(names == 2, "{names} names beside the volume's and its lock's");
+    server.tell(&["volume", "snapshot", "a@first"])?;
+    server.tell(&["volume", "clone", "a", "now"])?;
+    server.tell(&["volume", "clone", "a@first", "then"])?;
+    ensure!((mode("a@first.img")?, mode("now.img")?, mode("then.img")?) == (0o400, 0o600, 0o600));
+    let traced = Strace::attach(&[server.pid()], &log, &fails)?;
+    let told = server.tell(&["volume", "delete", "a@first", "--yes", "--json"])?;
+    traced.detach()?;
+    ensure!(told.contains("may not survive a power loss"), "{told}");
+    ensure!(!volumes.join("a@first.img").exists());
     server.stop()?;
     Ok(())
 }

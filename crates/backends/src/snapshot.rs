@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FlockOperation, IFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::Volume;
+
 /// How the names of temporary files end; they begin with a dot.
 const TEMPORARY: &str = ".lunet-new";
 
@@ -54,6 +56,10 @@ pub enum SnapshotError {
     NoSpace { path: PathBuf },
     #[error("{path}: permission denied: give the user that runs lunet access to it")]
     Permission { path: PathBuf },
+    #[error(
+        "{path}: it is done, but it may not survive a power loss: its directory cannot be synced ({error})"
+    )]
+    Unsynced { path: PathBuf, error: io::Error },
     #[error("{path}: cannot {action}: {error}")]
     Io { path: PathBuf, action: &'static str, error: io::Error },
 }
@@ -84,10 +90,15 @@ pub fn snapshot(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
 /// # Errors
 /// [`SnapshotError`]; there is no new file then.
 pub fn keep(volume: &Path, snapshot: &Path) -> Result<Copy, SnapshotError> {
-    let from = Source::open(volume)?;
-    let mode = from.mode & !0o222;
-    let made = from.copy(snapshot, mode, from.file_len()?)?;
-    Ok(Copy { made, to: snapshot.to_path_buf() })
+    Source::open(volume)?.kept(snapshot)
+}
+
+/// Makes a snapshot, without its name, of the file that a volume has open, whatever is at `path` by now.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn keep_open(volume: &Volume, path: &Path, snapshot: &Path) -> Result<Copy, SnapshotError> {
+    Source::of(volume, path)?.kept(snapshot)
 }
 
 /// Makes a new volume with the content of a snapshot, or of another volume.
@@ -103,9 +114,24 @@ pub fn clone(from: &Path, to: &Path) -> Result<(), SnapshotError> {
 /// # Errors
 /// [`SnapshotError`]; there is no new file then.
 pub fn copy(from: &Path, to: &Path) -> Result<Copy, SnapshotError> {
+    Source::open(from)?.copied(to)
+}
+
+/// Makes a copy, without its name, of the file that a volume has open, whatever is at `path` by now.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn copy_open(volume: &Volume, path: &Path, to: &Path) -> Result<Copy, SnapshotError> {
+    Source::of(volume, path)?.copied(to)
+}
+
+/// Makes the same for a file that is to take the place of one with this mode.
+///
+/// # Errors
+/// [`SnapshotError`]; there is no new file then.
+pub fn successor(from: &Path, to: &Path, mode: u32) -> Result<Copy, SnapshotError> {
     let from = Source::open(from)?;
-    let mode = from.mode | 0o200;
-    let made = from.copy(to, mode, from.file_len()?)?;
+    let made = from.share_all(to, mode & 0o777, from.file_len()?)?;
     Ok(Copy { made, to: to.to_path_buf() })
 }
 
@@ -128,9 +154,22 @@ impl Copy {
     /// Gives it its name.
     ///
     /// # Errors
-    /// [`SnapshotError`]; unless the directory could not be synced, there is no new file then.
+    /// [`SnapshotError`]; there is no new file then, unless it is [`SnapshotError::Unsynced`].
     pub fn publish(self) -> Result<(), SnapshotError> {
-        self.made.publish(&self.to, RenameFlags::NOREPLACE)
+        let Self { made, to } = self;
+        match made.publish(&to, RenameFlags::NOREPLACE) {
+            // There was nothing before, so nothing is what it goes back to.
+            Err(SnapshotError::Unsynced { path, error }) => match fs::remove_file(&to) {
+                Ok(()) => {
+                    // Which of both a crash would leave cannot be told if this fails as well.
+                    drop(sync_parent(&to));
+                    let action = "sync its directory, so nothing was kept";
+                    Err(SnapshotError::Io { path, action, error })
+                }
+                Err(_) => Err(SnapshotError::Unsynced { path, error }),
+            },
+            other => other,
+        }
     }
 }
 
@@ -139,7 +178,7 @@ impl Copy {
 /// is smaller; what lies behind the snapshot's end reads as zeroes.
 ///
 /// # Errors
-/// [`SnapshotError`]; the volume is as it was then.
+/// [`SnapshotError`]; the volume is as it was then, unless it is [`SnapshotError::Unsynced`].
 pub fn rollback(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
     let action = "find the volume";
     // A link to the volume stays a link.
@@ -147,13 +186,13 @@ pub fn rollback(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
     let old = Source::open(&path)?;
     let from = Source::open(snapshot)?;
     let size = from.file_len()?.max(old.file_len()?);
-    from.copy(&path, old.mode, size)?.publish(&path, RenameFlags::empty())
+    from.share_all(&path, old.mode, size)?.publish(&path, RenameFlags::empty())
 }
 
 /// Removes a snapshot, or the file of a volume. That it is gone is on stable storage then.
 ///
 /// # Errors
-/// [`SnapshotError::Missing`], or what the file system says.
+/// [`SnapshotError::Missing`], or what the file system says. The file is gone if it is [`SnapshotError::Unsynced`].
 pub fn remove(path: &Path) -> Result<(), SnapshotError> {
     fs::remove_file(path).map_err(|e| SnapshotError::new(path, "remove the file", e))?;
     sync_parent(path)
@@ -208,9 +247,36 @@ impl Source {
         if !found.is_file() {
             return Err(SnapshotError::NotAFile { path: path.to_path_buf() });
         }
-        let file = File::open(path).map_err(fail)?;
+        Self::new(path, File::open(path).map_err(fail)?)
+    }
+
+    /// The file that a volume has open.
+    fn of(volume: &Volume, path: &Path) -> Result<Self, SnapshotError> {
+        let fail = |e| SnapshotError::new(path, "copy the volume's open file", e);
+        let file = crate::disk_of(volume, |disk| disk.opened().try_clone());
+        let unsupported = || Err(io::ErrorKind::Unsupported.into());
+        Self::new(path, file.unwrap_or_else(unsupported).map_err(fail)?)
+    }
+
+    fn new(path: &Path, file: File) -> Result<Self, SnapshotError> {
+        let found = file.metadata().map_err(|e| SnapshotError::new(path, "look at the file", e))?;
+        if !found.is_file() {
+            return Err(SnapshotError::NotAFile { path: path.to_path_buf() });
+        }
         let mode = found.permissions().mode() & 0o777;
         Ok(Self { path: path.to_path_buf(), file, mode, owner: (found.uid(), found.gid()) })
+    }
+
+    /// A snapshot: for its owner alone, whoever may read the volume, and not to be written.
+    fn kept(&self, to: &Path) -> Result<Copy, SnapshotError> {
+        let made = self.share_all(to, 0o400, self.file_len()?)?;
+        Ok(Copy { made, to: to.to_path_buf() })
+    }
+
+    /// A new volume: for its owner alone.
+    fn copied(&self, to: &Path) -> Result<Copy, SnapshotError> {
+        let made = self.share_all(to, 0o600, self.file_len()?)?;
+        Ok(Copy { made, to: to.to_path_buf() })
     }
 
     fn file_len(&self) -> Result<u64, SnapshotError> {
@@ -220,7 +286,7 @@ impl Source {
 
     /// Makes a copy of `size` bytes, for the name `to`: complete and stored, but still under
     /// another name.
-    fn copy(&self, to: &Path, mode: u32, size: u64) -> Result<Temporary, SnapshotError> {
+    fn share_all(&self, to: &Path, mode: u32, size: u64) -> Result<Temporary, SnapshotError> {
         let made = Temporary::create(to)?;
         let fail = |action| move |e| SnapshotError::new(to, action, e);
         self.share(&made.file, to)?;
@@ -331,7 +397,7 @@ fn temporary(to: &Path) -> Result<PathBuf, SnapshotError> {
 fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
     let directory = crate::file::parent(path);
     let synced = File::open(directory).and_then(|d| d.sync_all());
-    synced.map_err(|e| SnapshotError::new(path, "store the name", e))
+    synced.map_err(|error| SnapshotError::Unsynced { path: path.to_path_buf(), error })
 }
 
 #[cfg(test)]

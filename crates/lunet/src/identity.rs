@@ -5,8 +5,9 @@
 //! the same volume stays the same, and two machines never have the same. The same file says which
 //! form the names have, so that a data directory keeps those that it has given out.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -18,6 +19,9 @@ use crate::trouble::At;
 
 /// The file in the data directory.
 pub const FILE: &str = "identity";
+
+/// Who may do what with the file: its owner, and nobody else.
+const MODE: u32 = 0o600;
 
 /// The second line of the file: names of the second form, a long NAA designator alone. Without it,
 /// they have the first form.
@@ -44,6 +48,10 @@ pub fn machine(data: &Path) -> Result<Machine> {
         read => read,
     };
     let text = text.at("keep the identity in", &path)?;
+    if let Some(mode) = open_to_others(&path) {
+        let path = path.display();
+        tracing::warn!("{path}: its mode {mode:04o} lets other users at it: `chmod 600 {path}`");
+    }
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let uuid = lines.next().unwrap_or_default();
     let names = lines.next();
@@ -57,10 +65,20 @@ pub fn machine(data: &Path) -> Result<Machine> {
     Ok(Machine { uuid: uuid.to_owned(), long: names.is_some() })
 }
 
+/// The mode of a file that others than its owner may use.
+fn open_to_others(path: &Path) -> Option<u32> {
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    (mode & 0o077 != 0).then_some(mode)
+}
+
 /// Writes a new UUID. Whole or not at all, also if the machine fails.
 fn make(data: &Path, path: &Path) -> io::Result<()> {
     let new = data.join(format!(".{FILE}.{}", std::process::id()));
-    let written = File::create(&new).and_then(|mut file| {
+    // Whoever knows it knows the names of all volumes; a umask may also have taken the owner's bits.
+    let mut options = File::options();
+    let fresh = options.write(true).create(true).truncate(true).mode(MODE).open(&new);
+    let written = fresh.and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(MODE))?;
         writeln!(file, "{}\n{LONG}", uuid()?)?;
         file.sync_all()
     });
@@ -144,6 +162,11 @@ mod tests {
         assert_eq!(uuid[14], b'4', "{first:?}");
         assert!(b"89ab".contains(&uuid[19]), "{first:?}");
         assert_eq!(fs::read_dir(one.path()).unwrap().count(), 1, "nothing else is left behind");
+        let file = one.path().join(FILE);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(open_to_others(&file), None);
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(open_to_others(&file), Some(0o644));
     }
 
     #[test]

@@ -67,13 +67,13 @@ fn a_snapshot_keeps_what_was_written_before_it() {
             assert!(first.iter().enumerate().all(|(i, b)| *b == u8::from(i < 8 << 20)));
             let second = fs::read(&s2).unwrap();
             assert_eq!([second[0], second[4 << 20], second[12 << 20]], [1, 2, 0]);
-            assert_eq!(s1.metadata().unwrap().permissions().mode() & 0o777, 0o440);
+            assert_eq!(s1.metadata().unwrap().permissions().mode() & 0o777, 0o400);
             // What the file system frees meanwhile, in its own time, may be more.
             let used = before.available.saturating_sub(volume.slow().space().unwrap().available);
             assert!(used < 24 * MIB, "the blocks are not shared: {used} bytes");
 
             clone(&s1, &copy).unwrap();
-            assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+            assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600);
             let mut cloned = OnLoop::new(opened(&copy, access), DriverChoice::Epoll);
             cloned.write(0, &[9; 4096]).unwrap();
             assert_eq!(cloned.read(4096, 4096), Ok(vec![1; 4096]));

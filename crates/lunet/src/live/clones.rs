@@ -89,7 +89,11 @@ impl Manager {
         }
         keys.push(("size", edit::size(found.len())));
         let plan = self.clone_plan(now, volume, name, &keys)?;
-        let copy = reflink::copy(from, &place)?;
+        let copy = match served {
+            // Of the file that is open, whatever comes to be at its path meanwhile.
+            Some(open) => reflink::copy_open(&open.volume, from, &place)?,
+            None => reflink::copy(from, &place)?,
+        };
         if let Some(open) = served {
             storage::check_copy(open, from, copy.metadata()?.len())?;
         }

@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lunet_backends::mark;
-use lunet_backends::snapshot as reflink;
-use lunet_target::{Cause, During, HeldVolume};
+use lunet_backends::snapshot::{self as reflink, SnapshotError};
+use lunet_target::HeldVolume;
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
@@ -53,9 +54,11 @@ impl Manager {
         match keeper {
             Keeper::File(file) => {
                 storage::check_whole(open, &file)?;
-                let copy = reflink::keep(&file, &path(&file, volume, snapshot))?;
+                // Of the file that is open, whatever comes to be at its path meanwhile.
+                let to = path(&file, volume, snapshot);
+                let copy = reflink::keep_open(&open.volume, &file, &to)?;
                 storage::check_copy(open, &file, copy.metadata()?.len())?;
-                copy.publish()?;
+                self.done_or(copy.publish())?;
             }
             Keeper::Zfs(zfs, dataset) => zfs.snapshot(&dataset, snapshot)?,
         }
@@ -69,10 +72,19 @@ impl Manager {
         snapshot: &str,
     ) -> Result<Done> {
         match find(now, volume, snapshot)? {
-            Keeper::File(file) => reflink::remove(&path(&file, volume, snapshot))?,
+            Keeper::File(file) => self.done_or(reflink::remove(&path(&file, volume, snapshot)))?,
             Keeper::Zfs(zfs, dataset) => zfs.destroy_snapshot(&dataset, snapshot)?,
         }
         Ok(done(format!("the snapshot {volume}@{snapshot} is gone")))
+    }
+
+    /// What is done, but may not survive a power loss, is done: the user is told.
+    fn done_or(&self, result: Result<(), SnapshotError>) -> Result<()> {
+        match result {
+            Err(unsynced @ SnapshotError::Unsynced { .. }) => self.remark(unsynced.to_string()),
+            other => other?,
+        }
+        Ok(())
     }
 
     pub(super) fn rollback(
@@ -123,7 +135,9 @@ impl Manager {
                 place.display()
             )
         })?;
-        let copy = reflink::copy(&kept, &fresh)?;
+        let mode =
+            place.metadata().with_context(|| format!("cannot look at {}", place.display()))?.mode();
+        let copy = reflink::successor(&kept, &fresh, mode)?;
         let entry = Entry::Exchanged {
             path: fresh.clone(),
             file: FileMark::of(&copy.metadata()?),
@@ -187,8 +201,7 @@ impl Manager {
 /// A plain sentence.
 pub(super) fn refuse_failed(open: &Open, what: &str) -> Result<()> {
     if let Err(error) = open.volume.slow().sync() {
-        open.health.fail(Cause::WriteBack { during: During::Flush, errno: error.errno() });
-        open.health.wait_for_mark(HOLD);
+        open.not_stable(error.errno());
     }
     if open.health.write_back().is_some() {
         let name = &open.config.name;
