@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::loads::{LOADS, Load};
+use super::loads::{LOADS, Load, Tool};
 use super::peers::{self, Medium, Peer};
 use super::spread::Spread;
 use super::{CLIENT_CORE, TARGET_CORE, loads, usage};
@@ -22,9 +22,12 @@ pub struct Arguments {
     /// How often everything is repeated.
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// How long each iscsi-perf run takes.
+    /// How long each run by time takes.
     #[arg(long, default_value_t = 2)]
     seconds: u32,
+    /// All depths and numbers of sessions, by lunet's own initiator, instead of the usual loads.
+    #[arg(long)]
+    depths: bool,
     /// Size of each volume in MiB; two are made in memory and two in files.
     #[arg(long, default_value_t = 512)]
     size: u64,
@@ -55,8 +58,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     println!("| volume in | load | operations per second | CPU per GiB |\n|---|---|---|---|");
+    let loads = if arguments.depths {
+        depths()
+    } else {
+        LOADS.iter().map(|load| (load.name.to_owned(), *load)).collect()
+    };
     for medium in Medium::ALL {
-        for load in &LOADS {
+        for (name, load) in &loads {
             let rounds = (1..=arguments.rounds)
                 .map(|round| pair([&before, &after], medium, load, round, arguments.seconds))
                 .collect::<Result<Vec<_>>>()?;
@@ -66,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let cell = |spread: Option<Spread>| spread.map_or_else(String::new, Spread::ratio);
             let speed = cell(ratio(|sample| sample.per_second));
             let cpu = cell(ratio(|sample| sample.cpu_per_gib));
-            println!("| {} | {} | {speed} | {cpu} |", medium.name(), load.name);
+            println!("| {} | {name} | {speed} | {cpu} |", medium.name());
         }
     }
     println!(
@@ -74,6 +82,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         arguments.rounds
     );
     Ok(())
+}
+
+/// Reads and writes of both sizes at all depths, from one, four and eight sessions.
+fn depths() -> Vec<(String, Load)> {
+    const SIZES: [(u64, &str, &[u32]); 2] =
+        [(4 << 10, "4k", &[1, 4, 8, 16, 32, 64, 128]), (128 << 10, "128k", &[1, 4, 32])];
+    let mut loads = Vec::new();
+    for (block, size, depths) in SIZES {
+        for sessions in [1, 4, 8] {
+            for &depth in depths {
+                for writes in [false, true] {
+                    let kind = if writes { "writes" } else { "reads" };
+                    let name = format!("{size} random {kind}, depth {depth}, sessions {sessions}");
+                    let tool = Tool::Own { sessions, writes };
+                    loads.push((name, Load { name: "own initiator", tool, block, depth }));
+                }
+            }
+        }
+    }
+    loads
 }
 
 /// Both, one after the other; who begins changes with the rounds.

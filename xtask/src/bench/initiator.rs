@@ -44,12 +44,20 @@ pub struct LoadArguments {
     /// Receive the data into memory instead of throwing it away.
     #[arg(long)]
     receive: bool,
+    /// Sessions, each at that depth.
+    #[arg(long, default_value_t = 1)]
+    sessions: u32,
+    /// Write instead of reading.
+    #[arg(long)]
+    writes: bool,
 }
 
 /// Runs one load and prints how many operations it did.
 pub fn load(arguments: &LoadArguments) -> Result<()> {
     let workload = Workload {
         depth: arguments.depth,
+        jobs: arguments.sessions,
+        reads_percent: if arguments.writes { 0 } else { 100 },
         runtime: Some(Duration::from_secs(arguments.seconds)),
         read_data: if arguments.receive { ReadData::Receive } else { ReadData::Discard },
         ..Workload::new(arguments.block)

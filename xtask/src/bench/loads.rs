@@ -17,6 +17,13 @@ pub enum Tool {
     QemuReads(u64),
     /// A number of sequential writes.
     QemuWrites(u64),
+    /// Random reads or writes by lunet's own initiator, which does not bind, for a number of seconds.
+    Own {
+        /// Sessions, each at the load's depth.
+        sessions: u32,
+        /// Writes instead of reads.
+        writes: bool,
+    },
 }
 
 /// One load.
@@ -85,6 +92,7 @@ pub fn run(load: &Load, url: &str, seconds: u32, core: usize) -> Result<Done> {
                 elapsed: Duration::from_secs(seconds.into()),
             })
         }
+        Tool::Own { sessions, writes } => own(load, url, seconds, (sessions, writes), core),
         Tool::QemuReads(count) => qemu(load, url, count, &[], core),
         Tool::QemuWrites(count) => qemu(load, url, count, &["-w"], core),
     }
@@ -104,6 +112,22 @@ fn qemu(load: &Load, url: &str, count: u64, more: &[&str], core: usize) -> Resul
     let text = output(command.args(more).arg(url), LIMIT)?;
     let seconds = qemu_seconds(&text).with_context(|| text.clone())?;
     Ok(Done { operations: count as f64, elapsed: Duration::from_secs_f64(seconds) })
+}
+
+/// This program once more, as the client.
+fn own(load: &Load, url: &str, seconds: u32, how: (u32, bool), core: usize) -> Result<Done> {
+    let (sessions, writes) = how;
+    let program = std::env::current_exe()?;
+    let program = program.to_str().context("the program's path is not text")?;
+    let mut command = pinned(program, Some(core));
+    command.args(["load", url, &load.block.to_string(), &load.depth.to_string()]);
+    command.args([&seconds.to_string(), "--sessions", &sessions.to_string()]);
+    if writes {
+        command.arg("--writes");
+    }
+    let text = output(&mut command, LIMIT)?;
+    let operations = text.trim().parse().with_context(|| text.clone())?;
+    Ok(Done { operations, elapsed: Duration::from_secs(seconds.into()) })
 }
 
 /// The last average that iscsi-perf prints.
