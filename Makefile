@@ -9,7 +9,7 @@ CARGO ?= cargo
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-host lab test-lab interoperability test-kills bench conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-quick test-host lab test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -20,6 +20,14 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 	$(CARGO) run --locked --release -p lunet -- serve
 
 test: test-host test-lab ## everything: what test-host and test-lab do
+
+test-quick: ## for every change, under 4 minutes once built: format, clippy, unit tests, a few real clients; needs no root
+	@scripts/install-missing
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace --exclude lunet-e2e
+	$(CARGO) build --locked -p lunet
+	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test clients --test volumes --test isolation
 
 test-host: lint ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 	$(CARGO) test --locked --no-fail-fast --workspace --exclude lunet-e2e
@@ -53,8 +61,13 @@ conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.m
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance
 
+bench-lab: prepare ## compare with LIO in the guest, seven rounds: over ZFS, and over iSER (root, a quiet machine)
+	$(CARGO) build --locked --release -p lunet
+	LAB_ROUNDS=7 lab/test recipe
+	LAB_ROUNDS=7 lab/test iser-speed
+
 fuzz: ## fuzz each parser for SECONDS (default 20)
-	$(MAKE) -C fuzz fuzz SECONDS=$(SECONDS)
+	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
 
 fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/
 	$(MAKE) -C fuzz fuzz SECONDS=600

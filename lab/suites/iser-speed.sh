@@ -6,6 +6,7 @@
 # Two processors: with one, isert (Linux 6.12) may take a session's first command before what was negotiated is noted, and then
 # cuts its data into pieces of no bytes for ever.
 # run: -c 2 -t 3600
+# minutes: 2
 
 ADDRESS=192.0.2.1
 # Both disks are in memory: lunet's volume, and LIO's ramdisk. lunet's is the same one over iSER and over TCP.

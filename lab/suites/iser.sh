@@ -2,6 +2,7 @@
 #
 # Soft RoCE shows that it is right, not how fast it is.
 # client: open-iscsi over rdma_rxe
+# minutes: 5
 
 ADDRESS=192.0.2.1
 

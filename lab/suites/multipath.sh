@@ -4,6 +4,7 @@
 # the way that was given up, is found. No error may reach the file system. The limits are shorter than those of the page: a
 # silent path is given up after about 6 seconds instead of 15.
 # client: dm-multipath
+# minutes: 3
 
 # The target with a portal group for each wire, two sessions, and the map over their disks: sets $disk and $map. [STATE-OF-GROUP-2]
 begin() {

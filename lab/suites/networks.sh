@@ -3,6 +3,7 @@
 # The target is behind a wire that something is done to. Its first disk is used over that wire, the second by a bystander over
 # another one, who must notice nothing. After each test the file behind the first disk is compared with what the client reads.
 # client: open-iscsi
+# minutes: 5
 
 # The target, asking after silent clients every three seconds or every $1, and the two logins: sets $disk and $other.
 begin() {

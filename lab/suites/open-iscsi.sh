@@ -1,5 +1,6 @@
 # The Linux kernel's own initiator against the target, both in the guest.
 # client: open-iscsi
+# minutes: 5
 
 test_discovery_names_target_and_portal() {
     target_start

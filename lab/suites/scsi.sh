@@ -1,5 +1,6 @@
 # sg3_utils against the target's logical units.
 # client: sg3-utils
+# minutes: 2
 
 suite_setup() { modprobe -a sg; }
 

@@ -1,6 +1,7 @@
 # lunet's RDMA library (crates/verbs) over soft RoCE: the program `verbs` of tests/ connects to itself.
 # run: -p verbs
 # client: rdma_rxe
+# minutes: 1
 
 ADDRESS=192.0.2.1 ADDRESS6=2001:db8::1
 

@@ -1,6 +1,7 @@
 # Volumes on ZFS: zvols, and files of a dataset, on a pool of eight NVMe drives in two raidz1 vdevs.
 # client: ZFS
 # run: -d 8 -Z -m 3072
+# minutes: 6
 
 suite_setup() { zfs_load; }
 
