@@ -28,6 +28,9 @@ pub struct Arguments {
     /// All depths and numbers of sessions, by lunet's own initiator, instead of the usual loads.
     #[arg(long)]
     depths: bool,
+    /// Only the rows that have one of these in them, such as 'memory' or 'depth 32,'; all by default.
+    #[arg(long)]
+    only: Vec<String>,
     /// Size of each volume in MiB; two are made in memory and two in files.
     #[arg(long, default_value_t = 512)]
     size: u64,
@@ -65,6 +68,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     for medium in Medium::ALL {
         for (name, load) in &loads {
+            let row = format!("| {} | {name} |", medium.name());
+            if !arguments.only.is_empty() && !arguments.only.iter().any(|part| row.contains(part)) {
+                continue;
+            }
             let rounds = (1..=arguments.rounds)
                 .map(|round| pair([&before, &after], medium, load, round, arguments.seconds))
                 .collect::<Result<Vec<_>>>()?;
@@ -74,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let cell = |spread: Option<Spread>| spread.map_or_else(String::new, Spread::ratio);
             let speed = cell(ratio(|sample| sample.per_second));
             let cpu = cell(ratio(|sample| sample.cpu_per_gib));
-            println!("| {} | {name} | {speed} | {cpu} |", medium.name());
+            println!("{row} {speed} | {cpu} |");
         }
     }
     println!(
