@@ -397,12 +397,12 @@ fn a_target_that_closes_ends_sessions_as_the_dry_run_says() -> Result<()> {
         let portal = |one: &Value| one["portal"].as_str().unwrap_or_default().to_owned();
         Ok(at_work.map(|one| (portal(one), one["tsih"].clone())).collect())
     };
-    let until = |enough: &dyn Fn(&[(String, Value)]) -> bool| -> Result<Vec<(String, Value)>> {
+    let until = |enough: &dyn Fn(&[(String, Value)]) -> bool| {
         let deadline = Instant::now() + SHORT;
         loop {
             let now = sessions()?;
             if enough(&now) || Instant::now() > deadline {
-                return Ok(now);
+                return anyhow::Ok(now);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
