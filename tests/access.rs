@@ -397,17 +397,17 @@ fn a_target_that_closes_ends_sessions_as_the_dry_run_says() -> Result<()> {
         let portal = |one: &Value| one["portal"].as_str().unwrap_or_default().to_owned();
         Ok(at_work.map(|one| (portal(one), one["tsih"].clone())).collect())
     };
-    let until = |enough: &dyn Fn(&[(String, Value)]) -> bool| {
+    let until = |count: usize| {
         let deadline = Instant::now() + SHORT;
         loop {
             let now = sessions()?;
-            if enough(&now) || Instant::now() > deadline {
+            if now.len() == count || Instant::now() > deadline {
                 return anyhow::Ok(now);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    let both = until(&|now| now.len() == 2)?;
+    let both = until(2)?;
     let far = both.iter().find(|(portal, _)| portal.starts_with(ELSEWHERE));
     let (_, far) = far.with_context(|| format!("no sessions: {both:?}"))?;
     fs::write(server.data().join("lunet.toml"), text.replace("open = true\n", ""))?;
@@ -421,7 +421,7 @@ fn a_target_that_closes_ends_sessions_as_the_dry_run_says() -> Result<()> {
     ensure!(sessions()?.len() == 2, "a change that was refused has ended a session");
     let done = json(&["config", "apply", "--force"])?;
     ensure!(done["sessions"] == foretold["sessions"], "{done} and {foretold}");
-    let left = until(&|now| now.len() == 1)?;
+    let left = until(1)?;
     ensure!(left.len() == 1 && left[0].0.starts_with(OWN), "{left:?}");
     server.stop()?;
     Ok(())
