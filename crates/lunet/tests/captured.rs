@@ -61,7 +61,7 @@ fn a_captured_machine_can_be_captured_and_tells_the_same() {
 fn the_doctor_says_by_its_exit_code_what_it_found() {
     assert!(told(&["doctor"], &machine("proxmox"), 0).contains("Nothing found."));
     let text = told(&["doctor"], &machine("recipe"), 1);
-    assert!(text.contains("mend: "), "{text}");
+    assert!(text.contains("fix: "), "{text}");
     let json = told(&["doctor", "--json"], &machine("recipe"), 1);
     let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert!(report["findings"].as_array().is_some_and(|all| all.len() > 20), "{json}");

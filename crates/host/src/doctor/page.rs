@@ -47,7 +47,7 @@ fn group(out: &mut String, alike: &[Finding]) {
     wrap(out, "  why: ", &first.why);
     // A command is to be copied, so it stays in one line.
     for (number, line) in first.fix.lines().enumerate() {
-        let _ = writeln!(out, "{}{line}", if number == 0 { "  mend: " } else { "        " });
+        let _ = writeln!(out, "{}{line}", if number == 0 { "  fix: " } else { "       " });
     }
     out.push('\n');
 }

@@ -58,7 +58,7 @@ fn a_check_finds_is_content_or_does_not_know() {
     assert_eq!((report.exit_code(), report.findings[0].found.as_str()), (1, "eth0 has 18000"));
     let text = page(&report, false);
     assert!(
-        text.contains("NOTE own (eth0)\n  eth0 has 18000\n  why: because\n  mend: mend eth0"),
+        text.contains("NOTE own (eth0)\n  eth0 has 18000\n  why: because\n  fix: mend eth0"),
         "{text}"
     );
     let report = own(Some(1500));
