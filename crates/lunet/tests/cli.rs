@@ -204,7 +204,7 @@ fn config_check_refuses_what_serve_refuses() {
     let user = "[[target.user]]\nname = 'u'\nsecret-file = 'none'\n";
     let volume = |keys: &str| format!("[volumes.a]\nbackend = 'file'\n{keys}\n");
     let cases = [
-        (0o600, format!("{user}"), "none"),
+        (0o600, user.to_string(), "none"),
         (0o666, String::new(), "other users may write the configuration"),
         (0o600, format!("[server]\ndata = '{}'\n", at("loose")), "may write the data directory"),
         (0o600, volume(&format!("path = '{}'", at("loose"))), "it is a directory"),
