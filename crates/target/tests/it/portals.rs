@@ -1,6 +1,6 @@
 //! Portals come and go while sessions run.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,6 +180,37 @@ fn a_login_at_a_removed_portal_is_refused() {
         }
         assert!(server.stop(Duration::ZERO).flushed);
     });
+}
+
+/// The addresses that an initiator is told of, with their tags.
+fn addresses(portal: SocketAddr) -> Vec<String> {
+    let mut finder = Client::try_login(portal, finder()).expect("it may");
+    finder.discover().into_iter().flat_map(|target| target.addresses).collect()
+}
+
+/// A wildcard stands for the addresses of its own family: one of the other family is refused there.
+#[test]
+fn discovery_names_each_address_that_is_listened_on_once() {
+    let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    let every = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let every_v6 = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let volume = memory(1);
+    let (server, first) = start(config(vec![volume.clone()], DriverChoice::Auto));
+    let handle = server.handle();
+    handle.apply(layout(&volume, &[(any(), 1), (every, 1), (every_v6(0), 2)])).expect("they come");
+    let [_, second, third] = handle.portals()[..] else { panic!("three portals") };
+    // The same port number, for the other family.
+    let twin = every_v6(second.port());
+    let wanted = [(any(), 1), (every, 1), (every_v6(0), 2), (twin, 3)];
+    handle.apply(layout(&volume, &wanted)).expect("it is a portal of its own");
+    let at = |ip: IpAddr, port: u16, tag: u16| format!("{},{tag}", SocketAddr::from((ip, port)));
+    let by_v4 = [at(v4, first.port(), 1), at(v4, second.port(), 1)];
+    let by_v6 = [at(v4, first.port(), 1), at(v6, third.port(), 2), at(v6, second.port(), 3)];
+    assert_eq!(addresses(first), by_v4);
+    assert_eq!(addresses(SocketAddr::new(v4, second.port())), by_v4);
+    assert_eq!(addresses(SocketAddr::new(v6, third.port())), by_v6);
+    assert!(TcpStream::connect((v4, third.port())).is_err(), "IPV6_V6ONLY is set");
+    assert!(server.stop(Duration::ZERO).flushed);
 }
 
 /// REPORT TARGET PORT GROUPS: each group's tag, and its state.

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lunet_iscsi::initiator::{
-    Command, Completion, Connection, Cx, Data, Error, Event, Finished, Options, Outcome, Tag,
+    Command, Completion, Connection, Cx, Data, DiscoveredTarget, Error, Event, Finished, Options,
+    Outcome, Tag,
 };
 use lunet_iscsi::pdu::{TaskAttribute, TmfFunction, TmfResponse};
 
@@ -77,13 +78,16 @@ impl Client {
 
     /// The targets that a discovery session is told of.
     pub fn targets(&mut self) -> Vec<String> {
+        self.discover().into_iter().map(|target| target.name).collect()
+    }
+
+    /// The targets that a discovery session is told of, with their addresses.
+    pub fn discover(&mut self) -> Vec<DiscoveredTarget> {
         let mut out = Vec::new();
         self.proto.send_targets("All", &mut out).expect("it can be sent");
         self.send(&out);
         self.wait(|event| match event {
-            Event::Targets { targets, .. } => {
-                Some(targets.iter().map(|target| target.name.clone()).collect())
-            }
+            Event::Targets { targets, .. } => Some(targets.clone()),
             _ => None,
         })
     }
