@@ -169,6 +169,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.logout_by.is_some()
     }
 
+    /// When the time ends that the initiator has to log out, on the clock of [`Cx::now`]; `None` if it was not
+    /// [asked](Self::request_logout). Stays as it is when the connection closes before.
+    #[must_use]
+    pub const fn log_out_by(&self) -> Option<Duration> {
+        self.logout_by
+    }
+
     /// When `handle_timeout` is to be called, on the clock of [`Cx::now`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {

@@ -14,7 +14,7 @@ use crate::conn::{Conn, Phase, Session, SessionLun};
 use crate::entrance::{Fate, Visitor};
 use crate::world::{CoreTarget, CoreVolume, World};
 
-/// How long a session of a removed target has to log out.
+/// How long a session that has lost its target or its portal has to log out, and to take what is left for it.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// The end of commands whose logical unit is not there any more.
@@ -80,7 +80,7 @@ impl Shard {
         };
         let Some(number) = session.nexus.target else {
             if !self.finder_stays(session, (portal, origin), next) {
-                self.drain(slot);
+                self.drain_within(slot, GRACE);
             }
             return;
         };
@@ -162,7 +162,7 @@ impl Shard {
         for (slot, target) in named {
             match target {
                 Some(_) => self.dismiss(slot),
-                None => self.drain(slot),
+                None => self.drain_within(slot, GRACE),
             }
             self.touch(slot);
         }

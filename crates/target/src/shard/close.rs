@@ -55,10 +55,18 @@ impl Shard {
 
     /// Sends what is queued, then closes.
     pub(super) fn drain(&mut self, slot: u32) {
+        self.drain_within(slot, DRAIN_LIMIT);
+    }
+
+    /// Sends what is queued, then closes, after this time at the latest.
+    pub(super) fn drain_within(&mut self, slot: u32, limit: Duration) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         if conn.phase == Phase::Open {
             conn.phase = Phase::Draining;
-            conn.drain_by = Some(self.engine.now + DRAIN_LIMIT);
+            let by = self.engine.now + limit;
+            // The time to log out is the time to take what is queued, too: a client that takes nothing does
+            // not get the one after the other.
+            conn.drain_by = Some(conn.proto.log_out_by().map_or(by, |end| end.min(by)));
             self.end_tasks(slot);
             self.touch(slot);
         }

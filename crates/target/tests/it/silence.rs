@@ -46,3 +46,25 @@ fn a_client_that_does_not_read_is_given_up() {
         assert!(server.stop(Duration::ZERO).flushed);
     });
 }
+
+/// Its time to take what is queued is the time that it has to log out: neither the 30 s that a client has to take
+/// anything, nor the 10 s that a connection has at its end, come on top of it.
+#[test]
+fn a_client_that_does_not_read_is_gone_when_its_time_to_log_out_ends() {
+    on_each_driver(|driver| {
+        let (server, address) = start(config(vec![memory(16)], driver));
+        let mut client = Client::login_with(address, 1, |options| options.ping_interval = None);
+        client.narrow(16 << 10);
+        let read = Data::Read(vec![0; READ as usize]);
+        client.start(0, &rw16(0x88, 0, READ / 512), read);
+        until("the data is read", || server.handle().stats().volumes[0].read.ops > 0);
+        let begun = Instant::now();
+        let handles: Vec<u16> = server.handle().sessions().iter().map(|s| s.tsih).collect();
+        server.handle().end_sessions(&handles).expect("it is carried out");
+        until("the session has ended", || server.handle().sessions().is_empty());
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(2)..Duration::from_secs(9)).contains(&took), "{took:?}");
+        assert!(client.is_closed_by_server());
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
