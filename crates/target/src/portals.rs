@@ -81,6 +81,31 @@ impl Portals {
         wanted.iter().map(&mut claim).collect()
     }
 
+    /// The slot of the portal by which a session is reached that came by this one: the same; or, if that was
+    /// removed, the slot that one at its address has now. None if nothing is there.
+    pub fn home(&self, slot: usize) -> Option<usize> {
+        if self.get(slot).is_some() {
+            return Some(slot);
+        }
+        let address = self.known(slot)?.address;
+        self.iter().find(|(_, portal)| portal.address == address).map(|(slot, _)| slot)
+    }
+
+    /// The slots whose sessions each of `wanted` would have, if they are configured: its own, and those of
+    /// portals that were at its address before. What [`home`](Self::home) says then, told beforehand.
+    pub fn homes(&self, wanted: &[Portal]) -> Vec<Vec<usize>> {
+        let claims = self.claims(wanted);
+        let of = |(claim, portal): (&Option<usize>, &Portal)| {
+            // The real port number, if it has one already.
+            let address = claim.and_then(|slot| self.known(slot)).unwrap_or(portal).address;
+            let left = |slot: &usize| {
+                !claims.contains(&Some(*slot)) && self.0[*slot].portal.address == address
+            };
+            claim.iter().copied().chain((0..self.0.len()).filter(left)).collect()
+        };
+        claims.iter().zip(wanted).map(of).collect()
+    }
+
     /// The portals after these, if `wanted` are configured. `None` if there is no slot left for one that is new.
     pub fn next(&self, wanted: &[Portal]) -> Option<Next> {
         let claims = self.claims(wanted);
@@ -138,6 +163,28 @@ mod tests {
         let back = portals.next(&[portal(5, 2)]).expect("there is room");
         assert_eq!((back.slots, back.fresh), (vec![5], vec![5]), "it has left its slot for good");
         assert_eq!(portals.claims(&[portal(6, 1), portal(9, 1)]), [Some(4), None]);
+    }
+
+    #[test]
+    fn a_portal_that_comes_back_has_the_sessions_that_it_had() {
+        let start = Portals::new([
+            (portal(4000, 1), portal(0, 1).address),
+            (portal(4001, 1), portal(0, 1).address),
+            (portal(5, 2), portal(5, 2).address),
+        ]);
+        let at = |portals: &Portals| [0, 1, 2].map(|slot| portals.home(slot));
+        assert_eq!(at(&start), [Some(0), Some(1), Some(2)]);
+        let without = start.next(&[portal(0, 1)]).expect("there is room").portals;
+        assert_eq!(at(&without), [Some(0), None, None]);
+        assert_eq!(start.homes(&[portal(0, 1)]), [vec![0]]);
+        // With the same tag or another one.
+        for tag in [2, 3] {
+            let wanted = [portal(0, 1), portal(5, tag)];
+            assert_eq!(without.homes(&wanted), [vec![0], vec![2]]);
+            let back = without.next(&wanted).expect("there is room").portals;
+            assert_eq!((at(&back), back.home(9)), ([Some(0), None, Some(3)], None));
+            assert_eq!(back.homes(&wanted), [vec![0], vec![3, 2]]);
+        }
     }
 
     #[test]

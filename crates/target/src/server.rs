@@ -300,10 +300,10 @@ impl Handle {
         self.core.world().ways.portals.iter().map(|(_, portal)| portal.address).collect()
     }
 
-    /// The slots of configured portals, by which [`SessionInfo::portal_index`] names them; none for those that
-    /// are not there now.
-    pub fn slots_of(&self, portals: &[Portal]) -> Vec<Option<usize>> {
-        self.core.world().ways.portals.claims(portals)
+    /// For each of the configured portals, the slots by which [`SessionInfo::portal_index`] names it: that of
+    /// now, and those of portals that were at its address before and left sessions.
+    pub fn slots_of(&self, portals: &[Portal]) -> Vec<Vec<usize>> {
+        self.core.world().ways.portals.homes(portals)
     }
 
     /// How each portal is served now.

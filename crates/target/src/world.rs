@@ -212,8 +212,23 @@ impl World {
     ) -> bool {
         self.targets().any(|(_, target)| {
             target.view(initiator, origin.address).iter().any(|(_, volume)| *volume == slot)
-                && target.entrance(portal).objection(Visitor { initiator, origin, proof }).is_none()
+                && self
+                    .way_of(Some(target), portal)
+                    .objection(Visitor { initiator, origin, proof })
+                    .is_none()
         })
+    }
+
+    /// The way of a session of this target, or of discovery, that has come by the portal in this slot. It is that
+    /// of the portal at the same address, which may have gone and come back in another slot: a session that was
+    /// kept is one of its sessions again.
+    pub fn way_of<'w>(&'w self, target: Option<&'w CoreTarget>, portal: usize) -> Entrance<'w> {
+        let home = self.ways.portals.home(portal);
+        let Some(target) = target else {
+            return Entrance::Discovery { access: &self.discovery, reached: home.is_some() };
+        };
+        let reached = home.is_some_and(|slot| target.is_reached_through(slot));
+        Entrance::Target { access: &target.access, reached }
     }
 
     /// The way in to the list of targets by this portal.

@@ -168,18 +168,18 @@ fn effects(
 struct View<'c> {
     config: &'c Config,
     layout: Layout,
-    /// The slot that each portal has in the server now; none for those that are new.
-    slots: Vec<Option<usize>>,
+    /// The slots whose sessions each portal has.
+    slots: Vec<Vec<usize>>,
 }
 
 impl<'c> View<'c> {
-    fn new(config: &'c Config, slots: Vec<Option<usize>>) -> Self {
+    fn new(config: &'c Config, slots: Vec<Vec<usize>>) -> Self {
         Self { config, layout: serve::layout(config, Vec::new()), slots }
     }
 
     /// The place of the portal that a session has come by.
     fn portal(&self, session: &SessionInfo) -> Option<usize> {
-        self.slots.iter().position(|slot| *slot == Some(session.portal_index))
+        self.slots.iter().position(|slots| slots.contains(&session.portal_index))
     }
 
     /// The way in to a target by the portal that a session has come by.

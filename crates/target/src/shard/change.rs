@@ -87,7 +87,7 @@ impl Shard {
         // One that was asked to log out does not get its LUNs back.
         let Some(now) = &session.target else { return };
         let stays =
-            |target: &&Arc<CoreTarget>| stays(session, (portal, origin), (now, target, next));
+            |target: &&Arc<CoreTarget>| self.stays(session, (portal, origin), [now, target], next);
         let target = next.target(number).filter(stays).cloned();
         let Some(target) = target else { return self.dismiss(slot) };
         let (gone, came) = self.compare_view(slot, next, &target, peer);
@@ -148,7 +148,20 @@ impl Shard {
         (portal, origin): (usize, Origin),
         next: &World,
     ) -> bool {
-        let [now, then] = [&*self.engine.world, next].map(|world| world.finders(portal));
+        let [now, then] = [&*self.engine.world, next].map(|world| world.way_of(None, portal));
+        goes_on(now.fate(&then, visitor(session, origin), next.keep_sessions))
+    }
+
+    /// True if a session that came in by a portal goes on when its target becomes another one.
+    fn stays(
+        &self,
+        session: &Session,
+        (portal, origin): (usize, Origin),
+        [now, then]: [&CoreTarget; 2],
+        next: &World,
+    ) -> bool {
+        let now = self.engine.world.way_of(Some(now), portal);
+        let then = next.way_of(Some(then), portal);
         goes_on(now.fate(&then, visitor(session, origin), next.keep_sessions))
     }
 
@@ -207,16 +220,6 @@ impl Shard {
             self.end_unit(slot, lun.lun, GONE);
         }
     }
-}
-
-/// True if a session that came in by a portal goes on when its target becomes another one.
-fn stays(
-    session: &Session,
-    (portal, origin): (usize, Origin),
-    (now, target, next): (&CoreTarget, &CoreTarget, &World),
-) -> bool {
-    let then = target.entrance(portal);
-    goes_on(now.entrance(portal).fate(&then, visitor(session, origin), next.keep_sessions))
 }
 
 fn visitor(session: &Session, origin: Origin) -> Visitor<'_> {

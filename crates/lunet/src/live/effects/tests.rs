@@ -72,7 +72,10 @@ fn told(now: &str, next: &str, keep: bool) -> (Vec<String>, Option<String>) {
     // All have come by the first portal, which without one is the default.
     let slots = |config: &Config| {
         let first = now.portals.first().map(|portal| portal.address);
-        let slot = |at: usize| (config.portals.get(at).map(|p| p.address) == first).then_some(0);
+        let slot = |at: usize| match config.portals.get(at).map(|p| p.address) == first {
+            true => vec![0],
+            false => Vec::new(),
+        };
         (0..config.portals.len().max(1)).map(slot).collect()
     };
     let (before, after) = (View::new(&now, slots(&now)), View::new(&next, slots(&next)));
