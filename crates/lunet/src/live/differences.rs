@@ -1,6 +1,6 @@
 //! What is different in the next configuration, as far as it takes effect at once.
 
-use crate::config::{self, Access, Config, Target, Volume};
+use crate::config::{self, Access, Config, Reach, Target, Volume};
 use crate::control::Difference;
 use crate::plan::Plan;
 
@@ -101,12 +101,27 @@ fn of_target(
     (is, new): (&Target, &Config),
     out: &mut Vec<Difference>,
 ) {
-    let name = &is.name;
-    if was.alias != is.alias {
+    // Named one by one, so that nothing that a target has is forgotten here.
+    let Target { name, alias, portals, luns: _, access: rules, allow_reset } = is;
+    if was.alias != *alias {
         out.push(difference("target", name, "has another alias"));
     }
-    if was.portals != is.portals {
+    if was.portals != *portals {
         out.push(difference("target", name, "has other portals"));
+    }
+    if was.allow_reset != *allow_reset {
+        let change =
+            if *allow_reset { "may be reset by its initiators" } else { "is not to be reset" };
+        out.push(difference("target", name, change));
+    }
+    if was.reach() != is.reach() {
+        // What is named instead is told where it is named.
+        let change = match is.reach() {
+            Reach::Everybody => Some("is open to everybody"),
+            Reach::ThisMachine => Some("is for this machine alone"),
+            Reach::Named => None,
+        };
+        out.extend(change.map(|change| difference("target", name, change)));
     }
     let volume = |config: &Config, target: &Target, lun: u16| {
         let (_, at) = target.luns.iter().find(|(number, _)| *number == lun)?;
@@ -124,7 +139,7 @@ fn of_target(
         };
         out.push(difference("LUN", &format!("{lun} of {name}"), change));
     }
-    access("target", name, (&was.access, &is.access), out);
+    access("target", name, (&was.access, rules), out);
 }
 
 /// Rules that are others.
@@ -133,21 +148,23 @@ fn access(what: &str, name: &str, (was, is): (&Access, &Access), out: &mut Vec<D
         "" => format!("{user} of {what}"),
         name => format!("{user} of {name}"),
     };
-    if was.initiators != is.initiators {
+    // `open` matters where nobody is named, and is told with the target's reach.
+    let Access { initiators, algorithms, users, mutual: _, luns, open: _ } = is;
+    if was.initiators != *initiators {
         out.push(difference(what, name, "is for other initiators"));
     }
-    if was.luns != is.luns {
+    if was.luns != *luns {
         out.push(difference(what, name, "shows its LUNs to other initiators"));
     }
-    if was.algorithms != is.algorithms {
+    if was.algorithms != *algorithms {
         out.push(difference(what, name, "accepts other CHAP algorithms"));
     }
     for user in &was.users {
-        if !is.users.iter().any(|other| other.login.name == user.login.name) {
+        if !users.iter().any(|other| other.login.name == user.login.name) {
             out.push(difference("user", &of(&user.login.name), "is gone"));
         }
     }
-    for user in &is.users {
+    for user in users {
         let old = was.users.iter().find(|other| other.login.name == user.login.name);
         let change = match old {
             None => "is new",
@@ -164,5 +181,55 @@ fn access(what: &str, name: &str, (was, is): (&Access, &Access), out: &mut Vec<D
     };
     if known(was) != known(is) {
         out.push(difference(what, name, "proves itself with another account"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::check;
+
+    #[test]
+    fn everything_that_a_target_says_is_told_when_it_changes() {
+        let file = |keys: &str| {
+            let text = format!(
+                "[volumes.a]\nbackend = 'null'\nsize = 512\n[volumes.b]\nbackend = 'null'\nsize = 512\n\
+                 [[portal]]\naddress = '127.0.0.1:1'\n[[portal]]\naddress = '127.0.0.1:2'\n\
+                 [[target]]\nname = 'iqn.2026-11.l:x'\n{keys}\n"
+            );
+            check(&text).unwrap()
+        };
+        let told = |was: &str, is: &str| {
+            let ((old, new), mut out) = ((file(was), file(is)), Vec::new());
+            of_target((&old.targets[0], &old), (&new.targets[0], &new), &mut out);
+            out.iter().map(|one| one.change.clone()).collect::<Vec<_>>()
+        };
+        let user = "[[target.user]]\nname = 'u'\nsecret = 'a secret of 16 b'";
+        for (was, is, change) in [
+            ("", "alias = 'y'", "has another alias"),
+            ("", "portals = ['127.0.0.1:2']", "has other portals"),
+            ("", "luns = ['a']", "is volume a"),
+            ("", "allow-reset = true", "may be reset by its initiators"),
+            ("allow-reset = true", "", "is not to be reset"),
+            ("", "open = true", "is open to everybody"),
+            ("open = true", "", "is for this machine alone"),
+            ("", "initiators = ['iqn.a:1']", "is for other initiators"),
+            ("", user, "is new"),
+        ] {
+            assert_eq!(told(was, is), [change], "{was} {is}");
+        }
+        // One that named somebody, and a LUN that is for all where others were for some.
+        let (closed, open) = ("is for this machine alone", "is open to everybody");
+        assert_eq!(told("initiators = ['iqn.a:1']", ""), [closed, "is for other initiators"]);
+        assert_eq!(told(user, ""), [closed, "is gone"]);
+        let masked = |more: &str| {
+            format!(
+                "luns = {{ 0 = {{ volume = 'a', initiators = ['iqn.a:1'] }}{more} }}\nopen = true"
+            )
+        };
+        assert_eq!(told(&masked(""), &masked(", 1 = 'b'")), [open, "is volume b"]);
+        // It matters to nobody, and changes nothing.
+        let listed = "initiators = ['iqn.a:1']";
+        assert_eq!(told(listed, &format!("{listed}\nopen = true")), [""; 0]);
     }
 }
