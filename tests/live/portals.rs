@@ -113,6 +113,14 @@ fn a_portal_in_use_goes_with_consent_only() -> Result<()> {
     let error = server.refuses(&["portal", "remove", &second])?;
     ensure!(error.contains(&words), "{error}");
     let mut again = through(&second, TWO, 2)?;
+    // A list would not let in again who has come by a portal that is gone: that is no advice.
+    server.tell(&["portal", "remove", &second, "--keep-sessions"])?;
+    let error = server.refuses(&["target", "allow", TWO, "127.0.0.0/8"])?;
+    ensure!(
+        error.contains("through this portal any more (and 1 more like it): end it with --force"),
+        "{error}"
+    );
+    server.tell(&["portal", "add", &second])?;
     let done: Value =
         serde_json::from_str(&server.tell(&["portal", "remove", &second, "--force", "--json"])?)?;
     ensure!(done["sessions"].as_array().is_some_and(|all| all.len() == 2), "{done:#}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lunet_iscsi::chap::Algorithms;
-use lunet_target::files;
+use lunet_target::{Objection, files};
 use rustix::rand::{GetRandomFlags, getrandom};
 use toml_edit::{Array, Value};
 
@@ -18,7 +18,7 @@ use super::{Manager, Served, done};
 use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
 use crate::config::{Reach, Target};
-use crate::control::{Done, NewSecret, NewUser, SessionFate};
+use crate::control::{Done, NewSecret, NewUser, SessionChange, SessionFate};
 use crate::exposure;
 use crate::trouble::At;
 
@@ -222,8 +222,8 @@ impl Manager {
                 n => format!(" (and {n} more like it)"),
             };
             bail!(
-                "{would}, and {one}{more}: let it in as well, end it with --force, or leave it with \
-                 --keep-sessions"
+                "{would}, and {one}{more}: {}end it with --force, or leave it with --keep-sessions",
+                if could_be_let_in(one) { "let it in as well, " } else { "" }
             );
         }
         if let (Some(who), false) = (losers(was, is), told) {
@@ -244,7 +244,14 @@ impl Manager {
             );
         }
         let local = was.reach() == Reach::ThisMachine && !is.access.initiators.is_everybody();
+        let shut = was.access.open && !is.access.open;
         let mut done = self.rules_changed(now, next, target)?;
+        if shut {
+            done.notes.push(format!(
+                "it is not open to everybody any more: `open` is false in {}",
+                self.file.display()
+            ));
+        }
         if local {
             done.notes.push(format!(
                 "until now it was for this machine alone: who logs in from here must be in the list, \
@@ -319,6 +326,11 @@ impl Manager {
             }
         }
     }
+}
+
+/// True if a longer list helps a session that ends. It helps none whose portal is gone, or who has proved too little.
+fn could_be_let_in(session: &SessionChange) -> bool {
+    [Objection::Initiator, Objection::Closed].iter().any(|why| session.why == why.to_string())
 }
 
 /// True if the list has both names and addresses.

@@ -227,7 +227,9 @@ impl Editor {
     /// # Errors
     /// There is no such target, or its list is none.
     pub fn allow(&mut self, target: &str, entries: &[String]) -> Result<(), EditError> {
-        access::allow(self.target(target)?, entries)
+        let table = self.target(target)?;
+        access::close(table);
+        access::allow(table, entries)
     }
 
     /// Opens a target to everybody.
@@ -253,7 +255,9 @@ impl Editor {
     /// # Errors
     /// There is no such target, or its users are written in no way that is known.
     pub fn add_user(&mut self, target: &str, keys: &[(&str, Value)]) -> Result<(), EditError> {
-        access::add_user(self.target(target)?, keys)
+        let table = self.target(target)?;
+        access::close(table);
+        access::add_user(table, keys)
     }
 
     /// Gives a user of a target another secret: `key` says where it is, in place of what did so.

@@ -497,6 +497,16 @@ fn a_target_is_opened_in_its_place() {
     let shut = with(&[(luns, &format!("open = false # not yet\n{luns}"))]);
     assert_eq!(open(&shut), shut.replace("open = false", "open = true"));
     assert!(Editor::new(FILE).unwrap().open("iqn.2026-11.l:no").is_err());
+    // Whoever is named later takes it back, in its place: nobody else comes in when they go.
+    let opened = opened.replace("open = true", "open = true   # for now");
+    let user = [("name", Value::from("u")), ("secret", Value::from("a secret of 16 b"))];
+    for closed in [
+        edited(&opened, |editor| editor.allow(x, &["iqn.a:1".to_owned()]).unwrap()),
+        edited(&opened, |editor| editor.add_user(x, &user).unwrap()),
+    ] {
+        assert!(closed.contains("\nopen = false   # for now\n"), "{closed}");
+        assert!(!check(&closed).unwrap().targets[0].access.open);
+    }
 }
 
 #[test]
