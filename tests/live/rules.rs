@@ -118,6 +118,12 @@ fn what_is_in_use_goes_from_the_file_with_consent_only() -> Result<()> {
 
     fs::write(&path, &without)?;
     let done = server.tell(&["config", "apply", "--force"])?;
+    let lost = |text: &str| {
+        let mut lines = text.lines().filter(|line| line.contains("by this change, session "));
+        lines.any(|line| line.contains("loses LUN 0 (volume b)")).then_some(())
+    };
+    let found = server.process().stderr.find(Instant::now() + SHORT, lost);
+    ensure!(found.is_some(), "{}", server.process().stderr.text());
     ensure!(done.contains("volume b is gone"), "{done}");
     ensure!(luns(&mut two)?.is_empty() && ready(&mut one, 0)?.is_none());
     server.stop()?;

@@ -8,6 +8,7 @@ use lunet_iscsi::printable::printable;
 use serde_json::Value;
 
 use crate::control::{Asker, Change, Done};
+use crate::live;
 
 /// The longest line of an answer, in characters.
 const MOST: usize = 500;
@@ -61,11 +62,16 @@ fn name_of(uid: u32, users: &str) -> Option<&str> {
     line.split(':').next()
 }
 
-/// Writes the line.
+/// Writes the line, and one for each session that loses something or stays on request, up to a bound.
 pub fn log(origin: Origin, change: &Change, result: &Result<Done>) {
     let change = described(change);
     match result {
-        Ok(done) => tracing::info!("change by {origin}: {change}: {}", short(&done.done)),
+        Ok(done) => {
+            tracing::info!("change by {origin}: {change}: {}", short(&done.done));
+            for session in live::concerned(&done.sessions) {
+                tracing::warn!("by this change, {}", short(&session));
+            }
+        }
         Err(error) => {
             tracing::warn!(
                 "change by {origin}: {change}: refused: {}",

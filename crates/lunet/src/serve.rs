@@ -125,7 +125,10 @@ fn reload(manager: Arc<Manager>) -> Result<()> {
     let apply = move || {
         let result = manager.change(control::VERSION, &change);
         audit::log(Origin::Signal, &change, &result);
-        for note in result.into_iter().flat_map(|done| done.notes) {
+        let Ok(done) = result else { return };
+        // Sessions were told already.
+        let sessions = live::concerned(&done.sessions);
+        for note in done.notes.iter().filter(|note| !sessions.contains(note)) {
             tracing::warn!("{note}");
         }
     };

@@ -53,6 +53,7 @@ use crate::plan::{self, Options, Plan, Wrong};
 use crate::trouble::{self, refused};
 use lunet_target::files;
 
+pub use effects::notes as concerned;
 pub use journal::recover;
 pub use served::{Open, Served};
 
