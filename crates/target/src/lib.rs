@@ -45,6 +45,7 @@ pub use config::{Config, Layout, Limits, Portal, TargetEntry, Transports, Volume
 pub use entrance::{Entrance, Fate, Visitor};
 pub use health::{Cause, During, Fault, Health, MarkFile, Storage, read_mark};
 pub use hold::{HeldVolume, HoldError};
+pub use portals::MOST as MAX_PORTALS;
 pub use rdma::{OverTcp, PortalStatus, Reason};
 pub use server::{Handle, Server, StartError, StopReport};
 pub use stats::{

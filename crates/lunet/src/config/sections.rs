@@ -1,11 +1,11 @@
 //! `[server]`, `[iscsi]` and `[[portal]]`.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
-use lunet_target::Transports;
+use lunet_target::{MAX_PORTALS, Transports};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -188,8 +188,21 @@ pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
 /// `2001:db8::1`. The port is 3260 if left out.
 ///
 /// # Errors
-/// A sentence that says what an address looks like.
+/// A sentence that says what an address looks like, or that no connection comes to it: multicast and broadcast.
 pub fn parse_portal(text: &str) -> Result<SocketAddr, String> {
+    let address = portal_address(text)?;
+    let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if !broadcast && !address.ip().is_multicast() {
+        return Ok(address);
+    }
+    let kind = if broadcast { "the broadcast address" } else { "a multicast address" };
+    Err(format!(
+        "\"{text}\" is {kind}, to which no TCP connection can be made: write an address of this machine \
+         (`ip -br address` shows them)"
+    ))
+}
+
+fn portal_address(text: &str) -> Result<SocketAddr, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
@@ -209,6 +222,11 @@ pub fn parse_portal(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Portal>> {
     let mut out: Vec<At<Portal>> = Vec::new();
     for table in top_array(top, "portal", &schema::PORTAL, mistakes) {
+        if out.len() == MAX_PORTALS {
+            let text = format!("is one more than the {MAX_PORTALS} that there may be");
+            mistakes.add(table.offset, "portal", text);
+            break;
+        }
         let address: Convert<'_, SocketAddr> = &|v| parse_portal(&string(v)?);
         let Some(address) = table.get("address", address, mistakes) else {
             table.missing("address", mistakes);

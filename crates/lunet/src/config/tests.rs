@@ -514,3 +514,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn portals_have_a_limit_and_addresses_that_are_listened_on() {
+    let many = |n: usize| -> String {
+        let portal = |n| format!("[[portal]]\naddress = \"192.0.2.1:{}\"\n", 1 + n);
+        (0..n).map(portal).chain(["[[target]]\nname = \"iqn.2026-11.l:x\"\n".into()]).collect()
+    };
+    assert_eq!(check(&many(1024)).map(|config| config.portals.len()), Ok(1024));
+    let mistakes = check(&many(1026)).expect_err("two too many");
+    let texts: Vec<_> = mistakes.iter().map(|mistake| (mistake.line, &*mistake.text)).collect();
+    assert_eq!(texts, [(2049, "is one more than the 1024 that there may be")]);
+    for (address, words) in [
+        ("224.0.0.1", "a multicast address"),
+        ("[ff02::1]:3260", "a multicast address"),
+        ("255.255.255.255:3260", "the broadcast address"),
+    ] {
+        let text = format!("[[portal]]\naddress = \"{address}\"\n{}", many(0));
+        let mistakes = check(&text).expect_err(address);
+        assert!(mistakes[0].text.contains(words), "{mistakes:?}");
+        assert!(mistakes[0].text.contains("`ip -br address`"), "{mistakes:?}");
+    }
+}
