@@ -2,7 +2,7 @@
 
 use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value};
 
-use super::{EditError, is_named, luns, remove_from};
+use super::{EditError, is_named, luns, remove_entry};
 
 const INITIATORS: &str = "initiators";
 const USERS: &str = "user";
@@ -23,7 +23,7 @@ pub(super) fn deny(target: &mut dyn TableLike, entry: &str) -> Result<bool, Edit
     let array = list.as_array_mut().ok_or(EditError::Form(INITIATORS))?;
     let same = |value: &Value| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case(entry));
     let Some(at) = array.iter().position(same) else { return Ok(false) };
-    remove_from(array, at);
+    remove_entry(array, at);
     if !array.to_string().contains('\n') {
         // Within a line there are no comments to lose, but the spaces of what was there.
         array.fmt();
@@ -90,7 +90,7 @@ pub(super) fn remove_user(
         Some(Item::Value(Value::Array(users))) => {
             let named = |value: &Value| value.as_inline_table().is_some_and(|t| is_named(t, name));
             let Some(at) = users.iter().position(named) else { return Ok(None) };
-            remove_from(users, at);
+            remove_entry(users, at);
             (None, users.len())
         }
         Some(_) => return Err(EditError::Form(USERS)),

@@ -33,6 +33,26 @@ pub(super) fn not_about(above: &str) -> &str {
     if kept.contains('#') { kept } else { "" }
 }
 
+/// What stands between the neighbours of an entry that is removed from an array: `above` is what stood before it, from
+/// the comma or bracket on, and `below` what stands behind it. `None`: `below` as it is.
+pub(super) fn between(above: &str, below: &str) -> Option<String> {
+    if !above.contains('#') && !below.contains('#') {
+        return None;
+    }
+    // A comment on the line of the comma or bracket is about what is before it.
+    let (first, lines) = above.split_at(above.find('\n').unwrap_or(above.len()));
+    let (lines, indent) = lines.split_at(lines.rfind('\n').map_or(0, |at| at + 1));
+    let kept = format!("{first}{}", not_about(lines));
+    let rest = &below[below.find('\n').unwrap_or(below.len())..];
+    Some(match (kept.contains('#'), rest.is_empty()) {
+        (false, true) => format!("\n{indent}"),
+        (false, false) => rest.to_owned(),
+        (true, true) => format!("{}\n{indent}", kept.trim_end()),
+        (true, false) if kept == first => format!("{}{rest}", first.trim_end()),
+        (true, false) => joined(&kept, rest),
+    })
+}
+
 /// Keeps what stood above the removed table and is not about it: it now stands above what follows.
 pub(super) fn keep_above(document: &mut DocumentMut, gone: &Table) {
     let above = prefix(gone.decor());

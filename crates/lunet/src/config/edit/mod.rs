@@ -40,6 +40,8 @@ pub struct Editor {
     document: DocumentMut,
     /// The text began with an empty line.
     gap: bool,
+    /// All of its lines end in CR LF.
+    crlf: bool,
 }
 
 impl Editor {
@@ -49,14 +51,18 @@ impl Editor {
     /// The text is no TOML.
     pub fn new(text: &str) -> Result<Self, EditError> {
         let document = text.parse().map_err(|_| EditError::NotToml)?;
-        Ok(Self { document, gap: text.starts_with(['\n', '\r']) })
+        let breaks = text.matches('\n').count();
+        let crlf = breaks > 0 && text.matches("\r\n").count() == breaks;
+        Ok(Self { document, gap: text.starts_with(['\n', '\r']), crlf })
     }
 
     /// The text with all changes.
     pub fn text(&self) -> String {
         let text = self.document.to_string();
         // What stood before a table that is gone may have been all that came first.
-        if self.gap { text } else { text.trim_start_matches(['\n', '\r']).to_owned() }
+        let text = if self.gap { &text } else { text.trim_start_matches(['\n', '\r']) };
+        let text = text.replace("\r\n", "\n");
+        if self.crlf { text.replace('\n', "\r\n") } else { text }
     }
 
     /// Takes the secrets out, for a text that is to be shown.
@@ -181,7 +187,7 @@ impl Editor {
                 let named =
                     |value: &Value| value.as_inline_table().is_some_and(|t| is_named(t, name));
                 let at = targets.iter().position(named);
-                remove_from(targets, at.ok_or_else(|| no_target(name))?);
+                remove_entry(targets, at.ok_or_else(|| no_target(name))?);
             }
             _ => return Err(no_target(name)),
         }
@@ -315,6 +321,20 @@ pub fn size(bytes: u64) -> Value {
 
 fn is_named(table: &dyn TableLike, name: &str) -> bool {
     table.get("name").and_then(Item::as_str) == Some(name)
+}
+
+/// Removes one entry of an array, with the comment lines right above it and the comment behind it.
+fn remove_entry(array: &mut Array, at: usize) {
+    let above = comments::prefix(array.remove(at).decor());
+    let next = match array.get(at) {
+        Some(next) => comments::prefix(next.decor()),
+        None => array.trailing().as_str().unwrap_or_default().to_owned(),
+    };
+    let Some(text) = comments::between(&above, &next) else { return };
+    match array.get_mut(at) {
+        Some(next) => next.decor_mut().set_prefix(text),
+        None => array.set_trailing(text),
+    }
 }
 
 /// Removes one value of an array. Comments before it go to its successor.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::{EditError, comments, remove_from};
+use super::{EditError, comments, remove_entry};
 use crate::config::parse_portal;
 
 const PORTALS: &str = "portal";
@@ -45,7 +45,7 @@ pub(super) fn remove(document: &mut DocumentMut, address: SocketAddr) -> Result<
         }
         Some(Item::Value(Value::Array(portals))) => {
             let found = portals.iter().position(|v| v.as_inline_table().is_some_and(|t| is(t)));
-            remove_from(portals, found.ok_or_else(missing)?);
+            remove_entry(portals, found.ok_or_else(missing)?);
         }
         _ => return Err(missing()),
     }

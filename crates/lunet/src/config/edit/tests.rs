@@ -552,6 +552,50 @@ fn portals_come_and_go_alone() {
 }
 
 #[test]
+fn the_comment_of_an_entry_goes_with_it() {
+    let address = |text: &str| crate::config::parse_portal(text).unwrap();
+    let removed = |list: &str, last: &str| {
+        let text = format!("portal = {list}\n{FILE}");
+        check(&text).unwrap_or_else(|mistakes| panic!("{mistakes:?}\n{text}"));
+        let gone = edited(&text, |editor| {
+            editor.remove_portal(address(&format!("192.0.2.{last}"))).unwrap();
+        });
+        check(&gone).unwrap_or_else(|mistakes| panic!("{mistakes:?}\n{gone}"));
+        let list = gone.strip_prefix("portal = ").and_then(|rest| rest.strip_suffix(FILE));
+        list.unwrap_or_else(|| panic!("{gone}")).trim_end_matches('\n').to_owned()
+    };
+    let [one, two, three] = [1, 2, 3].map(|last| format!("{{ address = '192.0.2.{last}' }}"));
+    let lines = format!(
+        "[ # open\n  # all\n\n  # first\n  {one}, # one\n  # second\n  {two}, # two\n  # third\n  {three}, # three\n]"
+    );
+    let without = |what: &str| lines.replace(what, "");
+    let gone = format!("\n  # second\n  {two}, # two");
+    assert_eq!(removed(&lines, "2"), without(&gone));
+    assert_eq!(removed(&lines, "3"), without(&format!("\n  # third\n  {three}, # three")));
+    let first = without(&format!("  # first\n  {one}, # one\n"));
+    assert_eq!(removed(&lines, "1"), first, "what is about no entry stays");
+    // Without a comma at the end, and with others on the line.
+    let bare = format!("[\n  {one}, # one\n  # second\n  {two}\n]");
+    assert_eq!(removed(&bare, "2"), format!("[\n  {one} # one\n  ]"));
+    let mixed = format!("[\n  # first\n  {one}, {two}, # two\n  {three} ]");
+    assert_eq!(removed(&mixed, "1"), format!("[\n  {two}, # two\n  {three} ]"));
+    assert_eq!(removed(&mixed, "2"), format!("[\n  # first\n  {one},\n  {three} ]"));
+}
+
+#[test]
+fn line_ends_stay_as_they_are() {
+    let crlf = FILE.replace('\n', "\r\n");
+    let keys = [("address", Value::from("192.0.2.1:3260"))];
+    let added = edited(&crlf, |editor| editor.add_portal(&keys).unwrap());
+    let expected = edited(FILE, |editor| editor.add_portal(&keys).unwrap());
+    assert_eq!(added, expected.replace('\n', "\r\n"));
+    let gone = edited(&added, |editor| {
+        editor.remove_portal("192.0.2.1:3260".parse().unwrap()).unwrap();
+    });
+    assert_eq!(gone, crlf);
+}
+
+#[test]
 fn users_come_and_go_with_their_headings() {
     let x = "iqn.2026-11.l:x";
     let keys = |name: &str| vec![("name", Value::from(name)), ("secret-file", "/s".into())];
