@@ -1,6 +1,7 @@
 //! The configuration file: edited by people, edited by commands.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,24 @@ fn an_edited_file_is_applied_by_signal_and_by_command() -> Result<()> {
     ensure!(gone.contains("volume n is gone"), "{gone}");
     told(&mut two, 0, LUNS_CHANGED)?;
     server.stop()?;
+    Ok(())
+}
+
+/// What a command writes, the next start reads: so it writes to no file that a start refuses.
+#[test]
+fn commands_refuse_a_file_that_the_next_start_refuses() -> Result<()> {
+    let dir = scratch("lunet-live-")?;
+    let server = Serve::config(FILE).data(dir.path()).start()?;
+    let path = dir.path().join("lunet.toml");
+    let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode));
+    mode(0o666)?;
+    let error = server.refuses(&["volume", "create", "c", "--size", "1MiB"])?;
+    ensure!(error.contains("other users may write") && error.contains("`chmod go-w "), "{error}");
+    ensure!(text(&server)? == FILE && !dir.path().join("c.img").exists());
+    mode(0o644)?;
+    server.tell(&["volume", "create", "c", "--size", "1MiB"])?;
+    server.stop()?;
+    Serve::default().data(dir.path()).start()?.stop()?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Files that are replaced whole or not at all, also if the machine fails in between.
 
+use std::cell::Cell;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -70,6 +71,18 @@ pub struct Unreplaced {
     pub visible: bool,
 }
 
+/// Somebody else has written a file meanwhile.
+#[derive(Debug, thiserror::Error)]
+#[error("somebody else has changed it meanwhile")]
+struct Changed;
+
+impl Unreplaced {
+    /// True if somebody else has changed the file meanwhile.
+    pub fn is_changed(&self) -> bool {
+        self.error.get_ref().is_some_and(|error| error.is::<Changed>())
+    }
+}
+
 impl From<io::Error> for Unreplaced {
     fn from(error: io::Error) -> Self {
         Self { error, visible: false }
@@ -91,11 +104,43 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
     replace_with(path, bytes, sync_parent)
 }
 
-/// The same, with something that makes the names in a path's directory stable.
+/// The same, but only while the file has the content `before`; `None`: while there is none. It is compared once the
+/// new content waits beside it, and what the exchange has displaced is compared again. So a file that somebody else
+/// has put there meanwhile comes back, where the file system can exchange names.
+///
+/// # Errors
+/// [`Unreplaced`], which [says](Unreplaced::is_changed) if the content was another one.
+pub fn replace_known(path: &Path, before: Option<&[u8]>, bytes: &[u8]) -> Result<(), Unreplaced> {
+    replace_checked(path, bytes, sync_parent, |path| is_still(path, before))
+}
+
+/// # Errors
+/// The content is another one, or cannot be read.
+fn is_still(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
+    let same = match (fs::read(path), before) {
+        (Ok(found), Some(before)) => found == before,
+        (Ok(_), None) => false,
+        (Err(error), before) if error.kind() == ErrorKind::NotFound => before.is_none(),
+        (Err(error), _) => return Err(error),
+    };
+    if same { Ok(()) } else { Err(io::Error::other(Changed)) }
+}
+
+/// [`replace`], with something that makes the names in a path's directory stable.
 fn replace_with(
     path: &Path,
     bytes: &[u8],
     sync: impl Fn(&Path) -> io::Result<()>,
+) -> Result<(), Unreplaced> {
+    replace_checked(path, bytes, sync, |_| Ok(()))
+}
+
+/// The same, with a look at what is replaced: before, and after the exchange.
+fn replace_checked(
+    path: &Path,
+    bytes: &[u8],
+    sync: impl Fn(&Path) -> io::Result<()>,
+    check: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
     let path = match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
@@ -120,8 +165,15 @@ fn replace_with(
             file.write_all(bytes)?;
             file.sync_all()
         });
-    let result = written.map_err(Unreplaced::from).and_then(|()| match is_there {
-        true => match exchange(&fresh, &path, &sync) {
+    let ready = written.and_then(|()| check(&path)).map_err(Unreplaced::from);
+    // What was displaced and is another one comes back, as after a sync that has failed.
+    let looked = Cell::new(false);
+    let stable = |path: &Path| match looked.replace(true) {
+        false => check(&fresh).and_then(|()| sync(path)),
+        true => sync(path),
+    };
+    let mut result = ready.and_then(|()| match is_there {
+        true => match exchange(&fresh, &path, stable) {
             // What cannot exchange replaces: NFS, and ZFS before 2.2.
             Err(Unreplaced { error, .. }) if is_unknown(&error) => put(&fresh, &path, &sync),
             other => other,
@@ -132,7 +184,14 @@ fn replace_with(
             ..failed
         }),
     });
-    // It is the old file now, or one that is of no use.
+    if let Err(failed) = &mut result
+        && failed.visible
+        && failed.is_changed()
+    {
+        // Whoever has changed it has removed it since: what they wrote first is better than none of it.
+        failed.visible = fs::rename(&fresh, &path).is_err();
+    }
+    // It is the old file now, or the new one that is of no use.
     let _ = fs::remove_file(&fresh);
     result
 }
@@ -295,6 +354,35 @@ mod tests {
         let new = dir.path().join("new");
         assert!(!replace_with(&new, b"new", failing(1)).expect_err("no sync").visible);
         assert!(matches!(look(&new), Found::Absent));
+    }
+
+    #[test]
+    fn what_somebody_else_has_written_meanwhile_stays() {
+        let dir = TempDir::new().expect("it can");
+        let path = dir.path().join("file");
+        let read = || fs::read(&path).expect("it can");
+        replace_known(&path, None, b"one").expect("there is none");
+        replace_known(&path, Some(b"one"), b"two").expect("it is still that");
+        for before in [None, Some(&b"one"[..])] {
+            let failed = replace_known(&path, before, b"three").expect_err("it is another");
+            assert!(failed.is_changed() && !failed.visible, "{failed:?}");
+        }
+        // An editor puts its own there after the look before the exchange.
+        let looks = Cell::new(0);
+        let edited = |at: &Path| {
+            let same = is_still(at, Some(b"two"));
+            if looks.replace(looks.get() + 1) == 0 {
+                let own = dir.path().join("editor");
+                fs::write(&own, b"by hand").and_then(|()| fs::rename(&own, &path))?;
+            }
+            same
+        };
+        let failed = replace_checked(&path, b"three", sync_parent, edited).expect_err("by hand");
+        assert!(failed.is_changed() && !failed.visible && looks.get() == 2, "{failed:?}");
+        assert_eq!(
+            (read(), fs::read_dir(dir.path()).expect("it can").count()),
+            (b"by hand".into(), 1)
+        );
     }
 
     #[test]

@@ -51,7 +51,7 @@ use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use crate::trouble::{self, refused};
-use lunet_target::files;
+use lunet_target::files::{self, Found};
 
 pub use effects::notes as concerned;
 pub use journal::recover;
@@ -208,18 +208,22 @@ impl Manager {
 
     /// Commands do not overwrite what somebody has written into the file meanwhile.
     fn check_untouched(&self, now: &Served) -> Result<()> {
-        let file = self.file.display();
-        match (std::fs::read(&self.file), &now.plan.text) {
-            (Ok(found), Some(text)) if found == text.as_bytes() => Ok(()),
-            (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            (Err(error), Some(_)) => Err(refused("read the configuration", &self.file, &error)),
-            _ => bail!(
-                "{file} was changed by hand since lunet has read it: run `lunet config apply` first"
-            ),
+        match &now.plan.text {
+            None if matches!(files::look(&self.file), Found::Absent) => Ok(()),
+            // With the check of a start: what a command writes, the next start reads.
+            Some(text) if plan::read_own(&self.file)? == *text => Ok(()),
+            _ => bail!(self.changed_by_hand()),
         }
     }
 
     /// The text that is in force; what the embedded default would be as a file, if there is none.
+    fn changed_by_hand(&self) -> String {
+        let file = self.file.display();
+        format!(
+            "{file} was changed by hand since lunet has read it: run `lunet config apply` first"
+        )
+    }
+
     fn text(now: &Served) -> String {
         now.plan.text.clone().unwrap_or_else(|| {
             let open = now.open.get(plan::DEMO_VOLUME).map(|open| open.volume.caps().bytes());
@@ -311,9 +315,13 @@ impl Manager {
         let text = plan.text.clone().unwrap_or_default();
         let next = now.with(plan, open).keeping(keep_sessions);
         let prepared = self.prepare(&next)?;
-        if let Err(failed) = files::replace(&self.file, text.as_bytes()) {
+        let before = now.plan.text.as_deref().map(str::as_bytes);
+        if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
             let file = self.file.display();
             if !failed.visible {
+            if !failed.visible && failed.is_changed() {
+                bail!(self.changed_by_hand());
+            }
                 return Err(refused("write", &self.file, &failed.error));
             }
             self.remark(format!(
