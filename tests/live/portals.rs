@@ -176,6 +176,77 @@ fn what_cannot_be_listened_on_changes_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A dry run says what the change would be answered, and listens nowhere afterwards.
+#[test]
+fn a_dry_run_refuses_what_the_change_refuses() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let path = server.data().join("lunet.toml");
+    let with = |portals: &[(&str, u16)]| {
+        let portal = |(address, tag): &(&str, u16)| {
+            format!("[[portal]]\naddress = '{address}'\ntag = {tag}\n")
+        };
+        let portals: String = portals.iter().map(portal).collect();
+        FILE.replace("\n# the first", &format!("\n{portals}\n# the first"))
+    };
+    let dry = || server.command(&["config", "apply", "--dry-run"]);
+    let refused = |text: &str, words: &str| -> Result<()> {
+        fs::write(&path, text)?;
+        let told = dry()?;
+        let code = told.status.and_then(|status| status.code());
+        ensure!(
+            code == Some(1) && told.stdout.contains("it would be refused: "),
+            "{}",
+            told.describe()
+        );
+        ensure!(told.stdout.contains(words), "{}", told.describe());
+        let error = server.refuses(&["config", "apply"])?;
+        ensure!(error.contains(words), "{error}");
+        Ok(())
+    };
+    let other = TcpListener::bind("127.7.2.9:0")?;
+    let taken = other.local_addr()?.to_string();
+    refused(&with(&[(&taken, 1)]), &format!("cannot listen on {taken}: live"))?;
+    refused(&with(&[("192.0.2.1:3260", 1)]), "no interface of this machine has 192.0.2.1")?;
+    drop(other);
+    fs::write(&path, with(&[(&taken, 1)]))?;
+    ensure!(dry()?.success()?.contains(&format!("portal {taken} is new")));
+    ensure!(TcpStream::connect(&taken).is_err(), "only said");
+
+    let any = "127.7.2.10:0";
+    let tags: Vec<_> = (2..=16).map(|tag| (any, tag)).collect();
+    fs::write(&path, with(&tags))?;
+    server.tell(&["config", "apply"])?;
+    refused(&with(&[&tags[1..], &[(any, 17)]].concat()), "more than 16 portal tags since")?;
+    server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_portal_with_port_0_goes_by_the_port_that_it_has() -> Result<()> {
+    let server = Serve::config(FILE).start()?;
+    let path = server.data().join("lunet.toml");
+    let one = "[[portal]]\naddress = '127.7.2.11:0'\n";
+    let with = |portals: &str| FILE.replace("\n# the first", &format!("\n{portals}\n# the first"));
+    let apply = |text: &str| -> Result<Vec<String>> {
+        fs::write(&path, text)?;
+        server.tell(&["config", "apply"])?;
+        Ok(listed(&server)?.split_off(1))
+    };
+    let real = apply(&with(one))?;
+    let error = server.refuses(&["portal", "add", &real[0]])?;
+    ensure!(error.contains(&format!("there is a portal {} already", real[0])), "{error}");
+    server.tell(&["portal", "remove", &real[0]])?;
+    ensure!(listed(&server)?.len() == 1 && !text(&server)?.contains("127.7.2.11"));
+    ensure!(TcpStream::connect(&real[0]).is_err());
+    // Which of two that are written alike goes is not for an edit of the file to say.
+    let two = apply(&with(&one.repeat(2)))?;
+    let error = server.refuses(&["portal", "remove", &two[0]])?;
+    ensure!(error.contains(&format!("{} is one of 2 portals that ", two[0])), "{error}");
+    ensure!(listed(&server)?.len() == 3);
+    server.stop()?;
+    Ok(())
+}
+
 #[test]
 fn portals_in_an_edited_file_come_and_go() -> Result<()> {
     let server = Serve::config(FILE).start()?;

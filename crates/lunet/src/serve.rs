@@ -479,16 +479,11 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         },
         allow_reset: target.allow_reset,
     };
-    let group = |portal: &Portal| PortGroup {
-        tag: portal.tag,
-        state: portal.group_state,
-        preferred: portal.preferred,
-    };
     Layout {
         portals: Some(listen(config)),
         volumes,
         targets: config.targets.iter().map(target).collect(),
-        groups: config.portals.iter().map(group).collect(),
+        groups: groups(config),
         discovery: secrets::access(&config.discovery),
         keep_sessions: false,
     }
@@ -502,6 +497,16 @@ pub(crate) fn listen(config: &Config) -> Vec<lunet_target::Portal> {
         transports: portal.transports,
     };
     config.portals.iter().map(portal).collect()
+}
+
+/// The target port groups of the portals.
+pub(crate) fn groups(config: &Config) -> Vec<PortGroup> {
+    let group = |portal: &Portal| PortGroup {
+        tag: portal.tag,
+        state: portal.group_state,
+        preferred: portal.preferred,
+    };
+    config.portals.iter().map(group).collect()
 }
 
 /// The configuration in the target's terms.

@@ -14,13 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use std::time::{Duration, Instant};
 
 use lunet_scsi::Attention;
-use lunet_scsi::alua::Alua;
+use lunet_scsi::alua::{Alua, PortGroup};
 
 use crate::config::{Layout, Portal};
 use crate::core::Core;
 use crate::hold::HeldVolume;
 use crate::mail::{Mail, Undelivered};
-use crate::portals::MOST;
+use crate::portals::{Full, MOST};
 use crate::ports;
 use crate::server::{self, StartError};
 use crate::world::{Effects, Ways, World};
@@ -41,8 +41,16 @@ pub enum ApplyError {
     #[error("{0}")]
     Ports(String),
     /// There can be no more portals.
-    #[error("there were {MOST} portals since the start: restart lunet before there are more")]
-    Portals,
+    #[error(
+        "there were {taken} portals since the start, with those that were removed, and {fresh} more would \
+         be more than {MOST}: restart lunet first"
+    )]
+    Portals {
+        /// Portals since the start.
+        taken: usize,
+        /// Portals that would come.
+        fresh: usize,
+    },
     /// The address of a new portal is taken.
     #[error("cannot listen on {0}: another program uses this port")]
     InUse(SocketAddr),
@@ -202,7 +210,7 @@ fn ways(
     let mut listeners = Vec::new();
     let mut portals = before.portals.clone();
     if let Some(wanted) = &layout.portals {
-        let mut next = before.portals.next(wanted).ok_or(ApplyError::Portals)?;
+        let mut next = before.portals.next(wanted)?;
         let slot = |portal: &usize| next.slots[*portal];
         for target in &mut layout.targets {
             target.portals = target.portals.iter().map(slot).collect();
@@ -211,11 +219,7 @@ fn ways(
         let fresh: Vec<(usize, Portal)> =
             fresh.map(|(slot, portal)| (slot, portal.clone())).collect();
         for (slot, portal) in fresh {
-            if !portal.transports.tcp() {
-                let (address, why) = (portal.address, "iSER alone begins with a start".to_owned());
-                return Err(ApplyError::Listen { address, why, kind: None });
-            }
-            let (listener, address) = server::listen(portal.address)?;
+            let (listener, address) = listen(&portal)?;
             next.portals.set_address(slot, address);
             listeners.push((slot, listener));
         }
@@ -224,6 +228,30 @@ fn ways(
     let groups = ports::groups(&before.groups, &portals, &layout.groups);
     let groups = groups.map_err(ApplyError::Ports)?;
     Ok((Ways { portals, groups }, listeners))
+}
+
+fn listen(portal: &Portal) -> Result<(TcpListener, SocketAddr), ApplyError> {
+    if !portal.transports.tcp() {
+        let (address, why) = (portal.address, "iSER alone begins with a start".to_owned());
+        return Err(ApplyError::Listen { address, why, kind: None });
+    }
+    Ok(server::listen(portal.address)?)
+}
+
+/// Says whether [`prepare`] would refuse these portals, with their groups. Listens at each address that is new, and
+/// stops at once. May block for a moment.
+pub fn foresee(core: &Core, wanted: &[Portal], groups: &[PortGroup]) -> Result<(), ApplyError> {
+    let before = core.world();
+    let next = before.ways.portals.next(wanted)?;
+    ports::groups(&before.ways.groups, &next.portals, groups).map_err(ApplyError::Ports)?;
+    let mut fresh = next.fresh.iter().filter_map(|slot| next.portals.get(*slot));
+    fresh.try_for_each(|portal| listen(portal).map(drop))
+}
+
+impl From<Full> for ApplyError {
+    fn from(Full { taken, fresh }: Full) -> Self {
+        Self::Portals { taken, fresh }
+    }
 }
 
 impl From<StartError> for ApplyError {

@@ -25,6 +25,15 @@ struct Slot {
     there: bool,
 }
 
+/// There is no slot left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// How many slots are taken, by portals that were removed as well.
+    pub taken: usize,
+    /// How many portals are new.
+    pub fresh: usize,
+}
+
 /// The next portals.
 pub struct Next {
     /// All of them. Those that are new have no real port numbers yet.
@@ -106,8 +115,17 @@ impl Portals {
         claims.iter().zip(wanted).map(of).collect()
     }
 
-    /// The portals after these, if `wanted` are configured. `None` if there is no slot left for one that is new.
-    pub fn next(&self, wanted: &[Portal]) -> Option<Next> {
+    /// The address that is configured for the portal that listens at `real`; they differ if its port is 0.
+    pub fn configured(&self, real: SocketAddr) -> Option<SocketAddr> {
+        let found = self.0.iter().find(|slot| slot.there && slot.portal.address == real)?;
+        Some(found.configured)
+    }
+
+    /// The portals after these, if `wanted` are configured.
+    ///
+    /// # Errors
+    /// There is no slot left for one that is new.
+    pub fn next(&self, wanted: &[Portal]) -> Result<Next, Full> {
         let claims = self.claims(wanted);
         let mut next = self.0.clone();
         for (number, slot) in next.iter_mut().enumerate() {
@@ -123,8 +141,10 @@ impl Portals {
         };
         let slots = claims.into_iter().zip(wanted).map(&mut place).collect();
         // However many the server was started with, changes of something else stay possible.
-        let room = fresh.is_empty() || next.len() <= MOST;
-        room.then_some(Next { portals: Self(next), slots, fresh })
+        if !fresh.is_empty() && next.len() > MOST {
+            return Err(Full { taken: self.0.len(), fresh: fresh.len() });
+        }
+        Ok(Next { portals: Self(next), slots, fresh })
     }
 
     /// A portal that is new listens at this address.
@@ -163,6 +183,8 @@ mod tests {
         let back = portals.next(&[portal(5, 2)]).expect("there is room");
         assert_eq!((back.slots, back.fresh), (vec![5], vec![5]), "it has left its slot for good");
         assert_eq!(portals.claims(&[portal(6, 1), portal(9, 1)]), [Some(4), None]);
+        let configured = |port| portals.configured(portal(port, 1).address).map(|a| a.port());
+        assert_eq!((configured(4000), configured(4001), configured(0)), (Some(0), None, None));
     }
 
     #[test]
@@ -194,7 +216,8 @@ mod tests {
             portals = portals.next(&[portal(1 + n as u16 % 2, 1)]).expect("there is room").portals;
         }
         let other = 1 + MOST as u16 % 2;
-        assert!(portals.next(&[portal(other, 1)]).is_none());
-        assert!(portals.next(&[portal(3 - other, 1)]).is_some(), "what is there goes on");
+        let full = portals.next(&[portal(other, 1)]).err();
+        assert_eq!(full, Some(Full { taken: MOST, fresh: 1 }));
+        assert!(portals.next(&[portal(3 - other, 1)]).is_ok(), "what is there goes on");
     }
 }

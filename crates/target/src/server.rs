@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lunet_backends::Volume;
 use lunet_ring::{Config as RingConfig, Ring};
 use lunet_scsi::Sanitation;
+use lunet_scsi::alua::PortGroup;
 use lunet_verbs::Sysfs;
 
 use crate::change::{self, ApplyError, Committed, Prepared};
@@ -264,6 +265,19 @@ impl Handle {
         change::prepare(&self.core, layout)
     }
 
+    /// Says whether [`prepare`](Self::prepare) would refuse these portals, with their groups. Listens at each
+    /// address that is new, and stops at once. May block for a moment.
+    ///
+    /// # Errors
+    /// The [`ApplyError`] of the change.
+    pub fn foresee_portals(
+        &self,
+        portals: &[Portal],
+        groups: &[PortGroup],
+    ) -> Result<(), ApplyError> {
+        change::foresee(&self.core, portals, groups)
+    }
+
     /// [Prepares](Self::prepare) and commits at once.
     ///
     /// # Errors
@@ -304,6 +318,11 @@ impl Handle {
     /// now, and those of portals that were at its address before and left sessions.
     pub fn slots_of(&self, portals: &[Portal]) -> Vec<Vec<usize>> {
         self.core.world().ways.portals.homes(portals)
+    }
+
+    /// The address that is configured for the portal that listens at `real`; they differ if its port is 0.
+    pub fn configured_portal(&self, real: SocketAddr) -> Option<SocketAddr> {
+        self.core.world().ways.portals.configured(real)
     }
 
     /// How each portal is served now.

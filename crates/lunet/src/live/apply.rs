@@ -100,6 +100,8 @@ impl Manager {
             Some(tried_again(volume, now.unserved.get(&volume.name)?, &next))
         }));
         let (sessions, refused) = self.foretell(&now, &next, consent, FORCE)?;
+        let portals = || self.foresee_portals(&next).err().map(|error| error.to_string());
+        let refused = refused.or_else(portals);
         Ok(Preview { file, changes: differences, notes, sessions, refused })
     }
 

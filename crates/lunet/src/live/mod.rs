@@ -50,6 +50,7 @@ use crate::control::{Change, Done, VERSION};
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
+use crate::serve;
 use crate::trouble::{self, refused};
 use lunet_target::files::{self, Found};
 
@@ -216,7 +217,6 @@ impl Manager {
         }
     }
 
-    /// The text that is in force; what the embedded default would be as a file, if there is none.
     fn changed_by_hand(&self) -> String {
         let file = self.file.display();
         format!(
@@ -224,6 +224,7 @@ impl Manager {
         )
     }
 
+    /// The text that is in force; what the embedded default would be as a file, if there is none.
     fn text(now: &Served) -> String {
         now.plan.text.clone().unwrap_or_else(|| {
             let open = now.open.get(plan::DEMO_VOLUME).map(|open| open.volume.caps().bytes());
@@ -318,10 +319,10 @@ impl Manager {
         let before = now.plan.text.as_deref().map(str::as_bytes);
         if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
             let file = self.file.display();
-            if !failed.visible {
             if !failed.visible && failed.is_changed() {
                 bail!(self.changed_by_hand());
             }
+            if !failed.visible {
                 return Err(refused("write", &self.file, &failed.error));
             }
             self.remark(format!(
@@ -346,13 +347,13 @@ impl Manager {
     /// Has the server open what is new. Nobody sees anything of it.
     fn prepare(&self, next: &Served) -> Result<Prepared<'_>> {
         // The error's own words hold its cause.
-        self.handle.prepare(next.layout()).map_err(|error| match error {
-            ApplyError::InUse(address) => anyhow!(holder::taken(address)),
-            ApplyError::Listen { address, kind: Some(kind), .. } => {
-                anyhow!(trouble::listening(address, &kind.into(), "take another address"))
-            }
-            error => anyhow!("{error}"),
-        })
+        self.handle.prepare(next.layout()).map_err(unprepared)
+    }
+
+    /// Says whether [`prepare`](Self::prepare) would refuse the portals of a plan.
+    fn foresee_portals(&self, next: &Plan) -> Result<()> {
+        let (portals, groups) = (serve::listen(&next.config), serve::groups(&next.config));
+        self.handle.foresee_portals(&portals, &groups).map_err(unprepared)
     }
 
     /// Lets the server take over. From here on there is no way back.
@@ -389,6 +390,17 @@ impl Manager {
     fn sessions(&self, on: impl Fn(&str) -> bool) -> usize {
         let sessions = self.handle.sessions();
         sessions.iter().filter(|session| session.target.as_deref().is_some_and(&on)).count()
+    }
+}
+
+/// Why the server did not get ready, with the next step.
+fn unprepared(error: ApplyError) -> anyhow::Error {
+    match error {
+        ApplyError::InUse(address) => anyhow!(holder::taken(address)),
+        ApplyError::Listen { address, kind: Some(kind), .. } => {
+            anyhow!(trouble::listening(address, &kind.into(), "take another address"))
+        }
+        error => anyhow!("{error}"),
     }
 }
 

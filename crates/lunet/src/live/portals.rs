@@ -27,7 +27,8 @@ impl Manager {
         if address.port() == 0 {
             bail!("a portal that is added needs a port: initiators have to find it again");
         }
-        if old.portals.iter().any(|portal| portal.address == address) {
+        let real = self.handle.configured_portal(address);
+        if real.is_some() || old.portals.iter().any(|portal| portal.address == address) {
             bail!("there is a portal {address} already");
         }
         if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
@@ -83,9 +84,11 @@ impl Manager {
     ) -> Result<Done> {
         self.check_listen()?;
         let config = &now.plan.config;
+        let asked = address;
+        let address = self.as_configured(now, asked)?;
         let found = config.portals.iter().position(|portal| portal.address == address);
         let Some(at) = found else {
-            bail!("there is no portal {address}: `lunet portal list` shows those that there are");
+            bail!("there is no portal {asked}: `lunet portal list` shows those that there are");
         };
         if config.portals.len() == 1 {
             bail!("{address} is the only portal, and lunet needs one: add another one first");
@@ -100,7 +103,29 @@ impl Manager {
         let next = self.edited(now, consent, |editor| editor.remove_portal(address))?;
         let sessions = next.sessions.clone();
         self.commit(now, next, now.open.clone())?;
-        Ok(concerning(done(format!("lunet does not listen on {address} any more")), sessions))
+        Ok(concerning(done(format!("lunet does not listen on {asked} any more")), sessions))
+    }
+
+    /// The configured address of a portal that is named by the address that it listens at. They differ if port 0 is
+    /// configured.
+    ///
+    /// # Errors
+    /// Several portals are configured alike: an edit of the file cannot say which of them goes.
+    fn as_configured(&self, now: &Served, asked: SocketAddr) -> Result<SocketAddr> {
+        let portals = &now.plan.config.portals;
+        let alike = |address| portals.iter().filter(|portal| portal.address == address).count();
+        if alike(asked) > 0 {
+            return Ok(asked);
+        }
+        let configured = self.handle.configured_portal(asked).unwrap_or(asked);
+        match alike(configured) {
+            0 | 1 => Ok(configured),
+            n => bail!(
+                "{asked} is one of {n} portals that {} writes as {configured}: take them out of it by hand, \
+                 then run `lunet config apply`",
+                self.file.display()
+            ),
+        }
     }
 
     /// Portals of the command line are not those of the configuration.
