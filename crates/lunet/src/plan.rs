@@ -13,6 +13,7 @@ use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
 use lunet_target::Transports;
 use lunet_target::files::{self, Found};
+use zeroize::Zeroizing;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
 use crate::trouble::refused;
@@ -66,8 +67,8 @@ pub struct Plan {
     pub config: Config,
     /// The configuration file, as it was read; for the embedded default, where one would be.
     pub file: PathBuf,
-    /// What the file says; `None` is the embedded default.
-    pub text: Option<String>,
+    /// What the file says; `None` is the embedded default. There may be secrets in it.
+    pub text: Option<Zeroizing<String>>,
     /// The data directory.
     pub data: PathBuf,
     /// The control socket.
@@ -110,14 +111,18 @@ pub fn read_config(path: &Path) -> Result<Config> {
 ///
 /// # Errors
 /// The file cannot be read, or is not to be trusted.
-pub fn read_own(path: &Path) -> Result<String> {
+pub fn read_own(path: &Path) -> Result<Zeroizing<String>> {
     read(path, |file| owned::configuration(path, &file.metadata()?))
 }
 
-fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<String> {
+fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Zeroizing<String>> {
     let name = path.display();
-    let mut text = String::new();
     let opened = fs::File::open(path);
+    // Room for all of it: what grows out of its place leaves a copy behind.
+    let length =
+        opened.as_ref().ok().and_then(|file| file.metadata().ok()).map_or(0, |is| is.len());
+    let room = length.min(config::MAX_BYTES) as usize + 64;
+    let mut text = Zeroizing::new(String::with_capacity(room));
     if let Ok(file) = &opened {
         check(file)?;
     }
@@ -172,7 +177,7 @@ pub fn unread(options: &Options, file: &Path, here: &Path) -> Option<String> {
 ///
 /// # Errors
 /// The text is wrong, contradicts the options, or names a secret that cannot be read.
-pub fn of_text(options: &Options, file: &Path, text: String) -> Result<Plan> {
+pub fn of_text(options: &Options, file: &Path, text: Zeroizing<String>) -> Result<Plan> {
     let mut config = check(file, &text)?;
     agree(options, &config)?;
     secrets::read(&mut config, file).map_err(|mistakes| Wrong::new(file, mistakes))?;
@@ -180,7 +185,12 @@ pub fn of_text(options: &Options, file: &Path, text: String) -> Result<Plan> {
 }
 
 /// Fills in what the configuration leaves out.
-fn settle(options: &Options, mut config: Config, file: PathBuf, text: Option<String>) -> Plan {
+fn settle(
+    options: &Options,
+    mut config: Config,
+    file: PathBuf,
+    text: Option<Zeroizing<String>>,
+) -> Plan {
     let data = options.data.clone().or(config.server.data.take());
     let data = data.unwrap_or_else(|| options.data());
     let socket = options.socket.clone().or(config.server.control_socket.take());
@@ -333,6 +343,9 @@ mod tests {
         assert_eq!(plan(&options).unwrap().config.volumes[0].size(), None);
     }
 
+    /// The text of a file may have secrets in it.
+    fn is_overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
+
     #[test]
     fn the_demo_as_a_file_is_the_same() {
         let dir = TempDir::new().unwrap();
@@ -344,7 +357,8 @@ mod tests {
         fs::write(&file, demo_text(3 << 20)).unwrap();
         assert!(plan(&options).unwrap_err().to_string().contains("--size is for the demo"));
         let written = plan(&Options { size: None, ..options }).unwrap();
-        assert_eq!(written.text, Some(demo_text(3 << 20)));
+        assert_eq!(written.text.as_ref().map(|text| text.as_str()), Some(&*demo_text(3 << 20)));
+        written.text.iter().for_each(is_overwritten);
         assert_eq!(Plan { text: None, ..written }, embedded);
     }
 

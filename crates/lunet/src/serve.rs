@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
+use zeroize::Zeroizing;
 
 use crate::audit::{self, Origin};
 use crate::config::{
@@ -138,7 +139,8 @@ fn reload(manager: Arc<Manager>) -> Result<()> {
 
 /// Why the server has not started, with the next step.
 fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
-    let portals = |text: &&String| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
+    let portals =
+        |text: &&Zeroizing<String>| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
     let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
     match error {
         StartError::InUse { address } => anyhow!("{}", holder::in_use(*address, file)),

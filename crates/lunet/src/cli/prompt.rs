@@ -7,20 +7,25 @@ use lunet::config::access::MAX_SECRET;
 use lunet::control::SecretText;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{disable_raw_mode, enable_raw_mode};
+use zeroize::Zeroizing;
+
+/// Room for every secret, in bytes: what grows out of its place leaves a copy behind.
+const ROOM: usize = 2 * MAX_SECRET;
 
 /// Asks twice for the secret of a user, and shows nothing of it. What is no terminal is read to
 /// its end: one line.
 pub fn secret(user: &str) -> Result<SecretText> {
     if !io::stdin().is_terminal() {
-        let mut text = String::new();
         let most = MAX_SECRET as u64 + 3;
+        let mut text = Zeroizing::new(String::with_capacity(ROOM));
         io::stdin()
             .lock()
             .take(most)
             .read_to_string(&mut text)
             .context("cannot read the secret")?;
-        let line = text.strip_suffix('\n').unwrap_or(&text);
-        return Ok(SecretText::new(line.strip_suffix('\r').unwrap_or(line).to_owned()));
+        let line = text.strip_suffix('\n').unwrap_or(text.as_str());
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        return Ok(SecretText::new(Zeroizing::new(line.to_owned())));
     }
     let first = hidden(&format!("Secret of {user}: "))?;
     if first != hidden("The same again: ")? {
@@ -46,10 +51,10 @@ impl Drop for Hidden {
     }
 }
 
-fn hidden(prompt: &str) -> Result<String> {
+fn hidden(prompt: &str) -> Result<Zeroizing<String>> {
     let _ = write!(io::stderr(), "{prompt}").and_then(|()| io::stderr().flush());
     let _hidden = Hidden::new()?;
-    let mut text = String::new();
+    let mut text = Zeroizing::new(String::with_capacity(ROOM));
     loop {
         let Event::Key(key) = event::read().context("cannot read the secret")? else { continue };
         if key.kind == KeyEventKind::Release {

@@ -62,7 +62,7 @@ fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
     let time = if matches!(request, Request::Change { .. }) { LONG_TIME } else { TIME };
     let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
-    match line::send(stream, serde_json::to_vec(request)?, deadline) {
+    match line::send(stream, line::of(request)?, deadline) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         sent => sent?,
     }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 /// The version of [`Change`]. A server refuses the changes of another one.
 pub const VERSION: u32 = 1;
@@ -296,20 +297,31 @@ pub enum NewSecret {
     Text(SecretText),
 }
 
-/// A secret on its way. It is never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SecretText(String);
+/// A secret on its way. It is never printed, and is overwritten when it is done with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretText(Zeroizing<String>);
 
 impl SecretText {
     /// Takes a secret.
-    pub fn new(text: String) -> Self {
+    pub const fn new(text: Zeroizing<String>) -> Self {
         Self(text)
     }
 
     /// The secret.
     pub fn text(&self) -> &str {
         &self.0
+    }
+}
+
+impl Serialize for SecretText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
     }
 }
 

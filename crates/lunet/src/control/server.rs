@@ -223,7 +223,7 @@ fn refuse(mut stream: UnixStream, why: &str) {
 }
 
 fn send(stream: &mut UnixStream, answer: &Answer, deadline: Instant) {
-    if let Ok(line) = serde_json::to_vec(answer) {
+    if let Ok(line) = line::of(answer) {
         // A client that does not take its answer has only itself to blame.
         let _ = line::send(stream, line, deadline);
     }

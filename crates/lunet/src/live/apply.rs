@@ -312,7 +312,7 @@ fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
 
 /// What has changed and is only looked at when lunet starts.
 fn after_a_restart(old: &Plan, new: &Plan, was: &Table) -> Vec<String> {
-    let is: Table = new.text.as_deref().unwrap_or_default().parse().unwrap_or_default();
+    let is: Table = new.text.as_ref().map_or("", |text| text.as_str()).parse().unwrap_or_default();
     let mut keys = Vec::new();
     if old.config.server != new.config.server {
         changed("server", was.get("server"), is.get("server"), &[], &mut keys);

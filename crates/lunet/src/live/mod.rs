@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use lunet_target::{ApplyError, Handle, HeldVolume, Prepared};
+use zeroize::Zeroizing;
 
 use crate::config::edit::Editor;
 use crate::control::{Change, Done, VERSION};
@@ -225,11 +226,11 @@ impl Manager {
     }
 
     /// The text that is in force; what the embedded default would be as a file, if there is none.
-    fn text(now: &Served) -> String {
+    fn text(now: &Served) -> Zeroizing<String> {
         now.plan.text.clone().unwrap_or_else(|| {
             let open = now.open.get(plan::DEMO_VOLUME).map(|open| open.volume.caps().bytes());
             let lost = || now.unserved.get(plan::DEMO_VOLUME).and_then(|lost| lost.size);
-            plan::demo_text(open.or_else(lost).unwrap_or(plan::DEMO_SIZE))
+            Zeroizing::new(plan::demo_text(open.or_else(lost).unwrap_or(plan::DEMO_SIZE)))
         })
     }
 
@@ -242,11 +243,11 @@ impl Manager {
     ) -> Result<Weighed> {
         let mut editor = Editor::new(&Self::text(now))?;
         edit(&mut editor)?;
-        let plan = self.plan_of(editor.text())?;
+        let plan = self.plan_of(Zeroizing::new(editor.text()))?;
         self.weigh(now, plan, consent, "do it all the same with --force")
     }
 
-    fn plan_of(&self, text: String) -> Result<Plan> {
+    fn plan_of(&self, text: Zeroizing<String>) -> Result<Plan> {
         // One mistake is enough for an answer; where it stands in a text that nobody has written
         // is of no use.
         plan::of_text(&self.options, &self.file, text).map_err(|error| {
@@ -316,7 +317,7 @@ impl Manager {
         let text = plan.text.clone().unwrap_or_default();
         let next = now.with(plan, open).keeping(keep_sessions);
         let prepared = self.prepare(&next)?;
-        let before = now.plan.text.as_deref().map(str::as_bytes);
+        let before = now.plan.text.as_ref().map(|text| text.as_bytes());
         if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
             let file = self.file.display();
             if !failed.visible && failed.is_changed() {

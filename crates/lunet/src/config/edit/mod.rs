@@ -16,6 +16,7 @@ mod tests;
 use std::net::SocketAddr;
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+use zeroize::Zeroizing;
 
 /// Keys that a clone does not inherit: they are the source's own. Its space is never reserved: it
 /// shares what it holds.
@@ -56,13 +57,13 @@ impl Editor {
         Ok(Self { document, gap: text.starts_with(['\n', '\r']), crlf })
     }
 
-    /// The text with all changes.
+    /// The text with all changes. There may be secrets in it.
     pub fn text(&self) -> String {
-        let text = self.document.to_string();
+        let text = Zeroizing::new(self.document.to_string());
         // What stood before a table that is gone may have been all that came first.
-        let text = if self.gap { &text } else { text.trim_start_matches(['\n', '\r']) };
+        let text = if self.gap { text.as_str() } else { text.trim_start_matches(['\n', '\r']) };
         let text = text.replace("\r\n", "\n");
-        if self.crlf { text.replace('\n', "\r\n") } else { text }
+        if self.crlf { Zeroizing::new(text).replace('\n', "\r\n") } else { text }
     }
 
     /// Takes the secrets out, for a text that is to be shown.
