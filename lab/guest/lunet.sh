@@ -28,6 +28,10 @@ ask() { "$LUNET" "$@" --socket "$LUNET_RUN/lunet.sock"; }
 # One of the server's statistics, summed over everything that has it: NAME
 counted() { ask stats --json | tr -d ' \n' | grep -o "\"$1\":[0-9]*" | awk -F: '{n += $2} END {print n}'; }
 
+# Waits until lunet's log has a line with this, or so many; a thread of its own writes it. WORDS [NUMBER]
+logged() { within 20 log_has "$@"; }
+log_has() { [ "$(grep -c -e "$1" "$LUNET_RUN/lunet.log")" -ge "${2:-1}" ]; }
+
 # Ends lunet: by SIGTERM, or with -9 at once.
 stop() {
     local pid

@@ -20,9 +20,6 @@ served() {
 # Logs in by iSER and prints the disks.
 rdma_login() { iface=iser login $ADDRESS:3260 "$@"; }
 
-# What the log has: WORDS
-logged() { grep -q "$1" "$LUNET_RUN/lunet.log"; }
-
 # What rdma knows of lunet's queue pairs, regions and queues: the number of lines.
 held() { rdma resource show qp 2>/dev/null | grep -c 'comm lunet'; }
 
@@ -44,7 +41,7 @@ test_login_and_logout() {
     grep -q 'device rxe0, GID ::ffff:192.0.2.1, path MTU 4096 bytes' /run/sessions
     logout
     same "$(disks)" ""
-    within 20 logged "iSER: disconnected $ADDRESS"
+    logged "iSER: disconnected $ADDRESS"
     within 20 eval '[ "$(held)" = 0 ]'
 }
 
@@ -109,7 +106,7 @@ test_a_session_on_tcp_says_why_it_is_not_on_iser() {
     [ -n "$(login $ADDRESS:3260)" ]
     ask sessions >/run/sessions
     grep -q 'could use iSER: this address is served over iSER too (device rxe0), and the initiator chose TCP' /run/sessions
-    within 20 logged "iSER: not used by $ADDRESS:[0-9]* at $ADDRESS:3260: this address is served over iSER too"
+    logged "iSER: not used by $ADDRESS:[0-9]* at $ADDRESS:3260: this address is served over iSER too"
     ask stats >/run/stats
     grep -q "$ADDRESS:3260 serves TCP and iSER (device rxe0)" /run/stats
     # And so the doctor sees it.
@@ -372,6 +369,6 @@ test_a_device_that_comes_after_the_server() {
     served size=16
     logged "iSER: not served at $ADDRESS:3260: no RDMA device carries the address"
     rdma link add rxe0 type rxe netdev rdma0
-    within 30 logged "iSER: listening on $ADDRESS:3260"
+    logged "iSER: listening on $ADDRESS:3260"
     [ -n "$(rdma_login)" ]
 }

@@ -182,7 +182,7 @@ test_half_open_connection() {
     wire_cut 0 silent
     # Asked after 2 seconds, given up after 4; the rest is for a slow machine.
     within 20 has_sessions 192.0.2.1 0
-    grep -q 'does not answer a ping' /run/lunet/lunet.log
+    logged 'does not answer a ping'
     has_sessions 198.51.100.1 1
     sleep 3
     wires_mend
