@@ -21,7 +21,7 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 
 test: test-host test-lab ## everything: what test-host and test-lab do
 
-test-quick: ## for every change, under 4 minutes once built: format, clippy, unit tests, a few real clients; needs no root
+test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
 	@scripts/install-missing
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
