@@ -10,7 +10,7 @@ use lunet_e2e::clients::{LONG, SHORT};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{LoopDevice, Mounted, is_root};
 use lunet_e2e::process::output;
-use lunet_e2e::server::Serve;
+use lunet_e2e::server::{Serve, Server};
 use lunet_e2e::strace::{self, Strace};
 use lunet_e2e::wire::Session;
 
@@ -182,6 +182,17 @@ fn event_loops_open_and_close_no_files_when_volumes_change() -> Result<()> {
     Ok(())
 }
 
+/// A server whose volume `a` is `volumes/a.img` on a file system of its own; its data directory is `data` in `dir`.
+fn on_xfs(dir: &Path) -> Result<(Mounted, Server)> {
+    let mounted = xfs(dir)?;
+    let (volumes, data) = (mounted.path().join("volumes"), dir.join("data"));
+    fs::create_dir(&volumes)?;
+    fs::create_dir(&data)?;
+    let path = format!("path = '{}'\nsize = '64MiB'", volumes.join("a.img").display());
+    let server = Serve::config(FILE.replace("size = '64MiB'", &path)).data(&data).start()?;
+    Ok((mounted, server))
+}
+
 /// Exit code 1 means that nothing has changed, and 0 that it is done, if perhaps not for good.
 #[test]
 fn a_snapshot_whose_directory_cannot_be_synced_is_there_or_not_as_told() -> Result<()> {
@@ -190,14 +201,9 @@ fn a_snapshot_whose_directory_cannot_be_synced_is_there_or_not_as_told() -> Resu
         return Ok(());
     }
     let dir = scratch("lunet-live-")?;
-    let mounted = xfs(dir.path())?;
+    let (mounted, server) = on_xfs(dir.path())?;
     let (volumes, data) = (mounted.path().join("volumes"), dir.path().join("data"));
-    fs::create_dir(&volumes)?;
-    fs::create_dir(&data)?;
-    let file = volumes.join("a.img");
-    let path = format!("path = '{}'\nsize = '64MiB'", file.display());
-    let server = Serve::config(FILE.replace("size = '64MiB'", &path)).data(&data).start()?;
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+    fs::set_permissions(volumes.join("a.img"), fs::Permissions::from_mode(0o644))?;
     let mode = |name: &str| -> Result<u32> { Ok(volumes.join(name).metadata()?.mode() & 0o777) };
     let directory = volumes.to_str().context("no text")?;
     let log = data.join("calls");
@@ -228,13 +234,8 @@ fn a_rollback_that_cannot_be_made_stable_leaves_what_is_served() -> Result<()> {
         return Ok(());
     }
     let dir = scratch("lunet-live-")?;
-    let mounted = xfs(dir.path())?;
+    let (mounted, server) = on_xfs(dir.path())?;
     let (volumes, data) = (mounted.path().join("volumes"), dir.path().join("data"));
-    fs::create_dir(&volumes)?;
-    fs::create_dir(&data)?;
-    let file = volumes.join("a.img");
-    let path = format!("path = '{}'\nsize = '64MiB'", file.display());
-    let server = Serve::config(FILE.replace("size = '64MiB'", &path)).data(&data).start()?;
     let mut one = open(&server, ONE, 0)?;
     one.write(0, 0, &[1; 4096], 512)?;
     server.tell(&["volume", "snapshot", "a@first"])?;
