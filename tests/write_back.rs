@@ -15,6 +15,7 @@ use lunet_e2e::server::{Serve, Server};
 use lunet_e2e::wire::scsi::{self, CHECK_CONDITION, FUA, GOOD, SYNCHRONIZE_CACHE, write16};
 use lunet_e2e::wire::{Login, Session};
 use serde_json::Value;
+use tempfile::TempDir;
 
 const TARGET: &str = "iqn.2026-11.local.lunet:one";
 const LIMIT: Duration = Duration::from_secs(30);
@@ -166,6 +167,17 @@ fn a_flush_with_immed_takes_no_report_away() -> Result<()> {
     nobody_takes_the_report(&[0x35, 2, 0, 0, 0, 0, 0, 0, 0, 0], None)
 }
 
+/// A server, and a session whose last write was answered and cannot reach the storage.
+fn with_a_lost_write(storage: &Storage) -> Result<(TempDir, Server, Session)> {
+    let data = scratch("lunet-write-back-")?;
+    let server = serve(data.path(), storage)?;
+    let mut writer = open(&server, 0)?;
+    ensure!(flush(&mut writer)?.is_none());
+    storage.fill()?;
+    write(&mut writer)?;
+    Ok((data, server, writer))
+}
+
 /// What hears of the failure first has to keep it, whatever it is.
 #[test]
 fn a_reopen_and_a_stop_that_hear_of_it_first_keep_it() -> Result<()> {
@@ -175,12 +187,7 @@ fn a_reopen_and_a_stop_that_hear_of_it_first_keep_it() -> Result<()> {
     }
     for reopen in [true, false] {
         let storage = Storage::new()?;
-        let data = scratch("lunet-write-back-")?;
-        let server = serve(data.path(), &storage)?;
-        let mut writer = open(&server, 0)?;
-        ensure!(flush(&mut writer)?.is_none());
-        storage.fill()?;
-        write(&mut writer)?;
+        let (data, server, writer) = with_a_lost_write(&storage)?;
         let server = if reopen {
             let told = server.tell(&["volume", "reopen", "a"]);
             ensure!(told.is_err(), "reopened over lost blocks: {told:?}");
@@ -207,12 +214,7 @@ fn a_failure_stays_with_the_file_of_a_volume_that_is_deleted() -> Result<()> {
         return Ok(());
     }
     let storage = Storage::new()?;
-    let data = scratch("lunet-write-back-")?;
-    let server = serve(data.path(), &storage)?;
-    let mut writer = open(&server, 0)?;
-    ensure!(flush(&mut writer)?.is_none());
-    storage.fill()?;
-    write(&mut writer)?;
+    let (_data, server, mut writer) = with_a_lost_write(&storage)?;
     ensure!(flush(&mut writer)? == LOST);
     drop(writer);
     let file = storage.volume.to_str().context("no text")?;
