@@ -13,8 +13,10 @@ fn root() -> PathBuf {
 /// What each crate of the workspace uses of the others, by its manifest.
 fn by_manifests() -> Uses {
     let mut folders = vec![root().join("tests"), root().join("xtask")];
-    let crates = fs::read_dir(root().join("crates")).expect("the folder of the crates");
-    folders.extend(crates.map(|entry| entry.expect("an entry").path()));
+    for parent in ["crates", "measure"] {
+        let crates = fs::read_dir(root().join(parent)).expect("a folder of crates");
+        folders.extend(crates.map(|entry| entry.expect("an entry").path()));
+    }
     let mut uses = Uses::new();
     for folder in folders {
         let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");

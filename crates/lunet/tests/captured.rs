@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn machine(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/tests/machines").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../measure/host/tests/machines").join(name)
 }
 
 fn lunet(arguments: &[&str], root: &Path) -> Output {

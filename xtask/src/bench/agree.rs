@@ -13,11 +13,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use lunet_bench::report::{iops, time};
 use lunet_bench::stats::{Effect, Estimate, effect};
+use lunet_client::{Plan, Target, Workload};
 use lunet_e2e::clients::QemuLun;
 use lunet_e2e::fuse::Export;
 use lunet_e2e::process::{Running, leashed, output};
 use lunet_e2e::server::{Serve, url};
-use lunet_initiator::{Plan, Target, Workload};
 use tempfile::TempDir;
 
 use super::{TARGET_CORE, loads};
@@ -206,7 +206,7 @@ fn own(url: &str, load: &Load, arguments: &Arguments) -> Result<Sample> {
         ..Workload::new(load.block)
     };
     let plan = Plan::new(Target::parse(url)?, workload);
-    let outcome = lunet_initiator::run(&plan, &AtomicBool::new(false), |_| {})?;
+    let outcome = lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?;
     let failures = outcome.failures();
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     let tally = if load.reads { &outcome.work.read } else { &outcome.work.write };

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use lunet_client::{Plan, ReadData, Target, Workload};
 use lunet_e2e::process::{output, pinned};
-use lunet_initiator::{Plan, ReadData, Target, Workload};
 
 use super::loads::{self, LOADS, Load, Tool};
 use super::peers::{self, Medium};
@@ -64,7 +64,7 @@ pub fn load(arguments: &LoadArguments) -> Result<()> {
     };
     let mut plan = Plan::new(Target::parse(&arguments.url)?, workload);
     plan.threads = Some(1);
-    let outcome = lunet_initiator::run(&plan, &AtomicBool::new(false), |_| {})?;
+    let outcome = lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?;
     let failures = outcome.failures();
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     println!("{}", outcome.work.operations());

@@ -114,7 +114,7 @@ impl After<'_, '_> {
             }
             return;
         };
-        let unit = lunet_initiator::inspect(target, &self.options.login);
+        let unit = lunet_client::inspect(target, &self.options.login);
         let unit = match unit {
             Ok(unit) => unit,
             Err(error) => {

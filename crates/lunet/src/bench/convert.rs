@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunet_bench::model::{Flow, Latency, Moment, Process, Run, Workload};
 use lunet_bench::system::Usage;
-use lunet_initiator::{Outcome, Second, Tally, ThreadOutcome, Work};
+use lunet_client::{Outcome, Second, Tally, ThreadOutcome, Work};
 
 const MIB: f64 = (1 << 20) as f64;
 /// A rate over less time says nothing: the last answers come at once.

@@ -39,7 +39,7 @@ use lunet_bench::model::{Ceiling, Command, Fact, Machine, Results, SCHEMA, Secti
 use lunet_bench::profiles::Profile;
 use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
-use lunet_initiator::Login;
+use lunet_client::Login;
 
 use self::control::Control;
 use self::cpus::Cpus;

@@ -10,7 +10,7 @@ use lunet_bench::fio::shell;
 use lunet_bench::model::{self, Pattern, Role, Run, Sync, TargetKind, Workload};
 use lunet_bench::runner::Generator;
 use lunet_bench::system::{Root, Usage, Watch};
-use lunet_initiator::{
+use lunet_client::{
     BlockSize, DigestOffer, LogicalUnit, Login, Order, Outcome, Plan, Rate, Stage, Target,
 };
 
@@ -122,7 +122,7 @@ impl<'a> Served<'a> {
         let rate = workload
             .rate_mib_per_s
             .map(|rate| Rate { operations: None, bytes: Some((rate * f64::from(1 << 20)) as u64) });
-        let load = lunet_initiator::Workload {
+        let load = lunet_client::Workload {
             blocks: vec![BlockSize {
                 bytes: u32::try_from(workload.block_bytes).unwrap_or(u32::MAX),
                 weight: 1,
@@ -139,7 +139,7 @@ impl<'a> Served<'a> {
             rate,
             fua: workload.sync == Sync::EachWrite,
             seed: self.seed,
-            ..lunet_initiator::Workload::new(4096)
+            ..lunet_client::Workload::new(4096)
         };
         self.seed += 1;
         let mut plan = Plan::new(self.target.clone(), load.within(0..self.span(workload)));
@@ -165,7 +165,7 @@ impl<'a> Served<'a> {
                 let _done = done;
                 // The initiator's threads are children of this one, and inherit it.
                 let bound = self.cpus.as_ref().map_or(Ok(()), Cpus::bind);
-                let mut on = |progress: &lunet_initiator::Progress| {
+                let mut on = |progress: &lunet_client::Progress| {
                     let over = progress.stage != Stage::Ramp || progress.elapsed >= ramp;
                     if over && watch.is_none() && !concerned.is_empty() {
                         watch = Some(Watch::start(&Root::default(), concerned));
@@ -173,7 +173,7 @@ impl<'a> Served<'a> {
                 };
                 let outcome = bound
                     .map_err(|error| Failed::from(format!("processors of --cpus: {error}")))
-                    .and_then(|()| Ok(lunet_initiator::run(plan, self.stop, &mut on)?));
+                    .and_then(|()| Ok(lunet_client::run(plan, self.stop, &mut on)?));
                 (outcome, watch)
             });
             while wait.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
@@ -203,20 +203,20 @@ impl<'a> Served<'a> {
     ///
     /// # Errors
     /// There is no session with these digests.
-    pub fn settle(&mut self) -> Result<(), lunet_initiator::Error> {
+    pub fn settle(&mut self) -> Result<(), lunet_client::Error> {
         let open = |offer| matches!(offer, DigestOffer::PreferCrc32c | DigestOffer::PreferNone);
         if !open(self.target.data_digest) && !open(self.target.header_digest) {
             return Ok(());
         }
         let block = self.unit.block_size;
-        let load = lunet_initiator::Workload {
+        let load = lunet_client::Workload {
             size: Some(block.into()),
             depth: 1,
-            ..lunet_initiator::Workload::new(block)
+            ..lunet_client::Workload::new(block)
         };
         let mut plan = Plan::new(self.target.clone(), load);
         plan.login = self.login.clone();
-        let outcome = lunet_initiator::run(&plan, self.stop, |_| {})?;
+        let outcome = lunet_client::run(&plan, self.stop, |_| {})?;
         let Some(job) = outcome.jobs.first() else { return Ok(()) };
         let chosen = |digest: bool| if digest { DigestOffer::Crc32c } else { DigestOffer::None };
         self.target.header_digest = chosen(job.negotiated.header_digest);
@@ -258,13 +258,13 @@ impl Generator for Served<'_> {
         // Whole blocks of this size, a little more than what is read where there is room for it.
         let end = span.next_multiple_of(block);
         let end = if end <= self.unit.bytes() { end } else { span / block * block };
-        let load = lunet_initiator::Workload {
+        let load = lunet_client::Workload {
             reads_percent: 0,
             order: Order::Sequential,
             depth: FILL_DEPTH,
             runtime: None,
             size: Some(end),
-            ..lunet_initiator::Workload::new(u32::try_from(block)?)
+            ..lunet_client::Workload::new(u32::try_from(block)?)
         };
         let mut plan = Plan::new(self.target.clone(), load.within(0..end));
         plan.login = self.login.clone();

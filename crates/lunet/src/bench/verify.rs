@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lunet_bench::safety::Destroy;
-use lunet_initiator::verify::{Fault, VerifyOutcome};
-use lunet_initiator::{BlockSize, LogicalUnit, Login, Outcome, Plan, Stage, Target, Workload};
+use lunet_client::verify::{Fault, VerifyOutcome};
+use lunet_client::{BlockSize, LogicalUnit, Login, Outcome, Plan, Stage, Target, Workload};
 use serde_json::json;
 
 use super::Refused;
@@ -80,7 +80,7 @@ pub fn run(
     let mut plan = Plan::new(options.target.clone(), load(options, &unit));
     plan.login = options.login.clone();
     let runtime = options.runtime.as_secs_f64();
-    let outcome = lunet_initiator::run(&plan, stop, |progress| {
+    let outcome = lunet_client::run(&plan, stop, |progress| {
         let reads_back = progress.stage == Stage::ReadBack;
         let loaded = (progress.elapsed.as_secs_f64() / runtime).min(1.0);
         let part = if reads_back { progress.done.unwrap_or(0.0) } else { loaded };
@@ -113,7 +113,7 @@ fn load(options: &Options, unit: &LogicalUnit) -> Workload {
         jobs: options.jobs,
         runtime: Some(options.runtime),
         flush_every: Some(FLUSH_EVERY),
-        verify: Some(lunet_initiator::Verify::default()),
+        verify: Some(lunet_client::Verify::default()),
         ..Workload::new(small)
     };
     load.within(0..bytes)
@@ -185,7 +185,7 @@ impl Report {
             .zip(verify.faults)
             .map(|(fault, count)| (fault.name().to_ascii_lowercase(), count.into()))
             .collect();
-        let finding = |finding: &lunet_initiator::verify::Finding| {
+        let finding = |finding: &lunet_client::verify::Finding| {
             json!({
                 "fault": finding.fault.name().to_ascii_lowercase(),
                 "lba": finding.lba,

@@ -8,12 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use lunet::secrets;
+use lunet_client::Target;
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
 use lunet_host::facts::{Facts, facts};
 use lunet_host::probe;
 use lunet_host::source::{Live, Tree};
-use lunet_initiator::Target;
 use serde_json::json;
 
 use super::print;

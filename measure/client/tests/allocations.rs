@@ -11,7 +11,7 @@ mod support;
 use std::alloc::System;
 use std::sync::atomic::AtomicBool;
 
-use lunet_initiator::{DriverChoice, Plan, ReadData, Verify, Workload, run};
+use lunet_client::{DriverChoice, Plan, ReadData, Verify, Workload, run};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::{NAME, Served, memory};
 

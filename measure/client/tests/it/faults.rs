@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use lunet_initiator::verify::{Fault, Finding, Found, VerifyOutcome};
-use lunet_initiator::{BlockSize, Order, Verify, Workload};
+use lunet_client::verify::{Fault, Finding, Found, VerifyOutcome};
+use lunet_client::{BlockSize, Order, Verify, Workload};
 
 use crate::faulty::{Faulty, Plant};
 use crate::support::{Served, memory};

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lunet_initiator::{
+use lunet_client::{
     DriverChoice, Order, Plan, ReadData, Target, Verify, Workload, run, verify::Fault,
 };
 

@@ -1,6 +1,6 @@
 //! Reading a few blocks, for a look at what is there.
 
-use lunet_initiator::{Error, Login, Order, Reader, Workload};
+use lunet_client::{Error, Login, Order, Reader, Workload};
 
 use crate::support::{Served, memory};
 

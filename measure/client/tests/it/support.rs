@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
-use lunet_initiator::{Outcome, Plan, Target, Workload, run};
+use lunet_client::{Outcome, Plan, Target, Workload, run};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};

@@ -211,7 +211,7 @@ fn the_page_has_every_fault() {
         faults().len(),
         healthy().len()
     );
-    let marks = ("<!-- written by crates/host/tests/doctor.rs -->\n", "<!-- end -->\n");
+    let marks = ("<!-- written by measure/host/tests/doctor.rs -->\n", "<!-- end -->\n");
     hold("../../docs/doctor.md", Some(marks), &format!("{count}\n{table}"));
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lunet_backends::layers::{Effect, Layer, Ops, Which, wrap};
-use lunet_initiator::{
+use lunet_client::{
     DriverChoice, Error, Failure, Kind, OnError, Order, Plan, Rate, ReadData, Stage, Verify,
     Workload, run,
 };

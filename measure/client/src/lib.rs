@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
-//! use lunet_initiator::{Plan, Target, Workload, run};
+//! use lunet_client::{Plan, Target, Workload, run};
 //!
 //! let target = Target::parse("iscsi://10.0.0.1/iqn.2026-11.local.lunet:demo/0")?;
 //! let plan = Plan::new(target, Workload::new(4096));
