@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_target::{Fault, Health, MarkFile, Storage, files, read_mark};
+use lunet_volume::{Fault, Health, MarkFile, Storage, files, read_mark};
 
 use crate::config::Volume;
 use crate::{identity, record};

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
 use lunet_target::Transports;
-use lunet_target::files::{self, Found};
+use lunet_volume::files::{self, Found};
 use zeroize::Zeroizing;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};

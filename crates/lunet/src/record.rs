@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use lunet_backends::mark::MarkError;
 use lunet_backends::{Known, mark};
 use lunet_block::Size;
-use lunet_target::files;
+use lunet_volume::files;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Backend, Volume};

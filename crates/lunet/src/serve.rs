@@ -14,7 +14,8 @@ use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
-use lunet_target::{Handle, Health, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
+use lunet_target::{Handle, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
+use lunet_volume::Health;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -32,7 +33,7 @@ use crate::plan::{self, Options, Plan, plan};
 use crate::signals::{Signals, Wish};
 use crate::trouble::{self, At};
 use crate::{exposure, failures, holder, identity, log, owned, ready, record, secrets};
-use lunet_target::files;
+use lunet_volume::files;
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
@@ -299,7 +300,7 @@ pub(crate) fn entry(served: &Served, open: &Open) -> VolumeEntry {
         name: config.name.clone(),
         volume: open.volume.clone(),
         health: open.health.clone(),
-        place: config.path(&served.plan.data),
+        path: config.path(&served.plan.data),
         unit: Unit {
             removable: config.removable,
             threshold: config.threshold,

@@ -272,7 +272,7 @@ fn open_files(core: &Core, before: &World, next: &World) -> Result<(), ApplyErro
         if before.volume(slot).is_some_and(|old| Arc::ptr_eq(old, volume)) {
             continue;
         }
-        volume.volume.ready_channels(core.mailboxes().len()).map_err(|errno| {
+        volume.backend.ready_channels(core.mailboxes().len()).map_err(|errno| {
             let error = std::io::Error::from_raw_os_error(errno);
             ApplyError::Volume(format!("volume {} cannot be opened: {error}", volume.name))
         })?;
@@ -350,8 +350,8 @@ impl Drop for Prepared<'_> {
 /// Makes ready what counts as soon as somebody comes by a way that is new, and tells of portals that go.
 fn begin_ways(core: &Core, next: &World, before: &World) {
     for (_, volume) in next.volumes() {
-        let states = &volume.unit.state.access;
-        volume.reservations.with(|_| next.ways.groups.begin(states, &before.ways.groups));
+        let states = &volume.face.unit.state.access;
+        volume.face.reservations.with(|_| next.ways.groups.begin(states, &before.ways.groups));
     }
     core.iser.follow(&next.ways.portals);
 }
@@ -359,10 +359,10 @@ fn begin_ways(core: &Core, next: &World, before: &World) {
 /// Target port groups have other states from now on.
 fn regroup(next: &World, before: &World) {
     for (_, volume) in next.volumes() {
-        let states = &volume.unit.state.access;
-        volume.reservations.with(|state| {
+        let states = &volume.face.unit.state.access;
+        volume.face.reservations.with(|state| {
             let told = next.ways.groups.reconfigure(states, &before.ways.groups);
-            if told && volume.unit.alua != Alua::Off {
+            if told && volume.face.unit.alua != Alua::Off {
                 state.attend_all(Attention::AccessStateChanged);
             }
         });

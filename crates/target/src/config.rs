@@ -10,9 +10,9 @@ use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
+use lunet_volume::Health;
 
 use crate::access::Access;
-use crate::health::Health;
 
 /// An address that initiators connect to.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct VolumeEntry {
     /// Whether the storage below has failed: one for as long as that is open, whatever becomes of the volume's size.
     pub health: Arc<Health>,
     /// Where the storage should be found, for a volume in a file or on a device.
-    pub place: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     /// The file that keeps its persistent reservations through power loss (APTPL); without one,
     /// initiators cannot ask for that.
     pub reservations: Option<PathBuf>,

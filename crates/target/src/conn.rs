@@ -18,7 +18,7 @@ use crate::rdma::Link;
 use crate::registry::Nexus;
 use crate::site::Surroundings;
 use crate::transmit::Outgoing;
-use crate::world::{CoreTarget, CoreVolume};
+use crate::world::{CoreTarget, ScsiVolume};
 
 /// Room for headers and small data in one receive. One fill holds 340 command headers.
 const SCRATCH: usize = 16 << 10;
@@ -75,8 +75,8 @@ pub struct SessionLun {
 impl SessionLun {
     /// Takes a seat at the reservations of a volume. What an initiator knew of the unit before, it should ask
     /// again (SAM-5 5.14).
-    pub fn join(lun: u16, slot: usize, volume: &CoreVolume, id: &Arc<NexusId>) -> Self {
-        let seat = volume.reservations.with(|state| state.attach(id.clone()));
+    pub fn join(lun: u16, slot: usize, volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
+        let seat = volume.face.reservations.with(|state| state.attach(id.clone()));
         let mut nexus = lunet_scsi::Nexus::new();
         nexus.establish(Attention::PowerOn);
         Self { lun, volume: slot, nexus, seat, at_storage: None }

@@ -9,13 +9,12 @@ use std::time::Instant;
 
 use lunet_iscsi::target::Options;
 use lunet_scsi::alua::PortGroups;
+use lunet_volume::{Offload, Waiter};
 
 use crate::config::{Config, Limits, Portal};
 use crate::interfaces;
 use crate::keeper::Order;
-use crate::locks::Waiter;
 use crate::mail::{Mail, Mailbox};
-use crate::offload::Offload;
 use crate::places::Places;
 use crate::portals::Portals;
 use crate::ports::{Ports, groups};

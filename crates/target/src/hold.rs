@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use lunet_block::ByteRange;
+use lunet_volume::{Stage, Waiter};
 
 use crate::core::Core;
-use crate::locks::{Stage, Waiter};
 use crate::mail::Mail;
-use crate::world::CoreVolume;
+use crate::world::ScsiVolume;
 
 /// How often is looked, should a letter be lost.
 const LOOK: Duration = Duration::from_millis(10);
@@ -35,7 +35,7 @@ pub enum HoldError {
 /// While this lives, no command reads or writes the volume. They wait, and go on when it is dropped.
 pub struct HeldVolume {
     core: Arc<Core>,
-    volume: Arc<CoreVolume>,
+    volume: Arc<ScsiVolume>,
     place: u64,
 }
 

@@ -16,12 +16,13 @@ use lunet_scsi::reserve::{
     InitiatorPort, Kind, NexusId, Request, Reservations, Saved, SavedRegistration, Seat, TargetPort,
 };
 use lunet_scsi::{Designator, Reply, Sanitation, status};
+use lunet_volume::files;
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
 use crate::mail::{AbortOrder, Asking, Owed, Preempted};
-use crate::world::CoreVolume;
-use crate::{files, marks};
+use crate::marks;
+use crate::world::ScsiVolume;
 
 /// How many orders may wait; the next command is answered BUSY.
 const ORDERS: usize = 256;
@@ -41,7 +42,7 @@ pub enum Order {
     /// Make it stable that a volume is being sanitized or formatted, or that it is not, then tell the shard so.
     Mark {
         /// The volume.
-        volume: Arc<CoreVolume>,
+        volume: Arc<ScsiVolume>,
         /// Where the volume stands if that is cut off; [`Sanitation::None`] takes the mark away.
         mark: Sanitation,
         /// Who waits.
@@ -56,7 +57,7 @@ pub enum Order {
 /// A command on reservations.
 pub struct Command {
     /// The volume.
-    pub volume: Arc<CoreVolume>,
+    pub volume: Arc<ScsiVolume>,
     /// The slot of the volume.
     pub slot: usize,
     /// Who asks.
@@ -157,7 +158,7 @@ fn carry_out(command: &Command) -> Result<Vec<Arc<NexusId>>, Carried> {
     let mut stored = false;
     let mut result = Err(Carried::Busy);
     for _ in 0..TRIES {
-        let before = volume.reservations.with(|state| state.clone());
+        let before = volume.face.reservations.with(|state| state.clone());
         if before.nexus(*seat) != Some(nexus) {
             // The session is over, and so is its command.
             result = Err(Carried::Failed);
@@ -182,12 +183,12 @@ fn carry_out(command: &Command) -> Result<Vec<Arc<NexusId>>, Carried> {
         let same = |state: &mut Reservations| {
             state.decides_like(&before, *seat).then(|| state.execute(*seat, request).aborts)
         };
-        if let Some(aborts) = volume.reservations.with(same) {
+        if let Some(aborts) = volume.face.reservations.with(same) {
             return Ok(aborts);
         }
     }
     if stored {
-        let saved = volume.reservations.with(|state| state.saved());
+        let saved = volume.face.reservations.with(|state| state.saved());
         if let Err(error) = store(volume, saved.as_ref()) {
             tracing::error!(
                 volume = %volume.name, %error,
@@ -198,16 +199,16 @@ fn carry_out(command: &Command) -> Result<Vec<Arc<NexusId>>, Carried> {
     result
 }
 
-fn store(volume: &CoreVolume, saved: Option<&Saved>) -> io::Result<()> {
-    match &volume.kept {
-        Some(path) => keep(path, &volume.unit.identity.naa, saved),
+fn store(volume: &ScsiVolume, saved: Option<&Saved>) -> io::Result<()> {
+    match &volume.face.kept {
+        Some(path) => keep(path, &volume.face.unit.identity.naa, saved),
         None => Ok(()),
     }
 }
 
-fn mark_for(core: &Core, volume: &CoreVolume, mark: Sanitation, (shard, ticket): (usize, u64)) {
-    let marked = match &volume.kept {
-        Some(path) => marks::set(path, &volume.unit.identity.naa, mark),
+fn mark_for(core: &Core, volume: &ScsiVolume, mark: Sanitation, (shard, ticket): (usize, u64)) {
+    let marked = match &volume.face.kept {
+        Some(path) => marks::set(path, &volume.face.unit.identity.naa, mark),
         None => Ok(()),
     };
     if let Err(error) = &marked {

@@ -22,11 +22,11 @@ use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
+use lunet_volume::Locks;
 
 use crate::change::Proposal;
 use crate::entry::Entry;
 use crate::keeper::Carried;
-use crate::locks::Locks;
 use crate::rdma::{Change, Request};
 use crate::registry::Place;
 use crate::stats::{SessionInfo, ShardStats};

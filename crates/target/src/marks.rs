@@ -8,9 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lunet_scsi::{Designator, Sanitation};
+use lunet_volume::files;
 use serde::{Deserialize, Serialize};
-
-use crate::files;
 
 /// A larger file is none of ours.
 const MAX_FILE: u64 = 4096;

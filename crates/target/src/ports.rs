@@ -12,10 +12,10 @@ use std::path::PathBuf;
 
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::reserve::{Port, TargetPort};
+use lunet_volume::files;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Portal, TargetEntry};
-use crate::files;
 use crate::portals::Portals;
 
 /// A larger file is none of ours: it has room for every number there is.

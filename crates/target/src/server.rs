@@ -24,7 +24,7 @@ use crate::monitor::Monitor;
 use crate::rdma::{self, Fabric, Listening, PortalStatus, Scout, StartFailure};
 use crate::shard::{FLUSH_LIMIT, Shard};
 use crate::stats::{self, SessionInfo, ShardStats, Stats};
-use crate::world::CoreVolume;
+use crate::world::ScsiVolume;
 
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -205,7 +205,7 @@ impl Server {
         let until = Instant::now() + END_LIMIT;
         self.threads.into_iter().for_each(|thread| thread.let_go(until));
         // Whoever asked for the last flushes.
-        let sound = |volume: &CoreVolume| volume.unit.absent || volume.health.is_sound();
+        let sound = |volume: &ScsiVolume| volume.face.unit.absent || volume.health.is_sound();
         let until = Instant::now() + MARK_LIMIT;
         for (_, volume) in self.core.world().volumes() {
             flushed &= sound(volume);
@@ -299,13 +299,13 @@ impl Handle {
     /// The open volumes with their names, as they are served now.
     pub fn volumes(&self) -> Vec<(String, Volume)> {
         let world = self.core.world();
-        world.volumes().map(|(_, v)| (v.name.clone(), v.volume.clone())).collect()
+        world.volumes().map(|(_, v)| (v.name.clone(), v.backend.clone())).collect()
     }
 
     /// The volumes whose write cache is switched off, by the configuration or by an initiator.
     pub fn written_through(&self) -> Vec<String> {
         let world = self.core.world();
-        let through = world.volumes().filter(|(_, volume)| volume.unit.write_through());
+        let through = world.volumes().filter(|(_, volume)| volume.face.unit.write_through());
         through.map(|(_, volume)| volume.name.clone()).collect()
     }
 
@@ -335,7 +335,7 @@ impl Handle {
     pub fn sanitations(&self) -> Vec<(String, Sanitation, Option<u16>)> {
         let world = self.core.world();
         let stands = world.volumes().map(|(_, volume)| {
-            let state = &volume.unit.state;
+            let state = &volume.face.unit.state;
             let progress = state.sanitize_sense().and_then(|sense| sense.progress);
             (volume.name.clone(), state.sanitation(), progress)
         });
@@ -391,7 +391,7 @@ impl Handle {
         let core = &self.core;
         let world = core.world();
         let served = world.volumes();
-        let served = served.map(|(_, v)| (v.name.clone(), v.unit.caps.bytes(), v.health.faults()));
+        let served = served.map(|(_, v)| (v.name.clone(), v.caps.bytes(), v.health.faults()));
         let names: Vec<stats::Named> = served.collect();
         let (protocol, volumes) = stats::merge(&shards, &names);
         Stats {

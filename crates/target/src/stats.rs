@@ -4,10 +4,10 @@
 
 use hdrhistogram::Histogram;
 use lunet_iscsi::chap::Proof;
+use lunet_volume::Fault;
 use serde::Serialize;
 
 use crate::access::Origin;
-use crate::health::Fault;
 use crate::rdma::{OverTcp, PortalStatus};
 
 /// Kinds of command that are told apart.

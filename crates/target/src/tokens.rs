@@ -9,7 +9,7 @@ use std::time::Duration;
 use lunet_scsi::copy::{Rod, RodToken};
 use lunet_scsi::{Code, Sense};
 
-use crate::world::CoreVolume;
+use crate::world::ScsiVolume;
 
 /// How many tokens there are at the most.
 const MOST: usize = 4096;
@@ -24,7 +24,7 @@ pub struct Tokens(Mutex<Vec<Entry>>);
 struct Entry {
     token: RodToken,
     /// Another size or content of the volume is another one of these.
-    volume: Weak<CoreVolume>,
+    volume: Weak<ScsiVolume>,
     rod: Arc<Rod>,
     /// The connection that asked for it.
     maker: u64,
@@ -37,7 +37,7 @@ impl Tokens {
     pub fn add(
         &self,
         token: RodToken,
-        (volume, rod): (&Arc<CoreVolume>, Rod),
+        (volume, rod): (&Arc<ScsiVolume>, Rod),
         maker: u64,
         (inactivity, now): (Duration, Duration),
     ) {
@@ -67,7 +67,7 @@ impl Tokens {
         &self,
         token: &RodToken,
         now: Duration,
-    ) -> Result<(Arc<CoreVolume>, Arc<Rod>), Sense> {
+    ) -> Result<(Arc<ScsiVolume>, Arc<Rod>), Sense> {
         let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = tokens.iter_mut().find(|entry| entry.token == *token);
         let refused = |code| Sense::parameter(code, 16);

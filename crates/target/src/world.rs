@@ -7,66 +7,47 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 
-use lunet_backends::Volume;
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::{Port, Reservations};
 use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
+use lunet_volume::Volume;
 
 use crate::access::{Access, Objection, Origin};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
 use crate::entrance::{Entrance, Visitor};
-use crate::fence::Fence;
-use crate::health::Health;
 use crate::keeper;
-use crate::locks::Locks;
 use crate::marks;
 use crate::portals::Portals;
 use crate::ports::Ports;
 use crate::reservations::Shared;
 
-/// A volume with its logical unit. Another size or another content of the same volume is another one of
-/// these in the same slot, with the same fence and the same reservations.
-pub struct CoreVolume {
-    /// Its name.
-    pub name: String,
-    /// The open volume.
-    pub volume: Volume,
-    /// Whether its storage has failed.
-    pub health: Arc<Health>,
-    /// The logical unit that shows it.
+/// A volume with the logical unit that shows it. Another size or content of it has the same reservations.
+pub type ScsiVolume = Volume<LogicalUnit>;
+
+/// How SCSI shows a volume.
+pub struct LogicalUnit {
+    /// What the device server knows of it.
     pub unit: Unit,
-    /// Abandoned writes.
-    pub fence: Arc<Fence>,
-    /// Ranges that commands have for themselves.
-    pub locks: Arc<Locks>,
     /// Who may use it.
     pub reservations: Arc<Shared>,
     /// The file that keeps them through power loss.
     pub kept: Option<PathBuf>,
-    /// Where the storage should be found.
-    pub place: Option<PathBuf>,
-    /// How often in a row something else was found there.
-    pub strikes: AtomicU32,
 }
 
-impl CoreVolume {
-    /// True if an entry of the next layout says nothing new.
-    fn is(&self, entry: &VolumeEntry) -> bool {
-        let (ours, next) = (&self.unit, &entry.unit);
-        Arc::ptr_eq(&self.volume, &entry.volume)
-            && Arc::ptr_eq(&self.health, &entry.health)
-            && self.place == entry.place
-            && (&ours.identity, &ours.caps, &ours.limits)
-                == (&next.identity, &next.caps, &next.limits)
-            && (ours.removable, ours.threshold, ours.write_cache, ours.absent)
-                == (next.removable, next.threshold, next.write_cache, next.absent)
-    }
+/// True if an entry of the next layout says nothing new of a volume.
+fn is_same(volume: &ScsiVolume, entry: &VolumeEntry) -> bool {
+    let (ours, next) = (&volume.face.unit, &entry.unit);
+    Arc::ptr_eq(&volume.backend, &entry.volume)
+        && Arc::ptr_eq(&volume.health, &entry.health)
+        && volume.path == entry.path
+        && (&ours.identity, &ours.caps, &ours.limits) == (&next.identity, &next.caps, &next.limits)
+        && (ours.removable, ours.threshold, ours.write_cache, ours.absent)
+            == (next.removable, next.threshold, next.write_cache, next.absent)
 }
 
 /// A target.
@@ -134,7 +115,7 @@ impl CoreTarget {
 /// One state of what is served.
 #[derive(Default)]
 pub struct World {
-    volumes: Vec<Slot<CoreVolume>>,
+    volumes: Vec<Slot<ScsiVolume>>,
     targets: Vec<Slot<CoreTarget>>,
     /// The ways to them.
     pub ways: Ways,
@@ -183,7 +164,7 @@ impl<T> Slot<T> {
 
 impl World {
     /// What is in a slot for volumes.
-    pub fn volume(&self, slot: usize) -> Option<&Arc<CoreVolume>> {
+    pub fn volume(&self, slot: usize) -> Option<&Arc<ScsiVolume>> {
         self.volumes.get(slot).and_then(Slot::get)
     }
 
@@ -193,7 +174,7 @@ impl World {
     }
 
     /// The volumes with their slots.
-    pub fn volumes(&self) -> impl Iterator<Item = (usize, &Arc<CoreVolume>)> {
+    pub fn volumes(&self) -> impl Iterator<Item = (usize, &Arc<ScsiVolume>)> {
         self.volumes.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
     }
 
@@ -292,7 +273,7 @@ impl World {
         for (entry, leading) in layout.volumes.into_iter().zip(leading) {
             let old = self.volumes().find(|(_, volume)| volume.name == entry.name);
             let volume = match old {
-                Some((_, old)) if old.is(&entry) => old.clone(),
+                Some((_, old)) if is_same(old, &entry) => old.clone(),
                 Some((_, old)) => {
                     if !entry.unit.removable {
                         effects.loaded.push(old.clone());
@@ -301,7 +282,7 @@ impl World {
                 }
                 None => Arc::new(newcomer(entry, &ways.groups)?),
             };
-            effects.leading.push((volume.reservations.clone(), leading));
+            effects.leading.push((volume.face.reservations.clone(), leading));
             slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
         }
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
@@ -322,7 +303,7 @@ pub struct Effects {
     /// The target ports that lead to each volume.
     leading: Vec<(Arc<Shared>, Vec<Port>)>,
     /// Volumes that are not removable any more.
-    loaded: Vec<Arc<CoreVolume>>,
+    loaded: Vec<Arc<ScsiVolume>>,
 }
 
 impl Effects {
@@ -331,9 +312,9 @@ impl Effects {
         for (reservations, leading) in self.leading {
             reservations.with(|state| state.set_ports(leading));
         }
-        for volume in self.loaded.iter().filter(|volume| volume.unit.state.ejected()) {
+        for volume in self.loaded.iter().filter(|volume| volume.face.unit.state.ejected()) {
             // Nobody could load what was ejected before.
-            volume.unit.state.change_power(PowerChange::Load);
+            volume.face.unit.state.change_power(PowerChange::Load);
         }
     }
 }
@@ -349,7 +330,7 @@ fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
     slot
 }
 
-fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, String> {
+fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<ScsiVolume, String> {
     let state = reservations(&entry)?;
     if let Some(kept) = &entry.reservations {
         let stands = marks::get(kept, &entry.unit.identity.naa)?;
@@ -363,34 +344,22 @@ fn newcomer(entry: VolumeEntry, groups: &PortGroups) -> Result<CoreVolume, Strin
         entry.unit.state.set_modes(Modes { write_cache, ..modes });
     }
     entry.unit.state.access.configure(groups);
-    Ok(CoreVolume {
+    let face = LogicalUnit {
         reservations: Arc::new(Shared::new(state)),
-        fence: Arc::default(),
-        locks: Arc::default(),
         kept: entry.reservations,
-        place: entry.place,
-        strikes: AtomicU32::new(0),
-        name: entry.name,
-        volume: entry.volume,
-        health: entry.health,
         unit: entry.unit,
-    })
+    };
+    Ok(Volume::new(entry.name, (entry.volume, entry.health), entry.path, face))
 }
 
 /// The same volume with another size or content.
-fn successor(old: &CoreVolume, entry: VolumeEntry) -> CoreVolume {
-    CoreVolume {
-        reservations: old.reservations.clone(),
-        fence: old.fence.clone(),
-        locks: old.locks.clone(),
+fn successor(old: &ScsiVolume, entry: VolumeEntry) -> ScsiVolume {
+    let face = LogicalUnit {
+        reservations: old.face.reservations.clone(),
         kept: entry.reservations,
-        place: entry.place,
-        strikes: AtomicU32::new(0),
-        name: entry.name,
-        volume: entry.volume,
-        health: entry.health,
-        unit: Unit { state: old.unit.state.clone(), ..entry.unit },
-    }
+        unit: Unit { state: old.face.unit.state.clone(), ..entry.unit },
+    };
+    Volume::new(entry.name, (entry.volume, entry.health), entry.path, face).in_place_of(old)
 }
 
 /// The reservations of a volume, as they were kept.

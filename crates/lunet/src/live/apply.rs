@@ -18,7 +18,7 @@ use crate::control::{Change, Difference, Done, Preview};
 use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::{exposure, record, units};
-use lunet_target::files::{self, Found};
+use lunet_volume::files::{self, Found};
 
 /// How consent is given to what hurts sessions.
 const FORCE: &str = "run `lunet config apply --force`";

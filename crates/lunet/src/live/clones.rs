@@ -20,7 +20,7 @@ use crate::control::Done;
 use crate::opening::{self, How};
 use crate::trouble::At;
 use crate::units;
-use lunet_target::files;
+use lunet_volume::files;
 
 impl Manager {
     pub(super) fn clone_volume(

@@ -1,7 +1,7 @@
 //! Volumes whose storage is missing or another's: an administrator says what becomes of them.
 
 use anyhow::{Result, bail};
-use lunet_target::{Cause, files};
+use lunet_volume::{Cause, files};
 
 use super::served::Open;
 use super::{Manager, Served, done, snapshots, storage};

@@ -53,7 +53,7 @@ use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use crate::serve;
 use crate::trouble::{self, refused};
-use lunet_target::files::{self, Found};
+use lunet_volume::files::{self, Found};
 
 pub use effects::notes as concerned;
 pub use journal::recover;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lunet_iscsi::chap::Algorithms;
-use lunet_target::{Objection, files};
+use lunet_target::Objection;
+use lunet_volume::files;
 use rustix::rand::{GetRandomFlags, getrandom};
 use toml_edit::{Array, Value};
 

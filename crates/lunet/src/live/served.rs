@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use lunet_target::{Health, Layout, VolumeEntry};
+use lunet_target::{Layout, VolumeEntry};
+use lunet_volume::Health;
 
 use crate::config::{self, Backend};
 use crate::opening::Unserved;

@@ -20,7 +20,7 @@ use crate::config::{self, Backend};
 use crate::control::Done;
 use crate::trouble::{At, refused};
 use crate::{names, serve};
-use lunet_target::files::{self, Found};
+use lunet_volume::files::{self, Found};
 
 /// How long the storage has to end what is under way.
 pub(super) const HOLD: Duration = Duration::from_secs(30);

@@ -14,8 +14,8 @@ use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::trouble::refused;
 use crate::{failures, serve};
-use lunet_target::Cause;
-use lunet_target::files::{self, Found};
+use lunet_volume::Cause;
+use lunet_volume::files::{self, Found};
 
 /// How long the `zfs` command may take. It waits for the pool, which may be busy.
 const ZFS_TIME: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use crate::control::{Done, NewVolume};
 use crate::opening::{self, How};
 use crate::trouble::{At, refused};
 use crate::{failures, names, record, serve, units};
-use lunet_target::files::{self, Found};
+use lunet_volume::files::{self, Found};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {

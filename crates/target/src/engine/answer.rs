@@ -19,7 +19,7 @@ impl Engine {
         }
         self.end_copy(index);
         // Before the task goes: with it goes a volume that was removed.
-        let format = self.volumes[self.tasks[index as usize].volume].core.unit.sense_format();
+        let format = self.volumes[self.tasks[index as usize].volume].core.face.unit.sense_format();
         let task = self.remove_task(index);
         let Some(Owner { tag, .. }) = task.owner else { return };
         conn.set_task(tag, None);

@@ -1,5 +1,5 @@
 //! Commands whose next step may block: it is done by a thread of its own, and the command goes on when that
-//! is back. See [`crate::offload`].
+//! is back. See [`lunet_volume::Offload`].
 
 use std::sync::mpsc::sync_channel;
 

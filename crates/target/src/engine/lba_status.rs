@@ -22,9 +22,9 @@ impl Engine {
         let index = self.insert_task(task);
         conn.set_task(owner.tag, Some(index));
         let core = self.volumes[volume].core.clone();
-        let range = range.bytes(core.unit.caps.block_size);
+        let range = range.bytes(core.caps.block_size);
         let most = lba_status::descriptors(allocation);
-        let work = move || match core.volume.slow().extents(range, most) {
+        let work = move || match core.backend.slow().extents(range, most) {
             Err(Error::Unsupported) => Ok(Extent::all_mapped(range)),
             found => found,
         };
@@ -39,7 +39,7 @@ impl Engine {
 
     fn lba_status_found(&mut self, index: u32, found: Result<Vec<Extent>, Error>, allocation: u32) {
         let task = &mut self.tasks[index as usize];
-        let unit = &self.volumes[task.volume].core.unit;
+        let unit = &self.volumes[task.volume].core.face.unit;
         match found {
             Ok(extents) => {
                 let most = lba_status::descriptors(allocation);

@@ -1,5 +1,5 @@
 //! What the locks of a volume mean on one shard: requests are held back while a command has their range for
-//! itself, and such a command waits until those before it have left the storage. See [`crate::locks`].
+//! itself, and such a command waits until those before it have left the storage. See [`lunet_volume::Locks`].
 
 use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use lunet_block::{ByteRange, Error, Request};
 use lunet_ring::{Payload, TxChain};
 use lunet_scsi::Sense;
+use lunet_volume::{Locks, Passage, Stage, Waiter};
 use slab::Slab;
 
 use super::Engine;
@@ -16,7 +17,6 @@ use super::requests::{request_tag, split_tag};
 use super::task::{Bare, DEPTH, Job};
 use super::volumes::{Volume, Way};
 use crate::conn::{Conn, Phase, Wire};
-use crate::locks::{Locks, Passage, Stage, Waiter};
 use crate::mail::Mail;
 
 /// How often a shard that waits for a lock looks by itself: a letter may find the mailbox full.
@@ -333,8 +333,8 @@ impl Engine {
     /// sanitized or formatted, for which they would wait for hours.
     fn turn_of(&self, slot: usize, place: u64) -> Option<Option<Sense>> {
         let core = &self.volumes[slot].core;
-        if core.unit.state.sanitation().is_under_way() {
-            return Some(core.unit.state.sanitize_sense());
+        if core.face.unit.state.sanitation().is_under_way() {
+            return Some(core.face.unit.state.sanitize_sense());
         }
         core.locks.may_pass(place).then_some(None)
     }
@@ -344,8 +344,8 @@ impl Engine {
         let task = &mut self.tasks[index as usize];
         let (core, Some(claim)) = (&self.volumes[task.volume].core, &task.claim) else { return };
         let waits = core.locks.stage(claim.id) == Some(Stage::Waiting);
-        if waits && core.unit.state.sanitation().is_under_way() {
-            if let Some(sense) = core.unit.state.sanitize_sense() {
+        if waits && core.face.unit.state.sanitation().is_under_way() {
+            if let Some(sense) = core.face.unit.state.sanitize_sense() {
                 task.fail(sense);
                 task.job = Job::Bare(Bare::nothing());
             }

@@ -340,7 +340,7 @@ impl Engine {
             let core = &self.volumes[volume].core;
             if let Some((seat, nexus)) = task.deferred.take() {
                 let attention = Attention::FlushFailed;
-                core.reservations.with(|state| state.attend((seat, &nexus), attention));
+                core.face.reservations.with(|state| state.attend((seat, &nexus), attention));
             }
         }
         if let Some(Payload::Buf(buf)) = done.buf {
@@ -366,7 +366,7 @@ impl Engine {
     /// A request of a task has failed: the command ends with the sense data of that.
     fn fail(&mut self, index: u32, error: Error, op: Op, range: lunet_block::ByteRange) {
         let task = &mut self.tasks[index as usize];
-        let block = u64::from(self.volumes[task.volume].core.unit.caps.block_size);
+        let block = u64::from(self.volumes[task.volume].core.caps.block_size);
         let sense = Sense::from_block(error, op);
         task.fail(match op {
             Op::Flush => sense,
@@ -405,7 +405,7 @@ impl Engine {
             return false;
         }
         task.stable = true;
-        if !self.volumes[task.volume].core.unit.write_through() {
+        if !self.volumes[task.volume].core.face.unit.write_through() {
             return false;
         }
         task.job = Job::Bare(task::Bare::flush());

@@ -11,7 +11,7 @@ impl Engine {
     /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.
     pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
         change == PowerChange::Eject
-            && self.volumes[volume].core.reservations.with(|state| state.removal_prevented())
+            && self.volumes[volume].core.face.reservations.with(|state| state.removal_prevented())
     }
 
     /// Carries START STOP UNIT out: once the flush is done, or before it if that was answered already.
@@ -22,14 +22,14 @@ impl Engine {
         };
         let core = &self.volumes[task.volume].core;
         if !matches!(change, PowerChange::Eject | PowerChange::Load) {
-            core.unit.state.change_power(change);
+            core.face.unit.state.change_power(change);
             return;
         }
         // Under the lock, so that no PREVENT is answered meanwhile.
-        core.reservations.with(|state| {
+        core.face.reservations.with(|state| {
             if change == PowerChange::Eject && state.removal_prevented() {
                 task.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
-            } else if core.unit.state.change_power(change) {
+            } else if core.face.unit.state.change_power(change) {
                 // Whoever loaded it knows.
                 match seat {
                     Some(seat) => state.attend_others(seat, Attention::MediumChanged),
@@ -48,7 +48,7 @@ impl Engine {
     ) {
         let Some(seat) = conn.seat(lun) else { return };
         let volume = &mut self.volumes[volume];
-        volume.core.reservations.with(|state| state.prevent_removal(seat, prevent));
+        volume.core.face.reservations.with(|state| state.prevent_removal(seat, prevent));
         volume.count.record(Kind::Other, 0, 0, false);
         respond(conn, tag, status::GOOD, &[], Transfer::default());
     }

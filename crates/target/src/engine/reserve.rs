@@ -25,11 +25,11 @@ impl Engine {
         request: &Request,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
-        let shared = &self.volumes[volume].core.reservations;
+        let shared = &self.volumes[volume].core.face.reservations;
         let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
         self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.volumes[volume].core.unit.sense_format();
+        let format = self.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
@@ -52,8 +52,8 @@ impl Engine {
             asking,
         };
         // What is to be kept takes effect when it is stable, not before.
-        let now = entry.reservations.with(|state| {
-            let keeps = entry.kept.is_some() && (state.activated() || request.persists());
+        let now = entry.face.reservations.with(|state| {
+            let keeps = entry.face.kept.is_some() && (state.activated() || request.persists());
             if keeps { Err(command) } else { Ok(state.execute(seat, request)) }
         });
         match now {
@@ -117,7 +117,7 @@ impl Engine {
         let Some(reply) = self.on_port_groups(conn, lun, volume, request) else { return };
         self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.volumes[volume].core.unit.sense_format();
+        let format = self.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
@@ -144,8 +144,8 @@ impl Engine {
     ) -> Option<Reply> {
         let (groups, seat) = (&conn.session.as_ref()?.scsi.groups, conn.seat(lun)?);
         let core = &self.volumes[volume].core;
-        Some(core.reservations.with(|state| {
-            let done = groups.execute(&core.unit.state.access, state.ports(), request);
+        Some(core.face.reservations.with(|state| {
+            let done = groups.execute(&core.face.unit.state.access, state.ports(), request);
             if done.changed {
                 state.attend_others(seat, Attention::AccessStateChanged);
             }
@@ -159,17 +159,18 @@ impl Engine {
     pub(super) fn set_modes(&mut self, conn: &Conn, index: u32, modes: Modes) {
         let task = &mut self.tasks[index as usize];
         let core = self.volumes[task.volume].core.clone();
-        let before = core.unit.state.modes();
-        let Some(kept) = core.kept.clone().filter(|_| before.write_cache != modes.write_cache)
+        let before = core.face.unit.state.modes();
+        let Some(kept) = core.face.kept.clone().filter(|_| before.write_cache != modes.write_cache)
         else {
-            core.unit.state.set_modes(modes);
+            core.face.unit.state.set_modes(modes);
             return self.modes_set(conn, index, (before, modes));
         };
         // One at a time for each volume, so that what is kept is what is in force.
         let work = move || {
-            let kept = marks::keep_write_cache(&kept, &core.unit.identity.naa, modes.write_cache);
+            let kept =
+                marks::keep_write_cache(&kept, &core.face.unit.identity.naa, modes.write_cache);
             match &kept {
-                Ok(()) => drop(core.unit.state.set_modes(modes)),
+                Ok(()) => drop(core.face.unit.state.set_modes(modes)),
                 Err(error) => {
                     tracing::error!(volume = %core.name, %error, "mode parameters cannot be kept");
                 }
@@ -194,12 +195,13 @@ impl Engine {
         let core = &self.volumes[task.volume].core;
         if before != modes {
             if let Some(seat) = conn.seat(task.lun) {
-                core.reservations
+                core.face
+                    .reservations
                     .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
             }
         }
         // Nobody flushes any more what was written before.
-        let flushes = before.write_cache && core.unit.write_through();
+        let flushes = before.write_cache && core.face.unit.write_through();
         task.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
     }
 

@@ -89,13 +89,13 @@ impl Engine {
         mut what: Sanitize,
     ) -> Result<Job, Option<Sense>> {
         let core = self.volumes[volume].core.clone();
-        let before = core.unit.state.sanitation();
-        if !core.unit.state.begin_sanitize(what.format) {
-            return Err(core.unit.state.sanitize_sense());
+        let before = core.face.unit.state.sanitation();
+        if !core.face.unit.state.begin_sanitize(what.format) {
+            return Err(core.face.unit.state.sanitize_sense());
         }
         // What was half formatted is not to be had back by giving up a sanitize operation that fails.
         what.restricted |= before == Sanitation::Unformatted;
-        let caps = &core.unit.caps;
+        let caps = &core.caps;
         let zeroes = caps.unmap_zeroes || caps.write_zeroes == Support::Native;
         if what.method == Method::BlockErase && !zeroes {
             // The storage below has nothing that can be relied on.
@@ -123,7 +123,7 @@ impl Engine {
         if exits {
             self.in_line.push(index);
         } else if !self.claim(index, WHOLE) {
-            core.unit.state.end_sanitize(before);
+            core.face.unit.state.end_sanitize(before);
             self.remove_task(index);
             return Err(None);
         }
@@ -158,7 +158,7 @@ impl Engine {
         self.in_line.retain(|waiting| *waiting != index);
         let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
         let ticket = self.core.next_serial();
-        let kept = volume.kept.is_some();
+        let kept = volume.face.kept.is_some();
         let order = Order::Mark { volume, mark, shard: self.number, ticket };
         if kept && !self.core.order(order) {
             // The keeper has too much to do.
@@ -202,7 +202,7 @@ impl Engine {
         loop {
             let task = &mut self.tasks[index as usize];
             let core = &self.volumes[task.volume].core;
-            let total = core.unit.caps.bytes();
+            let total = core.caps.bytes();
             let Job::Sanitize(job) = &mut task.job else { return };
             if job.next >= total || job.failed {
                 if !task.inflight.is_empty() {
@@ -232,9 +232,9 @@ impl Engine {
                     };
                     (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
                 }
-                _ if core.unit.caps.unmap_zeroes => (Op::Unmap, ERASE, None),
+                _ if core.caps.unmap_zeroes => (Op::Unmap, ERASE, None),
                 _ => {
-                    let may_unmap = core.unit.caps.unmap != Support::None;
+                    let may_unmap = core.caps.unmap != Support::None;
                     (Op::WriteZeroes { may_unmap }, ERASE, None)
                 }
             };
@@ -253,7 +253,7 @@ impl Engine {
         let task = &self.tasks[index as usize];
         let Job::Sanitize(job) = &task.job else { return None };
         let Method::Overwrite(overwrite) = &job.what.method else { return None };
-        let block = self.volumes[task.volume].core.unit.caps.block_size as usize;
+        let block = self.volumes[task.volume].core.caps.block_size as usize;
         let arena = self.ring.arena();
         let mut buf = arena.alloc(CHUNK).or_else(|| arena.alloc(block))?;
         overwrite.fill(job.pass, &mut buf[..block]);
@@ -294,16 +294,16 @@ impl Engine {
             };
         }
         job.done += done.range.len;
-        let total = u128::from(core.unit.caps.bytes()) * u128::from(job.passes());
+        let total = u128::from(core.caps.bytes()) * u128::from(job.passes());
         let progress = (u128::from(job.done) << 16) / total.max(1);
-        core.unit.state.set_sanitize_progress(progress.min(0xFFFF) as u16);
+        core.face.unit.state.set_sanitize_progress(progress.min(0xFFFF) as u16);
         self.work_on(conns, index);
     }
 
     /// Every block has been worked on: now make it stable.
     fn end_pass(&mut self, conns: &mut Slab<Conn>, index: u32) {
         let task = &mut self.tasks[index as usize];
-        let cached = self.volumes[task.volume].core.unit.caps.write_cache;
+        let cached = self.volumes[task.volume].core.caps.write_cache;
         let Job::Sanitize(job) = &mut task.job else { return };
         if !cached {
             return self.next_pass(conns, index);
@@ -347,7 +347,7 @@ impl Engine {
     ) {
         self.in_line.retain(|waiting| *waiting != index);
         let slot = self.tasks[index as usize].volume;
-        self.volumes[slot].core.unit.state.end_sanitize(stands);
+        self.volumes[slot].core.face.unit.state.end_sanitize(stands);
         // With the task goes its lock.
         if let Job::Sanitize(job) = self.remove_task(index).job {
             self.answer_settled(conns, job.reply, sense);

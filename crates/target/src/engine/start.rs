@@ -65,8 +65,8 @@ impl Engine {
         let mut unit = None;
         if let Some(lun) = &mut seen {
             let core = &self.volumes[lun.volume].core;
-            core.reservations.refresh(lun.seat, &mut lun.nexus);
-            unit = Some(&core.unit);
+            core.face.reservations.refresh(lun.seat, &mut lun.nexus);
+            unit = Some(&core.face.unit);
         }
         let nexus = seen.map(|lun| &mut lun.nexus);
         let request = CommandIn {
@@ -105,7 +105,7 @@ impl Engine {
                     .sense
                     .is_some_and(|sense| sense.key != Key::UnitAttention && !sense.deferred);
                 self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
-                let format = self.volumes[volume].core.unit.sense_format();
+                let format = self.volumes[volume].core.face.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
             }
             Action::PortGroups(request) => {
@@ -181,7 +181,7 @@ impl Engine {
                 return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
             }
             Err(Some(sense)) => {
-                let format = self.volumes[arrival.volume].core.unit.sense_format();
+                let format = self.volumes[arrival.volume].core.face.unit.sense_format();
                 let sense = sense.encode(format);
                 return respond_sense(conn, arrival.tag, &sense, arrival.transfer);
             }
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
-        let caps = &self.volumes[arrival.volume].core.unit.caps;
+        let caps = &self.volumes[arrival.volume].core.caps;
         let block = caps.block_size;
         let mapped = caps.mapped_reads
             && !conn.needs_stable_data()
@@ -273,7 +273,7 @@ impl Engine {
     fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
         match action {
             Action::Unmap(ranges) => {
-                let block = self.volumes[volume].core.unit.caps.block_size;
+                let block = self.volumes[volume].core.caps.block_size;
                 let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
                 let touches = super::write::hull(&ranges);
                 let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
@@ -301,7 +301,7 @@ impl Engine {
 
     /// A flush, or nothing where the volume has no volatile cache.
     fn flush(&self, volume: usize) -> Bare {
-        let cached = self.volumes[volume].core.unit.caps.write_cache;
+        let cached = self.volumes[volume].core.caps.write_cache;
         if cached { Bare::flush() } else { Bare::nothing() }
     }
 
@@ -314,7 +314,7 @@ impl Engine {
         range: ByteRange,
         unmap: bool,
     ) -> Option<Job> {
-        let caps = &self.volumes[volume].core.unit.caps;
+        let caps = &self.volumes[volume].core.caps;
         if caps.write_zeroes == Support::Native {
             let op = Op::WriteZeroes { may_unmap: unmap };
             return Some(Job::Bare(Bare { op, ranges: vec![range], next: 0 }));

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use lunet_block::{Channel, Completion, IoDone, Request, Submit};
 use lunet_ring::{Account, Payload, Ring};
+use lunet_volume::Health;
 
 use super::Engine;
 use super::line::Watch;
 use super::task::{Bare, Job, Task};
-use crate::health::Health;
 use crate::stats::{Kind, VolumeCount};
-use crate::world::{CoreVolume, World};
+use crate::world::{ScsiVolume, World};
 
 /// A volume on this shard.
 pub struct Volume {
     /// The volume itself.
-    pub core: Arc<CoreVolume>,
+    pub core: Arc<ScsiVolume>,
     /// The number of the channel that leads to it.
     pub channel: usize,
     /// What was done with it.
@@ -152,7 +152,7 @@ impl Engine {
             }
             let number = self.ways.iter().position(Option::is_none).unwrap_or(self.ways.len());
             let opened = match u16::try_from(number) {
-                Ok(number) => volume.volume.open_channel(number, &mut self.ring),
+                Ok(number) => volume.backend.open_channel(number, &mut self.ring),
                 Err(_) => Err(libc_emfile()),
             };
             let channel = opened.map_err(|errno| {
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// A volume is new, or another one of the same name.
-    fn take_in(&mut self, slot: usize, number: usize, core: Arc<CoreVolume>) {
+    fn take_in(&mut self, slot: usize, number: usize, core: Arc<ScsiVolume>) {
         // The old channel may be the only one that the kernel tells of a failed write-back.
         self.flush_volume(slot);
         if self.volumes.0.len() <= slot {
@@ -310,7 +310,7 @@ impl Engine {
 
     fn flush_volume(&mut self, slot: usize) {
         let Some(volume) = self.volumes.get_mut(slot) else { return };
-        if std::mem::take(&mut volume.written) && volume.core.unit.caps.write_cache {
+        if std::mem::take(&mut volume.written) && volume.core.caps.write_cache {
             let job = Job::Bare(Bare::flush());
             let index = self.insert_task(Task::new(slot, Kind::Flush, self.now, job));
             self.pump_bare(index);

@@ -139,7 +139,7 @@ impl Engine {
         let Job::Collect(job) = &task.job else { return };
         let job = match job.then {
             Then::Parameters(parameters) => {
-                let unit = &self.volumes[task.volume].core.unit;
+                let unit = &self.volumes[task.volume].core.face.unit;
                 return match lunet_scsi::parameters(unit, parameters, &buf[..len]) {
                     Action::Unmap(ranges) => self.unmap_collected(index, &ranges),
                     Action::Complete(reply) => self.end(index, reply.sense),
@@ -185,7 +185,7 @@ impl Engine {
     fn unmap_collected(&mut self, index: u32, ranges: &[BlockRange]) {
         let volume = self.tasks[index as usize].volume;
         let core = &self.volumes[volume].core;
-        let block = core.unit.caps.block_size;
+        let block = core.caps.block_size;
         let ranges: Vec<ByteRange> = ranges.iter().map(|range| range.bytes(block)).collect();
         if ranges.iter().any(|range| core.fence.blocks(*range)) || self.is_crowded(volume) {
             return self.refuse(index, status::BUSY);

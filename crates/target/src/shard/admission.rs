@@ -4,11 +4,11 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
+use lunet_volume::NO_VOLUME;
 
 use super::Shard;
 use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
-use crate::offload::NO_VOLUME;
 use crate::rationed::Topic;
 use crate::rdma::Status;
 use crate::registry::{Admission, Applicant, Nexus, Place, Request};

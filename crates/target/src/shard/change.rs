@@ -12,7 +12,7 @@ use crate::access::Origin;
 use crate::change::{Proposal, Verdict};
 use crate::conn::{Conn, Phase, Session, SessionLun};
 use crate::entrance::{Fate, Visitor};
-use crate::world::{CoreTarget, CoreVolume, World};
+use crate::world::{CoreTarget, ScsiVolume, World};
 
 /// How long a session that has lost its target or its portal has to log out, and to take what is left for it.
 const GRACE: Duration = Duration::from_secs(3);
@@ -100,7 +100,7 @@ impl Shard {
         for lun in std::mem::take(&mut session.luns) {
             if gone.contains(&lun.lun) {
                 let core = &self.engine.volumes[lun.volume].core;
-                core.reservations.with(|state| state.detach(lun.seat));
+                core.face.reservations.with(|state| state.detach(lun.seat));
             } else {
                 kept.push(lun);
             }
@@ -108,14 +108,15 @@ impl Shard {
         for lun in &mut kept {
             let before = &self.engine.volumes[lun.volume].core;
             let after = next.volume(lun.volume);
-            if after.is_some_and(|after| after.unit.caps.blocks != before.unit.caps.blocks) {
+            if after.is_some_and(|after| after.caps.blocks != before.caps.blocks) {
                 lun.nexus.establish(Attention::CapacityChanged);
             }
-            if before.unit.absent && after.is_some_and(|after| !after.unit.absent) {
+            if before.face.unit.absent && after.is_some_and(|after| !after.face.unit.absent) {
                 lun.nexus.establish(Attention::MediumChanged);
             }
             // They are in mode pages.
-            let modes = |volume: &CoreVolume| (volume.unit.threshold, volume.unit.write_cache);
+            let modes =
+                |volume: &ScsiVolume| (volume.face.unit.threshold, volume.face.unit.write_cache);
             if after.is_some_and(|after| modes(after) != modes(before)) {
                 lun.nexus.establish(Attention::ModeParametersChanged);
             }
@@ -212,7 +213,7 @@ impl Shard {
         let luns = std::mem::take(&mut session.luns);
         for lun in &luns {
             let core = &self.engine.volumes[lun.volume].core;
-            core.reservations.with(|state| state.detach(lun.seat));
+            core.face.reservations.with(|state| state.detach(lun.seat));
         }
         conn.proto.request_logout(self.engine.now, GRACE, &mut conn.out);
         self.engine.end_copies(slot);

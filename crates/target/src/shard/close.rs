@@ -111,7 +111,7 @@ impl Shard {
             Some(session) => {
                 for lun in &session.luns {
                     let core = &self.engine.volumes[lun.volume].core;
-                    core.reservations.with(|state| state.detach(lun.seat));
+                    core.face.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
                 if session.nexus.target.is_none() {

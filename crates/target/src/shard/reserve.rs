@@ -34,7 +34,7 @@ impl Shard {
         if luns.is_empty() {
             return;
         }
-        let tells = self.engine.volumes[volume].core.unit.state.tells_aborts();
+        let tells = self.engine.volumes[volume].core.face.unit.state.tells_aborts();
         let settles = |tag: &Tag| conn.task(*tag).is_some_and(|task| self.engine.is_settling(task));
         let (tags, ending): (Vec<Tag>, Ending) = match own {
             Some(command) => {

@@ -11,9 +11,9 @@ use lunet_iscsi::initiator::{Chap, ChapError, Data, Error, Mutual, Options};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_scsi::{Identity, Unit};
 use lunet_target::{
-    Access, Config, Guard, Health, Initiators, Layout, Network, Server, TargetEntry, User,
-    VolumeEntry,
+    Access, Config, Guard, Initiators, Layout, Network, Server, TargetEntry, User, VolumeEntry,
 };
+use lunet_volume::Health;
 
 use crate::support::client::Client;
 use crate::support::{TARGET, config, memory, on_each_driver, start};
@@ -62,7 +62,7 @@ fn layout(volumes: &[Volume; 2], access: Access, discovery: Access) -> Layout {
         volume: Arc::clone(volume),
         unit: Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone()),
         health: Health::new("v"),
-        place: None,
+        path: None,
         reservations: None,
     };
     let target = |name: &str, luns, access| TargetEntry {

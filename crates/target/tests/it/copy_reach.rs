@@ -9,7 +9,8 @@ use lunet_iscsi::chap::{Account, Algorithms, Secret};
 use lunet_iscsi::initiator::{Completion, Outcome};
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Access, Guard, Health, Initiators, Layout, TargetEntry, User, VolumeEntry};
+use lunet_target::{Access, Guard, Initiators, Layout, TargetEntry, User, VolumeEntry};
+use lunet_volume::Health;
 
 use crate::support::client::Client;
 use crate::support::copy::{
@@ -44,7 +45,7 @@ fn layout(volumes: &[Volume]) -> Layout {
         volume: Arc::clone(volume),
         unit: Unit::new(identity(n), volume.caps().clone()),
         health: Health::new("v"),
-        place: None,
+        path: None,
         reservations: None,
     };
     let target = |name: &str, luns: Vec<(u16, usize)>, access| TargetEntry {

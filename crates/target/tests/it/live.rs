@@ -8,9 +8,8 @@ use lunet_backends::Volume;
 use lunet_iscsi::initiator::{Data, Event};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{
-    ApplyError, Committed, Config, Health, HoldError, Layout, TargetEntry, VolumeEntry,
-};
+use lunet_target::{ApplyError, Committed, Config, HoldError, Layout, TargetEntry, VolumeEntry};
+use lunet_volume::Health;
 
 use crate::support::block::At;
 use crate::support::client::Client;
@@ -26,7 +25,7 @@ fn layout(volumes: &[(&str, &Volume, u16)]) -> Layout {
             volume.caps().clone(),
         ),
         health: Health::new(name),
-        place: None,
+        path: None,
         reservations: None,
     };
     let luns = volumes.iter().enumerate().map(|(at, (_, _, lun))| (*lun, at)).collect();

@@ -10,9 +10,8 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_ring::DriverChoice;
 use lunet_scsi::alua::{AccessState, PortGroup};
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{
-    ApplyError, Committed, Health, Layout, Portal, TargetEntry, Transports, VolumeEntry,
-};
+use lunet_target::{ApplyError, Committed, Layout, Portal, TargetEntry, Transports, VolumeEntry};
+use lunet_volume::Health;
 
 use crate::support::block::At;
 use crate::support::client::Client;
@@ -25,7 +24,7 @@ fn layout(volume: &Volume, portals: &[(SocketAddr, u16)]) -> Layout {
         volume: Arc::clone(volume),
         unit: Unit::new(Identity::from_seed("test 0"), volume.caps().clone()),
         health: Health::new("v0"),
-        place: None,
+        path: None,
         reservations: None,
     };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };

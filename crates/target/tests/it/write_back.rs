@@ -7,7 +7,8 @@ use lunet_backends::Volume;
 use lunet_backends::layers::{Effect, Layer, Ops, Which, wrap};
 use lunet_iscsi::initiator::Data;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Health, Layout, Server, TargetEntry, VolumeEntry};
+use lunet_target::{Layout, Server, TargetEntry, VolumeEntry};
+use lunet_volume::Health;
 
 use crate::support::client::{Client, rw16};
 use crate::support::status::{CHECK_CONDITION, GOOD};
@@ -68,7 +69,7 @@ fn layout(volume: &Volume, health: &Arc<Health>) -> Layout {
         volume: volume.clone(),
         unit,
         health: health.clone(),
-        place: None,
+        path: None,
         reservations: None,
     };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };

@@ -9,9 +9,8 @@ use lunet_client::{Outcome, Plan, Target, Workload, run};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{
-    Config, Health, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry,
-};
+use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
+use lunet_volume::Health;
 
 pub const NAME: &str = "iqn.2026-11.local.lunet:load";
 
@@ -33,7 +32,7 @@ pub fn config(volumes: Vec<Volume>) -> Config {
         let unit = Unit::new(Identity::from_seed(&format!("load {n}")), volume.caps().clone());
         let name = format!("v{n}");
         let health = Health::new(&name);
-        VolumeEntry { name, volume, unit, health, place: None, reservations: None }
+        VolumeEntry { name, volume, unit, health, path: None, reservations: None }
     });
     let volumes = entries.collect();
     Config {

@@ -48,7 +48,7 @@ impl Engine {
         (lun, volume): (u16, usize),
         request: &Request,
     ) {
-        let format = self.volumes[volume].core.unit.sense_format();
+        let format = self.volumes[volume].core.face.unit.sense_format();
         let reply = match request {
             Request::Query(query) => self.copy_query(slot, lun, *query, volume),
             Request::Abort { list } => match self.copies.of(slot).abort(u64::from(lun), *list) {
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: usize) -> Reply {
-        let format = self.volumes[volume].core.unit.sense_format();
+        let format = self.volumes[volume].core.face.unit.sense_format();
         self.copies.of(slot).query(u64::from(lun), query, format, self.now)
     }
 
@@ -93,7 +93,7 @@ impl Engine {
             return self.refuse(index, status::BUSY);
         }
         let task = &self.tasks[index as usize];
-        let block_size = self.volumes[task.volume].core.unit.caps.block_size;
+        let block_size = self.volumes[task.volume].core.caps.block_size;
         let unit = u64::from(task.lun);
         let origin = Origin { unit, list, action, background, block_size };
         let op = match self.copies.of(slot).begin(origin, self.now) {
@@ -140,7 +140,7 @@ impl Engine {
     /// POPULATE TOKEN: nothing is read, so it is done at once, IMMED or not.
     fn populate(&mut self, conn: &Conn, index: u32, (slot, op): (u32, u64), populate: Populate) {
         let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
-        let block_size = volume.unit.caps.block_size;
+        let block_size = volume.caps.block_size;
         let bytes = populate.blocks() * u64::from(block_size);
         let mut secret = [0; RodToken::SECRET];
         let random = getrandom(&mut secret, GetRandomFlags::empty()) == Ok(secret.len());
@@ -149,7 +149,7 @@ impl Engine {
             let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
             return self.tasks[index as usize].fail(sense);
         };
-        let token = RodToken::new(&volume.unit, &session.scsi, bytes, &secret);
+        let token = RodToken::new(&volume.face.unit, &session.scsi, bytes, &secret);
         let rod = Rod { ranges: populate.ranges, block_size };
         let inactivity = Duration::from_secs(populate.inactivity.into());
         self.core.tokens.add(token, (&volume, rod), conn.serial, (inactivity, self.now));
@@ -166,7 +166,7 @@ impl Engine {
         index: u32,
         write: &WriteUsing,
     ) -> Result<(Work, bool), Sense> {
-        let unit = &self.volumes[self.tasks[index as usize].volume].core.unit;
+        let unit = &self.volumes[self.tasks[index as usize].volume].core.face.unit;
         let block_size = unit.caps.block_size;
         if write.kind()? == TokenKind::Zero {
             let ranges = write.ranges.iter().map(|range| range.bytes(block_size));

@@ -152,7 +152,7 @@ impl Engine {
     fn zero_next(&mut self, conn: &Conn, index: u32) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, left) = (moving.destination, moving.left());
-        let native = self.volumes[destination].core.unit.caps.write_zeroes == Support::Native;
+        let native = self.volumes[destination].core.caps.write_zeroes == Support::Native;
         let (op, len, buf) = if native {
             (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
         } else {
@@ -172,7 +172,7 @@ impl Engine {
     fn flush_step(&mut self, index: u32) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, stable) = (moving.destination, moving.stable);
-        if stable || !self.volumes[destination].core.unit.write_through() {
+        if stable || !self.volumes[destination].core.face.unit.write_through() {
             return false;
         }
         let task = &mut self.tasks[index as usize];
@@ -220,7 +220,7 @@ impl Engine {
             (Err(error), _) => {
                 let side = if reads { Side::Source } else { Side::Destination };
                 let slot = if reads { moving.source } else { moving.destination };
-                let block = u64::from(self.volumes[slot].core.unit.caps.block_size);
+                let block = u64::from(self.volumes[slot].core.caps.block_size);
                 let sense = Sense::from_block(error, done.op);
                 self.copy_failed(index, side, sense.with_information(done.range.offset / block));
             }
@@ -244,7 +244,7 @@ impl Engine {
         let mut failure = copy.failure(side, status::CHECK_CONDITION, Some(sense));
         if let (Some(moving), true) = (&copy.moving, failure.copy.is_some()) {
             // The residual, in blocks of the destination (SPC-5 5.18.7.4).
-            let block = u64::from(self.volumes[moving.destination].core.unit.caps.block_size);
+            let block = u64::from(self.volumes[moving.destination].core.caps.block_size);
             if moving.written > 0 && moving.how != How::Backwards {
                 failure = failure.with_information((moving.to.len - moving.written) / block);
             }

@@ -38,7 +38,7 @@ impl Engine {
             Work::Segments(extended) => {
                 let step = extended.step(number, |name| {
                     let slot = self.locate(conn, volume, name)?;
-                    Some((slot, &self.volumes[slot].core.unit))
+                    Some((slot, &self.volumes[slot].core.face.unit))
                 })?;
                 Ok(step.map(|step| ((Some(step.source), step.destination), (step.from, step.to))))
             }
@@ -54,7 +54,7 @@ impl Engine {
     fn locate(&self, conn: &Conn, here: usize, name: Option<&UnitName>) -> Option<usize> {
         let Some(name) = name else { return Some(here) };
         let session = conn.session.as_ref()?;
-        let named = |slot: &usize| name.names(&self.volumes[*slot].core.unit.identity);
+        let named = |slot: &usize| name.names(&self.volumes[*slot].core.face.unit.identity);
         let own = session.luns.iter().map(|lun| lun.volume).find(named);
         let others = || {
             let served = self.world.volumes().map(|(slot, _)| slot);
@@ -74,7 +74,7 @@ impl Engine {
     /// What reservations let this initiator do.
     pub(super) fn access_to(&self, conn: &mut Conn, slot: usize) -> Access {
         let Some(session) = &mut conn.session else { return Access::NONE };
-        let reservations = &self.volumes[slot].core.reservations;
+        let reservations = &self.volumes[slot].core.face.reservations;
         match session.luns.iter_mut().find(|lun| lun.volume == slot) {
             Some(lun) => {
                 reservations.refresh(lun.seat, &mut lun.nexus);
@@ -142,7 +142,7 @@ impl Engine {
             if changed && (self.world.volume(slot).is_none() || !self.may_reach(conn, slot)) {
                 return Err(copy.gone(side));
             }
-            if let Err(sense) = side.served_by(&self.volumes[slot].core.unit) {
+            if let Err(sense) = side.served_by(&self.volumes[slot].core.face.unit) {
                 return Err(copy.failure(side, status::CHECK_CONDITION, Some(sense)));
             }
             let access = self.access_to(conn, slot);

@@ -3,7 +3,7 @@
 
 use lunet_block::{ByteRange, Error, Extent, Support};
 
-use crate::world::CoreVolume;
+use crate::world::ScsiVolume;
 
 /// Holes shorter than this are copied like data, in bytes: to leave them out costs more.
 const HOLE: u64 = 64 << 10;
@@ -29,15 +29,15 @@ pub enum Stride {
 /// # Errors
 /// The storage's.
 pub fn go(
-    source: &CoreVolume,
-    destination: &CoreVolume,
+    source: &ScsiVolume,
+    destination: &ScsiVolume,
     from: ByteRange,
     at: u64,
 ) -> Result<Stride, Error> {
-    let (reads, writes) = (source.volume.slow(), destination.volume.slow());
-    let caps = &destination.unit.caps;
+    let (reads, writes) = (source.backend.slow(), destination.backend.slow());
+    let caps = &destination.caps;
     // Unmapped blocks are as good as zeroes only where they read so.
-    let thin = source.unit.caps.unmap_zeroes && caps.write_zeroes == Support::Native;
+    let thin = source.caps.unmap_zeroes && caps.write_zeroes == Support::Native;
     let extents = if thin { reads.extents(from, LOOK).unwrap_or_default() } else { Vec::new() };
     let data = match first_run(&extents, from.len, u64::from(caps.block_size)) {
         Some((true, len)) => len,

@@ -55,8 +55,8 @@ fn layout(folder: Option<&tempfile::TempDir>) -> Layout {
         name: "v".into(),
         volume,
         unit,
-        health: crate::health::Health::new("v"),
-        place: None,
+        health: lunet_volume::Health::new("v"),
+        path: None,
         reservations: None,
     };
     let target = TargetEntry { name: TARGET.into(), luns: vec![(0, 0)], ..TargetEntry::default() };

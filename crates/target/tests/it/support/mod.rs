@@ -23,9 +23,8 @@ use lunet_backends::{FileSpec, Storage, VolumeSpec, open};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{
-    Config, Health, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry,
-};
+use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
+use lunet_volume::Health;
 
 pub const TARGET: &str = "iqn.2026-11.local.lunet:test";
 
@@ -48,7 +47,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         let unit = Unit::new(Identity::from_seed(&format!("test {n}")), volume.caps().clone());
         let name = format!("v{n}");
         let health = Health::new(&name);
-        VolumeEntry { name, volume, unit, health, place: None, reservations: None }
+        VolumeEntry { name, volume, unit, health, path: None, reservations: None }
     });
     Config {
         portals: vec![Portal {

@@ -283,7 +283,7 @@ pub fn parent(path: &Path) -> &Path {
 }
 
 /// Where the next content is written before it takes its place.
-pub(crate) fn fresh(path: &Path) -> PathBuf {
+pub fn fresh(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");

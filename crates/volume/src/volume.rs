@@ -1,0 +1,87 @@
+//! A volume that is served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lunet_backends::Standing;
+use lunet_block::{ByteRange, Caps};
+
+use crate::fence::Fence;
+use crate::health::{Cause, Health};
+use crate::locks::Locks;
+
+/// How often in a row something else must be found at the path of a file: during a rollback, it is for a moment.
+const MISMATCHES: u32 = 2;
+
+/// All of a volume, whatever its size.
+const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
+
+/// A volume, shared by all shards. Another size or another content of the same volume is another one of these,
+/// with the same fence and the same locks. `F` is what protocols show of it.
+pub struct Volume<F> {
+    /// Its name.
+    pub name: String,
+    /// The open storage.
+    pub backend: lunet_backends::Volume,
+    /// What that is and can do.
+    pub caps: Caps,
+    /// Whether it has failed.
+    pub health: Arc<Health>,
+    /// Abandoned writes.
+    pub fence: Arc<Fence>,
+    /// Ranges that commands have for themselves.
+    pub locks: Arc<Locks>,
+    /// Where the storage should be found, if it is a file or a device.
+    pub path: Option<PathBuf>,
+    /// How often in a row something else was found there.
+    mismatches: AtomicU32,
+    /// What protocols show of it.
+    pub face: F,
+}
+
+impl<F> Volume<F> {
+    /// A volume that was not served before.
+    pub fn new(
+        name: String,
+        (backend, health): (lunet_backends::Volume, Arc<Health>),
+        path: Option<PathBuf>,
+        face: F,
+    ) -> Self {
+        let (fence, locks, mismatches) = (Arc::default(), Arc::default(), AtomicU32::new(0));
+        let caps = backend.caps().clone();
+        Self { name, backend, caps, health, fence, locks, path, mismatches, face }
+    }
+
+    /// What takes the place of another volume of the same name: requests for that may be at work still.
+    #[must_use]
+    pub fn in_place_of(self, old: &Self) -> Self {
+        Self { fence: old.fence.clone(), locks: old.locks.clone(), ..self }
+    }
+
+    /// Looks whether the storage is where it was, and whole. What was written to a file that is removed is gone
+    /// with the last who has it open. Blocks.
+    pub fn look_at_storage(&self) {
+        let Some(path) = &self.path else { return };
+        // Where nobody knows, nothing is said: a file server may be away for a moment.
+        let Ok(found) = lunet_backends::standing(&self.backend, path) else { return };
+        let cause = match found {
+            Standing::Sound => {
+                self.mismatches.store(0, Ordering::Relaxed);
+                return;
+            }
+            Standing::CutShort { bytes } => Cause::CutShort { bytes },
+            Standing::Removed => Cause::Missing,
+            // Somebody works on the volume as a whole.
+            Standing::Elsewhere | Standing::Replaced if !self.locks.is_free(WHOLE) => return,
+            Standing::Elsewhere | Standing::Replaced
+                if self.mismatches.fetch_add(1, Ordering::Relaxed) + 1 < MISMATCHES =>
+            {
+                return;
+            }
+            Standing::Elsewhere => Cause::Missing,
+            Standing::Replaced => Cause::Replaced,
+        };
+        self.health.fail(cause);
+    }
+}
