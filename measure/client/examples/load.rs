@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lunet_client::{
-    DriverChoice, Order, Plan, ReadData, Target, Verify, Workload, run, verify::Fault,
-};
+use lunet_client::iscsi::{Initiator, Target};
+use lunet_client::verify::Fault;
+use lunet_client::{DriverChoice, Order, Plan, ReadData, Verify, Workload, run};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -49,7 +49,7 @@ fn load(url: &str, options: &HashMap<String, String>) -> Result<(), Box<dyn std:
     if text("verify", "no") == "yes" {
         workload.verify = Some(Verify::default());
     }
-    let mut plan = Plan::new(Target::parse(url)?, workload);
+    let mut plan = Plan::new(Initiator::from(Target::parse(url)?), workload);
     if text("driver", "auto") == "epoll" {
         plan.driver = DriverChoice::Epoll;
     }

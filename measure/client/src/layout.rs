@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use crate::front::{Error, Geometry};
 use crate::random::Random;
 use crate::workload::{Order, Workload};
-use crate::{Error, LogicalUnit};
 
 /// The parts of the volume that one job works in, in logical blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +53,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub fn new(workload: &Workload, unit: &LogicalUnit) -> Result<Self, Error> {
-        let size = u64::from(unit.block_size);
+    pub fn new(workload: &Workload, geometry: &Geometry) -> Result<Self, Error> {
+        let size = u64::from(geometry.block_size);
         let largest = u64::from(workload.largest()) / size;
         let jobs = u64::from(workload.jobs);
-        let ranges = regions(workload, unit)?;
+        let ranges = regions(workload, geometry)?;
         let verify = workload.verify.is_some();
         // A part that is checked has one writer.
         let slices = if verify { jobs } else { 1 };
@@ -86,20 +86,20 @@ impl Layout {
 }
 
 /// The regions in logical blocks.
-fn regions(workload: &Workload, unit: &LogicalUnit) -> Result<Vec<Range<u64>>, Error> {
-    let size = u64::from(unit.block_size);
+fn regions(workload: &Workload, geometry: &Geometry) -> Result<Vec<Range<u64>>, Error> {
+    let size = u64::from(geometry.block_size);
     if workload.regions.is_empty() {
-        let whole = 0..unit.blocks;
+        let whole = 0..geometry.blocks;
         return Ok(Vec::from([whole]));
     }
     let mut ranges = Vec::new();
     for region in &workload.regions {
-        if region.end > unit.bytes() || region.start >= region.end {
+        if region.end > geometry.bytes() || region.start >= region.end {
             return Err(Error::Plan(format!(
                 "the region {} to {} is empty or not on the volume, which has {} bytes",
                 region.start,
                 region.end,
-                unit.bytes()
+                geometry.bytes()
             )));
         }
         ranges.push(region.start.div_ceil(size)..region.end / size);
@@ -223,26 +223,12 @@ mod tests {
     use crate::workload::{BlockSize, Verify};
     use proptest::prelude::*;
 
-    pub(crate) fn unit(blocks: u64) -> LogicalUnit {
-        LogicalUnit {
-            target: "iqn.x".into(),
-            lun: 0,
-            vendor: String::new(),
-            product: String::new(),
-            revision: String::new(),
-            blocks,
-            block_size: 512,
-            physical_block_size: 4096,
-            max_transfer: Some(1 << 20),
-            optimal_transfer: None,
-            read_only: false,
-            write_cache: None,
-            window: 32,
-        }
+    fn geometry() -> Geometry {
+        Geometry { blocks: 8000, block_size: 512, max_transfer: Some(1 << 20), read_only: false }
     }
 
     fn picks(workload: &Workload, job: u32, count: usize) -> Vec<Pick> {
-        let layout = Layout::new(workload, &unit(8000)).expect("a layout");
+        let layout = Layout::new(workload, &geometry()).expect("a layout");
         let mut picker = Picker::new(workload, 512, layout.jobs[job as usize].clone(), job);
         (0..count).map(|_| picker.pick()).collect()
     }
@@ -271,9 +257,9 @@ mod tests {
     #[test]
     fn what_cannot_be_run_is_said() {
         let says =
-            |workload: &Workload| workload.check(&unit(8000)).expect_err("wrong").to_string();
+            |workload: &Workload| workload.check(&geometry()).expect_err("wrong").to_string();
         assert!(says(&Workload::new(1000)).contains("whole logical blocks"));
-        assert!(says(&Workload::new(2 << 20)).contains("B0h"));
+        assert!(says(&Workload::new(2 << 20)).contains("in one command"));
         assert!(says(&Workload { reads_percent: 101, ..Workload::new(512) }).contains("101 %"));
         assert!(says(&Workload { depth: 0, ..Workload::new(512) }).contains("depth 0"));
         assert!(says(&Workload { runtime: None, ..Workload::new(512) }).contains("no end"));
@@ -284,11 +270,10 @@ mod tests {
         let verify = Some(Verify::default());
         let many = Workload { jobs: 100, verify, ..Workload::new(100 * 512) };
         assert!(says(&many).contains("no room"));
-        let mut sealed = unit(8000);
-        sealed.read_only = true;
+        let sealed = Geometry { read_only: true, ..geometry() };
         let error = Workload { reads_percent: 0, ..Workload::new(512) }.check(&sealed);
         assert!(error.expect_err("read-only").to_string().contains("takes no writes"));
-        assert!(Workload::new(4096).check(&unit(8000)).is_ok());
+        assert!(Workload::new(4096).check(&geometry()).is_ok());
     }
 
     proptest! {
@@ -307,7 +292,7 @@ mod tests {
                 verify: verify.then(Verify::default),
                 seed, jobs, ..Workload::new(512)
             };
-            let layout = Layout::new(&workload, &unit(8000)).expect("a layout");
+            let layout = Layout::new(&workload, &geometry()).expect("a layout");
             let own = layout.jobs[job as usize].clone();
             for pick in picks(&workload, job, 500) {
                 let range = own.around(pick.lba).expect("in the parts");

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use crate::front::Geometry;
 use crate::latency::Latency;
-use crate::sense::Failure;
 use crate::usage::Usage;
 use crate::verify::VerifyOutcome;
-use crate::{LogicalUnit, Negotiated};
 
 /// Operations of one kind that ended well.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +14,8 @@ pub struct Tally {
     pub operations: u64,
     /// Bytes that they moved.
     pub bytes: u64,
-    /// How long they took: from the turn of the event loop that sends the command to the turn that
-    /// finds its answer, retries included. A turn's clock is read once, at its start.
+    /// How long they took: from the loop iteration that sends the command to the one that receives its
+    /// end, retries included. The clock is read once in a loop iteration, at its start.
     pub latency: Latency,
 }
 
@@ -47,11 +46,11 @@ pub struct Work {
     pub read: Tally,
     /// Writes.
     pub write: Tally,
-    /// SYNCHRONIZE CACHE.
+    /// Flushes.
     pub flush: Tally,
     /// Operations that failed.
     pub errors: u64,
-    /// Commands that were sent again: unit attention, BUSY, TASK SET FULL.
+    /// Commands that were sent again, because the volume had something to tell first or was busy.
     pub retries: u64,
 }
 
@@ -101,21 +100,21 @@ pub struct Second {
 /// Kinds of operation, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// READ.
+    /// Reads blocks.
     Read,
-    /// WRITE.
+    /// Writes blocks.
     Write,
-    /// SYNCHRONIZE CACHE.
+    /// Makes what was written stable.
     Flush,
 }
 
 /// Operations that failed alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorCount {
-    /// Which.
+    /// What they did.
     pub kind: Kind,
-    /// How.
-    pub failure: Failure,
+    /// How they failed, in the protocol's words.
+    pub failure: String,
     /// How many, the ramp included.
     pub count: u64,
     /// Where the first one was.
@@ -135,10 +134,8 @@ pub struct JobOutcome {
     pub errors: Vec<ErrorCount>,
     /// Why it ended before its time, in one sentence.
     pub failed: Option<String>,
-    /// What checking has shown.
+    /// What verification has shown.
     pub verify: Option<VerifyOutcome>,
-    /// What its login has agreed on.
-    pub negotiated: Negotiated,
 }
 
 /// What one thread has cost, behind the ramp.
@@ -146,9 +143,9 @@ pub struct JobOutcome {
 pub struct ThreadOutcome {
     /// Its number.
     pub thread: usize,
-    /// CPU time and context switches, from the end of the ramp to the last answer.
+    /// CPU time and context switches, from the end of the ramp to the end of the last command.
     pub usage: Usage,
-    /// Calls of the kernel that wait for events.
+    /// System calls that wait for events.
     pub waits: u64,
     /// Receives and sends.
     pub transfers: u64,
@@ -157,8 +154,8 @@ pub struct ThreadOutcome {
 /// What a run has shown.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The logical unit.
-    pub unit: LogicalUnit,
+    /// The volume.
+    pub geometry: Geometry,
     /// From the end of the ramp to the end of the load: what rates are counted by.
     pub elapsed: Duration,
     /// All jobs together.
@@ -171,7 +168,7 @@ pub struct Outcome {
     pub threads: Vec<ThreadOutcome>,
     /// All threads together.
     pub usage: Usage,
-    /// What checking has shown, all jobs together.
+    /// What verification has shown, all jobs together.
     pub verify: Option<VerifyOutcome>,
     /// It was interrupted.
     pub interrupted: bool,
@@ -192,7 +189,7 @@ impl Outcome {
         self.work.bytes() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Reads and writes per second of CPU time of the initiator's own threads.
+    /// Reads and writes per second of CPU time of the client's own threads.
     #[must_use]
     pub fn operations_per_cpu_second(&self) -> f64 {
         self.work.operations() as f64 / self.usage.cpu.as_secs_f64().max(1e-9)

@@ -10,9 +10,15 @@
 //! | 20 to end - 5 | filler, made from all of the above |
 //! | the last 4 | CRC32C of all before it |
 
-use lunet_iscsi::digest::crc32c;
+use crc_fast::CrcAlgorithm::Crc32Iscsi as Crc32c;
 
 use crate::random::mix;
+
+/// CRC32C, as it lies in a block.
+fn crc32c(bytes: &[u8]) -> [u8; 4] {
+    let [a, b, c, d, ..] = crc_fast::checksum(Crc32c, bytes).to_le_bytes();
+    [a, b, c, d]
+}
 
 /// The filler's first byte.
 const FILL: usize = 20;

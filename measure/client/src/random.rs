@@ -1,4 +1,4 @@
-//! Repeatable numbers without visible order.
+//! Repeatable numbers without visible order, and bytes that cannot be guessed.
 
 /// SplitMix64: one multiplication chain for each number, and any seed is a good one.
 #[derive(Clone, Debug)]
@@ -24,6 +24,24 @@ impl Random {
     /// A number below `bound`, which is not 0. A bias of `bound` / 2^64 does not show.
     pub const fn below(&mut self, bound: u64) -> u64 {
         ((self.next() as u128 * bound as u128) >> 64) as u64
+    }
+}
+
+/// Fills with bytes that cannot be guessed.
+pub(crate) fn unpredictable(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // Fails only by a signal, or on a system without it: then the clock has to do.
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => {
+                let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+                let mut random = Random::new(time.as_nanos() as u64);
+                bytes[filled..].fill_with(|| random.next() as u8);
+                return;
+            }
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lunet_ring::DriverChoice;
 
+use crate::front::{Error, Geometry};
 use crate::layout::Layout;
-use crate::{Error, LogicalUnit, Login, Target};
 
 /// Where the next operation goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,15 +21,16 @@ pub enum Order {
 /// What becomes of the data of reads that are not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadData {
-    /// Thrown away, large reads in the kernel without a copy: the initiator costs least.
+    /// Thrown away, large reads in the kernel without a copy: the client costs least.
     #[default]
     Discard,
-    /// Received into memory, as by an initiator that has a use for it.
+    /// Received into memory, as by a client that has a use for it.
     Receive,
 }
 
-/// What a failed operation does to the run. Unit attentions, BUSY and TASK SET FULL are no
-/// failures: the command is sent again, and counted as a retry.
+/// What a failed operation does to the run. A volume that is busy or has something to tell first (in
+/// SCSI: a unit attention, BUSY, TASK SET FULL) is no failure: the command is sent again, and counted
+/// as a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// The job ends.
@@ -97,7 +98,7 @@ pub struct Workload {
     pub regions: Vec<Range<u64>>,
     /// Operations that each job keeps under way.
     pub depth: u32,
-    /// Sessions.
+    /// Connections, each of which has its own session.
     pub jobs: u32,
     /// How long to run, behind `ramp`.
     pub runtime: Option<Duration>,
@@ -110,7 +111,7 @@ pub struct Workload {
     pub rate: Option<Rate>,
     /// Writes with FUA: each is stable when it is answered.
     pub fua: bool,
-    /// A SYNCHRONIZE CACHE after so many writes of a job. It counts for the depth, and is sent
+    /// A flush after so many writes of a job. It counts for the depth, and is sent
     /// without waiting for the writes under way, which it does not cover.
     pub flush_every: Option<u32>,
     /// Checks what is read. Each job then has a part of the regions for itself.
@@ -164,14 +165,14 @@ impl Workload {
         self.verify.is_some() || self.read_data == ReadData::Receive
     }
 
-    /// Whether it can be run against this unit.
-    pub(crate) fn check(&self, unit: &LogicalUnit) -> Result<(), Error> {
+    /// Whether it can be run on this volume.
+    pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Plan(text));
         if self.blocks.is_empty() || self.blocks.iter().all(|block| block.weight == 0) {
             return wrong("the load has no block size: give one, as in 4096".into());
         }
         for BlockSize { bytes, .. } in &self.blocks {
-            self.check_block(*bytes, unit)?;
+            self.check_block(*bytes, geometry)?;
         }
         if self.reads_percent > 100 {
             return wrong(format!("{} % reads is more than all: 0 to 100", self.reads_percent));
@@ -195,16 +196,16 @@ impl Workload {
         if self.rate.is_some_and(|rate| zero(rate.operations) || zero(rate.bytes)) {
             return wrong("a rate of 0 would never begin: leave the limit out, or raise it".into());
         }
-        if unit.read_only && self.reads_percent < 100 {
-            return wrong(format!("LUN {} takes no writes: use 100 % reads", unit.lun));
+        if geometry.read_only && self.reads_percent < 100 {
+            return wrong("the volume takes no writes: use 100 % reads".into());
         }
-        Layout::new(self, unit).map(drop)
+        Layout::new(self, geometry).map(drop)
     }
 
-    fn check_block(&self, bytes: u32, unit: &LogicalUnit) -> Result<(), Error> {
+    fn check_block(&self, bytes: u32, geometry: &Geometry) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Plan(text));
-        if bytes == 0 || bytes % unit.block_size != 0 {
-            let size = unit.block_size;
+        if bytes == 0 || bytes % geometry.block_size != 0 {
+            let size = geometry.block_size;
             return wrong(format!(
                 "a block of {bytes} bytes is not made of whole logical blocks, which have {size} \
                  bytes here"
@@ -214,23 +215,21 @@ impl Workload {
         if bytes > most {
             return wrong(format!("a block of {bytes} bytes is too large: {most} at the most"));
         }
-        match unit.max_transfer {
+        match geometry.max_transfer {
             Some(limit) if u64::from(bytes) > limit => wrong(format!(
-                "the target takes at most {limit} bytes in one command (VPD page B0h), and the \
-                 block has {bytes}: choose a smaller one"
+                "the target takes at most {limit} bytes in one command, and the block has \
+                 {bytes}: choose a smaller one"
             )),
             _ => Ok(()),
         }
     }
 }
 
-/// What to run, against what, and how.
+/// What to run, on what, and how. `F` is the protocol: see [`Front`](crate::front::Front).
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Against what.
-    pub target: Target,
-    /// How to log in.
-    pub login: Login,
+pub struct Plan<F> {
+    /// The volume, and how to reach it.
+    pub front: F,
     /// The load.
     pub workload: Workload,
     /// Threads that the jobs are spread over; `None`: one for each processor, and no more than
@@ -240,20 +239,19 @@ pub struct Plan {
     pub processors: Vec<usize>,
     /// The event loop's driver.
     pub driver: DriverChoice,
-    /// Looks so long for answers without sleeping. It makes answers come sooner, and costs a
+    /// How long to poll for completions before sleeping. Polling lowers the latency and costs a
     /// processor; zero: not at all.
     pub busy_poll: Duration,
-    /// A command that is not answered so long ends its job.
+    /// A job ends when a command has not been answered for so long.
     pub command_timeout: Duration,
 }
 
-impl Plan {
+impl<F> Plan<F> {
     /// A plan with the defaults for everything else.
     #[must_use]
-    pub fn new(target: Target, workload: Workload) -> Self {
+    pub fn new(front: F, workload: Workload) -> Self {
         Self {
-            target,
-            login: Login::default(),
+            front,
             workload,
             threads: None,
             processors: Vec::new(),

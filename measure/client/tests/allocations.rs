@@ -11,6 +11,7 @@ mod support;
 use std::alloc::System;
 use std::sync::atomic::AtomicBool;
 
+use lunet_client::iscsi::Initiator;
 use lunet_client::{DriverChoice, Plan, ReadData, Verify, Workload, run};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::{NAME, Served, memory};
@@ -34,7 +35,8 @@ fn allocations(
 ) -> u64 {
     let size = operations * u64::from(load.blocks[0].bytes);
     let load = Workload { runtime: None, size: Some(size), ..load.clone() };
-    let mut plan = Plan::new(served.at("", &format!("/{NAME}/0{digest}")), load);
+    let target = served.at("", &format!("/{NAME}/0{digest}"));
+    let mut plan = Plan::new(Initiator::from(target), load);
     plan.driver = driver;
     let region = Region::new(ALLOCATOR);
     let outcome = run(&plan, &AtomicBool::new(false), |_| {}).expect("it runs");

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use lunet_bench::report::{iops, time};
 use lunet_bench::stats::{Effect, Estimate, effect};
-use lunet_client::{Plan, Target, Workload};
+use lunet_client::iscsi::{Initiator, Target};
+use lunet_client::{Plan, Workload};
 use lunet_e2e::clients::QemuLun;
 use lunet_e2e::fuse::Export;
 use lunet_e2e::process::{Running, leashed, output};
@@ -205,7 +206,7 @@ fn own(url: &str, load: &Load, arguments: &Arguments) -> Result<Sample> {
         ramp: RAMP,
         ..Workload::new(load.block)
     };
-    let plan = Plan::new(Target::parse(url)?, workload);
+    let plan = Plan::new(Initiator::from(Target::parse(url)?), workload);
     let outcome = lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?;
     let failures = outcome.failures();
     ensure!(failures.is_empty(), "{}", failures.join("; "));

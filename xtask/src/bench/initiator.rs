@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use lunet_client::{Plan, ReadData, Target, Workload};
+use lunet_client::iscsi::{Initiator, Target};
+use lunet_client::{Plan, ReadData, Workload};
 use lunet_e2e::process::{output, pinned};
 
 use super::loads::{self, LOADS, Load, Tool};
@@ -62,7 +63,7 @@ pub fn load(arguments: &LoadArguments) -> Result<()> {
         read_data: if arguments.receive { ReadData::Receive } else { ReadData::Discard },
         ..Workload::new(arguments.block)
     };
-    let mut plan = Plan::new(Target::parse(&arguments.url)?, workload);
+    let mut plan = Plan::new(Initiator::from(Target::parse(&arguments.url)?), workload);
     plan.threads = Some(1);
     let outcome = lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?;
     let failures = outcome.failures();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lunet_client::{Account, DigestOffer, Secret, Target, TargetError};
+use lunet_client::iscsi::{Account, DigestOffer, Secret, Target, TargetError};
 use lunet_iscsi::printable::is_printable;
 
 use crate::secrets;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use lunet_bench::model::Workload;
 use lunet_bench::safety::{self, Blocks, Destroy, Guard};
-use lunet_client::{LogicalUnit, Login, Reader, Target};
+use lunet_client::iscsi::{self, LogicalUnit, Login, Reader, Target};
 
 use super::given::Given;
 use super::{Options, scale};
@@ -114,7 +114,7 @@ pub(super) fn unit(
     login: &Login,
     destroy: Option<&Destroy>,
 ) -> Result<LogicalUnit, String> {
-    let failed = |error: lunet_client::Error| format!("{target}: {error}");
+    let failed = |error: iscsi::Error| format!("{target}: {error}");
     let reader = Reader::open(target, login).map_err(failed)?;
     let unit = reader.unit().clone();
     let mut blocks = Lun(reader);

@@ -39,7 +39,7 @@ use lunet_bench::model::{Ceiling, Command, Fact, Machine, Results, SCHEMA, Secti
 use lunet_bench::profiles::Profile;
 use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
-use lunet_client::Login;
+use lunet_client::iscsi::Login;
 
 use self::control::Control;
 use self::cpus::Cpus;
@@ -220,7 +220,7 @@ fn served<'a>(
         served.login = options.login.clone();
         served.cpus.clone_from(&options.cpus);
         served.options.clone_from(&options.words);
-        served.settle().map_err(|error| Refused(format!("{name}: {error}")))?;
+        served.fix_digests().map_err(|error| Refused(format!("{name}: {error}")))?;
         all.push(served);
     }
     Ok(all)

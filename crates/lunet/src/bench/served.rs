@@ -10,9 +10,8 @@ use lunet_bench::fio::shell;
 use lunet_bench::model::{self, Pattern, Role, Run, Sync, TargetKind, Workload};
 use lunet_bench::runner::Generator;
 use lunet_bench::system::{Root, Usage, Watch};
-use lunet_client::{
-    BlockSize, DigestOffer, LogicalUnit, Login, Order, Outcome, Plan, Rate, Stage, Target,
-};
+use lunet_client::iscsi::{DigestOffer, Initiator, Link, LogicalUnit, Login, Target};
+use lunet_client::{BlockSize, Order, Outcome, Plan, Rate, Stage};
 
 use super::control::Control;
 use super::convert;
@@ -117,7 +116,11 @@ impl<'a> Served<'a> {
         all.min(asked) / workload.block_bytes * workload.block_bytes
     }
 
-    fn plan(&mut self, workload: &Workload) -> Plan {
+    fn initiator(&self) -> Initiator {
+        Initiator { target: self.target.clone(), login: self.login.clone() }
+    }
+
+    fn plan(&mut self, workload: &Workload) -> Plan<Initiator> {
         let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
         let rate = workload
             .rate_mib_per_s
@@ -142,15 +145,13 @@ impl<'a> Served<'a> {
             ..lunet_client::Workload::new(4096)
         };
         self.seed += 1;
-        let mut plan = Plan::new(self.target.clone(), load.within(0..self.span(workload)));
-        plan.login = self.login.clone();
-        plan
+        Plan::new(self.initiator(), load.within(0..self.span(workload)))
     }
 
     /// Runs a plan on another thread, so that somebody can be told how far it is.
     fn go(
         &self,
-        plan: &Plan,
+        plan: &Plan<Initiator>,
         mut watch: Option<Watch>,
         concerned: &[(i32, Role)],
         told: &mut dyn FnMut(f64, f64),
@@ -194,33 +195,26 @@ impl<'a> Served<'a> {
         }
     }
 
-    /// Whether the sessions have a data digest. Where the target may choose, [`Served::settle`] has asked.
+    /// Whether the sessions have a data digest. Where the target may choose, [`Served::fix_digests`] has asked.
     pub fn has_data_digest(&self) -> bool {
         self.target.data_digest == DigestOffer::Crc32c
     }
 
-    /// Where the target may choose about digests, one read finds out, and its choice becomes what is asked for.
+    /// Where the target may choose the digests, a login asks for its choice, and all later sessions ask for the same.
     ///
     /// # Errors
     /// There is no session with these digests.
-    pub fn settle(&mut self) -> Result<(), lunet_client::Error> {
+    pub fn fix_digests(&mut self) -> Result<(), lunet_client::iscsi::Error> {
         let open = |offer| matches!(offer, DigestOffer::PreferCrc32c | DigestOffer::PreferNone);
         if !open(self.target.data_digest) && !open(self.target.header_digest) {
             return Ok(());
         }
-        let block = self.unit.block_size;
-        let load = lunet_client::Workload {
-            size: Some(block.into()),
-            depth: 1,
-            ..lunet_client::Workload::new(block)
-        };
-        let mut plan = Plan::new(self.target.clone(), load);
-        plan.login = self.login.clone();
-        let outcome = lunet_client::run(&plan, self.stop, |_| {})?;
-        let Some(job) = outcome.jobs.first() else { return Ok(()) };
+        let link = Link::log_into(&self.target, &self.login, Some(&self.unit.target))?;
+        let negotiated = link.info().negotiated.clone();
+        link.close();
         let chosen = |digest: bool| if digest { DigestOffer::Crc32c } else { DigestOffer::None };
-        self.target.header_digest = chosen(job.negotiated.header_digest);
-        self.target.data_digest = chosen(job.negotiated.data_digest);
+        self.target.header_digest = chosen(negotiated.header_digest);
+        self.target.data_digest = chosen(negotiated.data_digest);
         Ok(())
     }
 }
@@ -266,8 +260,7 @@ impl Generator for Served<'_> {
             size: Some(end),
             ..lunet_client::Workload::new(u32::try_from(block)?)
         };
-        let mut plan = Plan::new(self.target.clone(), load.within(0..end));
-        plan.login = self.login.clone();
+        let plan = Plan::new(self.initiator(), load.within(0..end));
         self.go(&plan, None, &[], progress)?;
         self.filled = span;
         Ok(())

@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lunet_bench::safety::Destroy;
+use lunet_client::iscsi::{Initiator, LogicalUnit, Login, Target};
 use lunet_client::verify::{Fault, VerifyOutcome};
-use lunet_client::{BlockSize, LogicalUnit, Login, Outcome, Plan, Stage, Target, Workload};
+use lunet_client::{BlockSize, Outcome, Plan, Stage, Workload};
 use serde_json::json;
 
 use super::Refused;
@@ -77,8 +78,8 @@ pub fn run(
     if unit.read_only {
         return Err(Refused(format!("{address} takes no writes: nothing of it can be verified")));
     }
-    let mut plan = Plan::new(options.target.clone(), load(options, &unit));
-    plan.login = options.login.clone();
+    let initiator = Initiator { target: options.target.clone(), login: options.login.clone() };
+    let plan = Plan::new(initiator, load(options, &unit));
     let runtime = options.runtime.as_secs_f64();
     let outcome = lunet_client::run(&plan, stop, |progress| {
         let reads_back = progress.stage == Stage::ReadBack;
@@ -141,7 +142,7 @@ impl Report {
     /// For people.
     pub fn text(&self) -> String {
         let Self { address, outcome, verify, .. } = self;
-        let block = outcome.unit.block_size;
+        let block = outcome.geometry.block_size;
         let work = &outcome.work;
         let mut text = format!(
             "{address}: {} written in {} writes and {} flushes, {} read in {} reads, in {}\n",
@@ -200,7 +201,7 @@ impl Report {
             "complete": self.is_complete(),
             "ended": self.ended(),
             "seconds": outcome.elapsed.as_secs_f64(),
-            "block_bytes": outcome.unit.block_size,
+            "block_bytes": outcome.geometry.block_size,
             "written_bytes": outcome.work.write.bytes,
             "read_bytes": outcome.work.read.bytes,
             "flushes": outcome.work.flush.operations,

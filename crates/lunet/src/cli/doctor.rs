@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use lunet::secrets;
-use lunet_client::Target;
+use lunet_client::iscsi::Target;
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
 use lunet_host::facts::{Facts, facts};

@@ -1,44 +1,99 @@
-//! What becomes of the answers to a job's commands.
+//! What follows from the end of a job's commands.
 
+use std::fmt;
 use std::time::Duration;
 
-use lunet_iscsi::initiator::{Data, Finished};
 use lunet_ring::Buf;
 
-use super::data::Source;
 use super::job::{Job, Phase};
 use super::slots::{Op, Waiting};
-use crate::outcome::ErrorCount;
-use crate::sense::Failure;
+use crate::front::{Connection, Data, Ending};
+use crate::outcome::{ErrorCount, Kind};
 use crate::workload::OnError;
 
-/// A target that is busy is left alone so long.
+/// How long a busy target is given before a command is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Most kinds of errors that are told apart.
 const MOST_ERRORS: usize = 64;
 
-impl Job {
-    /// A command has ended.
-    pub(super) fn finished(&mut self, finished: Finished<Buf, Source>, now: Duration) {
-        let at = finished.token as u32;
-        let slot = self.slots.get(at);
-        let (op, blocks) = (slot.op, slot.blocks);
-        let bytes = blocks * self.load.block_size;
-        let expected = if op.reads() { bytes } else { 0 };
-        match Failure::of(&finished.outcome, expected) {
-            None => self.good(at, finished.data, u64::from(bytes), now),
-            Some(failure) if failure.is_attention() || failure.is_busy() => {
-                self.second.retries += 1;
-                let due = if failure.is_busy() { now + PAUSE } else { now };
-                let data = Some(finished.data);
-                self.slots.waiting.push(Waiting { slot: at, due, data });
-            }
-            Some(failure) => self.bad(at, finished.data, failure, now),
+/// How an operation failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failure<F> {
+    /// A read returned less data than was asked for.
+    Short,
+    /// As the protocol says.
+    Command(F),
+}
+
+impl<F: fmt::Display> fmt::Display for Failure<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short => f.write_str("less data was read than was asked for"),
+            Self::Command(failure) => failure.fmt(f),
+        }
+    }
+}
+
+/// Operations of one kind that failed alike.
+struct Alike<F> {
+    kind: Kind,
+    failure: Failure<F>,
+    count: u64,
+    first_lba: u64,
+}
+
+/// The errors of a job, by kind.
+pub(super) struct Errors<F>(Vec<Alike<F>>);
+
+impl<F> Default for Errors<F> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<F: Copy + Eq + fmt::Display> Errors<F> {
+    fn count(&mut self, kind: Kind, failure: Failure<F>, lba: u64) {
+        let same = |error: &&mut Alike<F>| error.kind == kind && error.failure == failure;
+        if let Some(error) = self.0.iter_mut().find(same) {
+            error.count += 1;
+        } else if self.0.len() < MOST_ERRORS {
+            self.0.push(Alike { kind, failure, count: 1, first_lba: lba });
         }
     }
 
-    fn good(&mut self, at: u32, data: Data<Buf, Source>, bytes: u64, now: Duration) {
+    pub fn into_counts(self) -> Vec<ErrorCount> {
+        let count = |error: Alike<F>| {
+            let Alike { kind, failure, count, first_lba } = error;
+            ErrorCount { kind, failure: failure.to_string(), count, first_lba }
+        };
+        self.0.into_iter().map(count).collect()
+    }
+}
+
+impl<C: Connection> Job<C> {
+    /// A command has ended.
+    pub(super) fn ended(&mut self, at: u32, data: Data, ending: Ending<C::Failure>, now: Duration) {
+        let slot = self.slots.get(at);
+        let (op, blocks) = (slot.op, slot.blocks);
+        let bytes = blocks * self.load.block_size;
+        match ending {
+            Ending::Done(received) if op.reads() && received < bytes => {
+                self.bad(at, data, Failure::Short, now);
+            }
+            Ending::Done(_) => self.good(at, data, u64::from(bytes), now),
+            Ending::Again => self.retry(at, data, now),
+            Ending::Busy => self.retry(at, data, now + PAUSE),
+            Ending::Failed(failure) => self.bad(at, data, Failure::Command(failure), now),
+        }
+    }
+
+    fn retry(&mut self, at: u32, data: Data, due: Duration) {
+        self.second.retries += 1;
+        self.slots.waiting.push(Waiting { slot: at, due, data: Some(data) });
+    }
+
+    fn good(&mut self, at: u32, data: Data, bytes: u64, now: Duration) {
         let slot = self.slots.get(at);
         let (op, lba, blocks) = (slot.op, slot.lba, slot.blocks);
         let time = now.saturating_sub(slot.sent);
@@ -87,7 +142,7 @@ impl Job {
         self.slots.waiting.push(Waiting { slot: at, due: now, data: None });
     }
 
-    fn bad(&mut self, at: u32, data: Data<Buf, Source>, failure: Failure, now: Duration) {
+    fn bad(&mut self, at: u32, data: Data, failure: Failure<C::Failure>, now: Duration) {
         let slot = self.slots.get_mut(at);
         let (op, lba, blocks, first) = (slot.op, slot.lba, slot.blocks, slot.first.take());
         if let Some(ledger) = &mut self.ledger {
@@ -107,20 +162,10 @@ impl Job {
         }
         self.slots.remove(at);
         self.second.errors += 1;
-        self.count_error(op, failure, lba);
+        self.errors.count(op.kind(), failure, lba);
         let over = matches!(self.phase, Phase::Over | Phase::Leaving(_));
         if self.load.on_error == OnError::Stop && !over {
             self.fail(format!("a {} at LBA {lba} failed: {failure}", op.name()));
-        }
-    }
-
-    fn count_error(&mut self, op: Op, failure: Failure, lba: u64) {
-        let kind = op.kind();
-        let same = |error: &&mut ErrorCount| error.kind == kind && error.failure == failure;
-        if let Some(error) = self.errors.iter_mut().find(same) {
-            error.count += 1;
-        } else if self.errors.len() < MOST_ERRORS {
-            self.errors.push(ErrorCount { kind, failure, count: 1, first_lba: lba });
         }
     }
 }

@@ -1,42 +1,10 @@
-//! What is sent, and where it lies.
+//! The data of writes.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::rc::Rc;
 
-use lunet_iscsi::initiator::Transmit;
-use lunet_ring::{Payload, TxChain};
-
+use crate::front::Source;
 use crate::random::Random;
-
-/// The data of a write: a part of memory that nobody changes while it is sent.
-#[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub bytes: Rc<[u8]>,
-    start: usize,
-    len: usize,
-}
-
-impl AsRef<[u8]> for Source {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
-    }
-}
-
-/// What a session has to send, in wire order.
-#[derive(Default)]
-pub(super) struct Outgoing(pub TxChain);
-
-impl Transmit<Source> for Outgoing {
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.0.bytes(bytes);
-    }
-
-    fn data(&mut self, data: &Source, range: Range<usize>) {
-        let id = self.0.payload(Payload::Shared(Rc::clone(&data.bytes)));
-        self.0.slice(id, data.start + range.start..data.start + range.end);
-    }
-}
 
 /// Room for different writes to begin at different bytes.
 const SLACK: usize = 256 << 10;
@@ -44,7 +12,7 @@ const SLACK: usize = 256 << 10;
 /// Where writes begin.
 const GRAIN: usize = 4096;
 
-/// Bytes without order, which unverified writes are cut from.
+/// Random bytes, which unverified writes are cut from.
 #[derive(Clone)]
 pub(super) struct Pattern {
     bytes: Rc<[u8]>,
@@ -75,7 +43,7 @@ pub(super) struct Buffers {
     size: usize,
 }
 
-/// A buffer that was given back may still be on its way for a moment.
+/// A buffer that was given back may still be in a send for a moment.
 const TRIES: usize = 4;
 
 impl Buffers {
@@ -113,9 +81,10 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::Outgoing;
 
     #[test]
-    fn a_buffer_on_its_way_is_not_overwritten() {
+    fn a_buffer_that_is_being_sent_is_not_overwritten() {
         let mut buffers = Buffers::new(1024);
         let first = buffers.take(512, |bytes| bytes.fill(1));
         let mut out = Outgoing::default();

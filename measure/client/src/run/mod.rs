@@ -6,40 +6,41 @@ mod job;
 mod pacer;
 mod shard;
 mod slots;
+mod stream;
 mod submit;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use lunet_ring::{Buf, Config as RingConfig, Ring};
+use lunet_ring::{Config as RingConfig, Ring};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use self::data::{Pattern, Source};
+use self::data::Pattern;
 use self::job::{Job, Load, Parts};
 use self::pacer::Pacer;
 use self::shard::{End, Shard, Times};
-use crate::ask::address;
+use self::stream::Stream;
+use crate::front::{Error, Front, Geometry};
 use crate::layout::{Layout, Picker};
-use crate::link::Link;
 use crate::outcome::{Outcome, Progress, Second, Stage, Work};
+use crate::random::unpredictable;
 use crate::usage::Usage;
 use crate::verify::{self, Ledger, VerifyOutcome};
-use crate::{Error, LogicalUnit, Plan, inspect};
+use crate::workload::{Plan, Workload};
 
 /// What a thread tells the one that waits.
 enum Note {
-    /// It stands: all its jobs are logged in.
+    /// Its event loop is there and all its jobs are connected, or it has failed.
     Ready(Result<Vec<String>, Error>),
     /// A second is over.
     Second(usize, Box<Second>, Stage, Option<f64>),
     /// It has ended.
     Ended(usize, Box<End>),
 }
-
-/// Most requests that a session may have unanswered; the depth is the limit.
-const MAX_TASKS: u16 = 0xFFF0;
 
 /// Arena for what does not come from the depth: second looks.
 const SPARE_ARENA: usize = 8 << 20;
@@ -54,23 +55,24 @@ const ENTRIES: u32 = 256;
 /// Runs a load until it is done or `stop` is set. `progress` is called about once a second.
 ///
 /// # Errors
-/// The target cannot be reached, or the load cannot be run against it. What goes wrong later is in
-/// the [`Outcome`].
-pub fn run(
-    plan: &Plan,
+/// The volume cannot be reached, or the load cannot be run on it. What goes wrong later is in the
+/// [`Outcome`].
+pub fn run<F: Front>(
+    plan: &Plan<F>,
     stop: &AtomicBool,
     mut progress: impl FnMut(&Progress<'_>),
 ) -> Result<Outcome, Error> {
-    let unit = inspect(&plan.target, &plan.login)?;
-    plan.workload.check(&unit)?;
-    let layout = Layout::new(&plan.workload, &unit)?;
-    check_memory(plan, &unit, &layout)?;
+    let (volume, geometry) = plan.front.inspect()?;
+    plan.workload.check(&geometry)?;
+    let layout = Layout::new(&plan.workload, &geometry)?;
+    check_memory(&plan.workload, &geometry, &layout)?;
     let jobs = plan.workload.jobs as usize;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = plan.threads.unwrap_or(processors).clamp(1, jobs);
     let mut key = [0; 8];
-    crate::login::random(&mut key);
-    let common = Common { plan, unit: &unit, layout, key: u64::from_le_bytes(key), stop };
+    unpredictable(&mut key);
+    let key = u64::from_le_bytes(key);
+    let common = Common { plan, volume, geometry, layout, key, stop };
     std::thread::scope(|scope| {
         let (notes, heard) = channel();
         let mut go = Vec::new();
@@ -103,11 +105,11 @@ pub fn run(
                 Note::Ready(_) => {}
             }
         }
-        gathering.outcome(plan.workload.ramp, unit.clone(), remarks)
+        gathering.outcome(plan.workload.ramp, geometry, remarks)
     })
 }
 
-/// Waits until all threads stand.
+/// Waits until all threads are ready.
 fn wait_ready(heard: &Receiver<Note>, threads: usize) -> Result<Vec<String>, Error> {
     let mut remarks = Vec::new();
     for _ in 0..threads {
@@ -119,41 +121,45 @@ fn wait_ready(heard: &Receiver<Note>, threads: usize) -> Result<Vec<String>, Err
     Ok(remarks)
 }
 
-fn check_memory(plan: &Plan, unit: &LogicalUnit, layout: &Layout) -> Result<(), Error> {
-    let Some(verify) = plan.workload.verify else { return Ok(()) };
+fn check_memory(workload: &Workload, geometry: &Geometry, layout: &Layout) -> Result<(), Error> {
+    let Some(verify) = workload.verify else { return Ok(()) };
     let blocks = layout.jobs.iter().map(|parts| parts.total()).sum();
-    let needed = verify::memory(blocks, entry(plan, unit));
+    let needed = verify::memory(blocks, entry(workload, geometry));
     if needed <= verify.memory {
         return Ok(());
     }
     Err(Error::Plan(format!(
         "to verify {} MiB in these blocks takes {} MiB of memory, and {} MiB are allowed: choose \
          smaller regions, larger blocks, or allow more",
-        (blocks * u64::from(unit.block_size)) >> 20,
+        (blocks * u64::from(geometry.block_size)) >> 20,
         needed >> 20,
         verify.memory >> 20
     )))
 }
 
 /// The most logical blocks that are never written one without the other.
-fn entry(plan: &Plan, unit: &LogicalUnit) -> u32 {
+fn entry(workload: &Workload, geometry: &Geometry) -> u32 {
     fn gcd(a: u32, b: u32) -> u32 {
         if b == 0 { a } else { gcd(b, a % b) }
     }
-    let sizes = plan.workload.blocks.iter().filter(|block| block.weight > 0);
-    sizes.fold(0, |all, block| gcd(all, block.bytes / unit.block_size)).max(1)
+    let sizes = workload.blocks.iter().filter(|block| block.weight > 0);
+    sizes.fold(0, |all, block| gcd(all, block.bytes / geometry.block_size)).max(1)
 }
 
+/// The connections of a thread.
+type Streams<F> = Vec<Stream<<F as Front>::Connection>>;
+
 /// What all threads know.
-struct Common<'a> {
-    plan: &'a Plan,
-    unit: &'a LogicalUnit,
+struct Common<'a, F: Front> {
+    plan: &'a Plan<F>,
+    volume: F::Volume,
+    geometry: Geometry,
     layout: Layout,
     key: u64,
     stop: &'a AtomicBool,
 }
 
-impl Common<'_> {
+impl<F: Front> Common<'_, F> {
     fn thread(
         &self,
         number: usize,
@@ -161,7 +167,7 @@ impl Common<'_> {
         notes: &Sender<Note>,
         begin: &Receiver<Instant>,
     ) {
-        let (ring, jobs) = match self.prepare(number, threads) {
+        let (ring, streams) = match self.prepare(number, threads) {
             Ok(ready) => ready,
             Err(error) => {
                 let _ = notes.send(Note::Ready(Err(error)));
@@ -174,12 +180,12 @@ impl Common<'_> {
         let workload = &self.plan.workload;
         let end = workload.runtime.map(|time| workload.ramp + time);
         let times = Times { ramp: workload.ramp, end };
-        let shard = Shard::new(number, ring, jobs, (times, start), self.stop, notes.clone());
+        let shard = Shard::new(number, ring, streams, (times, start), self.stop, notes.clone());
         let _ = notes.send(Note::Ended(number, Box::new(shard.run())));
     }
 
-    /// Makes the event loop and logs in.
-    fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Vec<Job>), Error> {
+    /// Makes the event loop and connects.
+    fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Streams<F>), Error> {
         let (plan, workload) = (self.plan, &self.plan.workload);
         if let Some(&processor) = plan.processors.get(number % plan.processors.len().max(1)) {
             let mut set = CpuSet::new();
@@ -215,16 +221,15 @@ impl Common<'_> {
         let mut ring = Ring::new(&config).map_err(Error::Start)?;
         let load = Rc::new(self.load());
         let pattern = Pattern::new(largest, workload.seed);
-        let jobs = mine.map(|job| self.job(job, &mut ring, load.clone(), pattern.clone()));
-        let jobs = jobs.collect::<Result<_, _>>()?;
-        Ok((ring, jobs))
+        let streams = mine.map(|job| self.stream(job, &mut ring, load.clone(), pattern.clone()));
+        let streams = streams.collect::<Result<_, _>>()?;
+        Ok((ring, streams))
     }
 
     fn load(&self) -> Load {
         let (plan, workload) = (self.plan, &self.plan.workload);
         Load {
-            lun: address(self.unit.lun),
-            block_size: self.unit.block_size,
+            block_size: self.geometry.block_size,
             depth: workload.depth,
             largest: workload.largest(),
             keeps_data: workload.keeps_data(),
@@ -237,42 +242,32 @@ impl Common<'_> {
         }
     }
 
-    fn job(
+    fn stream(
         &self,
         number: u32,
         ring: &mut Ring,
         load: Rc<Load>,
         pattern: Pattern,
-    ) -> Result<Job, Error> {
+    ) -> Result<Stream<F::Connection>, Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
-        let (plan, unit, workload) = (self.plan, self.unit, &self.plan.workload);
-        let name = Some(unit.target.as_str());
-        let start = Instant::now();
-        let mut link =
-            Link::<Buf, Source>::open(&plan.target, &plan.login, name, MAX_TASKS, start)?;
-        if let Some(failure) = link.settle(load.lun)? {
-            return Err(Error::Command { what: "TEST UNIT READY", failure });
-        }
-        let (stream, proto, info) = link.into_parts();
-        stream.set_read_timeout(None)?;
-        stream.set_write_timeout(None)?;
+        let (workload, block_size) = (&self.plan.workload, self.geometry.block_size);
+        let (stream, connection) = self.plan.front.connect(&self.volume)?;
         let parts = self.layout.jobs[number as usize].clone();
-        let ledger = workload
-            .verify
-            .map(|_| Ledger::new(parts.clone(), self.key, unit.block_size, entry(plan, unit)));
-        Ok(Job::new(Parts {
+        let entry = entry(workload, &self.geometry);
+        let ledger = workload.verify;
+        let ledger = ledger.map(|_| Ledger::new(parts.clone(), self.key, block_size, entry));
+        let job = Job::new(Parts {
             number,
             load,
-            socket: ring.add_socket(stream.into()),
-            proto,
-            info,
-            picker: Picker::new(workload, unit.block_size, parts, number),
+            connection,
+            picker: Picker::new(workload, block_size, parts, number),
             pattern,
             ledger,
             pacer: workload.rate.map(|rate| Pacer::new(rate, workload.jobs)),
-        }))
+        });
+        Ok(Stream::new(job, ring.add_socket(stream.into())))
     }
 }
 
@@ -350,11 +345,11 @@ impl Gathering {
     fn outcome(
         self,
         ramp: Duration,
-        unit: LogicalUnit,
+        geometry: Geometry,
         notes: Vec<String>,
     ) -> Result<Outcome, Error> {
         let mut outcome = Outcome {
-            unit,
+            geometry,
             elapsed: Duration::ZERO,
             work: Work::default(),
             jobs: Vec::new(),

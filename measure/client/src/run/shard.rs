@@ -1,7 +1,7 @@
 //! One thread: an event loop and the jobs that live on it.
 //!
-//! A turn of the loop takes everything that has happened, lets each session concerned answer it, and
-//! then sends and receives for all of them in one system call.
+//! A loop iteration takes everything that has happened, lets each job concerned go on, and then sends
+//! and receives for all of them in one system call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -11,6 +11,8 @@ use lunet_ring::{Counters, Event, Ring, Token};
 
 use super::Note;
 use super::job::{Job, Phase};
+use super::stream::Stream;
+use crate::front::Connection;
 use crate::outcome::{JobOutcome, Second, Stage, ThreadOutcome, Work};
 use crate::usage::Usage;
 
@@ -19,16 +21,16 @@ const RECEIVE: u64 = 1 << 56;
 const SEND: u64 = 2 << 56;
 const KIND: u64 = 0xFF << 56;
 
-/// How often time limits and the interruption are looked at, at least.
+/// How often time limits and the interruption are checked, at least.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Data of large reads may gather so long before it is taken in.
+/// How long data of large reads may gather before it is received.
 const GATHER: Duration = Duration::from_micros(100);
 
-/// A report covers so much.
+/// The time that a report covers.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// When a run is at what, since its start.
+/// The ends of a run's stages, since its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub ramp: Duration,
@@ -40,17 +42,17 @@ pub(super) struct Times {
 pub(super) struct End {
     pub jobs: Vec<JobOutcome>,
     pub thread: ThreadOutcome,
-    /// The last answer of the load, since the start.
+    /// When the load's last command ended, since the start.
     pub loaded: Duration,
     pub interrupted: bool,
     /// The event loop failed.
     pub failure: Option<std::io::Error>,
 }
 
-pub(super) struct Shard<'a> {
+pub(super) struct Shard<'a, C: Connection> {
     number: usize,
     ring: Ring,
-    jobs: Vec<Job>,
+    streams: Vec<Stream<C>>,
     times: Times,
     start: Instant,
     now: Duration,
@@ -67,11 +69,11 @@ pub(super) struct Shard<'a> {
     interrupted: bool,
 }
 
-impl<'a> Shard<'a> {
+impl<'a, C: Connection> Shard<'a, C> {
     pub fn new(
         number: usize,
         ring: Ring,
-        jobs: Vec<Job>,
+        streams: Vec<Stream<C>>,
         (times, start): (Times, Instant),
         stop: &'a AtomicBool,
         notes: Sender<Note>,
@@ -81,7 +83,7 @@ impl<'a> Shard<'a> {
         let mut shard = Self {
             number,
             ring,
-            jobs,
+            streams,
             times,
             start,
             now: Duration::ZERO,
@@ -103,7 +105,7 @@ impl<'a> Shard<'a> {
     pub fn run(mut self) -> End {
         let mut events = Vec::with_capacity(256);
         let mut failure = None;
-        while self.jobs.iter().any(|job| job.phase != Phase::Over) {
+        while self.jobs().any(|job| job.phase != Phase::Over) {
             self.send_and_receive();
             if let Err(error) =
                 self.gather().and_then(|()| self.ring.wait(Some(self.patience()), &mut events))
@@ -125,9 +127,13 @@ impl<'a> Shard<'a> {
         self.end(failure)
     }
 
-    /// Lets data gather where all sessions have plenty of it under way.
+    fn jobs(&self) -> impl Iterator<Item = &Job<C>> {
+        self.streams.iter().map(|stream| &stream.job)
+    }
+
+    /// Lets data gather where all connections have plenty of it under way.
     fn gather(&mut self) -> std::io::Result<()> {
-        match self.jobs.iter().all(Job::may_gather) {
+        match self.streams.iter().all(Stream::may_gather) {
             true => self.ring.gather(GATHER),
             false => Ok(()),
         }
@@ -136,39 +142,37 @@ impl<'a> Shard<'a> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Received { token, bufs, result } => {
-                if let Some(job) = self.jobs.get_mut((token.0 & !KIND) as usize) {
-                    job.received(bufs, result, self.now);
-                    job.dirty = true;
+                if let Some(stream) = self.streams.get_mut((token.0 & !KIND) as usize) {
+                    stream.received(bufs, result, self.now);
                 }
             }
             Event::Sent { token, chain, result } => {
-                if let Some(job) = self.jobs.get_mut((token.0 & !KIND) as usize) {
-                    job.sent(chain, result.is_ok(), self.now);
-                    job.dirty = true;
+                if let Some(stream) = self.streams.get_mut((token.0 & !KIND) as usize) {
+                    stream.sent(chain, result.is_ok(), self.now);
                 }
             }
             _ => {}
         }
     }
 
-    /// Lets every session that was touched in this turn go on.
+    /// Lets every job that something has happened to go on.
     fn send_and_receive(&mut self) {
         let counting = self.stage != Stage::Ramp;
-        for (number, job) in self.jobs.iter_mut().enumerate() {
-            if !std::mem::take(&mut job.dirty) {
+        for (number, stream) in self.streams.iter_mut().enumerate() {
+            if !std::mem::take(&mut stream.dirty) {
                 continue;
             }
-            let before = job.phase;
-            job.top_up(self.now, self.ring.arena(), counting);
-            job.advance(self.now, &mut self.ring);
-            if job.phase != before {
+            let before = stream.job.phase;
+            stream.job.top_up(self.now, self.ring.arena(), counting);
+            stream.advance(self.now, &mut self.ring);
+            if stream.job.phase != before {
                 // The next phase has something to send as well.
-                job.top_up(self.now, self.ring.arena(), counting);
-                job.advance(self.now, &mut self.ring);
+                stream.job.top_up(self.now, self.ring.arena(), counting);
+                stream.advance(self.now, &mut self.ring);
                 self.next_look = self.now;
             }
             let number = number as u64;
-            job.flush(&mut self.ring, Token(SEND | number), Token(RECEIVE | number));
+            stream.flush(&mut self.ring, Token(SEND | number), Token(RECEIVE | number));
         }
     }
 
@@ -177,32 +181,32 @@ impl<'a> Shard<'a> {
         self.next_look.saturating_sub(self.now)
     }
 
-    /// Looks at what does not come with events: time, rates, the interruption.
+    /// Checks what does not come with events: time, rates, the interruption.
     fn look(&mut self) {
         if self.now >= self.second.1 {
             self.end_second();
         }
         let over = self.times.end.is_some_and(|end| self.now >= end);
         let stopped = self.stop.load(Ordering::Relaxed);
-        for job in &mut self.jobs {
+        for Stream { job, dirty, .. } in &mut self.streams {
             if stopped || (over && job.phase == Phase::Load) {
                 self.interrupted |= stopped && !matches!(job.phase, Phase::Over);
                 job.stop();
             }
-            job.look_at_the_clock(self.now);
-            job.dirty = true;
+            job.check_timeout(self.now);
+            *dirty = true;
         }
-        if self.stage != Stage::ReadBack && !self.jobs.iter().any(Job::is_loading) {
+        if self.stage != Stage::ReadBack && !self.jobs().any(Job::is_loading) {
             self.finish_load();
         }
-        let due = self.jobs.iter().filter_map(Job::due).min();
+        let due = self.jobs().filter_map(Job::due).min();
         let times = [Some(self.second.1), self.times.end.filter(|&end| end > self.now), due];
         let next = times.into_iter().flatten().fold(self.now + TICK, Duration::min);
         // Waking more often costs more than the rate gains in evenness.
         self.next_look = next.max(self.now + Duration::from_micros(50));
     }
 
-    /// The last answer of the load has come.
+    /// The load's last command has ended.
     fn finish_load(&mut self) {
         if self.stage == Stage::ReadBack {
             return;
@@ -233,8 +237,8 @@ impl<'a> Shard<'a> {
     fn report(&mut self) {
         let ramp = self.stage == Stage::Ramp;
         let mut work = Work::default();
-        for job in &mut self.jobs {
-            job.end_second(ramp, &mut work);
+        for stream in &mut self.streams {
+            stream.job.end_second(ramp, &mut work);
         }
         let at = self.second.0;
         let length = self.now.min(self.second.1).saturating_sub(at);
@@ -247,13 +251,13 @@ impl<'a> Shard<'a> {
     /// The part of the stage that is done.
     fn done(&self) -> Option<f64> {
         let (now, ramp) = (self.now.as_secs_f64(), self.times.ramp.as_secs_f64());
-        let count = self.jobs.len().max(1) as f64;
-        let mean = |part: &dyn Fn(&Job) -> f64| self.jobs.iter().map(part).sum::<f64>() / count;
+        let count = self.streams.len().max(1) as f64;
+        let mean = |part: &dyn Fn(&Job<C>) -> f64| self.jobs().map(part).sum::<f64>() / count;
         match self.stage {
             Stage::Ramp => Some(now / ramp),
             Stage::Load => {
                 let time = self.times.end.map(|end| (now - ramp) / (end.as_secs_f64() - ramp));
-                let size = self.jobs.first().and_then(|job| job.load.size);
+                let size = self.jobs().next().and_then(|job| job.load.size);
                 let bytes = size.map(|size| mean(&|job| job.issued as f64 / size as f64));
                 [time, bytes].into_iter().flatten().reduce(f64::max)
             }
@@ -273,21 +277,20 @@ impl<'a> Shard<'a> {
             waits: last.waits - counters.waits,
             transfers: last.operations - counters.operations,
         };
-        let outcome = |job: Job| JobOutcome {
+        let outcome = |Stream { job, .. }: Stream<C>| JobOutcome {
             job: job.number,
             thread: self.number,
             work: job.total,
-            errors: job.errors,
+            errors: job.errors.into_counts(),
             verify: job.ledger.map(|ledger| {
                 let mut verify = ledger.outcome;
-                // Who ends early has not read all of it back.
+                // A job that ends early has not read all of it back.
                 verify.incomplete |= job.failed.is_some();
                 verify
             }),
             failed: job.failed,
-            negotiated: job.info.negotiated,
         };
-        let jobs = self.jobs.into_iter().map(outcome).collect();
+        let jobs = self.streams.into_iter().map(outcome).collect();
         let (loaded, interrupted) = (self.loaded, self.interrupted);
         End { jobs, thread, loaded, interrupted, failure }
     }

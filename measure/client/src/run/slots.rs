@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use lunet_iscsi::initiator::Data;
-use lunet_ring::Buf;
-
-use super::data::Source;
+use crate::front::Data;
 use crate::outcome::Kind;
 use crate::verify::Look;
 
@@ -25,10 +22,10 @@ impl Op {
     /// For sentences.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Flush => "SYNCHRONIZE CACHE",
-            Self::Check | Self::Again => "READ for checking",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Check | Self::Again => "read for verification",
         }
     }
 
@@ -66,7 +63,7 @@ pub(super) struct Waiting {
     pub slot: u32,
     pub due: Duration,
     /// What it moves; `None`: a new read.
-    pub data: Option<Data<Buf, Source>>,
+    pub data: Option<Data>,
 }
 
 /// The operations of a job, by number. It allocates only to grow beyond the depth.

@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use lunet_iscsi::initiator::{Command, Data};
-use lunet_iscsi::pdu::TaskAttribute;
-use lunet_ring::{Arena, Buf};
+use lunet_ring::Arena;
 
-use super::data::Source;
 use super::job::{Job, Phase};
 use super::slots::{Op, Waiting};
-use crate::cdb::{self, Cdb};
+use crate::front::{Action, Command, Connection, Data};
 use crate::layout::Direction;
 
-/// A place that is taken by a write under way is left for another one so often.
+/// How often other blocks are picked when a write under way covers those that were picked.
 const TRIES: usize = 16;
 
 /// How a read back is cut into pieces, in bytes.
@@ -25,13 +22,10 @@ struct Next {
     blocks: u32,
 }
 
-impl Job {
+impl<C: Connection> Job<C> {
     /// Sends as much as depth, window, rate and memory allow.
     pub fn top_up(&mut self, now: Duration, arena: &Arena, counting: bool) {
-        if !self.proto.is_ready() {
-            return;
-        }
-        while self.proto.window() > 0 {
+        while self.connection.window() > 0 {
             let sent = match self.take_waiting(now) {
                 Some(waiting) => self.send_waiting(waiting, arena),
                 None => self.send_next(now, arena, counting),
@@ -130,7 +124,7 @@ impl Job {
     }
 
     /// What an operation moves. `None`: there is no memory for it now.
-    fn data(&mut self, at: u32, arena: &Arena) -> Option<Data<Buf, Source>> {
+    fn data(&mut self, at: u32, arena: &Arena) -> Option<Data> {
         let slot = self.slots.get(at);
         let (op, lba, blocks) = (slot.op, slot.lba, slot.blocks);
         let len = blocks as usize * self.load.block_size as usize;
@@ -154,7 +148,7 @@ impl Job {
         }
     }
 
-    fn room(&self, blocks: u32, arena: &Arena, keep: bool) -> Option<Data<Buf, Source>> {
+    fn room(&self, blocks: u32, arena: &Arena, keep: bool) -> Option<Data> {
         let len = blocks * self.load.block_size;
         match keep {
             true => arena.alloc(len as usize).map(Data::Read),
@@ -162,30 +156,19 @@ impl Job {
         }
     }
 
-    fn cdb(&self, at: u32) -> Cdb {
+    fn submit(&mut self, at: u32, data: Data) -> bool {
         let slot = self.slots.get(at);
-        match slot.op {
-            Op::Flush => cdb::flush(0, 0),
-            Op::Write => cdb::write(slot.lba, slot.blocks, self.load.fua),
-            Op::Read | Op::Check | Op::Again => cdb::read(slot.lba, slot.blocks),
-        }
-    }
-
-    fn submit(&mut self, at: u32, data: Data<Buf, Source>) -> bool {
-        let cdb = self.cdb(at);
-        let command = Command {
-            token: at.into(),
-            lun: self.load.lun,
-            cdb: cdb.as_bytes(),
-            attribute: TaskAttribute::Simple,
-            immediate: false,
-            data,
+        let action = match slot.op {
+            Op::Flush => Action::Flush,
+            Op::Write => Action::Write { fua: self.load.fua },
+            Op::Read | Op::Check | Op::Again => Action::Read,
         };
-        match self.proto.submit(command, &mut self.out) {
-            Ok(_) => true,
-            Err(refused) => {
+        let command = Command { token: at, action, lba: slot.lba, blocks: slot.blocks, data };
+        match self.connection.submit(command, &mut self.out) {
+            Ok(()) => true,
+            Err(reason) => {
                 self.slots.remove(at);
-                self.fail(format!("a command could not be sent: {}", refused.error));
+                self.fail(format!("a command could not be sent: {reason}"));
                 false
             }
         }

@@ -1,6 +1,7 @@
 use super::*;
+use crate::Workload;
+use crate::front::Geometry;
 use crate::layout::Layout;
-use crate::{LogicalUnit, Workload};
 
 const KEY: u64 = 0x1234_5678_9ABC_DEF0;
 
@@ -12,23 +13,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let unit = LogicalUnit {
-            target: String::new(),
-            lun: 0,
-            vendor: String::new(),
-            product: String::new(),
-            revision: String::new(),
-            blocks: 1000,
-            block_size: 512,
-            physical_block_size: 512,
-            max_transfer: None,
-            optimal_transfer: None,
-            read_only: false,
-            write_cache: None,
-            window: 1,
-        };
+        let (blocks, block_size) = (1000, 512);
+        let geometry = Geometry { blocks, block_size, max_transfer: None, read_only: false };
         let workload = Workload { verify: Some(Default::default()), ..Workload::new(4096) };
-        let parts = Layout::new(&workload, &unit).expect("a layout").jobs.remove(0);
+        let parts = Layout::new(&workload, &geometry).expect("a layout").jobs.remove(0);
         Self { ledger: Ledger::new(parts, KEY, 512, 8), disk: vec![0; 1000 * 512] }
     }
 

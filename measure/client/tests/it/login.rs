@@ -1,6 +1,6 @@
 //! Finding targets and logging in.
 
-use lunet_client::{DigestOffer, Error, Login, discover, inspect, luns};
+use lunet_client::iscsi::{DigestOffer, Error, Login, discover, inspect, luns};
 
 use lunet_iscsi::chap::{Account, Algorithms, Secret};
 use lunet_target::{Access, Guard, Initiators, User};

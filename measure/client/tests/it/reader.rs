@@ -1,6 +1,7 @@
 //! Reading a few blocks, for a look at what is there.
 
-use lunet_client::{Error, Login, Order, Reader, Workload};
+use lunet_client::iscsi::{Error, Login, Reader};
+use lunet_client::{Order, Workload};
 
 use crate::support::{Served, memory};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
-use lunet_client::{Outcome, Plan, Target, Workload, run};
+use lunet_client::iscsi::{Initiator, Target};
+use lunet_client::{Outcome, Plan, Workload, run};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
@@ -79,9 +80,14 @@ impl Served {
         self.at("", &format!("/{NAME}/{lun}"))
     }
 
-    /// Runs a load against LUN 0.
+    /// A load on LUN 0.
+    pub fn plan(&self, workload: Workload) -> Plan<Initiator> {
+        Plan::new(Initiator::from(self.lun(0)), workload)
+    }
+
+    /// Runs a load on LUN 0.
     pub fn run(&self, workload: Workload) -> Outcome {
-        let plan = Plan::new(self.lun(0), workload);
+        let plan = self.plan(workload);
         run(&plan, &AtomicBool::new(false), |_| {}).expect("the load runs")
     }
 

@@ -5,7 +5,7 @@ mod scsi;
 
 use std::time::{Duration, Instant};
 
-use lunet_client::{DigestOffer, Error, Link, Login, Target, cdb};
+use lunet_client::iscsi::{DigestOffer, Error, Link, Login, Target, cdb};
 use lunet_iscsi::printable::printable;
 use serde::{Deserialize, Serialize};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lunet_client::cdb::{self, Cdb};
-use lunet_client::{Answer, Error, Failure, Link};
+use lunet_client::iscsi::cdb::{self, Cdb};
+use lunet_client::iscsi::{Answer, Error, Failure, Link};
 use serde::{Deserialize, Serialize};
 
 /// No disk has larger blocks; a target that says so is not given that much memory.
@@ -191,5 +191,5 @@ pub(super) fn read(link: &mut Link, probe: &LunProbe, at: u64) -> Result<Option<
 
 /// A number of `width` bytes at `at`, big-endian.
 fn number(data: &[u8], at: usize, width: usize) -> Option<i64> {
-    i64::try_from(lunet_client::number(data, at, width)?).ok()
+    i64::try_from(lunet_client::iscsi::number(data, at, width)?).ok()
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use lunet::bench::given::{Access, Digests};
 use lunet::secrets;
-use lunet_client::Login;
+use lunet_client::iscsi::Login;
 
 /// What a login needs besides the address.
 #[derive(Args)]

@@ -3,10 +3,10 @@
 use lunet_iscsi::initiator::DiscoveredTarget;
 use lunet_iscsi::printable::is_printable;
 
-use crate::ask::{address, number};
-use crate::link::Link;
-use crate::sense::Failure;
-use crate::{Error, Login, Target, cdb};
+use super::ask::{address, number};
+use super::link::Link;
+use super::sense::Failure;
+use super::{Error, Login, Target, cdb};
 
 /// No disk has larger blocks.
 const LARGEST_BLOCK: u32 = 64 << 10;
@@ -115,7 +115,7 @@ fn look(link: &mut Link, target: String, lun: u16) -> Result<LogicalUnit, Error>
     if inquiry.first() != Some(&0) {
         return Err(Error::NoDisk(lun));
     }
-    if let Some(failure) = link.settle(address(lun))? {
+    if let Some(failure) = link.wait_ready(address(lun))? {
         return Err(Error::Command { what: "TEST UNIT READY", failure });
     }
     let text = |range: std::ops::Range<usize>| {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use lunet_iscsi::initiator::Data;
 use lunet_scsi::Lun;
 
-use crate::cdb::{self, Cdb};
-use crate::link::{Ended, Link};
-use crate::{Error, Failure, Login, Target};
+use super::cdb::{self, Cdb};
+use super::link::{Ended, Link};
+use super::{Error, Failure, Login, Target};
 
 /// Requests of such a session that may be unanswered at a time.
 const MAX_TASKS: u16 = 4;
@@ -59,7 +59,7 @@ impl Link {
     }
 
     /// The same; what was read, or how it failed.
-    pub(crate) fn read(
+    pub(super) fn read(
         &mut self,
         lun: u16,
         cdb: &Cdb,
@@ -92,7 +92,7 @@ impl Link {
 }
 
 /// The 8 bytes of the LUN field.
-pub(crate) const fn address(lun: u16) -> u64 {
+pub(super) const fn address(lun: u16) -> u64 {
     u64::from_be_bytes(Lun(lun).encode())
 }
 

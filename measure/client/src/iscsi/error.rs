@@ -1,4 +1,4 @@
-//! What can go wrong, in sentences that say what to do.
+//! What can go wrong in a session, in sentences that say what to do.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use lunet_iscsi::initiator::{Error as ProtocolError, SubmitError};
 use lunet_iscsi::keys::Key;
 
-use crate::sense::Failure;
+use super::sense::Failure;
 
-/// Why a target cannot be used, or a load not be run.
+/// Why a target or a logical unit cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -73,15 +73,6 @@ pub enum Error {
     /// The logical unit is no disk.
     #[error("LUN {0} is not a disk, or there is no such LUN")]
     NoDisk(u16),
-    /// The load cannot be run like this.
-    #[error("{0}")]
-    Plan(String),
-    /// The event loop or a thread could not be made.
-    #[error("the load cannot be started: {0}")]
-    Start(io::Error),
-    /// The load was interrupted before it began.
-    #[error("interrupted before the load began")]
-    Interrupted,
 }
 
 fn list(names: &[String]) -> String {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use lunet_iscsi::chap::Algorithms;
 use lunet_iscsi::initiator::{Chap, Mutual, Options};
 
-use crate::Target;
+use super::Target;
+use crate::random::unpredictable;
 
 /// InitiatorName, if nothing else is said.
 pub const INITIATOR_NAME: &str = "iqn.2026-11.local.lunet:initiator";
@@ -42,7 +43,7 @@ impl Default for Login {
 
 impl Login {
     /// The options of a session with the target of this name, or of a discovery session.
-    pub(crate) fn options(&self, target: &Target, name: Option<&str>, max_tasks: u16) -> Options {
+    pub(super) fn options(&self, target: &Target, name: Option<&str>, max_tasks: u16) -> Options {
         let mut options = Options::new(&self.initiator_name, name);
         options.isid = isid();
         options.header_digest = target.header_digest;
@@ -61,7 +62,7 @@ impl Login {
             algorithms: Algorithms::ALL,
             mutual: target.mutual.as_ref().map(|account| {
                 let mut challenge = vec![0; CHALLENGE];
-                random(&mut challenge);
+                unpredictable(&mut challenge);
                 Mutual { account: account.clone(), id: challenge[0], challenge }
             }),
         });
@@ -73,26 +74,8 @@ impl Login {
 /// same (RFC 7143 section 6.3.5).
 fn isid() -> [u8; 6] {
     let mut bytes = [0; 6];
-    random(&mut bytes);
+    unpredictable(&mut bytes);
     // The 'random' format of RFC 7143 section 11.12.5.
     bytes[0] = 0x80;
     bytes
-}
-
-/// Fills with bytes that cannot be guessed.
-pub(crate) fn random(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // Fails only by a signal, or on a system without it: then the clock has to do.
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => {
-                let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-                let mut random = crate::random::Random::new(time.as_nanos() as u64);
-                bytes[filled..].fill_with(|| random.next() as u8);
-                return;
-            }
-        }
-    }
 }

@@ -10,9 +10,9 @@ use lunet_iscsi::initiator::{
 };
 use lunet_iscsi::pdu::{LogoutReason, TaskAttribute};
 
-use crate::cdb::Cdb;
-use crate::sense::Failure;
-use crate::{Error, Login, Target, cdb};
+use super::cdb::Cdb;
+use super::sense::Failure;
+use super::{Error, Login, Target, cdb};
 
 /// Bytes of one receive.
 const PIECE: usize = 64 << 10;
@@ -26,7 +26,7 @@ const MOST_ATTENTIONS: usize = 16;
 /// A session in its full feature phase. `R` and `W` are the buffers that its commands have later.
 pub struct Link<R = Vec<u8>, W = Vec<u8>> {
     stream: TcpStream,
-    pub(crate) proto: Connection<R, W>,
+    proto: Connection<R, W>,
     info: LoginInfo,
     start: Instant,
     events: Vec<Event<R, W>>,
@@ -36,7 +36,7 @@ pub struct Link<R = Vec<u8>, W = Vec<u8>> {
 }
 
 /// The end of a command.
-pub(crate) struct Ended<R> {
+pub(super) struct Ended<R> {
     /// How it failed, if it did.
     pub failure: Option<Failure>,
     /// What was read into, and how many bytes of it.
@@ -62,7 +62,7 @@ impl<W: AsRef<[u8]>> Transmit<W> for Plain {
 impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// Connects and logs in; `name` is the target's, `None` makes a discovery session. Goes where
     /// the target has moved to.
-    pub(crate) fn open(
+    pub(super) fn open(
         target: &Target,
         login: &Login,
         name: Option<&str>,
@@ -127,12 +127,12 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     }
 
     /// Waits until the unit takes commands; how it fails if it does not.
-    pub(crate) fn settle(&mut self, lun: u64) -> Result<Option<Failure>, Error> {
+    pub(super) fn wait_ready(&mut self, lun: u64) -> Result<Option<Failure>, Error> {
         self.repeat(lun, &cdb::ready(), || Data::None).map(|ended| ended.failure)
     }
 
     /// Sends a command until it is not answered with a unit attention.
-    pub(crate) fn repeat(
+    pub(super) fn repeat(
         &mut self,
         lun: u64,
         cdb: &Cdb,
@@ -165,7 +165,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
                     Data::Read(buf) => Some((buf, received)),
                     _ => None,
                 };
-                Some(Ended { failure: Failure::of(&end.outcome, 0), read, took })
+                Some(Ended { failure: Failure::of(&end.outcome), read, took })
             }
             _ => None,
         })
@@ -253,9 +253,11 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         self.wait(out, |event| matches!(event, Event::Pong { .. }).then(|| sent.elapsed()))
     }
 
-    /// Its parts, for the event loop.
-    pub(crate) fn into_parts(self) -> (TcpStream, Connection<R, W>, LoginInfo) {
-        (self.stream, self.proto, self.info)
+    /// The socket, without time limits, and the protocol: for the event loop.
+    pub(super) fn into_parts(self) -> Result<(TcpStream, Connection<R, W>), Error> {
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)?;
+        Ok((self.stream, self.proto))
     }
 }
 

@@ -25,8 +25,6 @@ pub enum Failure {
     Status(u8),
     /// The target failed in a way of iSCSI's own (RFC 7143 section 11.4.3).
     Response(u8),
-    /// Less data moved than was asked for.
-    Short,
     /// The target rejected the PDU for this reason (RFC 7143 section 11.17.1).
     Rejected(u8),
     /// It was aborted.
@@ -36,22 +34,21 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The failure of a command that should have moved `expected` bytes, if it is one.
-    pub(crate) fn of(outcome: &Outcome, expected: u32) -> Option<Self> {
+    /// How the command failed, if it did.
+    pub(super) fn of(outcome: &Outcome) -> Option<Self> {
         match outcome {
-            Outcome::Completed(done) => Self::completed(done, expected),
+            Outcome::Completed(done) => Self::completed(done),
             Outcome::Aborted => Some(Self::Aborted),
             Outcome::Rejected(reason) => Some(Self::Rejected(*reason)),
             Outcome::Lost => Some(Self::Lost),
         }
     }
 
-    fn completed(done: &Completion, expected: u32) -> Option<Self> {
+    fn completed(done: &Completion) -> Option<Self> {
         if done.response != 0 {
             return Some(Self::Response(done.response));
         }
         match done.status {
-            GOOD if done.received < expected => Some(Self::Short),
             GOOD => None,
             CHECK_CONDITION => {
                 let (key, asc, ascq) = parse(&done.sense);
@@ -98,7 +95,6 @@ impl fmt::Display for Failure {
             Self::Status(TASK_SET_FULL) => f.write_str("TASK SET FULL: use a smaller depth"),
             Self::Status(status) => write!(f, "SCSI status {status:02X}h"),
             Self::Response(code) => write!(f, "iSCSI response {code:02X}h (target failure)"),
-            Self::Short => f.write_str("less data moved than was asked for"),
             Self::Rejected(reason) => {
                 write!(f, "the target rejected the PDU, reason {reason:02X}h")
             }
@@ -130,7 +126,7 @@ mod tests {
 
     fn check(sense: &[u8]) -> Failure {
         let done = Completion { status: 2, sense: sense.into(), ..Completion::default() };
-        Failure::of(&Outcome::Completed(done), 0).expect("a failure")
+        Failure::of(&Outcome::Completed(done)).expect("a failure")
     }
 
     #[test]
@@ -141,13 +137,5 @@ mod tests {
         assert_eq!(check(&[0x72, 5, 0x21, 0]), check(&fixed));
         assert!(check(&[0x72, 6, 0x29, 0]).is_attention());
         assert_eq!(check(&[]).to_string(), "NO SENSE: NO ADDITIONAL SENSE INFORMATION (00h/00h)");
-    }
-
-    #[test]
-    fn good_needs_all_data() {
-        let good = |received| Outcome::Completed(Completion { received, ..Completion::default() });
-        assert_eq!(Failure::of(&good(512), 512), None);
-        assert_eq!(Failure::of(&good(100), 512), Some(Failure::Short));
-        assert_eq!(Failure::of(&Outcome::Lost, 0), Some(Failure::Lost));
     }
 }

@@ -106,7 +106,7 @@ impl Target {
     }
 
     /// True if the target has to prove who it is, and a secret for that is not known.
-    pub(crate) fn cannot_ask_for_proof(&self) -> bool {
+    pub(super) fn cannot_ask_for_proof(&self) -> bool {
         let unknown = |account: &Account| account.secret.is_empty();
         self.mutual.is_some() && self.account.iter().chain(&self.mutual).any(unknown)
     }

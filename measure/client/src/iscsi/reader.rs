@@ -1,8 +1,8 @@
 //! Reads blocks one after the other: for a look at what a unit holds.
 
-use crate::ask::address;
-use crate::link::Link;
-use crate::{Error, LogicalUnit, Login, Target, cdb, inspect};
+use super::ask::address;
+use super::link::Link;
+use super::{Error, LogicalUnit, Login, Target, cdb, inspect};
 
 /// The most bytes of one command.
 const PIECE: u64 = 64 << 10;
@@ -22,7 +22,7 @@ impl Reader {
     pub fn open(target: &Target, login: &Login) -> Result<Self, Error> {
         let unit = inspect(target, login)?;
         let mut link = Link::log_into(target, login, Some(&unit.target))?;
-        if let Some(failure) = link.settle(address(unit.lun))? {
+        if let Some(failure) = link.wait_ready(address(unit.lun))? {
             return Err(Error::Command { what: "TEST UNIT READY", failure });
         }
         Ok(Self { link, unit })
