@@ -22,11 +22,11 @@ struct Cli {
 enum Command {
     /// Serve volumes until SIGTERM or SIGINT
     ///
-    /// Without a configuration, a sparse volume `demo` is kept under --data and served as LUN 0 of
-    /// iqn.2026-11.local.lunet:demo, to this machine only. Needs no root.
+    /// Without a configuration, a sparse volume `demo` is made in --data and served as LUN 0 of
+    /// iqn.2026-11.local.lunet:demo, to this machine only. Root is not needed.
     #[command(verbatim_doc_comment)]
     Serve(Serve),
-    /// Check a configuration file, or let a running lunet take it over
+    /// Check, reload or show the configuration
     Config {
         #[command(subcommand)]
         command: cli::ConfigCommand,
@@ -41,26 +41,26 @@ enum Command {
         #[command(subcommand)]
         command: cli::TargetCommand,
     },
-    /// Show and change where a running lunet listens
+    /// Show and change the portals of a running lunet
     Portal {
         #[command(subcommand)]
         command: cli::PortalCommand,
     },
-    /// Show who is connected to a running lunet, and end sessions
+    /// Show and end the sessions of a running lunet
     Sessions(cli::Sessions),
-    /// Show what a running lunet has done, for each volume
+    /// Show the statistics of a running lunet, by volume
     Stats(cli::Stats),
     /// Watch a running lunet: volumes, sessions and shards, with their rates
     Top(cli::Top),
-    /// Say why this machine, or a target, is slow or at risk
+    /// Find out why this machine or a target is slow or at risk
     ///
-    /// Exit code 0: nothing found; 1: findings; 2: could not look.
+    /// Exit code 0: no findings; 1: findings; 2: the checks could not be run.
     Doctor(cli::Doctor),
-    /// Measure paths and LUNs side by side, and say what binds
+    /// Measure paths and LUNs side by side, and find the bottleneck
     ///
-    /// Exit code 0: all was measured; 1: not all, what there is was shown; 2: nothing was measured.
+    /// Exit code 0: everything was measured; 1: only a part, which was shown; 2: nothing.
     Bench(Box<cli::Bench>),
-    /// Look at this machine, and at how it is tuned
+    /// Show, change and measure how this machine is tuned
     Tune {
         #[command(subcommand)]
         command: cli::TuneCommand,
@@ -69,26 +69,26 @@ enum Command {
 
 #[derive(Args)]
 struct Serve {
-    /// Configuration file [default: lunet.toml in --data, if it is there]
+    /// Configuration file [default: lunet.toml in --data, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Directory for volumes, identity and control socket [default: $LUNET_DATA, else ./lunet-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where to listen [default: 127.0.0.1:3260]; port 0 takes a free one
+    /// Address to listen on [default: 127.0.0.1:3260]; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_portal)]
     listen: Option<SocketAddr>,
-    /// Size of the demo volume when it is made, as in 512MiB or 1.5TiB [default: 8GiB]
+    /// Size of the demo volume when it is created, such as 512MiB or 1.5TiB [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = demo_size, conflicts_with = "config")]
     size: Option<u64>,
     /// Control socket [default: lunet.sock in --data]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Make the files of volumes that are new in the configuration; those that were made before are never
-    /// made again
+    /// Create the files of volumes that are new in the configuration; files that lunet has created before
+    /// are never created again
     #[arg(long)]
     create: bool,
-    /// Let every machine that reaches a portal use targets that name nobody who may
+    /// Let every initiator use targets that have no access list, not only those on this machine
     #[arg(long)]
     open: bool,
 }

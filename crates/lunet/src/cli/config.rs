@@ -13,20 +13,20 @@ use super::{Ask, Forced, Rules, STRANGE, answer, print};
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Say what is wrong with a configuration file, with line and key
+    /// Check a configuration file, and report each mistake with its line and key
     Check {
-        /// The file
+        /// Configuration file
         file: PathBuf,
     },
-    /// Let a running lunet read its configuration file again, and serve what it says now
+    /// Make a running lunet reload its configuration file
     Apply {
-        /// Only say what would change, and whose sessions would end
+        /// Show what would change and whose sessions would end, and change nothing
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         rules: Rules,
     },
-    /// Print the configuration that a running lunet has in force, without secrets
+    /// Print the configuration of a running lunet, without secrets
     Show(Ask),
 }
 

@@ -23,19 +23,19 @@ const COULD_NOT_LOOK: u8 = 2;
 
 #[derive(Args)]
 pub struct Doctor {
-    /// A target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]]
+    /// Check a target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]]
     #[arg(value_name = "TARGET-URL", conflicts_with_all = ["root", "ceilings"])]
     url: Option<String>,
-    /// Read a captured tree instead of this machine
+    /// Check a captured machine instead of this one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Also read checks from the files *.toml of a directory
+    /// Also read checks from the *.toml files of a directory
     #[arg(long, value_name = "DIR")]
     checks: Option<PathBuf>,
-    /// Say what each layer can carry, and which one binds
+    /// Show what each layer can carry, and which one is the bottleneck
     #[arg(long)]
     ceilings: bool,
-    /// Also show what was looked at and is in order
+    /// Also show the checks that passed
     #[arg(long, short)]
     verbose: bool,
     /// Print the answer as JSON

@@ -53,10 +53,10 @@ pub struct Ask {
     json: bool,
 }
 
-/// A change that may take something from sessions.
+/// A change that may disrupt sessions.
 #[derive(Args)]
 pub struct Forced {
-    /// Although sessions use what would be gone, or others lose or get access by it
+    /// Go ahead although sessions use what is removed, or others lose or gain access
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -66,17 +66,17 @@ pub struct Forced {
 /// A change of who may log in.
 #[derive(Args)]
 pub struct Rules {
-    /// Leave sessions that could not log in by the new rules
+    /// Keep sessions that the new rules would not let log in
     #[arg(long)]
     keep_sessions: bool,
     #[command(flatten)]
     with: Forced,
 }
 
-/// What cannot be undone is done if it is meant.
+/// What cannot be undone wants a confirmation.
 #[derive(Args)]
 pub struct Sure {
-    /// It is meant: what this replaces or deletes is gone then
+    /// Confirm: the data that this replaces or deletes is lost
     #[arg(long)]
     yes: bool,
 }

@@ -13,26 +13,26 @@ use super::{Ask, Rules, answer};
 
 #[derive(Subcommand)]
 pub enum PortalCommand {
-    /// Show where lunet listens, and over what
+    /// List the portals and their transports
     List(Ask),
-    /// Listen at an address, and write it into the configuration
+    /// Add a portal, to the configuration file too
     Add {
-        /// Where to listen; the port is 3260 if left out
+        /// Address to listen on; the default port is 3260
         #[arg(value_name = "ADDR[:PORT]", value_parser = config::parse_portal)]
         address: SocketAddr,
-        /// Over what [default: both, where an RDMA device carries the address]; iSER starts with the next
-        /// start of lunet
+        /// Transports [default: both, where an RDMA device has the address]; iSER starts when lunet is
+        /// restarted
         #[arg(long, value_name = "tcp|iser", value_delimiter = ',', value_parser = ["tcp", "iser"])]
         transport: Vec<String>,
-        /// The portal group tag [default: 1]
+        /// Portal group tag [default: 1]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         tag: Option<u16>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Listen at an address no more
+    /// Remove a portal, from the configuration file too
     Remove {
-        /// The portal, as it is configured
+        /// Address of the portal, as configured
         #[arg(value_name = "ADDR[:PORT]", value_parser = config::parse_portal)]
         address: SocketAddr,
         #[command(flatten)]

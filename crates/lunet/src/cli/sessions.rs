@@ -20,10 +20,10 @@ pub struct Sessions {
 
 #[derive(Subcommand)]
 enum SessionsCommand {
-    /// End a session, or all of an initiator: it loses its LUNs at once, and is asked to log out
+    /// End a session, or all sessions of an initiator: its LUNs go at once, and it is asked to log out
     #[group(required = true, multiple = false, id = "which", args = ["session", "initiator"])]
     End {
-        /// The session's number: its TSIH, as `lunet sessions` shows it
+        /// The session's TSIH, as `lunet sessions` shows it
         #[arg(value_name = "TSIH", value_parser = number)]
         session: Option<u16>,
         /// All sessions of this initiator

@@ -12,73 +12,73 @@ use super::{Ask, Forced, Rules, STRANGE, answer, print, prompt};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
-    /// Show the targets and their LUNs
+    /// List targets and their LUNs
     List(Ask),
-    /// Make a target, and write it into the configuration
+    /// Create a target, in the configuration file too
     Create {
-        /// Its iSCSI name
+        /// iSCSI name of the target
         name: String,
-        /// A name for people
+        /// Alias, a description for people
         #[arg(long, value_name = "TEXT")]
         alias: Option<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Delete a target; its volumes stay
+    /// Delete a target, and keep its volumes
     Delete {
-        /// Its iSCSI name
+        /// iSCSI name of the target
         name: String,
         #[command(flatten)]
         with: Forced,
     },
-    /// Let initiators in to a target; the first name or address of its list shuts out all others
+    /// Allow initiators to use a target; the first entry of its list excludes all others
     Allow {
-        /// The target
+        /// Target
         target: String,
-        /// Names (`*` stands for anything), addresses and networks
+        /// Names (`*` matches anything), addresses and networks
         #[arg(value_name = "INITIATOR", required = true)]
         initiators: Vec<String>,
         #[command(flatten)]
         rules: Rules,
     },
-    /// Take initiators off the list of a target; their sessions end
+    /// Remove initiators from a target's list, and end their sessions
     Deny {
-        /// The target
+        /// Target
         target: String,
-        /// Entries of its list
+        /// Entries of the list
         #[arg(value_name = "INITIATOR", required = true)]
         initiators: Vec<String>,
         #[command(flatten)]
         rules: Rules,
     },
-    /// Let everybody in to a target that names nobody who may use it
+    /// Open a target that has no access list to every initiator
     Open {
-        /// The target
+        /// Target
         target: String,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Show and change who may log in to a target with CHAP
+    /// Manage the CHAP users of targets
     User {
         #[command(subcommand)]
         command: UserCommand,
     },
-    /// Make a volume a LUN of a target
+    /// Map a volume to a LUN of a target
     Map {
-        /// The target
+        /// Target
         target: String,
-        /// The number of the LUN, 0 to 16383
+        /// LUN, 0 to 16383
         lun: u16,
-        /// The volume
+        /// Volume
         volume: String,
         #[command(flatten)]
         with: Forced,
     },
-    /// Take a LUN away from a target; its volume stays
+    /// Unmap a LUN of a target, and keep its volume
     Unmap {
-        /// The target
+        /// Target
         target: String,
-        /// The number of the LUN
+        /// LUN
         lun: u16,
         #[command(flatten)]
         with: Forced,
@@ -87,36 +87,36 @@ pub enum TargetCommand {
 
 #[derive(Subcommand)]
 pub enum UserCommand {
-    /// Show who may log in with CHAP, and where the secrets are; never the secrets
+    /// List the CHAP users and the files of their secrets, never the secrets
     List {
-        /// The target [default: all]
+        /// Target [default: all]
         target: Option<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Add a user; the secret is asked for, or read from standard input if that is no terminal
+    /// Add a user; the secret is prompted for, or read from standard input if that is not a terminal
     Add {
-        /// The target
+        /// Target
         target: String,
-        /// The user's name
+        /// Name of the user
         name: String,
-        /// The secret is in this file, and stays there (its only line; for its owner alone)
+        /// File with the secret, which stays there: one line, readable by its owner only
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
-        /// Only this initiator may use it: name, address or network; can be given more than once
+        /// Only this initiator may log in as the user: name, address or network; can be repeated
         #[arg(long, value_name = "INITIATOR")]
         initiator: Vec<String>,
-        /// The user is there: give it another secret
+        /// Replace the secret of an existing user
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
         rules: Rules,
     },
-    /// Remove a user; its sessions end
+    /// Remove a user, and end its sessions
     Remove {
-        /// The target
+        /// Target
         target: String,
-        /// The user's name
+        /// Name of the user
         name: String,
         #[command(flatten)]
         rules: Rules,

@@ -12,25 +12,25 @@ use super::{Ask, Forced, Sure, answer, width};
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Show the volumes
+    /// List volumes
     List(Ask),
-    /// Make a volume, and write it into the configuration
+    /// Create a volume, in the configuration file too
     Create {
-        /// Its name
+        /// Name of the volume
         name: String,
-        /// Its size, as in 10GiB; leave it out for a file that exists and for a block device
+        /// Size, such as 10GiB; omit it for an existing file and for a block device
         #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
         size: Option<u64>,
-        /// Where its blocks are kept
+        /// Where the blocks are stored
         #[arg(long, value_enum, default_value_t = Backend::File)]
         backend: Backend,
-        /// The file or device [default: NAME.img in the data directory]
+        /// File or device [default: NAME.img in the data directory]
         #[arg(long, value_name = "PATH")]
         path: Option<PathBuf>,
-        /// Take space as it is written (the default)
+        /// Allocate space as it is written (the default)
         #[arg(long, conflicts_with = "full")]
         thin: bool,
-        /// Take all space now
+        /// Allocate all space now
         #[arg(long)]
         full: bool,
         /// Logical block size, 512 or 4096
@@ -39,41 +39,41 @@ pub enum VolumeCommand {
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
-        /// `off`: every write is stable before it is answered, for hosts that never flush (ESXi)
+        /// `off`: a write is on stable storage before it is acknowledged, for hosts that never flush (ESXi)
         #[arg(long, value_enum, default_value_t = WriteCache::On, value_name = "on|off")]
         write_cache: WriteCache,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Give a volume more room; without SIZE, a block device's own new size
+    /// Grow a volume; omit SIZE for a block device that has grown
     Resize {
-        /// The volume
+        /// Volume
         name: String,
-        /// The new size, as in 20GiB
+        /// New size, such as 20GiB
         #[arg(value_name = "SIZE", value_parser = units::parse_size)]
         size: Option<u64>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Open the storage of a volume anew after a failed write-back: it can be flushed again
+    /// Reopen the storage of a volume after a failed write-back, so that it can be flushed again
     Reopen {
-        /// The volume
+        /// Volume
         name: String,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Make the file of a volume anew, empty, after it was lost
+    /// Create the file of a volume again, empty, after it was lost
     Recreate {
-        /// The volume
+        /// Volume
         name: String,
         #[command(flatten)]
         sure: Sure,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Take the file or device that is in the place of a volume's own, as it is
+    /// Accept the file or device that has replaced a volume's own, as it is
     Adopt {
-        /// The volume
+        /// Volume
         name: String,
         #[command(flatten)]
         sure: Sure,
@@ -82,10 +82,10 @@ pub enum VolumeCommand {
     },
     /// Delete a volume with its LUNs and its data, or a snapshot
     Delete {
-        /// The volume, or NAME@SNAPSHOT
+        /// Volume, or NAME@SNAPSHOT
         #[arg(value_name = "NAME[@SNAPSHOT]")]
         name: String,
-        /// Leave the data where it is
+        /// Keep the data
         #[arg(long)]
         keep_data: bool,
         #[command(flatten)]
@@ -93,34 +93,34 @@ pub enum VolumeCommand {
         #[command(flatten)]
         with: Forced,
     },
-    /// Keep the present content of a volume
+    /// Take a snapshot of a volume
     Snapshot {
-        /// The volume, and a name for its content of now
+        /// Volume, and the name of the snapshot
         #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
         #[command(flatten)]
         ask: Ask,
     },
-    /// Show the snapshots of a volume, or of all
+    /// List the snapshots of a volume, or of all
     Snapshots {
-        /// The volume
+        /// Volume
         name: Option<String>,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Make a volume with the content of another one, or of its snapshot
+    /// Create a volume from the content of another one, or of a snapshot
     Clone {
-        /// The source
+        /// Volume or snapshot to copy
         #[arg(value_name = "NAME[@SNAPSHOT]")]
         source: String,
-        /// The new volume
+        /// Name of the new volume
         new: String,
         #[command(flatten)]
         ask: Ask,
     },
-    /// Give a volume the content of a snapshot; what was written since is lost
+    /// Roll a volume back to a snapshot; later writes are lost
     Rollback {
-        /// The volume and its snapshot
+        /// Volume and snapshot
         #[arg(value_name = "NAME@SNAPSHOT", value_parser = with_snapshot)]
         name: (String, String),
         #[command(flatten)]

@@ -19,7 +19,7 @@ use super::{Ask, Where, answer, print_more};
 pub struct Stats {
     #[command(flatten)]
     ask: Ask,
-    /// Go on: print what was done in each interval, until it is interrupted
+    /// Print the rates of each interval until interrupted
     #[arg(long)]
     follow: bool,
     /// Length of an interval [default: 1s]
@@ -32,7 +32,7 @@ pub struct Stats {
 pub struct Top {
     #[command(flatten)]
     place: Where,
-    /// Time between two looks [default: 1s]
+    /// Refresh interval [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s", hide_default_value = true)]
     interval: Duration,
 }

@@ -13,13 +13,13 @@ use crate::cli::{print, width};
 
 #[derive(Args)]
 pub struct Compare {
-    /// Results before, as --json has printed them
+    /// Results before, as printed by --json
     #[arg(value_name = "A.json")]
     before: PathBuf,
     /// Results after
     #[arg(value_name = "B.json")]
     after: PathBuf,
-    /// Also write both as a page
+    /// Also write both as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

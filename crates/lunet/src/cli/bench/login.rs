@@ -11,16 +11,16 @@ use lunet_client::iscsi::Login;
 /// What a login needs besides the address.
 #[derive(Args)]
 pub struct LoginOptions {
-    /// File with the CHAP secret of the user that an address names, readable by its owner alone
+    /// File with the CHAP secret of the user in the address, readable by its owner only
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// The same for the secret that the target proves (?target_user=NAME in the address)
+    /// File with the secret of the target (?target_user=NAME in the address), readable by its owner only
     #[arg(long, value_name = "FILE")]
     target_secret_file: Option<PathBuf>,
-    /// The name that the own initiator logs in with, where targets ask for it
+    /// Initiator name to log in with
     #[arg(long, value_name = "IQN", value_parser = initiator_name)]
     initiator_name: Option<String>,
-    /// CRC32C digests of all sessions [default: as the addresses say]
+    /// CRC32C digests of all sessions [default: from the addresses]
     #[arg(long, value_enum)]
     digest: Option<Digest>,
 }

@@ -52,60 +52,60 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// What the way between two machines carries
+    /// Measure the network between two machines
     Net(net::Net),
-    /// Two files of results, side by side
+    /// Compare two files of results
     Compare(compare::Compare),
-    /// Whether a LUN keeps what is written to it
+    /// Verify that a LUN keeps what is written to it
     Verify(verify::Verify),
 }
 
 #[derive(Args)]
 struct Measure {
     /// A file, a directory, a block device (measured by fio), or iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]; NAME=
-    /// before it is what the results call it
+    /// in front is its name in the results
     #[arg(value_name = "[NAME=]TARGET", required = true)]
     targets: Vec<String>,
-    /// Also measure this LUN, which is served from the one path that is the target, in the same rounds
+    /// Also measure this LUN, which serves the given path, in the same rounds
     #[arg(long, value_name = "URL")]
     through: Option<String>,
-    /// What to run: quick (a first look in a minute), recipe (the fio line of the how-to), sweep (where curves bend)
+    /// Workloads: quick (a minute), recipe (the fio line of the how-to), sweep (all depths and sizes)
     #[arg(long, value_enum, default_value_t = Which::Quick)]
     profile: Which,
-    /// How often everything is repeated, 1 to 100 [default: 6, the fewest that tell confidence]
+    /// Number of rounds, 1 to 100 [default: 6, the fewest that give a confidence interval]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// How long each run is measured, 100ms to 1h [default: as the profile says]
+    /// Duration of each run, 100ms to 1h [default: from the profile]
     #[arg(long, value_name = "TIME", value_parser = runtime)]
     runtime: Option<Duration>,
-    /// What each job works on, as in 256MiB [default: as the profile says]
+    /// Size that each job works on, such as 256MiB [default: from the profile]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// Only workloads that have these words in their names; may be given again
+    /// Only workloads with these words in their names; can be repeated
     #[arg(long, value_name = "WORDS")]
     only: Vec<String>,
-    /// Write nothing to what is there: mixed workloads read, those that write are left out
+    /// Write nothing: mixed workloads only read, write workloads are left out
     #[arg(long)]
     read_only: bool,
-    /// This target, by its name or as it is written, may be overwritten although it holds data; may be given again
+    /// Overwrite this target, given by name or address, although it holds data; can be repeated
     #[arg(long, value_name = "TARGET")]
     destroy: Vec<String>,
-    /// Make a file for a path that is not there, and remove it at the end
+    /// Create a file at a path that does not exist, and remove it at the end
     #[arg(long)]
     create: bool,
-    /// Where lunet bench net serve runs, for what the network can carry
+    /// Where `lunet bench net serve` runs, to measure what the network can carry
     #[arg(long, value_name = "HOST[:PORT]", value_parser = net::address)]
     net: Option<SocketAddr>,
-    /// A LUN with the backend null, for what the protocol can carry
+    /// A LUN with the null backend, to measure what the protocol can carry
     #[arg(long, value_name = "URL")]
     null: Option<String>,
-    /// Make the load on these processors alone, as in 0-3,8
+    /// Run the load generator on these processors only, such as 0-3,8
     #[arg(long, value_name = "LIST")]
     cpus: Option<Cpus>,
-    /// The server's process on this machine, if it is not the one that listens; may be given again
+    /// Process ID of a server on this machine, if it is not the listening process; can be repeated
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     server_pid: Vec<i32>,
-    /// The control socket of the lunet that serves the LUN, if it is not found by itself; may be given again
+    /// Control socket of the lunet that serves the LUN, if it is not found; can be repeated
     #[arg(long, value_name = "SOCKET")]
     control: Vec<PathBuf>,
     #[command(flatten)]
@@ -113,7 +113,7 @@ struct Measure {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Also write the results as a page that needs nothing but itself
+    /// Also write the results as a self-contained HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -151,7 +151,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Exit code 0: all was measured; 1: not all, what there is was shown; 2: nothing.
+/// Exit code 0: everything was measured; 1: only a part, which was shown; 2: nothing.
 pub fn run(options: &Bench) -> Result<ExitCode> {
     let done = match &options.verb {
         Some(Verb::Net(net)) => net::run(net),

@@ -21,13 +21,13 @@ const PORT: u16 = 32600;
 pub struct Net {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Where lunet bench net serve runs [default port: 32600]
+    /// Where `lunet bench net serve` runs [default port: 32600]
     #[arg(value_name = "HOST[:PORT]", value_parser = address, required = true)]
     host: Option<SocketAddr>,
-    /// Connections at once, 1 to 64
+    /// Number of connections, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STREAMS)))]
     streams: u32,
-    /// How long each direction is measured, 100ms to 59s
+    /// Duration for each direction, 100ms to 59s
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = runtime)]
     runtime: Duration,
     /// Print the answer as JSON
@@ -37,7 +37,7 @@ pub struct Net {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Let another machine measure the way to this one, for an hour at the most
+    /// Let another machine measure the network to this one, for an hour at most
     Serve {
         /// Where to listen [default: all addresses, port 32600]; port 0 takes a free one
         #[arg(long, value_name = "ADDR[:PORT]", value_parser = address)]

@@ -21,19 +21,19 @@ pub struct Verify {
     /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]
     #[arg(value_name = "URL")]
     target: String,
-    /// What is written and read, from the beginning of the LUN on
+    /// Size that is written and read, from the beginning of the LUN
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     size: u64,
-    /// How long it is written and read before all of it is read back, 100ms to 1h
+    /// Duration of the load before everything is read back, 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = runtime)]
     runtime: Duration,
-    /// Operations of each session under way, 1 to 1024
+    /// Queue depth of each session, 1 to 1024
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Sessions, 1 to 64
+    /// Number of sessions, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// The LUN again, if it may be overwritten although it holds data
+    /// The LUN again: overwrite it although it holds data
     #[arg(long, value_name = "URL")]
     destroy: Option<String>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use crate::cli::print;
 /// Where the journal is.
 #[derive(Args)]
 pub(super) struct Kept {
-    /// Where it is written down what everything was
+    /// Directory of the journal, which has the previous values
     #[arg(long, value_name = "DIR", default_value = STATE)]
     pub(super) state: String,
 }
@@ -25,7 +25,7 @@ pub struct ApplyArgs {
     chosen: Chosen,
     #[command(flatten)]
     own: OwnRules,
-    /// Keep it over a reboot, in the system's own way
+    /// Make the changes persist across reboots, in the system's own way
     #[arg(long)]
     persist: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub struct ScriptArgs {
     chosen: Chosen,
     #[command(flatten)]
     own: OwnRules,
-    /// Also keep it over a reboot
+    /// Make the changes persist across reboots
     #[arg(long)]
     persist: bool,
 }

@@ -24,7 +24,7 @@ pub struct FactsArgs {
 
 #[derive(Args)]
 pub struct CaptureArgs {
-    /// The new file; `-` is the standard output
+    /// File to write; `-` is standard output
     #[arg(value_name = "FILE", default_value = "lunet-machine.txt")]
     file: PathBuf,
     #[command(flatten)]

@@ -24,44 +24,44 @@ const CHANGES: u8 = 2;
 pub enum TuneCommand {
     /// Show what is known of this machine
     Facts(facts::FactsArgs),
-    /// Write what is known of this machine into a file, to send to somebody who can help
+    /// Write what is known of this machine into a file, to send with a question
     ///
-    /// It is a text that can be read beforehand. Passwords, keys and serial numbers are masked;
+    /// It is a text that can be read first. Passwords, keys and serial numbers are masked;
     /// addresses and names of initiators are not.
     #[command(verbatim_doc_comment)]
     Capture(facts::CaptureArgs),
-    /// Show what should be changed, from what to what, and why; changes nothing
+    /// Show what should be changed, from what to what, and why, and change nothing
     ///
     /// Exit code 0: nothing to do; 2: there are changes to make.
     Plan(plan::PlanArgs),
-    /// Change what the plan shows: everything or, if one step fails, nothing
+    /// Apply the plan: all changes or, if one fails, none
     ///
-    /// What everything was is written down first, so that `lunet tune rollback` brings it back, also
+    /// The previous values are recorded first, so that `lunet tune rollback` restores them, also
     /// after a crash and after a reboot. Exit code 0: done; 1: a step failed, which is named.
     #[command(verbatim_doc_comment)]
     Apply(apply::ApplyArgs),
-    /// Look whether what was applied still holds
+    /// Check that what was applied still holds
     ///
     /// Exit code 0: it holds, or nothing is applied; 2: something is not as it was set.
     Verify(apply::VerifyArgs),
-    /// Bring back what was there before the first `apply`, kept files included
+    /// Restore what was there before the first `apply`, persistent files included
     Rollback(apply::RollbackArgs),
     /// Print the plan as a shell script
     Script(apply::ScriptArgs),
-    /// Measure what each change is worth, by runs of fio in turns, and keep what helps
+    /// Measure each change by alternating runs of fio, and keep those that help
     ///
-    /// What harms, or cannot be told from noise, is taken back. It can be stopped at any time:
-    /// everything is restored then.
+    /// Changes that harm, or that cannot be told from noise, are rolled back. Interrupting it
+    /// restores everything.
     #[command(verbatim_doc_comment)]
     Prove(prove::ProveArgs),
-    /// Tell the whole story of one rule
+    /// Explain one rule
     Explain(plan::ExplainArgs),
 }
 
 /// Which machine.
 #[derive(Args)]
 pub struct Machine {
-    /// A machine that was captured, instead of this one: its file, or a folder with its files
+    /// A captured machine instead of this one: its file, or a directory with its files
     #[arg(long, value_name = "TREE")]
     root: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ pub struct Machine {
 /// Rules besides those that come with lunet.
 #[derive(Args)]
 struct OwnRules {
-    /// Read rules from here as well; one with the name of ours takes its place
+    /// Directory with more rules; one with the name of a built-in rule replaces it
     #[arg(long, value_name = "DIR")]
     rules: Option<PathBuf>,
 }
@@ -86,7 +86,7 @@ struct Look {
 /// What the machine works for.
 #[derive(Args)]
 struct Work {
-    /// What the machine works for: throughput, latency or mixed (virtual machines)
+    /// What to tune for: throughput, latency or mixed (virtual machines)
     #[arg(long, value_name = "PROFILE", default_value = "mixed")]
     profile: Profile,
 }
@@ -94,7 +94,7 @@ struct Work {
 /// Which of the rules.
 #[derive(Args)]
 struct Selected {
-    /// Only these rules or layers, as in `network,zfs.arc-max`
+    /// Only these rules or layers, such as `network,zfs.arc-max`
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     only: Vec<String>,
     /// All but these rules or layers

@@ -16,7 +16,7 @@ pub struct PlanArgs {
     look: Look,
     #[command(flatten)]
     chosen: Chosen,
-    /// Also show what is as it should be, and what does not apply here
+    /// Also show what is right already, and what does not apply
     #[arg(long)]
     all: bool,
     /// Print the plan as JSON
@@ -26,7 +26,7 @@ pub struct PlanArgs {
 
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// The rule, as in `drive.scheduler`
+    /// Rule, such as `drive.scheduler`
     rule: String,
     #[command(flatten)]
     look: Look,

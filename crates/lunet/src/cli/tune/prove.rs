@@ -25,27 +25,27 @@ const STOPPED: u8 = 130;
 
 #[derive(Args)]
 pub struct ProveArgs {
-    /// Where to measure: a folder, in which a file is made for the time, or a file or block device,
+    /// Where to measure: a directory, in which a temporary file is made, or a file or block device,
     /// which is only read
     path: PathBuf,
-    /// What the machine works for: throughput, latency or mixed (virtual machines)
+    /// What to tune for: throughput, latency or mixed (virtual machines)
     #[arg(long = "for", value_name = "WORKLOAD", default_value = "mixed")]
     profile: Profile,
     #[command(flatten)]
     chosen: Selected,
     #[command(flatten)]
     own: OwnRules,
-    /// How often everything is run: more rounds tell smaller effects from noise
+    /// Number of rounds: more rounds tell smaller effects from noise
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = rounds)]
     rounds: usize,
-    /// How long a run takes, in seconds
+    /// Duration of a run in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Size of the file that is made in a folder, as in 10GiB; more than the memory, or the cache
-    /// is measured
+    /// Size of the temporary file, such as 10GiB; one that is not larger than the memory measures
+    /// the cache
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = units::parse_size)]
     size: u64,
-    /// Keep what helps over a reboot
+    /// Make what helps persist across reboots
     #[arg(long)]
     persist: bool,
     #[command(flatten)]
