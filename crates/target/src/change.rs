@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use lunet_scsi::Attention;
 use lunet_scsi::alua::{Alua, PortGroup};
+use lunet_volume::HeldVolume;
 
 use crate::config::{Layout, Portal};
 use crate::core::Core;
-use crate::hold::HeldVolume;
 use crate::mail::{Mail, Undelivered};
 use crate::portals::{Full, MOST};
 use crate::ports;

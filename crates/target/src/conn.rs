@@ -11,6 +11,7 @@ use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Arena, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
+use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, take};
 
 use crate::access::Origin;
 use crate::engine::Engine;
@@ -23,11 +24,7 @@ use crate::world::{CoreTarget, ScsiVolume};
 /// Room for headers and small data in one receive. One fill holds 340 command headers.
 const SCRATCH: usize = 16 << 10;
 
-/// With this much waiting to be sent, a connection starts no further reads and receives nothing:
-/// a client that does not read its answers stops itself and nobody else.
-pub const BACKLOG_HIGH: usize = 4 << 20;
-
-/// The same for bytes that no buffer of the shard's bounds: headers, and the answers to pings and texts.
+/// A connection with this much waiting to be sent receives nothing, of bytes that no buffer of the shard's bounds: headers, and the answers to pings and texts.
 const COPIED_HIGH: usize = 64 << 10;
 
 /// Bytes of one receive of a discovery session: what it asks for in them may come back many times as long.
@@ -87,17 +84,6 @@ impl SessionLun {
 pub fn find_lun(luns: &mut [SessionLun], lun: u16) -> Option<&mut SessionLun> {
     let at = luns.binary_search_by_key(&lun, |seen| seen.lun).ok()?;
     luns.get_mut(at)
-}
-
-/// As [`Conn::take`].
-pub fn take(
-    (arena, allowance): (&Arena, usize),
-    reserve: Option<&Reserve>,
-    account: &Account,
-    len: usize,
-) -> Option<Buf> {
-    let shared = (Arena::cost(len) <= allowance).then(|| arena.alloc_for(len, account)).flatten();
-    shared.or_else(|| reserve?.alloc_for(len, account))
 }
 
 /// How far the end of a connection has come.
@@ -213,9 +199,9 @@ pub struct Conn {
     /// Queued for a flush at the end of this turn of the loop.
     pub dirty: bool,
     /// Tasks at work, indexed by the protocol's slot number.
-    pub tasks: Vec<Option<u32>>,
+    pub tasks: Vec<Option<OperationId>>,
     /// Tasks that wait until the backlog shrinks.
-    pub blocked: Vec<u32>,
+    pub blocked: Vec<OperationId>,
     /// Functions that wait for other shards.
     pub clears: Vec<PendingClear>,
     /// Who is to be told when the connection has ended.
@@ -274,18 +260,22 @@ impl Conn {
         let mut site = Surroundings {
             core: &engine.core,
             world: &engine.world,
-            arena: engine.ring.arena(),
-            allowance: engine.allowance(self),
+            arena: engine.exec.ring.arena(),
+            allowance: engine.exec.allowance(&self.account),
             account: &self.account,
             reserve: self.reserve.as_ref(),
-            now: engine.now,
+            now: engine.exec.now,
             portal: self.portal,
             peer: self.peer.ip(),
             initiator: self.session.as_ref().map(|session| session.nexus.initiator.as_str()),
             local: self.local,
         };
-        let mut cx =
-            Cx { now: engine.now, site: &mut site, tx: &mut self.out, events: &mut self.events };
+        let mut cx = Cx {
+            now: engine.exec.now,
+            site: &mut site,
+            tx: &mut self.out,
+            events: &mut self.events,
+        };
         work(&mut self.proto, &mut cx);
     }
 
@@ -317,6 +307,11 @@ impl Conn {
     /// else out of what is set aside for its session.
     pub fn take(&self, arena: &Arena, allowance: usize, len: usize) -> Option<Buf> {
         take((arena, allowance), self.reserve.as_ref(), &self.account, len)
+    }
+
+    /// What pays for its buffers.
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { account: &self.account, reserve: self.reserve.as_ref() }
     }
 
     /// Bytes that wait to be sent.
@@ -411,12 +406,12 @@ impl Conn {
     }
 
     /// The task behind a tag.
-    pub fn task(&self, tag: Tag) -> Option<u32> {
+    pub fn task(&self, tag: Tag) -> Option<OperationId> {
         self.tasks.get(tag.slot()).copied().flatten()
     }
 
     /// Remembers the task behind a tag; `None` forgets it.
-    pub fn set_task(&mut self, tag: Tag, task: Option<u32>) {
+    pub fn set_task(&mut self, tag: Tag, task: Option<OperationId>) {
         let slot = tag.slot();
         if self.tasks.len() <= slot {
             self.tasks.resize(slot + 1, None);

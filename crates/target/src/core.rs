@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lunet_iscsi::target::Options;
 use lunet_scsi::alua::PortGroups;
-use lunet_volume::{Offload, Waiter};
+use lunet_volume::{Drain, Offload, Shards, Waiter};
 
 use crate::config::{Config, Limits, Portal};
 use crate::interfaces;
@@ -135,17 +135,6 @@ impl Core {
         self.keeper.get().is_some_and(|orders| orders.try_send(order).is_ok())
     }
 
-    /// Tells those whose turn it is at the locks of a volume. A letter that finds no room is not missed: who
-    /// waits looks by itself as well.
-    pub fn wake(&self, waiters: &[Waiter]) {
-        for waiter in waiters {
-            match waiter {
-                Waiter::Shard(shard) => drop(self.mailboxes()[*shard].send(Mail::Turn)),
-                Waiter::Thread(thread) => drop(thread.try_send(())),
-            }
-        }
-    }
-
     /// A number that no connection or command had before.
     pub fn next_serial(&self) -> u64 {
         self.serial.fetch_add(1, Ordering::Relaxed)
@@ -168,5 +157,24 @@ impl Core {
         let shard = loads.min_by_key(|(_, load)| *load).map_or(0, |(shard, _)| shard);
         self.loads[shard].fetch_add(1, Ordering::Relaxed);
         shard
+    }
+}
+
+impl Shards for Core {
+    fn count(&self) -> usize {
+        self.mailboxes().len()
+    }
+
+    fn ask(&self, shard: usize, drain: Drain) -> bool {
+        self.mailboxes()[shard].send(Mail::Drain(drain)).is_ok()
+    }
+
+    fn wake(&self, waiters: &[Waiter]) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Shard(shard) => drop(self.mailboxes()[*shard].send(Mail::Turn)),
+                Waiter::Thread(thread) => drop(thread.try_send(())),
+            }
+        }
     }
 }

@@ -18,11 +18,10 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
-use lunet_volume::Locks;
+use lunet_volume::Drain;
 
 use crate::change::Proposal;
 use crate::entry::Entry;
@@ -59,16 +58,7 @@ pub enum Mail {
         reply: Place,
     },
     /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
-    Drain {
-        /// The slot of the volume.
-        volume: usize,
-        /// Its locks.
-        locks: Arc<Locks>,
-        /// The lock's place in the line.
-        id: u64,
-        /// The range.
-        range: ByteRange,
-    },
+    Drain(Drain),
     /// Somebody on this shard who stood in a line has come to its head.
     Turn,
     /// What is served is to change. What becomes of it is written in the proposal.

@@ -13,11 +13,11 @@ use lunet_ring::{Config as RingConfig, Ring};
 use lunet_scsi::Sanitation;
 use lunet_scsi::alua::PortGroup;
 use lunet_verbs::Sysfs;
+use lunet_volume::{HeldVolume, HoldError};
 
 use crate::change::{self, ApplyError, Committed, Prepared};
 use crate::config::{Config, Layout, Portal};
 use crate::core::Core;
-use crate::hold::{HeldVolume, HoldError};
 use crate::keeper::Keeper;
 use crate::mail::{Mail, Mailbox, Owed};
 use crate::monitor::Monitor;
@@ -293,7 +293,10 @@ impl Handle {
     /// # Errors
     /// [`HoldError`]; commands go on then.
     pub fn hold(&self, volume: &str, limit: Duration) -> Result<HeldVolume, HoldError> {
-        HeldVolume::new(&self.core, volume, limit)
+        let world = self.core.world();
+        let found = world.volumes().find(|(_, served)| served.name == volume);
+        let (slot, served) = found.ok_or(HoldError::Unknown)?;
+        HeldVolume::new(self.core.clone(), (slot, served.locks.clone()), limit)
     }
 
     /// The open volumes with their names, as they are served now.

@@ -10,11 +10,11 @@ use lunet_iscsi::target::{
     Credentials, LoginIdentity, LoginRefusal, SendTargets, SessionType, Site, TargetInfo,
 };
 use lunet_ring::{Account, Arena, Buf, Reserve};
+use lunet_volume::take;
 use rustix::rand::GetRandomFlags;
 
 use crate::access::Origin;
 use crate::config::Portal;
-use crate::conn::take;
 use crate::core::Core;
 use crate::portals::Portals;
 use crate::throttle::Aim;

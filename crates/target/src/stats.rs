@@ -2,87 +2,12 @@
 //!
 //! Each shard counts for itself in plain integers; a report adds the shards up.
 
-use hdrhistogram::Histogram;
 use lunet_iscsi::chap::Proof;
-use lunet_volume::Fault;
+use lunet_volume::{Fault, Kind, VolumeCount};
 use serde::Serialize;
 
 use crate::access::Origin;
 use crate::rdma::{OverTcp, PortalStatus};
-
-/// Kinds of command that are told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// READ, VERIFY, PRE-FETCH: data comes from the volume.
-    Read,
-    /// WRITE, WRITE AND VERIFY, WRITE SAME: data goes to the volume.
-    Write,
-    /// SYNCHRONIZE CACHE.
-    Flush,
-    /// UNMAP.
-    Unmap,
-    /// All else: the volume's data is not touched.
-    Other,
-}
-
-const KINDS: usize = 5;
-
-/// One shard's count of one volume.
-#[derive(Clone)]
-pub struct VolumeCount {
-    ops: [u64; KINDS],
-    bytes: [u64; KINDS],
-    errors: u64,
-    copied: u64,
-    latency: [Histogram<u64>; 2],
-    /// Commands at work; known in a report only.
-    in_flight: usize,
-}
-
-impl Default for VolumeCount {
-    fn default() -> Self {
-        // 1 us to a minute with two digits: about 20 KiB each.
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
-        let latency = [histogram(), histogram()];
-        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, copied: 0, latency, in_flight: 0 }
-    }
-}
-
-impl VolumeCount {
-    /// Counts a finished command: bytes moved, and the time from its arrival to its answer.
-    pub fn record(&mut self, kind: Kind, bytes: u64, micros: u64, failed: bool) {
-        self.ops[kind as usize] += 1;
-        self.bytes[kind as usize] += bytes;
-        self.errors += u64::from(failed);
-        if let Kind::Read | Kind::Write = kind {
-            self.latency[kind as usize].saturating_record(micros.max(1));
-        }
-    }
-
-    /// Counts bytes that were copied here from a volume of this server, or zeroed by a token.
-    pub fn copied(&mut self, bytes: u64) {
-        self.copied += bytes;
-    }
-
-    /// For a report: the same, with the commands at work.
-    pub fn with(&self, in_flight: usize) -> Self {
-        Self { in_flight, ..self.clone() }
-    }
-
-    fn add(&mut self, other: &Self) {
-        for kind in 0..KINDS {
-            self.ops[kind] += other.ops[kind];
-            self.bytes[kind] += other.bytes[kind];
-        }
-        self.errors += other.errors;
-        self.copied += other.copied;
-        self.in_flight += other.in_flight;
-        for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
-            // Same bounds on both sides: adding cannot fail.
-            let _ = sum.add(part);
-        }
-    }
-}
 
 /// What one shard reports.
 #[derive(Clone, Default)]
@@ -304,18 +229,18 @@ fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats 
         size_bytes: *size,
         read: op_stats(sum, Kind::Read),
         write: op_stats(sum, Kind::Write),
-        flushes: sum.ops[Kind::Flush as usize],
-        unmaps: sum.ops[Kind::Unmap as usize],
-        others: sum.ops[Kind::Other as usize],
-        copied_bytes: sum.copied,
-        errors: sum.errors,
-        commands_in_flight: sum.in_flight,
+        flushes: sum.ops(Kind::Flush),
+        unmaps: sum.ops(Kind::Unmap),
+        others: sum.ops(Kind::Other),
+        copied_bytes: sum.copied_bytes(),
+        errors: sum.errors(),
+        commands_in_flight: sum.in_flight(),
         faults: faults.iter().copied().map(FaultReport::from).collect(),
     }
 }
 
 fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
-    let latency = &sum.latency[kind as usize];
+    let latency = sum.latency(kind);
     let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0]
         .map(|p| Percentile { percentile: p, us: latency.value_at_percentile(p) })
         .to_vec();
@@ -329,8 +254,8 @@ fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
         (low, high) = (high + 1, high * 2 + 1);
     }
     OpStats {
-        ops: sum.ops[kind as usize],
-        bytes: sum.bytes[kind as usize],
+        ops: sum.ops(kind),
+        bytes: sum.bytes(kind),
         mean_us: if latency.is_empty() { 0.0 } else { latency.mean() },
         percentiles: if latency.is_empty() { Vec::new() } else { percentiles },
         histogram,

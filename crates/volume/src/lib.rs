@@ -1,19 +1,34 @@
 //! What a volume is to any protocol: its storage and the health of that, the writes that are fenced off, the ranges
-//! that commands lock, and the threads that do for it what may block.
+//! that commands lock, the threads that do for it what may block, and the [`Executor`] of each shard, which carries
+//! out operations on it.
 //!
 //! Nothing here knows what a client speaks. A protocol keeps what it shows of a volume beside it
-//! ([`Volume::face`]).
+//! ([`Volume::face`]), and the command that an operation belongs to in the operation ([`Operation::command`]).
 #![forbid(unsafe_code)]
 
+mod channel;
+mod count;
+mod executor;
 mod fence;
 pub mod files;
 mod health;
+mod hold;
 mod locks;
+mod memory;
 mod offload;
+mod open;
+mod operation;
+mod queue;
 mod volume;
 
+pub use count::{Kind, VolumeCount};
+pub use executor::{Drain, Executor, ShardConfig, Shards};
 pub use fence::Fence;
 pub use health::{Cause, During, Fault, Health, MarkFile, Storage, read_mark};
+pub use hold::{HeldVolume, HoldError};
 pub use locks::{Locks, Passage, Stage, Waiter};
+pub use memory::{BACKLOG_HIGH, Budget, take};
 pub use offload::{NO_VOLUME, Offload, Work};
+pub use open::{OpenVolume, OpenVolumes};
+pub use operation::{CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations};
 pub use volume::Volume;

@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use lunet_target::{ApplyError, Handle, HeldVolume, Prepared};
+use lunet_target::{ApplyError, Handle, Prepared};
 use zeroize::Zeroizing;
 
 use crate::config::edit::Editor;
@@ -53,6 +53,7 @@ use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use crate::serve;
 use crate::trouble::{self, refused};
+use lunet_volume::HeldVolume;
 use lunet_volume::files::{self, Found};
 
 pub use effects::notes as concerned;

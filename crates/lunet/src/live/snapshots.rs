@@ -9,7 +9,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use lunet_backends::mark;
 use lunet_backends::snapshot::{self as reflink, SnapshotError};
-use lunet_target::HeldVolume;
 
 use super::identity::FileMark;
 use super::journal::{Entry, Known};
@@ -20,6 +19,7 @@ use crate::config::{self, Backend};
 use crate::control::Done;
 use crate::trouble::{At, refused};
 use crate::{names, serve};
+use lunet_volume::HeldVolume;
 use lunet_volume::files::{self, Found};
 
 /// How long the storage has to end what is under way.

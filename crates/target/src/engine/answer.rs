@@ -2,6 +2,7 @@
 
 use lunet_iscsi::target::{Response, Tag, Wanted};
 use lunet_scsi::{SenseData, Transfer, status};
+use lunet_volume::OperationId;
 
 use super::Engine;
 use super::start::send_data;
@@ -10,39 +11,41 @@ use crate::conn::Conn;
 
 impl Engine {
     /// Answers a command whose work is over.
-    pub(super) fn finish(&mut self, conn: &mut Conn, index: u32) {
-        let task = &self.tasks[index as usize];
-        debug_assert!(task.idle(), "a command was answered with work in flight");
-        if task.refused.is_none() {
+    pub(super) fn finish(&mut self, conn: &mut Conn, index: OperationId) {
+        let task = &self.exec.operations[index];
+        debug_assert!(task.is_idle(), "a command was answered with work in flight");
+        if task.command.refused.is_none() {
             self.change_power(index);
             self.count(index);
         }
         self.end_copy(index);
         // Before the task goes: with it goes a volume that was removed.
-        let format = self.volumes[self.tasks[index as usize].volume].core.face.unit.sense_format();
-        let task = self.remove_task(index);
-        let Some(Owner { tag, .. }) = task.owner else { return };
+        let format =
+            self.exec.volumes[self.exec.operations[index].volume].core.face.unit.sense_format();
+        let command = self.remove_task(index);
+        let Some(Owner { tag, .. }) = command.owner else { return };
         conn.set_task(tag, None);
-        if let Some(code) = task.refused {
+        if let Some(code) = command.refused {
             self.protocol.busy += u64::from(code == status::BUSY);
-            return respond(conn, tag, code, &[], task.transfer);
+            return respond(conn, tag, code, &[], command.transfer);
         }
-        match &task.sense {
-            Some(sense) => respond_sense(conn, tag, &sense.encode(format), task.transfer),
-            None if task.data.is_empty() => {
-                respond(conn, tag, status::GOOD, &[], task.transfer);
+        match &command.sense {
+            Some(sense) => respond_sense(conn, tag, &sense.encode(format), command.transfer),
+            None if command.data.is_empty() => {
+                respond(conn, tag, status::GOOD, &[], command.transfer);
             }
-            None => send_data(conn, tag, task.data, task.transfer),
+            None => send_data(conn, tag, command.data, command.transfer),
         }
     }
 
     /// Counts a command that is about to be answered.
-    pub(super) fn count(&mut self, index: u32) {
-        let task = &self.tasks[index as usize];
-        let failed = task.sense.is_some();
-        let bytes = if failed { 0 } else { task.transfer.data_in + task.transfer.data_out };
+    pub(super) fn count(&mut self, index: OperationId) {
+        let task = &self.exec.operations[index];
+        let failed = task.command.sense.is_some();
+        let bytes =
+            if failed { 0 } else { task.command.transfer.data_in + task.command.transfer.data_out };
         let elapsed = self.core.started.elapsed().saturating_sub(task.started);
-        let count = &mut self.volumes[task.volume].count;
+        let count = &mut self.exec.volumes[task.volume].count;
         count.record(task.kind, bytes, elapsed.as_micros() as u64, failed);
     }
 }

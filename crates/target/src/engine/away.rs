@@ -3,10 +3,10 @@
 
 use std::sync::mpsc::sync_channel;
 
+use lunet_volume::OperationId;
 use slab::Slab;
 
 use super::Engine;
-use super::requests::request_tag;
 use super::task::{Away, Bare, Job};
 use crate::conn::Conn;
 use crate::mail::Owed;
@@ -17,9 +17,9 @@ impl Engine {
     /// ended, and `then` is not called. False if too much work waits: nothing has happened then.
     pub(super) fn send_away<T: Send + 'static>(
         &mut self,
-        index: u32,
+        index: OperationId,
         work: impl FnOnce() -> T + Send + 'static,
-        then: impl FnOnce(&mut Self, &mut Conn, u32, T) + 'static,
+        then: impl FnOnce(&mut Self, &mut Conn, OperationId, T) + 'static,
     ) -> bool {
         let ticket = self.core.next_serial();
         let (result, back) = sync_channel(1);
@@ -29,33 +29,28 @@ impl Engine {
             let _ = result.send(work());
             mailbox.deliver(Owed::Returned { ticket });
         };
-        let task = &mut self.tasks[index as usize];
+        let task = &mut self.exec.operations[index];
         if !self.core.offload.give(task.writes_on, Box::new(work)) {
             return false;
         }
-        let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: u32| {
+        let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: OperationId| {
             if let Ok(found) = back.try_recv() {
                 then(engine, conn, index, found);
             }
         });
-        task.job = Job::Away(Away { ticket, then });
+        task.away = true;
+        task.command.job = Job::Away(Away { ticket, then });
         true
     }
 
     /// Work that a command waited for is done.
     pub fn returned(&mut self, conns: &mut Slab<Conn>, ticket: u64) {
         let waits = |job: &Job| matches!(job, Job::Away(away) if away.ticket == ticket);
-        let Some(index) =
-            self.tasks.iter().find(|(_, task)| waits(&task.job)).map(|(at, _)| at as u32)
-        else {
-            return;
-        };
-        // What it touched at the storage, others may have now.
-        for flight in std::mem::take(&mut self.tasks[index as usize].inflight) {
-            self.left_storage(flight.slot, request_tag(index, flight.seq));
-        }
-        let task = &mut self.tasks[index as usize];
-        let job = std::mem::replace(&mut task.job, Job::Bare(Bare::nothing()));
+        let waiting = self.exec.operations.find(|task| waits(&task.command.job));
+        let Some(index) = waiting else { return };
+        self.exec.came_back(index);
+        let task = &mut self.exec.operations[index];
+        let job = std::mem::replace(&mut task.command.job, Job::Bare(Bare::nothing()));
         match (job, self.conn_of(conns, index)) {
             (Job::Away(away), Some(conn)) => {
                 (away.then)(self, conn, index);

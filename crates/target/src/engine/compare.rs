@@ -5,20 +5,18 @@
 use lunet_block::{ByteRange, Completion, Error, Op};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::Sense;
+use lunet_volume::{CHUNK, OperationId};
 
 use super::Engine;
 use super::intake::Piece;
-use super::task::{CHUNK, Compare, Data, Job};
+use super::task::{Compare, Data, Job};
 use crate::conn::Conn;
-
-/// The size of the engine's spare buffer.
-pub(super) const SPARE: usize = 64 << 10;
 
 impl Engine {
     /// A piece of the initiator's data has come.
-    pub(super) fn compare_piece(&mut self, index: u32, piece: Piece) {
-        let task = &mut self.tasks[index as usize];
-        let Job::Compare(job) = &mut task.job else { return };
+    pub(super) fn compare_piece(&mut self, index: OperationId, piece: Piece) {
+        let task = &mut self.exec.operations[index];
+        let Job::Compare(job) = &mut task.command.job else { return };
         if !job.write_first {
             job.data = Data::Piece(piece);
             return;
@@ -26,18 +24,18 @@ impl Engine {
         let range = ByteRange::new(job.base + piece.offset, piece.len as u64);
         let seq = task.take_seq();
         // Stable first: what is read back should be what the medium took.
-        self.submit(index, seq, Op::Write { fua: true }, range, Some(Payload::Buf(piece.buf)));
+        self.exec.submit(index, seq, Op::Write { fua: true }, range, Some(Payload::Buf(piece.buf)));
     }
 
     /// A piece was written, or a part of it read back.
-    pub(super) fn compare_done(&mut self, index: u32, mut done: Completion<Payload>) {
+    pub(super) fn compare_done(&mut self, index: OperationId, mut done: Completion<Payload>) {
         let Some(Payload::Buf(buf)) = done.buf.take() else {
             // Reads and writes of a comparison carry arena buffers.
             let error = done.result.err().unwrap_or(Error::Unsupported);
             return self.fail(index, error, done.op, done.range);
         };
-        let task = &mut self.tasks[index as usize];
-        let Job::Compare(job) = &mut task.job else { return };
+        let task = &mut self.exec.operations[index];
+        let Job::Compare(job) = &mut task.command.job else { return };
         let at = done.range.offset - job.base;
         let len = done.range.len as usize;
         match (done.result, done.op) {
@@ -47,22 +45,22 @@ impl Engine {
             }
             (Ok(()), _) => {
                 if let Some(offset) = job.difference(at, &buf[..len]) {
-                    task.fail(Sense::miscompare(offset));
+                    task.command.fail(Sense::miscompare(offset));
                 }
             }
             (Err(error), op) => self.fail(index, error, op, done.range),
         }
-        self.give_back(index, buf);
+        self.exec.give_back(index, buf);
     }
 
     /// Asks for the next piece, or reads back what has come. True if the command can be answered.
-    pub(super) fn pump_compare(&mut self, conn: &mut Conn, index: u32) -> bool {
-        let task = &self.tasks[index as usize];
-        let Job::Compare(job) = &task.job else { return false };
-        if task.sense.is_some() || job.compared == job.total {
-            return task.idle();
+    pub(super) fn pump_compare(&mut self, conn: &mut Conn, index: OperationId) -> bool {
+        let task = &self.exec.operations[index];
+        let Job::Compare(job) = &task.command.job else { return false };
+        if task.command.sense.is_some() || job.compared == job.total {
+            return task.is_idle();
         }
-        if !task.idle() {
+        if !task.is_idle() {
             return false;
         }
         let left = match &job.data {
@@ -75,35 +73,23 @@ impl Engine {
         };
         let offset = job.base + job.compared;
         let Some(buf) = self.read_back_buffer(conn, index, left.min(CHUNK as u64) as usize) else {
-            return self.starve(index);
+            return self.exec.starve(index);
         };
         let range = ByteRange::new(offset, buf.len() as u64);
-        let seq = self.tasks[index as usize].take_seq();
-        self.submit(index, seq, Op::Read, range, Some(Payload::Buf(buf)));
+        let seq = self.exec.operations[index].take_seq();
+        self.exec.submit(index, seq, Op::Read, range, Some(Payload::Buf(buf)));
         false
     }
 
     /// A buffer to read back into. A comparison holds the initiator's data while it asks for it,
     /// and if many did so when memory is short, all would wait for each other. So there is one
     /// spare buffer: whoever has it gets on, and gives it back.
-    fn read_back_buffer(&mut self, conn: &Conn, index: u32, len: usize) -> Option<Buf> {
-        let slot = self.tasks[index as usize].volume;
-        if let Some(buf) = self.take_buffer(conn, slot, len) {
+    fn read_back_buffer(&mut self, conn: &Conn, index: OperationId, len: usize) -> Option<Buf> {
+        let slot = self.exec.operations[index].volume;
+        if let Some(buf) = self.exec.take_buffer(conn.budget(), slot, len) {
             return Some(buf);
         }
-        let mut buf = self.spare.take()?;
-        buf.truncate(len);
-        self.tasks[index as usize].spare = true;
-        Some(buf)
-    }
-
-    /// Takes the spare buffer back from a task that has it; another buffer is just dropped.
-    pub(super) fn give_back(&mut self, index: u32, buf: Buf) {
-        if std::mem::take(&mut self.tasks[index as usize].spare) {
-            // At its full length again: what it occupies never changed.
-            drop(buf);
-            self.spare = self.ring.arena().alloc(SPARE);
-        }
+        self.exec.take_spare(index, len)
     }
 }
 

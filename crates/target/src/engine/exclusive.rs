@@ -7,10 +7,11 @@
 use lunet_block::{ByteRange, Completion, Error, Op};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{Exclusive as What, Sense, status};
+use lunet_volume::{CHUNK, OperationId};
 
 use super::Engine;
 use super::intake::{Intake, Piece};
-use super::task::{CHUNK, Job, Owner};
+use super::task::{Job, Owner};
 use crate::conn::Conn;
 
 /// Ready-to-transfers of one command that wait to be filled.
@@ -137,10 +138,12 @@ impl Engine {
         // Taken from the end: what is read needs its buffer last.
         needs.push(CHUNK.min(range.len as usize));
         needs.reverse();
-        let small = needs.iter().sum::<usize>() <= SMALL && !self.is_full(slot);
+        let small = needs.iter().sum::<usize>() <= SMALL && !self.exec.is_full(slot);
         let take = |len: usize| {
-            let own = || self.ring.arena().alloc_for(len, &conn.account);
-            self.take_buffer(conn, slot, len).or_else(|| if small { own() } else { None })
+            let own = || self.exec.ring.arena().alloc_for(len, &conn.account);
+            self.exec
+                .take_buffer(conn.budget(), slot, len)
+                .or_else(|| if small { own() } else { None })
         };
         let reserve = needs.into_iter().map(take).collect::<Option<Vec<Buf>>>()?;
         let (pieces, arrived, step) = (Vec::new(), 0, Step::Collect);
@@ -149,12 +152,12 @@ impl Engine {
     }
 
     /// Lets an exclusive command do what it can do now. True if it can be answered.
-    pub(super) fn pump_exclusive(&mut self, conn: &mut Conn, index: u32) -> bool {
+    pub(super) fn pump_exclusive(&mut self, conn: &mut Conn, index: OperationId) -> bool {
         loop {
-            let task = &mut self.tasks[index as usize];
-            let Job::Exclusive(job) = &mut task.job else { return false };
-            if task.sense.is_some() {
-                return task.idle();
+            let task = &mut self.exec.operations[index];
+            let Job::Exclusive(job) = &mut task.command.job else { return false };
+            if task.command.sense.is_some() {
+                return task.is_idle();
             }
             match &mut job.step {
                 Step::Collect if job.arrived < job.intake.total => {
@@ -164,16 +167,16 @@ impl Engine {
                 Step::Collect => {
                     job.step = Step::Line;
                     let range = job.range;
-                    if !self.claim(index, range) {
+                    if !self.exec.claim(index, range) {
                         self.refuse(index, status::BUSY);
                         return true;
                     }
                 }
                 Step::Line => {
-                    if !self.has_range(index) {
+                    if !self.exec.has_range(index) {
                         return false;
                     }
-                    let Job::Exclusive(job) = &mut self.tasks[index as usize].job else {
+                    let Job::Exclusive(job) = &mut self.exec.operations[index].command.job else {
                         return false;
                     };
                     job.step = Step::Read(0);
@@ -187,7 +190,7 @@ impl Engine {
                     let len = (range.len - at).min(buf.len() as u64);
                     let range = ByteRange::new(range.offset + at, len);
                     let seq = task.take_seq();
-                    self.submit(index, seq, Op::Read, range, Some(Payload::Buf(buf)));
+                    self.exec.submit(index, seq, Op::Read, range, Some(Payload::Buf(buf)));
                     return false;
                 }
                 Step::Write => return self.write_exclusive(index),
@@ -196,18 +199,18 @@ impl Engine {
     }
 
     /// Sends ready-to-transfers for the data, whose memory is reserved.
-    fn solicit_exclusive(&mut self, conn: &mut Conn, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        let Some(Owner { tag, .. }) = task.owner else { return };
-        let Job::Exclusive(job) = &mut task.job else { return };
+    fn solicit_exclusive(&mut self, conn: &mut Conn, index: OperationId) {
+        let task = &mut self.exec.operations[index];
+        let Some(Owner { tag, .. }) = task.command.owner else { return };
+        let Job::Exclusive(job) = &mut task.command.job else { return };
         while task.soliciting < SOLICITED && !job.intake.all_requested() {
             // The first of the reserve is for reading.
             if job.reserve.len() > 1 {
                 job.reserve.pop();
             }
             // What has just been given back is at hand.
-            if !job.intake.solicit(conn, tag, (self.ring.arena(), usize::MAX), CHUNK) {
-                self.starve(index);
+            if !job.intake.solicit(conn, tag, (self.exec.ring.arena(), usize::MAX), CHUNK) {
+                self.exec.starve(index);
                 return;
             }
             task.soliciting += 1;
@@ -215,31 +218,31 @@ impl Engine {
     }
 
     /// Data of an exclusive command has come.
-    pub(super) fn exclusive_piece(&mut self, index: u32, piece: Piece) {
-        if let Job::Exclusive(job) = &mut self.tasks[index as usize].job {
+    pub(super) fn exclusive_piece(&mut self, index: OperationId, piece: Piece) {
+        if let Job::Exclusive(job) = &mut self.exec.operations[index].command.job {
             job.add(piece);
         }
     }
 
     /// Writes as much as may be at work. True if all has been written.
-    fn write_exclusive(&mut self, index: u32) -> bool {
+    fn write_exclusive(&mut self, index: OperationId) -> bool {
         loop {
-            let task = &mut self.tasks[index as usize];
-            let Job::Exclusive(job) = &mut task.job else { return false };
-            if task.inflight.is_full() {
+            let task = &mut self.exec.operations[index];
+            if task.is_full() {
                 return false;
             }
-            let Some((range, buf)) = job.next_write() else { return task.inflight.is_empty() };
+            let Job::Exclusive(job) = &mut task.command.job else { return false };
+            let Some((range, buf)) = job.next_write() else { return task.in_flight() == 0 };
             let op = Op::Write { fua: job.fua };
             let seq = task.take_seq();
-            self.submit(index, seq, op, range, Some(Payload::Buf(buf)));
+            self.exec.submit(index, seq, op, range, Some(Payload::Buf(buf)));
         }
     }
 
     /// A request of an exclusive command is done.
-    pub(super) fn exclusive_done(&mut self, index: u32, done: Completion<Payload>) {
-        let task = &mut self.tasks[index as usize];
-        let Job::Exclusive(job) = &mut task.job else { return };
+    pub(super) fn exclusive_done(&mut self, index: OperationId, done: Completion<Payload>) {
+        let task = &mut self.exec.operations[index];
+        let Job::Exclusive(job) = &mut task.command.job else { return };
         match (done.result, done.op, done.buf) {
             (Ok(()), Op::Read, Some(Payload::Buf(buf))) => {
                 let (at, len) = (done.range.offset - job.range.offset, done.range.len);
@@ -247,7 +250,7 @@ impl Engine {
                 job.reserve.push(buf);
                 job.step = Step::Read(at + len);
                 if let Some(offset) = difference {
-                    task.fail(Sense::miscompare(offset));
+                    task.command.fail(Sense::miscompare(offset));
                 }
             }
             (Ok(()), Op::Read, _) => self.fail(index, Error::Unsupported, done.op, done.range),

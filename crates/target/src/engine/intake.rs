@@ -5,8 +5,8 @@
 
 use lunet_iscsi::target::Tag;
 use lunet_ring::{Arena, Buf};
+use lunet_volume::CHUNK;
 
-use super::task::CHUNK;
 use crate::conn::Conn;
 
 /// Data-Out of one command.

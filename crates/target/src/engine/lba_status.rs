@@ -2,11 +2,11 @@
 
 use lunet_block::{BlockRange, Error, Extent, Op};
 use lunet_scsi::{Sense, lba_status, status};
+use lunet_volume::{Kind, OperationId};
 
 use super::Engine;
-use super::task::{Bare, Job, Owner, Task};
+use super::task::{Bare, Job, Owner, operation};
 use crate::conn::Conn;
-use crate::stats::Kind;
 
 impl Engine {
     /// Asks which blocks of a range, that ends with the volume, are mapped.
@@ -17,37 +17,43 @@ impl Engine {
         range: BlockRange,
         allocation: u32,
     ) {
-        let mut task = Task::new(volume, Kind::Other, self.now, Job::Bare(Bare::nothing()));
-        (task.owner, task.lun) = (Some(owner), lun);
-        let index = self.insert_task(task);
+        let mut task = operation(volume, Kind::Other, self.exec.now, Job::Bare(Bare::nothing()));
+        (task.command.owner, task.command.lun) = (Some(owner), lun);
+        let index = self.exec.insert(task);
         conn.set_task(owner.tag, Some(index));
-        let core = self.volumes[volume].core.clone();
+        let core = self.exec.volumes[volume].core.clone();
         let range = range.bytes(core.caps.block_size);
         let most = lba_status::descriptors(allocation);
         let work = move || match core.backend.slow().extents(range, most) {
             Err(Error::Unsupported) => Ok(Extent::all_mapped(range)),
             found => found,
         };
-        let then = move |engine: &mut Self, _: &mut Conn, index: u32, found: Result<_, _>| {
-            engine.lba_status_found(index, found, allocation);
-        };
+        let then =
+            move |engine: &mut Self, _: &mut Conn, index: OperationId, found: Result<_, _>| {
+                engine.lba_status_found(index, found, allocation);
+            };
         if !self.send_away(index, work, then) {
             self.refuse(index, status::BUSY);
         }
         self.pump(conn, index);
     }
 
-    fn lba_status_found(&mut self, index: u32, found: Result<Vec<Extent>, Error>, allocation: u32) {
-        let task = &mut self.tasks[index as usize];
-        let unit = &self.volumes[task.volume].core.face.unit;
+    fn lba_status_found(
+        &mut self,
+        index: OperationId,
+        found: Result<Vec<Extent>, Error>,
+        allocation: u32,
+    ) {
+        let task = &mut self.exec.operations[index];
+        let unit = &self.exec.volumes[task.volume].core.face.unit;
         match found {
             Ok(extents) => {
                 let most = lba_status::descriptors(allocation);
-                task.data = lba_status::answer(unit, &extents, most);
-                task.data.truncate(allocation as usize);
-                task.transfer.data_in = task.data.len() as u64;
+                task.command.data = lba_status::answer(unit, &extents, most);
+                task.command.data.truncate(allocation as usize);
+                task.command.transfer.data_in = task.command.data.len() as u64;
             }
-            Err(error) => task.fail(Sense::from_block(error, Op::Read)),
+            Err(error) => task.command.fail(Sense::from_block(error, Op::Read)),
         }
     }
 }

@@ -2,25 +2,31 @@
 
 use lunet_iscsi::target::Tag;
 use lunet_scsi::{Attention, Code, PowerChange, Sense, Transfer, status};
+use lunet_volume::{Kind, OperationId};
 
 use super::{Engine, respond};
 use crate::conn::Conn;
-use crate::stats::Kind;
 
 impl Engine {
     /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.
     pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
         change == PowerChange::Eject
-            && self.volumes[volume].core.face.reservations.with(|state| state.removal_prevented())
+            && self.exec.volumes[volume]
+                .core
+                .face
+                .reservations
+                .with(|state| state.removal_prevented())
     }
 
     /// Carries START STOP UNIT out: once the flush is done, or before it if that was answered already.
-    pub(super) fn change_power(&mut self, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        let Some((change, seat)) = task.power.take().filter(|_| task.sense.is_none()) else {
+    pub(super) fn change_power(&mut self, index: OperationId) {
+        let task = &mut self.exec.operations[index];
+        let Some((change, seat)) =
+            task.command.power.take().filter(|_| task.command.sense.is_none())
+        else {
             return;
         };
-        let core = &self.volumes[task.volume].core;
+        let core = &self.exec.volumes[task.volume].core;
         if !matches!(change, PowerChange::Eject | PowerChange::Load) {
             core.face.unit.state.change_power(change);
             return;
@@ -28,7 +34,7 @@ impl Engine {
         // Under the lock, so that no PREVENT is answered meanwhile.
         core.face.reservations.with(|state| {
             if change == PowerChange::Eject && state.removal_prevented() {
-                task.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
+                task.command.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
             } else if core.face.unit.state.change_power(change) {
                 // Whoever loaded it knows.
                 match seat {
@@ -47,7 +53,7 @@ impl Engine {
         prevent: bool,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
-        let volume = &mut self.volumes[volume];
+        let volume = &mut self.exec.volumes[volume];
         volume.core.face.reservations.with(|state| state.prevent_removal(seat, prevent));
         volume.count.record(Kind::Other, 0, 0, false);
         respond(conn, tag, status::GOOD, &[], Transfer::default());

@@ -1,15 +1,13 @@
 //! Volume to initiator.
 
 use lunet_block::{ByteRange, Completion, Error, Op};
-use lunet_ring::{Buf, Payload};
+use lunet_ring::Payload;
+use lunet_volume::{BACKLOG_HIGH, CHUNK, DEPTH, OperationId};
 
-use super::task::{CHUNK, DEPTH, Job, Owner};
+use super::task::{Job, Owner};
 use super::{Engine, wanted};
-use crate::conn::{BACKLOG_HIGH, Conn};
+use crate::conn::Conn;
 use crate::transmit::Data;
-
-/// The shortest read that a longer one is cut into when memory is short, in bytes.
-const LEAST: usize = CHUNK / 16;
 
 /// What keeps a read from asking for its next chunk.
 enum Next {
@@ -23,7 +21,7 @@ enum Next {
 
 impl Engine {
     /// Sends what is ready and asks for more. True if the command can be answered.
-    pub(super) fn pump_read(&mut self, conn: &mut Conn, index: u32) -> bool {
+    pub(super) fn pump_read(&mut self, conn: &mut Conn, index: OperationId) -> bool {
         loop {
             if self.send_ready(conn, index) {
                 // The status went with the last data: the command is answered.
@@ -34,17 +32,19 @@ impl Engine {
                 Next::Ask(mut range, mapped) => {
                     let mut buf = None;
                     if !mapped {
-                        let slot = self.tasks[index as usize].volume;
-                        let taken = self.take_some(conn, slot, range.len as usize);
-                        let Some(taken) = taken else { return self.starve(index) };
+                        let slot = self.exec.operations[index].volume;
+                        let taken = self.exec.take_some(conn.budget(), slot, range.len as usize);
+                        let Some(taken) = taken else { return self.exec.starve(index) };
                         range.len = taken.len() as u64;
                         buf = Some(Payload::Buf(taken));
                     }
-                    let Job::Read(job) = &mut self.tasks[index as usize].job else { return false };
+                    let Job::Read(job) = &mut self.exec.operations[index].command.job else {
+                        return false;
+                    };
                     job.requested += range.len;
-                    let seq = self.tasks[index as usize].take_seq();
+                    let seq = self.exec.operations[index].take_seq();
                     let op = if mapped { Op::ReadMapped } else { Op::Read };
-                    self.submit(index, seq, op, range, buf);
+                    self.exec.submit(index, seq, op, range, buf);
                 }
                 Next::Backlog => {
                     conn.blocked.push(index);
@@ -53,15 +53,15 @@ impl Engine {
                 Next::Wait => break,
             }
         }
-        let task = &self.tasks[index as usize];
-        let Job::Read(job) = &task.job else { return false };
-        task.inflight.is_empty() && (task.sense.is_some() || job.sent == job.range.len)
+        let task = &self.exec.operations[index];
+        let Job::Read(job) = &task.command.job else { return false };
+        task.in_flight() == 0 && (task.command.sense.is_some() || job.sent == job.range.len)
     }
 
     /// A chunk has come from the volume.
-    pub(super) fn read_done(&mut self, index: u32, seq: u32, done: Completion<Payload>) {
-        let task = &mut self.tasks[index as usize];
-        let Job::Read(job) = &mut task.job else { return };
+    pub(super) fn read_done(&mut self, index: OperationId, seq: u32, done: Completion<Payload>) {
+        let task = &mut self.exec.operations[index];
+        let Job::Read(job) = &mut task.command.job else { return };
         match (done.result, done.buf) {
             (Ok(()), Some(_)) if job.discard => job.sent += done.range.len,
             (Ok(()), Some(buf)) => job.ready[seq as usize % DEPTH] = Some((buf, done.range.len)),
@@ -70,31 +70,11 @@ impl Engine {
         }
     }
 
-    /// A buffer within the connection's allowance, for work on the volume in this slot.
-    pub(super) fn take_buffer(&self, conn: &Conn, slot: usize, len: usize) -> Option<Buf> {
-        if self.is_full(slot) {
-            return None;
-        }
-        conn.take(self.ring.arena(), self.allowance(conn), len)
-    }
-
-    /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
-    /// pages, 16 KiB at least.
-    pub(super) fn take_some(&self, conn: &Conn, slot: usize, len: usize) -> Option<Buf> {
-        let mut wanted = len;
-        loop {
-            match self.take_buffer(conn, slot, wanted) {
-                None if wanted > LEAST => wanted = (wanted / 2).max(LEAST).next_multiple_of(4096),
-                other => return other,
-            }
-        }
-    }
-
-    fn next_chunk(&self, conn: &Conn, index: u32) -> Next {
-        let task = &self.tasks[index as usize];
-        let Job::Read(job) = &task.job else { return Next::Wait };
+    fn next_chunk(&self, conn: &Conn, index: OperationId) -> Next {
+        let task = &self.exec.operations[index];
+        let Job::Read(job) = &task.command.job else { return Next::Wait };
         let ahead = task.next_seq - job.send_seq;
-        if task.sense.is_some() || job.requested == job.range.len || task.inflight.is_full() {
+        if task.command.sense.is_some() || job.requested == job.range.len || task.is_full() {
             return Next::Wait;
         }
         if !job.discard && ahead as usize >= DEPTH {
@@ -104,26 +84,26 @@ impl Engine {
             return Next::Backlog;
         }
         // What has waited for its turn since before the volume's first lock is not read by reference any more.
-        let mapped = job.mapped && !self.volumes[task.volume].exclusive;
+        let mapped = job.mapped && !self.exec.volumes[task.volume].exclusive;
         let chunk = if mapped { job.chunk } else { job.chunk.min(CHUNK as u64) };
         let len = chunk.min(job.range.len - job.requested);
         Next::Ask(ByteRange::new(job.range.offset + job.requested, len), mapped)
     }
 
     /// Hands chunks to the connection in order. True if the last went with the status.
-    fn send_ready(&mut self, conn: &mut Conn, index: u32) -> bool {
-        let task = &mut self.tasks[index as usize];
-        let Some(Owner { tag, .. }) = task.owner else { return false };
-        let Job::Read(job) = &mut task.job else { return false };
+    fn send_ready(&mut self, conn: &mut Conn, index: OperationId) -> bool {
+        let task = &mut self.exec.operations[index];
+        let Some(Owner { tag, .. }) = task.command.owner else { return false };
+        let Job::Read(job) = &mut task.command.job else { return false };
         while let Some((payload, len)) = job.ready[job.send_seq as usize % DEPTH].take() {
-            if task.sense.is_some() {
+            if task.command.sense.is_some() {
                 continue;
             }
             job.send_seq += 1;
             let wire = len.min(job.wire - job.sent.min(job.wire)) as usize;
             job.sent += len;
             let last = job.sent == job.range.len;
-            let status = last.then(|| wanted(task.transfer));
+            let status = last.then(|| wanted(task.command.transfer));
             conn.proto.send_data(tag, Data(payload), 0..wire, status, &mut conn.out);
             if last {
                 return true;
@@ -133,10 +113,9 @@ impl Engine {
     }
 
     /// The command was answered together with its last data.
-    fn retire_read(&mut self, conn: &mut Conn, index: u32) {
+    fn retire_read(&mut self, conn: &mut Conn, index: OperationId) {
         self.count(index);
-        let task = self.remove_task(index);
-        if let Some(owner) = task.owner {
+        if let Some(owner) = self.remove_task(index).owner {
             conn.set_task(owner.tag, None);
         }
     }

@@ -5,6 +5,7 @@ use lunet_iscsi::target::Tag;
 use lunet_scsi::alua;
 use lunet_scsi::reserve::{Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
+use lunet_volume::{Kind, OperationId};
 use slab::Slab;
 
 use super::Engine;
@@ -14,7 +15,6 @@ use crate::conn::Conn;
 use crate::keeper::{Carried, Command, Order};
 use crate::mail::{Asking, Preempted};
 use crate::marks;
-use crate::stats::Kind;
 
 impl Engine {
     /// A command that came without a parameter list: it is answered at once.
@@ -25,21 +25,28 @@ impl Engine {
         request: &Request,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
-        let shared = &self.volumes[volume].core.face.reservations;
+        let shared = &self.exec.volumes[volume].core.face.reservations;
         let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
-        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
     /// The parameter list of PERSISTENT RESERVE OUT has come.
-    pub(super) fn reservation_collected(&mut self, conn: &Conn, index: u32, request: &Request) {
-        let task = &self.tasks[index as usize];
-        let (Some(seat), Some(session)) = (conn.seat(task.lun), &conn.session) else { return };
-        let Some(owner) = task.owner else { return };
+    pub(super) fn reservation_collected(
+        &mut self,
+        conn: &Conn,
+        index: OperationId,
+        request: &Request,
+    ) {
+        let task = &self.exec.operations[index];
+        let (Some(seat), Some(session)) = (conn.seat(task.command.lun), &conn.session) else {
+            return;
+        };
+        let Some(owner) = task.command.owner else { return };
         let volume = task.volume;
-        let entry = self.volumes[volume].core.clone();
+        let entry = self.exec.volumes[volume].core.clone();
         let ticket = self.core.next_serial();
         let (shard, connection) = (self.number, conn.serial);
         let asking = Asking { shard, ticket, connection, command: owner.tag };
@@ -59,15 +66,15 @@ impl Engine {
         match now {
             Err(command) => {
                 if self.core.order(Order::Keep(Box::new(command))) {
-                    let task = &mut self.tasks[index as usize];
-                    task.job = Job::Settle(Settle { ticket, left: 1 });
+                    let task = &mut self.exec.operations[index];
+                    task.command.job = Job::Settle(Settle { ticket, left: 1 });
                 } else {
                     self.refuse(index, status::BUSY);
                 }
             }
             Ok(Outcome { reply, aborts }) if reply.status == status::GOOD => {
                 let left = if request.aborts() { self.core.mailboxes().len() } else { 0 };
-                self.tasks[index as usize].job = Job::Settle(Settle { ticket, left });
+                self.exec.operations[index].command.job = Job::Settle(Settle { ticket, left });
                 if request.aborts() {
                     Preempted::tell(self.core.mailboxes(), volume, &aborts.into(), asking);
                 }
@@ -77,7 +84,7 @@ impl Engine {
     }
 
     /// Ends a command as the device server has answered it.
-    fn end_with(&mut self, index: u32, reply: Reply) {
+    fn end_with(&mut self, index: OperationId, reply: Reply) {
         match reply {
             Reply { sense: Some(sense), .. } => self.end(index, Some(sense)),
             Reply { status, .. } => self.refuse(index, status),
@@ -88,12 +95,15 @@ impl Engine {
     pub fn reservation_kept(&mut self, conns: &mut Slab<Conn>, ticket: u64, result: Carried) {
         let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
         // The command may have been aborted meanwhile.
-        let Some((index, task)) = self.tasks.iter_mut().find(|(_, task)| waits(&task.job)) else {
+        let Some((index, task)) =
+            self.exec.operations.iter_mut().find(|(_, task)| waits(&task.command.job))
+        else {
             return;
         };
-        let index = index as u32;
         match result {
-            Carried::Done { aborting } => task.job = Job::Settle(Settle { ticket, left: aborting }),
+            Carried::Done { aborting } => {
+                task.command.job = Job::Settle(Settle { ticket, left: aborting })
+            }
             Carried::Refused(reply) => self.end_with(index, reply),
             Carried::Busy => self.refuse(index, status::BUSY),
             Carried::Failed => {
@@ -115,9 +125,9 @@ impl Engine {
         request: &alua::Request,
     ) {
         let Some(reply) = self.on_port_groups(conn, lun, volume, request) else { return };
-        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
@@ -125,11 +135,11 @@ impl Engine {
     pub(super) fn port_groups_collected(
         &mut self,
         conn: &Conn,
-        index: u32,
+        index: OperationId,
         request: &alua::Request,
     ) {
-        let task = &self.tasks[index as usize];
-        let reply = self.on_port_groups(conn, task.lun, task.volume, request);
+        let task = &self.exec.operations[index];
+        let reply = self.on_port_groups(conn, task.command.lun, task.volume, request);
         self.end(index, reply.and_then(|reply| reply.sense));
     }
 
@@ -143,7 +153,7 @@ impl Engine {
         request: &alua::Request,
     ) -> Option<Reply> {
         let (groups, seat) = (&conn.session.as_ref()?.scsi.groups, conn.seat(lun)?);
-        let core = &self.volumes[volume].core;
+        let core = &self.exec.volumes[volume].core;
         Some(core.face.reservations.with(|state| {
             let done = groups.execute(&core.face.unit.state.access, state.ports(), request);
             if done.changed {
@@ -156,9 +166,9 @@ impl Engine {
     /// The parameter list of MODE SELECT has come. That the write cache is off, or on again, is kept first, takes effect
     /// then, and is answered last; if it cannot be kept, nothing has changed. Until it takes effect others write with
     /// the cache; the flush that follows covers that.
-    pub(super) fn set_modes(&mut self, conn: &Conn, index: u32, modes: Modes) {
-        let task = &mut self.tasks[index as usize];
-        let core = self.volumes[task.volume].core.clone();
+    pub(super) fn set_modes(&mut self, conn: &Conn, index: OperationId, modes: Modes) {
+        let task = &mut self.exec.operations[index];
+        let core = self.exec.volumes[task.volume].core.clone();
         let before = core.face.unit.state.modes();
         let Some(kept) = core.face.kept.clone().filter(|_| before.write_cache != modes.write_cache)
         else {
@@ -190,11 +200,11 @@ impl Engine {
     }
 
     /// The mode parameters are set; whoever did not ask for it is told if they are others now.
-    fn modes_set(&mut self, conn: &Conn, index: u32, (before, modes): (Modes, Modes)) {
-        let task = &mut self.tasks[index as usize];
-        let core = &self.volumes[task.volume].core;
+    fn modes_set(&mut self, conn: &Conn, index: OperationId, (before, modes): (Modes, Modes)) {
+        let task = &mut self.exec.operations[index];
+        let core = &self.exec.volumes[task.volume].core;
         if before != modes {
-            if let Some(seat) = conn.seat(task.lun) {
+            if let Some(seat) = conn.seat(task.command.lun) {
                 core.face
                     .reservations
                     .with(|state| state.attend_others(seat, Attention::ModeParametersChanged));
@@ -202,21 +212,21 @@ impl Engine {
         }
         // Nobody flushes any more what was written before.
         let flushes = before.write_cache && core.face.unit.write_through();
-        task.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
+        task.command.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
     }
 
     /// Ends a command with a status that has no sense data.
-    pub(super) fn refuse(&mut self, index: u32, status: u8) {
-        let task = &mut self.tasks[index as usize];
-        task.refused = Some(status);
-        task.job = Job::Bare(Bare::nothing());
+    pub(super) fn refuse(&mut self, index: OperationId, status: u8) {
+        let task = &mut self.exec.operations[index];
+        task.command.refused = Some(status);
+        task.command.job = Job::Bare(Bare::nothing());
     }
 
     /// Something that a command waited for is done, or has failed.
     pub fn settled(&mut self, conns: &mut Slab<Conn>, ticket: u64, done: bool) {
         let marks = |job: &Job| matches!(job, Job::Sanitize(job) if job.ticket == Some(ticket));
-        if let Some((index, _)) = self.tasks.iter().find(|(_, task)| marks(&task.job)) {
-            self.marked(conns, index as u32, done);
+        if let Some(index) = self.exec.operations.find(|task| marks(&task.command.job)) {
+            self.marked(conns, index, done);
             return self.settle(conns);
         }
         let failure = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
@@ -232,28 +242,32 @@ impl Engine {
     ) {
         let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
         // The command may have been aborted meanwhile.
-        let Some((index, task)) = self.tasks.iter_mut().find(|(_, task)| waits(&task.job)) else {
+        let Some((index, task)) =
+            self.exec.operations.iter_mut().find(|(_, task)| waits(&task.command.job))
+        else {
             return;
         };
-        if let Job::Settle(settle) = &mut task.job {
+        if let Job::Settle(settle) = &mut task.command.job {
             settle.left -= 1;
         }
         if let Some(sense) = failure {
-            task.fail(sense);
+            task.command.fail(sense);
         }
-        let index = index as u32;
         if let Some(conn) = self.conn_of(conns, index) {
             self.pump(conn, index);
         }
     }
 
     /// True if the command has taken effect already and only waits for its answer.
-    pub fn is_settling(&self, index: u32) -> bool {
-        self.tasks.get(index as usize).is_some_and(|task| matches!(task.job, Job::Settle(_)))
+    pub fn is_settling(&self, index: OperationId) -> bool {
+        self.exec
+            .operations
+            .get(index)
+            .is_some_and(|task| matches!(task.command.job, Job::Settle(_)))
     }
 
     /// True if the command can be answered.
-    pub(super) fn pump_settle(&self, index: u32) -> bool {
-        matches!(&self.tasks[index as usize].job, Job::Settle(settle) if settle.left == 0)
+    pub(super) fn pump_settle(&self, index: OperationId) -> bool {
+        matches!(&self.exec.operations[index].command.job, Job::Settle(settle) if settle.left == 0)
     }
 }

@@ -8,13 +8,13 @@ use lunet_block::{ByteRange, Completion, Op, Support};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::sanitize::{Method, Overwrite, Sanitize};
 use lunet_scsi::{Code, Key, Sanitation, Sense};
+use lunet_volume::{CHUNK, Kind, OperationId};
 use slab::Slab;
 
 use super::Engine;
-use super::task::{CHUNK, Job, Settle, Task};
+use super::task::{Job, Settle, operation};
 use crate::conn::Conn;
 use crate::keeper::Order;
-use crate::stats::Kind;
 
 /// The whole volume, whatever its size becomes meanwhile.
 const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
@@ -88,7 +88,7 @@ impl Engine {
         volume: usize,
         mut what: Sanitize,
     ) -> Result<Job, Option<Sense>> {
-        let core = self.volumes[volume].core.clone();
+        let core = self.exec.volumes[volume].core.clone();
         let before = core.face.unit.state.sanitation();
         if !core.face.unit.state.begin_sanitize(what.format) {
             return Err(core.face.unit.state.sanitize_sense());
@@ -119,31 +119,31 @@ impl Engine {
             stops: false,
         };
         let job = Job::Sanitize(Box::new(job));
-        let index = self.insert_task(Task::new(volume, Kind::Other, self.now, job));
+        let index = self.exec.insert(operation(volume, Kind::Other, self.exec.now, job));
         if exits {
-            self.in_line.push(index);
-        } else if !self.claim(index, WHOLE) {
+            self.exec.queue(index);
+        } else if !self.exec.claim(index, WHOLE) {
             core.face.unit.state.end_sanitize(before);
             self.remove_task(index);
             return Err(None);
         }
-        self.look_soon();
+        self.exec.look_soon();
         Ok(Job::Settle(Settle { ticket: reply, left: 1 }))
     }
 
     /// Does the next step, if it can be done now.
-    pub(super) fn step_sanitize(&mut self, conns: &mut Slab<Conn>, index: u32) {
-        let Job::Sanitize(job) = &self.tasks[index as usize].job else { return };
+    pub(super) fn step_sanitize(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+        let Job::Sanitize(job) = &self.exec.operations[index].command.job else { return };
         let (step, mark) = (job.step, job.what.unfinished());
         match step {
             Step::Line => {
-                if self.has_range(index) {
+                if self.exec.has_range(index) {
                     self.order_mark(conns, index, mark, Step::Mark);
                 }
             }
             Step::Work => {
-                self.in_line.retain(|waiting| *waiting != index);
-                if let Job::Sanitize(job) = &mut self.tasks[index as usize].job {
+                self.exec.leave_queue(index);
+                if let Job::Sanitize(job) = &mut self.exec.operations[index].command.job {
                     job.share = SHARE;
                 }
                 self.work_on(conns, index);
@@ -154,17 +154,23 @@ impl Engine {
     }
 
     /// Has the mark made or taken away, and waits for that in `then`.
-    fn order_mark(&mut self, conns: &mut Slab<Conn>, index: u32, mark: Sanitation, then: Step) {
-        self.in_line.retain(|waiting| *waiting != index);
-        let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
+    fn order_mark(
+        &mut self,
+        conns: &mut Slab<Conn>,
+        index: OperationId,
+        mark: Sanitation,
+        then: Step,
+    ) {
+        self.exec.leave_queue(index);
+        let volume = self.exec.volumes[self.exec.operations[index].volume].core.clone();
         let ticket = self.core.next_serial();
         let kept = volume.face.kept.is_some();
         let order = Order::Mark { volume, mark, shard: self.number, ticket };
         if kept && !self.core.order(order) {
             // The keeper has too much to do.
-            return self.in_line.push(index);
+            return self.exec.queue(index);
         }
-        if let Job::Sanitize(job) = &mut self.tasks[index as usize].job {
+        if let Job::Sanitize(job) = &mut self.exec.operations[index].command.job {
             job.step = then;
             job.ticket = Some(ticket);
         }
@@ -174,8 +180,8 @@ impl Engine {
     }
 
     /// The keeper has answered.
-    pub(super) fn marked(&mut self, conns: &mut Slab<Conn>, index: u32, done: bool) {
-        let Job::Sanitize(job) = &mut self.tasks[index as usize].job else { return };
+    pub(super) fn marked(&mut self, conns: &mut Slab<Conn>, index: OperationId, done: bool) {
+        let Job::Sanitize(job) = &mut self.exec.operations[index].command.job else { return };
         job.ticket = None;
         let broken = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
         match (job.step, done) {
@@ -198,14 +204,16 @@ impl Engine {
     }
 
     /// Sends the next requests of a pass. When all are done, makes them stable.
-    fn work_on(&mut self, conns: &mut Slab<Conn>, index: u32) {
+    fn work_on(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
         loop {
-            let task = &mut self.tasks[index as usize];
-            let core = &self.volumes[task.volume].core;
+            let queued = self.exec.is_queued(index);
+            let task = &mut self.exec.operations[index];
+            let core = &self.exec.volumes[task.volume].core;
             let total = core.caps.bytes();
-            let Job::Sanitize(job) = &mut task.job else { return };
+            let at_work = task.in_flight();
+            let Job::Sanitize(job) = &mut task.command.job else { return };
             if job.next >= total || job.failed {
-                if !task.inflight.is_empty() {
+                if at_work > 0 {
                     return;
                 }
                 return if job.failed {
@@ -214,19 +222,19 @@ impl Engine {
                     self.end_pass(conns, index);
                 };
             }
-            if task.inflight.len() >= WIDTH || self.in_line.contains(&index) {
+            if at_work >= WIDTH || queued {
                 return;
             }
             if job.share == 0 {
-                self.in_line.push(index);
-                return self.look_soon();
+                self.exec.queue(index);
+                return self.exec.look_soon();
             }
             let (op, len, buf) = match &job.what.method {
                 Method::Overwrite(_) => {
                     let buf = job.ready.pop().or_else(|| self.pattern_buffer(index));
                     let Some(buf) = buf else {
-                        if self.tasks[index as usize].inflight.is_empty() {
-                            self.in_line.push(index);
+                        if self.exec.operations[index].in_flight() == 0 {
+                            self.exec.queue(index);
                         }
                         return;
                     };
@@ -238,23 +246,23 @@ impl Engine {
                     (Op::WriteZeroes { may_unmap }, ERASE, None)
                 }
             };
-            let task = &mut self.tasks[index as usize];
-            let Job::Sanitize(job) = &mut task.job else { return };
+            let task = &mut self.exec.operations[index];
+            let Job::Sanitize(job) = &mut task.command.job else { return };
             job.share = job.share.saturating_sub(len.min(SHARE));
             let range = ByteRange::new(job.next, len.min(total - job.next));
             job.next = range.end();
             let seq = task.take_seq();
-            self.submit(index, seq, op, range, buf);
+            self.exec.submit(index, seq, op, range, buf);
         }
     }
 
     /// A buffer full of what this pass writes, as long as memory allows.
-    fn pattern_buffer(&self, index: u32) -> Option<Buf> {
-        let task = &self.tasks[index as usize];
-        let Job::Sanitize(job) = &task.job else { return None };
+    fn pattern_buffer(&self, index: OperationId) -> Option<Buf> {
+        let task = &self.exec.operations[index];
+        let Job::Sanitize(job) = &task.command.job else { return None };
         let Method::Overwrite(overwrite) = &job.what.method else { return None };
-        let block = self.volumes[task.volume].core.caps.block_size as usize;
-        let arena = self.ring.arena();
+        let block = self.exec.volumes[task.volume].core.caps.block_size as usize;
+        let arena = self.exec.ring.arena();
         let mut buf = arena.alloc(CHUNK).or_else(|| arena.alloc(block))?;
         overwrite.fill(job.pass, &mut buf[..block]);
         let (first, rest) = buf.split_at_mut(block);
@@ -266,19 +274,19 @@ impl Engine {
     pub(super) fn sanitize_done(
         &mut self,
         conns: &mut Slab<Conn>,
-        index: u32,
+        index: OperationId,
         done: Completion<Payload>,
     ) {
-        let task = &mut self.tasks[index as usize];
-        let core = &self.volumes[task.volume].core;
-        let Job::Sanitize(job) = &mut task.job else { return };
+        let task = &mut self.exec.operations[index];
+        let core = &self.exec.volumes[task.volume].core;
+        let Job::Sanitize(job) = &mut task.command.job else { return };
         if let Err(error) = done.result {
             let what = if job.what.format { "FORMAT UNIT" } else { "SANITIZE" };
             tracing::error!(volume = %core.name, %error, "{what} has failed");
             job.failed = true;
         }
         if job.stops {
-            if task.inflight.is_empty() {
+            if task.in_flight() == 0 {
                 self.remove_task(index);
             }
             return;
@@ -301,21 +309,21 @@ impl Engine {
     }
 
     /// Every block has been worked on: now make it stable.
-    fn end_pass(&mut self, conns: &mut Slab<Conn>, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        let cached = self.volumes[task.volume].core.caps.write_cache;
-        let Job::Sanitize(job) = &mut task.job else { return };
+    fn end_pass(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+        let task = &mut self.exec.operations[index];
+        let cached = self.exec.volumes[task.volume].core.caps.write_cache;
+        let Job::Sanitize(job) = &mut task.command.job else { return };
         if !cached {
             return self.next_pass(conns, index);
         }
         job.step = Step::Flush;
         let seq = task.take_seq();
-        self.submit(index, seq, Op::Flush, ByteRange::new(0, 0), None);
+        self.exec.submit(index, seq, Op::Flush, ByteRange::new(0, 0), None);
     }
 
     /// A pass is stable: on with the next, or the mark can go.
-    fn next_pass(&mut self, conns: &mut Slab<Conn>, index: u32) {
-        let Job::Sanitize(job) = &mut self.tasks[index as usize].job else { return };
+    fn next_pass(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+        let Job::Sanitize(job) = &mut self.exec.operations[index].command.job else { return };
         job.pass += 1;
         job.next = 0;
         job.ready.clear();
@@ -326,8 +334,8 @@ impl Engine {
         self.step_sanitize(conns, index);
     }
 
-    fn fail_sanitize(&mut self, conns: &mut Slab<Conn>, index: u32) {
-        let Job::Sanitize(job) = &self.tasks[index as usize].job else { return };
+    fn fail_sanitize(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+        let Job::Sanitize(job) = &self.exec.operations[index].command.job else { return };
         let failed = match job.what.method {
             // It is where it was.
             Method::ExitFailureMode => job.before,
@@ -341,13 +349,13 @@ impl Engine {
     fn end_sanitize(
         &mut self,
         conns: &mut Slab<Conn>,
-        index: u32,
+        index: OperationId,
         stands: Sanitation,
         sense: Option<Sense>,
     ) {
-        self.in_line.retain(|waiting| *waiting != index);
-        let slot = self.tasks[index as usize].volume;
-        self.volumes[slot].core.face.unit.state.end_sanitize(stands);
+        self.exec.leave_queue(index);
+        let slot = self.exec.operations[index].volume;
+        self.exec.volumes[slot].core.face.unit.state.end_sanitize(stands);
         // With the task goes its lock.
         if let Job::Sanitize(job) = self.remove_task(index).job {
             self.answer_settled(conns, job.reply, sense);
@@ -356,18 +364,18 @@ impl Engine {
 
     /// The server stops: what is not done counts as failed when it starts again.
     pub fn stop_sanitizing(&mut self) {
-        let tasks = self.tasks.iter_mut();
+        let tasks = self.exec.operations.iter_mut();
         let mut idle = Vec::new();
         for (index, task) in tasks {
-            if let Job::Sanitize(job) = &mut task.job {
+            if let Job::Sanitize(job) = &mut task.command.job {
                 job.stops = true;
-                if task.inflight.is_empty() {
-                    idle.push(index as u32);
+                if task.in_flight() == 0 {
+                    idle.push(index);
                 }
             }
         }
         for index in idle {
-            self.in_line.retain(|waiting| *waiting != index);
+            self.exec.leave_queue(index);
             self.remove_task(index);
         }
     }

@@ -7,14 +7,12 @@ use lunet_scsi::{
     Action, Attention, Check, Code, CommandIn, Key, Lun, ParameterKind, PowerChange, Reply,
     Sanitize, SenseFormat, Transfer, WriteSameSource, status,
 };
+use lunet_volume::{CHUNK, DEPTH, Kind, OperationId};
 
 use super::intake::{Intake, Piece};
-use super::task::{
-    Bare, CHUNK, Collect, Compare, DEPTH, Data, Fill, Job, Owner, Read, Task, Then, Write,
-};
+use super::task::{Bare, Collect, Compare, Data, Fill, Job, Owner, Read, Then, Write, operation};
 use super::{Engine, respond, respond_sense, wanted};
 use crate::conn::{Conn, find_lun};
-use crate::stats::Kind;
 use crate::transmit;
 
 /// The most data of one request that is answered by reference, in bytes: a whole READ. VERIFY may
@@ -64,7 +62,7 @@ impl Engine {
         let volume = seen.as_ref().map(|lun| lun.volume);
         let mut unit = None;
         if let Some(lun) = &mut seen {
-            let core = &self.volumes[lun.volume].core;
+            let core = &self.exec.volumes[lun.volume].core;
             core.face.reservations.refresh(lun.seat, &mut lun.nexus);
             unit = Some(&core.face.unit);
         }
@@ -104,8 +102,8 @@ impl Engine {
                 let failed = reply
                     .sense
                     .is_some_and(|sense| sense.key != Key::UnitAttention && !sense.deferred);
-                self.volumes[volume].count.record(Kind::Other, 0, 0, failed);
-                let format = self.volumes[volume].core.face.unit.sense_format();
+                self.exec.volumes[volume].count.record(Kind::Other, 0, 0, failed);
+                let format = self.exec.volumes[volume].core.face.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
             }
             Action::PortGroups(request) => {
@@ -143,26 +141,27 @@ impl Engine {
             // Not even a block of buffer memory.
             return respond(conn, arrival.tag, status::TASK_SET_FULL, &[], arrival.transfer);
         };
-        let core = &self.volumes[arrival.volume].core;
+        let core = &self.exec.volumes[arrival.volume].core;
         if plan.touches.is_some_and(|range| core.fence.blocks(range)) {
             self.protocol.busy += 1;
             return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
         }
-        let mut task = Task::new(arrival.volume, plan.kind, self.now, plan.job);
-        task.lun = arrival.lun;
+        let mut task = operation(arrival.volume, plan.kind, self.exec.now, plan.job);
+        task.command.lun = arrival.lun;
         task.at_storage = self.storage_account(conn, arrival.lun);
-        task.transfer = arrival.transfer;
+        task.command.transfer = arrival.transfer;
         task.writes = plan.touches.filter(|_| plan.writes);
-        task.stable = matches!(task.job, Job::Write(Write { fua: true, .. }));
-        task.power = plan.power.map(|change| (change, conn.seat(arrival.lun)));
+        task.command.stable = matches!(task.command.job, Job::Write(Write { fua: true, .. }));
+        task.command.power = plan.power.map(|change| (change, conn.seat(arrival.lun)));
         // What is answered now goes on without a connection.
-        task.owner = (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
-        let index = self.insert_task(task);
+        task.command.owner =
+            (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
+        let index = self.exec.insert(task);
         if plan.immediate {
             let session = conn.session.as_ref();
             let asks = conn.seat(arrival.lun).zip(session.map(|session| session.id.clone()));
-            self.tasks[index as usize].deferred = asks;
-            self.orphan(index);
+            self.exec.operations[index].command.deferred = asks;
+            self.exec.orphan(index);
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);
         }
@@ -181,20 +180,20 @@ impl Engine {
                 return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
             }
             Err(Some(sense)) => {
-                let format = self.volumes[arrival.volume].core.face.unit.sense_format();
+                let format = self.exec.volumes[arrival.volume].core.face.unit.sense_format();
                 let sense = sense.encode(format);
                 return respond_sense(conn, arrival.tag, &sense, arrival.transfer);
             }
         };
-        let mut task = Task::new(arrival.volume, Kind::Other, self.now, job);
-        (task.lun, task.transfer) = (arrival.lun, arrival.transfer);
-        task.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
-        let index = self.insert_task(task);
+        let mut task = operation(arrival.volume, Kind::Other, self.exec.now, job);
+        (task.command.lun, task.command.transfer) = (arrival.lun, arrival.transfer);
+        task.command.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
+        let index = self.exec.insert(task);
         conn.set_task(arrival.tag, Some(index));
     }
 
     /// Starts a job whose command has been answered: a flush.
-    fn set_off(&mut self, index: u32) {
+    fn set_off(&mut self, index: OperationId) {
         // The next command finds what this one was told.
         self.change_power(index);
         if self.pump_bare(index) {
@@ -203,11 +202,11 @@ impl Engine {
     }
 
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
-        let caps = &self.volumes[arrival.volume].core.caps;
+        let caps = &self.exec.volumes[arrival.volume].core.caps;
         let block = caps.block_size;
         let mapped = caps.mapped_reads
             && !conn.needs_stable_data()
-            && !self.volumes[arrival.volume].exclusive;
+            && !self.exec.volumes[arrival.volume].exclusive;
         let read = |range: ByteRange, wire: u64, discard: bool| {
             let chunk = if mapped { MAPPED_CHUNK } else { CHUNK as u64 };
             Plan::reads(range, Job::Read(Read::new(range, chunk, wire, mapped, discard)))
@@ -273,7 +272,7 @@ impl Engine {
     fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
         match action {
             Action::Unmap(ranges) => {
-                let block = self.volumes[volume].core.caps.block_size;
+                let block = self.exec.volumes[volume].core.caps.block_size;
                 let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
                 let touches = super::write::hull(&ranges);
                 let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
@@ -282,7 +281,7 @@ impl Engine {
             Action::Flush { immediate, .. } => {
                 let job = Job::Bare(self.flush(volume));
                 // What is known to fail is told with the command.
-                let immediate = immediate && self.volumes[volume].core.health.is_sound();
+                let immediate = immediate && self.exec.volumes[volume].core.health.is_sound();
                 Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
             }
             Action::Power(power) => {
@@ -290,7 +289,7 @@ impl Engine {
                 let flushes = power.flush && !held;
                 let bare = if flushes { self.flush(volume) } else { Bare::nothing() };
                 // A refusal is not to be missed, nor a failure.
-                let sound = !flushes || self.volumes[volume].core.health.is_sound();
+                let sound = !flushes || self.exec.volumes[volume].core.health.is_sound();
                 let immediate = power.immediate && !held && sound;
                 Plan { immediate, power: Some(power.change), ..Plan::still(Job::Bare(bare)) }
             }
@@ -301,7 +300,7 @@ impl Engine {
 
     /// A flush, or nothing where the volume has no volatile cache.
     fn flush(&self, volume: usize) -> Bare {
-        let cached = self.volumes[volume].core.caps.write_cache;
+        let cached = self.exec.volumes[volume].core.caps.write_cache;
         if cached { Bare::flush() } else { Bare::nothing() }
     }
 
@@ -314,15 +313,15 @@ impl Engine {
         range: ByteRange,
         unmap: bool,
     ) -> Option<Job> {
-        let caps = &self.volumes[volume].core.caps;
+        let caps = &self.exec.volumes[volume].core.caps;
         if caps.write_zeroes == Support::Native {
             let op = Op::WriteZeroes { may_unmap: unmap };
             return Some(Job::Bare(Bare { op, ranges: vec![range], next: 0 }));
         }
         let wanted = CHUNK.min(range.len as usize);
-        let mut pattern = self
-            .take_buffer(conn, volume, wanted)
-            .or_else(|| self.ring.arena().alloc_for(caps.block_size as usize, &conn.account))?;
+        let mut pattern = self.exec.take_buffer(conn.budget(), volume, wanted).or_else(|| {
+            self.exec.ring.arena().alloc_for(caps.block_size as usize, &conn.account)
+        })?;
         pattern.fill(0);
         Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
     }

@@ -3,57 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_iscsi::target::Tag;
-use lunet_ring::{Account, Buf, Payload};
+use lunet_ring::{Buf, Payload};
 use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_scsi::{PowerChange, Sense, Transfer};
+use lunet_volume::{Command, DEPTH, Face, Kind, Operation, OperationId};
 
 use super::Engine;
 use super::copy::Copy;
 use super::exclusive::Exclusive;
 use super::intake::{Intake, Piece};
-use super::line::{Claim, Held};
 use super::sanitize::Sanitizing;
 use crate::conn::Conn;
-use crate::stats::Kind;
+use crate::world::LogicalUnit;
 
-/// The most data that one block request moves through an arena buffer, in bytes.
-pub const CHUNK: usize = 256 << 10;
+/// A command on its way to its answer, with its work on the storage.
+pub type Task = Operation<ScsiCommand>;
 
-/// Block requests that one command keeps in flight.
-pub const DEPTH: usize = 4;
-
-/// A command between its arrival and its answer, or, after an abort, until the storage below has
-/// let go of it.
-pub struct Task {
+/// What SCSI knows of an operation.
+pub struct ScsiCommand {
     /// Who waits for the answer; `None` once it was aborted, or answered before it was done.
     pub owner: Option<Owner>,
     /// Its logical unit number.
     pub lun: u16,
-    /// The slot of its volume.
-    pub volume: usize,
-    /// What it counts as.
-    pub kind: Kind,
-    /// When it arrived.
-    pub started: Duration,
     /// What the command block asks for, in bytes.
     pub transfer: Transfer,
-    /// Its block requests at work.
-    pub inflight: ArrayVec<Flight, DEPTH>,
-    /// Ready-to-transfers that have not been filled.
-    pub soliciting: u32,
-    /// The next block request's sequence number.
-    pub next_seq: u32,
     /// The first failure.
     pub sense: Option<Sense>,
-    /// What it may write, so that an abort knows what to fence off.
-    pub writes: Option<ByteRange>,
-    /// The slot of the volume that it writes to: its own, but for a copy.
-    pub writes_on: usize,
-    /// The fence that stands because of it.
-    pub fenced: Option<ByteRange>,
     /// Data-In that it ends with, already cut to the allocation length.
     pub data: Vec<u8>,
     /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
@@ -65,35 +42,12 @@ pub struct Task {
     pub power: Option<(PowerChange, Option<Seat>)>,
     /// Who is told if it fails after it was answered.
     pub deferred: Option<(Seat, Arc<NexusId>)>,
-    /// It has the engine's spare buffer.
-    pub spare: bool,
-    /// Who pays for its buffers at the storage; `None`: the volume.
-    pub at_storage: Option<Account>,
-    /// It counts among those of its volume that nobody waits for.
-    pub orphan: bool,
-    /// It is in the list of those that wait for memory.
-    pub starved: bool,
-    /// Its place in the line for a range of the volume.
-    pub claim: Option<Box<Claim>>,
     /// The slot of the connection that it belongs to although its command has been answered.
     pub background: Option<u32>,
     /// State of [`Job::Copy`].
     pub copy: Option<Box<Copy>>,
     /// What it does.
     pub job: Job,
-}
-
-/// A block request of a task.
-#[derive(Clone, Copy, Debug)]
-pub struct Flight {
-    /// Its sequence number.
-    pub seq: u32,
-    /// The slot of the volume that it goes to.
-    pub slot: usize,
-    /// What it touches.
-    pub range: ByteRange,
-    /// A lock is in its way: it has not gone to the volume.
-    pub held: Option<Held>,
 }
 
 /// The command that a task belongs to.
@@ -140,7 +94,7 @@ pub struct Away {
 }
 
 /// The next step of a command, given its connection and its number.
-pub type Continue = Box<dyn FnOnce(&mut Engine, &mut Conn, u32)>;
+pub type Continue = Box<dyn FnOnce(&mut Engine, &mut Conn, OperationId)>;
 
 /// State of [`Job::Settle`]. The command has taken effect.
 pub struct Settle {
@@ -272,33 +226,43 @@ impl Read {
     }
 }
 
-impl Task {
-    /// A task that has not started, of no connection.
-    pub fn new(volume: usize, kind: Kind, started: Duration, job: Job) -> Self {
+/// An operation that has not begun, of no connection.
+pub fn operation(volume: usize, kind: Kind, started: Duration, job: Job) -> Task {
+    Operation::new(volume, kind, started, ScsiCommand::new(job))
+}
+
+impl Command for ScsiCommand {
+    type Face = LogicalUnit;
+
+    fn internal() -> Self {
+        Self::new(Job::Bare(Bare::nothing()))
+    }
+
+    fn refuse(&mut self, face: &LogicalUnit) {
+        if let Some(sense) = face.unit.state.sanitize_sense() {
+            self.fail(sense);
+        }
+    }
+}
+
+impl Face for LogicalUnit {
+    fn is_closed(&self) -> bool {
+        self.unit.state.sanitation().is_under_way()
+    }
+}
+
+impl ScsiCommand {
+    fn new(job: Job) -> Self {
         Self {
             owner: None,
             lun: 0,
-            volume,
-            kind,
-            started,
             transfer: Transfer::default(),
-            inflight: ArrayVec::new(),
-            soliciting: 0,
-            next_seq: 0,
             sense: None,
-            writes: None,
-            writes_on: volume,
-            fenced: None,
-            refused: None,
             data: Vec::new(),
+            refused: None,
             stable: false,
             power: None,
             deferred: None,
-            spare: false,
-            at_storage: None,
-            orphan: false,
-            starved: false,
-            claim: None,
             background: None,
             copy: None,
             job,
@@ -332,24 +296,9 @@ impl Task {
         self.owner.map(|owner| owner.slot).or(self.background)
     }
 
-    /// True if it has business with the volume in this slot.
-    pub fn uses(&self, slot: usize) -> bool {
-        self.volume == slot || self.copy.as_ref().is_some_and(|copy| copy.held().contains(&slot))
-    }
-
     /// True if it belongs to a command of the connection in `slot`.
     pub fn owned_by(&self, slot: u32) -> bool {
         self.owner.is_some_and(|owner| owner.slot == slot)
-    }
-
-    /// True if another thread works for it.
-    pub fn is_away(&self) -> bool {
-        matches!(self.job, Job::Away(_))
-    }
-
-    /// True if nothing is at work for it, below or on the wire.
-    pub fn idle(&self) -> bool {
-        self.inflight.is_empty() && self.soliciting == 0
     }
 
     /// Its data on the way in, if it is asked for as memory allows.
@@ -360,19 +309,5 @@ impl Task {
             Job::Collect(job) => Some(&mut job.intake),
             _ => None,
         }
-    }
-
-    /// One of its requests.
-    pub fn flight(&mut self, seq: u32) -> Option<&mut Flight> {
-        self.inflight.iter_mut().find(|flight| flight.seq == seq)
-    }
-
-    /// A number for its next block request, which is in flight from now on.
-    pub fn take_seq(&mut self) -> u32 {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        let (slot, range) = (self.volume, ByteRange::new(0, 0));
-        self.inflight.push(Flight { seq, slot, range, held: None });
-        seq
     }
 }

@@ -26,9 +26,7 @@ impl Shard {
                 // Who asked may have stopped waiting.
                 Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
                 Mail::Stats(reply) => self.report(&reply),
-                Mail::Drain { volume, locks, id, range } => {
-                    self.engine.drain(volume, &locks, id, range);
-                }
+                Mail::Drain(drain) => self.engine.exec.drain(&drain),
                 Mail::Turn => self.look(),
                 Mail::World(proposal) => self.propose(proposal),
                 Mail::Owed(owed) => self.receive_owed(owed),
@@ -81,14 +79,14 @@ impl Shard {
 
     fn load(&self) -> ShardLoad {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
-        let (counters, arena) = (self.engine.ring.counters(), self.engine.ring.arena());
+        let (counters, arena) = (self.engine.exec.ring.counters(), self.engine.exec.ring.arena());
         ShardLoad {
             shard: self.number,
             cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
             waits: counters.waits,
             operations: counters.operations,
-            connections: self.engine.connections,
-            commands_in_flight: self.engine.tasks_at_work(),
+            connections: self.engine.exec.connections,
+            commands_in_flight: self.engine.exec.operations.len(),
             buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),
             buffer_bytes: arena.total_bytes(),
         }
@@ -112,7 +110,7 @@ impl Shard {
             isid: session.nexus.isid.map(|byte| format!("{byte:02x}")).concat(),
             tsih: session.tsih,
             shard: self.number,
-            connected_seconds: self.engine.now.saturating_sub(session.since).as_secs(),
+            connected_seconds: self.engine.exec.now.saturating_sub(session.since).as_secs(),
             commands_in_flight: conn.tasks.iter().flatten().count(),
             commands: conn.proto.counters().commands,
             read_bytes: conn.proto.counters().bytes_in,
@@ -141,15 +139,15 @@ impl Shard {
         if self.stopping.is_some() {
             return;
         }
-        self.stopping = Some(self.engine.now + grace);
-        self.engine.ring.stop_accepting();
+        self.stopping = Some(self.engine.exec.now + grace);
+        self.engine.exec.ring.stop_accepting();
         self.stop_rdma();
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let conn = &mut self.conns[slot as usize];
             let serves = conn.session.as_ref().is_some_and(|s| s.nexus.target.is_some());
             if serves {
-                conn.proto.request_logout(self.engine.now, grace, &mut conn.out);
+                conn.proto.request_logout(self.engine.exec.now, grace, &mut conn.out);
                 self.touch(slot);
             } else {
                 self.disconnect(slot);
@@ -160,7 +158,7 @@ impl Shard {
 
     /// True once everything is closed and flushed.
     pub(super) fn stopped(&mut self) -> bool {
-        let now = self.engine.now;
+        let now = self.engine.exec.now;
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
             for slot in slots {
@@ -173,14 +171,14 @@ impl Shard {
         // What was acknowledged is completed, so one flush covers it. Abandoned writes may go on.
         let limit = *self.flushing.get_or_insert_with(|| {
             self.engine.stop_sanitizing();
-            self.engine.flush_written();
+            self.engine.exec.flush_written();
             self.engine.settle(&mut self.conns);
             now + FLUSH_LIMIT
         });
         // Commands have had their time: what they have left at storage that hangs is not waited for.
         let over = self.stopping.is_some_and(|deadline| now >= deadline);
-        self.engine.tasks_at_work() == 0
+        self.engine.exec.operations.is_empty()
             || now >= limit
-            || over && self.engine.all_hangs(FLUSH_LIMIT)
+            || over && self.engine.exec.all_hangs(FLUSH_LIMIT)
     }
 }

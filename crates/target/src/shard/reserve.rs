@@ -2,6 +2,7 @@
 
 use lunet_iscsi::target::Tag;
 use lunet_scsi::Lun;
+use lunet_volume::OperationId;
 
 use super::Shard;
 use super::management::Ending;
@@ -34,7 +35,7 @@ impl Shard {
         if luns.is_empty() {
             return;
         }
-        let tells = self.engine.volumes[volume].core.face.unit.state.tells_aborts();
+        let tells = self.engine.exec.volumes[volume].core.face.unit.state.tells_aborts();
         let settles = |tag: &Tag| conn.task(*tag).is_some_and(|task| self.engine.is_settling(task));
         let (tags, ending): (Vec<Tag>, Ending) = match own {
             Some(command) => {
@@ -45,7 +46,9 @@ impl Shard {
             }
             None => {
                 let tasks = conn.tasks.iter().flatten();
-                let at = |task: &u32| luns.iter().find_map(|lun| self.engine.tag_at(*task, *lun));
+                let at = |task: &OperationId| {
+                    luns.iter().find_map(|lun| self.engine.tag_at(*task, *lun))
+                };
                 (
                     tasks.filter_map(at).filter(|tag| !settles(tag)).collect(),
                     Ending::by_another(tells),

@@ -8,8 +8,8 @@ use lunet_backends::Volume;
 use lunet_iscsi::initiator::{Data, Event};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{ApplyError, Committed, Config, HoldError, Layout, TargetEntry, VolumeEntry};
-use lunet_volume::Health;
+use lunet_target::{ApplyError, Committed, Config, Layout, TargetEntry, VolumeEntry};
+use lunet_volume::{Health, HoldError};
 
 use crate::support::block::At;
 use crate::support::client::Client;

@@ -8,7 +8,7 @@ use lunet_iscsi::initiator::{Completion, Data, Outcome, Tag};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Sanitation;
-use lunet_target::HoldError;
+use lunet_volume::HoldError;
 
 use crate::support::client::{Client, rw16};
 use crate::support::status::{CHECK_CONDITION, CONFLICT, GOOD};

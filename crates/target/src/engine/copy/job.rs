@@ -6,8 +6,8 @@ use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_scsi::copy::{Extended, Piece, Side};
 use lunet_scsi::{Code, CopyFault, Forwarded, Key, Sense};
+use lunet_volume::DEPTH;
 
-use crate::engine::task::DEPTH;
 use crate::world::World;
 
 /// The most that one call of the storage's own copying moves, in bytes: an abort waits for no more.

@@ -18,6 +18,7 @@ use lunet_scsi::copy::{
     TokenKind, WriteUsing, action,
 };
 use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
+use lunet_volume::{Kind, OperationId};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use self::job::Copy;
@@ -26,7 +27,6 @@ use super::start::send_reply;
 use super::task::{Bare, Job, Owner};
 use super::{Engine, respond};
 use crate::conn::Conn;
-use crate::stats::Kind;
 
 /// The copy operations of the connections on this shard, by slot.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Engine {
         (lun, volume): (u16, usize),
         request: &Request,
     ) {
-        let format = self.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.volumes[volume].core.face.unit.sense_format();
         let reply = match request {
             Request::Query(query) => self.copy_query(slot, lun, *query, volume),
             Request::Abort { list } => match self.copies.of(slot).abort(u64::from(lun), *list) {
@@ -64,22 +64,22 @@ impl Engine {
                 Reply::check(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))
             }
         };
-        self.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
         send_reply(conn, tag, reply, transfer, format);
     }
 
     fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: usize) -> Reply {
-        let format = self.volumes[volume].core.face.unit.sense_format();
-        self.copies.of(slot).query(u64::from(lun), query, format, self.now)
+        let format = self.exec.volumes[volume].core.face.unit.sense_format();
+        self.copies.of(slot).query(u64::from(lun), query, format, self.exec.now)
     }
 
     /// The parameter list of a command that copies has come.
-    pub(super) fn copy_collected(&mut self, conn: &mut Conn, index: u32, request: Request) {
-        let task = &mut self.tasks[index as usize];
+    pub(super) fn copy_collected(&mut self, conn: &mut Conn, index: OperationId, request: Request) {
+        let task = &mut self.exec.operations[index];
         task.kind = Kind::Other;
-        task.job = Job::Bare(Bare::nothing());
-        let Some(slot) = task.owner.map(|owner| owner.slot) else { return };
+        task.command.job = Job::Bare(Bare::nothing());
+        let Some(slot) = task.command.owner.map(|owner| owner.slot) else { return };
         let (list, action, background) = match &request {
             Request::Extended(copy) => (copy.list, copy.action, copy.immediate),
             Request::Populate(populate) => (Some(populate.list), action::POPULATE_TOKEN, false),
@@ -89,16 +89,16 @@ impl Engine {
             Request::Query(_) | Request::Abort { .. } => return,
         };
         let volume = task.volume;
-        if self.is_crowded(volume) {
+        if self.exec.is_crowded(volume) {
             return self.refuse(index, status::BUSY);
         }
-        let task = &self.tasks[index as usize];
-        let block_size = self.volumes[task.volume].core.caps.block_size;
-        let unit = u64::from(task.lun);
+        let task = &self.exec.operations[index];
+        let block_size = self.exec.volumes[task.volume].core.caps.block_size;
+        let unit = u64::from(task.command.lun);
         let origin = Origin { unit, list, action, background, block_size };
-        let op = match self.copies.of(slot).begin(origin, self.now) {
+        let op = match self.copies.of(slot).begin(origin, self.exec.now) {
             Ok(op) => op,
-            Err(Refused::InUse(sense)) => return self.tasks[index as usize].fail(sense),
+            Err(Refused::InUse(sense)) => return self.exec.operations[index].command.fail(sense),
             Err(Refused::Full) => return self.refuse(index, status::TASK_SET_FULL),
         };
         let planned = match request {
@@ -112,9 +112,9 @@ impl Engine {
         match planned {
             Ok((work, partial)) => {
                 let copy = Copy { slot, op, work, next: 0, moving: None, partial };
-                let task = &mut self.tasks[index as usize];
-                task.copy = Some(Box::new(copy));
-                task.job = Job::Copy;
+                let task = &mut self.exec.operations[index];
+                task.command.copy = Some(Box::new(copy));
+                task.command.job = Job::Copy;
                 if background {
                     self.answer_early(conn, index);
                 }
@@ -122,24 +122,30 @@ impl Engine {
             Err(sense) => {
                 // It never got as far as to be an operation.
                 self.copies.of(slot).forget(op);
-                self.tasks[index as usize].fail(sense);
+                self.exec.operations[index].command.fail(sense);
             }
         }
     }
 
     /// IMMED: the command is answered, the copy goes on.
-    fn answer_early(&mut self, conn: &mut Conn, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        let Some(Owner { slot, tag }) = task.owner.take() else { return };
-        task.background = Some(slot);
-        let transfer = task.transfer;
+    fn answer_early(&mut self, conn: &mut Conn, index: OperationId) {
+        let task = &mut self.exec.operations[index];
+        let Some(Owner { slot, tag }) = task.command.owner.take() else { return };
+        task.command.background = Some(slot);
+        let transfer = task.command.transfer;
         conn.set_task(tag, None);
         respond(conn, tag, status::GOOD, &[], transfer);
     }
 
     /// POPULATE TOKEN: nothing is read, so it is done at once, IMMED or not.
-    fn populate(&mut self, conn: &Conn, index: u32, (slot, op): (u32, u64), populate: Populate) {
-        let volume = self.volumes[self.tasks[index as usize].volume].core.clone();
+    fn populate(
+        &mut self,
+        conn: &Conn,
+        index: OperationId,
+        (slot, op): (u32, u64),
+        populate: Populate,
+    ) {
+        let volume = self.exec.volumes[self.exec.operations[index].volume].core.clone();
         let block_size = volume.caps.block_size;
         let bytes = populate.blocks() * u64::from(block_size);
         let mut secret = [0; RodToken::SECRET];
@@ -147,33 +153,33 @@ impl Engine {
         let (Some(session), true) = (&conn.session, random) else {
             self.copies.of(slot).forget(op);
             let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
-            return self.tasks[index as usize].fail(sense);
+            return self.exec.operations[index].command.fail(sense);
         };
         let token = RodToken::new(&volume.face.unit, &session.scsi, bytes, &secret);
         let rod = Rod { ranges: populate.ranges, block_size };
         let inactivity = Duration::from_secs(populate.inactivity.into());
-        self.core.tokens.add(token, (&volume, rod), conn.serial, (inactivity, self.now));
+        self.core.tokens.add(token, (&volume, rod), conn.serial, (inactivity, self.exec.now));
         let operations = self.copies.of(slot);
         operations.made(op, token);
         operations.advance(op, 0, bytes, 1);
-        operations.end(op, Outcome::Done, self.now);
+        operations.end(op, Outcome::Done, self.exec.now);
     }
 
     /// What WRITE USING TOKEN has to do, and whether that is less than it asks for.
     fn plan_write(
         &self,
         conn: &Conn,
-        index: u32,
+        index: OperationId,
         write: &WriteUsing,
     ) -> Result<(Work, bool), Sense> {
-        let unit = &self.volumes[self.tasks[index as usize].volume].core.face.unit;
+        let unit = &self.exec.volumes[self.exec.operations[index].volume].core.face.unit;
         let block_size = unit.caps.block_size;
         if write.kind()? == TokenKind::Zero {
             let ranges = write.ranges.iter().map(|range| range.bytes(block_size));
             let pieces = ranges.map(|range| Piece { from: range, to: range }).collect();
             return Ok((Work::Pieces(None, pieces), false));
         }
-        let (source, rod) = self.core.tokens.find(&write.token, self.now)?;
+        let (source, rod) = self.core.tokens.find(&write.token, self.exec.now)?;
         let served = self.world.volumes().find(|(_, volume)| Arc::ptr_eq(volume, &source));
         let (slot, _) = served.ok_or(Sense::parameter(Code::TOKEN_REVOKED, 16))?;
         // Who does not see the volume gets nothing by a token for it either.
@@ -190,35 +196,39 @@ impl Engine {
     }
 
     /// A copy is over: its outcome is kept for whoever asks.
-    pub(super) fn end_copy(&mut self, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        let Some(copy) = &task.copy else { return };
-        if let Some(range) = task.fenced.take() {
-            self.volumes[task.writes_on].core.fence.lift(range);
+    pub(super) fn end_copy(&mut self, index: OperationId) {
+        if self.exec.operations[index].command.copy.is_some() {
+            self.exec.lift_fence(index);
         }
+        let task = &self.exec.operations[index];
+        let Some(copy) = &task.command.copy else { return };
         let operations = self.copies.of(copy.slot);
-        if task.refused.is_some() {
+        if task.command.refused.is_some() {
             return operations.forget(copy.op);
         }
-        let outcome = match task.sense {
+        let outcome = match task.command.sense {
             Some(sense) => Outcome::Failed(sense),
             None if copy.partial => Outcome::Partial,
             None => Outcome::Done,
         };
-        operations.end(copy.op, outcome, self.now);
+        operations.end(copy.op, outcome, self.exec.now);
     }
 
     /// COPY OPERATION ABORT: ends a copy at once, and its command if that waits.
     fn abort_copy(&mut self, conn: &mut Conn, slot: u32, op: u64) {
         let is = |copy: &Copy| (copy.slot, copy.op) == (slot, op);
-        let found = self.tasks.iter().find(|(_, task)| task.copy.as_deref().is_some_and(is));
+        let found = self
+            .exec
+            .operations
+            .iter()
+            .find(|(_, task)| task.command.copy.as_deref().is_some_and(is));
         let Some((index, task)) = found else { return };
-        if let Some(Owner { tag, .. }) = task.owner {
-            let transfer = task.transfer;
+        if let Some(Owner { tag, .. }) = task.command.owner {
+            let transfer = task.command.transfer;
             conn.set_task(tag, None);
             respond(conn, tag, status::TASK_ABORTED, &[], transfer);
         }
-        self.abandon(index as u32);
+        self.abandon(index);
     }
 
     /// The nexus is lost: its copies end, and what was known of them is forgotten.
@@ -237,10 +247,10 @@ impl Engine {
 
     /// Ends copies of a connection whose commands are answered: all, or those of one unit.
     pub fn abandon_background(&mut self, slot: u32, lun: Option<u16>) {
-        let concerned = self.tasks.iter().filter(|(_, task)| {
-            task.background == Some(slot) && lun.is_none_or(|lun| lun == task.lun)
+        let concerned = self.exec.operations.iter().filter(|(_, task)| {
+            task.command.background == Some(slot) && lun.is_none_or(|lun| lun == task.command.lun)
         });
-        let concerned: Vec<u32> = concerned.map(|(index, _)| index as u32).collect();
+        let concerned: Vec<OperationId> = concerned.map(|(index, _)| index).collect();
         for index in concerned {
             self.abandon(index);
         }
@@ -249,8 +259,9 @@ impl Engine {
     /// Volumes were reset: copies from or to them fail, whatever unit has their commands. What they may
     /// still write is fenced off.
     pub fn interrupt_copies(&mut self, volumes: &[usize]) {
-        for (_, task) in &mut self.tasks {
-            let Some(copy) = &task.copy else { continue };
+        let mut interrupted = Vec::new();
+        for (index, task) in self.exec.operations.iter_mut() {
+            let Some(copy) = &task.command.copy else { continue };
             let Some(moving) = &copy.moving else { continue };
             let hit = |slot: usize| volumes.contains(&slot);
             let side = match (hit(moving.source), hit(moving.destination)) {
@@ -259,11 +270,11 @@ impl Engine {
                 _ => continue,
             };
             let sense = copy.failure(side, status::TASK_ABORTED, None);
-            task.sense.get_or_insert(sense);
-            if let (Some(range), None) = (task.writes, task.fenced) {
-                task.fenced = Some(range);
-                self.volumes[task.writes_on].core.fence.raise(range);
-            }
+            task.command.sense.get_or_insert(sense);
+            interrupted.push(index);
+        }
+        for index in interrupted {
+            self.exec.fence(index);
         }
     }
 }

@@ -4,21 +4,22 @@ use lunet_block::{ByteRange, Completion, Error, Op, Support};
 use lunet_ring::Payload;
 use lunet_scsi::copy::Side;
 use lunet_scsi::{Sense, status};
+use lunet_volume::{CHUNK, DEPTH, OperationId};
 
 use super::job::{How, Moving, STRIDE};
 use super::stride::{self, Stride};
 use crate::conn::Conn;
 use crate::engine::Engine;
-use crate::engine::task::{CHUNK, DEPTH, Job};
+use crate::engine::task::Job;
 
 impl Engine {
     /// Lets a copy get on. True if it is over.
-    pub(in crate::engine) fn pump_copy(&mut self, conn: &mut Conn, index: u32) -> bool {
+    pub(in crate::engine) fn pump_copy(&mut self, conn: &mut Conn, index: OperationId) -> bool {
         loop {
-            let task = &self.tasks[index as usize];
-            let Some(copy) = &task.copy else { return false };
-            if task.sense.is_some() || task.refused.is_some() {
-                return task.inflight.is_empty();
+            let task = &self.exec.operations[index];
+            let Some(copy) = &task.command.copy else { return false };
+            if task.command.sense.is_some() || task.command.refused.is_some() {
+                return task.in_flight() == 0;
             }
             let Some(moving) = &copy.moving else {
                 if copy.next == copy.count() {
@@ -34,12 +35,12 @@ impl Engine {
                 self.end_step(index);
                 continue;
             }
-            let room = task.inflight.len() + moving.ahead() < moving.depth();
+            let room = task.in_flight() + moving.ahead() < moving.depth();
             if moving.left() == 0 || !room {
                 return false;
             }
             if let Err(sense) = self.still_allowed(conn, index) {
-                self.tasks[index as usize].fail(sense);
+                self.exec.operations[index].command.fail(sense);
                 continue;
             }
             let on = match self.how(index) {
@@ -55,66 +56,64 @@ impl Engine {
         }
     }
 
-    fn how(&self, index: u32) -> How {
-        let moving = self.tasks[index as usize].copy.as_ref().and_then(|copy| copy.moving.as_ref());
+    fn how(&self, index: OperationId) -> How {
+        let moving =
+            self.exec.operations[index].command.copy.as_ref().and_then(|copy| copy.moving.as_ref());
         moving.map_or(How::Zeroes, |moving| moving.how)
     }
 
     /// The segment or piece at work.
-    pub(super) fn moving(&mut self, index: u32) -> Option<&mut Moving> {
-        self.tasks[index as usize].copy.as_mut().and_then(|copy| copy.moving.as_mut())
+    pub(super) fn moving(&mut self, index: OperationId) -> Option<&mut Moving> {
+        self.exec.operations[index].command.copy.as_mut().and_then(|copy| copy.moving.as_mut())
     }
 
     /// The storage copies the next stride on another thread. False if too much work waits there: it goes
     /// through buffers then.
-    fn copy_away(&mut self, index: u32) -> bool {
+    fn copy_away(&mut self, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (source, destination) = (moving.source, moving.destination);
         let (offset, len) = (moving.asked, moving.left().min(STRIDE));
         let from = ByteRange::new(moving.from.offset + offset, len);
         let to = ByteRange::new(moving.to.offset + offset, len);
-        let reads = self.volumes[source].core.clone();
-        let writes = self.volumes[destination].core.clone();
+        let reads = self.exec.volumes[source].core.clone();
+        let writes = self.exec.volumes[destination].core.clone();
         if !reads.locks.is_free(from) || !writes.locks.is_free(to) {
             // Requests of their own wait for their turn.
             self.by_buffers(index);
             return false;
         }
         // Locks that come now wait for it, as for any request at the storage.
-        let task = &mut self.tasks[index as usize];
+        let task = &mut self.exec.operations[index];
         for (slot, range) in [(source, from), (destination, to)] {
-            let seq = task.take_seq();
-            if let Some(flight) = task.flight(seq) {
-                (flight.slot, flight.range) = (slot, range);
-            }
+            task.take_seq_for(slot, range);
         }
         let work = move || stride::go(&reads, &writes, from, to.offset);
         let sent = self.send_away(index, work, move |engine, _, index, result| {
-            engine.tasks[index as usize].job = Job::Copy;
+            engine.exec.operations[index].command.job = Job::Copy;
             engine.copied_away(index, result);
         });
         if !sent {
-            self.tasks[index as usize].inflight.clear();
+            self.exec.stays(index);
             self.by_buffers(index);
         }
         sent
     }
 
     /// The storage has copied, or cannot.
-    fn copied_away(&mut self, index: u32, result: Result<Stride, Error>) {
+    fn copied_away(&mut self, index: OperationId, result: Result<Stride, Error>) {
         let Some(moving) = self.moving(index) else { return };
         let destination = moving.destination;
         match result {
             Ok(Stride::Copied(len)) => {
                 let offset = moving.ask(len);
-                self.volumes[destination].written = true;
+                self.exec.volumes[destination].written = true;
                 self.wrote(index, offset, len);
             }
             Ok(Stride::Hole(len)) => {
                 let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
-                let seq = self.tasks[index as usize].take_seq();
+                let seq = self.exec.operations[index].take_seq();
                 let op = Op::WriteZeroes { may_unmap: true };
-                self.submit_to(destination, (index, seq), op, range, None);
+                self.exec.submit_to(destination, (index, seq), op, range, None);
             }
             Ok(Stride::Data(len)) => moving.through = moving.asked + len,
             Ok(Stride::Blind) => self.by_buffers(index),
@@ -126,86 +125,89 @@ impl Engine {
     }
 
     /// The rest of a step goes through buffers.
-    fn by_buffers(&mut self, index: u32) {
+    fn by_buffers(&mut self, index: OperationId) {
         if let Some(moving) = self.moving(index) {
             moving.how = How::Buffers(DEPTH);
         }
     }
 
     /// Reads the next chunk. False if there is no memory for it.
-    fn read_next(&mut self, conn: &Conn, index: u32) -> bool {
+    fn read_next(&mut self, conn: &Conn, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let wanted = moving.left_to_read().min(CHUNK as u64) as usize;
         let source = moving.source;
-        let taken = self.take_some(conn, source, wanted);
+        let taken = self.exec.take_some(conn.budget(), source, wanted);
         let Some(buf) = taken else { return self.wait_for_memory(index) };
         let len = buf.len() as u64;
         let Some(moving) = self.moving(index) else { return false };
         let offset = moving.ask(len);
         let range = ByteRange::new(moving.from.offset + offset, len);
-        let seq = self.tasks[index as usize].take_seq();
-        self.submit_to(source, (index, seq), Op::Read, range, Some(Payload::Buf(buf)));
+        let seq = self.exec.operations[index].take_seq();
+        self.exec.submit_to(source, (index, seq), Op::Read, range, Some(Payload::Buf(buf)));
         true
     }
 
     /// Makes the next part read as zeroes. False if there is no memory for it.
-    fn zero_next(&mut self, conn: &Conn, index: u32) -> bool {
+    fn zero_next(&mut self, conn: &Conn, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, left) = (moving.destination, moving.left());
-        let native = self.volumes[destination].core.caps.write_zeroes == Support::Native;
+        let native = self.exec.volumes[destination].core.caps.write_zeroes == Support::Native;
         let (op, len, buf) = if native {
             (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
         } else {
-            let taken = self.take_some(conn, destination, left.min(CHUNK as u64) as usize);
+            let taken =
+                self.exec.take_some(conn.budget(), destination, left.min(CHUNK as u64) as usize);
             let Some(mut buf) = taken else { return self.wait_for_memory(index) };
             buf.fill(0);
             (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
         };
         let Some(moving) = self.moving(index) else { return false };
         let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
-        let seq = self.tasks[index as usize].take_seq();
-        self.submit_to(destination, (index, seq), op, range, buf);
+        let seq = self.exec.operations[index].take_seq();
+        self.exec.submit_to(destination, (index, seq), op, range, buf);
         true
     }
 
     /// Where the write cache is switched off, what was copied is made stable. True while that is under way.
-    fn flush_step(&mut self, index: u32) -> bool {
+    fn flush_step(&mut self, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, stable) = (moving.destination, moving.stable);
-        if stable || !self.volumes[destination].core.face.unit.write_through() {
+        if stable || !self.exec.volumes[destination].core.face.unit.write_through() {
             return false;
         }
-        let task = &mut self.tasks[index as usize];
-        if task.inflight.is_empty() {
+        let task = &mut self.exec.operations[index];
+        if task.in_flight() == 0 {
             let seq = task.take_seq();
             let nowhere = ByteRange::new(0, 0);
-            self.submit_to(destination, (index, seq), Op::Flush, nowhere, None);
+            self.exec.submit_to(destination, (index, seq), Op::Flush, nowhere, None);
         }
         true
     }
 
     /// Waits for memory: that of its own requests, or of others.
-    fn wait_for_memory(&mut self, index: u32) -> bool {
-        if self.tasks[index as usize].inflight.is_empty() {
-            self.starve(index);
+    fn wait_for_memory(&mut self, index: OperationId) -> bool {
+        if self.exec.operations[index].in_flight() == 0 {
+            self.exec.starve(index);
         }
         false
     }
 
     /// A chunk has been read, or written.
-    pub(in crate::engine) fn copy_done(&mut self, index: u32, done: Completion<Payload>) {
+    pub(in crate::engine) fn copy_done(&mut self, index: OperationId, done: Completion<Payload>) {
         let reads = matches!(done.op, Op::Read);
-        let task = &self.tasks[index as usize];
-        let failed = task.sense.is_some();
-        let Some(moving) = task.copy.as_ref().and_then(|copy| copy.moving.as_ref()) else { return };
+        let task = &self.exec.operations[index];
+        let failed = task.command.sense.is_some();
+        let Some(moving) = task.command.copy.as_ref().and_then(|copy| copy.moving.as_ref()) else {
+            return;
+        };
         match (done.result, done.buf) {
             (Ok(()), Some(buf)) if reads && !failed => {
                 let offset = done.range.offset - moving.from.offset;
                 let range = ByteRange::new(moving.to.offset + offset, done.range.len);
                 let destination = moving.destination;
-                let seq = self.tasks[index as usize].take_seq();
+                let seq = self.exec.operations[index].take_seq();
                 let op = Op::Write { fua: false };
-                self.submit_to(destination, (index, seq), op, range, Some(buf));
+                self.exec.submit_to(destination, (index, seq), op, range, Some(buf));
             }
             (Ok(()), _) if reads => {}
             (Ok(()), _) if done.op == Op::Flush => {
@@ -220,7 +222,7 @@ impl Engine {
             (Err(error), _) => {
                 let side = if reads { Side::Source } else { Side::Destination };
                 let slot = if reads { moving.source } else { moving.destination };
-                let block = u64::from(self.volumes[slot].core.caps.block_size);
+                let block = u64::from(self.exec.volumes[slot].core.caps.block_size);
                 let sense = Sense::from_block(error, done.op);
                 self.copy_failed(index, side, sense.with_information(done.range.offset / block));
             }
@@ -228,27 +230,27 @@ impl Engine {
     }
 
     /// A part of a step is on its destination.
-    fn wrote(&mut self, index: u32, offset: u64, len: u64) {
-        let Some(copy) = &mut self.tasks[index as usize].copy else { return };
+    fn wrote(&mut self, index: OperationId, offset: u64, len: u64) {
+        let Some(copy) = &mut self.exec.operations[index].command.copy else { return };
         let (slot, op, segments) = (copy.slot, copy.op, copy.segments());
         let Some(moving) = &mut copy.moving else { return };
         let counts = moving.wrote(offset, len);
-        self.volumes[moving.destination].count.copied(len);
+        self.exec.volumes[moving.destination].count.copied(len);
         self.copies.of(slot).advance(op, segments, counts, 1);
     }
 
     /// One of the parties has failed: the copy ends when nothing is at work any more.
-    fn copy_failed(&mut self, index: u32, side: Side, sense: Sense) {
-        let task = &mut self.tasks[index as usize];
-        let Some(copy) = &task.copy else { return };
+    fn copy_failed(&mut self, index: OperationId, side: Side, sense: Sense) {
+        let task = &mut self.exec.operations[index];
+        let Some(copy) = &task.command.copy else { return };
         let mut failure = copy.failure(side, status::CHECK_CONDITION, Some(sense));
         if let (Some(moving), true) = (&copy.moving, failure.copy.is_some()) {
             // The residual, in blocks of the destination (SPC-5 5.18.7.4).
-            let block = u64::from(self.volumes[moving.destination].core.caps.block_size);
+            let block = u64::from(self.exec.volumes[moving.destination].core.caps.block_size);
             if moving.written > 0 && moving.how != How::Backwards {
                 failure = failure.with_information((moving.to.len - moving.written) / block);
             }
         }
-        task.fail(failure);
+        task.command.fail(failure);
     }
 }

@@ -7,6 +7,7 @@ use lunet_scsi::copy::{Side, UnitName};
 use lunet_scsi::reserve::Access;
 use lunet_scsi::status::{self, RESERVATION_CONFLICT as CONFLICT};
 use lunet_scsi::{Code, Sense};
+use lunet_volume::OperationId;
 
 use super::job::{Copy, Moving, Work};
 use crate::conn::Conn;
@@ -17,28 +18,33 @@ type Found = ((Option<usize>, usize), (ByteRange, ByteRange));
 
 impl Engine {
     /// Begins the next segment or piece, or fails.
-    pub(super) fn next_step(&mut self, conn: &mut Conn, index: u32) {
-        let task = &mut self.tasks[index as usize];
+    pub(super) fn next_step(&mut self, conn: &mut Conn, index: OperationId) {
+        let task = &mut self.exec.operations[index];
         let volume = task.volume;
-        let Some(copy) = &mut task.copy else { return };
+        let Some(copy) = &mut task.command.copy else { return };
         copy.next += 1;
         let (slot, op, segments) = (copy.slot, copy.op, copy.segments());
         self.copies.of(slot).advance(op, segments, 0, 0);
         match self.find_step(conn, index, volume) {
             Ok(None) => {}
             Ok(Some((parties, ranges))) => self.begin_step(conn, index, parties, ranges),
-            Err(sense) => self.tasks[index as usize].fail(sense),
+            Err(sense) => self.exec.operations[index].command.fail(sense),
         }
     }
 
-    fn find_step(&self, conn: &Conn, index: u32, volume: usize) -> Result<Option<Found>, Sense> {
-        let Some(copy) = &self.tasks[index as usize].copy else { return Ok(None) };
+    fn find_step(
+        &self,
+        conn: &Conn,
+        index: OperationId,
+        volume: usize,
+    ) -> Result<Option<Found>, Sense> {
+        let Some(copy) = &self.exec.operations[index].command.copy else { return Ok(None) };
         let number = copy.next - 1;
         match &copy.work {
             Work::Segments(extended) => {
                 let step = extended.step(number, |name| {
                     let slot = self.locate(conn, volume, name)?;
-                    Some((slot, &self.volumes[slot].core.face.unit))
+                    Some((slot, &self.exec.volumes[slot].core.face.unit))
                 })?;
                 Ok(step.map(|step| ((Some(step.source), step.destination), (step.from, step.to))))
             }
@@ -54,7 +60,7 @@ impl Engine {
     fn locate(&self, conn: &Conn, here: usize, name: Option<&UnitName>) -> Option<usize> {
         let Some(name) = name else { return Some(here) };
         let session = conn.session.as_ref()?;
-        let named = |slot: &usize| name.names(&self.volumes[*slot].core.face.unit.identity);
+        let named = |slot: &usize| name.names(&self.exec.volumes[*slot].core.face.unit.identity);
         let own = session.luns.iter().map(|lun| lun.volume).find(named);
         let others = || {
             let served = self.world.volumes().map(|(slot, _)| slot);
@@ -74,7 +80,7 @@ impl Engine {
     /// What reservations let this initiator do.
     pub(super) fn access_to(&self, conn: &mut Conn, slot: usize) -> Access {
         let Some(session) = &mut conn.session else { return Access::NONE };
-        let reservations = &self.volumes[slot].core.face.reservations;
+        let reservations = &self.exec.volumes[slot].core.face.reservations;
         match session.luns.iter_mut().find(|lun| lun.volume == slot) {
             Some(lun) => {
                 reservations.refresh(lun.seat, &mut lun.nexus);
@@ -88,29 +94,29 @@ impl Engine {
     fn begin_step(
         &mut self,
         conn: &mut Conn,
-        index: u32,
+        index: OperationId,
         parties: (Option<usize>, usize),
         ranges: (ByteRange, ByteRange),
     ) {
         let moving = Moving::new(parties, ranges, self.world.clone());
         if let Err((side, code)) = self.admits(conn, &moving) {
-            let task = &mut self.tasks[index as usize];
-            let Some(copy) = &task.copy else { return };
+            let task = &mut self.exec.operations[index];
+            let Some(copy) = &task.command.copy else { return };
             // Nothing has happened yet: the initiator tries again.
-            if code == status::BUSY && copy.next == 1 && task.owner.is_some() {
-                task.refused = Some(code);
+            if code == status::BUSY && copy.next == 1 && task.command.owner.is_some() {
+                task.command.refused = Some(code);
                 return;
             }
             let sense = copy.failure(side, code, None);
-            return task.fail(sense);
+            return task.command.fail(sense);
         }
         for slot in [moving.source, moving.destination] {
-            self.volumes[slot].tasks += 1;
+            self.exec.enter_volume(slot);
         }
-        let task = &mut self.tasks[index as usize];
+        let task = &mut self.exec.operations[index];
         task.writes = Some(ranges.1);
         task.writes_on = parties.1;
-        if let Some(copy) = &mut task.copy {
+        if let Some(copy) = &mut task.command.copy {
             copy.moving = Some(moving);
         }
     }
@@ -120,21 +126,25 @@ impl Engine {
         if !self.access_to(conn, moving.source).read {
             return Err((Side::Source, CONFLICT));
         }
-        if self.volumes[moving.source].core.fence.blocks(moving.from) {
+        if self.exec.volumes[moving.source].core.fence.blocks(moving.from) {
             return Err((Side::Source, status::BUSY));
         }
         if !self.access_to(conn, moving.destination).write {
             return Err((Side::Destination, CONFLICT));
         }
-        if self.volumes[moving.destination].core.fence.blocks(moving.to) {
+        if self.exec.volumes[moving.destination].core.fence.blocks(moving.to) {
             return Err((Side::Destination, status::BUSY));
         }
         Ok(())
     }
 
     /// Looks again before the next part of a step: reservations may have come, volumes may have gone.
-    pub(super) fn still_allowed(&mut self, conn: &mut Conn, index: u32) -> Result<(), Sense> {
-        let Some(copy) = &self.tasks[index as usize].copy else { return Ok(()) };
+    pub(super) fn still_allowed(
+        &mut self,
+        conn: &mut Conn,
+        index: OperationId,
+    ) -> Result<(), Sense> {
+        let Some(copy) = &self.exec.operations[index].command.copy else { return Ok(()) };
         let Some(moving) = &copy.moving else { return Ok(()) };
         let changed = !Arc::ptr_eq(&moving.world, &self.world);
         let parties = [(moving.source, Side::Source), (moving.destination, Side::Destination)];
@@ -142,7 +152,7 @@ impl Engine {
             if changed && (self.world.volume(slot).is_none() || !self.may_reach(conn, slot)) {
                 return Err(copy.gone(side));
             }
-            if let Err(sense) = side.served_by(&self.volumes[slot].core.face.unit) {
+            if let Err(sense) = side.served_by(&self.exec.volumes[slot].core.face.unit) {
                 return Err(copy.failure(side, status::CHECK_CONDITION, Some(sense)));
             }
             let access = self.access_to(conn, slot);
@@ -160,14 +170,14 @@ impl Engine {
     }
 
     /// A segment or piece is done.
-    pub(super) fn end_step(&mut self, index: u32) {
-        let task = &mut self.tasks[index as usize];
+    pub(super) fn end_step(&mut self, index: OperationId) {
+        let task = &mut self.exec.operations[index];
         task.writes = None;
-        let Some(copy) = &mut task.copy else { return };
+        let Some(copy) = &mut task.command.copy else { return };
         let held = copy.held();
         copy.moving = None;
         for slot in held {
-            self.leave_volume(slot);
+            self.exec.leave_volume(slot);
         }
     }
 }

@@ -52,7 +52,7 @@ impl Bench {
     }
 
     fn free(&self) -> usize {
-        self.shard.engine.ring.arena().free_bytes()
+        self.shard.engine.exec.ring.arena().free_bytes()
     }
 
     /// So often the shard was told of something.
@@ -146,13 +146,13 @@ fn room_in_a_full_send_queue_wakes_the_shard() {
 #[test]
 fn memory_that_a_task_waits_for_wakes_the_shard() {
     let (mut bench, slot) = ready(64);
-    let arena = bench.shard.engine.ring.arena().clone();
+    let arena = bench.shard.engine.exec.ring.arena().clone();
     bench.shard.conns[slot as usize].reserve = None;
     // What the data of a write is fetched into.
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
     bench.turn();
-    assert!(bench.shard.engine.is_starved(), "there is no memory for it");
+    assert!(bench.shard.engine.exec.is_starved(), "there is no memory for it");
     assert!(!bench.link(slot).waits, "its connection waits for nothing");
     assert!(bench.rests());
     drop(held);

@@ -6,13 +6,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use lunet_block::ByteRange;
-use lunet_volume::{Stage, Waiter};
 
-use crate::core::Core;
-use crate::mail::Mail;
-use crate::world::ScsiVolume;
+use crate::executor::{Drain, Shards};
+use crate::locks::{Locks, Stage, Waiter};
 
-/// How often is looked, should a letter be lost.
+/// How often is looked, should a message be lost.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The whole volume, whatever its size becomes meanwhile.
@@ -34,37 +32,40 @@ pub enum HoldError {
 
 /// While this lives, no command reads or writes the volume. They wait, and go on when it is dropped.
 pub struct HeldVolume {
-    core: Arc<Core>,
-    volume: Arc<ScsiVolume>,
+    shards: Arc<dyn Shards>,
+    locks: Arc<Locks>,
     place: u64,
 }
 
 impl HeldVolume {
-    /// Waits for a volume for at most `limit`.
-    pub(crate) fn new(core: &Arc<Core>, name: &str, limit: Duration) -> Result<Self, HoldError> {
+    /// Waits for the volume in a slot, whose locks these are, for at most `limit`.
+    ///
+    /// # Errors
+    /// [`HoldError`]; commands go on then.
+    pub fn new(
+        shards: Arc<dyn Shards>,
+        (slot, locks): (usize, Arc<Locks>),
+        limit: Duration,
+    ) -> Result<Self, HoldError> {
         let until = Instant::now() + limit;
-        let world = core.world();
-        let found = world.volumes().find(|(_, volume)| volume.name == name);
-        let (slot, volume) = found.ok_or(HoldError::Unknown)?;
         let (told, news) = sync_channel(1);
-        let shards = core.mailboxes().len();
-        let place = volume.locks.lock(WHOLE, Waiter::Thread(told), shards);
+        let count = shards.count();
+        let place = locks.lock(WHOLE, Waiter::Thread(told), count);
         let place = place.ok_or(HoldError::Crowded)?;
         // From here on, the drop gives the place up.
-        let held = Self { core: core.clone(), volume: volume.clone(), place };
+        let held = Self { shards, locks: locks.clone(), place };
         held.reach(Stage::First, &news, until)?;
-        let mut unasked: Vec<usize> = (0..shards).collect();
-        while !unasked.is_empty() {
-            let locks = &held.volume.locks;
-            let letter =
-                || Mail::Drain { volume: slot, locks: locks.clone(), id: place, range: WHOLE };
-            unasked.retain(|shard| core.mailboxes()[*shard].send(letter()).is_err());
-            if !unasked.is_empty() {
-                if Instant::now() >= until {
-                    return Err(HoldError::Timeout);
-                }
-                std::thread::sleep(LOOK);
+        let drain = Drain { volume: slot, locks, id: place, range: WHOLE };
+        let mut unasked: Vec<usize> = (0..count).collect();
+        loop {
+            unasked.retain(|shard| !held.shards.ask(*shard, drain.clone()));
+            if unasked.is_empty() {
+                break;
             }
+            if Instant::now() >= until {
+                return Err(HoldError::Timeout);
+            }
+            std::thread::sleep(LOOK);
         }
         held.reach(Stage::Had, &news, until)?;
         Ok(held)
@@ -73,7 +74,7 @@ impl HeldVolume {
     /// Waits until the place has come so far.
     fn reach(&self, stage: Stage, news: &Receiver<()>, until: Instant) -> Result<(), HoldError> {
         loop {
-            match self.volume.locks.stage(self.place) {
+            match self.locks.stage(self.place) {
                 Some(now) if now == stage || now == Stage::Had => return Ok(()),
                 _ if Instant::now() >= until => return Err(HoldError::Timeout),
                 // Told, or time to look.
@@ -85,7 +86,7 @@ impl HeldVolume {
 
 impl Drop for HeldVolume {
     fn drop(&mut self) {
-        let woken = self.volume.locks.leave(self.place);
-        self.core.wake(&woken);
+        let woken = self.locks.leave(self.place);
+        self.shards.wake(&woken);
     }
 }

@@ -2,31 +2,50 @@
 //!
 //! A buffer is charged to its connection until it goes to the storage. There it is charged to what its
 //! connection has at that volume, which counts for the volume always, and for the connection as long as the
-//! volume answers: so a LUN that hangs fills neither the session that uses it nor, however often that comes
+//! volume answers: so a volume that hangs fills neither the session that uses it nor, however often that comes
 //! back, the arena.
 
 use std::time::Duration;
 
 use lunet_ring::{Account, Arena, Buf, MAX_RESERVE, Reserve};
-use lunet_scsi::status;
-use slab::Slab;
 
-use super::Engine;
-use super::task::{CHUNK, Job, Task};
-use crate::conn::{BACKLOG_HIGH, Conn, find_lun};
+use crate::executor::Executor;
+use crate::operation::{CHUNK, Command, OperationId};
 
 /// A volume that has not answered for so long hangs.
 const HANGS: Duration = Duration::from_secs(1);
 
-/// Commands without an initiator that may be at the storage of a volume, for each shard: those that were aborted
+/// Operations that nobody waits for that may be at the storage of a volume, for each shard: those that were aborted
 /// or whose session is gone, and those that were answered before they were done.
 const ORPHANS: usize = 256;
 
-/// Tasks that wait for memory and get another try in one turn of the loop.
+/// Operations that wait for memory and get another try in one loop iteration.
 const TRIES: usize = 64;
 
 /// What a buffer occupies is a multiple of it.
 const PAGE: usize = 4096;
+
+/// The shortest read that a longer one is cut into when memory is short, in bytes.
+const LEAST: usize = CHUNK / 16;
+
+/// The size of the executor's spare buffer, in bytes.
+pub(crate) const SPARE: usize = 64 << 10;
+
+/// With this much waiting to be sent, a connection starts no further reads and receives nothing:
+/// a client that does not read its answers slows only itself. In bytes.
+pub const BACKLOG_HIGH: usize = 4 << 20;
+
+/// Takes a buffer out of the memory that is for all, of which `allowance` bytes may be taken, or else out of what is
+/// set aside for a session.
+pub fn take(
+    (arena, allowance): (&Arena, usize),
+    reserve: Option<&Reserve>,
+    account: &Account,
+    len: usize,
+) -> Option<Buf> {
+    let shared = (Arena::cost(len) <= allowance).then(|| arena.alloc_for(len, account)).flatten();
+    shared.or_else(|| reserve?.alloc_for(len, account))
+}
 
 /// How much memory a session has for itself: all have a small part, and early ones a chunk.
 struct Kept {
@@ -74,13 +93,22 @@ fn share_of_volume(free: usize, total: usize, volumes: usize) -> usize {
     if free > total / 2 { share.max(total / 2) } else { share }
 }
 
-impl Engine {
-    /// How many more bytes the connection may hold of the memory that is for all: its share. So a client that
+/// What pays for a connection's buffers.
+#[derive(Clone, Copy)]
+pub struct Budget<'a> {
+    /// What they are charged to.
+    pub account: &'a Account,
+    /// What is set aside for its session.
+    pub reserve: Option<&'a Reserve>,
+}
+
+impl<C: Command> Executor<C> {
+    /// How many more bytes a connection may hold of the memory that is for all: its share. So a client that
     /// does not read its answers, or never sends the data it announced, cannot starve the others.
-    pub fn allowance(&self, conn: &Conn) -> usize {
+    pub fn allowance(&self, account: &Account) -> usize {
         let arena = self.ring.arena();
         let total = arena.total_bytes() - arena.reserved_bytes();
-        share(arena.free_bytes(), total, self.connections).saturating_sub(conn.account.held())
+        share(arena.free_bytes(), total, self.connections).saturating_sub(account.held())
     }
 
     /// Sets memory aside for a session, or more if it has little.
@@ -91,7 +119,7 @@ impl Engine {
             reserved: arena.reserved_bytes(),
             free: arena.free_bytes(),
             sessions: self.connections,
-            most: self.core.limits.max_sessions,
+            most: self.config.max_sessions,
         };
         let wanted = kept.one_more();
         if wanted > reserve.as_ref().map_or(0, Reserve::bytes) {
@@ -101,53 +129,83 @@ impl Engine {
         }
     }
 
+    /// A buffer within a connection's allowance, for work on the volume in this slot.
+    pub fn take_buffer(&self, budget: Budget<'_>, slot: usize, len: usize) -> Option<Buf> {
+        if self.is_full(slot) {
+            return None;
+        }
+        let allowance = self.allowance(budget.account);
+        take((self.ring.arena(), allowance), budget.reserve, budget.account, len)
+    }
+
+    /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
+    /// pages, 16 KiB at least.
+    pub fn take_some(&self, budget: Budget<'_>, slot: usize, len: usize) -> Option<Buf> {
+        let mut wanted = len;
+        loop {
+            match self.take_buffer(budget, slot, wanted) {
+                None if wanted > LEAST => wanted = (wanted / 2).max(LEAST).next_multiple_of(PAGE),
+                other => return other,
+            }
+        }
+    }
+
+    /// A buffer for the one operation that must get on when memory is short. It is [given back](Self::give_back).
+    pub fn take_spare(&mut self, id: OperationId, len: usize) -> Option<Buf> {
+        let mut buf = self.spare.take()?;
+        buf.truncate(len);
+        self.operations[id].spare = true;
+        Some(buf)
+    }
+
+    /// Takes the spare buffer back from an operation that has it; another buffer is just dropped.
+    pub fn give_back(&mut self, id: OperationId, buf: Buf) {
+        if std::mem::take(&mut self.operations[id].spare) {
+            // At its full length again: what it occupies never changed.
+            drop(buf);
+            self.spare = self.ring.arena().alloc(SPARE);
+        }
+    }
+
+    /// Bytes that may be asked of a client at once, a power of two; nothing if that is less than `least`. For data that
+    /// does not go to the storage, there is no volume.
+    pub fn room_for(
+        &self,
+        budget: Budget<'_>,
+        volume: Option<usize>,
+        least: usize,
+    ) -> Option<usize> {
+        if volume.is_some_and(|slot| self.is_full(slot)) {
+            return None;
+        }
+        // What a buffer occupies is a power of two.
+        let shared = whole(self.allowance(budget.account));
+        let limit = shared.max(budget.reserve.map_or(0, Reserve::room));
+        (limit >= Arena::cost(least)).then_some(limit)
+    }
+
     /// True if the volume in this slot has as much memory at its storage as it may have: nothing more is to be
     /// asked for on its behalf.
-    pub(super) fn is_full(&self, slot: usize) -> bool {
+    pub fn is_full(&self, slot: usize) -> bool {
         let arena = self.ring.arena();
         let (free, total) = (arena.free_bytes(), arena.total_bytes() - arena.reserved_bytes());
         self.volumes[slot].account.held() >= share_of_volume(free, total, self.volumes.slots())
     }
 
-    /// True if so many commands without an initiator are at the storage of the volume in this slot that it takes
+    /// True if so many operations that nobody waits for are at the storage of the volume in this slot that it takes
     /// no others: it hangs.
-    pub(super) fn is_crowded(&self, slot: usize) -> bool {
+    pub fn is_crowded(&self, slot: usize) -> bool {
         self.volumes[slot].orphans >= ORPHANS
     }
 
-    /// What a command gets that cannot begin because of the memory or the commands at its volume.
-    pub(super) fn refusal(&self, slot: usize, has_data: bool) -> Option<u8> {
-        if self.is_crowded(slot) {
-            return Some(status::BUSY);
-        }
-        (has_data && self.is_full(slot)).then_some(status::TASK_SET_FULL)
-    }
-
-    /// The account of what a session has at the storage of one of its LUNs.
-    pub(super) fn storage_account(&self, conn: &mut Conn, lun: u16) -> Option<Account> {
-        let seen = find_lun(&mut conn.session.as_mut()?.luns, lun)?;
-        let place = &self.volumes[seen.volume].account;
-        let part = seen.at_storage.get_or_insert_with(|| Account::part(&conn.account, place));
-        if part.held() == 0 {
-            part.attach(&conn.account);
-        }
-        Some(part.clone())
-    }
-
-    /// A buffer goes to the storage for a task.
-    pub(super) fn charge_storage(&self, slot: usize, task: u32, buf: &mut Buf) {
-        let own = self.tasks[task as usize].at_storage.as_ref();
-        buf.charge(own.unwrap_or(&self.volumes[slot].account));
-    }
-
-    /// A task has lost its initiator: what it has at the storage concerns the volume alone.
-    pub(super) fn orphan(&mut self, index: u32) {
-        let task = &mut self.tasks[index as usize];
-        if let Some(part) = task.at_storage.take() {
+    /// An operation has lost its client: what it has at the storage concerns the volume alone.
+    pub fn orphan(&mut self, id: OperationId) {
+        let operation = &mut self.operations[id];
+        if let Some(part) = operation.at_storage.take() {
             part.detach();
         }
-        if !std::mem::replace(&mut task.orphan, true) {
-            self.volumes[task.volume].orphans += 1;
+        if !std::mem::replace(&mut operation.orphan, true) {
+            self.volumes[operation.volume].orphans += 1;
         }
     }
 
@@ -156,32 +214,23 @@ impl Engine {
         self.watch
     }
 
-    /// Sees to it that what is at the storage of a volume that hangs counts for the volume alone.
-    pub fn watch_storage(&mut self, conns: &Slab<Conn>) {
-        let mut works = false;
-        for way in self.ways.iter().flatten().filter(|way| way.queued > 0) {
-            works = true;
-            if self.now < way.since + HANGS {
-                continue;
-            }
-            let sessions = conns.iter().filter_map(|(_, conn)| conn.session.as_ref());
-            for lun in sessions.flat_map(|session| &session.luns) {
-                if let Some(part) = lun.at_storage.as_ref().filter(|_| lun.volume == way.volume) {
-                    part.detach();
-                }
-            }
-        }
-        self.watch = works.then_some(self.now + HANGS);
+    /// The volumes that hang: what is at their storage is to count for them alone.
+    pub fn watch_storage(&mut self) -> Vec<usize> {
+        let busy = || self.channels.iter().flatten().filter(|channel| channel.queued > 0);
+        let hang = busy().filter(|channel| self.now >= channel.since + HANGS);
+        let slots = hang.map(|channel| channel.volume).collect();
+        self.watch = busy().next().is_some().then_some(self.now + HANGS);
+        slots
     }
 
     /// A request is at the storage: it is looked whether it stays there.
-    pub(super) fn expect_answers(&mut self) {
+    pub(crate) fn expect_answers(&mut self) {
         if self.watch.is_none() {
             self.watch = Some(self.now + HANGS);
         }
     }
 
-    /// True if tasks wait for memory.
+    /// True if operations wait for memory.
     pub fn is_starved(&self) -> bool {
         !self.starved.is_empty()
     }
@@ -191,52 +240,36 @@ impl Engine {
         self.hungry > 0
     }
 
-    /// A task waits for memory. Always false, for callers that end with it.
-    pub(super) fn starve(&mut self, index: u32) -> bool {
+    /// An operation waits for memory. Always false, for callers that end with it.
+    pub fn starve(&mut self, id: OperationId) -> bool {
         // Once in the list is enough.
-        if !std::mem::replace(&mut self.tasks[index as usize].starved, true) {
-            self.starved.push_back(index);
+        if !std::mem::replace(&mut self.operations[id].starved, true) {
+            self.starved.push_back(id);
         }
         false
     }
 
-    /// Gives tasks that wait for memory another try, once whenever some has come back, and so many in one turn
-    /// that those who are not short do not wait for it. Who is still short waits on.
-    pub fn feed_starved(&mut self, conns: &mut Slab<Conn>) {
+    /// How many operations that wait for memory get another [try](Self::next_starved): each once whenever some has come
+    /// back, and so many in one loop iteration that those who are not short do not wait for it.
+    pub fn begin_feeding(&mut self) -> usize {
         let releases = self.ring.arena().releases();
-        if self.starved.is_empty() || (self.hungry == 0 && releases == self.fed) {
+        if self.starved.is_empty() {
             self.hungry = 0;
-            return;
-        }
-        if self.fed != releases {
+        } else if self.fed != releases {
             self.fed = releases;
             self.hungry = self.starved.len();
         }
-        for _ in 0..self.hungry.min(TRIES) {
-            let Some(index) = self.starved.pop_front() else { break };
-            self.hungry -= 1;
-            if let Some(task) = self.tasks.get_mut(index as usize) {
-                task.starved = false;
-            }
-            let Some(conn) = self.conn_of(conns, index) else { continue };
-            if conn.reserve.is_none() {
-                self.renew(&mut conn.reserve);
-            }
-            self.pump(conn, index);
-        }
-        self.hungry = self.hungry.min(self.starved.len());
-        self.settle(conns);
+        self.hungry.min(TRIES)
     }
 
-    /// Bytes that an R2T of a task may ask for at once, a power of two; nothing if that is less than `least`.
-    pub(super) fn room_for(&self, conn: &Conn, task: &Task, least: usize) -> Option<usize> {
-        // Parameter lists do not go to the storage.
-        if self.is_full(task.volume) && !matches!(task.job, Job::Collect(_)) {
-            return None;
+    /// The next operation that waits for memory. Whoever is still short waits on. It may have ended.
+    pub fn next_starved(&mut self) -> Option<OperationId> {
+        let id = self.starved.pop_front()?;
+        self.hungry = self.hungry.saturating_sub(1).min(self.starved.len());
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.starved = false;
         }
-        // What a buffer occupies is a power of two.
-        let limit = whole(self.allowance(conn)).max(conn.reserve.as_ref().map_or(0, Reserve::room));
-        (limit >= Arena::cost(least)).then_some(limit)
+        Some(id)
     }
 }
 

@@ -1,0 +1,89 @@
+//! One shard's channel to a volume, and the health of the storage behind it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_block::{Channel, Completion, IoDone, Request, Submit};
+use lunet_ring::{Payload, Ring};
+
+use crate::health::Health;
+
+/// A channel to a volume. Each request and each answer passes the health of the storage.
+pub(crate) struct ChannelHandle {
+    channel: Box<dyn Channel<Payload, Ring>>,
+    health: Arc<Health>,
+    /// The slot of its volume.
+    pub volume: usize,
+    /// Requests that the channel had no room for.
+    pub waiting: VecDeque<Request<Payload>>,
+    /// Requests that the channel has queued.
+    pub queued: usize,
+    /// When it answered last, or got the first of those.
+    pub since: Duration,
+    /// Another channel has taken its place: it ends with its last request.
+    pub leaving: bool,
+}
+
+impl ChannelHandle {
+    /// A channel that has just been opened to the volume in this slot.
+    pub fn new(
+        channel: Box<dyn Channel<Payload, Ring>>,
+        health: Arc<Health>,
+        volume: usize,
+        now: Duration,
+    ) -> Self {
+        let waiting = VecDeque::new();
+        Self { channel, health, volume, waiting, queued: 0, since: now, leaving: false }
+    }
+
+    /// As [`Channel::submit`].
+    pub fn submit(&mut self, request: Request<Payload>, ring: &mut Ring) -> Submit<Payload> {
+        if let Some(error) = self.health.refuses(request.op) {
+            return Submit::Done(request.complete(Err(error)));
+        }
+        match self.channel.submit(request, ring) {
+            Submit::Done(done) => Submit::Done(self.judged(done)),
+            submitted => submitted,
+        }
+    }
+
+    /// As [`Channel::advance`].
+    pub fn advance(
+        &mut self,
+        done: IoDone<Payload>,
+        ring: &mut Ring,
+    ) -> Option<Completion<Payload>> {
+        self.channel.advance(done, ring).map(|done| self.judged(done))
+    }
+
+    /// As [`Channel::cancel`].
+    pub fn cancel(&mut self, tag: u64, ring: &mut Ring) {
+        self.channel.cancel(tag, ring);
+    }
+
+    /// As [`Channel::lent`].
+    pub fn lent(&self) -> usize {
+        self.channel.lent()
+    }
+
+    /// As [`Channel::lends`].
+    pub fn lends(&self, answer: &Payload) -> bool {
+        self.channel.lends(answer)
+    }
+
+    /// As [`Channel::close`].
+    pub fn close(self, ring: &mut Ring) {
+        self.channel.close(ring);
+    }
+
+    /// True if it leaves, and has nothing more to do.
+    pub fn is_over(&self) -> bool {
+        self.leaving && self.queued == 0 && self.waiting.is_empty()
+    }
+
+    fn judged(&self, mut done: Completion<Payload>) -> Completion<Payload> {
+        done.result = self.health.judge(done.op, done.result);
+        done
+    }
+}

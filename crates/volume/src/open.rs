@@ -1,0 +1,126 @@
+//! The volumes of one shard, by their slots.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use lunet_ring::Account;
+
+use crate::count::VolumeCount;
+use crate::queue::Watch;
+use crate::volume::Volume;
+
+/// A volume on one shard.
+pub struct OpenVolume<F> {
+    /// The volume itself.
+    pub core: Arc<Volume<F>>,
+    /// What was done with it.
+    pub count: VolumeCount,
+    /// The buffers at its storage.
+    pub account: Account,
+    /// There was a lock on it: its data is no longer read by reference, so that no answer on its way to a client
+    /// shows half of what a command with a lock has written.
+    pub exclusive: bool,
+    /// It is served no longer, and stays until its last operation has ended.
+    pub removed: bool,
+    /// Written since the last flush that this shard asked for.
+    pub written: bool,
+    /// The number of the channel that leads to it.
+    pub(crate) channel: usize,
+    /// Operations that work on it.
+    pub(crate) operations: usize,
+    /// Those of them that nobody waits for.
+    pub(crate) orphans: usize,
+    /// There may be locks on it.
+    pub(crate) guarded: bool,
+    /// Requests at the storage that locks wait for.
+    pub(crate) watches: Vec<Watch>,
+}
+
+impl<F> OpenVolume<F> {
+    fn new(core: Arc<Volume<F>>, channel: usize) -> Self {
+        Self {
+            core,
+            count: VolumeCount::default(),
+            account: Account::default(),
+            exclusive: false,
+            removed: false,
+            written: false,
+            channel,
+            operations: 0,
+            orphans: 0,
+            guarded: false,
+            watches: Vec::new(),
+        }
+    }
+}
+
+/// The volumes of a shard. What sessions and operations name is there: another slot is a mistake of lunet's.
+pub struct OpenVolumes<F>(Vec<Option<OpenVolume<F>>>);
+
+impl<F> Default for OpenVolumes<F> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<F> Index<usize> for OpenVolumes<F> {
+    type Output = OpenVolume<F>;
+
+    fn index(&self, slot: usize) -> &OpenVolume<F> {
+        self.0[slot].as_ref().expect("sessions and operations name slots in use")
+    }
+}
+
+impl<F> IndexMut<usize> for OpenVolumes<F> {
+    fn index_mut(&mut self, slot: usize) -> &mut OpenVolume<F> {
+        self.0[slot].as_mut().expect("sessions and operations name slots in use")
+    }
+}
+
+impl<F> OpenVolumes<F> {
+    /// All of them with their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &OpenVolume<F>)> {
+        self.0.iter().enumerate().filter_map(|(slot, volume)| Some((slot, volume.as_ref()?)))
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is in a slot.
+    pub fn get(&self, slot: usize) -> Option<&OpenVolume<F>> {
+        self.0.get(slot).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut OpenVolume<F>> {
+        self.0.get_mut(slot).and_then(Option::as_mut)
+    }
+
+    /// A volume is new, or takes the place of another, whose channel is given back.
+    pub(crate) fn put(
+        &mut self,
+        slot: usize,
+        core: Arc<Volume<F>>,
+        channel: usize,
+    ) -> Option<usize> {
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        match &mut self.0[slot] {
+            Some(volume) => {
+                volume.core = core;
+                volume.removed = false;
+                Some(std::mem::replace(&mut volume.channel, channel))
+            }
+            free @ None => {
+                *free = Some(OpenVolume::new(core, channel));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, slot: usize) -> Option<OpenVolume<F>> {
+        self.0.get_mut(slot).and_then(Option::take)
+    }
+}

@@ -1,0 +1,233 @@
+//! Work on the storage of a volume, and its requests in flight.
+
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use lunet_block::ByteRange;
+use lunet_ring::Account;
+use slab::Slab;
+
+use crate::count::Kind;
+use crate::queue::{Claim, Held};
+
+/// The most data that one request moves through a buffer, in bytes.
+pub const CHUNK: usize = 256 << 10;
+
+/// Requests that one operation keeps in flight.
+pub const DEPTH: usize = 4;
+
+/// Names an operation on its shard. Another operation may get it when that one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationId(u32);
+
+/// What a protocol knows of an operation: the command that it belongs to.
+pub trait Command {
+    /// What the protocol keeps with each volume.
+    type Face: Face;
+
+    /// The command of an operation that nobody has asked for, such as the flush of a volume that is removed.
+    fn internal() -> Self;
+
+    /// The volume takes no commands at the moment ([`Face::is_closed`]): this one fails.
+    fn refuse(&mut self, face: &Self::Face);
+}
+
+/// What a protocol keeps with each volume, as far as operations must know of it.
+pub trait Face {
+    /// True while the volume is worked on as a whole for so long that no command may wait for that.
+    fn is_closed(&self) -> bool;
+}
+
+/// Work on a volume, from the arrival of its command until the storage has let go of it. `C` is the command.
+pub struct Operation<C> {
+    /// The slot of its volume.
+    pub volume: usize,
+    /// What it counts as.
+    pub kind: Kind,
+    /// When it began.
+    pub started: Duration,
+    /// What it may write, so that an abort knows what to fence off.
+    pub writes: Option<ByteRange>,
+    /// The slot of the volume that it writes to: its own, but for a copy.
+    pub writes_on: usize,
+    /// Who pays for its buffers at the storage; `None`: the volume.
+    pub at_storage: Option<Account>,
+    /// Another thread works for it.
+    pub away: bool,
+    /// Pieces of data that its client was asked for and has not sent.
+    pub soliciting: u32,
+    /// The number of its next request.
+    pub next_seq: u32,
+    /// Its requests in flight.
+    pub(crate) in_flight: ArrayVec<InFlight, DEPTH>,
+    /// The fence that stands because of it.
+    pub(crate) fenced: Option<ByteRange>,
+    /// It counts among those of its volume that nobody waits for.
+    pub(crate) orphan: bool,
+    /// It is in the list of those that wait for memory.
+    pub(crate) starved: bool,
+    /// It has the executor's spare buffer.
+    pub(crate) spare: bool,
+    /// Its place in the queue for a range of the volume.
+    pub(crate) claim: Option<Box<Claim>>,
+    /// The command.
+    pub command: C,
+}
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InFlight {
+    /// Its number among those of its operation.
+    pub seq: u32,
+    /// The slot of the volume that it goes to.
+    pub slot: usize,
+    /// What it touches.
+    pub range: ByteRange,
+    /// A lock is in its way: it has not gone to the volume.
+    pub held: Option<Held>,
+}
+
+impl<C> Operation<C> {
+    /// An operation that has not begun.
+    pub fn new(volume: usize, kind: Kind, started: Duration, command: C) -> Self {
+        Self {
+            volume,
+            kind,
+            started,
+            writes: None,
+            writes_on: volume,
+            at_storage: None,
+            away: false,
+            soliciting: 0,
+            next_seq: 0,
+            in_flight: ArrayVec::new(),
+            fenced: None,
+            orphan: false,
+            starved: false,
+            spare: false,
+            claim: None,
+            command,
+        }
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// True if it waits for nothing, neither from the storage nor from its client.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.soliciting == 0
+    }
+
+    /// True if no more requests may be in flight.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.is_full()
+    }
+
+    /// True if nothing is at work for it, at the storage or on another thread.
+    pub fn is_over(&self) -> bool {
+        self.in_flight.is_empty() && !self.away
+    }
+
+    /// True if what it may write is fenced off.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.is_some()
+    }
+
+    /// A number for its next request, which is in flight from now on.
+    pub fn take_seq(&mut self) -> u32 {
+        self.take_seq_for(self.volume, ByteRange::new(0, 0))
+    }
+
+    /// The same, for a range of the volume in another slot.
+    pub fn take_seq_for(&mut self, slot: usize, range: ByteRange) -> u32 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.in_flight.push(InFlight { seq, slot, range, held: None });
+        seq
+    }
+
+    pub(crate) fn request(&mut self, seq: u32) -> Option<&mut InFlight> {
+        self.in_flight.iter_mut().find(|request| request.seq == seq)
+    }
+}
+
+/// The operations of a shard. A wrong name is a mistake of lunet's, and stops it.
+pub struct Operations<C>(Slab<Operation<C>>);
+
+impl<C> Default for Operations<C> {
+    fn default() -> Self {
+        Self(Slab::with_capacity(256))
+    }
+}
+
+impl<C> Index<OperationId> for Operations<C> {
+    type Output = Operation<C>;
+
+    fn index(&self, id: OperationId) -> &Operation<C> {
+        &self.0[id.0 as usize]
+    }
+}
+
+impl<C> IndexMut<OperationId> for Operations<C> {
+    fn index_mut(&mut self, id: OperationId) -> &mut Operation<C> {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+impl<C> Operations<C> {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (OperationId, &Operation<C>)> {
+        self.0.iter().map(|(at, operation)| (OperationId(at as u32), operation))
+    }
+
+    /// All of them, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (OperationId, &mut Operation<C>)> {
+        self.0.iter_mut().map(|(at, operation)| (OperationId(at as u32), operation))
+    }
+
+    /// The first one that is such.
+    pub fn find(&self, such: impl Fn(&Operation<C>) -> bool) -> Option<OperationId> {
+        self.iter().find(|(_, operation)| such(operation)).map(|(id, _)| id)
+    }
+
+    /// An operation that may have ended.
+    pub fn get(&self, id: OperationId) -> Option<&Operation<C>> {
+        self.0.get(id.0 as usize)
+    }
+
+    /// An operation that may have ended, to change it.
+    pub fn get_mut(&mut self, id: OperationId) -> Option<&mut Operation<C>> {
+        self.0.get_mut(id.0 as usize)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, operation: Operation<C>) -> OperationId {
+        OperationId(self.0.insert(operation) as u32)
+    }
+
+    pub(crate) fn remove(&mut self, id: OperationId) -> Operation<C> {
+        self.0.remove(id.0 as usize)
+    }
+}
+
+/// What the answer to a request is known by.
+pub(crate) const fn request_tag(operation: OperationId, seq: u32) -> u64 {
+    (operation.0 as u64) << 32 | seq as u64
+}
+
+/// Whose request it was, and which of its requests.
+pub(crate) const fn split_tag(tag: u64) -> (OperationId, u32) {
+    (OperationId((tag >> 32) as u32), tag as u32)
+}
