@@ -68,6 +68,29 @@ fn pure_crates_are_built_without_the_standard_library() {
     }
 }
 
+/// A crate that serves every protocol names none of them.
+#[test]
+fn volume_names_no_protocol() {
+    let mut folders = vec![root().join("crates/volume")];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("text").to_lowercase();
+            let words = text.split(|c: char| !c.is_alphanumeric());
+            let names = ["iscsi", "scsi", "iser", "nvme", "lun", "cdb", "initiator"];
+            let named: Vec<&str> = words.filter(|word| names.contains(word)).collect();
+            assert!(named.is_empty(), "{} names {named:?}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} files were found");
+}
+
 /// The pages that ARCHITECTURE.md and docs/design name are there, and so are their headings and the files of the code.
 #[test]
 fn what_the_design_pages_refer_to_exists() {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_volume::{Fault, Health, MarkFile, Storage, files, read_mark};
+use lunet_volume::{Fault, Health, MarkFile, StorageId, files, read_mark};
 
 use crate::config::Volume;
 use crate::{identity, record};
@@ -38,7 +38,7 @@ pub fn mark_file(data: &Path, config: &Volume) -> MarkFile {
     let remembered = remembered.filter(|record| record.is_of(config));
     let storage = config.path(data).and_then(|path| {
         let known_by = remembered.and_then(record::Record::known_by);
-        Some(Storage { path: std::path::absolute(path).ok()?, known_by })
+        Some(StorageId { path: std::path::absolute(path).ok()?, known_by })
     });
     MarkFile { path: mark(data, &config.name), storage }
 }
@@ -126,7 +126,7 @@ fn marks(data: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The marks that are about this storage, with what failed.
-fn of_storage(data: &Path, storage: &Storage) -> Vec<(PathBuf, Fault)> {
+fn of_storage(data: &Path, storage: &StorageId) -> Vec<(PathBuf, Fault)> {
     let fits = |path: PathBuf| match read_mark(&path) {
         Ok(Some((fault, Some(other)))) if other.is(storage) => Some((path, fault)),
         _ => None,

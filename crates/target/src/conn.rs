@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
-use lunet_ring::{Account, Arena, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
+use lunet_ring::{Account, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
-use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, take};
+use lunet_volume::{BACKLOG_HIGH, Budget, OperationId};
 
 use crate::access::Origin;
 use crate::engine::Engine;
@@ -260,18 +260,18 @@ impl Conn {
         let mut site = Surroundings {
             core: &engine.core,
             world: &engine.world,
-            arena: engine.exec.ring.arena(),
-            allowance: engine.exec.allowance(&self.account),
+            arena: engine.exec.storage.ring.arena(),
+            allowance: engine.exec.storage.allowance(&self.account),
             account: &self.account,
             reserve: self.reserve.as_ref(),
-            now: engine.exec.now,
+            now: engine.exec.storage.now,
             portal: self.portal,
             peer: self.peer.ip(),
             initiator: self.session.as_ref().map(|session| session.nexus.initiator.as_str()),
             local: self.local,
         };
         let mut cx = Cx {
-            now: engine.exec.now,
+            now: engine.exec.storage.now,
             site: &mut site,
             tx: &mut self.out,
             events: &mut self.events,
@@ -301,12 +301,6 @@ impl Conn {
     /// True if something has been waiting for so long that the client took nothing of it.
     pub fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
         self.output_look(timeout).is_some() && now >= self.uptake.taken_at + timeout
-    }
-
-    /// Takes a buffer out of the memory that is for all, of which the connection may take `allowance` bytes, or
-    /// else out of what is set aside for its session.
-    pub fn take(&self, arena: &Arena, allowance: usize, len: usize) -> Option<Buf> {
-        take((arena, allowance), self.reserve.as_ref(), &self.account, len)
     }
 
     /// What pays for its buffers.

@@ -1,9 +1,9 @@
 //! Writes that outlive their command.
 //!
 //! An aborted write is answered at once, though the storage below may still be working on it, and
-//! so is a write whose session ended. If its initiator wrote the same blocks again, the old data
+//! so is a write whose session ended. If its client wrote the same blocks again, the old data
 //! could land on top of the new. So until the storage has let go of it, a command that touches the
-//! same blocks is answered BUSY, which initiators retry.
+//! same blocks is told to try again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

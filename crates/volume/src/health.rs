@@ -149,14 +149,14 @@ pub struct Health {
 /// Which storage a mark is about: the failure is that of the storage, not of the volume's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Storage {
+pub struct StorageId {
     /// The file or device.
     pub path: PathBuf,
     /// What it is known by wherever it is: the mark of a file, the identity of a device.
     pub known_by: Option<String>,
 }
 
-impl Storage {
+impl StorageId {
     /// True if both are the same, as far as it can be told.
     pub fn is(&self, other: &Self) -> bool {
         match (&self.known_by, &other.known_by) {
@@ -172,7 +172,7 @@ pub struct MarkFile {
     /// The file.
     pub path: PathBuf,
     /// The storage of the volume; `None` if nothing is known of it.
-    pub storage: Option<Storage>,
+    pub storage: Option<StorageId>,
 }
 
 impl From<PathBuf> for MarkFile {
@@ -188,14 +188,14 @@ struct Mark {
     version: u32,
     fault: Fault,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    storage: Option<Storage>,
+    storage: Option<StorageId>,
 }
 
 /// Reads a mark: what has failed, and of which storage. `None` if there is no such file.
 ///
 /// # Errors
 /// A plain sentence: it cannot be read, or is damaged.
-pub fn read_mark(path: &Path) -> Result<Option<(Fault, Option<Storage>)>, String> {
+pub fn read_mark(path: &Path) -> Result<Option<(Fault, Option<StorageId>)>, String> {
     let Some(text) = files::read(path, MAX_MARK)? else { return Ok(None) };
     let name = path.display();
     let mark: Mark =
@@ -378,7 +378,7 @@ impl Health {
             (Err(Error::NotStable(errno)), _) => Some(errno),
             // There is nothing else to a flush that could fail.
             (Err(error), During::Flush) => Some(error.errno()),
-            // The data of a write that failed by itself is still with the initiator.
+            // The data of a write that failed by itself is still with the client.
             (Err(_), During::FuaWrite) => return result,
             (Ok(()), _) => None,
         };

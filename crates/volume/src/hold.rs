@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use lunet_block::ByteRange;
 
-use crate::executor::{Drain, Shards};
 use crate::locks::{Locks, Stage, Waiter};
+use crate::storage::{Drain, Shards};
 
 /// How often is looked, should a message be lost.
 const LOOK: Duration = Duration::from_millis(10);

@@ -19,16 +19,23 @@ mod offload;
 mod open;
 mod operation;
 mod queue;
+mod storage;
 mod volume;
+mod work;
 
 pub use count::{Kind, VolumeCount};
-pub use executor::{Drain, Executor, ShardConfig, Shards};
+pub use executor::{Executor, Step};
 pub use fence::Fence;
-pub use health::{Cause, During, Fault, Health, MarkFile, Storage, read_mark};
+pub use health::{Cause, During, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};
 pub use locks::{Locks, Passage, Stage, Waiter};
 pub use memory::{BACKLOG_HIGH, Budget, take};
-pub use offload::{NO_VOLUME, Offload, Work};
+pub use offload::{NO_VOLUME, Offload, SlowWork};
 pub use open::{OpenVolume, OpenVolumes};
-pub use operation::{CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations};
+pub use operation::{CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Requests};
+pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use volume::Volume;
+pub use work::{
+    Client, Compare, Exclusive, Failure, Fill, Intake, Merge, Piece, Plain, Progress, Read, Sink,
+    Source, Work, Write,
+};

@@ -10,7 +10,9 @@ use std::time::Duration;
 use lunet_ring::{Account, Arena, Buf, MAX_RESERVE, Reserve};
 
 use crate::executor::Executor;
-use crate::operation::{CHUNK, Command, OperationId};
+use crate::operation::{CHUNK, Command, OperationId, Requests};
+use crate::storage::Storage;
+use crate::work::Progress;
 
 /// A volume that has not answered for so long hangs.
 const HANGS: Duration = Duration::from_secs(1);
@@ -102,7 +104,7 @@ pub struct Budget<'a> {
     pub reserve: Option<&'a Reserve>,
 }
 
-impl<C: Command> Executor<C> {
+impl<F> Storage<F> {
     /// How many more bytes a connection may hold of the memory that is for all: its share. So a client that
     /// does not read its answers, or never sends the data it announced, cannot starve the others.
     pub fn allowance(&self, account: &Account) -> usize {
@@ -151,16 +153,16 @@ impl<C: Command> Executor<C> {
     }
 
     /// A buffer for the one operation that must get on when memory is short. It is [given back](Self::give_back).
-    pub fn take_spare(&mut self, id: OperationId, len: usize) -> Option<Buf> {
+    pub(crate) fn take_spare(&mut self, requests: &mut Requests, len: usize) -> Option<Buf> {
         let mut buf = self.spare.take()?;
         buf.truncate(len);
-        self.operations[id].spare = true;
+        requests.spare = true;
         Some(buf)
     }
 
     /// Takes the spare buffer back from an operation that has it; another buffer is just dropped.
-    pub fn give_back(&mut self, id: OperationId, buf: Buf) {
-        if std::mem::take(&mut self.operations[id].spare) {
+    pub(crate) fn give_back(&mut self, requests: &mut Requests, buf: Buf) {
+        if std::mem::take(&mut requests.spare) {
             // At its full length again: what it occupies never changed.
             drop(buf);
             self.spare = self.ring.arena().alloc(SPARE);
@@ -169,7 +171,7 @@ impl<C: Command> Executor<C> {
 
     /// Bytes that may be asked of a client at once, a power of two; nothing if that is less than `least`. For data that
     /// does not go to the storage, there is no volume.
-    pub fn room_for(
+    pub(crate) fn room_for(
         &self,
         budget: Budget<'_>,
         volume: Option<usize>,
@@ -198,31 +200,6 @@ impl<C: Command> Executor<C> {
         self.volumes[slot].orphans >= ORPHANS
     }
 
-    /// An operation has lost its client: what it has at the storage concerns the volume alone.
-    pub fn orphan(&mut self, id: OperationId) {
-        let operation = &mut self.operations[id];
-        if let Some(part) = operation.at_storage.take() {
-            part.detach();
-        }
-        if !std::mem::replace(&mut operation.orphan, true) {
-            self.volumes[operation.volume].orphans += 1;
-        }
-    }
-
-    /// When to look which volumes hang.
-    pub fn next_watch(&self) -> Option<Duration> {
-        self.watch
-    }
-
-    /// The volumes that hang: what is at their storage is to count for them alone.
-    pub fn watch_storage(&mut self) -> Vec<usize> {
-        let busy = || self.channels.iter().flatten().filter(|channel| channel.queued > 0);
-        let hang = busy().filter(|channel| self.now >= channel.since + HANGS);
-        let slots = hang.map(|channel| channel.volume).collect();
-        self.watch = busy().next().is_some().then_some(self.now + HANGS);
-        slots
-    }
-
     /// A request is at the storage: it is looked whether it stays there.
     pub(crate) fn expect_answers(&mut self) {
         if self.watch.is_none() {
@@ -230,9 +207,45 @@ impl<C: Command> Executor<C> {
         }
     }
 
+    /// An operation waits for memory.
+    pub fn starve(&mut self, requests: &mut Requests) -> Progress {
+        // Once in the list is enough.
+        if !std::mem::replace(&mut requests.starved, true) {
+            self.starved.push_back(requests.id());
+        }
+        Progress::Waits
+    }
+}
+
+impl<C: Command> Executor<C> {
+    /// An operation has lost its client: what it has at the storage concerns the volume alone.
+    pub fn orphan(&mut self, id: OperationId) {
+        let requests = &mut self.operations[id].requests;
+        if let Some(part) = requests.at_storage.take() {
+            part.detach();
+        }
+        if !std::mem::replace(&mut requests.orphan, true) {
+            self.storage.volumes[requests.volume].orphans += 1;
+        }
+    }
+
+    /// When to look which volumes hang.
+    pub fn next_watch(&self) -> Option<Duration> {
+        self.storage.watch
+    }
+
+    /// The volumes that hang: what is at their storage is to count for them alone.
+    pub fn watch_storage(&mut self) -> Vec<usize> {
+        let busy = || self.storage.channels.iter().flatten().filter(|channel| channel.queued > 0);
+        let hang = busy().filter(|channel| self.storage.now >= channel.since + HANGS);
+        let slots = hang.map(|channel| channel.volume).collect();
+        self.storage.watch = busy().next().is_some().then_some(self.storage.now + HANGS);
+        slots
+    }
+
     /// True if operations wait for memory.
     pub fn is_starved(&self) -> bool {
-        !self.starved.is_empty()
+        !self.storage.starved.is_empty()
     }
 
     /// True if some of them have not been tried since memory came back.
@@ -240,34 +253,25 @@ impl<C: Command> Executor<C> {
         self.hungry > 0
     }
 
-    /// An operation waits for memory. Always false, for callers that end with it.
-    pub fn starve(&mut self, id: OperationId) -> bool {
-        // Once in the list is enough.
-        if !std::mem::replace(&mut self.operations[id].starved, true) {
-            self.starved.push_back(id);
-        }
-        false
-    }
-
     /// How many operations that wait for memory get another [try](Self::next_starved): each once whenever some has come
     /// back, and so many in one loop iteration that those who are not short do not wait for it.
     pub fn begin_feeding(&mut self) -> usize {
-        let releases = self.ring.arena().releases();
-        if self.starved.is_empty() {
+        let releases = self.storage.ring.arena().releases();
+        if self.storage.starved.is_empty() {
             self.hungry = 0;
         } else if self.fed != releases {
             self.fed = releases;
-            self.hungry = self.starved.len();
+            self.hungry = self.storage.starved.len();
         }
         self.hungry.min(TRIES)
     }
 
     /// The next operation that waits for memory. Whoever is still short waits on. It may have ended.
     pub fn next_starved(&mut self) -> Option<OperationId> {
-        let id = self.starved.pop_front()?;
-        self.hungry = self.hungry.saturating_sub(1).min(self.starved.len());
+        let id = self.storage.starved.pop_front()?;
+        self.hungry = self.hungry.saturating_sub(1).min(self.storage.starved.len());
         if let Some(operation) = self.operations.get_mut(id) {
-            operation.starved = false;
+            operation.requests.starved = false;
         }
         Some(id)
     }

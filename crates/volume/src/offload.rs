@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 pub const NO_VOLUME: usize = usize::MAX;
 
 /// A piece of work. It tells whoever waits for it by itself.
-pub type Work = Box<dyn FnOnce() + Send>;
+pub type SlowWork = Box<dyn FnOnce() + Send>;
 
 /// The way to the threads. They start with the first work and end with the server.
 #[derive(Default)]
@@ -33,8 +33,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Work with the slot of the volume that it is for.
-    waiting: VecDeque<(usize, Work)>,
+    /// SlowWork with the slot of the volume that it is for.
+    waiting: VecDeque<(usize, SlowWork)>,
     /// Volumes that a thread works for.
     busy: HashSet<usize>,
     threads: usize,
@@ -44,7 +44,7 @@ struct State {
 
 impl Offload {
     /// Hands work for a volume over. False if too much waits already, or no thread can be had.
-    pub fn give(&self, volume: usize, work: Work) -> bool {
+    pub fn give(&self, volume: usize, work: SlowWork) -> bool {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.waiting.len() >= WAITING {
             return false;
@@ -97,7 +97,7 @@ impl Shared {
             work();
             state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.busy.remove(&volume);
-            // Work for this volume that others had to pass over.
+            // SlowWork for this volume that others had to pass over.
             self.news.notify_one();
         }
     }
@@ -109,12 +109,12 @@ mod tests {
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::time::Duration;
 
-    fn says(number: usize, to: &SyncSender<usize>) -> Work {
+    fn says(number: usize, to: &SyncSender<usize>) -> SlowWork {
         let to = to.clone();
         Box::new(move || to.send(number).expect("somebody listens"))
     }
 
-    fn blocked() -> (Work, SyncSender<()>) {
+    fn blocked() -> (SlowWork, SyncSender<()>) {
         let (release, wait): (_, Receiver<()>) = sync_channel(1);
         (Box::new(move || wait.recv().unwrap_or_default()), release)
     }

@@ -10,6 +10,7 @@ use slab::Slab;
 
 use crate::count::Kind;
 use crate::queue::{Claim, Held};
+use crate::work::{Failure, Work};
 
 /// The most data that one request moves through a buffer, in bytes.
 pub const CHUNK: usize = 256 << 10;
@@ -28,51 +29,77 @@ pub trait Command {
 
     /// The command of an operation that nobody has asked for, such as the flush of a volume that is removed.
     fn internal() -> Self;
-
-    /// The volume takes no commands at the moment ([`Face::is_closed`]): this one fails.
-    fn refuse(&mut self, face: &Self::Face);
 }
 
 /// What a protocol keeps with each volume, as far as operations must know of it.
 pub trait Face {
     /// True while the volume is worked on as a whole for so long that no command may wait for that.
     fn is_closed(&self) -> bool;
+
+    /// True if what was written must be stable before it is answered.
+    fn writes_through(&self) -> bool;
 }
 
 /// Work on a volume, from the arrival of its command until the storage has let go of it. `C` is the command.
 pub struct Operation<C> {
-    /// The slot of its volume.
-    pub volume: usize,
     /// What it counts as.
     pub kind: Kind,
     /// When it began.
     pub started: Duration,
+    /// Its requests, and what they hang on.
+    pub requests: Requests,
+    /// What it does.
+    pub work: Work,
+    /// The command.
+    pub command: C,
+}
+
+impl<C> Operation<C> {
+    /// An operation that has not begun.
+    pub fn new(volume: usize, kind: Kind, started: Duration, command: C) -> Self {
+        Self { kind, started, requests: Requests::new(volume), work: Work::None, command }
+    }
+
+    /// Its protocol knows why it has failed: it ends when nothing is at work for it. False if it had failed before.
+    pub fn fail(&mut self) -> bool {
+        self.requests.fail(Failure::Command)
+    }
+}
+
+/// The requests of an operation, and what they hang on.
+pub struct Requests {
+    /// The operation.
+    id: OperationId,
+    /// The slot of its volume.
+    pub volume: usize,
     /// What it may write, so that an abort knows what to fence off.
     pub writes: Option<ByteRange>,
     /// The slot of the volume that it writes to: its own, but for a copy.
     pub writes_on: usize,
+    /// What it has written is on stable storage, as far as it must be.
+    pub stable: bool,
     /// Who pays for its buffers at the storage; `None`: the volume.
     pub at_storage: Option<Account>,
     /// Another thread works for it.
     pub away: bool,
     /// Pieces of data that its client was asked for and has not sent.
-    pub soliciting: u32,
+    pub(crate) soliciting: u32,
     /// The number of its next request.
-    pub next_seq: u32,
+    next_seq: u32,
     /// Its requests in flight.
     pub(crate) in_flight: ArrayVec<InFlight, DEPTH>,
+    /// The first failure: it stops after what is at work.
+    failure: Option<Failure>,
     /// The fence that stands because of it.
     pub(crate) fenced: Option<ByteRange>,
     /// It counts among those of its volume that nobody waits for.
     pub(crate) orphan: bool,
     /// It is in the list of those that wait for memory.
     pub(crate) starved: bool,
-    /// It has the executor's spare buffer.
+    /// It has the shard's spare buffer.
     pub(crate) spare: bool,
     /// Its place in the queue for a range of the volume.
     pub(crate) claim: Option<Box<Claim>>,
-    /// The command.
-    pub command: C,
 }
 
 /// A request in flight.
@@ -88,27 +115,36 @@ pub(crate) struct InFlight {
     pub held: Option<Held>,
 }
 
-impl<C> Operation<C> {
-    /// An operation that has not begun.
-    pub fn new(volume: usize, kind: Kind, started: Duration, command: C) -> Self {
+impl Requests {
+    fn new(volume: usize) -> Self {
         Self {
+            id: OperationId(u32::MAX),
             volume,
-            kind,
-            started,
             writes: None,
             writes_on: volume,
+            stable: false,
             at_storage: None,
             away: false,
             soliciting: 0,
             next_seq: 0,
             in_flight: ArrayVec::new(),
+            failure: None,
             fenced: None,
             orphan: false,
             starved: false,
             spare: false,
             claim: None,
-            command,
         }
+    }
+
+    /// The operation that they belong to.
+    pub const fn id(&self) -> OperationId {
+        self.id
+    }
+
+    /// The number of the next request.
+    pub(crate) const fn next_seq(&self) -> u32 {
+        self.next_seq
     }
 
     /// Requests in flight.
@@ -116,40 +152,57 @@ impl<C> Operation<C> {
         self.in_flight.len()
     }
 
-    /// True if it waits for nothing, neither from the storage nor from its client.
+    /// True if they wait for nothing, neither from the storage nor from the client.
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.soliciting == 0
     }
 
-    /// True if no more requests may be in flight.
+    /// True if no more of them may be in flight.
     pub fn is_full(&self) -> bool {
         self.in_flight.is_full()
     }
 
-    /// True if nothing is at work for it, at the storage or on another thread.
+    /// True if nothing is at work for the operation, at the storage or on another thread.
     pub fn is_over(&self) -> bool {
         self.in_flight.is_empty() && !self.away
     }
 
-    /// True if what it may write is fenced off.
+    /// True if what the operation may write is fenced off.
     pub fn is_fenced(&self) -> bool {
         self.fenced.is_some()
     }
 
-    /// A number for its next request, which is in flight from now on.
-    pub fn take_seq(&mut self) -> u32 {
-        self.take_seq_for(self.volume, ByteRange::new(0, 0))
+    /// Why the operation has failed first.
+    pub const fn failure(&self) -> Option<Failure> {
+        self.failure
     }
 
-    /// The same, for a range of the volume in another slot.
-    pub fn take_seq_for(&mut self, slot: usize, range: ByteRange) -> u32 {
+    /// True if the operation has failed.
+    pub const fn is_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Remembers the first failure. False if there was one.
+    pub(crate) fn fail(&mut self, failure: Failure) -> bool {
+        let first = self.failure.is_none();
+        self.failure.get_or_insert(failure);
+        first
+    }
+
+    /// The client sends nothing more of what it was asked for.
+    pub fn expect_nothing(&mut self) {
+        self.soliciting = 0;
+    }
+
+    /// A request for a range of the volume in a slot is in flight from now on. Returns its number.
+    pub fn begin(&mut self, slot: usize, range: ByteRange) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.in_flight.push(InFlight { seq, slot, range, held: None });
         seq
     }
 
-    pub(crate) fn request(&mut self, seq: u32) -> Option<&mut InFlight> {
+    pub(crate) fn get_mut(&mut self, seq: u32) -> Option<&mut InFlight> {
         self.in_flight.iter_mut().find(|request| request.seq == seq)
     }
 }
@@ -213,8 +266,12 @@ impl<C> Operations<C> {
         self.0.is_empty()
     }
 
-    pub(crate) fn insert(&mut self, operation: Operation<C>) -> OperationId {
-        OperationId(self.0.insert(operation) as u32)
+    pub(crate) fn insert(&mut self, mut operation: Operation<C>) -> OperationId {
+        let free = self.0.vacant_entry();
+        let id = OperationId(free.key() as u32);
+        operation.requests.id = id;
+        free.insert(operation);
+        id
     }
 
     pub(crate) fn remove(&mut self, id: OperationId) -> Operation<C> {

@@ -9,10 +9,12 @@ use lunet_block::{ByteRange, Error, Request};
 use lunet_ring::{Payload, SocketId, TxChain};
 
 use crate::channel::ChannelHandle;
-use crate::executor::{Drain, Executor};
+use crate::executor::Executor;
 use crate::locks::{Passage, Stage, Waiter};
 use crate::open::OpenVolume;
-use crate::operation::{Command, DEPTH, Face, OperationId, request_tag, split_tag};
+use crate::operation::{Command, DEPTH, Face, OperationId, Requests, request_tag, split_tag};
+use crate::storage::{Drain, Storage};
+use crate::work::Failure;
 
 /// How often a shard that waits for a lock looks by itself: a message may find the mailbox full.
 const LOOK: Duration = Duration::from_millis(10);
@@ -62,11 +64,15 @@ fn lent<F>(channels: &[Option<ChannelHandle>], volume: &OpenVolume<F>) -> bool {
     channel.is_some_and(|channel| channel.lent() > 0)
 }
 
-impl<C: Command> Executor<C> {
+impl<F> Storage<F> {
     /// Lets a request through to a volume that has locks, or holds it back.
-    pub(crate) fn submit_guarded(&mut self, slot: usize, request: Request<Payload>) {
-        let (id, seq) = split_tag(request.tag);
-        if self.operations[id].claim.is_some() || request.range.len == 0 {
+    pub(crate) fn submit_guarded(
+        &mut self,
+        requests: &mut Requests,
+        (slot, seq): (usize, u32),
+        request: Request<Payload>,
+    ) {
+        if requests.claim.is_some() || request.range.len == 0 {
             return self.send(slot, request);
         }
         let volume = &mut self.volumes[slot];
@@ -76,7 +82,7 @@ impl<C: Command> Executor<C> {
             Passage::Behind(place) => {
                 let held = Held { volume: slot, place, order: self.holds };
                 self.holds += 1;
-                if let Some(waiting) = self.operations[id].request(seq) {
+                if let Some(waiting) = requests.get_mut(seq) {
                     waiting.held = Some(held);
                 }
                 self.held.insert(held, request);
@@ -87,71 +93,48 @@ impl<C: Command> Executor<C> {
     }
 
     /// Takes a place in the queue for a range of an operation's volume. False if the queue is full.
-    pub fn claim(&mut self, id: OperationId, range: ByteRange) -> bool {
+    pub fn claim(&mut self, requests: &mut Requests, range: ByteRange) -> bool {
         let shards = self.config.shards.count();
-        let operation = &mut self.operations[id];
-        let locks = &self.volumes[operation.volume].core.locks;
+        let locks = &self.volumes[requests.volume].core.locks;
         let Some(place) = locks.lock(range, Waiter::Shard(self.config.shard), shards) else {
             return false;
         };
         let unasked = (0..shards).collect();
-        operation.claim = Some(Box::new(Claim { id: place, range, unasked }));
-        self.in_queue.push(id);
+        requests.claim = Some(Box::new(Claim { id: place, range, unasked }));
+        self.in_queue.push(requests.id());
         true
     }
 
     /// True if the operation has its range for itself. Asks the shards to hold others back, once it is first.
-    pub fn has_range(&mut self, id: OperationId) -> bool {
-        let own = self.config.shard;
-        let operation = &mut self.operations[id];
-        let slot = operation.volume;
-        let Some(claim) = &mut operation.claim else { return false };
-        let locks = self.volumes[slot].core.locks.clone();
-        let place = claim.id;
-        if locks.stage(place) == Some(Stage::First) && !claim.unasked.is_empty() {
-            let (locks, range) = (locks.clone(), claim.range);
-            let drain = Drain { volume: slot, locks, id: place, range };
+    pub(crate) fn has_range(&mut self, requests: &mut Requests) -> bool {
+        let (own, slot) = (self.config.shard, requests.volume);
+        let Some(claim) = &mut requests.claim else { return false };
+        let locks = &self.volumes[slot].core.locks;
+        if locks.stage(claim.id) == Some(Stage::First) && !claim.unasked.is_empty() {
+            let drain =
+                Drain { volume: slot, locks: locks.clone(), id: claim.id, range: claim.range };
             let drains_own = claim.unasked.contains(&own);
             // Who cannot be asked now is asked at the next look.
             let shards = &self.config.shards;
             claim.unasked.retain(|shard| *shard != own && !shards.ask(*shard, drain.clone()));
-            if drains_own {
-                self.drain(&drain);
-            }
+            // It needs all operations of this shard.
+            self.drains.extend(drains_own.then_some(drain));
         }
-        let had = locks.stage(place) == Some(Stage::Had);
+        let had = self.volumes[slot].core.locks.stage(claim.id) == Some(Stage::Had);
         if had {
-            self.leave_queue(id);
+            self.leave_queue(requests.id());
         }
         had
     }
 
-    /// True if an operation stands in the queue behind others.
-    pub fn waits_for_range(&self, id: OperationId) -> bool {
-        let operation = &self.operations[id];
-        let locks = &self.volumes[operation.volume].core.locks;
-        let claim = operation.claim.as_ref();
-        claim.is_some_and(|claim| locks.stage(claim.id) == Some(Stage::Waiting))
-    }
-
     /// An operation goes on at the next look.
-    pub fn queue(&mut self, id: OperationId) {
+    pub(crate) fn queue(&mut self, id: OperationId) {
         self.in_queue.push(id);
     }
 
-    /// True if it goes on at the next look.
-    pub fn is_queued(&self, id: OperationId) -> bool {
-        self.in_queue.contains(&id)
-    }
-
     /// An operation waits for no look any more.
-    pub fn leave_queue(&mut self, id: OperationId) {
+    pub(crate) fn leave_queue(&mut self, id: OperationId) {
         self.in_queue.retain(|waiting| *waiting != id);
-    }
-
-    /// The operations that go on at a look, if they can. One may have ended because of another.
-    pub fn queued(&self) -> Vec<OperationId> {
-        self.in_queue.clone()
     }
 
     /// Gives a place in the queue up.
@@ -159,31 +142,6 @@ impl<C: Command> Executor<C> {
         self.leave_queue(id);
         let woken = self.volumes[slot].core.locks.leave(claim.id);
         self.config.shards.wake(&woken);
-    }
-
-    /// From now on, requests that reach into a range are held back, as long as the lock is there. Says so when
-    /// none is at the storage any more.
-    pub fn drain(&mut self, drain: &Drain) {
-        let Drain { volume: slot, ref locks, id: place, range } = *drain;
-        let mut tags = Vec::new();
-        let volume = self.volumes.get_mut(slot);
-        if let Some(volume) = volume.filter(|it| std::sync::Arc::ptr_eq(&it.core.locks, locks)) {
-            volume.guarded = true;
-            volume.exclusive = true;
-            volume.watches.retain(|watch| locks.stage(watch.id).is_some());
-            for (id, operation) in self.operations.iter() {
-                let at_work = operation.in_flight.iter().filter(|request| {
-                    request.slot == slot && request.held.is_none() && request.range.overlaps(range)
-                });
-                tags.extend(at_work.map(|request| request_tag(id, request.seq)));
-            }
-            if !tags.is_empty() || lent(&self.channels, volume) {
-                self.lending |= tags.is_empty();
-                let lent_since = tags.is_empty().then_some(self.now);
-                return volume.watches.push(Watch { id: place, tags, lent_since });
-            }
-        }
-        self.config.shards.wake(locks.drained(place).as_slice());
     }
 
     /// A request has left the storage.
@@ -196,7 +154,7 @@ impl<C: Command> Executor<C> {
 
     /// Tells locks whose range this shard is out of. True if one waits for nothing but answers by reference:
     /// after the first lock there are no new ones, so that is once at the most.
-    fn settle_watches(&mut self, slot: usize) -> bool {
+    pub(crate) fn settle_watches(&mut self, slot: usize) -> bool {
         let now = self.now;
         let volume = &mut self.volumes[slot];
         let lent = lent(&self.channels, volume);
@@ -217,24 +175,6 @@ impl<C: Command> Executor<C> {
         lending
     }
 
-    /// Looks whether answers by reference are gone. Returns the volumes of which clients have not taken them within
-    /// `patience`: a lock waits for that, and a client that takes a little now and then could keep it waiting for hours,
-    /// since the memory is in the hands of the kernel. Such clients are to be disconnected.
-    pub fn look_at_lent(&mut self, patience: Duration) -> Vec<usize> {
-        if !std::mem::take(&mut self.lending) {
-            return Vec::new();
-        }
-        let watched = self.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
-        let mut slots: Vec<usize> = watched.map(|(slot, _)| slot).collect();
-        slots.retain(|slot| {
-            self.lending |= self.settle_watches(*slot);
-            let watches = &self.volumes[*slot].watches;
-            let since = watches.iter().filter_map(|watch| watch.lent_since).min();
-            since.is_some_and(|since| self.now >= since + patience)
-        });
-        slots
-    }
-
     /// True if answers by reference of the volume in a slot wait to be taken: in a chain, or on their way on a socket.
     pub fn is_lender(&mut self, slot: usize, chain: &TxChain, socket: SocketId) -> bool {
         let number = self.volumes[slot].channel;
@@ -243,36 +183,130 @@ impl<C: Command> Executor<C> {
         lends(chain) || self.ring.sending(socket).is_some_and(lends)
     }
 
-    /// The requests of an abandoned operation that are held back never go to the storage.
-    pub(crate) fn drop_held(&mut self, id: OperationId) {
-        if self.held.is_empty() {
-            return;
-        }
-        let operation = &mut self.operations[id];
-        let requests = operation.in_flight.iter();
-        let held: ArrayVec<Held, DEPTH> = requests.filter_map(|request| request.held).collect();
-        operation.in_flight.retain(|request| request.held.is_none());
-        for held in held {
-            let Some(request) = self.held.remove(&held) else { continue };
-            if let Some(Payload::Buf(buf)) = request.complete(Err(Error::Cancelled)).buf {
-                self.give_back(id, buf);
-            }
-            self.leave_if_empty(held.volume, held.place);
-        }
-    }
-
     /// Gives the place of held requests up when there are none any more.
-    fn leave_if_empty(&mut self, slot: usize, place: u64) {
+    pub(crate) fn leave_if_empty(&mut self, slot: usize, place: u64) {
         if self.held.range(Held::all_of(slot, place)).next().is_some() {
             return;
         }
         let woken = self.volumes[slot].core.locks.leave(place);
         self.config.shards.wake(&woken);
     }
+}
+
+impl<C: Command> Executor<C> {
+    /// True if the operation has its range for itself, once it has [claimed](Self::claim) that.
+    pub fn has_range(&mut self, id: OperationId) -> bool {
+        let had = self.storage.has_range(&mut self.operations[id].requests);
+        // Where this shard has nothing at the storage, it is had by now.
+        had || self.drain_own() && self.storage.has_range(&mut self.operations[id].requests)
+    }
+
+    /// Takes a place in the queue for a range of an operation's volume. False if the queue is full.
+    pub fn claim(&mut self, id: OperationId, range: ByteRange) -> bool {
+        self.storage.claim(&mut self.operations[id].requests, range)
+    }
+
+    /// Drains ranges for operations of this shard. True if there were any.
+    pub(crate) fn drain_own(&mut self) -> bool {
+        let drains = std::mem::take(&mut self.storage.drains);
+        drains.iter().for_each(|drain| self.drain(drain));
+        !drains.is_empty()
+    }
+
+    /// True if an operation stands in the queue behind others.
+    pub fn waits_for_range(&self, id: OperationId) -> bool {
+        let requests = &self.operations[id].requests;
+        let locks = &self.storage.volumes[requests.volume].core.locks;
+        let claim = requests.claim.as_ref();
+        claim.is_some_and(|claim| locks.stage(claim.id) == Some(Stage::Waiting))
+    }
+
+    /// An operation goes on at the next look.
+    pub fn queue(&mut self, id: OperationId) {
+        self.storage.queue(id);
+    }
+
+    /// True if it goes on at the next look.
+    pub fn is_queued(&self, id: OperationId) -> bool {
+        self.storage.in_queue.contains(&id)
+    }
+
+    /// An operation waits for no look any more.
+    pub fn leave_queue(&mut self, id: OperationId) {
+        self.storage.leave_queue(id);
+    }
+
+    /// The operations that go on at a look, if they can. One may have ended because of another.
+    pub fn queued(&self) -> Vec<OperationId> {
+        self.storage.in_queue.clone()
+    }
+
+    /// From now on, requests that reach into a range are held back, as long as the lock is there. Says so when
+    /// none is at the storage any more.
+    pub fn drain(&mut self, drain: &Drain) {
+        let Drain { volume: slot, ref locks, id: place, range } = *drain;
+        let mut tags = Vec::new();
+        let volume = self.storage.volumes.get_mut(slot);
+        if let Some(volume) = volume.filter(|it| std::sync::Arc::ptr_eq(&it.core.locks, locks)) {
+            volume.guarded = true;
+            volume.exclusive = true;
+            volume.watches.retain(|watch| locks.stage(watch.id).is_some());
+            for (id, operation) in self.operations.iter() {
+                let at_work = operation.requests.in_flight.iter().filter(|request| {
+                    request.slot == slot && request.held.is_none() && request.range.overlaps(range)
+                });
+                tags.extend(at_work.map(|request| request_tag(id, request.seq)));
+            }
+            if !tags.is_empty() || lent(&self.storage.channels, volume) {
+                self.storage.lending |= tags.is_empty();
+                let lent_since = tags.is_empty().then_some(self.storage.now);
+                return volume.watches.push(Watch { id: place, tags, lent_since });
+            }
+        }
+        self.storage.config.shards.wake(locks.drained(place).as_slice());
+    }
+
+    /// Looks whether answers by reference are gone. Returns the volumes of which clients have not taken them within
+    /// `patience`: a lock waits for that, and a client that takes a little now and then could keep it waiting for hours,
+    /// since the memory is in the hands of the kernel. Such clients are to be disconnected.
+    pub fn look_at_lent(&mut self, patience: Duration) -> Vec<usize> {
+        if !std::mem::take(&mut self.storage.lending) {
+            return Vec::new();
+        }
+        let watched = self.storage.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
+        let mut slots: Vec<usize> = watched.map(|(slot, _)| slot).collect();
+        slots.retain(|slot| {
+            self.storage.lending |= self.storage.settle_watches(*slot);
+            let watches = &self.storage.volumes[*slot].watches;
+            let since = watches.iter().filter_map(|watch| watch.lent_since).min();
+            since.is_some_and(|since| self.storage.now >= since + patience)
+        });
+        slots
+    }
+
+    /// The requests of an abandoned operation that are held back never go to the storage.
+    pub(crate) fn drop_held(&mut self, id: OperationId) {
+        if self.storage.held.is_empty() {
+            return;
+        }
+        let own = &mut self.operations[id].requests;
+        let requests = own.in_flight.iter();
+        let held: ArrayVec<Held, DEPTH> = requests.filter_map(|request| request.held).collect();
+        own.in_flight.retain(|request| request.held.is_none());
+        for held in held {
+            let Some(request) = self.storage.held.remove(&held) else { continue };
+            if let Some(Payload::Buf(buf)) = request.complete(Err(Error::Cancelled)).buf {
+                self.storage.give_back(&mut self.operations[id].requests, buf);
+            }
+            self.storage.leave_if_empty(held.volume, held.place);
+        }
+    }
 
     /// When to look, if something waits for its turn, or for memory that is lent.
     pub fn next_look(&self) -> Option<Duration> {
-        let waits = !self.held.is_empty() || !self.in_queue.is_empty() || self.lending;
+        let waits = !self.storage.held.is_empty()
+            || !self.storage.in_queue.is_empty()
+            || self.storage.lending;
         (waits || !self.unmarked.is_empty()).then_some(self.looked + LOOK)
     }
 
@@ -284,40 +318,40 @@ impl<C: Command> Executor<C> {
     /// Looks whose turn it is: requests whose way is free go to the storage, and answers whose mark is stable are told.
     /// The [queued](Self::queued) operations are the caller's.
     pub fn look(&mut self) {
-        self.looked = self.now;
-        let mut next = self.held.keys().next().copied();
+        self.looked = self.storage.now;
+        let mut next = self.storage.held.keys().next().copied();
         while let Some(Held { volume, place, .. }) = next {
-            let core = &self.volumes[volume].core;
+            let core = &self.storage.volumes[volume].core;
             let closed = core.face.is_closed();
             if closed || core.locks.may_pass(place) {
                 self.let_pass(volume, place, closed);
             }
             let behind = Held { volume, place, order: u64::MAX };
             let rest = (Bound::Excluded(behind), Bound::Unbounded);
-            next = self.held.range(rest).next().map(|(held, _)| *held);
+            next = self.storage.held.range(rest).next().map(|(held, _)| *held);
         }
-        self.done.append(&mut self.unmarked);
+        self.storage.done.append(&mut self.unmarked);
     }
 
     /// Sends all requests of a place to the storage, or fails their commands: the volume is worked on as a whole, and
     /// they would wait for hours.
     fn let_pass(&mut self, slot: usize, place: u64, closed: bool) {
-        while let Some((held, _)) = self.held.range(Held::all_of(slot, place)).next() {
+        while let Some((held, _)) = self.storage.held.range(Held::all_of(slot, place)).next() {
             let held = *held;
-            let Some(request) = self.held.remove(&held) else { break };
+            let Some(request) = self.storage.held.remove(&held) else { break };
             let (id, seq) = split_tag(request.tag);
             let operation = &mut self.operations[id];
-            if let Some(waiting) = operation.request(seq) {
+            if let Some(waiting) = operation.requests.get_mut(seq) {
                 waiting.held = None;
             }
             if closed {
-                operation.command.refuse(&self.volumes[slot].core.face);
-                self.done.push(request.complete(Err(Error::Cancelled)));
+                operation.requests.fail(Failure::Closed { slot });
+                self.storage.done.push(request.complete(Err(Error::Cancelled)));
             } else {
-                self.send(slot, request);
+                self.storage.send(slot, request);
             }
         }
         // All of them are at the storage: whoever comes next waits for them there.
-        self.leave_if_empty(slot, place);
+        self.storage.leave_if_empty(slot, place);
     }
 }

@@ -7,7 +7,7 @@ use lunet_volume::OperationId;
 use slab::Slab;
 
 use super::Engine;
-use super::task::{Away, Bare, Job};
+use super::task::{Away, Job};
 use crate::conn::Conn;
 use crate::mail::Owed;
 
@@ -30,7 +30,7 @@ impl Engine {
             mailbox.deliver(Owed::Returned { ticket });
         };
         let task = &mut self.exec.operations[index];
-        if !self.core.offload.give(task.writes_on, Box::new(work)) {
+        if !self.core.offload.give(task.requests.writes_on, Box::new(work)) {
             return false;
         }
         let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: OperationId| {
@@ -38,7 +38,7 @@ impl Engine {
                 then(engine, conn, index, found);
             }
         });
-        task.away = true;
+        task.requests.away = true;
         task.command.job = Job::Away(Away { ticket, then });
         true
     }
@@ -50,7 +50,7 @@ impl Engine {
         let Some(index) = waiting else { return };
         self.exec.came_back(index);
         let task = &mut self.exec.operations[index];
-        let job = std::mem::replace(&mut task.command.job, Job::Bare(Bare::nothing()));
+        let job = std::mem::replace(&mut task.command.job, Job::Storage);
         match (job, self.conn_of(conns, index)) {
             (Job::Away(away), Some(conn)) => {
                 (away.then)(self, conn, index);

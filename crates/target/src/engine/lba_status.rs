@@ -5,7 +5,7 @@ use lunet_scsi::{Sense, lba_status, status};
 use lunet_volume::{Kind, OperationId};
 
 use super::Engine;
-use super::task::{Bare, Job, Owner, operation};
+use super::task::{Job, Owner, fail, operation};
 use crate::conn::Conn;
 
 impl Engine {
@@ -17,11 +17,11 @@ impl Engine {
         range: BlockRange,
         allocation: u32,
     ) {
-        let mut task = operation(volume, Kind::Other, self.exec.now, Job::Bare(Bare::nothing()));
+        let mut task = operation(volume, Kind::Other, self.exec.storage.now, Job::Storage);
         (task.command.owner, task.command.lun) = (Some(owner), lun);
         let index = self.exec.insert(task);
         conn.set_task(owner.tag, Some(index));
-        let core = self.exec.volumes[volume].core.clone();
+        let core = self.exec.storage.volumes[volume].core.clone();
         let range = range.bytes(core.caps.block_size);
         let most = lba_status::descriptors(allocation);
         let work = move || match core.backend.slow().extents(range, most) {
@@ -45,7 +45,7 @@ impl Engine {
         allocation: u32,
     ) {
         let task = &mut self.exec.operations[index];
-        let unit = &self.exec.volumes[task.volume].core.face.unit;
+        let unit = &self.exec.storage.volumes[task.requests.volume].core.face.unit;
         match found {
             Ok(extents) => {
                 let most = lba_status::descriptors(allocation);
@@ -53,7 +53,7 @@ impl Engine {
                 task.command.data.truncate(allocation as usize);
                 task.command.transfer.data_in = task.command.data.len() as u64;
             }
-            Err(error) => task.command.fail(Sense::from_block(error, Op::Read)),
+            Err(error) => fail(task, Sense::from_block(error, Op::Read)),
         }
     }
 }

@@ -8,7 +8,7 @@ use lunet_volume::OperationId;
 use slab::Slab;
 
 use super::Engine;
-use super::task::{Bare, Job};
+use super::task::{Job, fail};
 use crate::conn::{Conn, Phase, Wire, find_lun};
 
 /// How long a lock waits for answers by reference that initiators do not take, or for `iscsi.data-timeout` if that is
@@ -41,7 +41,9 @@ impl Engine {
     fn find_lenders(&mut self, slot: usize, conns: &Slab<Conn>) {
         for (number, conn) in conns {
             let Wire::Stream(socket) = conn.wire else { continue };
-            if conn.phase != Phase::Closed && self.exec.is_lender(slot, &conn.out.chain, socket) {
+            if conn.phase != Phase::Closed
+                && self.exec.storage.is_lender(slot, &conn.out.chain, socket)
+            {
                 self.keep_waiting.push(number as u32);
             }
         }
@@ -53,11 +55,10 @@ impl Engine {
             return;
         }
         let task = &mut self.exec.operations[index];
-        let state = &self.exec.volumes[task.volume].core.face.unit.state;
+        let state = &self.exec.storage.volumes[task.requests.volume].core.face.unit.state;
         if state.sanitation().is_under_way() {
             if let Some(sense) = state.sanitize_sense() {
-                task.command.fail(sense);
-                task.command.job = Job::Bare(Bare::nothing());
+                fail(task, sense);
             }
         }
     }
@@ -68,7 +69,7 @@ impl Engine {
             let Some(index) = self.exec.next_starved() else { break };
             let Some(conn) = self.conn_of(conns, index) else { continue };
             if conn.reserve.is_none() {
-                self.exec.renew(&mut conn.reserve);
+                self.exec.storage.renew(&mut conn.reserve);
             }
             self.pump(conn, index);
         }
@@ -89,10 +90,10 @@ impl Engine {
 
     /// What a command gets that cannot begin because of the memory or the commands at its volume.
     pub(super) fn refusal(&self, slot: usize, has_data: bool) -> Option<u8> {
-        if self.exec.is_crowded(slot) {
+        if self.exec.storage.is_crowded(slot) {
             return Some(status::BUSY);
         }
-        (has_data && self.exec.is_full(slot)).then_some(status::TASK_SET_FULL)
+        (has_data && self.exec.storage.is_full(slot)).then_some(status::TASK_SET_FULL)
     }
 
     /// The account of what a session has at the storage of one of its LUNs.

@@ -6,32 +6,29 @@
 
 mod answer;
 mod away;
-mod compare;
 mod copy;
-mod exclusive;
-mod intake;
+mod data;
 mod lba_status;
 mod look;
 mod power;
-mod read;
 mod reserve;
 mod sanitize;
 mod start;
 mod task;
-mod write;
 
 use std::sync::Arc;
 
 use lunet_block::{Completion, Error, IoToken, Op};
 use lunet_ring::{Payload, Ring};
+use lunet_scsi::Attention;
 use lunet_scsi::copy::Outcome;
-use lunet_scsi::{Attention, Sense};
-use lunet_volume::{BACKLOG_HIGH, Executor, OperationId, ShardConfig, VolumeCount};
+use lunet_volume::{BACKLOG_HIGH, Executor, OperationId, Progress, ShardConfig, Step, VolumeCount};
 use slab::Slab;
 
 use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
-use self::task::{Job, ScsiCommand};
+use self::data::Initiator;
+use self::task::{Job, Owner, ScsiCommand};
 use crate::conn::Conn;
 use crate::core::Core;
 use crate::stats::Protocol;
@@ -99,9 +96,10 @@ impl Engine {
     /// The counts of every volume in the world, by name.
     pub fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
         let operations = &self.exec.operations;
-        let served = self.exec.volumes.iter().filter(|(_, volume)| !volume.removed);
+        let served = self.exec.storage.volumes.iter().filter(|(_, volume)| !volume.removed);
         let counts = served.map(|(slot, volume)| {
-            let in_flight = operations.iter().filter(|(_, task)| task.volume == slot).count();
+            let in_flight =
+                operations.iter().filter(|(_, task)| task.requests.volume == slot).count();
             (volume.core.name.clone(), volume.count.with(in_flight))
         });
         counts.collect()
@@ -151,14 +149,12 @@ impl Engine {
         let Some(task) = self.exec.operations.get_mut(index) else { return };
         self.protocol.aborted += 1;
         if let Some(copy) = &task.command.copy {
-            self.copies.of(copy.slot).end(copy.op, Outcome::Aborted, self.exec.now);
+            self.copies.of(copy.slot).end(copy.op, Outcome::Aborted, self.exec.storage.now);
         }
         task.command.owner = None;
         task.command.background = None;
-        task.soliciting = 0;
-        task.command.drop_buffers();
         self.exec.abandon(index);
-        if self.exec.operations[index].is_over() {
+        if self.exec.operations[index].requests.is_over() {
             self.remove_task(index);
         }
     }
@@ -192,15 +188,11 @@ impl Engine {
                 if let Some(Payload::Buf(buf)) = &mut done.buf {
                     buf.charge(&conn.account);
                 }
-                match &self.exec.operations[index].command.job {
-                    Job::Read(_) => self.read_done(index, seq, done),
-                    Job::Write(_) => self.write_done(index, done),
-                    Job::Compare(_) => self.compare_done(index, done),
-                    Job::Fill(_) => self.fill_done(index, done),
-                    Job::Bare(_) => self.bare_done(index, done),
-                    Job::Copy => self.copy_done(index, done),
-                    Job::Exclusive(_) => self.exclusive_done(index, done),
-                    Job::Collect(_) | Job::Sanitize(_) | Job::Settle(_) | Job::Away(_) => {}
+                match self.exec.answered(index, seq, done) {
+                    Step::Answer(done) if self.exec.operations[index].command.copy.is_some() => {
+                        self.copy_done(index, done);
+                    }
+                    Step::Answer(_) | Step::Done | Step::Collected(..) => {}
                 }
                 self.pump(conn, index);
             }
@@ -210,20 +202,20 @@ impl Engine {
 
     /// A request of an abandoned task, or of one that was answered before it was done.
     fn orphan_done(&mut self, index: OperationId, done: Completion<Payload>) {
-        let volume = self.exec.operations[index].volume;
+        let volume = self.exec.operations[index].requests.volume;
         // Of storage that fails for good the volume's health has told, once.
         let told =
             |error: &Error| matches!(error, Error::Cancelled | Error::NotStable(_) | Error::Gone);
         if let Some(error) = done.result.err().filter(|error| !told(error)) {
-            let name = &self.exec.volumes[volume].core.name;
+            let name = &self.exec.storage.volumes[volume].core.name;
             tracing::warn!(volume = %name, %error, "a request without a waiting command failed");
         }
         let failed = done.result.err().filter(|error| *error != Error::Cancelled);
-        if let Some(error) = failed.filter(|_| done.op == Op::Flush) {
+        if failed.is_some() && done.op == Op::Flush {
             // A unit whose flush has failed is not stopped.
             let task = &mut self.exec.operations[index];
-            task.command.fail(Sense::from_block(error, done.op));
-            let core = &self.exec.volumes[volume].core;
+            task.fail();
+            let core = &self.exec.storage.volumes[volume].core;
             if let Some((seat, nexus)) = task.command.deferred.take() {
                 let attention = Attention::FlushFailed;
                 core.face.reservations.with(|state| state.attend((seat, &nexus), attention));
@@ -233,7 +225,7 @@ impl Engine {
             self.exec.give_back(index, buf);
         }
         let task = &self.exec.operations[index];
-        if task.is_over() {
+        if task.requests.is_over() {
             self.let_go(index);
         }
     }
@@ -246,52 +238,24 @@ impl Engine {
         self.remove_task(index);
     }
 
-    /// A request of a task has failed: the command ends with the sense data of that.
-    fn fail(&mut self, index: OperationId, error: Error, op: Op, range: lunet_block::ByteRange) {
-        let task = &mut self.exec.operations[index];
-        let block = u64::from(self.exec.volumes[task.volume].core.caps.block_size);
-        let sense = Sense::from_block(error, op);
-        task.command.fail(match op {
-            Op::Flush => sense,
-            _ => sense.with_information(range.offset / block),
-        });
-    }
-
     /// Lets a task do whatever it can do now; answers if it is finished.
     fn pump(&mut self, conn: &mut Conn, index: OperationId) {
         let task = &self.exec.operations[index];
         self.touched.extend(task.command.owner.map(|owner| owner.slot));
-        let finished = match &task.command.job {
-            Job::Read(_) => self.pump_read(conn, index),
-            Job::Write(_) => self.pump_write(conn, index),
-            Job::Compare(_) => self.pump_compare(conn, index),
-            Job::Collect(_) => self.pump_collect(conn, index),
-            Job::Fill(_) => self.pump_fill(index),
-            Job::Bare(_) => self.pump_bare(index),
-            Job::Exclusive(_) => self.pump_exclusive(conn, index),
-            Job::Settle(_) => self.pump_settle(index),
-            Job::Sanitize(_) | Job::Away(_) => false,
-            Job::Copy => self.pump_copy(conn, index),
+        let progress = match &task.command.job {
+            Job::Storage | Job::Collect(_) => {
+                let Some(Owner { tag, .. }) = task.command.owner else { return };
+                let transfer = task.command.transfer;
+                self.exec.pump(index, &mut Initiator { conn: &mut *conn, tag, transfer })
+            }
+            Job::Settle(settle) if settle.left == 0 => Progress::Finished,
+            Job::Settle(_) | Job::Sanitize(_) | Job::Away(_) => Progress::Waits,
+            Job::Copy => Progress::finished_if(self.pump_copy(conn, index)),
         };
-        if finished && !self.writes_through(index) {
-            self.finish(conn, index);
+        match progress {
+            Progress::Waits => {}
+            Progress::Finished => self.finish(conn, index),
+            Progress::Answered => self.retire(conn, index),
         }
-    }
-
-    /// Where the write cache is switched off, a flush follows whatever has written without FUA. True
-    /// if one is under way.
-    fn writes_through(&mut self, index: OperationId) -> bool {
-        let task = &mut self.exec.operations[index];
-        let over = task.command.sense.is_some() || task.command.refused.is_some();
-        // A copy has seen to it by itself.
-        if task.writes.is_none() || task.command.stable || over {
-            return false;
-        }
-        task.command.stable = true;
-        if !self.exec.volumes[task.volume].core.face.unit.write_through() {
-            return false;
-        }
-        task.command.job = Job::Bare(task::Bare::flush());
-        !self.pump_bare(index)
     }
 }

@@ -4,6 +4,7 @@ use lunet_iscsi::target::Tag;
 use lunet_scsi::{Attention, Code, PowerChange, Sense, Transfer, status};
 use lunet_volume::{Kind, OperationId};
 
+use super::task::fail;
 use super::{Engine, respond};
 use crate::conn::Conn;
 
@@ -11,7 +12,7 @@ impl Engine {
     /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.
     pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
         change == PowerChange::Eject
-            && self.exec.volumes[volume]
+            && self.exec.storage.volumes[volume]
                 .core
                 .face
                 .reservations
@@ -21,12 +22,11 @@ impl Engine {
     /// Carries START STOP UNIT out: once the flush is done, or before it if that was answered already.
     pub(super) fn change_power(&mut self, index: OperationId) {
         let task = &mut self.exec.operations[index];
-        let Some((change, seat)) =
-            task.command.power.take().filter(|_| task.command.sense.is_none())
+        let Some((change, seat)) = task.command.power.take().filter(|_| !task.requests.is_failed())
         else {
             return;
         };
-        let core = &self.exec.volumes[task.volume].core;
+        let core = &self.exec.storage.volumes[task.requests.volume].core;
         if !matches!(change, PowerChange::Eject | PowerChange::Load) {
             core.face.unit.state.change_power(change);
             return;
@@ -34,7 +34,7 @@ impl Engine {
         // Under the lock, so that no PREVENT is answered meanwhile.
         core.face.reservations.with(|state| {
             if change == PowerChange::Eject && state.removal_prevented() {
-                task.command.fail(Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
+                fail(task, Sense::illegal(Code::MEDIUM_REMOVAL_PREVENTED));
             } else if core.face.unit.state.change_power(change) {
                 // Whoever loaded it knows.
                 match seat {
@@ -53,7 +53,7 @@ impl Engine {
         prevent: bool,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
-        let volume = &mut self.exec.volumes[volume];
+        let volume = &mut self.exec.storage.volumes[volume];
         volume.core.face.reservations.with(|state| state.prevent_removal(seat, prevent));
         volume.count.record(Kind::Other, 0, 0, false);
         respond(conn, tag, status::GOOD, &[], Transfer::default());

@@ -5,12 +5,12 @@ use lunet_iscsi::target::Tag;
 use lunet_scsi::alua;
 use lunet_scsi::reserve::{Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
-use lunet_volume::{Kind, OperationId};
+use lunet_volume::{Kind, OperationId, Plain, Work};
 use slab::Slab;
 
 use super::Engine;
 use super::start::send_reply;
-use super::task::{Bare, Job, Settle};
+use super::task::{Job, Settle, fail};
 use crate::conn::Conn;
 use crate::keeper::{Carried, Command, Order};
 use crate::mail::{Asking, Preempted};
@@ -25,11 +25,11 @@ impl Engine {
         request: &Request,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
-        let shared = &self.exec.volumes[volume].core.face.reservations;
+        let shared = &self.exec.storage.volumes[volume].core.face.reservations;
         let Outcome { reply, .. } = shared.with(|state| state.execute(seat, request));
-        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.storage.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.exec.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
@@ -45,8 +45,8 @@ impl Engine {
             return;
         };
         let Some(owner) = task.command.owner else { return };
-        let volume = task.volume;
-        let entry = self.exec.volumes[volume].core.clone();
+        let volume = task.requests.volume;
+        let entry = self.exec.storage.volumes[volume].core.clone();
         let ticket = self.core.next_serial();
         let (shard, connection) = (self.number, conn.serial);
         let asking = Asking { shard, ticket, connection, command: owner.tag };
@@ -125,9 +125,9 @@ impl Engine {
         request: &alua::Request,
     ) {
         let Some(reply) = self.on_port_groups(conn, lun, volume, request) else { return };
-        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.storage.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
-        let format = self.exec.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
         send_reply(conn, tag, reply, transfer, format);
     }
 
@@ -139,7 +139,7 @@ impl Engine {
         request: &alua::Request,
     ) {
         let task = &self.exec.operations[index];
-        let reply = self.on_port_groups(conn, task.command.lun, task.volume, request);
+        let reply = self.on_port_groups(conn, task.command.lun, task.requests.volume, request);
         self.end(index, reply.and_then(|reply| reply.sense));
     }
 
@@ -153,7 +153,7 @@ impl Engine {
         request: &alua::Request,
     ) -> Option<Reply> {
         let (groups, seat) = (&conn.session.as_ref()?.scsi.groups, conn.seat(lun)?);
-        let core = &self.exec.volumes[volume].core;
+        let core = &self.exec.storage.volumes[volume].core;
         Some(core.face.reservations.with(|state| {
             let done = groups.execute(&core.face.unit.state.access, state.ports(), request);
             if done.changed {
@@ -168,7 +168,7 @@ impl Engine {
     /// the cache; the flush that follows covers that.
     pub(super) fn set_modes(&mut self, conn: &Conn, index: OperationId, modes: Modes) {
         let task = &mut self.exec.operations[index];
-        let core = self.exec.volumes[task.volume].core.clone();
+        let core = self.exec.storage.volumes[task.requests.volume].core.clone();
         let before = core.face.unit.state.modes();
         let Some(kept) = core.face.kept.clone().filter(|_| before.write_cache != modes.write_cache)
         else {
@@ -202,7 +202,7 @@ impl Engine {
     /// The mode parameters are set; whoever did not ask for it is told if they are others now.
     fn modes_set(&mut self, conn: &Conn, index: OperationId, (before, modes): (Modes, Modes)) {
         let task = &mut self.exec.operations[index];
-        let core = &self.exec.volumes[task.volume].core;
+        let core = &self.exec.storage.volumes[task.requests.volume].core;
         if before != modes {
             if let Some(seat) = conn.seat(task.command.lun) {
                 core.face
@@ -212,14 +212,15 @@ impl Engine {
         }
         // Nobody flushes any more what was written before.
         let flushes = before.write_cache && core.face.unit.write_through();
-        task.command.job = Job::Bare(if flushes { Bare::flush() } else { Bare::nothing() });
+        self.set_work(index, if flushes { Work::Plain(Plain::flush()) } else { Work::None });
     }
 
     /// Ends a command with a status that has no sense data.
     pub(super) fn refuse(&mut self, index: OperationId, status: u8) {
         let task = &mut self.exec.operations[index];
         task.command.refused = Some(status);
-        task.command.job = Job::Bare(Bare::nothing());
+        task.fail();
+        self.set_work(index, Work::None);
     }
 
     /// Something that a command waited for is done, or has failed.
@@ -251,7 +252,7 @@ impl Engine {
             settle.left -= 1;
         }
         if let Some(sense) = failure {
-            task.command.fail(sense);
+            fail(task, sense);
         }
         if let Some(conn) = self.conn_of(conns, index) {
             self.pump(conn, index);
@@ -264,10 +265,5 @@ impl Engine {
             .operations
             .get(index)
             .is_some_and(|task| matches!(task.command.job, Job::Settle(_)))
-    }
-
-    /// True if the command can be answered.
-    pub(super) fn pump_settle(&self, index: OperationId) -> bool {
-        matches!(&self.exec.operations[index].command.job, Job::Settle(settle) if settle.left == 0)
     }
 }

@@ -88,7 +88,7 @@ impl Engine {
         volume: usize,
         mut what: Sanitize,
     ) -> Result<Job, Option<Sense>> {
-        let core = self.exec.volumes[volume].core.clone();
+        let core = self.exec.storage.volumes[volume].core.clone();
         let before = core.face.unit.state.sanitation();
         if !core.face.unit.state.begin_sanitize(what.format) {
             return Err(core.face.unit.state.sanitize_sense());
@@ -119,7 +119,7 @@ impl Engine {
             stops: false,
         };
         let job = Job::Sanitize(Box::new(job));
-        let index = self.exec.insert(operation(volume, Kind::Other, self.exec.now, job));
+        let index = self.exec.insert(operation(volume, Kind::Other, self.exec.storage.now, job));
         if exits {
             self.exec.queue(index);
         } else if !self.exec.claim(index, WHOLE) {
@@ -162,7 +162,8 @@ impl Engine {
         then: Step,
     ) {
         self.exec.leave_queue(index);
-        let volume = self.exec.volumes[self.exec.operations[index].volume].core.clone();
+        let volume =
+            self.exec.storage.volumes[self.exec.operations[index].requests.volume].core.clone();
         let ticket = self.core.next_serial();
         let kept = volume.face.kept.is_some();
         let order = Order::Mark { volume, mark, shard: self.number, ticket };
@@ -208,9 +209,9 @@ impl Engine {
         loop {
             let queued = self.exec.is_queued(index);
             let task = &mut self.exec.operations[index];
-            let core = &self.exec.volumes[task.volume].core;
+            let core = &self.exec.storage.volumes[task.requests.volume].core;
             let total = core.caps.bytes();
-            let at_work = task.in_flight();
+            let at_work = task.requests.in_flight();
             let Job::Sanitize(job) = &mut task.command.job else { return };
             if job.next >= total || job.failed {
                 if at_work > 0 {
@@ -233,7 +234,7 @@ impl Engine {
                 Method::Overwrite(_) => {
                     let buf = job.ready.pop().or_else(|| self.pattern_buffer(index));
                     let Some(buf) = buf else {
-                        if self.exec.operations[index].in_flight() == 0 {
+                        if self.exec.operations[index].requests.in_flight() == 0 {
                             self.exec.queue(index);
                         }
                         return;
@@ -251,8 +252,7 @@ impl Engine {
             job.share = job.share.saturating_sub(len.min(SHARE));
             let range = ByteRange::new(job.next, len.min(total - job.next));
             job.next = range.end();
-            let seq = task.take_seq();
-            self.exec.submit(index, seq, op, range, buf);
+            self.exec.submit(index, op, range, buf);
         }
     }
 
@@ -261,8 +261,8 @@ impl Engine {
         let task = &self.exec.operations[index];
         let Job::Sanitize(job) = &task.command.job else { return None };
         let Method::Overwrite(overwrite) = &job.what.method else { return None };
-        let block = self.exec.volumes[task.volume].core.caps.block_size as usize;
-        let arena = self.exec.ring.arena();
+        let block = self.exec.storage.volumes[task.requests.volume].core.caps.block_size as usize;
+        let arena = self.exec.storage.ring.arena();
         let mut buf = arena.alloc(CHUNK).or_else(|| arena.alloc(block))?;
         overwrite.fill(job.pass, &mut buf[..block]);
         let (first, rest) = buf.split_at_mut(block);
@@ -278,7 +278,7 @@ impl Engine {
         done: Completion<Payload>,
     ) {
         let task = &mut self.exec.operations[index];
-        let core = &self.exec.volumes[task.volume].core;
+        let core = &self.exec.storage.volumes[task.requests.volume].core;
         let Job::Sanitize(job) = &mut task.command.job else { return };
         if let Err(error) = done.result {
             let what = if job.what.format { "FORMAT UNIT" } else { "SANITIZE" };
@@ -286,7 +286,7 @@ impl Engine {
             job.failed = true;
         }
         if job.stops {
-            if task.in_flight() == 0 {
+            if task.requests.in_flight() == 0 {
                 self.remove_task(index);
             }
             return;
@@ -311,14 +311,13 @@ impl Engine {
     /// Every block has been worked on: now make it stable.
     fn end_pass(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
         let task = &mut self.exec.operations[index];
-        let cached = self.exec.volumes[task.volume].core.caps.write_cache;
+        let cached = self.exec.storage.volumes[task.requests.volume].core.caps.write_cache;
         let Job::Sanitize(job) = &mut task.command.job else { return };
         if !cached {
             return self.next_pass(conns, index);
         }
         job.step = Step::Flush;
-        let seq = task.take_seq();
-        self.exec.submit(index, seq, Op::Flush, ByteRange::new(0, 0), None);
+        self.exec.submit(index, Op::Flush, ByteRange::new(0, 0), None);
     }
 
     /// A pass is stable: on with the next, or the mark can go.
@@ -354,8 +353,8 @@ impl Engine {
         sense: Option<Sense>,
     ) {
         self.exec.leave_queue(index);
-        let slot = self.exec.operations[index].volume;
-        self.exec.volumes[slot].core.face.unit.state.end_sanitize(stands);
+        let slot = self.exec.operations[index].requests.volume;
+        self.exec.storage.volumes[slot].core.face.unit.state.end_sanitize(stands);
         // With the task goes its lock.
         if let Job::Sanitize(job) = self.remove_task(index).job {
             self.answer_settled(conns, job.reply, sense);
@@ -369,7 +368,7 @@ impl Engine {
         for (index, task) in tasks {
             if let Job::Sanitize(job) = &mut task.command.job {
                 job.stops = true;
-                if task.in_flight() == 0 {
+                if task.requests.in_flight() == 0 {
                     idle.push(index);
                 }
             }

@@ -1,23 +1,21 @@
 //! A command arrives: it is decoded, checked against fences, and set to work.
 
-use lunet_block::{ByteRange, Op, Support};
+use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::{Command, Response, Tag};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{
-    Action, Attention, Check, Code, CommandIn, Key, Lun, ParameterKind, PowerChange, Reply,
-    Sanitize, SenseFormat, Transfer, WriteSameSource, status,
+    Action, Attention, Check, Code, CommandIn, Exclusive as What, Key, Lun, ParameterKind,
+    PowerChange, Reply, Sanitize, SenseFormat, Transfer, WriteSameSource, status,
 };
-use lunet_volume::{CHUNK, DEPTH, Kind, OperationId};
+use lunet_volume::{
+    CHUNK, Compare, DEPTH, Exclusive, Intake, Kind, Merge, OperationId, Piece, Plain, Progress,
+    Read, Work, Write,
+};
 
-use super::intake::{Intake, Piece};
-use super::task::{Bare, Collect, Compare, Data, Fill, Job, Owner, Read, Then, Write, operation};
+use super::task::{Job, Owner, Then, operation};
 use super::{Engine, respond, respond_sense, wanted};
 use crate::conn::{Conn, find_lun};
 use crate::transmit;
-
-/// The most data of one request that is answered by reference, in bytes: a whole READ. VERIFY may
-/// ask for more.
-const MAPPED_CHUNK: u64 = 16 << 20;
 
 /// OPERATION CODE of REPORT LUNS.
 const REPORT_LUNS: u8 = 0xA0;
@@ -44,7 +42,11 @@ struct Plan {
     touches: Option<ByteRange>,
     /// True if it changes `touches`.
     writes: bool,
-    job: Job,
+    /// Each of its writes is stable when it is done.
+    stable: bool,
+    work: Work,
+    /// What follows, if its data is needed in full first.
+    then: Option<Then>,
     /// Unsolicited data in whole blocks.
     piece: Option<Piece>,
     /// The answer does not wait for the job.
@@ -62,7 +64,7 @@ impl Engine {
         let volume = seen.as_ref().map(|lun| lun.volume);
         let mut unit = None;
         if let Some(lun) = &mut seen {
-            let core = &self.exec.volumes[lun.volume].core;
+            let core = &self.exec.storage.volumes[lun.volume].core;
             core.face.reservations.refresh(lun.seat, &mut lun.nexus);
             unit = Some(&core.face.unit);
         }
@@ -102,8 +104,8 @@ impl Engine {
                 let failed = reply
                     .sense
                     .is_some_and(|sense| sense.key != Key::UnitAttention && !sense.deferred);
-                self.exec.volumes[volume].count.record(Kind::Other, 0, 0, failed);
-                let format = self.exec.volumes[volume].core.face.unit.sense_format();
+                self.exec.storage.volumes[volume].count.record(Kind::Other, 0, 0, failed);
+                let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
                 send_reply(conn, arrival.tag, reply, transfer, format);
             }
             Action::PortGroups(request) => {
@@ -141,17 +143,19 @@ impl Engine {
             // Not even a block of buffer memory.
             return respond(conn, arrival.tag, status::TASK_SET_FULL, &[], arrival.transfer);
         };
-        let core = &self.exec.volumes[arrival.volume].core;
+        let core = &self.exec.storage.volumes[arrival.volume].core;
         if plan.touches.is_some_and(|range| core.fence.blocks(range)) {
             self.protocol.busy += 1;
             return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
         }
-        let mut task = operation(arrival.volume, plan.kind, self.exec.now, plan.job);
+        let job = plan.then.map_or(Job::Storage, Job::Collect);
+        let mut task = operation(arrival.volume, plan.kind, self.exec.storage.now, job);
+        task.work = plan.work;
         task.command.lun = arrival.lun;
-        task.at_storage = self.storage_account(conn, arrival.lun);
+        task.requests.at_storage = self.storage_account(conn, arrival.lun);
         task.command.transfer = arrival.transfer;
-        task.writes = plan.touches.filter(|_| plan.writes);
-        task.command.stable = matches!(task.command.job, Job::Write(Write { fua: true, .. }));
+        task.requests.writes = plan.touches.filter(|_| plan.writes);
+        task.requests.stable = plan.stable;
         task.command.power = plan.power.map(|change| (change, conn.seat(arrival.lun)));
         // What is answered now goes on without a connection.
         task.command.owner =
@@ -180,12 +184,13 @@ impl Engine {
                 return respond(conn, arrival.tag, status::BUSY, &[], arrival.transfer);
             }
             Err(Some(sense)) => {
-                let format = self.exec.volumes[arrival.volume].core.face.unit.sense_format();
+                let format =
+                    self.exec.storage.volumes[arrival.volume].core.face.unit.sense_format();
                 let sense = sense.encode(format);
                 return respond_sense(conn, arrival.tag, &sense, arrival.transfer);
             }
         };
-        let mut task = operation(arrival.volume, Kind::Other, self.exec.now, job);
+        let mut task = operation(arrival.volume, Kind::Other, self.exec.storage.now, job);
         (task.command.lun, task.command.transfer) = (arrival.lun, arrival.transfer);
         task.command.owner = Some(Owner { slot: arrival.slot, tag: arrival.tag });
         let index = self.exec.insert(task);
@@ -196,38 +201,37 @@ impl Engine {
     fn set_off(&mut self, index: OperationId) {
         // The next command finds what this one was told.
         self.change_power(index);
-        if self.pump_bare(index) {
+        if self.exec.pump_alone(index) == Progress::Finished {
             self.remove_task(index);
         }
     }
 
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
-        let caps = &self.exec.volumes[arrival.volume].core.caps;
+        let caps = &self.exec.storage.volumes[arrival.volume].core.caps;
         let block = caps.block_size;
         let mapped = caps.mapped_reads
             && !conn.needs_stable_data()
-            && !self.exec.volumes[arrival.volume].exclusive;
-        let read = |range: ByteRange, wire: u64, discard: bool| {
-            let chunk = if mapped { MAPPED_CHUNK } else { CHUNK as u64 };
-            Plan::reads(range, Job::Read(Read::new(range, chunk, wire, mapped, discard)))
+            && !self.exec.storage.volumes[arrival.volume].exclusive;
+        let read = |range: ByteRange, wanted: Option<u64>| {
+            Plan::reads(range, Work::Read(Read::new(range, wanted, mapped)))
         };
         Some(match action {
             Action::Read { range, .. } => {
                 let range = range.bytes(block);
-                read(range, range.len.min(u64::from(arrival.expects_read)), false)
+                read(range, Some(range.len.min(u64::from(arrival.expects_read))))
             }
-            Action::Verify { range, check: Check::Medium, .. } => read(range.bytes(block), 0, true),
+            Action::Verify { range, check: Check::Medium, .. } => read(range.bytes(block), None),
             Action::Prefetch { range, .. } => {
                 let mut range = range.bytes(block);
                 // More would push out of the cache what others use.
                 range.len = range.len.min((DEPTH * CHUNK) as u64);
-                read(range, 0, true)
+                read(range, None)
             }
             Action::Write { range, fua, then_verify: None, .. } => {
                 let range = range.bytes(block);
                 let (intake, piece) = Intake::new(range.len, block as usize, arrival.first.take());
-                let job = Job::Write(Write { base: range.offset, intake, written: 0, fua });
-                Plan { piece, ..Plan::writes(range, job) }
+                let work = Work::Write(Write::new(range.offset, intake, fua));
+                Plan { piece, stable: fua, ..Plan::writes(range, work) }
             }
             Action::Write { range, then_verify: Some(check), .. } => {
                 let range = range.bytes(block);
@@ -250,14 +254,21 @@ impl Engine {
             }
             Action::WriteSame { range, source: WriteSameSource::Zeroes, unmap } => {
                 let range = range.bytes(block);
-                Plan::writes(range, self.zeroes(conn, arrival.volume, range, unmap)?)
+                let client = (conn.budget(), arrival.volume);
+                Plan::writes(range, Work::zeroes(&self.exec.storage, client, range, unmap)?)
             }
             Action::Exclusive { what, range, fua, .. } => {
                 let range = range.bytes(block);
                 let first = arrival.first.take();
-                let (job, piece) =
-                    self.plan_exclusive((conn, arrival.volume), (what, range, fua), block, first)?;
-                Plan { piece, ..Plan::writes(range, job) }
+                let merge = match what {
+                    What::CompareAndWrite => Merge::CompareAndWrite,
+                    What::OrWrite => Merge::Or,
+                };
+                let client = (conn.budget(), arrival.volume);
+                let exclusive =
+                    Exclusive::new(&self.exec.storage, client, (merge, range, fua), first);
+                let (exclusive, piece) = exclusive?;
+                Plan { piece, ..Plan::writes(range, Work::Exclusive(Box::new(exclusive))) }
             }
             Action::Parameters(parameters) => {
                 let then = Then::Parameters(parameters);
@@ -272,58 +283,37 @@ impl Engine {
     fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
         match action {
             Action::Unmap(ranges) => {
-                let block = self.exec.volumes[volume].core.caps.block_size;
+                let block = self.exec.storage.volumes[volume].core.caps.block_size;
                 let ranges: Vec<_> = ranges.iter().map(|range| range.bytes(block)).collect();
-                let touches = super::write::hull(&ranges);
-                let job = Job::Bare(Bare { op: Op::Unmap, ranges, next: 0 });
-                Plan { kind: Kind::Unmap, touches, writes: true, ..Plan::still(job) }
+                let touches = super::data::hull(&ranges);
+                let work = Work::Plain(Plain::new(Op::Unmap, ranges));
+                Plan { kind: Kind::Unmap, touches, writes: true, ..Plan::still(work) }
             }
             Action::Flush { immediate, .. } => {
-                let job = Job::Bare(self.flush(volume));
+                let work = self.flush(volume);
                 // What is known to fail is told with the command.
-                let immediate = immediate && self.exec.volumes[volume].core.health.is_sound();
-                Plan { kind: Kind::Flush, immediate, ..Plan::still(job) }
+                let immediate =
+                    immediate && self.exec.storage.volumes[volume].core.health.is_sound();
+                Plan { kind: Kind::Flush, immediate, ..Plan::still(work) }
             }
             Action::Power(power) => {
                 let held = self.holds_medium(volume, power.change);
                 let flushes = power.flush && !held;
-                let bare = if flushes { self.flush(volume) } else { Bare::nothing() };
+                let work = if flushes { self.flush(volume) } else { Work::None };
                 // A refusal is not to be missed, nor a failure.
-                let sound = !flushes || self.exec.volumes[volume].core.health.is_sound();
+                let sound = !flushes || self.exec.storage.volumes[volume].core.health.is_sound();
                 let immediate = power.immediate && !held && sound;
-                Plan { immediate, power: Some(power.change), ..Plan::still(Job::Bare(bare)) }
+                Plan { immediate, power: Some(power.change), ..Plan::still(work) }
             }
             // Answered before a plan is made, or planned with its data.
-            _ => Plan::still(Job::Bare(Bare::nothing())),
+            _ => Plan::still(Work::None),
         }
     }
 
     /// A flush, or nothing where the volume has no volatile cache.
-    fn flush(&self, volume: usize) -> Bare {
-        let cached = self.exec.volumes[volume].core.caps.write_cache;
-        if cached { Bare::flush() } else { Bare::nothing() }
-    }
-
-    /// The job that makes a range read as zeroes: the backend's own operation, or zeroes written
-    /// where it has none. `None` if there is no buffer memory at all.
-    pub(super) fn zeroes(
-        &self,
-        conn: &Conn,
-        volume: usize,
-        range: ByteRange,
-        unmap: bool,
-    ) -> Option<Job> {
-        let caps = &self.exec.volumes[volume].core.caps;
-        if caps.write_zeroes == Support::Native {
-            let op = Op::WriteZeroes { may_unmap: unmap };
-            return Some(Job::Bare(Bare { op, ranges: vec![range], next: 0 }));
-        }
-        let wanted = CHUNK.min(range.len as usize);
-        let mut pattern = self.exec.take_buffer(conn.budget(), volume, wanted).or_else(|| {
-            self.exec.ring.arena().alloc_for(caps.block_size as usize, &conn.account)
-        })?;
-        pattern.fill(0);
-        Some(Job::Fill(Fill { range, written: 0, pattern: Some(pattern) }))
+    fn flush(&self, volume: usize) -> Work {
+        let cached = self.exec.storage.volumes[volume].core.caps.write_cache;
+        if cached { Work::Plain(Plain::flush()) } else { Work::None }
     }
 }
 
@@ -345,24 +335,26 @@ fn counted(kind: ParameterKind) -> Kind {
 }
 
 impl Plan {
-    fn still(job: Job) -> Self {
+    fn still(work: Work) -> Self {
         Self {
             kind: Kind::Other,
             touches: None,
             writes: false,
-            job,
+            stable: false,
+            work,
+            then: None,
             piece: None,
             immediate: false,
             power: None,
         }
     }
 
-    fn reads(range: ByteRange, job: Job) -> Self {
-        Self { kind: Kind::Read, touches: Some(range), ..Self::still(job) }
+    fn reads(range: ByteRange, work: Work) -> Self {
+        Self { kind: Kind::Read, touches: Some(range), ..Self::still(work) }
     }
 
-    fn writes(range: ByteRange, job: Job) -> Self {
-        Self { kind: Kind::Write, touches: Some(range), writes: true, ..Self::still(job) }
+    fn writes(range: ByteRange, work: Work) -> Self {
+        Self { kind: Kind::Write, touches: Some(range), writes: true, ..Self::still(work) }
     }
 
     /// A plan that needs all of `len` bytes first.
@@ -374,8 +366,8 @@ impl Plan {
     ) -> Self {
         // One 'block' as long as the whole, so that it arrives in one piece.
         let (intake, piece) = Intake::new(u64::from(len), len as usize, first);
-        let job = Job::Collect(Collect { intake, then });
-        Self { kind: Kind::Read, touches, piece, ..Self::still(job) }
+        let (work, then) = (Work::Collect(intake), Some(then));
+        Self { kind: Kind::Read, touches, piece, then, ..Self::still(work) }
     }
 }
 
@@ -387,16 +379,8 @@ fn compare(
     first: Option<(Buf, usize)>,
 ) -> Plan {
     let (intake, piece) = Intake::new(range.len, block as usize, first);
-    let job = Job::Compare(Compare {
-        base: range.offset,
-        intake,
-        compared: 0,
-        write_first,
-        compares,
-        data: Data::None,
-        total: range.len,
-    });
-    Plan { piece, ..Plan::reads(range, job) }
+    let compare = Compare::new(range, intake, write_first, compares);
+    Plan { piece, ..Plan::reads(range, Work::Compare(compare)) }
 }
 
 /// Sends an answer that needed no volume. GOOD travels with the last data.

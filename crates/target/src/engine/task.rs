@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_block::ByteRange;
+use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::Tag;
-use lunet_ring::{Buf, Payload};
 use lunet_scsi::reserve::{NexusId, Seat};
-use lunet_scsi::{PowerChange, Sense, Transfer};
-use lunet_volume::{Command, DEPTH, Face, Kind, Operation, OperationId};
+use lunet_scsi::{Code, Key, PowerChange, Sense, Transfer};
+use lunet_volume::{Command, Face, Failure, Kind, OpenVolumes, Operation, OperationId};
 
 use super::Engine;
 use super::copy::Copy;
-use super::exclusive::Exclusive;
-use super::intake::{Intake, Piece};
 use super::sanitize::Sanitizing;
 use crate::conn::Conn;
 use crate::world::LogicalUnit;
@@ -29,15 +26,13 @@ pub struct ScsiCommand {
     pub lun: u16,
     /// What the command block asks for, in bytes.
     pub transfer: Transfer,
-    /// The first failure.
+    /// Why it has failed, if its operation does not [know](lunet_volume::Requests::failure).
     pub sense: Option<Sense>,
     /// Data-In that it ends with, already cut to the allocation length.
     pub data: Vec<u8>,
     /// It ends with this status instead: BUSY if an abandoned write still holds its blocks, or
     /// RESERVATION CONFLICT.
     pub refused: Option<u8>,
-    /// What it has written is on stable storage, as far as it must be.
-    pub stable: bool,
     /// What becomes of its unit when it is done, and the nexus that wants it.
     pub power: Option<(PowerChange, Option<Seat>)>,
     /// Who is told if it fails after it was answered.
@@ -59,22 +54,12 @@ pub struct Owner {
     pub tag: Tag,
 }
 
-/// The work of a command.
+/// What a command does.
 pub enum Job {
-    /// Volume to initiator (READ), or to nowhere (VERIFY without data, PRE-FETCH).
-    Read(Read),
-    /// Initiator to volume.
-    Write(Write),
-    /// Initiator's data or one block of it against the volume (VERIFY, WRITE AND VERIFY).
-    Compare(Compare),
-    /// A small Data-Out that is needed in full before the work is known.
-    Collect(Collect),
-    /// One block, again and again (WRITE SAME).
-    Fill(Fill),
-    /// Requests without data, one after the other (UNMAP, WRITE SAME of zeroes, a flush).
-    Bare(Bare),
-    /// A command that no other may come between (COMPARE AND WRITE, ORWRITE).
-    Exclusive(Box<Exclusive>),
+    /// The [work](Operation::work) of its operation, and nothing else.
+    Storage,
+    /// The same, on a small Data-Out that is needed in full before the rest of the work is known.
+    Collect(Then),
     /// A sanitize operation, on behalf of no connection.
     Sanitize(Box<Sanitizing>),
     /// Nothing but to wait until the rest of the server has done its part.
@@ -104,77 +89,8 @@ pub struct Settle {
     pub left: usize,
 }
 
-/// State of [`Job::Read`].
-pub struct Read {
-    /// Where on the volume.
-    pub range: ByteRange,
-    /// Bytes of one request.
-    pub chunk: u64,
-    /// How much of the range has been requested.
-    pub requested: u64,
-    /// How much has been handed to the connection.
-    pub sent: u64,
-    /// Bytes that go over the wire; the volume's blocks may reach beyond.
-    pub wire: u64,
-    /// The sequence number that is sent next.
-    pub send_seq: u32,
-    /// Chunks that came back, by sequence number modulo [`DEPTH`], with their lengths.
-    pub ready: [Option<(Payload, u64)>; DEPTH],
-    /// Read by reference.
-    pub mapped: bool,
-    /// The data is not sent.
-    pub discard: bool,
-}
-
-/// State of [`Job::Write`].
-pub struct Write {
-    /// Offset on the volume.
-    pub base: u64,
-    /// The data on its way in.
-    pub intake: Intake,
-    /// Bytes written.
-    pub written: u64,
-    /// Each request is stable when it completes.
-    pub fua: bool,
-}
-
-/// State of [`Job::Compare`].
-pub struct Compare {
-    /// Offset on the volume.
-    pub base: u64,
-    /// The data on its way in, unless there is a pattern.
-    pub intake: Intake,
-    /// Bytes compared.
-    pub compared: u64,
-    /// Write each piece before it is read back.
-    pub write_first: bool,
-    /// Compare what was read; else it is enough that it could be read.
-    pub compares: bool,
-    /// What to compare with.
-    pub data: Data,
-    /// Bytes to compare altogether.
-    pub total: u64,
-}
-
-/// What [`Compare`] compares with.
-pub enum Data {
-    /// Nothing has come yet, or it is being written.
-    None,
-    /// A piece of the initiator's bytes, being compared.
-    Piece(Piece),
-    /// One block that every block must equal.
-    Pattern(Buf),
-}
-
-/// State of [`Job::Collect`].
-pub struct Collect {
-    /// The data on its way in.
-    pub intake: Intake,
-    /// What to do with it.
-    pub then: Then,
-}
-
-/// What follows a [`Collect`].
+/// What follows a [`Job::Collect`].
+#[derive(Clone, Copy)]
 pub enum Then {
     /// The device server looks at the parameter list.
     Parameters(lunet_scsi::Parameters),
@@ -189,65 +105,53 @@ pub enum Then {
     Pattern(ByteRange),
 }
 
-/// State of [`Job::Fill`].
-pub struct Fill {
-    /// Where.
-    pub range: ByteRange,
-    /// How much has been written.
-    pub written: u64,
-    /// The block repeated; `None` while a request has it.
-    pub pattern: Option<Buf>,
-}
-
-/// State of [`Job::Bare`].
-pub struct Bare {
-    /// What to do with each range.
-    pub op: lunet_block::Op,
-    /// Where; for a flush one empty range.
-    pub ranges: Vec<ByteRange>,
-    /// The range that comes next.
-    pub next: usize,
-}
-
-impl Read {
-    /// A read of `range` in requests of `chunk` bytes, of which `wire` bytes are sent.
-    pub fn new(range: ByteRange, chunk: u64, wire: u64, mapped: bool, discard: bool) -> Self {
-        Self {
-            range,
-            chunk,
-            requested: 0,
-            sent: 0,
-            wire,
-            send_seq: 0,
-            ready: [const { None }; DEPTH],
-            mapped,
-            discard,
-        }
-    }
-}
-
 /// An operation that has not begun, of no connection.
 pub fn operation(volume: usize, kind: Kind, started: Duration, job: Job) -> Task {
     Operation::new(volume, kind, started, ScsiCommand::new(job))
+}
+
+/// A command fails for this reason, if it has not failed before, and stops after what is at work.
+pub fn fail(task: &mut Task, sense: Sense) {
+    if task.fail() {
+        task.command.sense = Some(sense);
+    }
+}
+
+/// Why a command has failed.
+pub fn sense(task: &Task, volumes: &OpenVolumes<LogicalUnit>) -> Option<Sense> {
+    match task.requests.failure()? {
+        Failure::Storage { error, op: Op::Flush, .. } => Some(Sense::from_block(error, Op::Flush)),
+        Failure::Storage { error, op, range } => {
+            let block = u64::from(volumes[task.requests.volume].core.caps.block_size);
+            Some(Sense::from_block(error, op).with_information(range.offset / block))
+        }
+        Failure::Differs { offset } => Some(Sense::miscompare(offset)),
+        Failure::Closed { slot } => {
+            let state = volumes.get(slot).map(|volume| &volume.core.face.unit.state);
+            let sense = state.and_then(|state| state.sanitize_sense());
+            // That may be over by now: the initiator tries again.
+            let over = Sense::new(Key::AbortedCommand, Code::NO_ADDITIONAL_SENSE);
+            Some(sense.unwrap_or(over))
+        }
+        Failure::Crowded | Failure::Command => task.command.sense,
+    }
 }
 
 impl Command for ScsiCommand {
     type Face = LogicalUnit;
 
     fn internal() -> Self {
-        Self::new(Job::Bare(Bare::nothing()))
-    }
-
-    fn refuse(&mut self, face: &LogicalUnit) {
-        if let Some(sense) = face.unit.state.sanitize_sense() {
-            self.fail(sense);
-        }
+        Self::new(Job::Storage)
     }
 }
 
 impl Face for LogicalUnit {
     fn is_closed(&self) -> bool {
         self.unit.state.sanitation().is_under_way()
+    }
+
+    fn writes_through(&self) -> bool {
+        self.unit.write_through()
     }
 }
 
@@ -260,35 +164,12 @@ impl ScsiCommand {
             sense: None,
             data: Vec::new(),
             refused: None,
-            stable: false,
             power: None,
             deferred: None,
             background: None,
             copy: None,
             job,
         }
-    }
-
-    /// Gives back the memory that it holds itself, not what is in flight.
-    pub fn drop_buffers(&mut self) {
-        match &mut self.job {
-            Job::Read(job) => job.ready = [const { None }; DEPTH],
-            Job::Compare(job) => job.data = Data::None,
-            Job::Fill(job) => job.pattern = None,
-            Job::Exclusive(job) => job.drop_buffers(),
-            Job::Write(_)
-            | Job::Collect(_)
-            | Job::Bare(_)
-            | Job::Sanitize(_)
-            | Job::Settle(_)
-            | Job::Away(_)
-            | Job::Copy => {}
-        }
-    }
-
-    /// Remembers the first failure; the command stops after what is at work.
-    pub fn fail(&mut self, sense: Sense) {
-        self.sense.get_or_insert(sense);
     }
 
     /// The slot of the connection that it belongs to.
@@ -299,15 +180,5 @@ impl ScsiCommand {
     /// True if it belongs to a command of the connection in `slot`.
     pub fn owned_by(&self, slot: u32) -> bool {
         self.owner.is_some_and(|owner| owner.slot == slot)
-    }
-
-    /// Its data on the way in, if it is asked for as memory allows.
-    pub fn intake(&mut self) -> Option<&mut Intake> {
-        match &mut self.job {
-            Job::Write(job) => Some(&mut job.intake),
-            Job::Compare(job) => Some(&mut job.intake),
-            Job::Collect(job) => Some(&mut job.intake),
-            _ => None,
-        }
     }
 }

@@ -81,7 +81,7 @@ impl Shard {
             (Some(_), None) => Topic::Open,
             (Some(_), Some(_)) => Topic::Proven,
         };
-        let ration = self.core.rations.grants(topic, self.engine.exec.now);
+        let ration = self.core.rations.grants(topic, self.engine.exec.storage.now);
         if let Some(unlogged) = ration {
             let peer = &conn.peer;
             tracing::info!(?initiator, target = %name, %peer, tsih, unlogged, "logged in");
@@ -97,12 +97,12 @@ impl Shard {
         let luns: Vec<SessionLun> = luns.collect();
         let numbers = luns.iter().map(|lun| lun.lun).collect();
         let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
-        let since = self.engine.exec.now;
+        let since = self.engine.exec.storage.now;
         let proof = identity.proof.clone();
         let scsi = scsi.unwrap_or_default();
         // Discovery needs no buffers.
         if target.is_some() {
-            self.engine.exec.renew(&mut conn.reserve);
+            self.engine.exec.storage.renew(&mut conn.reserve);
         }
         conn.session = Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
         conn.proto.admit(tsih, &mut conn.out);
@@ -124,7 +124,7 @@ impl Shard {
     /// take its time.
     fn tell_of_tcp(&self, slot: u32) {
         let Conn { peer, local, portal, session, .. } = &self.conns[slot as usize];
-        let (peer, local, portal, now) = (*peer, *local, *portal, self.engine.exec.now);
+        let (peer, local, portal, now) = (*peer, *local, *portal, self.engine.exec.storage.now);
         let serves = session.as_ref().is_some_and(|session| session.target.is_some());
         let by_tcp = matches!(self.conns[slot as usize].wire, Wire::Stream(_));
         if !(serves && by_tcp && self.core.iser.is_served(portal)) {

@@ -99,14 +99,14 @@ impl Shard {
         let mut kept = Vec::with_capacity(session.luns.len());
         for lun in std::mem::take(&mut session.luns) {
             if gone.contains(&lun.lun) {
-                let core = &self.engine.exec.volumes[lun.volume].core;
+                let core = &self.engine.exec.storage.volumes[lun.volume].core;
                 core.face.reservations.with(|state| state.detach(lun.seat));
             } else {
                 kept.push(lun);
             }
         }
         for lun in &mut kept {
-            let before = &self.engine.exec.volumes[lun.volume].core;
+            let before = &self.engine.exec.storage.volumes[lun.volume].core;
             let after = next.volume(lun.volume);
             if after.is_some_and(|after| after.caps.blocks != before.caps.blocks) {
                 lun.nexus.establish(Attention::CapacityChanged);
@@ -212,10 +212,10 @@ impl Shard {
         session.scsi.luns.clear();
         let luns = std::mem::take(&mut session.luns);
         for lun in &luns {
-            let core = &self.engine.exec.volumes[lun.volume].core;
+            let core = &self.engine.exec.storage.volumes[lun.volume].core;
             core.face.reservations.with(|state| state.detach(lun.seat));
         }
-        conn.proto.request_logout(self.engine.exec.now, GRACE, &mut conn.out);
+        conn.proto.request_logout(self.engine.exec.storage.now, GRACE, &mut conn.out);
         self.engine.end_copies(slot);
         for lun in luns {
             self.end_unit(slot, lun.lun, GONE);

@@ -34,7 +34,7 @@ impl Shard {
         if conn.session.as_ref().is_some_and(|session| session.logged) {
             tracing::info!(peer = %conn.peer, %reason, "connection closes");
         } else if let Some(unlogged) =
-            self.core.rations.grants(Topic::Unfinished, self.engine.exec.now)
+            self.core.rations.grants(Topic::Unfinished, self.engine.exec.storage.now)
         {
             // Strangers cannot fill the log.
             tracing::info!(peer = %conn.peer, %reason, unlogged, "connection closes");
@@ -64,7 +64,7 @@ impl Shard {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         if conn.phase == Phase::Open {
             conn.phase = Phase::Draining;
-            let by = self.engine.exec.now + limit;
+            let by = self.engine.exec.storage.now + limit;
             // The time to log out is the time to take what is queued, too: a client that takes nothing does
             // not get the one after the other.
             conn.drain_by = Some(conn.proto.log_out_by().map_or(by, |end| end.min(by)));
@@ -79,7 +79,7 @@ impl Shard {
         if conn.phase != Phase::Closed {
             conn.phase = Phase::Closed;
             match &conn.wire {
-                Wire::Stream(socket) => self.engine.exec.ring.close_socket(*socket),
+                Wire::Stream(socket) => self.engine.exec.storage.ring.close_socket(*socket),
                 Wire::Rdma(_) => self.close_link(slot),
             }
             self.end_tasks(slot);
@@ -111,7 +111,7 @@ impl Shard {
         match conn.session.take() {
             Some(session) => {
                 for lun in &session.luns {
-                    let core = &self.engine.exec.volumes[lun.volume].core;
+                    let core = &self.engine.exec.storage.volumes[lun.volume].core;
                     core.face.reservations.with(|state| state.detach(lun.seat));
                 }
                 self.core.registry.remove(&session.nexus, place);
@@ -126,7 +126,7 @@ impl Shard {
             None => self.core.login_ends(conn.peer.ip(), conn.serial),
         }
         self.engine.protocol.add_counters(conn.proto.counters());
-        self.engine.exec.connections -= 1;
+        self.engine.exec.storage.connections -= 1;
         self.core.loads[number].fetch_sub(1, Ordering::Relaxed);
         for mourner in std::mem::take(&mut conn.mourners) {
             self.tell_ended(mourner);

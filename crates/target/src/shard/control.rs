@@ -79,13 +79,14 @@ impl Shard {
 
     fn load(&self) -> ShardLoad {
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
-        let (counters, arena) = (self.engine.exec.ring.counters(), self.engine.exec.ring.arena());
+        let (counters, arena) =
+            (self.engine.exec.storage.ring.counters(), self.engine.exec.storage.ring.arena());
         ShardLoad {
             shard: self.number,
             cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
             waits: counters.waits,
             operations: counters.operations,
-            connections: self.engine.exec.connections,
+            connections: self.engine.exec.storage.connections,
             commands_in_flight: self.engine.exec.operations.len(),
             buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),
             buffer_bytes: arena.total_bytes(),
@@ -110,7 +111,7 @@ impl Shard {
             isid: session.nexus.isid.map(|byte| format!("{byte:02x}")).concat(),
             tsih: session.tsih,
             shard: self.number,
-            connected_seconds: self.engine.exec.now.saturating_sub(session.since).as_secs(),
+            connected_seconds: self.engine.exec.storage.now.saturating_sub(session.since).as_secs(),
             commands_in_flight: conn.tasks.iter().flatten().count(),
             commands: conn.proto.counters().commands,
             read_bytes: conn.proto.counters().bytes_in,
@@ -139,15 +140,15 @@ impl Shard {
         if self.stopping.is_some() {
             return;
         }
-        self.stopping = Some(self.engine.exec.now + grace);
-        self.engine.exec.ring.stop_accepting();
+        self.stopping = Some(self.engine.exec.storage.now + grace);
+        self.engine.exec.storage.ring.stop_accepting();
         self.stop_rdma();
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
         for slot in slots {
             let conn = &mut self.conns[slot as usize];
             let serves = conn.session.as_ref().is_some_and(|s| s.nexus.target.is_some());
             if serves {
-                conn.proto.request_logout(self.engine.exec.now, grace, &mut conn.out);
+                conn.proto.request_logout(self.engine.exec.storage.now, grace, &mut conn.out);
                 self.touch(slot);
             } else {
                 self.disconnect(slot);
@@ -158,7 +159,7 @@ impl Shard {
 
     /// True once everything is closed and flushed.
     pub(super) fn stopped(&mut self) -> bool {
-        let now = self.engine.exec.now;
+        let now = self.engine.exec.storage.now;
         if self.stopping.is_some_and(|deadline| now >= deadline) {
             let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
             for slot in slots {

@@ -33,7 +33,9 @@ impl Shard {
             return;
         }
         self.engine.protocol.turned_away += 1;
-        if let Some(unlogged) = self.core.rations.grants(Topic::TurnedAway, self.engine.exec.now) {
+        if let Some(unlogged) =
+            self.core.rations.grants(Topic::TurnedAway, self.engine.exec.storage.now)
+        {
             let what = if conn.session.is_some() { "discovery sessions" } else { "logins" };
             tracing::warn!(
                 peer = %conn.peer,

@@ -185,7 +185,8 @@ impl Shard {
         let others = || mailboxes.iter().enumerate().filter(|(shard, _)| *shard != self.number);
         let left = Arc::new(AtomicUsize::new(others().count()));
         // As it is before a reset makes it the default again.
-        let tells = |at: &usize| self.engine.exec.volumes[*at].core.face.unit.state.tells_aborts();
+        let tells =
+            |at: &usize| self.engine.exec.storage.volumes[*at].core.face.unit.state.tells_aborts();
         let volumes = volumes.iter().map(|at| Cleared { volume: *at, tells: tells(at) }).collect();
         let target = conn.session.as_ref().and_then(|session| session.nexus.target);
         let clear = Clear { volumes, cause, target, part: None };
@@ -196,7 +197,7 @@ impl Shard {
         self.asked.push(left.clone());
         if cause != Cause::ClearTaskSet {
             for volume in clear.volumes.iter() {
-                let volume = &self.engine.exec.volumes[volume.volume].core;
+                let volume = &self.engine.exec.storage.volumes[volume.volume].core;
                 volume.face.reservations.with(Reservations::reset);
                 // Mode parameters are the default ones again (SPC-5 5.6.3).
                 volume.face.unit.state.reset();

@@ -97,12 +97,12 @@ impl Shard {
 
     /// Starts accepting at the portal in a slot.
     pub fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
-        self.engine.exec.ring.add_listener(listener, Token(LISTEN | portal as u64));
+        self.engine.exec.storage.ring.add_listener(listener, Token(LISTEN | portal as u64));
     }
 
     /// Accepts at a portal no more.
     pub(self) fn end_listener(&mut self, portal: usize) {
-        self.engine.exec.ring.remove_listener(Token(LISTEN | portal as u64));
+        self.engine.exec.storage.ring.remove_listener(Token(LISTEN | portal as u64));
     }
 
     /// Serves until the server stops. False if the last flush did not end in time. That one has failed is in
@@ -130,26 +130,26 @@ impl Shard {
         match &mut self.rdma {
             Some(rdma) => {
                 rdma.expect_memory(self.engine.exec.is_starved());
-                self.engine.exec.ring.wait_beside(patience, events, &mut **rdma)
+                self.engine.exec.storage.ring.wait_beside(patience, events, &mut **rdma)
             }
-            None => self.engine.exec.ring.wait(patience, events),
+            None => self.engine.exec.storage.ring.wait(patience, events),
         }
     }
 
     /// Works off what has happened, and queues all that comes of it.
     fn turn(&mut self, events: &mut Vec<RingEvent>) {
-        self.engine.exec.now = self.core.started.elapsed();
+        self.engine.exec.storage.now = self.core.started.elapsed();
         self.decide();
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
         self.work_off_ports();
         for event in events.drain(..) {
             self.handle(event);
         }
-        if self.engine.exec.next_watch().is_some_and(|due| due <= self.engine.exec.now) {
+        if self.engine.exec.next_watch().is_some_and(|due| due <= self.engine.exec.storage.now) {
             self.engine.watch_storage(&self.conns);
         }
         self.engine.feed_starved(&mut self.conns);
-        if self.engine.exec.next_look().is_some_and(|due| due <= self.engine.exec.now) {
+        if self.engine.exec.next_look().is_some_and(|due| due <= self.engine.exec.storage.now) {
             self.look();
         }
         self.look_at_the_clock();
@@ -167,7 +167,7 @@ impl Shard {
     /// How long the loop may sleep.
     fn patience(&self) -> Option<Duration> {
         // The start of this turn is close enough, and costs no look at the clock.
-        let now = self.engine.exec.now;
+        let now = self.engine.exec.storage.now;
         if self.engine.exec.feeds() {
             return Some(Duration::ZERO);
         }
@@ -195,7 +195,8 @@ impl Shard {
                 self.accepted((token.0 & !KIND) as usize, socket, peer);
             }
             RingEvent::AcceptFailed { errno, .. } => {
-                let ration = self.core.rations.grants(Topic::TurnedAway, self.engine.exec.now);
+                let ration =
+                    self.core.rations.grants(Topic::TurnedAway, self.engine.exec.storage.now);
                 if let Some(unlogged) = ration {
                     let error = std::io::Error::from_raw_os_error(errno);
                     tracing::warn!(%error, unlogged, "a connection could not be accepted");
@@ -232,11 +233,11 @@ impl Shard {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set");
         }
-        let proto = Connection::new(self.core.options.clone(), self.engine.exec.now);
-        let socket = self.engine.exec.ring.add_socket(stream.into());
+        let proto = Connection::new(self.core.options.clone(), self.engine.exec.storage.now);
+        let socket = self.engine.exec.storage.ring.add_socket(stream.into());
         let wire = Wire::Stream(socket);
         let conn = Conn::new(entry.serial(), (peer, local, portal), wire, proto);
-        self.engine.exec.connections += 1;
+        self.engine.exec.storage.connections += 1;
         let slot = self.conns.insert(conn) as u32;
         entry.keep();
         self.touch(slot);
@@ -295,7 +296,7 @@ impl Shard {
                 Event::Command(command) => self.engine.command(conn, slot, command),
                 Event::Data { tag, offset, len, buf } => {
                     if let Some(task) = conn.task(tag) {
-                        self.engine.data_arrived(conn, task, offset, len, buf);
+                        self.engine.data_arrived(conn, task, (offset, len), buf);
                     }
                 }
                 Event::LoginFinished(identity) => self.login(slot, identity),
@@ -362,17 +363,17 @@ impl Shard {
                 Wire::Stream(socket) => {
                     if let Some(chain) = conn.next_chain() {
                         let token = Token(SEND | u64::from(slot));
-                        self.engine.exec.ring.send(socket, chain, token);
+                        self.engine.exec.storage.ring.send(socket, chain, token);
                     }
                     if let Some(bufs) = conn.receive_buffers() {
                         let token = Token(RECEIVE | u64::from(slot));
-                        self.engine.exec.ring.recv(socket, bufs, token);
+                        self.engine.exec.storage.ring.recv(socket, bufs, token);
                     }
                 }
                 Wire::Rdma(_) => self.post(slot),
             }
             let conn = &mut self.conns[slot as usize];
-            conn.note_output(self.engine.exec.now);
+            conn.note_output(self.engine.exec.storage.now);
             if let Some(due) = conn.due(self.core.options.data_timeout) {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
             }
@@ -385,7 +386,7 @@ impl Shard {
 
     /// Lets the connections whose time has come act on it.
     fn look_at_the_clock(&mut self) {
-        let now = self.engine.exec.now;
+        let now = self.engine.exec.storage.now;
         if self.timer.is_none_or(|timer| now < timer) {
             return;
         }
@@ -410,20 +411,23 @@ impl Shard {
     /// A time limit of a connection has passed.
     fn tick(&mut self, slot: u32) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
-        if conn.drain_by.is_some_and(|limit| limit <= self.engine.exec.now) {
+        if conn.drain_by.is_some_and(|limit| limit <= self.engine.exec.storage.now) {
             return self.disconnect(slot);
         }
         if let Wire::Stream(socket) = conn.wire {
-            conn.note_delivery(self.engine.exec.ring.delivery(socket), self.engine.exec.now);
-            if conn.takes_nothing(self.core.options.data_timeout, self.engine.exec.now) {
+            conn.note_delivery(
+                self.engine.exec.storage.ring.delivery(socket),
+                self.engine.exec.storage.now,
+            );
+            if conn.takes_nothing(self.core.options.data_timeout, self.engine.exec.storage.now) {
                 return self.close(slot, CloseReason::OutputTimeout);
             }
         }
         if conn.session.as_ref().is_some_and(|session| session.target.is_some()) {
-            self.engine.exec.renew(&mut conn.reserve);
+            self.engine.exec.storage.renew(&mut conn.reserve);
         }
-        if conn.discovery_ends().is_some_and(|end| end <= self.engine.exec.now) {
-            conn.proto.request_logout(self.engine.exec.now, FAREWELL, &mut conn.out);
+        if conn.discovery_ends().is_some_and(|end| end <= self.engine.exec.storage.now) {
+            conn.proto.request_logout(self.engine.exec.storage.now, FAREWELL, &mut conn.out);
         }
         conn.drive(&self.engine, |proto, cx| proto.handle_timeout(cx));
         self.handle_events(slot);

@@ -19,7 +19,7 @@ impl Shard {
     /// A login was refused with this status.
     pub(super) fn refused(&mut self, slot: u32, status: u16) {
         let conn = &self.conns[slot as usize];
-        let (peer, now) = (conn.peer.ip(), self.engine.exec.now);
+        let (peer, now) = (conn.peer.ip(), self.engine.exec.storage.now);
         let identity = conn.proto.login_identity();
         let count = &mut self.engine.protocol;
         count.login_failures += 1;

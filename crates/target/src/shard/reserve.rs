@@ -35,7 +35,7 @@ impl Shard {
         if luns.is_empty() {
             return;
         }
-        let tells = self.engine.exec.volumes[volume].core.face.unit.state.tells_aborts();
+        let tells = self.engine.exec.storage.volumes[volume].core.face.unit.state.tells_aborts();
         let settles = |tag: &Tag| conn.task(*tag).is_some_and(|task| self.engine.is_settling(task));
         let (tags, ending): (Vec<Tag>, Ending) = match own {
             Some(command) => {

@@ -21,7 +21,7 @@ pub struct Copy {
     /// Its number among that connection's copy operations.
     pub op: u64,
     /// What to do.
-    pub work: Work,
+    pub parts: Parts,
     /// The segment or piece that comes next.
     pub next: usize,
     /// The one at work.
@@ -31,7 +31,7 @@ pub struct Copy {
 }
 
 /// What a copy is made of.
-pub enum Work {
+pub enum Parts {
     /// Segments; who takes part in one is found when its turn comes.
     Segments(Box<Extended>),
     /// Pieces from the volume in a slot, or zeroes if there is none, to the volume that has the command.
@@ -80,27 +80,27 @@ pub enum How {
 impl Copy {
     /// How many segments or pieces there are.
     pub fn count(&self) -> usize {
-        match &self.work {
-            Work::Segments(extended) => extended.segments(),
-            Work::Pieces(_, pieces) => pieces.len(),
+        match &self.parts {
+            Parts::Segments(extended) => extended.segments(),
+            Parts::Pieces(_, pieces) => pieces.len(),
         }
     }
 
     /// SEGMENTS PROCESSED: those begun; 0 if there are no segments.
     pub fn segments(&self) -> u16 {
-        match &self.work {
-            Work::Segments(_) => self.next as u16,
-            Work::Pieces(..) => 0,
+        match &self.parts {
+            Parts::Segments(_) => self.next as u16,
+            Parts::Pieces(..) => 0,
         }
     }
 
     /// The sense data of a party that has refused or failed.
     pub fn failure(&self, side: Side, status: u8, sense: Option<Sense>) -> Sense {
         let number = self.next.saturating_sub(1);
-        match &self.work {
-            Work::Segments(extended) => extended.failure(number, side, status, sense),
+        match &self.parts {
+            Parts::Segments(extended) => extended.failure(number, side, status, sense),
             // The destination is the unit that has the command: its trouble is the command's own.
-            Work::Pieces(..) => match sense {
+            Parts::Pieces(..) => match sense {
                 Some(sense) if side == Side::Destination => sense,
                 sense => {
                     let nothing = Sense::new(Key::NoSense, Code::NO_ADDITIONAL_SENSE);

@@ -18,13 +18,13 @@ use lunet_scsi::copy::{
     TokenKind, WriteUsing, action,
 };
 use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
-use lunet_volume::{Kind, OperationId};
+use lunet_volume::{Kind, OperationId, Work};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use self::job::Copy;
-use self::job::Work;
+use self::job::Parts;
 use super::start::send_reply;
-use super::task::{Bare, Job, Owner};
+use super::task::{Job, Owner, fail, sense};
 use super::{Engine, respond};
 use crate::conn::Conn;
 
@@ -48,7 +48,7 @@ impl Engine {
         (lun, volume): (u16, usize),
         request: &Request,
     ) {
-        let format = self.exec.volumes[volume].core.face.unit.sense_format();
+        let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
         let reply = match request {
             Request::Query(query) => self.copy_query(slot, lun, *query, volume),
             Request::Abort { list } => match self.copies.of(slot).abort(u64::from(lun), *list) {
@@ -64,21 +64,21 @@ impl Engine {
                 Reply::check(Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE))
             }
         };
-        self.exec.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
+        self.exec.storage.volumes[volume].count.record(Kind::Other, 0, 0, reply.sense.is_some());
         let transfer = Transfer { data_in: reply.data.len() as u64, data_out: 0 };
         send_reply(conn, tag, reply, transfer, format);
     }
 
     fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: usize) -> Reply {
-        let format = self.exec.volumes[volume].core.face.unit.sense_format();
-        self.copies.of(slot).query(u64::from(lun), query, format, self.exec.now)
+        let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
+        self.copies.of(slot).query(u64::from(lun), query, format, self.exec.storage.now)
     }
 
     /// The parameter list of a command that copies has come.
     pub(super) fn copy_collected(&mut self, conn: &mut Conn, index: OperationId, request: Request) {
         let task = &mut self.exec.operations[index];
         task.kind = Kind::Other;
-        task.command.job = Job::Bare(Bare::nothing());
+        (task.work, task.command.job) = (Work::None, Job::Storage);
         let Some(slot) = task.command.owner.map(|owner| owner.slot) else { return };
         let (list, action, background) = match &request {
             Request::Extended(copy) => (copy.list, copy.action, copy.immediate),
@@ -88,21 +88,21 @@ impl Engine {
             }
             Request::Query(_) | Request::Abort { .. } => return,
         };
-        let volume = task.volume;
-        if self.exec.is_crowded(volume) {
+        let volume = task.requests.volume;
+        if self.exec.storage.is_crowded(volume) {
             return self.refuse(index, status::BUSY);
         }
         let task = &self.exec.operations[index];
-        let block_size = self.exec.volumes[task.volume].core.caps.block_size;
+        let block_size = self.exec.storage.volumes[task.requests.volume].core.caps.block_size;
         let unit = u64::from(task.command.lun);
         let origin = Origin { unit, list, action, background, block_size };
-        let op = match self.copies.of(slot).begin(origin, self.exec.now) {
+        let op = match self.copies.of(slot).begin(origin, self.exec.storage.now) {
             Ok(op) => op,
-            Err(Refused::InUse(sense)) => return self.exec.operations[index].command.fail(sense),
+            Err(Refused::InUse(sense)) => return fail(&mut self.exec.operations[index], sense),
             Err(Refused::Full) => return self.refuse(index, status::TASK_SET_FULL),
         };
         let planned = match request {
-            Request::Extended(extended) => Ok((Work::Segments(extended), false)),
+            Request::Extended(extended) => Ok((Parts::Segments(extended), false)),
             Request::WriteUsing(write) => self.plan_write(conn, index, &write),
             Request::Populate(populate) => {
                 return self.populate(conn, index, (slot, op), populate);
@@ -110,8 +110,8 @@ impl Engine {
             Request::Query(_) | Request::Abort { .. } => return,
         };
         match planned {
-            Ok((work, partial)) => {
-                let copy = Copy { slot, op, work, next: 0, moving: None, partial };
+            Ok((parts, partial)) => {
+                let copy = Copy { slot, op, parts, next: 0, moving: None, partial };
                 let task = &mut self.exec.operations[index];
                 task.command.copy = Some(Box::new(copy));
                 task.command.job = Job::Copy;
@@ -122,7 +122,7 @@ impl Engine {
             Err(sense) => {
                 // It never got as far as to be an operation.
                 self.copies.of(slot).forget(op);
-                self.exec.operations[index].command.fail(sense);
+                fail(&mut self.exec.operations[index], sense);
             }
         }
     }
@@ -145,7 +145,8 @@ impl Engine {
         (slot, op): (u32, u64),
         populate: Populate,
     ) {
-        let volume = self.exec.volumes[self.exec.operations[index].volume].core.clone();
+        let volume =
+            self.exec.storage.volumes[self.exec.operations[index].requests.volume].core.clone();
         let block_size = volume.caps.block_size;
         let bytes = populate.blocks() * u64::from(block_size);
         let mut secret = [0; RodToken::SECRET];
@@ -153,16 +154,21 @@ impl Engine {
         let (Some(session), true) = (&conn.session, random) else {
             self.copies.of(slot).forget(op);
             let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
-            return self.exec.operations[index].command.fail(sense);
+            return fail(&mut self.exec.operations[index], sense);
         };
         let token = RodToken::new(&volume.face.unit, &session.scsi, bytes, &secret);
         let rod = Rod { ranges: populate.ranges, block_size };
         let inactivity = Duration::from_secs(populate.inactivity.into());
-        self.core.tokens.add(token, (&volume, rod), conn.serial, (inactivity, self.exec.now));
+        self.core.tokens.add(
+            token,
+            (&volume, rod),
+            conn.serial,
+            (inactivity, self.exec.storage.now),
+        );
         let operations = self.copies.of(slot);
         operations.made(op, token);
         operations.advance(op, 0, bytes, 1);
-        operations.end(op, Outcome::Done, self.exec.now);
+        operations.end(op, Outcome::Done, self.exec.storage.now);
     }
 
     /// What WRITE USING TOKEN has to do, and whether that is less than it asks for.
@@ -171,15 +177,16 @@ impl Engine {
         conn: &Conn,
         index: OperationId,
         write: &WriteUsing,
-    ) -> Result<(Work, bool), Sense> {
-        let unit = &self.exec.volumes[self.exec.operations[index].volume].core.face.unit;
+    ) -> Result<(Parts, bool), Sense> {
+        let unit =
+            &self.exec.storage.volumes[self.exec.operations[index].requests.volume].core.face.unit;
         let block_size = unit.caps.block_size;
         if write.kind()? == TokenKind::Zero {
             let ranges = write.ranges.iter().map(|range| range.bytes(block_size));
             let pieces = ranges.map(|range| Piece { from: range, to: range }).collect();
-            return Ok((Work::Pieces(None, pieces), false));
+            return Ok((Parts::Pieces(None, pieces), false));
         }
-        let (source, rod) = self.core.tokens.find(&write.token, self.exec.now)?;
+        let (source, rod) = self.core.tokens.find(&write.token, self.exec.storage.now)?;
         let served = self.world.volumes().find(|(_, volume)| Arc::ptr_eq(volume, &source));
         let (slot, _) = served.ok_or(Sense::parameter(Code::TOKEN_REVOKED, 16))?;
         // Who does not see the volume gets nothing by a token for it either.
@@ -192,7 +199,7 @@ impl Engine {
         }
         let bytes: u64 = pieces.iter().map(|piece| piece.to.len).sum();
         let partial = bytes < write.blocks() * u64::from(block_size);
-        Ok((Work::Pieces(Some(slot), pieces), partial))
+        Ok((Parts::Pieces(Some(slot), pieces), partial))
     }
 
     /// A copy is over: its outcome is kept for whoever asks.
@@ -206,12 +213,12 @@ impl Engine {
         if task.command.refused.is_some() {
             return operations.forget(copy.op);
         }
-        let outcome = match task.command.sense {
+        let outcome = match sense(task, &self.exec.storage.volumes) {
             Some(sense) => Outcome::Failed(sense),
             None if copy.partial => Outcome::Partial,
             None => Outcome::Done,
         };
-        operations.end(copy.op, outcome, self.exec.now);
+        operations.end(copy.op, outcome, self.exec.storage.now);
     }
 
     /// COPY OPERATION ABORT: ends a copy at once, and its command if that waits.
@@ -270,7 +277,7 @@ impl Engine {
                 _ => continue,
             };
             let sense = copy.failure(side, status::TASK_ABORTED, None);
-            task.command.sense.get_or_insert(sense);
+            fail(task, sense);
             interrupted.push(index);
         }
         for index in interrupted {

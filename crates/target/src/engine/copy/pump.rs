@@ -10,7 +10,7 @@ use super::job::{How, Moving, STRIDE};
 use super::stride::{self, Stride};
 use crate::conn::Conn;
 use crate::engine::Engine;
-use crate::engine::task::Job;
+use crate::engine::task::{Job, fail};
 
 impl Engine {
     /// Lets a copy get on. True if it is over.
@@ -18,8 +18,8 @@ impl Engine {
         loop {
             let task = &self.exec.operations[index];
             let Some(copy) = &task.command.copy else { return false };
-            if task.command.sense.is_some() || task.command.refused.is_some() {
-                return task.in_flight() == 0;
+            if task.requests.is_failed() {
+                return task.requests.in_flight() == 0;
             }
             let Some(moving) = &copy.moving else {
                 if copy.next == copy.count() {
@@ -35,12 +35,12 @@ impl Engine {
                 self.end_step(index);
                 continue;
             }
-            let room = task.in_flight() + moving.ahead() < moving.depth();
+            let room = task.requests.in_flight() + moving.ahead() < moving.depth();
             if moving.left() == 0 || !room {
                 return false;
             }
             if let Err(sense) = self.still_allowed(conn, index) {
-                self.exec.operations[index].command.fail(sense);
+                fail(&mut self.exec.operations[index], sense);
                 continue;
             }
             let on = match self.how(index) {
@@ -75,8 +75,8 @@ impl Engine {
         let (offset, len) = (moving.asked, moving.left().min(STRIDE));
         let from = ByteRange::new(moving.from.offset + offset, len);
         let to = ByteRange::new(moving.to.offset + offset, len);
-        let reads = self.exec.volumes[source].core.clone();
-        let writes = self.exec.volumes[destination].core.clone();
+        let reads = self.exec.storage.volumes[source].core.clone();
+        let writes = self.exec.storage.volumes[destination].core.clone();
         if !reads.locks.is_free(from) || !writes.locks.is_free(to) {
             // Requests of their own wait for their turn.
             self.by_buffers(index);
@@ -85,7 +85,7 @@ impl Engine {
         // Locks that come now wait for it, as for any request at the storage.
         let task = &mut self.exec.operations[index];
         for (slot, range) in [(source, from), (destination, to)] {
-            task.take_seq_for(slot, range);
+            task.requests.begin(slot, range);
         }
         let work = move || stride::go(&reads, &writes, from, to.offset);
         let sent = self.send_away(index, work, move |engine, _, index, result| {
@@ -106,14 +106,13 @@ impl Engine {
         match result {
             Ok(Stride::Copied(len)) => {
                 let offset = moving.ask(len);
-                self.exec.volumes[destination].written = true;
+                self.exec.storage.volumes[destination].written = true;
                 self.wrote(index, offset, len);
             }
             Ok(Stride::Hole(len)) => {
                 let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
-                let seq = self.exec.operations[index].take_seq();
                 let op = Op::WriteZeroes { may_unmap: true };
-                self.exec.submit_to(destination, (index, seq), op, range, None);
+                self.exec.submit_to(destination, index, op, range, None);
             }
             Ok(Stride::Data(len)) => moving.through = moving.asked + len,
             Ok(Stride::Blind) => self.by_buffers(index),
@@ -136,14 +135,13 @@ impl Engine {
         let Some(moving) = self.moving(index) else { return false };
         let wanted = moving.left_to_read().min(CHUNK as u64) as usize;
         let source = moving.source;
-        let taken = self.exec.take_some(conn.budget(), source, wanted);
+        let taken = self.exec.storage.take_some(conn.budget(), source, wanted);
         let Some(buf) = taken else { return self.wait_for_memory(index) };
         let len = buf.len() as u64;
         let Some(moving) = self.moving(index) else { return false };
         let offset = moving.ask(len);
         let range = ByteRange::new(moving.from.offset + offset, len);
-        let seq = self.exec.operations[index].take_seq();
-        self.exec.submit_to(source, (index, seq), Op::Read, range, Some(Payload::Buf(buf)));
+        self.exec.submit_to(source, index, Op::Read, range, Some(Payload::Buf(buf)));
         true
     }
 
@@ -151,20 +149,23 @@ impl Engine {
     fn zero_next(&mut self, conn: &Conn, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, left) = (moving.destination, moving.left());
-        let native = self.exec.volumes[destination].core.caps.write_zeroes == Support::Native;
+        let native =
+            self.exec.storage.volumes[destination].core.caps.write_zeroes == Support::Native;
         let (op, len, buf) = if native {
             (Op::WriteZeroes { may_unmap: true }, left.min(STRIDE), None)
         } else {
-            let taken =
-                self.exec.take_some(conn.budget(), destination, left.min(CHUNK as u64) as usize);
+            let taken = self.exec.storage.take_some(
+                conn.budget(),
+                destination,
+                left.min(CHUNK as u64) as usize,
+            );
             let Some(mut buf) = taken else { return self.wait_for_memory(index) };
             buf.fill(0);
             (Op::Write { fua: false }, buf.len() as u64, Some(Payload::Buf(buf)))
         };
         let Some(moving) = self.moving(index) else { return false };
         let range = ByteRange::new(moving.to.offset + moving.ask(len), len);
-        let seq = self.exec.operations[index].take_seq();
-        self.exec.submit_to(destination, (index, seq), op, range, buf);
+        self.exec.submit_to(destination, index, op, range, buf);
         true
     }
 
@@ -172,21 +173,20 @@ impl Engine {
     fn flush_step(&mut self, index: OperationId) -> bool {
         let Some(moving) = self.moving(index) else { return false };
         let (destination, stable) = (moving.destination, moving.stable);
-        if stable || !self.exec.volumes[destination].core.face.unit.write_through() {
+        if stable || !self.exec.storage.volumes[destination].core.face.unit.write_through() {
             return false;
         }
         let task = &mut self.exec.operations[index];
-        if task.in_flight() == 0 {
-            let seq = task.take_seq();
+        if task.requests.in_flight() == 0 {
             let nowhere = ByteRange::new(0, 0);
-            self.exec.submit_to(destination, (index, seq), Op::Flush, nowhere, None);
+            self.exec.submit_to(destination, index, Op::Flush, nowhere, None);
         }
         true
     }
 
     /// Waits for memory: that of its own requests, or of others.
     fn wait_for_memory(&mut self, index: OperationId) -> bool {
-        if self.exec.operations[index].in_flight() == 0 {
+        if self.exec.operations[index].requests.in_flight() == 0 {
             self.exec.starve(index);
         }
         false
@@ -196,7 +196,7 @@ impl Engine {
     pub(in crate::engine) fn copy_done(&mut self, index: OperationId, done: Completion<Payload>) {
         let reads = matches!(done.op, Op::Read);
         let task = &self.exec.operations[index];
-        let failed = task.command.sense.is_some();
+        let failed = task.requests.is_failed();
         let Some(moving) = task.command.copy.as_ref().and_then(|copy| copy.moving.as_ref()) else {
             return;
         };
@@ -205,9 +205,8 @@ impl Engine {
                 let offset = done.range.offset - moving.from.offset;
                 let range = ByteRange::new(moving.to.offset + offset, done.range.len);
                 let destination = moving.destination;
-                let seq = self.exec.operations[index].take_seq();
                 let op = Op::Write { fua: false };
-                self.exec.submit_to(destination, (index, seq), op, range, Some(buf));
+                self.exec.submit_to(destination, index, op, range, Some(buf));
             }
             (Ok(()), _) if reads => {}
             (Ok(()), _) if done.op == Op::Flush => {
@@ -222,7 +221,7 @@ impl Engine {
             (Err(error), _) => {
                 let side = if reads { Side::Source } else { Side::Destination };
                 let slot = if reads { moving.source } else { moving.destination };
-                let block = u64::from(self.exec.volumes[slot].core.caps.block_size);
+                let block = u64::from(self.exec.storage.volumes[slot].core.caps.block_size);
                 let sense = Sense::from_block(error, done.op);
                 self.copy_failed(index, side, sense.with_information(done.range.offset / block));
             }
@@ -235,7 +234,7 @@ impl Engine {
         let (slot, op, segments) = (copy.slot, copy.op, copy.segments());
         let Some(moving) = &mut copy.moving else { return };
         let counts = moving.wrote(offset, len);
-        self.exec.volumes[moving.destination].count.copied(len);
+        self.exec.storage.volumes[moving.destination].count.copied(len);
         self.copies.of(slot).advance(op, segments, counts, 1);
     }
 
@@ -246,11 +245,12 @@ impl Engine {
         let mut failure = copy.failure(side, status::CHECK_CONDITION, Some(sense));
         if let (Some(moving), true) = (&copy.moving, failure.copy.is_some()) {
             // The residual, in blocks of the destination (SPC-5 5.18.7.4).
-            let block = u64::from(self.exec.volumes[moving.destination].core.caps.block_size);
+            let block =
+                u64::from(self.exec.storage.volumes[moving.destination].core.caps.block_size);
             if moving.written > 0 && moving.how != How::Backwards {
                 failure = failure.with_information((moving.to.len - moving.written) / block);
             }
         }
-        task.command.fail(failure);
+        fail(task, failure);
     }
 }

@@ -9,9 +9,10 @@ use lunet_scsi::status::{self, RESERVATION_CONFLICT as CONFLICT};
 use lunet_scsi::{Code, Sense};
 use lunet_volume::OperationId;
 
-use super::job::{Copy, Moving, Work};
+use super::job::{Copy, Moving, Parts};
 use crate::conn::Conn;
 use crate::engine::Engine;
+use crate::engine::task::fail;
 
 /// The parties and ranges of a step.
 type Found = ((Option<usize>, usize), (ByteRange, ByteRange));
@@ -20,7 +21,7 @@ impl Engine {
     /// Begins the next segment or piece, or fails.
     pub(super) fn next_step(&mut self, conn: &mut Conn, index: OperationId) {
         let task = &mut self.exec.operations[index];
-        let volume = task.volume;
+        let volume = task.requests.volume;
         let Some(copy) = &mut task.command.copy else { return };
         copy.next += 1;
         let (slot, op, segments) = (copy.slot, copy.op, copy.segments());
@@ -28,7 +29,7 @@ impl Engine {
         match self.find_step(conn, index, volume) {
             Ok(None) => {}
             Ok(Some((parties, ranges))) => self.begin_step(conn, index, parties, ranges),
-            Err(sense) => self.exec.operations[index].command.fail(sense),
+            Err(sense) => fail(&mut self.exec.operations[index], sense),
         }
     }
 
@@ -40,15 +41,15 @@ impl Engine {
     ) -> Result<Option<Found>, Sense> {
         let Some(copy) = &self.exec.operations[index].command.copy else { return Ok(None) };
         let number = copy.next - 1;
-        match &copy.work {
-            Work::Segments(extended) => {
+        match &copy.parts {
+            Parts::Segments(extended) => {
                 let step = extended.step(number, |name| {
                     let slot = self.locate(conn, volume, name)?;
-                    Some((slot, &self.exec.volumes[slot].core.face.unit))
+                    Some((slot, &self.exec.storage.volumes[slot].core.face.unit))
                 })?;
                 Ok(step.map(|step| ((Some(step.source), step.destination), (step.from, step.to))))
             }
-            Work::Pieces(source, pieces) => {
+            Parts::Pieces(source, pieces) => {
                 let piece = pieces[number];
                 Ok(Some(((*source, volume), (piece.from, piece.to))))
             }
@@ -60,7 +61,8 @@ impl Engine {
     fn locate(&self, conn: &Conn, here: usize, name: Option<&UnitName>) -> Option<usize> {
         let Some(name) = name else { return Some(here) };
         let session = conn.session.as_ref()?;
-        let named = |slot: &usize| name.names(&self.exec.volumes[*slot].core.face.unit.identity);
+        let named =
+            |slot: &usize| name.names(&self.exec.storage.volumes[*slot].core.face.unit.identity);
         let own = session.luns.iter().map(|lun| lun.volume).find(named);
         let others = || {
             let served = self.world.volumes().map(|(slot, _)| slot);
@@ -80,7 +82,7 @@ impl Engine {
     /// What reservations let this initiator do.
     pub(super) fn access_to(&self, conn: &mut Conn, slot: usize) -> Access {
         let Some(session) = &mut conn.session else { return Access::NONE };
-        let reservations = &self.exec.volumes[slot].core.face.reservations;
+        let reservations = &self.exec.storage.volumes[slot].core.face.reservations;
         match session.luns.iter_mut().find(|lun| lun.volume == slot) {
             Some(lun) => {
                 reservations.refresh(lun.seat, &mut lun.nexus);
@@ -105,17 +107,18 @@ impl Engine {
             // Nothing has happened yet: the initiator tries again.
             if code == status::BUSY && copy.next == 1 && task.command.owner.is_some() {
                 task.command.refused = Some(code);
+                task.fail();
                 return;
             }
             let sense = copy.failure(side, code, None);
-            return task.command.fail(sense);
+            return fail(task, sense);
         }
         for slot in [moving.source, moving.destination] {
             self.exec.enter_volume(slot);
         }
         let task = &mut self.exec.operations[index];
-        task.writes = Some(ranges.1);
-        task.writes_on = parties.1;
+        task.requests.writes = Some(ranges.1);
+        task.requests.writes_on = parties.1;
         if let Some(copy) = &mut task.command.copy {
             copy.moving = Some(moving);
         }
@@ -126,13 +129,13 @@ impl Engine {
         if !self.access_to(conn, moving.source).read {
             return Err((Side::Source, CONFLICT));
         }
-        if self.exec.volumes[moving.source].core.fence.blocks(moving.from) {
+        if self.exec.storage.volumes[moving.source].core.fence.blocks(moving.from) {
             return Err((Side::Source, status::BUSY));
         }
         if !self.access_to(conn, moving.destination).write {
             return Err((Side::Destination, CONFLICT));
         }
-        if self.exec.volumes[moving.destination].core.fence.blocks(moving.to) {
+        if self.exec.storage.volumes[moving.destination].core.fence.blocks(moving.to) {
             return Err((Side::Destination, status::BUSY));
         }
         Ok(())
@@ -152,7 +155,7 @@ impl Engine {
             if changed && (self.world.volume(slot).is_none() || !self.may_reach(conn, slot)) {
                 return Err(copy.gone(side));
             }
-            if let Err(sense) = side.served_by(&self.exec.volumes[slot].core.face.unit) {
+            if let Err(sense) = side.served_by(&self.exec.storage.volumes[slot].core.face.unit) {
                 return Err(copy.failure(side, status::CHECK_CONDITION, Some(sense)));
             }
             let access = self.access_to(conn, slot);
@@ -172,7 +175,7 @@ impl Engine {
     /// A segment or piece is done.
     pub(super) fn end_step(&mut self, index: OperationId) {
         let task = &mut self.exec.operations[index];
-        task.writes = None;
+        task.requests.writes = None;
         let Some(copy) = &mut task.command.copy else { return };
         let held = copy.held();
         copy.moving = None;

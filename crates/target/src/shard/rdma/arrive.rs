@@ -23,7 +23,7 @@ impl Shard {
                 Ok(Some(event)) => event,
                 Ok(None) => {
                     // Those that were not readable are watched still.
-                    self.engine.exec.ring.watch_again(*id);
+                    self.engine.exec.storage.ring.watch_again(*id);
                     n += 1;
                     continue;
                 }
@@ -57,7 +57,7 @@ impl Shard {
 
     /// True if the steps of a connection may be logged: strangers cannot fill the log.
     pub(super) fn may_log(&self) -> bool {
-        let kept_back = self.core.rations.grants(Topic::Iser, self.engine.exec.now);
+        let kept_back = self.core.rations.grants(Topic::Iser, self.engine.exec.storage.now);
         if let Some(count @ 1..) = kept_back {
             tracing::info!("iSER: {count} connections were not logged");
         }
@@ -107,7 +107,8 @@ impl Shard {
             why
         })?;
         let reply = data.reply(invalidates);
-        let proto = rdma::connection(&self.core.options, reply.invalidate, self.engine.exec.now);
+        let proto =
+            rdma::connection(&self.core.options, reply.invalidate, self.engine.exec.storage.now);
         let mut link = Link::new(port, endpoint, reads);
         link.logged = logged;
         let conn = Conn::new(serial, (peer, local, portal), Wire::Rdma(Box::new(link)), proto);
@@ -119,7 +120,7 @@ impl Shard {
         if let Err(error) = plug.port.accept(endpoint, params) {
             plug.close(endpoint);
             self.conns.remove(slot as usize);
-            self.engine.exec.connections -= 1;
+            self.engine.exec.storage.connections -= 1;
             return Err(error.to_string());
         }
         entry.keep();
@@ -154,7 +155,7 @@ impl Shard {
         let Wire::Rdma(link) = &conn.wire else { return Err(GONE.into()) };
         let (index, endpoint) = (link.port, link.endpoint);
         let slot = self.conns.vacant_key() as u32;
-        let arena = self.engine.exec.ring.arena();
+        let arena = self.engine.exec.storage.ring.arena();
         let rdma = self.rdma.as_mut().ok_or(GONE)?;
         let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory()).sum();
         let plug = rdma.plug(index).ok_or(GONE)?;
@@ -171,7 +172,7 @@ impl Shard {
             return Err(Error::NoBuffers.to_string());
         }
         self.conns.insert(conn);
-        self.engine.exec.connections += 1;
+        self.engine.exec.storage.connections += 1;
         self.touch(slot);
         Ok(slot)
     }

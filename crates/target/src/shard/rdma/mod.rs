@@ -160,7 +160,7 @@ impl Shard {
     /// # Errors
     /// One of them cannot be used, and why.
     pub fn open_rdma(&mut self, fabric: &Fabric) -> Result<(), Error> {
-        let ring = &mut self.engine.exec.ring;
+        let ring = &mut self.engine.exec.storage.ring;
         let mut rdma = self.rdma.take().unwrap_or_else(|| Box::new(Rdma::new()));
         let opened = Self::open_devices(
             &mut rdma,
@@ -247,14 +247,14 @@ impl Shard {
         let Some(rdma) = self.rdma.take() else { return };
         let channel = rdma.channel.iter().map(|(_, id)| *id);
         for id in channel.chain(rdma.listening.iter().map(|(_, id)| *id)) {
-            self.engine.exec.ring.unwatch(id);
+            self.engine.exec.storage.ring.unwatch(id);
         }
     }
 
     /// Begins to hand connections out.
     pub fn listen_rdma(&mut self, listening: Listening) {
         let Some(rdma) = &mut self.rdma else { return };
-        let ring = &mut self.engine.exec.ring;
+        let ring = &mut self.engine.exec.storage.ring;
         // Without one, what came serves portals that are listened on already.
         if !listening.is_empty() {
             match watch(ring, listening.channel.as_fd(), REQUESTS) {
@@ -277,7 +277,7 @@ impl Shard {
     /// Takes no more connections.
     pub(super) fn stop_rdma(&mut self) {
         for (_, id) in self.rdma.iter_mut().flat_map(|rdma| rdma.listening.drain(..)) {
-            self.engine.exec.ring.unwatch(id);
+            self.engine.exec.storage.ring.unwatch(id);
         }
     }
 
@@ -314,7 +314,7 @@ impl Shard {
     /// Ends the listeners of portals that are not served any more: their device waits for that.
     pub(super) fn end_listeners(&mut self) {
         let Some(rdma) = &mut self.rdma else { return };
-        let (core, ring) = (&self.core, &mut self.engine.exec.ring);
+        let (core, ring) = (&self.core, &mut self.engine.exec.storage.ring);
         rdma.listening.retain_mut(|(listening, id)| {
             listening.retain(|portal| core.iser.is_served(portal));
             if listening.is_empty() {
@@ -345,7 +345,7 @@ impl Shard {
         }
         let place = self.rdma.as_mut()?.ports[index].take()?;
         for id in place.events.into_iter().chain([place.completions]) {
-            self.engine.exec.ring.unwatch(id);
+            self.engine.exec.storage.ring.unwatch(id);
         }
         Some(place)
     }
@@ -375,7 +375,7 @@ impl Shard {
         }
         let place = self.rdma.as_mut().and_then(|rdma| rdma.place(index));
         if let Some(id) = place.and_then(|place| place.events) {
-            self.engine.exec.ring.watch_again(id);
+            self.engine.exec.storage.ring.watch_again(id);
         }
     }
 }

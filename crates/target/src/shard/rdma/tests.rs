@@ -98,7 +98,7 @@ impl Bench {
         rdma.add(&mut ring, plug, None).expect("a port");
         let mut shard = Shard::new(0, core, ring, mail).expect("a shard");
         shard.rdma = Some(Box::new(rdma));
-        let free = shard.engine.exec.ring.arena().free_bytes();
+        let free = shard.engine.exec.storage.ring.arena().free_bytes();
         Self { shard, wire, events: Vec::new(), free }
     }
 
@@ -221,7 +221,7 @@ impl Bench {
 
     fn assert_all_is_given_back(&self) {
         assert!(self.shard.conns.is_empty());
-        assert_eq!(self.shard.engine.exec.ring.arena().free_bytes(), self.free);
+        assert_eq!(self.shard.engine.exec.storage.ring.arena().free_bytes(), self.free);
     }
 }
 
@@ -338,7 +338,7 @@ fn a_full_send_queue_holds_work_back_and_loses_none() {
 fn answers_wait_for_memory() {
     let mut bench = Bench::new(64, layout(None));
     bench.connect(1);
-    let arena = bench.shard.engine.exec.ring.arena().clone();
+    let arena = bench.shard.engine.exec.storage.ring.arena().clone();
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
     bench.send_login(1);
     (0..20).for_each(|_| bench.turn());

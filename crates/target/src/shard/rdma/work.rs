@@ -30,7 +30,7 @@ impl Shard {
             let Some((channel, id)) = channel else { return };
             let event = match channel.next_event() {
                 Ok(Some(event)) => event,
-                Ok(None) => return self.engine.exec.ring.watch_again(*id),
+                Ok(None) => return self.engine.exec.storage.ring.watch_again(*id),
                 Err(error) => return tracing::error!("iSER: {error}"),
             };
             let Some(slot) = self.find(event.token & !CONNECTION) else { continue };
@@ -135,7 +135,7 @@ impl Shard {
             Operation::Send | Operation::Write => {
                 link.sent(done.token as u32);
                 conn.sending = link.in_flight();
-                conn.proto.delivered(self.engine.exec.now);
+                conn.proto.delivered(self.engine.exec.storage.now);
                 self.engine.unblock(&mut self.conns, slot);
                 self.touch(slot);
             }
@@ -196,12 +196,12 @@ impl Shard {
             let Some(read) = conn.proto.take_rdma_read() else { break };
             well = link.read(port, slot, read);
         }
-        let memory = (self.engine.exec.ring.arena(), &conn.account);
-        well &= link.post(port, &mut conn.out, slot, memory, self.engine.exec.now);
+        let memory = (self.engine.exec.storage.ring.arena(), &conn.account);
+        well &= link.post(port, &mut conn.out, slot, memory, self.engine.exec.storage.now);
         conn.sending = link.in_flight();
         // The end of an answer concerns nobody, unless something waits for it. So nobody is woken for it,
         // and it is found with the next thing that happens, or in a while.
-        link.look = (conn.sending > 0).then_some(self.engine.exec.now + LOOK);
+        link.look = (conn.sending > 0).then_some(self.engine.exec.storage.now + LOOK);
         let waits = link.is_reading()
             || conn.phase != Phase::Open
             || !conn.out.posts.is_empty()
@@ -220,7 +220,7 @@ impl Shard {
     pub(in crate::shard) fn flush_ports(&mut self) -> bool {
         let Some(rdma) = &mut self.rdma else { return false };
         for place in rdma.ports.iter_mut().flatten() {
-            place.plug.top_up(self.engine.exec.ring.arena());
+            place.plug.top_up(self.engine.exec.storage.ring.arena());
             place.plug.port.flush();
         }
         for slot in std::mem::take(&mut rdma.failed) {

@@ -22,7 +22,7 @@ fn connections_leave_half_of_the_memory_for_data() {
         }
     };
     assert!(refused.contains("give server.buffer-memory more"), "{refused}");
-    let arena = bench.shard.engine.exec.ring.arena();
+    let arena = bench.shard.engine.exec.storage.ring.arena();
     assert!(joined > 0 && arena.free_bytes() >= arena.total_bytes() / 2);
     assert_eq!(bench.shard.conns.len(), joined as usize);
     assert_eq!(bench.wire.with(|state| state.closed.clone()), [joined]);
@@ -118,7 +118,8 @@ fn receives_that_broken_messages_have_kept_are_replaced_and_then_no_longer_share
     bench.turn();
     bench.shard.flush_ports();
     assert_eq!(shared(&bench), each);
-    let taken = |bench: &Bench| bench.free - bench.shard.engine.exec.ring.arena().free_bytes();
+    let taken =
+        |bench: &Bench| bench.free - bench.shard.engine.exec.storage.ring.arena().free_bytes();
     let before = taken(&bench);
     bench.wire.with(|state| state.worn = true);
     bench.connect(2);

@@ -52,7 +52,7 @@ impl Bench {
     }
 
     fn free(&self) -> usize {
-        self.shard.engine.exec.ring.arena().free_bytes()
+        self.shard.engine.exec.storage.ring.arena().free_bytes()
     }
 
     /// So often the shard was told of something.
@@ -146,7 +146,7 @@ fn room_in_a_full_send_queue_wakes_the_shard() {
 #[test]
 fn memory_that_a_task_waits_for_wakes_the_shard() {
     let (mut bench, slot) = ready(64);
-    let arena = bench.shard.engine.exec.ring.arena().clone();
+    let arena = bench.shard.engine.exec.storage.ring.arena().clone();
     bench.shard.conns[slot as usize].reserve = None;
     // What the data of a write is fetched into.
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);

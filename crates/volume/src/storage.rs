@@ -1,0 +1,163 @@
+//! The storage of one shard: the event loop, and the channels to the volumes.
+//!
+//! A request passes the locks of its volume (`queue`), is charged to an account (`memory`), and goes to the volume's
+//! channel.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_block::{ByteRange, Completion, Op, Request, Submit};
+use lunet_ring::{Buf, Payload, Ring};
+
+use crate::channel::ChannelHandle;
+use crate::locks::{Locks, Waiter};
+use crate::memory::SPARE;
+use crate::open::OpenVolumes;
+use crate::operation::{OperationId, Requests, request_tag};
+use crate::queue::Held;
+
+/// The shards of a server, as far as locks must reach them. Messages may be lost: whoever waits looks by itself as well.
+pub trait Shards: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Asks a shard to [drain](crate::Executor::drain) a range. False if it cannot be asked now.
+    fn ask(&self, shard: usize, drain: Drain) -> bool;
+
+    /// Tells those whose turn it is.
+    fn wake(&self, waiters: &[Waiter]);
+}
+
+/// A range that a shard is to hold requests back from.
+#[derive(Clone)]
+pub struct Drain {
+    /// The slot of the volume.
+    pub volume: usize,
+    /// Its locks.
+    pub locks: Arc<Locks>,
+    /// The lock's place in the queue.
+    pub id: u64,
+    /// The range.
+    pub range: ByteRange,
+}
+
+/// What an executor is told about its shard.
+pub struct ShardConfig {
+    /// Its number.
+    pub shard: usize,
+    /// All shards.
+    pub shards: Arc<dyn Shards>,
+    /// Sessions that there may be.
+    pub max_sessions: usize,
+}
+
+/// The event loop of a shard, its volumes, and all that requests pass on their way to them. `F` is what protocols show
+/// of a volume.
+pub struct Storage<F> {
+    /// The event loop.
+    pub ring: Ring,
+    /// The volumes that are served, and those removed that still have operations.
+    pub volumes: OpenVolumes<F>,
+    /// Connections on this shard: their shares of the memory depend on it.
+    pub connections: usize,
+    /// The time of this loop iteration, since the server's start.
+    pub now: Duration,
+    pub(crate) config: ShardConfig,
+    /// Channels by the number in their tokens.
+    pub(crate) channels: Vec<Option<ChannelHandle>>,
+    /// Answers that have not been worked off.
+    pub(crate) done: Vec<Completion<Payload>>,
+    /// Operations that wait for buffer memory, in order.
+    pub(crate) starved: VecDeque<OperationId>,
+    /// When is looked next which volumes hang.
+    pub(crate) watch: Option<Duration>,
+    /// Requests that a lock is in the way of.
+    pub(crate) held: BTreeMap<Held, Request<Payload>>,
+    /// How many there were.
+    pub(crate) holds: u64,
+    /// Operations that go on when it is their turn, or at the next look.
+    pub(crate) in_queue: Vec<OperationId>,
+    /// Ranges that this shard is to be drained of for operations of its own.
+    pub(crate) drains: Vec<Drain>,
+    /// A lock waits for answers by reference that are on their way to clients.
+    pub(crate) lending: bool,
+    /// For the one comparison that must get on when memory is short.
+    pub(crate) spare: Option<Buf>,
+}
+
+impl<F> Storage<F> {
+    pub(crate) fn new(ring: Ring, config: ShardConfig) -> Self {
+        let spare = ring.arena().alloc(SPARE);
+        Self {
+            ring,
+            volumes: OpenVolumes::default(),
+            connections: 0,
+            now: Duration::ZERO,
+            config,
+            channels: Vec::new(),
+            done: Vec::with_capacity(256),
+            starved: VecDeque::new(),
+            watch: None,
+            held: BTreeMap::new(),
+            holds: 0,
+            in_queue: Vec::new(),
+            drains: Vec::new(),
+            lending: false,
+            spare,
+        }
+    }
+
+    /// Sends a request of an operation to its volume.
+    pub fn submit(
+        &mut self,
+        requests: &mut Requests,
+        op: Op,
+        range: ByteRange,
+        buf: Option<Payload>,
+    ) {
+        self.submit_to(requests.volume, requests, op, range, buf);
+    }
+
+    /// Sends a request of an operation to the volume in this slot.
+    pub fn submit_to(
+        &mut self,
+        slot: usize,
+        requests: &mut Requests,
+        op: Op,
+        range: ByteRange,
+        mut buf: Option<Payload>,
+    ) {
+        let volume = &mut self.volumes[slot];
+        if let Some(Payload::Buf(buf)) = &mut buf {
+            buf.charge(requests.at_storage.as_ref().unwrap_or(&volume.account));
+        }
+        let seq = requests.begin(slot, range);
+        let request = Request::new(request_tag(requests.id(), seq), op, range, buf);
+        volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
+        if volume.guarded {
+            return self.submit_guarded(requests, (slot, seq), request);
+        }
+        self.send(slot, request);
+    }
+
+    /// Hands a request to its volume's channel.
+    pub(crate) fn send(&mut self, slot: usize, request: Request<Payload>) {
+        let number = self.volumes[slot].channel;
+        let channel = self.channels[number].as_mut().expect("a volume's channel is open");
+        if !channel.waiting.is_empty() {
+            return channel.waiting.push_back(request);
+        }
+        match channel.submit(request, &mut self.ring) {
+            Submit::Queued => {
+                if channel.queued == 0 {
+                    channel.since = self.now;
+                }
+                channel.queued += 1;
+                self.expect_answers();
+            }
+            Submit::Done(completion) => self.done.push(completion),
+            Submit::Busy(request) => channel.waiting.push_back(request),
+        }
+    }
+}

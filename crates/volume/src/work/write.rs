@@ -1,0 +1,64 @@
+//! Client to volume.
+
+use lunet_block::{ByteRange, Completion, Op};
+use lunet_ring::Payload;
+
+use super::intake::{Intake, Piece, solicit};
+use super::{Client, Failure, Progress};
+use crate::operation::{CHUNK, Requests};
+use crate::storage::Storage;
+
+/// Pieces that a client is asked for at a time.
+const SOLICITED: u32 = 4;
+
+/// A write.
+pub struct Write {
+    /// Offset on the volume.
+    base: u64,
+    /// The data on its way in.
+    pub(crate) intake: Intake,
+    /// Bytes written.
+    written: u64,
+    /// Each request is stable when it completes.
+    fua: bool,
+}
+
+impl Write {
+    /// A write to the volume from an offset on.
+    pub const fn new(base: u64, intake: Intake, fua: bool) -> Self {
+        Self { base, intake, written: 0, fua }
+    }
+
+    /// Asks for more data while there is some to come.
+    pub(crate) fn pump<F>(
+        &mut self,
+        requests: &mut Requests,
+        storage: &mut Storage<F>,
+        client: &mut impl Client,
+    ) -> Progress {
+        let limits = (SOLICITED, CHUNK / 16, Some(requests.volume));
+        solicit(&mut self.intake, requests, storage, client, limits);
+        let over = requests.is_failed() || self.written == self.intake.total;
+        Progress::finished_if(requests.is_idle() && over)
+    }
+
+    /// A piece of whole blocks has come.
+    pub(crate) fn piece<F>(
+        &mut self,
+        requests: &mut Requests,
+        storage: &mut Storage<F>,
+        piece: Piece,
+    ) {
+        let range = ByteRange::new(self.base + piece.offset, piece.len as u64);
+        let op = Op::Write { fua: self.fua };
+        storage.submit(requests, op, range, Some(Payload::Buf(piece.buf)));
+    }
+
+    /// A piece is on the volume.
+    pub(crate) fn done(&mut self, done: &Completion<Payload>) -> Result<(), Failure> {
+        let Completion { op, range, result, .. } = *done;
+        result.map_err(|error| Failure::Storage { error, op, range })?;
+        self.written += range.len;
+        Ok(())
+    }
+}
