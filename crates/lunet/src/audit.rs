@@ -4,10 +4,11 @@ use std::fmt;
 use std::fs;
 
 use anyhow::Result;
+use lunet_api::{Change, Done};
 use lunet_iscsi::printable::printable;
 use serde_json::Value;
 
-use crate::control::{Asker, Change, Done};
+use crate::control::Asker;
 use crate::live;
 
 /// The longest line of an answer, in characters.
@@ -109,11 +110,11 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::NewVolume;
+    use lunet_api::{Backend, NewVolume};
 
     #[test]
     fn a_change_is_told_by_its_kind_and_what_it_concerns() {
-        let volume = NewVolume { name: "a".into(), backend: "file".into(), ..NewVolume::default() };
+        let volume = NewVolume { name: "a".into(), backend: Backend::File, ..NewVolume::default() };
         let create = Change::CreateVolume(NewVolume { size: Some(1 << 20), ..volume });
         let told = "create-volume name=\"a\" backend=\"file\" size=1048576";
         assert_eq!(described(&create), told);

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lunet_api::FaultState;
 use lunet_backends::{OpenError, Storage, VolumeSpec};
 
 use crate::config::{Backend, Volume};
@@ -56,14 +57,14 @@ pub enum Kind {
 
 impl Kind {
     /// The state in a word, for programs.
-    pub const fn state(self) -> &'static str {
+    pub const fn state(self) -> FaultState {
         match self {
-            Self::Missing => "storage-missing",
-            Self::CutShort => "storage-cut-short",
-            Self::Another => "storage-replaced",
-            Self::NotMade => "not-made",
-            Self::Memory => "no-memory",
-            Self::Other => "cannot-be-opened",
+            Self::Missing => FaultState::StorageMissing,
+            Self::CutShort => FaultState::StorageCutShort,
+            Self::Another => FaultState::StorageReplaced,
+            Self::NotMade => FaultState::NotMade,
+            Self::Memory => FaultState::NoMemory,
+            Self::Other => FaultState::CannotBeOpened,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lunet_api::{Answer, Change, Request};
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
@@ -18,7 +19,6 @@ use lunet_target::{Handle, Layout, Limits, Server, StartError, TargetEntry, Volu
 use lunet_volume::Health;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde_json::Value;
 use tracing::level_filters::LevelFilter;
 use zeroize::Zeroizing;
 
@@ -26,7 +26,7 @@ use crate::audit::{self, Origin};
 use crate::config::{
     Backend, Cache, Config, Digest, Driver, LogLevel, Portal, Provisioning, Reach, Volume,
 };
-use crate::control::{self, Asker, Change, ControlServer, Request, Source};
+use crate::control::{Asker, ControlServer, Source};
 use crate::live::{self, Manager, Open, Served};
 use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
@@ -125,7 +125,7 @@ fn wait(signals: &mut Signals, server: &Server, manager: &Arc<Manager>) -> Resul
 fn reload(manager: Arc<Manager>) -> Result<()> {
     let change = Change::Apply { force: false, keep_sessions: false };
     let apply = move || {
-        let result = manager.change(control::VERSION, &change);
+        let result = manager.change(&change);
         audit::log(Origin::Signal, &change, &result);
         let Ok(done) = result else { return };
         // Sessions were told already.
@@ -163,27 +163,25 @@ struct Asked {
 }
 
 impl Source for Asked {
-    fn answer(&self, who: Asker, request: Request) -> Result<Value, String> {
-        let json = |answer: serde_json::Result<Value>| answer.map_err(anyhow::Error::from);
+    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
         let answer = match request {
-            Request::Sessions => json(serde_json::to_value(self.handle.sessions())),
-            Request::Stats => json(serde_json::to_value(self.handle.stats())),
-            Request::Volumes => Ok(self.manager.volumes()),
-            Request::Snapshots { volume } => self.manager.snapshots(volume.as_deref()),
-            Request::Targets => Ok(self.manager.targets()),
-            Request::Portals => json(serde_json::to_value(self.handle.portal_report())),
-            Request::Config => json(serde_json::to_value(self.manager.configuration())),
-            Request::Change { version, change } => {
-                let done = self.manager.change(version, &change);
+            Request::Sessions => Ok(Answer::Sessions(live::sessions(self.handle.sessions()))),
+            Request::Stats => Ok(Answer::Stats(Box::new(live::stats(self.handle.stats())))),
+            Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
+            Request::Snapshots { volume } => {
+                self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
+            }
+            Request::Targets => Ok(Answer::Targets(self.manager.targets())),
+            Request::Portals => Ok(Answer::Portals(live::portals(self.handle.portal_report()))),
+            Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
+            Request::Change { change, .. } => {
+                let done = self.manager.change(&change);
                 audit::log(Origin::Socket(who), &change, &done);
-                done.and_then(|done| json(serde_json::to_value(done)))
+                done.map(Answer::Done)
             }
-            Request::Preview { version, change } => {
-                let preview = self.manager.preview(version, &change);
-                preview.and_then(|preview| json(serde_json::to_value(preview)))
-            }
+            Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
         };
-        answer.map_err(|error| format!("{error:#}"))
+        answer.map_err(|error| trouble::coded(&error))
     }
 }
 

@@ -5,6 +5,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use lunet_api::Code;
+
+use crate::config::edit::EditError;
+use crate::plan::Wrong;
 
 /// A result of the operating system at a path.
 pub trait At<T> {
@@ -19,6 +23,27 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
     fn at(self, action: &str, path: &Path) -> Result<T> {
         self.map_err(|error| refused(action, path, &error.into()))
     }
+}
+
+/// Refuses what a client asks. `fix` is what to do next; empty if the message says it.
+///
+/// # Errors
+/// Always.
+pub fn refuse<T>(code: Code, message: impl Into<String>, fix: impl Into<String>) -> Result<T> {
+    Err(lunet_api::Error::new(code, message).fix(fix).into())
+}
+
+/// What a client is told of an error: with the code that it has, if it has one.
+pub fn coded(error: &anyhow::Error) -> lunet_api::Error {
+    let Some(found) = error.downcast_ref::<lunet_api::Error>() else {
+        let wrong = error.is::<Wrong>() || error.is::<EditError>();
+        let code = if wrong { Code::Invalid } else { Code::Failed };
+        return lunet_api::Error::new(code, format!("{error:#}"));
+    };
+    // What was being done stands before it.
+    let contexts = error.chain().take_while(|one| !one.is::<lunet_api::Error>());
+    let message: String = contexts.map(|context| format!("{context}: ")).collect();
+    lunet_api::Error { message: message + &found.message, ..found.clone() }
 }
 
 /// The sentence for an error at a path.
@@ -91,6 +116,17 @@ mod tests {
         }
         assert!(step(ErrorKind::PermissionDenied, 990).contains("user 990"));
         assert!(step(ErrorKind::PermissionDenied, 0).contains("not even root"));
+    }
+
+    #[test]
+    fn an_error_keeps_its_code_behind_what_was_being_done() {
+        let error = refuse::<()>(Code::NotFound, "there is no volume a", "make one").unwrap_err();
+        assert_eq!(coded(&error).to_string(), "there is no volume a: make one");
+        let told = coded(&error.context("volume b").context("while cloning"));
+        assert_eq!(told.code, Code::NotFound);
+        assert_eq!(told.to_string(), "while cloning: volume b: there is no volume a: make one");
+        let plain = coded(&anyhow!("inner").context("outer"));
+        assert_eq!((plain.code, plain.message.as_str()), (Code::Failed, "outer: inner"));
     }
 
     #[test]

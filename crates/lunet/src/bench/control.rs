@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lunet_api::{Limit, Limited};
 use lunet_bench::model::{Ceiling, CeilingKind, Unit, Workload};
-use serde::Deserialize;
 
-use crate::control::{Request, ask};
+use crate::control::{Client, Error};
 
 /// A volume of a running server.
 #[derive(Clone, Debug)]
 pub struct Control {
-    socket: PathBuf,
+    client: Client,
     volume: String,
     limits: Vec<Limit>,
 }
@@ -34,103 +34,64 @@ impl Counts {
     }
 }
 
-#[derive(Deserialize)]
-struct Volume {
-    name: String,
-    luns: Vec<Lun>,
-    #[serde(default)]
-    limits: Vec<Limit>,
-}
-
-#[derive(Deserialize)]
-struct Lun {
-    target: String,
-    lun: u16,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum On {
-    All,
-    Read,
-    Write,
-}
-
-/// A rate that a volume keeps.
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct Limit {
-    on: On,
-    bytes_per_s: Option<u64>,
-    operations_per_s: Option<u64>,
-}
-
-impl Limit {
-    /// What it leaves of a workload, of which it may concern a part only: the rest keeps step. `None`: it does not concern it.
-    fn ceiling(&self, volume: &str, target: &str, workload: &Workload) -> Option<Ceiling> {
-        let reads = f64::from(workload.read_percent) / 100.0;
-        let (part, what) = match self.on {
-            On::All => (1.0, "reads and writes"),
-            On::Read => (reads, "reads"),
-            On::Write => (1.0 - reads, "writes"),
-        };
-        let (rate, unit) = match (self.bytes_per_s, self.operations_per_s) {
-            (Some(bytes), _) => (bytes as f64 / f64::from(1 << 20), Unit::MibPerS),
-            (None, Some(operations)) => (operations as f64, Unit::Iops),
-            (None, None) => return None,
-        };
-        (part > 0.0).then(|| Ceiling {
-            kind: CeilingKind::Limit,
-            name: format!("limit of volume {volume}"),
-            value: rate / part,
-            unit,
-            how: format!(
-                "the server's control socket told it: volume {volume} keeps its {what} to {rate:.0} {}",
-                unit.text()
-            ),
-            target: Some(target.to_owned()),
-            workload: Some(workload.name.clone()),
-            outstanding: None,
-            latency_us: None,
-            generator_busy: None,
-        })
-    }
+/// What a limit leaves of a workload, of which it may concern a part only: the rest keeps step. `None`: it does not concern it.
+fn ceiling(limit: &Limit, volume: &str, target: &str, workload: &Workload) -> Option<Ceiling> {
+    let reads = f64::from(workload.read_percent) / 100.0;
+    let (part, what) = match limit.on {
+        Limited::All => (1.0, "reads and writes"),
+        Limited::Read => (reads, "reads"),
+        Limited::Write => (1.0 - reads, "writes"),
+        Limited::Other(_) => return None,
+    };
+    let (rate, unit) = match (limit.bytes_per_s, limit.operations_per_s) {
+        (Some(bytes), _) => (bytes as f64 / f64::from(1 << 20), Unit::MibPerS),
+        (None, Some(operations)) => (operations as f64, Unit::Iops),
+        (None, None) => return None,
+    };
+    (part > 0.0).then(|| Ceiling {
+        kind: CeilingKind::Limit,
+        name: format!("limit of volume {volume}"),
+        value: rate / part,
+        unit,
+        how: format!(
+            "the server's control socket told it: volume {volume} keeps its {what} to {rate:.0} {}",
+            unit.text()
+        ),
+        target: Some(target.to_owned()),
+        workload: Some(workload.name.clone()),
+        outstanding: None,
+        latency_us: None,
+        generator_busy: None,
+    })
 }
 
 impl Control {
     /// The volume behind a LUN of the server that answers at this socket; `None` if it serves no such LUN.
     ///
     /// # Errors
-    /// A sentence: no server of this version answers there.
-    pub fn find(socket: &Path, target: &str, lun: u16) -> Result<Option<Self>, String> {
-        let answer = ask(socket, &Request::Volumes).map_err(|error| error.to_string())?;
-        let volumes: Vec<Volume> = serde_json::from_value(answer).map_err(|error| {
-            format!(
-                "the answer of {} is of another version of lunet ({error}): use one version of both",
-                socket.display()
-            )
-        })?;
-        let fits = |one: &Lun| one.target == target && one.lun == lun;
-        let own = volumes.into_iter().find(|volume| volume.luns.iter().any(fits));
-        let socket = socket.to_owned();
-        Ok(own.map(|own| Self { socket, volume: own.name, limits: own.limits }))
+    /// No server answers there.
+    pub fn find(socket: &Path, target: &str, lun: u16) -> Result<Option<Self>, Error> {
+        let client = Client::new(socket.to_owned());
+        let mut volumes = client.volumes()?.into_iter();
+        let own = volumes
+            .find(|volume| volume.luns.iter().any(|one| one.target == target && one.lun == lun));
+        Ok(own.map(|own| Self { client, volume: own.name, limits: own.limits }))
     }
 
     /// What its limits leave of each workload.
     pub fn ceilings(&self, target: &str, workloads: &[Workload]) -> Vec<Ceiling> {
-        let of = |load| move |limit: &Limit| limit.ceiling(&self.volume, target, load);
+        let of = |load| move |limit: &Limit| ceiling(limit, &self.volume, target, load);
         workloads.iter().flat_map(|load| self.limits.iter().filter_map(of(load))).collect()
     }
 
     /// What the volume has done so far; `None` if the server does not answer any more.
     pub fn counts(&self) -> Option<Counts> {
-        let answer = ask(&self.socket, &Request::Stats).ok()?;
-        let own =
-            answer.get("volumes")?.as_array()?.iter().find(|one| one["name"] == self.volume)?;
+        let stats = self.client.stats().ok()?;
+        let own = stats.volumes.iter().find(|one| one.name == self.volume)?;
         let mut counts = Counts::default();
-        for kind in ["read", "write"] {
-            let operations = own[kind]["ops"].as_f64()?;
-            counts.operations += operations;
-            counts.time_us += operations * own[kind]["mean_us"].as_f64()?;
+        for kind in [&own.read, &own.write] {
+            counts.operations += kind.ops as f64;
+            counts.time_us += kind.ops as f64 * kind.mean_us;
         }
         Some(counts)
     }
@@ -175,7 +136,6 @@ fn listening(table: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use lunet_bench::profiles::Profile;
-    use serde_json::json;
 
     use super::*;
 
@@ -206,9 +166,10 @@ mod tests {
 
     #[test]
     fn a_limit_of_reads_leaves_the_writes_that_come_with_them() {
-        let limits = json!([{ "on": "read", "bytes_per_s": 100 << 20 }, { "on": "write", "operations_per_s": 50 }]);
-        let limits = serde_json::from_value(limits).expect("it is right");
-        let control = Control { socket: PathBuf::new(), volume: "v".to_owned(), limits };
+        let bytes = Limit { on: Limited::Read, bytes_per_s: Some(100 << 20), ..Limit::default() };
+        let writes = Limit { on: Limited::Write, operations_per_s: Some(50), ..Limit::default() };
+        let client = Client::new(PathBuf::new());
+        let control = Control { client, volume: "v".to_owned(), limits: vec![bytes, writes] };
         let quick = Profile::named("quick").expect("it is there");
         let told = control.ceilings("t", &quick.workloads[..2]);
         let figures: Vec<(f64, Unit)> = told.iter().map(|one| (one.value, one.unit)).collect();

@@ -259,7 +259,8 @@ fn ask_servers(options: &Options, served: &mut [Served<'_>]) -> Result<(), Strin
     for socket in &options.controls {
         let mut known = false;
         for one in served.iter_mut() {
-            let found = Control::find(socket, &one.unit().target, one.unit().lun)?;
+            let found = Control::find(socket, &one.unit().target, one.unit().lun)
+                .map_err(|error| error.to_string())?;
             known |= found.is_some();
             one.control = found.or(one.control.take());
         }

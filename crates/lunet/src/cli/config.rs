@@ -4,12 +4,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Subcommand;
-use lunet::control::{Change, Preview, Request, VERSION};
+use lunet::control::Client;
 use lunet::{config, plan, tables};
+use lunet_api::Change;
 
-use super::{Ask, Forced, Rules, STRANGE, answer, print};
+use super::{Ask, Forced, Rules, answer, json_text, print};
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
@@ -40,16 +41,15 @@ pub fn run(command: ConfigCommand) -> Result<ExitCode> {
             let Rules { keep_sessions, with: Forced { force, ask } } = rules;
             preview(&ask, Change::Apply { force, keep_sessions })
         }
-        ConfigCommand::Show(ask) => answer(&ask, &Request::Config, tables::configuration),
+        ConfigCommand::Show(ask) => answer(&ask, Client::config, |shown| shown.text.clone()),
     }
 }
 
 /// Says what a change would do.
 fn preview(ask: &Ask, change: Change) -> Result<ExitCode> {
-    let answer = ask.place.ask(&Request::Preview { version: VERSION, change })?;
-    let preview: Preview = serde_json::from_value(answer.clone()).context(STRANGE)?;
+    let preview = ask.place.client()?.preview(change)?;
     match ask.json {
-        true => print(&format!("{answer:#}\n"))?,
+        true => print(&json_text(&preview)?)?,
         false => print(&tables::preview(&preview))?,
     }
     Ok(if preview.refused.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })

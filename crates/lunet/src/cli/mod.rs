@@ -17,9 +17,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lunet::control::{self, Change, Done, Request, VERSION};
+use lunet::control::{self, Client};
+use lunet_api::Change;
 use lunet_iscsi::printable::printable_json;
-use serde_json::Value;
+use serde::Serialize;
 
 pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
@@ -97,25 +98,22 @@ pub fn data_variable() -> Option<PathBuf> {
 }
 
 impl Where {
-    fn socket(&self) -> Result<PathBuf> {
+    fn client(&self) -> Result<Client> {
         let variable = data_variable();
-        Ok(control::find(self.socket.as_deref(), self.data.as_deref(), variable.as_deref())?)
-    }
-
-    fn ask(&self, request: &Request) -> Result<Value> {
-        Ok(control::ask(&self.socket()?, request)?)
+        let found =
+            control::find(self.socket.as_deref(), self.data.as_deref(), variable.as_deref())?;
+        Ok(Client::new(found))
     }
 }
 
 impl Ask {
     /// Has something changed, and says what was done.
     fn change(&self, change: Change) -> Result<ExitCode> {
-        let answer = self.place.ask(&Request::Change { version: VERSION, change })?;
+        let done = self.place.client()?.change(change)?;
         if self.json {
-            print(&format!("{answer:#}\n"))?;
+            print(&json_text(&done)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let done: Done = serde_json::from_value(answer).context(STRANGE)?;
         print(&format!("{}\n", done.done))?;
         for note in done.notes {
             let _ = writeln!(io::stderr(), "lunet: note: {note}");
@@ -131,20 +129,14 @@ impl Rules {
     }
 }
 
-const STRANGE: &str = "the running lunet is of another version: use that one, or --json";
-
 /// Asks, and prints the answer as a table or as JSON.
-pub fn answer(
+pub fn answer<T: Serialize>(
     ask: &Ask,
-    request: &Request,
-    table: impl Fn(&Value) -> serde_json::Result<String>,
+    question: impl FnOnce(&Client) -> Result<T, control::Error>,
+    table: impl FnOnce(&T) -> String,
 ) -> Result<ExitCode> {
-    let answer = ask.place.ask(request)?;
-    if ask.json {
-        print(&json_text(&answer))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    print(&table(&answer).context(STRANGE)?)?;
+    let answer = question(&ask.place.client()?)?;
+    print(&if ask.json { json_text(&answer)? } else { table(&answer) })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -156,8 +148,8 @@ fn width() -> Option<usize> {
 }
 
 /// JSON for people and programs: names in it come from the network, and steer no terminal.
-fn json_text(value: &Value) -> String {
-    printable_json(&format!("{value:#}\n"))
+fn json_text(answer: &impl Serialize) -> Result<String> {
+    Ok(printable_json(&(serde_json::to_string_pretty(answer)? + "\n")))
 }
 
 /// Prints to standard output. A reader that has seen enough, as `head` has, is no error.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 use lunet::config;
-use lunet::control::{Change, Request};
+use lunet::control::Client;
 use lunet::tables;
+use lunet_api::{Change, Transport};
 
 use super::{Ask, Rules, answer};
 
@@ -42,8 +43,9 @@ pub enum PortalCommand {
 
 pub fn run(command: PortalCommand) -> Result<ExitCode> {
     match command {
-        PortalCommand::List(ask) => answer(&ask, &Request::Portals, tables::portals),
+        PortalCommand::List(ask) => answer(&ask, Client::portals, |all| tables::portals(all)),
         PortalCommand::Add { address, transport, tag, ask } => {
+            let transport = transport.iter().map(|word| Transport::from(word.as_str())).collect();
             ask.change(Change::AddPortal { address, tag, transport })
         }
         PortalCommand::Remove { address, rules } => rules

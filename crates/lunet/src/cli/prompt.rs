@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read, Write};
 
 use anyhow::{Context, Result, bail};
 use lunet::config::access::MAX_SECRET;
-use lunet::control::SecretText;
+use lunet_api::SecretText;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use zeroize::Zeroizing;

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use lunet::control::{Change, Request};
+use lunet::control::Client;
 use lunet::tables;
+use lunet_api::Change;
 
 use super::{Ask, answer};
 
@@ -36,7 +37,7 @@ enum SessionsCommand {
 
 pub fn run(options: Sessions) -> Result<ExitCode> {
     match options.command {
-        None => answer(&options.ask, &Request::Sessions, tables::sessions),
+        None => answer(&options.ask, Client::sessions, |all| tables::sessions(all)),
         Some(SessionsCommand::End { session, initiator, ask }) => {
             ask.change(Change::EndSessions { session, initiator })
         }

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use lunet::control::{Change, NewSecret, NewUser, Request};
+use lunet::control::Client;
 use lunet::tables;
+use lunet_api::{Change, NewSecret, NewUser};
 
-use super::{Ask, Forced, Rules, STRANGE, answer, print, prompt};
+use super::{Ask, Forced, Rules, answer, prompt};
 
 #[derive(Subcommand)]
 pub enum TargetCommand {
@@ -125,7 +126,7 @@ pub enum UserCommand {
 
 pub fn run(command: TargetCommand) -> Result<ExitCode> {
     match command {
-        TargetCommand::List(ask) => answer(&ask, &Request::Targets, tables::targets),
+        TargetCommand::List(ask) => answer(&ask, Client::targets, |all| tables::targets(all)),
         TargetCommand::Create { name, alias, ask } => {
             ask.change(Change::CreateTarget { name, alias })
         }
@@ -185,14 +186,10 @@ fn user(command: UserCommand) -> Result<ExitCode> {
 }
 
 fn users(ask: &Ask, target: Option<&str>) -> Result<ExitCode> {
-    let mut all = ask.place.ask(&Request::Targets)?;
-    if ask.json {
-        if let (Some(name), Some(targets)) = (target, all.as_array_mut()) {
-            targets.retain(|of| of["name"] == name);
-        }
-        print(&format!("{all:#}\n"))?;
-    } else {
-        print(&tables::users(&all, target).context(STRANGE)?)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let of = |client: &Client| {
+        let mut all = client.targets()?;
+        all.retain(|of| target.is_none_or(|name| of.name == name));
+        Ok(all)
+    };
+    answer(ask, of, |all| tables::users(all))
 }

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Subcommand, ValueEnum};
-use lunet::control::{Change, NewVolume, Request};
+use lunet::control::Client;
 use lunet::{config, tables, units};
+use lunet_api::{Change, NewVolume};
 
 use super::{Ask, Forced, Sure, answer, width};
 
@@ -147,10 +148,10 @@ pub enum WriteCache {
 pub fn run(command: VolumeCommand) -> Result<ExitCode> {
     match command {
         VolumeCommand::List(ask) => {
-            answer(&ask, &Request::Volumes, |all| tables::volumes(all, width()))
+            answer(&ask, Client::volumes, |all| tables::volumes(all, width()))
         }
         VolumeCommand::Snapshots { name, ask } => {
-            answer(&ask, &Request::Snapshots { volume: name }, tables::snapshots)
+            answer(&ask, |client| client.snapshots(name), |all| tables::snapshots(all))
         }
         VolumeCommand::Create {
             name,
@@ -164,8 +165,12 @@ pub fn run(command: VolumeCommand) -> Result<ExitCode> {
             write_cache,
             ask,
         } => {
-            let backend = backend.to_possible_value().map(|word| word.get_name().to_owned());
-            let backend = backend.unwrap_or_default();
+            let backend = match backend {
+                Backend::File => lunet_api::Backend::File,
+                Backend::Block => lunet_api::Backend::Block,
+                Backend::Memory => lunet_api::Backend::Memory,
+                Backend::Null => lunet_api::Backend::Null,
+            };
             let write_through = write_cache == WriteCache::Off;
             let new =
                 NewVolume { name, backend, size, path, full, block_size, read_only, write_through };
@@ -231,9 +236,9 @@ fn there(yes: bool, place: &super::Where, volume: &str, snapshot: Option<&str>) 
         return Ok(());
     }
     // An error if there is no such volume.
-    let all = place.ask(&Request::Snapshots { volume: Some(volume.to_owned()) })?;
+    let all = place.client()?.snapshots(Some(volume.to_owned()))?;
     let Some(snapshot) = snapshot else { return Ok(()) };
-    let names = || all.as_array().into_iter().flatten().filter_map(|one| one["snapshot"].as_str());
+    let names = || all.iter().map(|one| one.snapshot.as_str());
     if names().all(|name| name != snapshot) {
         let list = format!("lunet volume snapshots {volume}");
         let near = config::near_or_list(snapshot, names(), &list);

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use lunet::control::Request;
+use lunet::control::Client;
 use lunet::watch::{self, lines::lines, rates};
 use lunet::{tables, units};
+use lunet_api::Interval;
 use lunet_iscsi::printable::printable_json;
 
 use super::{Ask, Where, answer, print_more};
@@ -40,19 +41,19 @@ pub struct Top {
 /// `lunet stats`
 pub fn stats(options: &Stats) -> Result<ExitCode> {
     if !options.follow {
-        return answer(&options.ask, &Request::Stats, tables::stats);
+        return answer(&options.ask, Client::stats, tables::stats);
     }
-    let path = options.ask.place.socket()?;
-    let mut before = watch::look(&path)?;
+    let client = options.ask.place.client()?;
+    let mut before = watch::look(&client)?;
     loop {
         thread::sleep(options.interval);
-        let after = watch::look(&path)?;
+        let after = watch::look(&client)?;
         if let Some(rates) = rates::between(&before, &after) {
             let seconds =
                 SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
             let text = if options.ask.json {
-                let line = serde_json::json!({ "time": seconds, "rates": rates });
-                printable_json(&format!("{line}\n"))
+                let interval = Interval { time: seconds, rates };
+                printable_json(&(serde_json::to_string(&interval)? + "\n"))
             } else {
                 lines(&rates, &format!("{} UTC", units::date(seconds)))
             };
@@ -69,7 +70,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
 
 /// `lunet top`
 pub fn top(options: &Top) -> Result<ExitCode> {
-    watch::terminal::top(&options.place.socket()?, options.interval)?;
+    watch::terminal::top(&options.place.client()?, options.interval)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,12 +3,16 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use lunet_api::{
+    Call, Change, Configuration, Done, Portal, Preview, Request, Session, Snapshot, Stats, Target,
+    Unread, Volume, read_reply,
+};
+use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
-use super::protocol::{Answer, Request};
 use super::{Error, check_length, line};
 
 /// How long the server has to answer.
@@ -34,37 +38,97 @@ fn trusted(stream: &UnixStream) -> bool {
     peer.uid.is_root() || peer.uid == rustix::process::geteuid() || service()
 }
 
-/// Asks the server behind the socket at `path`.
+/// Asks the server behind a control socket: a connection for each request.
 ///
 /// # Errors
-/// There is no server, it may not be asked, or it gives no sensible answer.
-pub fn ask(path: &Path, request: &Request) -> Result<Value, Error> {
-    check_length(path)?;
-    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        // A refused connection: the socket was left behind by a server that is gone.
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            Error::NotRunning { path: path.to_owned() }
-        }
-        ErrorKind::PermissionDenied => Error::Denied { path: path.to_owned() },
-        _ => Error::NoAnswer { path: path.to_owned(), error },
-    })?;
-    if std::env::var_os(PEER).is_some_and(|peer| peer == "trusted") && !trusted(&stream) {
-        return Err(Error::Denied { path: path.to_owned() });
+/// Of every method: there is no server, it may not be asked, it refuses, or it is of another version that is not understood.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+#[expect(missing_docs, reason = "each method is a request of lunet-api")]
+#[expect(clippy::missing_errors_doc, reason = "the type says it")]
+impl Client {
+    pub const fn new(socket: PathBuf) -> Self {
+        Self { socket }
     }
-    match exchange(&mut stream, request) {
-        Ok(Answer::Ok(value)) => Ok(value),
-        Ok(Answer::Error(text)) => Err(Error::Refused(text)),
-        Err(error) => Err(Error::NoAnswer { path: path.to_owned(), error }),
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn sessions(&self) -> Result<Vec<Session>, Error> {
+        self.ask(&Request::Sessions)
+    }
+
+    pub fn stats(&self) -> Result<Stats, Error> {
+        self.ask(&Request::Stats)
+    }
+
+    pub fn volumes(&self) -> Result<Vec<Volume>, Error> {
+        self.ask(&Request::Volumes)
+    }
+
+    pub fn snapshots(&self, volume: Option<String>) -> Result<Vec<Snapshot>, Error> {
+        self.ask(&Request::Snapshots { volume })
+    }
+
+    pub fn targets(&self) -> Result<Vec<Target>, Error> {
+        self.ask(&Request::Targets)
+    }
+
+    pub fn portals(&self) -> Result<Vec<Portal>, Error> {
+        self.ask(&Request::Portals)
+    }
+
+    pub fn config(&self) -> Result<Configuration, Error> {
+        self.ask(&Request::Config)
+    }
+
+    pub fn change(&self, change: Change) -> Result<Done, Error> {
+        self.ask(&Request::change(change))
+    }
+
+    pub fn preview(&self, change: Change) -> Result<Preview, Error> {
+        self.ask(&Request::preview(change))
+    }
+
+    fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, Error> {
+        let path = &self.socket;
+        check_length(path)?;
+        let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            // A refused connection: the socket was left behind by a server that is gone.
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                Error::NotRunning { path: path.clone() }
+            }
+            ErrorKind::PermissionDenied => Error::Denied { path: path.clone() },
+            _ => Error::NoAnswer { path: path.clone(), error },
+        })?;
+        if std::env::var_os(PEER).is_some_and(|peer| peer == "trusted") && !trusted(&stream) {
+            return Err(Error::Denied { path: path.clone() });
+        }
+        let line = exchange(&mut stream, request)
+            .map_err(|error| Error::NoAnswer { path: path.clone(), error })?;
+        match read_reply(&line) {
+            Ok(outcome) => outcome.map_err(Error::Refused),
+            Err(Unread::Strange(error)) => {
+                Err(Error::NoAnswer { path: path.clone(), error: error.into() })
+            }
+            Err(Unread::OtherVersion(error)) => {
+                Err(Error::OtherVersion { path: path.clone(), error })
+            }
+        }
     }
 }
 
-fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Answer> {
+fn exchange(stream: &mut UnixStream, request: &Request) -> io::Result<Zeroizing<Vec<u8>>> {
     let time = if matches!(request, Request::Change { .. }) { LONG_TIME } else { TIME };
     let deadline = Instant::now() + time;
     // A server that turns us away has closed its end, and its answer is there to be read.
-    match line::send(stream, line::of(request)?, deadline) {
+    match line::send(stream, line::of(&Call::new(request))?, deadline) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         sent => sent?,
     }
-    Ok(serde_json::from_slice(&line::receive(stream, MOST, deadline)?)?)
+    line::receive(stream, MOST, deadline)
 }

@@ -4,24 +4,21 @@
 //! server sends one answer, a line of JSON, and closes the connection.
 //!
 //! ```text
-//! {"request":"sessions"}
-//! {"ok":[...]}            or   {"error":"a sentence"}
+//! {"api":2,"request":"sessions"}
+//! {"api":2,"ok":[...]}           or {"api":2,"error":{"code":"not-found","message":"...","fix":"..."}}
 //! ```
+//!
+//! What is in the lines is the crate `lunet-api`.
 
 mod client;
 mod line;
 mod place;
-mod protocol;
 mod server;
 
 use std::path::{Path, PathBuf};
 
-pub use client::ask;
+pub use client::Client;
 pub use place::{VARIABLE, find};
-pub use protocol::{
-    Answer, Change, Configuration, Difference, Done, NewSecret, NewUser, NewVolume, Preview,
-    Request, SecretText, SessionChange, SessionFate, VERSION,
-};
 pub use server::{Asker, ControlServer, Source};
 
 /// The name of the socket in the data directory.
@@ -69,8 +66,10 @@ pub enum Error {
     Denied { path: PathBuf },
     #[error("{path}: {}", silence(.error))]
     NoAnswer { path: PathBuf, error: std::io::Error },
+    #[error("{path}: {error}")]
+    OtherVersion { path: PathBuf, error: lunet_api::Error },
     #[error("{0}")]
-    Refused(String),
+    Refused(lunet_api::Error),
 }
 
 /// The control socket of a server with this data directory, if it is given no other.
@@ -92,7 +91,7 @@ fn silence(error: &std::io::Error) -> String {
                 .to_owned()
         }
         InvalidData => format!(
-            "what answers is no lunet, or of another version ({error}): name the right one with --data or --socket"
+            "what answers is no lunet ({error}): name the right one with --data or --socket"
         ),
         _ => format!("lunet does not answer ({error}): see its log"),
     }

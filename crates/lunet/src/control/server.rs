@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lunet_api::{Answer, Code, Reply, Request, TOO_MANY, read_call};
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
-use serde_json::Value;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::protocol::{Answer, Request};
 use super::{Error, check_length, line};
 
 /// How long a client may take to ask, and again to take the answer.
@@ -50,8 +49,8 @@ pub trait Source: Send + Sync + 'static {
     /// Answers a request.
     ///
     /// # Errors
-    /// Why there is no answer, in one sentence.
-    fn answer(&self, who: Asker, request: Request) -> Result<Value, String>;
+    /// Why there is no answer.
+    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error>;
 }
 
 /// The control socket of a running server. Dropping it removes the socket.
@@ -166,7 +165,7 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, source: &Arc<dyn Sourc
         };
         let place = Place::new(&clients);
         if clients.load(Ordering::Relaxed) > CLIENTS {
-            refuse(stream, "too many clients at once; try again");
+            refuse(stream, Code::TooManyClients, TOO_MANY);
             continue;
         }
         let source = Arc::clone(source);
@@ -197,33 +196,33 @@ impl Drop for Place {
 
 fn serve(mut stream: UnixStream, source: &dyn Source) {
     let Ok(who) = Asker::of(&stream) else {
-        return refuse(stream, "the kernel does not say who asks");
+        return refuse(stream, Code::Failed, "the kernel does not say who asks");
     };
-    let answer = match line::receive(&mut stream, MOST, Instant::now() + TIME) {
-        Ok(line) => match serde_json::from_slice(&line) {
-            Ok(request) => match source.answer(who, request) {
-                Ok(value) => Answer::Ok(value),
-                Err(error) => Answer::Error(error),
-            },
-            Err(error) => Answer::Error(format!("this is no request: {error}")),
-        },
+    let reply = match line::receive(&mut stream, MOST, Instant::now() + TIME) {
+        Ok(line) => {
+            let (client, request) = read_call(&line);
+            Reply::to(client, request.and_then(|request| source.answer(who, request)))
+        }
         Err(error) if error.kind() == ErrorKind::InvalidData => {
-            Answer::Error(format!("a request has at most {MOST} bytes"))
+            let message = format!("a request has at most {MOST} bytes");
+            Reply::unread(lunet_api::Error::new(Code::BadRequest, message))
         }
         // The client has gone, or has said nothing in time: nobody to answer.
         Err(_) => return,
     };
     // The answer may have taken its time, which is not the client's.
-    send(&mut stream, &answer, Instant::now() + TIME);
+    send(&mut stream, &reply, Instant::now() + TIME);
 }
 
-fn refuse(mut stream: UnixStream, why: &str) {
+/// Turns a client away. What it asks was not read, so its version is not known.
+fn refuse(mut stream: UnixStream, code: Code, why: &str) {
+    let error = lunet_api::Error::new(code, why).fix("try again");
     // A new socket takes these few bytes at once; the limit is for the case that it does not.
-    send(&mut stream, &Answer::Error(why.to_owned()), Instant::now() + PAUSE);
+    send(&mut stream, &Reply::unread(error), Instant::now() + PAUSE);
 }
 
-fn send(stream: &mut UnixStream, answer: &Answer, deadline: Instant) {
-    if let Ok(line) = line::of(answer) {
+fn send(stream: &mut UnixStream, reply: &Reply<Answer>, deadline: Instant) {
+    if let Ok(line) = line::of(reply) {
         // A client that does not take its answer has only itself to blame.
         let _ = line::send(stream, line, deadline);
     }

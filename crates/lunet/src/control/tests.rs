@@ -3,7 +3,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use lunet_api::{
+    Answer, Backend, Change, Code, Done, NewVolume, Request, Session, Stats, Target, VERSION,
+};
 use tempfile::TempDir;
 
 use super::*;
@@ -11,16 +13,32 @@ use super::*;
 struct Fixed;
 
 impl Source for Fixed {
-    fn answer(&self, who: Asker, request: Request) -> Result<Value, String> {
+    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
         Ok(match request {
-            Request::Sessions => json!([{"initiator": "iqn.x:a"}]),
+            Request::Sessions => Answer::Sessions(vec![session()]),
             // Larger than a socket buffer, so that sending takes more than one write.
-            Request::Stats => json!("x".repeat(1 << 20)),
-            Request::Config => return Err("there is none".to_owned()),
-            Request::Targets => json!([who.uid, who.pid]),
-            other => json!(other),
+            Request::Stats => {
+                Answer::Stats(Box::new(Stats { driver: "x".repeat(1 << 20), ..Stats::default() }))
+            }
+            Request::Config => {
+                let error = lunet_api::Error::new(Code::NotFound, "there is none");
+                return Err(error.fix("make one"));
+            }
+            Request::Targets => {
+                let name = format!("{} {}", who.uid, who.pid);
+                Answer::Targets(vec![Target { name, ..Target::default() }])
+            }
+            // What has arrived.
+            other => {
+                let done = serde_json::to_string(&other).unwrap();
+                Answer::Done(Done { done, ..Done::default() })
+            }
         })
     }
+}
+
+fn session() -> Session {
+    Session { initiator: "iqn.x:a".into(), tsih: 7, ..Session::default() }
 }
 
 fn started() -> (TempDir, PathBuf, ControlServer) {
@@ -42,21 +60,27 @@ fn raw(path: &Path, request: &[u8]) -> String {
 #[test]
 fn each_request_gets_its_answer() {
     let (_dir, path, _server) = started();
-    assert_eq!(ask(&path, &Request::Sessions).unwrap(), json!([{"initiator": "iqn.x:a"}]));
-    assert_eq!(ask(&path, &Request::Stats).unwrap().as_str().map(str::len), Some(1 << 20));
+    let client = Client::new(path);
+    assert_eq!(client.sessions().unwrap(), [session()]);
+    assert_eq!(client.stats().unwrap().driver.len(), 1 << 20);
 }
 
 #[test]
 fn a_change_travels_whole_and_a_refusal_is_a_sentence() {
     let (_dir, path, _server) = started();
-    let new = NewVolume { name: "a".into(), backend: "file".into(), ..NewVolume::default() };
+    let new = NewVolume { name: "a".into(), backend: Backend::File, ..NewVolume::default() };
     let change = Change::CreateVolume(new);
-    let answer = ask(&path, &Request::Change { version: VERSION, change }).unwrap();
-    let words = r#"{"change":{"backend":"file","block_size":null,"do":"create-volume","full":false,
-        "name":"a","path":null,"read_only":false,"size":null,
-        "write_through":false},"request":"change","version":1}"#;
-    assert_eq!(answer, serde_json::from_str::<Value>(words).unwrap());
-    assert_eq!(ask(&path, &Request::Config).unwrap_err().to_string(), "there is none");
+    let client = Client::new(path.clone());
+    let done = client.change(change.clone()).unwrap();
+    let arrived: Request = serde_json::from_str(&done.done).unwrap();
+    assert_eq!(arrived, Request::Change { version: 1, change });
+    match client.config().unwrap_err() {
+        Error::Refused(error) => {
+            assert_eq!((&error.code, error.fix.as_str()), (&Code::NotFound, "make one"));
+            assert_eq!(error.to_string(), "there is none: make one");
+        }
+        other => panic!("{other}"),
+    }
     for request in [
         r#"{"request":"change","version":1}"#,
         r#"{"request":"change","version":1,"change":{"do":"unmap","target":"t","lun":65536}}"#,
@@ -71,7 +95,10 @@ fn a_change_travels_whole_and_a_refusal_is_a_sentence() {
 fn the_wire_is_a_line_of_json_each_way() {
     let (_dir, path, _server) = started();
     let answer = raw(&path, b"{\"request\":\"sessions\"}\nwhatever follows");
-    assert_eq!(answer, "{\"ok\":[{\"initiator\":\"iqn.x:a\"}]}\n");
+    let list = serde_json::to_string(&[session()]).unwrap();
+    assert_eq!(answer, format!("{{\"ok\":{list}}}\n"), "no version was told");
+    let answer = raw(&path, b"{\"request\":\"sessions\",\"api\":2}\n");
+    assert_eq!(answer, format!("{{\"api\":{VERSION},\"ok\":{list}}}\n"));
 }
 
 #[test]
@@ -90,14 +117,14 @@ fn what_is_no_request_is_answered_with_an_error() {
 fn silent_clients_hold_up_nobody() {
     let (_dir, path, _server) = started();
     let _silent: Vec<_> = (0..7).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    assert!(ask(&path, &Request::Sessions).is_ok());
+    assert!(Client::new(path).sessions().is_ok());
 }
 
 #[test]
 fn clients_beyond_the_bound_are_told_so() {
     let (_dir, path, _server) = started();
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    let refused = ask(&path, &Request::Sessions).unwrap_err();
+    let refused = Client::new(path).sessions().unwrap_err();
     assert!(refused.to_string().contains("too many clients"), "{refused}");
 }
 
@@ -108,7 +135,7 @@ fn only_the_owner_may_use_the_socket_and_it_goes_with_the_server() {
     assert_eq!(mode & 0o777, 0o600);
     drop(server);
     assert!(!path.exists());
-    let error = ask(&path, &Request::Stats).unwrap_err();
+    let error = Client::new(path.clone()).stats().unwrap_err();
     assert!(error.to_string().contains("no lunet is running"), "{error}");
 }
 
@@ -117,14 +144,14 @@ fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
     let dir = TempDir::new().unwrap();
     let path = default_path(dir.path());
     drop(UnixListener::bind(&path).unwrap());
-    let error = ask(&path, &Request::Stats).unwrap_err();
+    let error = Client::new(path.clone()).stats().unwrap_err();
     assert!(error.to_string().contains("no lunet is running"), "{error}");
 
     let mut server = ControlServer::bind(&path).unwrap();
     let error = ControlServer::bind(&path).unwrap_err();
     assert!(error.to_string().contains("another lunet is running"), "{error}");
     server.serve(Fixed).unwrap();
-    assert!(ask(&path, &Request::Sessions).is_ok(), "the live server was left alone");
+    assert!(Client::new(path).sessions().is_ok(), "the live server was left alone");
 }
 
 #[test]
@@ -137,7 +164,8 @@ fn paths_that_cannot_be_sockets_are_refused_in_a_sentence() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 
     let long = dir.path().join("x".repeat(108));
-    for error in [ControlServer::bind(&long).unwrap_err(), ask(&long, &Request::Stats).unwrap_err()]
+    for error in
+        [ControlServer::bind(&long).unwrap_err(), Client::new(long.clone()).stats().unwrap_err()]
     {
         assert!(error.to_string().contains("107 are allowed"), "{error}");
     }
@@ -149,6 +177,7 @@ fn paths_that_cannot_be_sockets_are_refused_in_a_sentence() {
 #[test]
 fn the_server_knows_who_asks() {
     let (_dir, path, _server) = started();
-    let answer = ask(&path, &Request::Targets).unwrap();
-    assert_eq!(answer, json!([rustix::process::geteuid().as_raw(), std::process::id()]));
+    let answer = Client::new(path).targets().unwrap();
+    let own = format!("{} {}", rustix::process::geteuid().as_raw(), std::process::id());
+    assert_eq!(answer[0].name, own);
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::{Change, Code, Difference, Done, Preview};
 use toml::{Table, Value};
 
 use super::differences::differences;
@@ -12,11 +13,11 @@ use super::served::Open;
 use super::sessions::concerning;
 use super::snapshots::HOLD;
 use super::volumes::traces;
-use super::{Manager, Served, check_version, done, portals, storage};
+use super::{Manager, Served, done, portals, storage};
 use crate::config::{self, Backend, Volume};
-use crate::control::{Change, Difference, Done, Preview};
 use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
+use crate::trouble::refuse;
 use crate::{exposure, record, units};
 use lunet_volume::files::{self, Found};
 
@@ -83,10 +84,13 @@ impl Manager {
     ///
     /// # Errors
     /// The file is wrong, or says what cannot change.
-    pub fn preview(&self, version: u32, change: &Change) -> Result<Preview> {
-        check_version(version)?;
+    pub fn preview(&self, change: &Change) -> Result<Preview> {
         let Change::Apply { force, keep_sessions } = change else {
-            bail!("only `lunet config apply` can tell beforehand what it would do");
+            return refuse(
+                Code::Unsupported,
+                "only `lunet config apply` can tell beforehand what it would do",
+                "",
+            );
         };
         let consent = Consent { force: *force, keep_sessions: *keep_sessions };
         let now = self.now();
@@ -100,8 +104,8 @@ impl Manager {
             Some(tried_again(volume, now.unserved.get(&volume.name)?, &next))
         }));
         let (sessions, refused) = self.foretell(&now, &next, consent, FORCE)?;
-        let portals = || self.foresee_portals(&next).err().map(|error| error.to_string());
-        let refused = refused.or_else(portals);
+        let portals = || self.foresee_portals(&next).err().map(|error| format!("{error:#}"));
+        let refused = refused.map(|refused| refused.to_string()).or_else(portals);
         Ok(Preview { file, changes: differences, notes, sessions, refused })
     }
 
@@ -109,9 +113,12 @@ impl Manager {
     fn wanted(&self, now: &Served) -> Result<Option<Wanted>> {
         let file = self.file.display();
         if now.plan.text.is_none() && matches!(files::look(&self.file), Found::Absent) {
-            bail!(
-                "there is no configuration file {file}, so lunet serves its embedded default: write one \
-                 (`lunet config show` prints what is served), or change it by commands"
+            return refuse(
+                Code::NotFound,
+                format!(
+                    "there is no configuration file {file}, so lunet serves its embedded default"
+                ),
+                "write one (`lunet config show` prints what is served), or change it by commands",
             );
         }
         let text = plan::read_own(&self.file)?;
@@ -271,7 +278,11 @@ fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
         [("server.data", old.data == new.data), ("server.control-socket", old.socket == new.socket)]
     {
         if !same {
-            bail!("{key}: cannot change while lunet runs: restart it, or take that back");
+            return refuse(
+                Code::NeedsRestart,
+                format!("{key}: cannot change while lunet runs"),
+                "restart it, or take that back",
+            );
         }
     }
     Ok(())
@@ -281,20 +292,21 @@ fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
 fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
     let name = &new.name;
     let fixed = |key: &str| {
-        format!(
-            "volumes.{name}.{key}: cannot change while the volume is served: delete the volume and \
-             create it anew, restart lunet, or take that back"
+        refuse(
+            Code::NeedsRestart,
+            format!("volumes.{name}.{key}: cannot change while the volume is served"),
+            "delete the volume and create it anew, restart lunet, or take that back",
         )
     };
     let (old, caps) = (&open.config, open.volume.caps());
     if std::mem::discriminant(&old.backend) != std::mem::discriminant(&new.backend) {
-        bail!(fixed("backend"));
+        return fixed("backend");
     }
     if old.path(&next.data) != new.path(&next.data) {
-        bail!(fixed("path"));
+        return fixed("path");
     }
     if old.block_size != new.block_size && new.block_size != Some(caps.block_size) {
-        bail!(fixed("block-size"));
+        return fixed("block-size");
     }
     match (&new.backend, new.size()) {
         (_, None) => Ok(Fate::Stays),
@@ -302,11 +314,15 @@ fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
         (Backend::File { .. }, Some(size)) if size > caps.bytes() && !new.read_only => {
             Ok(Fate::Grows(size))
         }
-        (Backend::File { .. }, Some(_)) => bail!(
-            "volumes.{name}.size: the volume has {}, and volumes do not shrink: take that back",
-            units::exact_size(caps.bytes())
+        (Backend::File { .. }, Some(_)) => refuse(
+            Code::Unsupported,
+            format!(
+                "volumes.{name}.size: the volume has {}, and volumes do not shrink",
+                units::exact_size(caps.bytes())
+            ),
+            "take that back",
         ),
-        _ => bail!(fixed("size")),
+        _ => fixed("size"),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use lunet_api::{Code, Done};
 use lunet_backends::patience;
 use lunet_backends::snapshot as reflink;
 use lunet_backends::zfs::{Dataset, Zfs};
@@ -16,9 +17,8 @@ use super::storage::{self, Keeper};
 use super::volumes::{check_new, no_lun_yet};
 use super::{Manager, Served, done, snapshots};
 use crate::config::edit;
-use crate::control::Done;
 use crate::opening::{self, How};
-use crate::trouble::At;
+use crate::trouble::{At, refuse};
 use crate::units;
 use lunet_volume::files;
 
@@ -48,10 +48,15 @@ impl Manager {
             (Keeper::Zfs(zfs, dataset), Some(snapshot)) => {
                 self.clone_zvol(now, volume, &zfs, &dataset, snapshot, name)?;
             }
-            (Keeper::Zfs(..), None) => bail!(
-                "ZFS clones snapshots only: `lunet volume snapshot {volume}@{name}` first, then \
-                 `lunet volume clone {volume}@{name} {name}`"
-            ),
+            (Keeper::Zfs(..), None) => {
+                return refuse(
+                    Code::Unsupported,
+                    "ZFS clones snapshots only",
+                    format!(
+                        "`lunet volume snapshot {volume}@{name}` first, then `lunet volume clone {volume}@{name} {name}`"
+                    ),
+                );
+            }
         }
         let size = self.now().volume(name)?.volume.caps().bytes();
         let from = snapshot.map_or_else(String::new, |snapshot| format!("@{snapshot}"));
@@ -78,7 +83,11 @@ impl Manager {
         // Beside its source, since it shares its blocks.
         let place = files::parent(from).join(format!("{name}.img"));
         if !storage::is_absent(&place)? {
-            bail!("{} is there already: choose another name", place.display());
+            return refuse(
+                Code::Exists,
+                format!("{} is there already", place.display()),
+                "choose another name",
+            );
         }
         let found = from.metadata().at("read", from)?;
         let mut keys: Vec<(&str, Value)> = vec![("backend", "file".into())];

@@ -1,7 +1,8 @@
 //! What is different in the next configuration, as far as it takes effect at once.
 
+use lunet_api::Difference;
+
 use crate::config::{self, Access, Config, Reach, Target, Volume};
-use crate::control::Difference;
 use crate::plan::Plan;
 
 use super::Served;

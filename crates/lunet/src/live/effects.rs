@@ -2,14 +2,15 @@
 //! shards, foretold. A change is weighed before it is carried out, so that nobody loses a disk in
 //! use without a word, and everybody who loses something is named.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use lunet_api::{Code, SessionChange, SessionFate};
 use lunet_target::{Entrance, Fate, Layout, Objection, SessionInfo, TargetEntry, Visitor};
 
 use super::{Manager, Served, counted};
 use crate::config::{Config, Target};
-use crate::control::{SessionChange, SessionFate};
 use crate::plan::Plan;
 use crate::serve;
+use crate::trouble::refuse;
 
 /// How many sessions a sentence names.
 const NAMED: usize = 3;
@@ -74,7 +75,7 @@ impl Manager {
     ) -> Result<Weighed> {
         let (sessions, refusal) = self.foretell(now, &plan, consent, with)?;
         match refusal {
-            Some(refusal) => bail!(refusal),
+            Some(refusal) => Err(refusal.into()),
             None => Ok(Weighed { plan, sessions, keep_sessions: consent.keep_sessions }),
         }
     }
@@ -86,7 +87,7 @@ impl Manager {
         plan: &Plan,
         consent: Consent,
         with: &str,
-    ) -> Result<(Vec<SessionChange>, Option<String>)> {
+    ) -> Result<(Vec<SessionChange>, Option<lunet_api::Error>)> {
         let sessions = self.known_sessions(consent.force)?;
         let view = |config| View::new(config, self.handle.slots_of(&serve::listen(config)));
         let (before, after) = (view(&now.plan.config), view(&plan.config));
@@ -99,7 +100,11 @@ impl Manager {
     pub(super) fn known_sessions(&self, some_will_do: bool) -> Result<Vec<SessionInfo>> {
         match self.handle.all_sessions() {
             Err(_) if some_will_do => Ok(self.handle.sessions()),
-            Err(error) => bail!("nobody knows who is logged in: {error}, or use --force"),
+            Err(error) => refuse(
+                Code::NotAnswered,
+                format!("nobody knows who is logged in: {error}, or use --force"),
+                "",
+            ),
             Ok(all) => Ok(all),
         }
     }
@@ -127,7 +132,7 @@ pub fn named<'a>(sessions: impl ExactSizeIterator<Item = (&'a str, &'a str)>) ->
 }
 
 /// Why removals that hurt sessions are refused.
-fn refusal(effects: &[Effect], with: &str) -> Option<String> {
+fn refusal(effects: &[Effect], with: &str) -> Option<lunet_api::Error> {
     let hurt: Vec<&Effect> = effects.iter().filter(|effect| effect.removal.is_some()).collect();
     let mut things: Vec<&Removal> = hurt.iter().filter_map(|e| e.removal.as_ref()).collect();
     things.sort_unstable();
@@ -147,11 +152,12 @@ fn refusal(effects: &[Effect], with: &str) -> Option<String> {
         n => format!(" and {} more", n - 1),
     };
     let uses = if who.len() == 1 { "uses" } else { "use" };
-    Some(format!(
-        "{} {uses} {first}{others}, which would be {what} ({}): {instead}, or {with}",
+    let message = format!(
+        "{} {uses} {first}{others}, which would be {what} ({})",
         counted(who.len(), "session"),
         named(who.iter().map(|change| (change.initiator.as_str(), change.peer.as_str()))),
-    ))
+    );
+    Some(lunet_api::Error::new(Code::InUse, message).fix(format!("{instead}, or {with}")))
 }
 
 /// What happens to each of the sessions.

@@ -3,204 +3,200 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::Result;
-use lunet_scsi::Sanitation;
-use lunet_target::FaultReport;
-use serde_json::{Value, json};
-
+use lunet_api::{
+    Configuration, Erasure, ErasureState, Fault, Limit, Limited, Lun, MappedAs, Reach as For,
+    SecretPlace, Snapshot, Target, User, Volume, WriteCache,
+};
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
+use lunet_scsi::Sanitation;
 
 use super::served::{Open, backend};
-use super::{Manager, Served, snapshots};
+use super::{Manager, Served, report, snapshots};
 use crate::config::access::Source;
 use crate::config::edit::Editor;
 use crate::config::{Access, Backend, Reach};
-use crate::control::Configuration;
 use crate::opening::Unserved;
 
 /// The rates that layers keep all reads, all writes or both to. Limits of a part of them are no limit of the whole.
-fn limits(layers: &[Layer]) -> Vec<Value> {
+fn limits(layers: &[Layer]) -> Vec<Limit> {
     let limit = |layer: &Layer| {
         let Effect::Limit(rate) = layer.effect else { return None };
         let whole = layer.range.is_none() && layer.which == Which::Share(ALWAYS);
         let on = match layer.ops {
-            Ops { read: true, write: true, .. } => "all",
-            Ops { read: true, .. } => "read",
-            Ops { write: true, .. } => "write",
+            Ops { read: true, write: true, .. } => Limited::All,
+            Ops { read: true, .. } => Limited::Read,
+            Ops { write: true, .. } => Limited::Write,
             _ => return None,
         };
         whole.then(|| match rate {
-            Rate::Bytes(rate) => json!({ "on": on, "bytes_per_s": rate }),
-            Rate::Operations(rate) => json!({ "on": on, "operations_per_s": rate }),
+            Rate::Bytes(rate) => Limit { on, bytes_per_s: Some(rate.get()), ..Limit::default() },
+            Rate::Operations(rate) => {
+                Limit { on, operations_per_s: Some(rate.get()), ..Limit::default() }
+            }
         })
     };
     layers.iter().filter_map(limit).collect()
 }
 
-/// How writes are answered: `on` before they are stable; `off` or `off-by-initiator` when they are; `none` where
-/// there is no volatile cache.
-fn write_cache(open: &Open, through: bool) -> &'static str {
+/// How writes are answered.
+fn write_cache(open: &Open, through: bool) -> WriteCache {
     match (open.volume.caps().write_cache, open.config.write_cache) {
-        (false, _) => "none",
-        (true, false) => "off",
-        (true, true) if through => "off-by-initiator",
-        (true, true) => "on",
+        (false, _) => WriteCache::None,
+        (true, false) => WriteCache::Off,
+        (true, true) if through => WriteCache::OffByInitiator,
+        (true, true) => WriteCache::On,
     }
 }
 
 /// That a volume is being sanitized or formatted, or should be: it serves nothing else then.
-fn erasure(sanitations: &[(String, Sanitation, Option<u16>)], volume: &str) -> Value {
-    let Some((_, stands, progress)) = sanitations.iter().find(|(name, ..)| name == volume) else {
-        return Value::Null;
-    };
+fn erasure(sanitations: &[(String, Sanitation, Option<u16>)], volume: &str) -> Option<Erasure> {
+    let (_, stands, progress) = sanitations.iter().find(|(name, ..)| name == volume)?;
     let state = match stands {
-        Sanitation::None => return Value::Null,
-        Sanitation::Running => "sanitizing",
-        Sanitation::Formatting => "formatting",
-        Sanitation::Unformatted => "format-unfinished",
-        Sanitation::Failed { .. } => "sanitize-failed",
+        Sanitation::None => return None,
+        Sanitation::Running => ErasureState::Sanitizing,
+        Sanitation::Formatting => ErasureState::Formatting,
+        Sanitation::Unformatted => ErasureState::FormatUnfinished,
+        Sanitation::Failed { .. } => ErasureState::SanitizeFailed,
     };
-    json!({ "state": state, "progress": progress.map(|done| f64::from(done) / 65536.0) })
+    Some(Erasure { state, progress: progress.map(|done| f64::from(done) / 65536.0) })
 }
 
 /// What is wrong with the storage of a volume.
-fn faults(open: &Open) -> Vec<FaultReport> {
-    open.health.faults().into_iter().map(FaultReport::from).collect()
+fn faults(open: &Open) -> Vec<Fault> {
+    let reports = open.health.faults().into_iter().map(lunet_target::FaultReport::from);
+    reports.map(report::fault).collect()
 }
 
 /// Who may log in with CHAP, and where the secrets are.
-fn users(access: &Access) -> Vec<Value> {
+fn users(access: &Access) -> Vec<User> {
     let user = |user: &crate::config::access::User| {
-        let (kind, file) = match &user.login.secret {
-            Source::Here(_) => ("configuration", None),
-            Source::File(path) => ("file", Some(path)),
-            Source::Read { file: Some(path), .. } => ("file", Some(path)),
-            Source::Environment(_) | Source::Read { file: None, .. } => ("environment", None),
+        let (secret, file) = match &user.login.secret {
+            Source::Here(_) => (SecretPlace::Configuration, None),
+            Source::File(path) => (SecretPlace::File, Some(path)),
+            Source::Read { file: Some(path), .. } => (SecretPlace::File, Some(path)),
+            Source::Environment(_) | Source::Read { file: None, .. } => {
+                (SecretPlace::Environment, None)
+            }
         };
-        json!({
-            "name": user.login.name,
-            "secret": kind,
-            "file": file.map(|path| path.display().to_string()),
-            "initiators": user.initiators.to_string(),
-        })
+        User {
+            name: user.login.name.clone(),
+            secret,
+            file: file.map(|path| path.display().to_string()),
+            initiators: user.initiators.to_string(),
+        }
     };
     access.users.iter().map(user).collect()
 }
 
+/// Where a volume is a LUN.
+fn luns(now: &Served, volume: &str) -> Vec<MappedAs> {
+    let luns = now.luns_of(volume);
+    luns.map(|(target, lun)| MappedAs { target: target.to_owned(), lun }).collect()
+}
+
 impl Manager {
     /// The volumes, by name.
-    pub fn volumes(&self) -> Value {
+    pub fn volumes(&self) -> Vec<Volume> {
         let now = self.now();
         let through = self.handle.written_through();
         let sanitations = self.handle.sanitations();
-        let mut out = Vec::new();
-        for (name, open) in &now.open {
+        let served = now.open.iter().map(|(name, open)| {
             let caps = open.volume.caps();
             let path = open.config.path(&now.plan.data);
             let used = match open.config.backend {
                 Backend::File { .. } => path.as_ref().and_then(|path| path.metadata().ok()),
                 _ => None,
             };
-            let luns: Vec<Value> = now
-                .luns_of(name)
-                .map(|(target, lun)| json!({ "target": target, "lun": lun }))
-                .collect();
-            out.push(json!({
-                "name": name,
-                "backend": backend(&open.config),
-                "size_bytes": caps.bytes(),
-                "used_bytes": used.map(|file| file.blocks() * 512),
-                "block_size": caps.block_size,
-                "read_only": caps.read_only,
-                "write_cache": write_cache(open, through.contains(name)),
-                "faults": faults(open),
-                "erasure": erasure(&sanitations, name),
-                "limits": limits(&open.config.layers),
-                "path": path.map(|path| path.display().to_string()),
-                "luns": luns,
-                "sessions": self.sessions_on(&now, name),
-                "snapshots": snapshots::list(&now.plan.data, open).map_or(0, |all| all.len()),
-            }));
-        }
-        out.extend(now.unserved.values().map(|one| self.unserved(&now, one)));
-        out.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
-        out.into()
+            Volume {
+                name: name.clone(),
+                backend: backend(&open.config),
+                size_bytes: caps.bytes(),
+                used_bytes: used.map(|file| file.blocks() * 512),
+                block_size: caps.block_size,
+                read_only: caps.read_only,
+                write_cache: write_cache(open, through.contains(name)),
+                faults: Some(faults(open)),
+                erasure: erasure(&sanitations, name),
+                limits: limits(&open.config.layers),
+                path: path.map(|path| path.display().to_string()),
+                luns: luns(&now, name),
+                sessions: self.sessions_on(&now, name) as u64,
+                snapshots: snapshots::list(&now.plan.data, open).map_or(0, |all| all.len() as u64),
+            }
+        });
+        let unserved = now.unserved.values().map(|one| self.unserved(&now, one));
+        let mut all: Vec<Volume> = served.chain(unserved).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
     }
 
     /// A volume that is not served, in the form of the others.
-    fn unserved(&self, now: &Served, one: &Unserved) -> Value {
+    fn unserved(&self, now: &Served, one: &Unserved) -> Volume {
         let (config, failure) = (&one.config, &one.failure);
-        let luns = now.luns_of(&config.name);
-        let luns: Vec<Value> =
-            luns.map(|(target, lun)| json!({ "target": target, "lun": lun })).collect();
-        json!({
-            "name": config.name,
-            "backend": backend(config),
-            "size_bytes": one.size.unwrap_or(0),
-            "used_bytes": null,
-            "block_size": config.block_size.unwrap_or(512),
-            "read_only": config.read_only,
-            "write_cache": "none",
-            "faults": [{
-                "state": failure.kind.state(),
-                "since": one.since,
-                "text": format!("not served: {}", failure.text()),
-            }],
-            "erasure": null,
-            "limits": limits(&config.layers),
-            "path": config.path(&now.plan.data).map(|path| path.display().to_string()),
-            "luns": luns,
-            "sessions": self.sessions_on(now, &config.name),
-            "snapshots": 0,
-        })
+        let text = format!("not served: {}", failure.text());
+        Volume {
+            name: config.name.clone(),
+            backend: backend(config),
+            size_bytes: one.size.unwrap_or(0),
+            used_bytes: None,
+            block_size: config.block_size.unwrap_or(512),
+            read_only: config.read_only,
+            write_cache: WriteCache::None,
+            faults: Some(vec![Fault { state: failure.kind.state(), since: one.since, text }]),
+            erasure: None,
+            limits: limits(&config.layers),
+            path: config.path(&now.plan.data).map(|path| path.display().to_string()),
+            luns: luns(now, &config.name),
+            sessions: self.sessions_on(now, &config.name) as u64,
+            snapshots: 0,
+        }
     }
 
     /// The snapshots of a volume or of all, the oldest of each first.
     ///
     /// # Errors
     /// There is no such volume, or a directory cannot be read.
-    pub fn snapshots(&self, volume: Option<&str>) -> Result<Value> {
+    pub fn snapshots(&self, volume: Option<&str>) -> Result<Vec<Snapshot>> {
         let now = self.now();
         if let Some(name) = volume {
             now.volume(name)?;
         }
         let mut out = Vec::new();
         for (name, open) in now.open.iter().filter(|(name, _)| volume.is_none_or(|v| v == *name)) {
-            for snapshot in snapshots::list(&now.plan.data, open)? {
-                out.push(json!({
-                    "volume": name,
-                    "snapshot": snapshot.name,
-                    "size_bytes": snapshot.bytes,
-                    "created": snapshot.created,
-                }));
-            }
+            out.extend(snapshots::list(&now.plan.data, open)?.into_iter().map(|one| Snapshot {
+                volume: name.clone(),
+                snapshot: one.name,
+                size_bytes: one.bytes,
+                created: one.created,
+            }));
         }
-        Ok(out.into())
+        Ok(out)
     }
 
     /// The targets with their LUNs, in the order of the configuration.
-    pub fn targets(&self) -> Value {
+    pub fn targets(&self) -> Vec<Target> {
         let now = self.now();
         let config = &now.plan.config;
         let target = |target: &crate::config::Target| {
             let lun = |(lun, at): &(u16, usize)| {
-                let volume = &config.volumes[*at].name;
-                let bytes = now.open.get(volume).map(|open| open.volume.caps().bytes());
-                json!({ "lun": lun, "volume": volume, "size_bytes": bytes })
+                let volume = config.volumes[*at].name.clone();
+                let size_bytes = now.open.get(&volume).map(|open| open.volume.caps().bytes());
+                Lun { lun: *lun, volume, size_bytes }
             };
-            json!({
-                "name": target.name,
-                "alias": target.alias,
-                "for": match target.reach() {
-                    Reach::Named => "named",
-                    Reach::Everybody => "everybody",
-                    Reach::ThisMachine => "this-machine",
+            Target {
+                name: target.name.clone(),
+                alias: target.alias.clone(),
+                reach: match target.reach() {
+                    Reach::Named => For::Named,
+                    Reach::Everybody => For::Everybody,
+                    Reach::ThisMachine => For::ThisMachine,
                 },
-                "luns": target.luns.iter().map(lun).collect::<Vec<_>>(),
-                "sessions": self.sessions(|name| name == target.name),
-                "initiators": target.access.initiators.to_string(),
-                "users": users(&target.access),
-                "mutual": target.access.mutual.as_ref().map(|own| own.name.as_str()),
-            })
+                luns: target.luns.iter().map(lun).collect(),
+                sessions: self.sessions(|name| name == target.name) as u64,
+                initiators: Some(target.access.initiators.to_string()),
+                users: users(&target.access),
+                mutual: target.access.mutual.as_ref().map(|own| own.name.clone()),
+            }
         };
         config.targets.iter().map(target).collect()
     }
@@ -216,7 +212,7 @@ impl Manager {
         let text = shown.unwrap_or_default();
         let table: toml::Table = text.parse().unwrap_or_default();
         let config = match serde_json::to_value(table) {
-            Ok(Value::Object(config)) => config,
+            Ok(serde_json::Value::Object(config)) => config,
             _ => serde_json::Map::new(),
         };
         let path = |path: &std::path::Path| {
@@ -250,8 +246,8 @@ mod tests {
         let told =
             limits(&[bytes, reads, part, place, flushes, Layer::new(Effect::Hang, Ops::ALL)]);
         let expected = [
-            json!({ "on": "all", "bytes_per_s": 1000 }),
-            json!({ "on": "read", "operations_per_s": 1000 }),
+            Limit { on: Limited::All, bytes_per_s: Some(1000), operations_per_s: None },
+            Limit { on: Limited::Read, bytes_per_s: None, operations_per_s: Some(1000) },
         ];
         assert_eq!(told, expected);
     }
@@ -260,14 +256,15 @@ mod tests {
     fn what_erases_a_volume_is_told_with_its_progress() {
         let stand = |stands, progress| [("vm1".to_owned(), stands, progress)];
         let told = |stands, progress| erasure(&stand(stands, progress), "vm1");
-        let under_way = |state| json!({ "state": state, "progress": 0.25 });
-        assert_eq!(told(Sanitation::Formatting, Some(0x4000)), under_way("formatting"));
-        assert_eq!(told(Sanitation::Running, Some(0x4000)), under_way("sanitizing"));
-        let unfinished = json!({ "state": "format-unfinished", "progress": null });
+        let under_way = |state| Some(Erasure { state, progress: Some(0.25) });
+        assert_eq!(told(Sanitation::Formatting, Some(0x4000)), under_way(ErasureState::Formatting));
+        assert_eq!(told(Sanitation::Running, Some(0x4000)), under_way(ErasureState::Sanitizing));
+        let stopped = |state| Some(Erasure { state, progress: None });
+        let unfinished = stopped(ErasureState::FormatUnfinished);
         assert_eq!(told(Sanitation::Unformatted, None), unfinished);
         let failed = told(Sanitation::Failed { restricted: true }, None);
-        assert_eq!(failed["state"], "sanitize-failed");
-        assert_eq!(told(Sanitation::None, None), Value::Null);
-        assert_eq!(erasure(&stand(Sanitation::Formatting, Some(0)), "vm2"), Value::Null);
+        assert_eq!(failed, stopped(ErasureState::SanitizeFailed));
+        assert_eq!(told(Sanitation::None, None), None);
+        assert_eq!(erasure(&stand(Sanitation::Formatting, Some(0)), "vm2"), None);
     }
 }

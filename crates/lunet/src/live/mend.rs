@@ -1,14 +1,14 @@
 //! Volumes whose storage is missing or another's: an administrator says what becomes of them.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::{Code, Done};
 use lunet_volume::{Cause, files};
 
 use super::served::Open;
 use super::{Manager, Served, done, snapshots, storage};
 use crate::config::{Backend, Volume};
-use crate::control::Done;
 use crate::opening::{self, How, Kind};
-use crate::trouble::At;
+use crate::trouble::{At, refuse};
 use crate::{failures, units};
 
 /// A volume in need of help.
@@ -28,20 +28,28 @@ impl Manager {
         let (Backend::File { .. }, Some(path)) =
             (&patient.config.backend, patient.config.path(&now.plan.data))
         else {
-            bail!(
-                "volume {name} is not in a file: lunet makes no other storage; bring its device back, or take \
-                 another with `lunet volume adopt {name} --yes`"
+            return refuse(
+                Code::Unsupported,
+                format!("volume {name} is not in a file: lunet makes no other storage"),
+                format!(
+                    "bring its device back, or take another with `lunet volume adopt {name} --yes`"
+                ),
             );
         };
         if path.metadata().is_ok_and(|found| found.len() > 0) {
-            bail!(
-                "{} is there: take it as it is with `lunet volume adopt {name} --yes`, or move it away first",
-                path.display()
+            return refuse(
+                Code::Exists,
+                format!("{} is there", path.display()),
+                format!(
+                    "take it as it is with `lunet volume adopt {name} --yes`, or move it away first"
+                ),
             );
         }
         if patient.config.size().is_none() {
-            bail!(
-                "volume {name} has no size: say in the configuration how large its file should be"
+            return refuse(
+                Code::Invalid,
+                format!("volume {name} has no size"),
+                "say in the configuration how large its file should be",
             );
         }
         self.open_anew(now, &patient, How::Remake)?;
@@ -56,9 +64,12 @@ impl Manager {
     pub(super) fn adopt_volume(&self, now: &Served, name: &str) -> Result<Done> {
         let patient = patient(now, name)?;
         if matches!(patient.kind, Kind::Missing | Kind::NotMade) {
-            bail!(
-                "there is nothing to adopt, as volume {name} has no storage: bring its file or device back, or make \
-                 an empty file with `lunet volume recreate {name} --yes`"
+            return refuse(
+                Code::NotServed,
+                format!("there is nothing to adopt, as volume {name} has no storage"),
+                format!(
+                    "bring its file or device back, or make an empty file with `lunet volume recreate {name} --yes`"
+                ),
             );
         }
         self.open_anew(now, &patient, How::Adopt)?;
@@ -110,7 +121,13 @@ fn patient<'a>(now: &'a Served, name: &str) -> Result<Patient<'a>> {
         Cause::NotServed | Cause::WriteBack { .. } => None,
     });
     let Some(kind) = kind else {
-        bail!("volume {name} is served, and its storage is where it was: nothing needs to be done");
+        return refuse(
+            Code::Unsupported,
+            format!(
+                "volume {name} is served, and its storage is where it was: nothing needs to be done"
+            ),
+            "",
+        );
     };
     let config = storage::with_size(&open.config, open.volume.caps().bytes());
     Ok(Patient { config, open: Some(open), kind })

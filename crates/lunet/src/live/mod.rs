@@ -26,6 +26,7 @@ mod journal;
 mod lists;
 mod mend;
 mod portals;
+mod report;
 mod rules;
 mod served;
 mod sessions;
@@ -42,22 +43,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
+use lunet_api::{Change, Code, Done};
 use lunet_target::{ApplyError, Handle, Prepared};
 use zeroize::Zeroizing;
 
 use crate::config::edit::Editor;
-use crate::control::{Change, Done, VERSION};
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use crate::serve;
-use crate::trouble::{self, refused};
+use crate::trouble::{self, refuse, refused};
 use lunet_volume::HeldVolume;
 use lunet_volume::files::{self, Found};
 
 pub use effects::notes as concerned;
 pub use journal::recover;
+pub use report::{portals, sessions, stats};
 pub use served::{Open, Served};
 
 use effects::{Consent, Weighed};
@@ -107,17 +109,20 @@ impl Manager {
     ///
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
-    pub fn change(&self, version: u32, change: &Change) -> Result<Done> {
-        check_version(version)?;
+    pub fn change(&self, change: &Change) -> Result<Done> {
         let _one = match self.changing.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                bail!("another change is under way: try again when it has ended")
+                return refuse(
+                    Code::ChangeUnderWay,
+                    "another change is under way",
+                    "try again when it has ended",
+                );
             }
         };
         if self.closed.load(Ordering::Acquire) {
-            bail!("lunet is stopping: ask again when it has started");
+            return refuse(Code::Stopping, "lunet is stopping", "ask again when it has started");
         }
         let now = self.now();
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
@@ -215,15 +220,14 @@ impl Manager {
             None if matches!(files::look(&self.file), Found::Absent) => Ok(()),
             // With the check of a start: what a command writes, the next start reads.
             Some(text) if plan::read_own(&self.file)? == *text => Ok(()),
-            _ => bail!(self.changed_by_hand()),
+            _ => Err(self.changed_by_hand().into()),
         }
     }
 
-    fn changed_by_hand(&self) -> String {
+    fn changed_by_hand(&self) -> lunet_api::Error {
         let file = self.file.display();
-        format!(
-            "{file} was changed by hand since lunet has read it: run `lunet config apply` first"
-        )
+        let message = format!("{file} was changed by hand since lunet has read it");
+        lunet_api::Error::new(Code::ChangedByHand, message).fix("run `lunet config apply` first")
     }
 
     /// The text that is in force; what the embedded default would be as a file, if there is none.
@@ -254,7 +258,10 @@ impl Manager {
         plan::of_text(&self.options, &self.file, text).map_err(|error| {
             match error.downcast::<Wrong>() {
                 Ok(wrong) => match wrong.mistakes.first() {
-                    Some(mistake) => anyhow!("{}: {}", mistake.key, mistake.text),
+                    Some(mistake) => {
+                        let message = format!("{}: {}", mistake.key, mistake.text);
+                        lunet_api::Error::new(Code::Invalid, message).into()
+                    }
                     None => wrong.into(),
                 },
                 Err(error) => error,
@@ -322,7 +329,7 @@ impl Manager {
         if let Err(failed) = files::replace_known(&self.file, before, text.as_bytes()) {
             let file = self.file.display();
             if !failed.visible && failed.is_changed() {
-                bail!(self.changed_by_hand());
+                return Err(self.changed_by_hand().into());
             }
             if !failed.visible {
                 return Err(refused("write", &self.file, &failed.error));
@@ -349,13 +356,13 @@ impl Manager {
     /// Has the server open what is new. Nobody sees anything of it.
     fn prepare(&self, next: &Served) -> Result<Prepared<'_>> {
         // The error's own words hold its cause.
-        self.handle.prepare(next.layout()).map_err(unprepared)
+        self.handle.prepare(next.layout()).map_err(not_done)
     }
 
     /// Says whether [`prepare`](Self::prepare) would refuse the portals of a plan.
     fn foresee_portals(&self, next: &Plan) -> Result<()> {
         let (portals, groups) = (serve::listen(&next.config), serve::groups(&next.config));
-        self.handle.foresee_portals(&portals, &groups).map_err(unprepared)
+        self.handle.foresee_portals(&portals, &groups).map_err(not_done)
     }
 
     /// Lets the server take over. From here on there is no way back.
@@ -395,25 +402,23 @@ impl Manager {
     }
 }
 
-/// Why the server did not get ready, with the next step.
-fn unprepared(error: ApplyError) -> anyhow::Error {
+/// Why the server has not done something, with a code and the next step.
+fn not_done(error: ApplyError) -> anyhow::Error {
     match error {
         ApplyError::InUse(address) => anyhow!(holder::taken(address)),
         ApplyError::Listen { address, kind: Some(kind), .. } => {
             anyhow!(trouble::listening(address, &kind.into(), "take another address"))
         }
-        error => anyhow!("{error}"),
+        error => {
+            let code = match &error {
+                ApplyError::Busy => Code::ChangeUnderWay,
+                ApplyError::NotReady | ApplyError::Stuck => Code::NotAnswered,
+                ApplyError::Portals { .. } => Code::NeedsRestart,
+                _ => Code::Failed,
+            };
+            lunet_api::Error::new(code, error.to_string()).into()
+        }
     }
-}
-
-fn check_version(version: u32) -> Result<()> {
-    if version != VERSION {
-        bail!(
-            "this lunet understands changes of version {VERSION}, not {version}: use the `lunet` \
-             program that the server runs"
-        );
-    }
-    Ok(())
 }
 
 /// `1 session`, `2 sessions`.

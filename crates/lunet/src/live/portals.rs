@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::{Code, Done, Transport};
 use lunet_target::Transports;
 use toml_edit::{Array, Value};
 
@@ -10,8 +11,8 @@ use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
 use crate::config::{Config, DEFAULT_PORTAL};
-use crate::control::Done;
 use crate::exposure;
+use crate::trouble::refuse;
 
 impl Manager {
     /// Listens at an address from now on.
@@ -20,22 +21,29 @@ impl Manager {
         now: &Served,
         address: SocketAddr,
         tag: Option<u16>,
-        transport: &[String],
+        transport: &[Transport],
     ) -> Result<Done> {
         self.check_listen()?;
         let old = &now.plan.config;
         if address.port() == 0 {
-            bail!("a portal that is added needs a port: initiators have to find it again");
+            return refuse(
+                Code::Invalid,
+                "a portal that is added needs a port: initiators have to find it again",
+                "",
+            );
         }
         let real = self.handle.configured_portal(address);
         if real.is_some() || old.portals.iter().any(|portal| portal.address == address) {
-            bail!("there is a portal {address} already");
+            return refuse(Code::Exists, format!("there is a portal {address} already"), "");
         }
         if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
-            bail!(
-                "lunet listens on {}, and cannot on {address} as well, because one of them stands for all \
-                 addresses: change `address` in the configuration, and restart lunet",
-                was.address
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "lunet listens on {}, and cannot on {address} as well, because one of them stands for all addresses",
+                    was.address
+                ),
+                "change `address` in the configuration, and restart lunet",
             );
         }
         // Without any, there is the default one, which goes as soon as one is written down.
@@ -50,7 +58,7 @@ impl Manager {
             keys.extend(written("group-state", state.into(), !optimized));
             keys.extend(written("preferred", true.into(), like.preferred));
         }
-        let words: Array = transport.iter().map(String::as_str).collect();
+        let words: Array = transport.iter().map(Transport::as_str).collect();
         keys.extend((!words.is_empty()).then(|| ("transport", words.into())));
         let next = self.edited(now, Consent::default(), |editor| {
             if !named {
@@ -68,7 +76,7 @@ impl Manager {
                 "{DEFAULT_PORTAL}, which is listened on where nothing else is said, was written down too"
             ));
         }
-        if transport.iter().any(|word| word == "iser") {
+        if transport.contains(&Transport::Iser) {
             done.notes.push("iSER on it starts with the next start of lunet".to_owned());
         }
         done.notes.extend(warnings);
@@ -88,16 +96,24 @@ impl Manager {
         let address = self.as_configured(now, asked)?;
         let found = config.portals.iter().position(|portal| portal.address == address);
         let Some(at) = found else {
-            bail!("there is no portal {asked}: `lunet portal list` shows those that there are");
+            return refuse(
+                Code::NotFound,
+                format!("there is no portal {asked}"),
+                "`lunet portal list` shows those that there are",
+            );
         };
         if config.portals.len() == 1 {
-            bail!("{address} is the only portal, and lunet needs one: add another one first");
+            return refuse(
+                Code::LastOne,
+                format!("{address} is the only portal, and lunet needs one"),
+                "add another one first",
+            );
         }
         if let Some(target) = config.targets.iter().find(|target| target.portals.contains(&at)) {
-            bail!(
-                "target {} names {address} in its `portals`: take it out of that first, with \
-                 `lunet config apply`",
-                target.name
+            return refuse(
+                Code::Invalid,
+                format!("target {} names {address} in its `portals`", target.name),
+                "take it out of that first, with `lunet config apply`",
             );
         }
         let next = self.edited(now, consent, |editor| editor.remove_portal(address))?;
@@ -120,10 +136,13 @@ impl Manager {
         let configured = self.handle.configured_portal(asked).unwrap_or(asked);
         match alike(configured) {
             0 | 1 => Ok(configured),
-            n => bail!(
-                "{asked} is one of {n} portals that {} writes as {configured}: take them out of it by hand, \
-                 then run `lunet config apply`",
-                self.file.display()
+            n => refuse(
+                Code::Unsupported,
+                format!(
+                    "{asked} is one of {n} portals that {} writes as {configured}",
+                    self.file.display()
+                ),
+                "take them out of it by hand, then run `lunet config apply`",
             ),
         }
     }
@@ -131,9 +150,10 @@ impl Manager {
     /// Portals of the command line are not those of the configuration.
     fn check_listen(&self) -> Result<()> {
         if let Some(address) = self.options.listen {
-            bail!(
-                "lunet was started with --listen {address}, which stands for all portals: write \
-                 [[portal]] into the configuration, and start lunet without it"
+            return refuse(
+                Code::Unsupported,
+                format!("lunet was started with --listen {address}, which stands for all portals"),
+                "write [[portal]] into the configuration, and start lunet without it",
             );
         }
         Ok(())
@@ -147,10 +167,13 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
         let ways = (portal.tag, portal.transports);
         let same = |was: &&crate::config::Portal| was.address == address && address.port() != 0;
         match old.portals.iter().find(same) {
-            Some(was) if (was.tag, was.transports) != ways => bail!(
-                "[[portal]] {address}: tag and transport change at a restart only: restart lunet, or \
-                 take that back"
-            ),
+            Some(was) if (was.tag, was.transports) != ways => {
+                return refuse(
+                    Code::NeedsRestart,
+                    format!("[[portal]] {address}: tag and transport change at a restart only"),
+                    "restart lunet, or take that back",
+                );
+            }
             Some(_) => continue,
             None => {}
         }
@@ -158,16 +181,22 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
             was.address == address && (was.tag, was.transports) == ways
         };
         if portal.transports == Transports::Iser && !old.portals.iter().any(known) {
-            bail!(
-                "[[portal]] {address}: iSER starts with the next start of lunet, and without TCP nothing \
-                 would be served there until then: restart lunet, or add \"tcp\" to its transport"
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "[[portal]] {address}: iSER starts with the next start of lunet, and without TCP nothing would be served there until then"
+                ),
+                "restart lunet, or add \"tcp\" to its transport",
             );
         }
         if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
-            bail!(
-                "[[portal]] {address}: it cannot take the place of {} while lunet listens there, because one \
-                 of them stands for all addresses: restart lunet, or take that back",
-                was.address
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "[[portal]] {address}: it cannot take the place of {} while lunet listens there, because one of them stands for all addresses",
+                    was.address
+                ),
+                "restart lunet, or take that back",
             );
         }
     }

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use lunet_api::{Code, Done, NewSecret, NewUser, SessionChange, SessionFate};
 use lunet_iscsi::chap::Algorithms;
 use lunet_target::Objection;
 use lunet_volume::files;
@@ -19,9 +20,8 @@ use super::{Manager, Served, done};
 use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
 use crate::config::{Reach, Target};
-use crate::control::{Done, NewSecret, NewUser, SessionChange, SessionFate};
 use crate::exposure;
-use crate::trouble::At;
+use crate::trouble::{At, refuse};
 
 /// The directory of secrets that were given to a command, in the data directory.
 const SECRETS: &str = "secrets";
@@ -50,11 +50,16 @@ impl Manager {
     pub(super) fn open_target(&self, now: &Served, target: &str) -> Result<Done> {
         let found = now.target(target)?;
         match found.reach() {
-            Reach::Named => bail!(
-                "target {target} is for {}: only one that names nobody can be opened; take `initiators` \
-                 and users out of the configuration first, with `lunet config apply`",
-                audience(found)
-            ),
+            Reach::Named => {
+                return refuse(
+                    Code::Unsupported,
+                    format!(
+                        "target {target} is for {}: only one that names nobody can be opened",
+                        audience(found)
+                    ),
+                    "take `initiators` and users out of the configuration first, with `lunet config apply`",
+                );
+            }
             // With --open, the configuration says nothing of it yet.
             Reach::Everybody if !self.options.open => {
                 return Ok(done(format!("target {target} is open to everybody already")));
@@ -79,18 +84,23 @@ impl Manager {
         let found = now.target(target)?;
         let before = &found.access.initiators;
         if before.is_everybody() {
-            bail!(
-                "target {target} is for {}: name who may log in with `lunet target allow {target} \
-                 INITIATOR`, and no others may",
-                reached(found)
+            return refuse(
+                Code::Unsupported,
+                format!("target {target} is for {}", reached(found)),
+                format!(
+                    "name who may log in with `lunet target allow {target} INITIATOR`, and no others may"
+                ),
             );
         }
         for text in entries {
             if !initiators_of(text).is_some_and(|one| before.lists(&one)) {
-                bail!(
-                    "\"{text}\" is not in the list of target {target}, which is for {}: \
-                     `lunet target list` shows the entries",
-                    reached(found)
+                return refuse(
+                    Code::NotFound,
+                    format!(
+                        "\"{text}\" is not in the list of target {target}, which is for {}",
+                        reached(found)
+                    ),
+                    "`lunet target list` shows the entries",
                 );
             }
         }
@@ -100,10 +110,13 @@ impl Manager {
         })?;
         let then = next.target(target)?;
         if let (Some(who), false) = (gainers(before, &then.access.initiators), consent.force) {
-            bail!(
-                "target {target} would be for {}, which lets in {who}: names and addresses of a list \
-                 work together; take the others out of it as well, or use --force",
-                audience(then)
+            return refuse(
+                Code::ChangesAccess,
+                format!(
+                    "target {target} would be for {}, which lets in {who}: names and addresses of a list work together",
+                    audience(then)
+                ),
+                "take the others out of it as well, or use --force",
             );
         }
         let still = still_listed(entries, &then.access.initiators);
@@ -126,15 +139,26 @@ impl Manager {
         let old = rules.users.iter().find(|user| user.login.name == new.name);
         let name = &new.name;
         match old {
-            Some(_) if !new.replace => bail!(
-                "target {target} has a user \"{name}\" already: give it another secret with \
-                 --replace"
-            ),
+            Some(_) if !new.replace => {
+                return refuse(
+                    Code::Exists,
+                    format!("target {target} has a user \"{name}\" already"),
+                    "give it another secret with --replace",
+                );
+            }
             None if new.replace => {
-                bail!("target {target} has no user \"{name}\": leave --replace out to add it")
+                return refuse(
+                    Code::NotFound,
+                    format!("target {target} has no user \"{name}\""),
+                    "leave --replace out to add it",
+                );
             }
             Some(_) if !new.initiators.is_empty() => {
-                bail!("--replace changes the secret alone: leave --initiator out")
+                return refuse(
+                    Code::Invalid,
+                    "--replace changes the secret alone",
+                    "leave --initiator out",
+                );
             }
             _ => {}
         }
@@ -178,22 +202,32 @@ impl Manager {
         let found = now.target(target)?;
         let rules = &found.access;
         let Some(user) = rules.users.iter().find(|user| user.login.name == name) else {
-            bail!("target {target} has no user \"{name}\": `lunet target user list` shows them");
+            return refuse(
+                Code::NotFound,
+                format!("target {target} has no user \"{name}\""),
+                "`lunet target user list` shows them",
+            );
         };
         if rules.users.len() == 1 && !consent.force {
             let mut without = found.clone();
             without.access.users.clear();
-            bail!(
-                "\"{name}\" is the only user of target {target}: without it nobody is asked for \
-                 CHAP, and the target is for {}; add another user first, or use --force",
-                reached(&without)
+            return refuse(
+                Code::ChangesAccess,
+                format!(
+                    "\"{name}\" is the only user of target {target}: without it nobody is asked for CHAP, and the target is for {}",
+                    reached(&without)
+                ),
+                "add another user first, or use --force",
             );
         }
         if rules.users.len() == 1 && (rules.mutual.is_some() || rules.algorithms != Algorithms::ALL)
         {
-            bail!(
-                "\"{name}\" is the only user of target {target}, whose `mutual` and \
-                 `chap-algorithms` mean nothing without one: take them out of the configuration first"
+            return refuse(
+                Code::LastOne,
+                format!(
+                    "\"{name}\" is the only user of target {target}, whose `mutual` and `chap-algorithms` mean nothing without one"
+                ),
+                "take them out of the configuration first",
             );
         }
         let consent = Consent { force: true, ..consent };
@@ -222,9 +256,13 @@ impl Manager {
                 0 => String::new(),
                 n => format!(" (and {n} more like it)"),
             };
-            bail!(
-                "{would}, and {one}{more}: {}end it with --force, or leave it with --keep-sessions",
-                if could_be_let_in(one) { "let it in as well, " } else { "" }
+            return refuse(
+                Code::ChangesAccess,
+                format!("{would}, and {one}{more}"),
+                format!(
+                    "{}end it with --force, or leave it with --keep-sessions",
+                    if could_be_let_in(one) { "let it in as well, " } else { "" }
+                ),
             );
         }
         if let (Some(who), false) = (losers(was, is), told) {
@@ -234,14 +272,19 @@ impl Manager {
                 true => "name all who are to log in",
                 false => "give them this name and secret",
             };
-            bail!("{would}, which shuts out {who}: {both}{step}, or use --force");
+            return refuse(
+                Code::ChangesAccess,
+                format!("{would}, which shuts out {who}"),
+                format!("{both}{step}, or use --force"),
+            );
         }
         let alone =
             deserted(is, &next.plan.config).filter(|_| deserted(was, &now.plan.config).is_none());
         if let (Some(why), false) = (alone, consent.force) {
-            bail!(
-                "{would}, and nobody could log in: {why}; let in somebody who can come, serve another \
-                 address with `lunet portal add`, or use --force"
+            return refuse(
+                Code::ChangesAccess,
+                format!("{would}, and nobody could log in: {why}"),
+                "let in somebody who can come, serve another address with `lunet portal add`, or use --force",
             );
         }
         let local = was.reach() == Reach::ThisMachine && !is.access.initiators.is_everybody();
@@ -301,10 +344,14 @@ impl Manager {
             NewSecret::Text(text) => text,
         };
         if let Err(why) = check_secret(text.text().len()) {
-            bail!("what was given {why}: give another one");
+            return refuse(Code::Invalid, format!("what was given {why}"), "give another one");
         }
         if text.text().contains(['\n', '\r']) {
-            bail!("what was given has more than one line: a secret is one");
+            return refuse(
+                Code::Invalid,
+                "what was given has more than one line: a secret is one",
+                "",
+            );
         }
         let directory = std::path::absolute(now.plan.data.join(SECRETS));
         let directory = directory.context("cannot tell where files are")?;

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::Code;
 use lunet_target::{Layout, VolumeEntry};
 use lunet_volume::Health;
 
 use crate::config::{self, Backend};
 use crate::opening::Unserved;
 use crate::plan::Plan;
+use crate::trouble::refuse;
 use crate::{failures, serve};
 
 /// An open volume.
@@ -97,12 +99,18 @@ impl Served {
     pub fn volume(&self, name: &str) -> Result<&Open> {
         match (self.open.get(name), self.unserved.get(name)) {
             (Some(open), _) => Ok(open),
-            (None, Some(unserved)) => bail!("not served: {}", unserved.failure),
+            (None, Some(unserved)) => {
+                refuse(Code::NotServed, format!("not served: {}", unserved.failure), "")
+            }
             (None, None) => {
                 let names = self.open.keys().chain(self.unserved.keys()).map(String::as_str);
-                bail!(
-                    "there is no volume \"{name}\"{}",
-                    config::near_or_list(name, names, "lunet volume list")
+                refuse(
+                    Code::NotFound,
+                    format!(
+                        "there is no volume \"{name}\"{}",
+                        config::near_or_list(name, names, "lunet volume list")
+                    ),
+                    "",
                 )
             }
         }
@@ -115,9 +123,13 @@ impl Served {
             Some(target) => Ok(target),
             None => {
                 let names = targets.iter().map(|target| target.name.as_str());
-                bail!(
-                    "there is no target {name}{}",
-                    config::near_or_list(name, names, "lunet target list")
+                refuse(
+                    Code::NotFound,
+                    format!(
+                        "there is no target {name}{}",
+                        config::near_or_list(name, names, "lunet target list")
+                    ),
+                    "",
                 )
             }
         }
@@ -133,12 +145,12 @@ impl Served {
     }
 }
 
-/// The word for a backend, as the configuration has it.
-pub fn backend(volume: &config::Volume) -> &'static str {
+/// Where the blocks of a volume are kept.
+pub fn backend(volume: &config::Volume) -> lunet_api::Backend {
     match volume.backend {
-        Backend::File { .. } => "file",
-        Backend::Block { .. } => "block",
-        Backend::Memory { .. } => "memory",
-        Backend::Null { .. } => "null",
+        Backend::File { .. } => lunet_api::Backend::File,
+        Backend::Block { .. } => lunet_api::Backend::Block,
+        Backend::Memory { .. } => lunet_api::Backend::Memory,
+        Backend::Null { .. } => lunet_api::Backend::Null,
     }
 }

@@ -1,10 +1,11 @@
 //! Sessions are ended, and those that a change concerns are told of.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::{Code, Done, SessionChange, SessionFate};
 use lunet_target::SessionInfo;
 
 use super::{Manager, counted, done, effects};
-use crate::control::{Done, SessionChange, SessionFate};
+use crate::trouble::refuse;
 
 impl Manager {
     /// Ends the session with a TSIH, or those of an initiator.
@@ -20,15 +21,25 @@ impl Manager {
         let what = match (session, initiator) {
             (Some(tsih), _) => format!("session {tsih}"),
             (None, Some(name)) => format!("session of {name}"),
-            (None, None) => bail!("say which session: its number, or the initiator's name"),
+            (None, None) => {
+                return refuse(
+                    Code::Invalid,
+                    "say which session: its number, or the initiator's name",
+                    "",
+                );
+            }
         };
         let all = self.known_sessions(false)?;
         let ended: Vec<&SessionInfo> = all.iter().filter(|info| wanted(info)).collect();
         if ended.is_empty() {
-            bail!("there is no {what}: `lunet sessions` shows those that there are");
+            return refuse(
+                Code::NotFound,
+                format!("there is no {what}"),
+                "`lunet sessions` shows those that there are",
+            );
         }
         let handles: Vec<u16> = ended.iter().map(|info| info.tsih).collect();
-        self.handle.end_sessions(&handles).map_err(anyhow::Error::msg)?;
+        self.handle.end_sessions(&handles).map_err(super::not_done)?;
         let change = |info: &&SessionInfo| SessionChange {
             session: info.tsih,
             initiator: info.initiator.clone(),

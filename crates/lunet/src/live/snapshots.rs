@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use lunet_api::{Code, Done};
 use lunet_backends::mark;
 use lunet_backends::snapshot::{self as reflink, SnapshotError};
 
@@ -16,8 +17,7 @@ use super::served::Open;
 use super::storage::{self, Keeper};
 use super::{Manager, Served, done};
 use crate::config::{self, Backend};
-use crate::control::Done;
-use crate::trouble::{At, refused};
+use crate::trouble::{At, refuse, refused};
 use crate::{names, serve};
 use lunet_volume::HeldVolume;
 use lunet_volume::files::{self, Found};
@@ -44,11 +44,16 @@ impl Manager {
         snapshot: &str,
     ) -> Result<Done> {
         let open = now.volume(volume)?;
-        names::check_volume_name(snapshot)
-            .map_err(|text| anyhow::anyhow!("{}", text.replace("volume", "snapshot")))?;
+        names::check_volume_name(snapshot).map_err(|text| {
+            lunet_api::Error::new(Code::Invalid, text.replace("volume", "snapshot"))
+        })?;
         let keeper = storage::keeper(open, &now.plan.data)?;
         if list(&now.plan.data, open)?.iter().any(|one| one.name == snapshot) {
-            bail!("there is a snapshot {volume}@{snapshot} already: choose another name");
+            return refuse(
+                Code::Exists,
+                format!("there is a snapshot {volume}@{snapshot} already"),
+                "choose another name",
+            );
         }
         refuse_failed(open, "a snapshot of it")?;
         match keeper {
@@ -97,8 +102,10 @@ impl Manager {
         let open = now.volume(volume)?;
         let keeper = find(now, volume, snapshot)?;
         if open.config.read_only {
-            bail!(
-                "volume {volume} is read-only: take `read-only` out of the configuration and restart lunet first"
+            return refuse(
+                Code::Unsupported,
+                format!("volume {volume} is read-only"),
+                "take `read-only` out of the configuration and restart lunet first",
             );
         }
         self.refuse_used(now, volume, "roll it back", force)?;
@@ -125,7 +132,11 @@ impl Manager {
         let place = file.canonicalize().at("find", file)?;
         let fresh = files::parent(&place).join(format!(".{name}.rollback"));
         if !storage::is_absent(&fresh)? {
-            bail!("{} is in the way: move it elsewhere", fresh.display());
+            return refuse(
+                Code::Exists,
+                format!("{} is in the way", fresh.display()),
+                "move it elsewhere",
+            );
         }
         let place_now = Known::at(&place)?.filter(|known| is_open(open, known));
         let place_now = place_now.with_context(|| {
@@ -205,9 +216,12 @@ pub(super) fn refuse_failed(open: &Open, what: &str) -> Result<()> {
     }
     if open.health.write_back().is_some() {
         let name = &open.config.name;
-        bail!(
-            "the write-back of volume {name} has failed, so acknowledged writes may be lost, and {what} would hide \
-             that: `lunet volume reopen {name}` first"
+        return refuse(
+            Code::WriteBackFailed,
+            format!(
+                "the write-back of volume {name} has failed, so acknowledged writes may be lost, and {what} would hide that"
+            ),
+            format!("`lunet volume reopen {name}` first"),
         );
     }
     Ok(())
@@ -286,7 +300,7 @@ pub(super) fn find(now: &Served, volume: &str, snapshot: &str) -> Result<Keeper>
     }
     let names = all.iter().map(|one| one.name.as_str());
     let near = config::near_or_list(snapshot, names, &format!("lunet volume snapshots {volume}"));
-    bail!("there is no snapshot {volume}@{snapshot}{near}")
+    refuse(Code::NotFound, format!("there is no snapshot {volume}@{snapshot}{near}"), "")
 }
 
 /// True if this is the file that a volume has open.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use lunet_api::Code;
 use lunet_backends::zfs::{Dataset, Zfs};
 use lunet_backends::{OpenError, Standing, Volume};
 use lunet_block::Size;
@@ -12,7 +13,7 @@ use super::identity::FileMark;
 use super::journal::{Entry, Known};
 use super::served::{Open, backend};
 use crate::config::{self, Backend};
-use crate::trouble::refused;
+use crate::trouble::{refuse, refused};
 use crate::{failures, serve};
 use lunet_volume::Cause;
 use lunet_volume::files::{self, Found};
@@ -38,17 +39,24 @@ pub fn keeper(open: &Open, data: &Path) -> Result<Keeper> {
         (Backend::File { .. }, Some(path)) => Ok(Keeper::File(path)),
         (Backend::Block { path }, _) => {
             let Ok(dataset) = Dataset::of_device(path) else {
-                bail!(
-                    "{} is no ZFS volume: snapshots need one, or a file on XFS or btrfs",
-                    path.display()
-                )
+                return refuse(
+                    Code::Unsupported,
+                    format!(
+                        "{} is no ZFS volume: snapshots need one, or a file on XFS or btrfs",
+                        path.display()
+                    ),
+                    "",
+                );
             };
             Ok(Keeper::Zfs(zfs()?, dataset))
         }
-        _ => bail!(
-            "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or \
-             btrfs, or a ZFS volume",
-            backend(&open.config)
+        _ => refuse(
+            Code::Unsupported,
+            format!(
+                "volume {name} is of the kind \"{}\", which has no snapshots: they need a file on XFS or btrfs, or a ZFS volume",
+                backend(&open.config)
+            ),
+            "",
         ),
     }
 }
@@ -94,9 +102,10 @@ pub fn check_kept(open: &Open) -> Result<()> {
     let lost = open.health.faults().into_iter().map(|fault| fault.cause).find(storage);
     let Some(cause) = lost else { return Ok(()) };
     let name = &open.config.name;
-    bail!(
-        "volume {name}: {cause}; bring the right one back and restart lunet, or see `lunet volume adopt` and \
-         `lunet volume recreate`"
+    refuse(
+        Code::NotServed,
+        format!("volume {name}: {cause}"),
+        "bring the right one back and restart lunet, or see `lunet volume adopt` and `lunet volume recreate`",
     )
 }
 
@@ -111,12 +120,18 @@ pub fn check_whole(open: &Open, path: &Path) -> Result<()> {
         .map_err(|error| refused("look at", path, &error))?;
     match found {
         Standing::Sound => Ok(()),
-        Standing::CutShort { bytes } => bail!(
-            "{path_text} was cut to {}, which is less than volume {name}: there is nothing whole to copy",
-            Size(bytes)
+        Standing::CutShort { bytes } => refuse(
+            Code::NotServed,
+            format!(
+                "{path_text} was cut to {}, which is less than volume {name}: there is nothing whole to copy",
+                Size(bytes)
+            ),
+            "",
         ),
-        Standing::Removed | Standing::Elsewhere | Standing::Replaced => bail!(
-            "{path_text} is not the file that is served as volume {name}: bring that back first"
+        Standing::Removed | Standing::Elsewhere | Standing::Replaced => refuse(
+            Code::NotServed,
+            format!("{path_text} is not the file that is served as volume {name}"),
+            "bring that back first",
         ),
     }
 }

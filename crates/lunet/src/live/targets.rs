@@ -1,12 +1,13 @@
 //! Targets and their LUNs.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use lunet_api::{Code, Done};
 
 use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
 use crate::config::Reach;
-use crate::control::Done;
+use crate::trouble::refuse;
 
 impl Manager {
     pub(super) fn create_target(
@@ -16,7 +17,11 @@ impl Manager {
         alias: Option<&str>,
     ) -> Result<Done> {
         if now.target(name).is_ok() {
-            bail!("there is a target {name} already: choose another name");
+            return refuse(
+                Code::Exists,
+                format!("there is a target {name} already"),
+                "choose another name",
+            );
         }
         let plan = self.edited(now, Consent::default(), |editor| editor.add_target(name, alias))?;
         self.commit(now, plan, now.open.clone())?;
@@ -32,7 +37,11 @@ impl Manager {
     pub(super) fn delete_target(&self, now: &Served, name: &str, force: bool) -> Result<Done> {
         now.target(name)?;
         if now.plan.config.targets.len() == 1 {
-            bail!("{name} is the only target, and lunet needs one: create another one first");
+            return refuse(
+                Code::LastOne,
+                format!("{name} is the only target, and lunet needs one"),
+                "create another one first",
+            );
         }
         let consent = Consent { force, ..Consent::default() };
         let next = self.edited(now, consent, |editor| editor.remove_target(name))?;
@@ -54,9 +63,10 @@ impl Manager {
         now.volume(volume)?;
         if let Some((_, taken)) = found.luns.iter().find(|(number, _)| *number == lun) {
             let other = &now.plan.config.volumes[*taken].name;
-            bail!(
-                "LUN {lun} of {target} is volume \"{other}\" already: take another number, or \
-                 `lunet target unmap` it first"
+            return refuse(
+                Code::Exists,
+                format!("LUN {lun} of {target} is volume \"{other}\" already"),
+                "take another number, or `lunet target unmap` it first",
             );
         }
         let consent = Consent { force, ..Consent::default() };
@@ -77,7 +87,11 @@ impl Manager {
     pub(super) fn unmap(&self, now: &Served, target: &str, lun: u16, force: bool) -> Result<Done> {
         let found = now.target(target)?;
         let Some((_, at)) = found.luns.iter().find(|(number, _)| *number == lun) else {
-            bail!("target {target} has no LUN {lun}: `lunet target list` shows those that it has");
+            return refuse(
+                Code::NotFound,
+                format!("target {target} has no LUN {lun}"),
+                "`lunet target list` shows those that it has",
+            );
         };
         let volume = &now.plan.config.volumes[*at].name;
         let consent = Consent { force, ..Consent::default() };

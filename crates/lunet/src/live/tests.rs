@@ -131,7 +131,7 @@ fn a_resize_is_not_undone_when_event_loops_stall_after_its_commit() {
     let length = || fs::metadata(dir.path().join("a.img")).unwrap().len();
     let text = || fs::read_to_string(dir.path().join("lunet.toml")).unwrap();
     trap.arm();
-    let done = manager.change(VERSION, &resize(2 * MIB)).unwrap();
+    let done = manager.change(&resize(2 * MIB)).unwrap();
     assert_eq!(done.done, "volume a has 2 MiB now");
     assert!(done.notes[0].contains("2 event loops have not taken it over yet"), "{done:?}");
     let served = || server.handle().volumes()[0].1.caps().bytes();
@@ -139,14 +139,14 @@ fn a_resize_is_not_undone_when_event_loops_stall_after_its_commit() {
     assert!(text().contains("size = \"2MiB\""), "{}", text());
     // While they stall, nothing else can be changed, and trying leaves everything as it is.
     let target = Change::CreateTarget { name: "iqn.2026-11.l:y".to_owned(), alias: None };
-    let error = manager.change(VERSION, &target).unwrap_err().to_string();
+    let error = manager.change(&target).unwrap_err().to_string();
     assert!(error.contains("an event loop does not answer"), "{error}");
-    let error = manager.change(VERSION, &resize(4 * MIB)).unwrap_err().to_string();
+    let error = manager.change(&resize(4 * MIB)).unwrap_err().to_string();
     assert!(error.contains("an event loop does not answer"), "{error}");
     assert_eq!((served(), length()), (2 * MIB, 2 * MIB));
     assert!(!text().contains("l:y"), "{}", text());
     trap.open();
-    let done = manager.change(VERSION, &resize(4 * MIB)).unwrap();
+    let done = manager.change(&resize(4 * MIB)).unwrap();
     assert_eq!((done.notes.len(), served(), length()), (0, 4 * MIB, 4 * MIB), "{done:?}");
     assert!(!dir.path().join("change.journal").exists());
     manager.close(Duration::ZERO);

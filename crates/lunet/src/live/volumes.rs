@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use lunet_api::{Code, Done, NewVolume};
 use lunet_backends::zfs::Dataset;
 use toml_edit::Value;
 
@@ -13,9 +14,8 @@ use super::served::Open;
 use super::sessions::concerning;
 use super::{Manager, Served, counted, done, snapshots, storage};
 use crate::config::{self, Backend, edit};
-use crate::control::{Done, NewVolume};
 use crate::opening::{self, How};
-use crate::trouble::{At, refused};
+use crate::trouble::{At, refuse, refused};
 use crate::{failures, names, record, serve, units};
 use lunet_volume::files::{self, Found};
 
@@ -85,11 +85,16 @@ impl Manager {
         let open = now.volume(name)?;
         let before = open.volume.caps().bytes();
         match size {
-            Some(size) if size < before => bail!(
-                "volume {name} has {}, and volumes do not shrink: what lies behind the new end \
-                 would be lost; make a smaller volume and copy what it needs",
-                units::exact_size(before)
-            ),
+            Some(size) if size < before => {
+                return refuse(
+                    Code::Unsupported,
+                    format!(
+                        "volume {name} has {}, and volumes do not shrink: what lies behind the new end would be lost",
+                        units::exact_size(before)
+                    ),
+                    "make a smaller volume and copy what it needs",
+                );
+            }
             Some(size) if size == before => {
                 return Ok(done(format!(
                     "volume {name} has {} already",
@@ -102,10 +107,13 @@ impl Manager {
             (Backend::Block { .. }, None) => self.look_again(now, open, None)?,
             (Backend::Block { path }, Some(size)) => {
                 let Ok(dataset) = Dataset::of_device(path) else {
-                    bail!(
-                        "volume {name} has the size of its device: make that larger, then `lunet \
-                         volume resize {name}` without a size"
-                    )
+                    return refuse(
+                        Code::Unsupported,
+                        format!("volume {name} has the size of its device"),
+                        format!(
+                            "make that larger, then `lunet volume resize {name}` without a size"
+                        ),
+                    );
                 };
                 storage::zfs()?.resize(&dataset, size)?;
                 self.look_again(now, open, None).with_context(|| {
@@ -116,12 +124,19 @@ impl Manager {
                 })?;
             }
             (_, None) => {
-                bail!("say how large volume {name} should be: `lunet volume resize {name} SIZE`")
+                return refuse(
+                    Code::Invalid,
+                    format!("say how large volume {name} should be"),
+                    format!("`lunet volume resize {name} SIZE`"),
+                );
             }
-            (Backend::Memory { .. }, _) => bail!(
-                "volume {name} is in memory, which does not grow: delete the volume, and create it \
-                 anew"
-            ),
+            (Backend::Memory { .. }, _) => {
+                return refuse(
+                    Code::Unsupported,
+                    format!("volume {name} is in memory, which does not grow"),
+                    "delete the volume, and create it anew",
+                );
+            }
             (_, Some(size)) => self.grow(now, open, size)?,
         }
         let after = self.now().volume(name)?.volume.caps().bytes();
@@ -155,17 +170,20 @@ impl Manager {
         if let Err(error) = slow.sync() {
             if before.is_none() {
                 open.not_stable(error.errno());
-                bail!(
-                    "volume {name} is not reopened: this was the first flush to hear that its write-back failed \
-                     ({error}), and acknowledged writes may be lost; see to the storage (`dmesg`, free space), \
-                     then reopen it again to end that state"
+                return refuse(
+                    Code::WriteBackFailed,
+                    format!(
+                        "volume {name} is not reopened: this was the first flush to hear that its write-back failed ({error}), and acknowledged writes may be lost"
+                    ),
+                    "see to the storage (`dmesg`, free space), then reopen it again to end that state",
                 );
             }
             // What is lost is known to be lost already. This asks whether the storage takes a flush by now.
             if let Err(error) = slow.sync() {
-                bail!(
-                    "volume {name} is not reopened: {error} even now; see to the storage first (`dmesg`, free \
-                     space), then try again"
+                return refuse(
+                    Code::WriteBackFailed,
+                    format!("volume {name} is not reopened: {error} even now"),
+                    "see to the storage first (`dmesg`, free space), then try again",
                 );
             }
         }
@@ -179,7 +197,13 @@ impl Manager {
         // What failed while the shards changed over may have been told to their old channels alone.
         if let Err(error) = slow.sync() {
             anew.not_stable(error.errno());
-            bail!("volume {name} was reopened, and its storage failed again at once: {error}");
+            return refuse(
+                Code::WriteBackFailed,
+                format!(
+                    "volume {name} was reopened, and its storage failed again at once: {error}"
+                ),
+                "",
+            );
         }
         let Some(fault) = before else {
             return Ok(done(format!("volume {name} is opened anew; nothing had failed")));
@@ -213,10 +237,12 @@ impl Manager {
             false => Vec::new(),
         };
         if !snapshots.is_empty() {
-            bail!(
-                "volume {name} has {}: delete them first (`lunet volume snapshots {name}` shows \
-                 them), or leave everything in place with --keep-data",
-                counted(snapshots.len(), "snapshot")
+            return refuse(
+                Code::Exists,
+                format!("volume {name} has {}", counted(snapshots.len(), "snapshot")),
+                format!(
+                    "delete them first (`lunet volume snapshots {name}` shows them), or leave everything in place with --keep-data"
+                ),
             );
         }
         let luns: Vec<(String, u16)> =
@@ -283,11 +309,14 @@ impl Manager {
         sessions.retain(|session| session.target.as_deref().is_some_and(|t| targets.contains(&t)));
         if !sessions.is_empty() && !force {
             let see = if sessions.len() == 1 { "sees" } else { "see" };
-            bail!(
-                "{} {see} volume {volume} ({}): log out there first, or {what} all the same with \
-                 --force",
-                counted(sessions.len(), "session"),
-                named(sessions.iter().map(|s| (s.initiator.as_str(), s.peer.as_str())))
+            return refuse(
+                Code::InUse,
+                format!(
+                    "{} {see} volume {volume} ({})",
+                    counted(sessions.len(), "session"),
+                    named(sessions.iter().map(|s| (s.initiator.as_str(), s.peer.as_str())))
+                ),
+                format!("log out there first, or {what} all the same with --force"),
             );
         }
         Ok(())
@@ -296,9 +325,13 @@ impl Manager {
 
 /// Refuses a name that no volume can have, or that one has.
 pub(super) fn check_new(now: &Served, name: &str) -> Result<()> {
-    names::check_volume_name(name).map_err(anyhow::Error::msg)?;
+    names::check_volume_name(name).map_err(|text| lunet_api::Error::new(Code::Invalid, text))?;
     if now.open.contains_key(name) || now.unserved.contains_key(name) {
-        bail!("there is a volume \"{name}\" already: choose another name");
+        return refuse(
+            Code::Exists,
+            format!("there is a volume \"{name}\" already"),
+            "choose another name",
+        );
     }
     Ok(())
 }
@@ -309,7 +342,7 @@ pub(super) fn no_lun_yet(name: &str) -> String {
 
 /// The size in bytes of the file that is to become a volume as it is; `None` if one is to be made.
 fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
-    if new.backend != "file" {
+    if new.backend != lunet_api::Backend::File {
         return Ok(None);
     }
     let file = new.path.clone().unwrap_or_else(|| format!("{}.img", new.name).into());
@@ -317,13 +350,15 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
     match (files::look(&path), new.size) {
         (Found::Unknown(error), _) => Err(refused("look at", &path, &error)),
         (Found::There(found), None) => Ok(Some(found.len())),
-        (Found::There(_), Some(_)) => bail!(
-            "{} is there already: leave --size out to take it as it is, or name another --path",
-            path.display()
+        (Found::There(_), Some(_)) => refuse(
+            Code::Exists,
+            format!("{} is there already", path.display()),
+            "leave --size out to take it as it is, or name another --path",
         ),
-        (Found::Absent, None) => bail!(
-            "{}: there is no such file: say with --size how large a new one should be",
-            path.display()
+        (Found::Absent, None) => refuse(
+            Code::NotFound,
+            format!("{}: there is no such file", path.display()),
+            "say with --size how large a new one should be",
         ),
         (Found::Absent, Some(_)) => Ok(None),
     }

@@ -1,6 +1,5 @@
 //! Answers of the control socket as text for people.
 
-mod configuration;
 pub(crate) mod layout;
 mod preview;
 mod sessions;
@@ -8,7 +7,6 @@ mod stats;
 mod targets;
 mod volumes;
 
-pub use configuration::configuration;
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::{portals, stats};

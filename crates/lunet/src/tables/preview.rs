@@ -1,7 +1,8 @@
 //! `lunet config apply --dry-run`
 
+use lunet_api::Preview;
+
 use super::layout::harmless;
-use crate::control::Preview;
 
 /// Says what a change would do.
 pub fn preview(preview: &Preview) -> String {
@@ -25,8 +26,9 @@ pub fn preview(preview: &Preview) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lunet_api::Difference;
+
     use super::*;
-    use crate::control::Difference;
 
     #[test]
     fn what_would_change_is_a_list() {

@@ -1,39 +1,17 @@
 //! `lunet volume list` and `lunet volume snapshots`
 
-use serde::Deserialize;
-use serde_json::Value;
+use lunet_api::{Erasure, ErasureState, Fault, FaultState, Snapshot, Volume, WriteCache};
 
 use super::layout::{Columns, harmless};
 use crate::units;
 
-#[derive(Deserialize)]
-struct Volume {
-    name: String,
-    backend: String,
-    size_bytes: u64,
-    used_bytes: Option<u64>,
-    read_only: bool,
-    #[serde(default)]
-    write_cache: String,
-    luns: Vec<Lun>,
-    sessions: usize,
-    snapshots: usize,
-    #[serde(default)]
-    faults: Vec<Fault>,
-    erasure: Option<Erasure>,
-}
-
-/// That a volume is being sanitized or formatted, or should be.
-#[derive(Deserialize)]
-struct Erasure {
-    state: String,
-    progress: Option<f64>,
-}
-
 /// What SANITIZE or FORMAT UNIT keeps a volume from, and what to do.
 fn erasure(out: &mut String, name: &str, erasure: &Erasure) {
     let name = harmless(name);
-    let command = if erasure.state.starts_with("format") { "FORMAT UNIT" } else { "SANITIZE" };
+    let command = match erasure.state {
+        ErasureState::Formatting | ErasureState::FormatUnfinished => "FORMAT UNIT",
+        _ => "SANITIZE",
+    };
     if let Some(progress) = erasure.progress {
         let percent = (progress * 100.0) as u32;
         let line = format!(
@@ -51,47 +29,25 @@ fn erasure(out: &mut String, name: &str, erasure: &Erasure) {
     ));
 }
 
-/// What is wrong with the storage of a volume.
-#[derive(Deserialize)]
-pub(super) struct Fault {
-    state: String,
-    since: u64,
-    text: String,
-}
-
 /// Two lines for each fault of a volume: what is wrong, and what to do.
 pub(super) fn faults(out: &mut String, name: &str, faults: &[Fault]) {
     for fault in faults {
         let (name, text) = (harmless(name), harmless(&fault.text));
         out.push_str(&format!("  {name}: since {} (UTC): {text}\n", units::date(fault.since)));
-        if fault.state == "write-back-failed" {
+        if fault.state == FaultState::WriteBackFailed {
             out.push_str(&format!(
                 "    fix: see to the storage (`dmesg`, free space), then `lunet volume reopen {name}`, then check \
                  the file systems on it\n"
             ));
         }
         // The text of a volume that is not served says it itself.
-        if fault.state.starts_with("storage-") && !text.starts_with("not served") {
+        if fault.state.is_lost() && !text.starts_with("not served") {
             out.push_str(&format!(
                 "    fix: put its own file back and restart lunet; or `lunet volume recreate {name} --yes` (empty) or `lunet volume \
                  adopt {name} --yes` (what is there now)\n"
             ));
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Lun {
-    target: String,
-    lun: u16,
-}
-
-#[derive(Deserialize)]
-struct Snapshot {
-    volume: String,
-    snapshot: String,
-    size_bytes: Option<u64>,
-    created: u64,
 }
 
 const HEADS: [&str; 8] =
@@ -102,13 +58,9 @@ const ORDER: [usize; 6] = [2, 3, 6, 1, 4, 5];
 
 /// A line for each volume. Where that is wider than `width` characters the LUNs stand below their volume, and
 /// columns that have no place then are left out, and named.
-///
-/// # Errors
-/// The answer is not what this version of lunet expects.
-pub fn volumes(answer: &Value, width: Option<usize>) -> serde_json::Result<String> {
-    let volumes = Vec::<Volume>::deserialize(answer)?;
+pub fn volumes(volumes: &[Volume], width: Option<usize>) -> String {
     if volumes.is_empty() {
-        return Ok("no volumes\n".to_owned());
+        return "no volumes\n".to_owned();
     }
     let mut columns = Columns::default();
     columns.row(HEADS);
@@ -135,27 +87,27 @@ pub fn volumes(answer: &Value, width: Option<usize>) -> serde_json::Result<Strin
             out.push_str(&format!("  no room for: {} (--json has all)\n", left.join(", ")));
         }
     }
-    for volume in &volumes {
-        faults(&mut out, &volume.name, &volume.faults);
+    for volume in volumes {
+        faults(&mut out, &volume.name, volume.faults.as_deref().unwrap_or_default());
         if let Some(stands) = &volume.erasure {
             erasure(&mut out, &volume.name, stands);
         }
     }
-    Ok(out)
+    out
 }
 
 fn row(volume: &Volume) -> [String; 8] {
     let backend = match volume.read_only {
         true => format!("{} (read-only)", volume.backend),
-        false => volume.backend.clone(),
+        false => volume.backend.to_string(),
     };
     let luns: Vec<String> =
         volume.luns.iter().map(|l| format!("{}/{}", harmless(&l.target), l.lun)).collect();
-    let write_cache = match volume.write_cache.as_str() {
-        "on" => "on",
-        "off" => "off",
-        "off-by-initiator" => "off (initiator)",
-        _ => "-",
+    let write_cache = match volume.write_cache {
+        WriteCache::On => "on",
+        WriteCache::Off => "off",
+        WriteCache::OffByInitiator => "off (initiator)",
+        WriteCache::None | WriteCache::Other(_) => "-",
     };
     [
         harmless(&volume.name),
@@ -170,17 +122,13 @@ fn row(volume: &Volume) -> [String; 8] {
 }
 
 /// A line for each snapshot.
-///
-/// # Errors
-/// The answer is not what this version of lunet expects.
-pub fn snapshots(answer: &Value) -> serde_json::Result<String> {
-    let snapshots = Vec::<Snapshot>::deserialize(answer)?;
+pub fn snapshots(snapshots: &[Snapshot]) -> String {
     if snapshots.is_empty() {
-        return Ok("no snapshots\n".to_owned());
+        return "no snapshots\n".to_owned();
     }
     let mut columns = Columns::default();
     columns.row(["snapshot", "size", "made (UTC)"]);
-    for one in &snapshots {
+    for one in snapshots {
         columns.row([
             harmless(&format!("{}@{}", one.volume, one.snapshot)),
             one.size_bytes.map_or_else(|| "-".to_owned(), units::size),
@@ -189,13 +137,19 @@ pub fn snapshots(answer: &Value) -> serde_json::Result<String> {
     }
     let mut out = String::new();
     columns.write(&mut out);
-    Ok(out)
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+    use serde_json::{Value, json};
+
     use super::*;
-    use serde_json::json;
+
+    fn told(answer: &Value, width: Option<usize>) -> String {
+        volumes(&Vec::deserialize(answer).expect("an answer"), width)
+    }
 
     #[test]
     fn a_volume_is_a_line() {
@@ -208,13 +162,12 @@ mod tests {
              "luns": []},
         ]);
         assert_eq!(
-            volumes(&answer, None).unwrap(),
+            told(&answer, None),
             "  volume           backend   size   used      write cache  snapshots  sessions                 LUNs\n  \
                vm1     file (read-only)  8 GiB  4 KiB                -          1         2  iqn.x:a/0 iqn.x:b/7\n  \
                ram               memory  512 B      -  off (initiator)          0         0                    -\n"
         );
-        assert_eq!(volumes(&json!([]), None).unwrap(), "no volumes\n");
-        assert!(volumes(&json!([{}]), None).is_err());
+        assert_eq!(told(&json!([]), None), "no volumes\n");
     }
 
     #[test]
@@ -227,7 +180,7 @@ mod tests {
         };
         let answer = json!([volume("production-database-1", 2), volume("vm", 0)]);
         let cells = |width| -> (String, Vec<usize>) {
-            let text = volumes(&answer, width).unwrap();
+            let text = told(&answer, width);
             let lines = text.lines().map(|line| line.chars().count()).collect();
             (text, lines)
         };
@@ -269,16 +222,16 @@ mod tests {
             {"name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
              "snapshots": 0, "luns": [], "faults": [fault]},
         ]);
-        let text = volumes(&answer, None).unwrap();
+        let text = told(&answer, None);
         let lost = json!({"state": "storage-missing", "since": 0, "text": "it is gone"});
-        let lost = volumes(
+        let lost = told(
             &json!([{
                 "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
                 "snapshots": 0, "luns": [], "faults": [lost],
             }]),
             None,
         );
-        assert!(lost.unwrap().contains("`lunet volume recreate vm1 --yes`"));
+        assert!(lost.contains("`lunet volume recreate vm1 --yes`"));
         let below: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(below[0], "  vm1: since 2026-11-20 09:00:00 (UTC): it failed");
         assert!(below[1].contains("`lunet volume reopen vm1`"), "{text}");
@@ -291,7 +244,7 @@ mod tests {
                 "name": "vm1", "backend": "file", "size_bytes": 512, "read_only": false, "sessions": 0,
                 "snapshots": 0, "luns": [], "erasure": erasure,
             }]);
-            volumes(&answer, None).unwrap().lines().skip(2).collect::<Vec<_>>().join("\n")
+            told(&answer, None).lines().skip(2).collect::<Vec<_>>().join("\n")
         };
         assert_eq!(below(Value::Null), "");
         assert_eq!(
@@ -315,9 +268,9 @@ mod tests {
         let answer =
             json!([{"volume": "vm1", "snapshot": "a", "size_bytes": 4096, "created": 1795165200}]);
         assert_eq!(
-            snapshots(&answer).unwrap(),
+            snapshots(&Vec::deserialize(&answer).unwrap()),
             "  snapshot   size           made (UTC)\n  vm1@a     4 KiB  2026-11-20 09:00:00\n"
         );
-        assert_eq!(snapshots(&json!([])).unwrap(), "no snapshots\n");
+        assert_eq!(snapshots(&[]), "no snapshots\n");
     }
 }

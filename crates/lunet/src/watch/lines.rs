@@ -1,6 +1,7 @@
 //! `lunet stats --follow`: a few lines for each interval.
 
-use super::rates::Rates;
+use lunet_api::Rates;
+
 use super::words;
 use crate::tables::layout::{Columns, harmless};
 
@@ -45,7 +46,8 @@ fn plural(n: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rates::{OperationRates, ShardRates, VolumeRates};
+    use lunet_api::{OperationRates, ShardRates, VolumeRates};
+
     use super::*;
 
     fn volume(name: &str, ops: f64, errors: u64) -> VolumeRates {

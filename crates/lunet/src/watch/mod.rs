@@ -1,32 +1,38 @@
 //! A running server, watched: `lunet top` and `lunet stats --follow`.
 //!
-//! The server only counts. Rates are made here, of two answers of its control socket ([`sample`], [`rates`]), and shown as lines
+//! The server only counts. Rates are made here, of two answers of its control socket ([`Sample`], [`rates`]), and shown as lines
 //! ([`lines`]) or as a screen ([`screen`]), with the words of [`words`].
 
 mod fit;
 pub mod lines;
 pub mod rates;
-pub mod sample;
 pub mod screen;
 pub mod terminal;
 mod words;
 
-use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use lunet_api::{Session, Stats};
 
-use crate::control::{Request, ask};
-use sample::Sample;
+use crate::control::{Client, Error};
 
-/// Asks the server behind the socket at `path` what it has counted by now.
+/// What a running server has counted, at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// When the counts were asked for.
+    pub at: Instant,
+    /// Everything but the sessions.
+    pub stats: Stats,
+    /// Normal and discovery sessions.
+    pub sessions: Vec<Session>,
+}
+
+/// Asks a server what it has counted by now.
 ///
 /// # Errors
 /// There is no server, it may not be asked, or it is of another version.
-pub fn look(path: &Path) -> Result<Sample> {
-    let stats = ask(path, &Request::Stats)?;
+pub fn look(client: &Client) -> Result<Sample, Error> {
+    let stats = client.stats()?;
     let at = Instant::now();
-    let sessions = ask(path, &Request::Sessions)?;
-    Sample::new(at, &stats, &sessions)
-        .context("the running lunet is of another version: use that one")
+    Ok(Sample { at, stats, sessions: client.sessions()? })
 }

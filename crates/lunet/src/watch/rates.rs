@@ -2,90 +2,12 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use lunet_api::{
+    Bucket, OperationRates, Operations, Rates, Session, SessionRates, ShardLoad, ShardRates,
+    VolumeRates, VolumeStats,
+};
 
-use super::sample::{Bucket, Load, Operations, Sample, Session, Volume};
-
-/// What a server did in an interval. Rates are means over it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Rates {
-    /// The interval's length, in seconds.
-    pub seconds: f64,
-    /// Each volume.
-    pub volumes: Vec<VolumeRates>,
-    /// Each session that was there all the time.
-    pub sessions: Vec<SessionRates>,
-    /// Each shard.
-    pub shards: Vec<ShardRates>,
-}
-
-/// One volume.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct VolumeRates {
-    /// Its name.
-    pub name: String,
-    /// Reads.
-    pub read: OperationRates,
-    /// Writes.
-    pub write: OperationRates,
-    /// Flushes per second.
-    pub flushes_per_second: f64,
-    /// Failed commands, in the whole interval.
-    pub errors: u64,
-    /// Commands at work at its end.
-    pub commands_in_flight: usize,
-}
-
-/// Operations of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct OperationRates {
-    /// Operations per second.
-    pub ops_per_second: f64,
-    /// Bytes per second.
-    pub bytes_per_second: f64,
-    /// Mean latency in the server, in microseconds; `None` without an operation.
-    pub mean_us: Option<f64>,
-    /// 99 of 100 took at most so long, in microseconds: the bound of a bar of the histogram.
-    pub p99_us: Option<u64>,
-}
-
-/// One session.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SessionRates {
-    /// The initiator's iSCSI name.
-    pub initiator: String,
-    /// The initiator's address.
-    pub peer: String,
-    /// The shard that serves it.
-    pub shard: usize,
-    /// SCSI commands per second.
-    pub commands_per_second: f64,
-    /// Bytes per second to the initiator.
-    pub read_bytes_per_second: f64,
-    /// Bytes per second from it.
-    pub written_bytes_per_second: f64,
-    /// Commands at work at the interval's end.
-    pub commands_in_flight: usize,
-}
-
-/// One shard.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ShardRates {
-    /// Its number.
-    pub shard: usize,
-    /// Processor time of its thread, in percent of one processor.
-    pub cpu_percent: f64,
-    /// Waits for events, per second.
-    pub waits_per_second: f64,
-    /// Operations given to the kernel for each wait: how well it batches. `None` without a wait.
-    pub operations_per_wait: Option<f64>,
-    /// Connections at the interval's end.
-    pub connections: usize,
-    /// Commands at work at the interval's end.
-    pub commands_in_flight: usize,
-    /// Buffer memory in use at the interval's end, in percent.
-    pub buffers_percent: f64,
-}
+use super::Sample;
 
 /// What happened between two samples; `None` if the server was started anew in between, or no time has passed.
 pub fn between(before: &Sample, after: &Sample) -> Option<Rates> {
@@ -119,7 +41,7 @@ fn per_second(then: u64, now: u64, length: Duration) -> f64 {
     now.checked_sub(then).unwrap_or(now) as f64 / length.as_secs_f64()
 }
 
-fn volume(then: Option<&Volume>, now: &Volume, length: Duration) -> VolumeRates {
+fn volume(then: Option<&VolumeStats>, now: &VolumeStats, length: Duration) -> VolumeRates {
     VolumeRates {
         name: now.name.clone(),
         read: operations(then.map(|then| &then.read), &now.read, length),
@@ -170,7 +92,7 @@ fn session(then: &Session, now: &Session, length: Duration) -> SessionRates {
     }
 }
 
-fn shard(then: &Load, now: &Load, length: Duration) -> ShardRates {
+fn shard(then: &ShardLoad, now: &ShardLoad, length: Duration) -> ShardRates {
     let waits = now.waits.saturating_sub(then.waits);
     let operations = now.operations.saturating_sub(then.operations);
     ShardRates {
@@ -207,7 +129,11 @@ mod tests {
         let session = json!([{"initiator": "iqn.a", "target": "iqn.b", "peer": "10.0.0.1:5", "tsih": 1, "shard": 0,
                               "commands_in_flight": 3, "commands": commands, "read_bytes": commands * 4096,
                               "written_bytes": 0}]);
-        Sample::new(at, &stats, &session).unwrap()
+        Sample {
+            at,
+            stats: serde_json::from_value(stats).unwrap(),
+            sessions: serde_json::from_value(session).unwrap(),
+        }
     }
 
     #[test]

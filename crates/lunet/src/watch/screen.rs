@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use lunet_api::{Rates, SessionRates, VolumeRates};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -10,9 +11,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Sparkline};
 
 use super::fit::{Columns, Fitted, parts, whole, wrapped};
-use super::rates::Rates;
-use super::sample::Sample;
-use super::words;
+use super::{Sample, words};
 use crate::units;
 
 /// How many intervals the curves show at most.
@@ -134,7 +133,7 @@ impl Screen {
             1 => "1 session".to_owned(),
             n => format!("{n} sessions"),
         };
-        let work: usize = sample.stats.loads.iter().map(|load| load.commands_in_flight).sum();
+        let work: u64 = sample.stats.loads.iter().map(|load| load.commands_in_flight).sum();
         let failed: u64 = sample.stats.volumes.iter().map(|volume| volume.errors).sum();
         // Counts of a server that was started anew have nothing to be compared with at first.
         let first = match self.counted {
@@ -177,13 +176,11 @@ impl Screen {
 /// What moves most data stands first.
 fn busiest_first(mut rates: Rates) -> Rates {
     rates.volumes.sort_by(|a, b| {
-        let moved =
-            |v: &super::rates::VolumeRates| v.read.bytes_per_second + v.write.bytes_per_second;
+        let moved = |v: &VolumeRates| v.read.bytes_per_second + v.write.bytes_per_second;
         moved(b).total_cmp(&moved(a)).then_with(|| a.name.cmp(&b.name))
     });
     rates.sessions.sort_by(|a, b| {
-        let moved =
-            |s: &super::rates::SessionRates| s.read_bytes_per_second + s.written_bytes_per_second;
+        let moved = |s: &SessionRates| s.read_bytes_per_second + s.written_bytes_per_second;
         moved(b).total_cmp(&moved(a)).then_with(|| a.peer.cmp(&b.peer))
     });
     rates
@@ -223,7 +220,11 @@ mod tests {
         let sessions = json!([{"initiator": "iqn.2026-11.local.client", "target": "t", "peer": "10.0.0.1:5000", "tsih": 1,
                                "shard": 0, "commands_in_flight": 5, "commands": ops, "read_bytes": ops << 20,
                                "written_bytes": 0}]);
-        Sample::new(at, &stats, &sessions).unwrap()
+        Sample {
+            at,
+            stats: serde_json::from_value(stats).unwrap(),
+            sessions: serde_json::from_value(sessions).unwrap(),
+        }
     }
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {

@@ -1,26 +1,26 @@
 //! `lunet top`: the terminal around the [`Screen`].
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use super::screen::Screen;
+use crate::control::Client;
 
-/// Shows what the server behind the socket at `path` does, until somebody has seen enough. A server that goes away is waited for.
+/// Shows what the server behind `client` does, until somebody has seen enough. A server that goes away is waited for.
 ///
 /// # Errors
 /// Standard output is no terminal, there is no server to begin with, or the terminal fails.
-pub fn top(path: &Path, interval: Duration) -> Result<()> {
+pub fn top(client: &Client, interval: Duration) -> Result<()> {
     if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         bail!("`lunet top` needs a terminal: use `lunet stats --follow`, which prints lines");
     }
     let mut screen = Screen::default();
-    screen.take(super::look(path)?);
+    screen.take(super::look(client)?);
     let mut terminal = ratatui::try_init().context("the terminal cannot be set up")?;
-    let result = show(&mut terminal, &mut screen, path, interval);
+    let result = show(&mut terminal, &mut screen, client, interval);
     ratatui::restore();
     result
 }
@@ -28,7 +28,7 @@ pub fn top(path: &Path, interval: Duration) -> Result<()> {
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
-    path: &Path,
+    client: &Client,
     interval: Duration,
 ) -> Result<()> {
     // The first figures come soon: of a short interval, but not of a long wait.
@@ -41,9 +41,9 @@ fn show(
             }
             continue;
         }
-        match super::look(path) {
+        match super::look(client) {
             Ok(sample) => screen.take(sample),
-            Err(why) => screen.fail(&crate::units::plain(&format!("{why:#}")), Instant::now()),
+            Err(why) => screen.fail(&crate::units::plain(&why.to_string()), Instant::now()),
         }
         next = Instant::now() + interval;
     }

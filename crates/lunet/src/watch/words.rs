@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::rates::{OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
+use lunet_api::{OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
+
 use crate::tables::layout::harmless;
 use crate::units;
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use lunet_api::{Portal, Stats};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 
 use crate::source::Source;
 
@@ -106,10 +107,9 @@ fn process(
         // What it says of itself is no fact. That it listens is one, by the kernel's word.
         return Some(Lunet { pid, portals, ..Lunet::default() });
     }
-    let stats = source.output("lunet", &["stats", "--json", "--socket", &socket]);
-    let stats: Json = stats.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let told: Vec<LunetPortal> = list(&stats["portals"]).map(portal).collect();
-    let loads = list(&stats["loads"]).filter_map(|load| load["buffer_bytes"].as_i64());
+    let stats: Stats = ask(source, &["stats"], &socket);
+    let told: Vec<LunetPortal> = stats.portals.into_iter().map(portal).collect();
+    let loads = stats.loads.iter().filter_map(|load| i64::try_from(load.buffer_bytes).ok());
     let buffers: i64 = loads.sum();
     Some(Lunet {
         pid,
@@ -193,29 +193,35 @@ fn memlock_exempt(source: &dyn Source, pid: i64) -> Option<bool> {
     Some(u64::from_str_radix(mask.trim(), 16).ok()? & IPC_LOCK != 0)
 }
 
-fn portal(told: &Json) -> LunetPortal {
-    let text = |json: &Json| json.as_str().map(str::to_owned);
-    let (address, port) = end(told["address"].as_str().unwrap_or_default());
+fn portal(told: Portal) -> LunetPortal {
+    let (address, port) = end(&told.address);
     LunetPortal {
         address,
         port,
-        tcp: told["tcp"].as_bool(),
-        iser: told["iser"].as_bool(),
-        iser_wanted: told["iser_wanted"].as_bool(),
-        devices: list(&told["devices"]).filter_map(text).collect(),
-        reason: text(&told["reason"]),
-        why: text(&told["why"]),
+        tcp: Some(told.tcp),
+        iser: Some(told.iser),
+        iser_wanted: Some(told.iser_wanted),
+        devices: told.devices,
+        reason: told.reason.map(|reason| reason.to_string()),
+        why: told.why,
     }
+}
+
+/// What a running lunet answers to a verb of its command line: an answer of the API, in its JSON. A captured machine
+/// has it as the output of that command. Nothing, if there is no answer.
+pub(super) fn ask<T: DeserializeOwned + Default>(
+    source: &dyn Source,
+    verb: &[&str],
+    socket: &str,
+) -> T {
+    let text = source.output("lunet", &[verb, &["--json", "--socket", socket]].concat());
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
 /// `10.0.0.1:3260`, `[fd00::1]:3260`
 fn end(text: &str) -> (String, Option<i64>) {
     let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
     (address.trim_matches(['[', ']']).to_owned(), port.parse().ok())
-}
-
-fn list(json: &Json) -> impl Iterator<Item = &Json> {
-    json.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

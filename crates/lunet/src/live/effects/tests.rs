@@ -81,7 +81,10 @@ fn told(now: &str, next: &str, keep: bool) -> (Vec<String>, Option<String>) {
     let (before, after) = (View::new(&now, slots(&now)), View::new(&next, slots(&next)));
     let effects = effects(&sessions, &before, &after, keep);
     let refusal = refusal(&effects, "use --force");
-    (effects.iter().map(|effect| effect.change.to_string()).collect(), refusal)
+    (
+        effects.iter().map(|effect| effect.change.to_string()).collect(),
+        refusal.map(|error| error.to_string()),
+    )
 }
 
 const WITH_USER: &str = "[[target.user]]\nname = 'alice'\nsecret = 'a secret of 16 b'\n";

@@ -1,11 +1,9 @@
 //! What lunet serves, by its own words.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value as Json;
+use lunet_api::{Reach, Session, Volume, WriteCache};
 
 use super::{Lun, Portal, Target, TargetSession, portal};
-use crate::facts::{Lunet, LunetPortal, Value};
+use crate::facts::{Lunet, LunetPortal, Value, lunet};
 use crate::source::Source;
 
 /// Without `[iscsi] queue-depth`.
@@ -35,36 +33,23 @@ fn portals(lunet: &Lunet) -> Vec<Portal> {
 
 /// What a running lunet serves to whom.
 fn ask(source: &dyn Source, lunet: &Lunet) -> Vec<Target> {
-    let json = |verb: &[&str]| -> Json {
-        let args = [verb, &["--json", "--socket", &lunet.socket]].concat();
-        let text = source.output("lunet", &args).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
-    };
-    let targets = json(&["target", "list"]);
-    let volumes = json(&["volume", "list"]);
-    let sessions = json(&["sessions"]);
+    let targets: Vec<lunet_api::Target> = lunet::ask(source, &["target", "list"], &lunet.socket);
+    let volumes: Vec<Volume> = lunet::ask(source, &["volume", "list"], &lunet.socket);
+    let sessions: Vec<Session> = lunet::ask(source, &["sessions"], &lunet.socket);
     let config = source.output("lunet", &["config", "show", "--socket", &lunet.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
     let portals = portals(lunet);
-    list(&targets).map(|told| target(told, &volumes, &sessions, &config, &portals)).collect()
-}
-
-fn list(json: &Json) -> impl Iterator<Item = &Json> {
-    json.as_array().into_iter().flatten()
-}
-
-fn text(json: &Json) -> Option<String> {
-    json.as_str().map(str::to_owned)
+    targets.iter().map(|told| target(told, &volumes, &sessions, &config, &portals)).collect()
 }
 
 fn target(
-    told: &Json,
-    volumes: &Json,
-    sessions: &Json,
+    told: &lunet_api::Target,
+    volumes: &[Volume],
+    sessions: &[Session],
     config: &toml::Table,
     portals: &[Portal],
 ) -> Target {
-    let name = text(&told["name"]).unwrap_or_default();
+    let name = told.name.clone();
     let iscsi = config.get("iscsi");
     let number =
         |key: &str| iscsi.and_then(|table| table.get(key)).and_then(toml::Value::as_integer);
@@ -81,12 +66,12 @@ fn target(
     let listed = own.and_then(|target| target.get("initiators"));
     let acl = strings(listed);
     let only = strings(own.and_then(|target| target.get("portals")));
-    let luns: Vec<Lun> = list(&told["luns"]).map(|lun| self::lun(lun, volumes)).collect();
+    let luns: Vec<Lun> = told.luns.iter().map(|lun| self::lun(lun, volumes)).collect();
     // The server's own word: options and the LUNs' lists count as well. One of before let in everybody
     // where nobody was named.
-    let reach = text(&told["for"]);
-    let open = match reach.as_deref() {
-        Some(word) => word == "everybody",
+    let reach = Some(&told.reach).filter(|reach| !reach.as_str().is_empty());
+    let open = match reach {
+        Some(reach) => *reach == Reach::Everybody,
         None => listed.is_none() && !has("user"),
     };
     Target {
@@ -94,8 +79,9 @@ fn target(
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         enabled: Some(true),
         portals: portals.iter().filter(|portal| is_among(portal, &only)).cloned().collect(),
-        sessions: list(sessions)
-            .filter(|session| session["target"] == name.as_str())
+        sessions: sessions
+            .iter()
+            .filter(|session| session.target.as_deref() == Some(&name))
             .map(|session| self::session(session, queue_depth))
             .collect(),
         queue_depth: Some(queue_depth),
@@ -109,7 +95,10 @@ fn target(
         ),
         demo_mode: Some(open),
         demo_mode_writable: Some(open && luns.iter().any(|lun| lun.read_only != Some(true))),
-        params: reach.map(|word| ("for".to_owned(), Value::Text(word))).into_iter().collect(),
+        params: reach
+            .map(|word| ("for".to_owned(), Value::Text(word.to_string())))
+            .into_iter()
+            .collect(),
         luns,
         acl,
         name,
@@ -130,46 +119,47 @@ fn is_among(portal: &Portal, only: &[String]) -> bool {
         })
 }
 
-fn lun(told: &Json, volumes: &Json) -> Lun {
-    let volume = list(volumes).find(|volume| volume["name"] == told["volume"]);
-    let get = |key: &str| volume.map_or(&Json::Null, |volume| &volume[key]);
-    let path = text(get("path"));
-    let fault = list(get("faults")).next().cloned().unwrap_or_default();
+fn lun(told: &lunet_api::Lun, volumes: &[Volume]) -> Lun {
+    let volume = volumes.iter().find(|volume| volume.name == told.volume);
+    let path = volume.and_then(|volume| volume.path.clone());
+    let faults = volume.and_then(|volume| volume.faults.as_ref());
+    let fault = faults.and_then(|faults| faults.first());
     let zvol = path.as_deref().and_then(|path| path.strip_prefix("/dev/zvol/")).map(str::to_owned);
+    let number = |number: u64| i64::try_from(number).ok();
     Lun {
-        lun: told["lun"].as_i64().unwrap_or_default(),
-        device: text(&told["volume"]),
-        backing: if zvol.is_some() { Some("zvol".to_owned()) } else { text(get("backend")) },
+        lun: told.lun.into(),
+        device: Some(told.volume.clone()),
+        backing: match &zvol {
+            Some(_) => Some("zvol".to_owned()),
+            None => volume.map(|volume| volume.backend.to_string()),
+        },
         zvol,
         path,
-        size_bytes: told["size_bytes"].as_i64(),
-        block_bytes: get("block_size").as_i64(),
-        read_only: get("read_only").as_bool(),
-        write_cache: text(get("write_cache")).map(|word| word == "on"),
-        storage: match (get("faults"), &fault) {
-            (Json::Null, _) => None,
-            (_, Json::Null) => Some("ok".to_owned()),
-            (_, fault) => text(&fault["state"]),
-        },
-        storage_why: text(&fault["text"]),
+        size_bytes: told.size_bytes.and_then(number),
+        block_bytes: volume.map(|volume| volume.block_size.into()).filter(|bytes| *bytes > 0),
+        read_only: volume.map(|volume| volume.read_only),
+        // A server of before does not tell.
+        write_cache: volume
+            .map(|volume| &volume.write_cache)
+            .filter(|word| !word.as_str().is_empty())
+            .map(|word| *word == WriteCache::On),
+        storage: faults.map(|_| fault.map_or_else(|| "ok".to_owned(), |one| one.state.to_string())),
+        storage_why: fault.map(|fault| fault.text.clone()),
         ..Lun::default()
     }
 }
 
-fn session(told: &Json, queue_depth: i64) -> TargetSession {
-    let peer = text(&told["peer"]).map(|peer| portal(&peer, "tcp").address);
-    let keys: BTreeMap<String, Value> = list(&told["keys"])
-        .filter_map(|pair| Some((text(&pair[0])?, Value::parse(pair[1].as_str()?))))
-        .collect();
+fn session(told: &Session, queue_depth: i64) -> TargetSession {
+    let keys = told.keys.iter().map(|(key, value)| (key.clone(), Value::parse(value)));
     TargetSession {
-        initiator: text(&told["initiator"]).unwrap_or_default(),
-        address: peer,
-        transport: text(&told["transport"]),
-        iser_offered: told["tcp"]["iser_offered"].as_bool(),
+        initiator: told.initiator.clone(),
+        address: Some(portal(&told.peer, "tcp").address),
+        transport: Some(told.transport.to_string()),
+        iser_offered: told.tcp.as_ref().map(|tcp| tcp.iser_offered),
         connections: Some(1),
         queue_depth: Some(queue_depth),
-        params: keys,
-        active_commands: told["commands_in_flight"].as_i64(),
+        params: keys.collect(),
+        active_commands: i64::try_from(told.commands_in_flight).ok(),
     }
 }
 
@@ -184,8 +174,7 @@ mod tests {
         let portals = portals.map(|text| super::super::portal(text, "tcp"));
         let json = format!(r#"{{"name": "iqn.x", {word} "luns": [{{"lun": 0, "volume": "v"}}]}}"#);
         let config = format!("[[target]]\nname = 'iqn.x'\n{keys}").parse().unwrap();
-        let none = Json::Null;
-        let target = target(&serde_json::from_str(&json).unwrap(), &none, &none, &config, &portals);
+        let target = target(&serde_json::from_str(&json).unwrap(), &[], &[], &config, &portals);
         (target.demo_mode, target.portals.into_iter().map(|portal| portal.address).collect())
     }
 

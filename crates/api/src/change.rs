@@ -1,4 +1,4 @@
-//! Requests and answers.
+//! Changes of what is served.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,45 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-/// The version of [`Change`]. A server refuses the changes of another one.
-pub const VERSION: u32 = 1;
-
-/// What a client asks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "lowercase")]
-pub enum Request {
-    /// Who is connected.
-    Sessions,
-    /// What has been done.
-    Stats,
-    /// The volumes.
-    Volumes,
-    /// The snapshots of a volume, or of all.
-    Snapshots {
-        /// The volume; all if left out.
-        volume: Option<String>,
-    },
-    /// The targets and their LUNs.
-    Targets,
-    /// The portals, and how they are served.
-    Portals,
-    /// The configuration that is in force, as text.
-    Config,
-    /// Change what is served.
-    Change {
-        /// [`VERSION`] of the client.
-        version: u32,
-        /// What to change.
-        change: Change,
-    },
-    /// Tell what a change would do. For [`Change::Apply`] only.
-    Preview {
-        /// [`VERSION`] of the client.
-        version: u32,
-        /// What to change.
-        change: Change,
-    },
-}
+use crate::words::words;
+use crate::{Backend, Transport};
 
 /// A change of what is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,9 +172,9 @@ pub enum Change {
         address: SocketAddr,
         /// The portal group tag; 1 if left out.
         tag: Option<u16>,
-        /// `tcp`, `iser`; both where they can be had if there are none.
+        /// Over what; all that can be had there if there is none.
         #[serde(default)]
-        transport: Vec<String>,
+        transport: Vec<Transport>,
     },
     /// Listen at an address no more.
     RemovePortal {
@@ -248,14 +211,21 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The version of the API that this change came with, in this form. An older server refuses it.
+    pub const fn since(&self) -> u32 {
+        1
+    }
+}
+
 /// A volume to make. What is left out has the default of the configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
     /// The name.
     pub name: String,
-    /// `file`, `block`, `memory` or `null`.
-    pub backend: String,
+    /// Where its blocks are kept.
+    pub backend: Backend,
     /// In bytes.
     pub size: Option<u64>,
     /// The file or device.
@@ -331,41 +301,21 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// The configuration in force.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Configuration {
-    /// Its file; for the embedded default, where one would be.
-    pub file: String,
-    /// There is no such file: the embedded default is served.
-    pub embedded: bool,
-    /// The file as it was read, but for secrets.
-    pub text: String,
-    /// The same as a table of the keys of docs/configuration.md, as far as they are written there.
-    #[serde(default)]
-    pub config: serde_json::Map<String, serde_json::Value>,
-    /// The data directory in use.
-    #[serde(default)]
-    pub data: String,
-    /// The control socket in use.
-    #[serde(default)]
-    pub socket: String,
-}
-
 /// The answer to a change that was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Done {
     /// What was done, in one sentence.
     pub done: String,
     /// What the user should know besides, a sentence each.
-    #[serde(default)]
     pub notes: Vec<String>,
     /// The sessions that are concerned.
-    #[serde(default)]
     pub sessions: Vec<SessionChange>,
 }
 
 /// The answer to what a change would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Preview {
     /// The configuration file.
     pub file: String,
@@ -380,7 +330,8 @@ pub struct Preview {
 }
 
 /// Something that a change makes different.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Difference {
     /// The kind: `volume`, `target`, `LUN`, `user`, `portal`, `portal group`, `discovery`.
     pub what: String,
@@ -397,20 +348,21 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What happens to a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SessionFate {
-    /// It is asked to log out, and ended.
-    Ends,
-    /// It goes on, although it could not log in now.
-    Stays,
-    /// It loses a LUN.
-    LosesLun,
+words! {
+    /// What happens to a session.
+    pub enum SessionFate {
+        /// It is asked to log out, and ended.
+        Ends = "ends",
+        /// It goes on, although it could not log in now.
+        Stays = "stays",
+        /// It loses a LUN.
+        LosesLun = "loses-lun",
+    }
 }
 
 /// A session that a change concerns.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionChange {
     /// Its TSIH.
     pub session: u16,
@@ -435,24 +387,15 @@ impl fmt::Display for SessionChange {
         let Self { session, initiator, peer, why, .. } = self;
         let initiator = initiator.escape_debug();
         write!(f, "session {session} of {initiator} from {peer} ")?;
-        match (self.fate, self.lun, &self.volume) {
+        match (&self.fate, self.lun, &self.volume) {
             (SessionFate::LosesLun, Some(lun), Some(volume)) => {
                 write!(f, "loses LUN {lun} (volume {volume})")?;
             }
             (SessionFate::LosesLun, ..) => f.write_str("loses a LUN")?,
             (SessionFate::Ends, ..) => f.write_str("ends")?,
             (SessionFate::Stays, ..) => f.write_str("stays all the same")?,
+            (SessionFate::Other(fate), ..) => f.write_str(fate)?,
         }
         if why.is_empty() { Ok(()) } else { write!(f, ": {why}") }
     }
-}
-
-/// What the server says to it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Answer {
-    /// The answer.
-    Ok(serde_json::Value),
-    /// Why there is none, in one sentence.
-    Error(String),
 }

@@ -1,0 +1,88 @@
+//! What a client asks, and what answers it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Change, Configuration, Done, Portal, Preview, Session, Snapshot, Stats, Target, Volume,
+};
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "lowercase")]
+pub enum Request {
+    /// Who is connected: a list of [`Session`].
+    Sessions,
+    /// What has been done: [`Stats`].
+    Stats,
+    /// The volumes: a list of [`Volume`].
+    Volumes,
+    /// The snapshots of a volume, or of all: a list of [`Snapshot`].
+    Snapshots {
+        /// The volume; all if left out.
+        volume: Option<String>,
+    },
+    /// The targets and their LUNs: a list of [`Target`].
+    Targets,
+    /// The portals, and how they are served: a list of [`Portal`].
+    Portals,
+    /// The configuration that is in force: [`Configuration`].
+    Config,
+    /// Change what is served: [`Done`].
+    Change {
+        /// The [version](Change::since) that the change came with.
+        version: u32,
+        /// What to change.
+        change: Change,
+    },
+    /// Tell what a change would do: [`Preview`]. For [`Change::Apply`] only.
+    Preview {
+        /// The [version](Change::since) that the change came with.
+        version: u32,
+        /// What to change.
+        change: Change,
+    },
+}
+
+impl Request {
+    /// Asks for a change.
+    pub const fn change(change: Change) -> Self {
+        Self::Change { version: change.since(), change }
+    }
+
+    /// Asks what a change would do.
+    pub const fn preview(change: Change) -> Self {
+        Self::Preview { version: change.since(), change }
+    }
+
+    /// The version of the change in it, if there is one.
+    pub const fn version_of_change(&self) -> Option<u32> {
+        match self {
+            Self::Change { version, .. } | Self::Preview { version, .. } => Some(*version),
+            _ => None,
+        }
+    }
+}
+
+/// What a server answers, as it is written: which it is, the request has said.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Answer {
+    /// To [`Request::Sessions`].
+    Sessions(Vec<Session>),
+    /// To [`Request::Stats`].
+    Stats(Box<Stats>),
+    /// To [`Request::Volumes`].
+    Volumes(Vec<Volume>),
+    /// To [`Request::Snapshots`].
+    Snapshots(Vec<Snapshot>),
+    /// To [`Request::Targets`].
+    Targets(Vec<Target>),
+    /// To [`Request::Portals`].
+    Portals(Vec<Portal>),
+    /// To [`Request::Config`].
+    Config(Box<Configuration>),
+    /// To [`Request::Change`].
+    Done(Done),
+    /// To [`Request::Preview`].
+    Preview(Preview),
+}

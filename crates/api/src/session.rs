@@ -1,0 +1,87 @@
+//! Sessions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::words;
+
+words! {
+    /// What carries a session.
+    pub enum Transport {
+        /// iSCSI over TCP (RFC 7143).
+        Tcp = "tcp",
+        /// iSCSI over RDMA (iSER, RFC 7145).
+        Iser = "iser",
+    }
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// The initiator's iSCSI name.
+    pub initiator: String,
+    /// The target's name; `None` is a discovery session.
+    pub target: Option<String>,
+    /// The CHAP name that it has logged in with; `None` if nothing had to be proved.
+    pub user: Option<String>,
+    /// The initiator's address.
+    pub peer: String,
+    /// The portal that it came in by.
+    pub portal: String,
+    /// What carries it.
+    pub transport: Transport,
+    /// With `iser`: the path that it takes.
+    pub rdma: Option<RdmaPath>,
+    /// With `tcp`: why not `iser`.
+    pub tcp: Option<OverTcp>,
+    /// The initiator's session identifier, in hexadecimal.
+    pub isid: String,
+    /// The target session identifying handle: it names the session in the server's life.
+    pub tsih: u16,
+    /// The shard that serves it.
+    pub shard: u64,
+    /// Seconds since the login.
+    pub connected_seconds: u64,
+    /// Commands that are being carried out right now.
+    pub commands_in_flight: u64,
+    /// SCSI commands received so far.
+    pub commands: u64,
+    /// Bytes of data sent to the initiator so far.
+    pub read_bytes: u64,
+    /// Bytes of data received from it so far.
+    pub written_bytes: u64,
+    /// Every negotiated key with its value, digests among them.
+    pub keys: Vec<(String, String)>,
+}
+
+/// The path of a session over RDMA.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RdmaPath {
+    /// The device's name.
+    pub device: String,
+    /// This end's GID.
+    pub gid: String,
+    /// The largest payload of a packet, in bytes.
+    pub path_mtu_bytes: u32,
+    /// Commands that the initiator may have outstanding.
+    pub queue_depth: u32,
+    /// RDMA Reads so far: data of writes.
+    pub rdma_reads: u64,
+    /// RDMA Writes so far: data of reads.
+    pub rdma_writes: u64,
+}
+
+/// Why a session is on TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverTcp {
+    /// The RDMA device that carries this end's address.
+    pub rdma_device: Option<String>,
+    /// True if this end would have taken the session over iSER. Whether the initiator can do it
+    /// is not known.
+    pub iser_offered: bool,
+    /// Why the session is on TCP, in a sentence; `None` on a loopback address, where nobody
+    /// expects anything else.
+    pub why: Option<String>,
+}

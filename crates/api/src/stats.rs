@@ -1,0 +1,243 @@
+//! What a server has counted, and how its portals are served.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::words::words;
+
+/// The statistics of a running server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stats {
+    /// Seconds since the server started.
+    pub uptime_seconds: u64,
+    /// The event loop's driver: `io_uring` or `epoll`.
+    pub driver: String,
+    /// How many shards run.
+    pub shards: u64,
+    /// How many sessions there are, discovery sessions included.
+    pub sessions: u64,
+    /// Each portal, and whether it is served over iSER.
+    pub portals: Vec<Portal>,
+    /// Each shard.
+    pub loads: Vec<ShardLoad>,
+    /// Protocol counts of all shards.
+    pub protocol: Protocol,
+    /// Each volume.
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// What a shard has to do, and what it has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShardLoad {
+    /// Its number.
+    pub shard: u64,
+    /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
+    pub cpu_us: u64,
+    /// How often it has waited for events.
+    pub waits: u64,
+    /// Operations given to the kernel.
+    pub operations: u64,
+    /// Connections right now.
+    pub connections: u64,
+    /// Commands that are being carried out right now, those without an initiator included.
+    pub commands_in_flight: u64,
+    /// Bytes of buffer memory in use right now.
+    pub buffer_used_bytes: u64,
+    /// Bytes of buffer memory.
+    pub buffer_bytes: u64,
+}
+
+/// Counts of the protocol: what went wrong, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Protocol {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections turned away because a limit was reached.
+    pub turned_away: u64,
+    /// Logins that came to full feature phase.
+    pub logins: u64,
+    /// Logins refused, for whatever reason.
+    pub login_failures: u64,
+    /// Of these: the initiator could not prove who it is (status 0201).
+    pub login_auth_failures: u64,
+    /// Of these: discovery that is not for this initiator (status 0202).
+    pub login_forbidden: u64,
+    /// Of these: a target that is not there, or not for this initiator (status 0203).
+    pub login_not_found: u64,
+    /// Of these: the client had failed too often shortly before (status 0301).
+    pub login_throttled: u64,
+    /// Connections that were closed for a protocol error, a wrong digest or a missed time limit.
+    pub dropped: u64,
+    /// Protocol data units received.
+    pub pdus: u64,
+    /// Reject PDUs sent.
+    pub rejects: u64,
+    /// Header and data digests that did not match.
+    pub digest_errors: u64,
+    /// Commands answered TASK SET FULL for want of buffer memory.
+    pub task_set_full: u64,
+    /// Commands answered BUSY because an abandoned write still held their blocks.
+    pub busy: u64,
+    /// Commands aborted by task management or by the end of their session.
+    pub aborted: u64,
+}
+
+impl Protocol {
+    /// Each count with its name, in the order of the alphabet.
+    pub const fn counts(&self) -> [(&'static str, u64); 15] {
+        let Self {
+            connections,
+            turned_away,
+            logins,
+            login_failures,
+            login_auth_failures,
+            login_forbidden,
+            login_not_found,
+            login_throttled,
+            dropped,
+            pdus,
+            rejects,
+            digest_errors,
+            task_set_full,
+            busy,
+            aborted,
+        } = *self;
+        [
+            ("aborted", aborted),
+            ("busy", busy),
+            ("connections", connections),
+            ("digest errors", digest_errors),
+            ("dropped", dropped),
+            ("login auth failures", login_auth_failures),
+            ("login failures", login_failures),
+            ("login forbidden", login_forbidden),
+            ("login not found", login_not_found),
+            ("login throttled", login_throttled),
+            ("logins", logins),
+            ("pdus", pdus),
+            ("rejects", rejects),
+            ("task set full", task_set_full),
+            ("turned away", turned_away),
+        ]
+    }
+}
+
+/// The statistics of one volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeStats {
+    /// Its name.
+    pub name: String,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Reads, with data moved and latency.
+    pub read: Operations,
+    /// Writes, with data moved and latency.
+    pub write: Operations,
+    /// Flushes.
+    pub flushes: u64,
+    /// UNMAP commands.
+    pub unmaps: u64,
+    /// Other commands.
+    pub others: u64,
+    /// Bytes that EXTENDED COPY and WRITE USING TOKEN have written, without the network.
+    pub copied_bytes: u64,
+    /// Commands that ended with CHECK CONDITION, unit attentions apart.
+    pub errors: u64,
+    /// Commands that are being carried out right now.
+    pub commands_in_flight: u64,
+    /// What is wrong with its storage; empty while nothing is.
+    pub faults: Vec<Fault>,
+}
+
+/// Operations of one kind. Latency runs from a command's arrival in full to its answer being
+/// queued for the network, measured by the server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Operations {
+    /// How many.
+    pub ops: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Mean latency in microseconds; 0 if there were none.
+    pub mean_us: f64,
+    /// Latency at each percentile.
+    pub percentiles: Vec<Percentile>,
+    /// The histogram: how many operations took at most this long and longer than the one before.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One point of the latency distribution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Percentile {
+    /// 50 means the median.
+    pub percentile: f64,
+    /// Microseconds.
+    pub us: u64,
+}
+
+/// One bar of the latency histogram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bucket {
+    /// Upper bound in microseconds, a power of two minus one.
+    pub up_to_us: u64,
+    /// Operations.
+    pub count: u64,
+}
+
+words! {
+    /// Why a portal is not served over iSER.
+    pub enum NoIser {
+        /// Its `transport` leaves iSER out.
+        SwitchedOff = "switched-off",
+        /// No RDMA device carries its address.
+        NoDevice = "no-device",
+        /// The device has the address for RoCE v1 alone.
+        NoRoceV2 = "no-roce-v2",
+        /// The port of the device has no link.
+        LinkDown = "link-down",
+        /// The libraries of rdma-core are missing or too old.
+        NoLibrary = "no-library",
+        /// rdma-core has no driver for the device.
+        NoProvider = "no-provider",
+        /// The kernel's connection manager (rdma_ucm) does not answer.
+        NoConnectionManager = "no-connection-manager",
+        /// The limit of locked memory is too low.
+        LockedMemory = "locked-memory",
+        /// The device has failed, or went away.
+        DeviceGone = "device-gone",
+        /// The portal came while the server ran: nobody has looked for iSER there yet.
+        NextStart = "next-start",
+        /// The portal was removed.
+        Removed = "removed",
+        /// Another reason, which the sentence tells.
+        Unnamed = "other",
+    }
+}
+
+/// A portal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Portal {
+    /// Where it listens.
+    pub address: String,
+    /// Its portal group tag.
+    pub tag: u16,
+    /// True if it is served over TCP.
+    pub tcp: bool,
+    /// True if it is served over iSER.
+    pub iser: bool,
+    /// True if the configuration names iSER: it is missed if it is not there.
+    pub iser_wanted: bool,
+    /// With iSER: the RDMA devices.
+    pub devices: Vec<String>,
+    /// Without iSER: why, in a word.
+    pub reason: Option<NoIser>,
+    /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.
+    pub why: Option<String>,
+}

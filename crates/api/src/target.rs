@@ -1,0 +1,78 @@
+//! Targets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::words;
+
+words! {
+    /// For whom a target is.
+    pub enum Reach {
+        /// Those that its rules name: initiators, users.
+        Named = "named",
+        /// Everybody who reaches a portal.
+        Everybody = "everybody",
+        /// This machine alone: it names nobody, and is not open.
+        ThisMachine = "this-machine",
+    }
+}
+
+words! {
+    /// Where the secret of a user is.
+    pub enum SecretPlace {
+        /// In the configuration file.
+        Configuration = "configuration",
+        /// In a file of its own.
+        File = "file",
+        /// In a variable of the server's environment.
+        Environment = "environment",
+    }
+}
+
+/// A target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Target {
+    /// Its iSCSI name.
+    pub name: String,
+    /// Its name for people.
+    pub alias: Option<String>,
+    /// For whom it is.
+    #[serde(rename = "for")]
+    pub reach: Reach,
+    /// Its LUNs.
+    pub luns: Vec<Lun>,
+    /// How many sessions it has.
+    pub sessions: u64,
+    /// Who may log in, in words; `None` if a server of another version does not tell.
+    pub initiators: Option<String>,
+    /// Who may log in with CHAP.
+    pub users: Vec<User>,
+    /// The name that it proves itself by (mutual CHAP).
+    pub mutual: Option<String>,
+}
+
+/// A LUN of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lun {
+    /// Its number.
+    pub lun: u16,
+    /// The volume behind it.
+    pub volume: String,
+    /// The volume's capacity in bytes; `None` if it is not served.
+    pub size_bytes: Option<u64>,
+}
+
+/// Somebody who may log in with CHAP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// The name (CHAP_N).
+    pub name: String,
+    /// Where the secret is.
+    pub secret: SecretPlace,
+    /// The file that it is in.
+    pub file: Option<String>,
+    /// The initiators that may use it, in words.
+    pub initiators: String,
+}

@@ -1,0 +1,158 @@
+//! What the server says of itself, in the types of the API.
+
+use lunet_api::{
+    Bucket, Fault, FaultState, NoIser, Operations, OverTcp, Percentile, Portal, Protocol, RdmaPath,
+    Session, ShardLoad, Stats, Transport, VolumeStats,
+};
+use lunet_target::{FaultReport, OpStats, PortalStatus, Reason, SessionInfo};
+
+/// The sessions.
+pub fn sessions(all: Vec<SessionInfo>) -> Vec<Session> {
+    all.into_iter().map(session).collect()
+}
+
+fn session(info: SessionInfo) -> Session {
+    Session {
+        initiator: info.initiator,
+        target: info.target,
+        user: info.user,
+        peer: info.peer,
+        portal: info.portal,
+        transport: Transport::from(info.transport),
+        rdma: info.rdma.map(|path| RdmaPath {
+            device: path.device,
+            gid: path.gid,
+            path_mtu_bytes: path.path_mtu_bytes,
+            queue_depth: path.queue_depth,
+            rdma_reads: path.rdma_reads,
+            rdma_writes: path.rdma_writes,
+        }),
+        tcp: info.tcp.map(|tcp| OverTcp {
+            rdma_device: tcp.rdma_device,
+            iser_offered: tcp.iser_offered,
+            why: tcp.why,
+        }),
+        isid: info.isid,
+        tsih: info.tsih,
+        shard: info.shard as u64,
+        connected_seconds: info.connected_seconds,
+        commands_in_flight: info.commands_in_flight as u64,
+        commands: info.commands,
+        read_bytes: info.read_bytes,
+        written_bytes: info.written_bytes,
+        keys: info.keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+    }
+}
+
+/// The portals.
+pub fn portals(all: Vec<PortalStatus>) -> Vec<Portal> {
+    all.into_iter().map(portal).collect()
+}
+
+fn portal(status: PortalStatus) -> Portal {
+    Portal {
+        address: status.address,
+        tag: status.tag,
+        tcp: status.tcp,
+        iser: status.iser,
+        iser_wanted: status.iser_wanted,
+        devices: status.devices,
+        reason: status.reason.map(no_iser),
+        why: status.why,
+    }
+}
+
+const fn no_iser(reason: Reason) -> NoIser {
+    match reason {
+        Reason::SwitchedOff => NoIser::SwitchedOff,
+        Reason::NoDevice => NoIser::NoDevice,
+        Reason::NoRoceV2 => NoIser::NoRoceV2,
+        Reason::LinkDown => NoIser::LinkDown,
+        Reason::NoLibrary => NoIser::NoLibrary,
+        Reason::NoProvider => NoIser::NoProvider,
+        Reason::NoConnectionManager => NoIser::NoConnectionManager,
+        Reason::LockedMemory => NoIser::LockedMemory,
+        Reason::DeviceGone => NoIser::DeviceGone,
+        Reason::NextStart => NoIser::NextStart,
+        Reason::Removed => NoIser::Removed,
+        Reason::Other => NoIser::Unnamed,
+    }
+}
+
+/// What the server has counted.
+pub fn stats(stats: lunet_target::Stats) -> Stats {
+    let loads = stats.loads.iter().map(|load| ShardLoad {
+        shard: load.shard as u64,
+        cpu_us: load.cpu_us,
+        waits: load.waits,
+        operations: load.operations,
+        connections: load.connections as u64,
+        commands_in_flight: load.commands_in_flight as u64,
+        buffer_used_bytes: load.buffer_used_bytes as u64,
+        buffer_bytes: load.buffer_bytes as u64,
+    });
+    Stats {
+        uptime_seconds: stats.uptime_seconds,
+        driver: stats.driver.to_owned(),
+        shards: stats.shards as u64,
+        sessions: stats.sessions as u64,
+        portals: portals(stats.portals),
+        loads: loads.collect(),
+        protocol: protocol(&stats.protocol),
+        volumes: stats.volumes.into_iter().map(volume).collect(),
+    }
+}
+
+const fn protocol(counts: &lunet_target::Protocol) -> Protocol {
+    Protocol {
+        connections: counts.connections,
+        turned_away: counts.turned_away,
+        logins: counts.logins,
+        login_failures: counts.login_failures,
+        login_auth_failures: counts.login_auth_failures,
+        login_forbidden: counts.login_forbidden,
+        login_not_found: counts.login_not_found,
+        login_throttled: counts.login_throttled,
+        dropped: counts.dropped,
+        pdus: counts.pdus,
+        rejects: counts.rejects,
+        digest_errors: counts.digest_errors,
+        task_set_full: counts.task_set_full,
+        busy: counts.busy,
+        aborted: counts.aborted,
+    }
+}
+
+fn volume(volume: lunet_target::VolumeStats) -> VolumeStats {
+    VolumeStats {
+        name: volume.name,
+        size_bytes: volume.size_bytes,
+        read: operations(&volume.read),
+        write: operations(&volume.write),
+        flushes: volume.flushes,
+        unmaps: volume.unmaps,
+        others: volume.others,
+        copied_bytes: volume.copied_bytes,
+        errors: volume.errors,
+        commands_in_flight: volume.commands_in_flight as u64,
+        faults: volume.faults.into_iter().map(fault).collect(),
+    }
+}
+
+fn operations(kind: &OpStats) -> Operations {
+    let percentile =
+        |p: &lunet_target::Percentile| Percentile { percentile: p.percentile, us: p.us };
+    let bucket = |b: &lunet_target::Bucket| Bucket { up_to_us: b.up_to_us, count: b.count };
+    Operations {
+        ops: kind.ops,
+        bytes: kind.bytes,
+        mean_us: kind.mean_us,
+        percentiles: kind.percentiles.iter().map(percentile).collect(),
+        histogram: kind.histogram.iter().map(bucket).collect(),
+    }
+}
+
+/// What is wrong with the storage of a volume.
+pub fn fault(report: FaultReport) -> Fault {
+    Fault { state: FaultState::from(report.state), since: report.since, text: report.text }
+}
