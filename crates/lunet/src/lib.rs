@@ -12,7 +12,7 @@ pub mod holder;
 pub mod identity;
 pub mod live;
 pub mod log;
-pub mod names;
+mod names;
 pub mod opening;
 mod owned;
 pub mod plan;

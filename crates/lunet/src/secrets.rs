@@ -2,16 +2,18 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lunet_iscsi::chap::{Account, Secret};
 use lunet_target::{Guard, User};
 use rustix::process::DumpableBehavior;
 
-use crate::config::access::{Access, Login, MAX_SECRET, Source, check_secret, same_secrets};
+use crate::config::access::{
+    Access, Login, MAX_SECRET, SecretError, Source, check_secret, same_secrets,
+};
 use crate::config::{Config, Mistake};
 
 /// Where other programs of this kind look for the secret of an `iscsi://` address, too.
@@ -61,7 +63,7 @@ pub fn read(config: &mut Config, file: &Path) -> Result<(), Vec<Mistake>> {
         };
         match found {
             Ok((secret, file)) => login.secret = Source::Read { secret, file },
-            Err(text) => mistakes.push(login.mistake(text)),
+            Err(why) => mistakes.push(login.mistake(why.to_string())),
         }
     }
     if mistakes.is_empty() {
@@ -81,18 +83,31 @@ fn exposed(what: &str, file: &Path, mode: u32) -> String {
     format!("others may read {what} (mode {mode:04o}) with the secret in it: chmod 600 {name}")
 }
 
+/// Why there is no secret where it should be.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum Unusable {
+    #[error("cannot read {path}: {error}")]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{}", exposed(&path.display().to_string(), path, *mode))]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("the environment has no {0}")]
+    NoVariable(String),
+    #[error("{place} {error}")]
+    Wrong { place: String, error: SecretError },
+}
+
 /// The only line of a file that nobody but its owner may read.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the file or its content, or with who may read it.
-pub fn of_file(path: &Path) -> Result<Secret, String> {
+/// What is wrong with the file or its content, or with who may read it.
+pub fn of_file(path: &Path) -> Result<Secret, Unusable> {
     guard_memory();
-    let name = path.display();
-    let failed = |error| format!("cannot read {name}: {error}");
+    let failed = |error| Unusable::Unreadable { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.mode();
     if mode & OTHERS != 0 {
-        return Err(exposed(&name.to_string(), path, mode));
+        return Err(Unusable::Exposed { path: path.to_owned(), mode });
     }
     // A line break belongs to the file, not to the secret.
     let mut bytes = Vec::with_capacity(MAX_SECRET + 3);
@@ -104,7 +119,8 @@ pub fn of_file(path: &Path) -> Result<Secret, String> {
         }
     }
     let secret = Secret::new(bytes);
-    check(&secret).map_err(|text| format!("{name} {text}"))?;
+    let wrong = |error| Unusable::Wrong { place: path.display().to_string(), error };
+    check(&secret).map_err(wrong)?;
     Ok(secret)
 }
 
@@ -115,18 +131,18 @@ pub fn of_initiator() -> Option<Secret> {
     env::var_os(INITIATOR).map(|value| Secret::new(value.into_vec()))
 }
 
-fn of_environment(name: &str) -> Result<Secret, String> {
+fn of_environment(name: &str) -> Result<Secret, Unusable> {
     guard_memory();
-    let value = env::var_os(name).ok_or_else(|| format!("the environment has no {name}"))?;
+    let value = env::var_os(name).ok_or_else(|| Unusable::NoVariable(name.to_owned()))?;
     let secret = Secret::new(value.into_vec());
-    check(&secret).map_err(|text| format!("{name} {text}"))?;
+    check(&secret).map_err(|error| Unusable::Wrong { place: name.to_owned(), error })?;
     Ok(secret)
 }
 
-fn check(secret: &Secret) -> Result<(), String> {
+fn check(secret: &Secret) -> Result<(), SecretError> {
     check_secret(secret.len())?;
     if secret.has_line_break() {
-        return Err("has more than one line".to_owned());
+        return Err(SecretError::Lines);
     }
     Ok(())
 }

@@ -36,41 +36,68 @@ const TIMES: &[(&str, u64)] = &[
     ("h", 3_600_000_000_000),
 ];
 
+/// A text that is no size, or no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum Unreadable {
+    #[error(
+        "\"{0}\" is not a size: write a number and one of B, KiB, MiB, GiB, TiB, PiB (powers of 1024) or KB, MB, GB, TB, PB \
+         (powers of 1000)"
+    )]
+    SizeUnit(String),
+    #[error("\"{0}\" is not a size: it must start with a number")]
+    SizeNumber(String),
+    #[error("\"{0}\" is not a whole number of bytes")]
+    SizeFraction(String),
+    #[error("\"{0}\" is larger than any volume can be")]
+    SizeTooLarge(String),
+    #[error("\"{0}\" is not a duration: write a number and one of us, ms, s, min, h")]
+    TimeUnit(String),
+    #[error("\"{0}\" is not a duration: it must start with a number")]
+    TimeNumber(String),
+    #[error("\"{0}\" is finer than a nanosecond")]
+    TimeFraction(String),
+    #[error("\"{0}\" is too long")]
+    TimeTooLong(String),
+}
+
+/// For those who collect sentences.
+impl From<Unreadable> for String {
+    fn from(error: Unreadable) -> Self {
+        error.to_string()
+    }
+}
+
 /// Reads a size in bytes: `4096`, `8GiB`, `1.5 TiB`, `500GB`.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+/// What is wrong with the text.
+pub fn parse_size(text: &str) -> Result<u64, Unreadable> {
     let (number, unit) = split(text);
     let factor = if unit.is_empty() { Some(1) } else { lookup(SIZES, unit) };
     let Some(factor) = factor else {
-        return Err(format!(
-            "\"{text}\" is not a size: write a number and one of B, KiB, MiB, GiB, TiB, PiB \
-             (powers of 1024) or KB, MB, GB, TB, PB (powers of 1000)"
-        ));
+        return Err(Unreadable::SizeUnit(text.to_owned()));
     };
     scaled(number, factor).map_err(|why| match why {
-        Scale::NotANumber => format!("\"{text}\" is not a size: it must start with a number"),
-        Scale::Fraction => format!("\"{text}\" is not a whole number of bytes"),
-        Scale::TooLarge => format!("\"{text}\" is larger than any volume can be"),
+        Scale::NotANumber => Unreadable::SizeNumber(text.to_owned()),
+        Scale::Fraction => Unreadable::SizeFraction(text.to_owned()),
+        Scale::TooLarge => Unreadable::SizeTooLarge(text.to_owned()),
     })
 }
 
 /// Reads a duration: `15s`, `50us`, `1.5ms`, `0s`. A unit is needed.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the text.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+/// What is wrong with the text.
+pub fn parse_duration(text: &str) -> Result<Duration, Unreadable> {
     let (number, unit) = split(text);
     let Some(factor) = lookup(TIMES, unit) else {
-        return Err(format!(
-            "\"{text}\" is not a duration: write a number and one of us, ms, s, min, h"
-        ));
+        return Err(Unreadable::TimeUnit(text.to_owned()));
     };
     scaled(number, factor).map(Duration::from_nanos).map_err(|why| match why {
-        Scale::NotANumber => format!("\"{text}\" is not a duration: it must start with a number"),
-        Scale::Fraction => format!("\"{text}\" is finer than a nanosecond"),
-        Scale::TooLarge => format!("\"{text}\" is too long"),
+        Scale::NotANumber => Unreadable::TimeNumber(text.to_owned()),
+        Scale::Fraction => Unreadable::TimeFraction(text.to_owned()),
+        Scale::TooLarge => Unreadable::TimeTooLong(text.to_owned()),
     })
 }
 
@@ -230,7 +257,7 @@ mod tests {
             ("20000PiB", "larger"),
             ("99999999999999999999", "larger"),
         ] {
-            let error = parse_size(text).expect_err(text);
+            let error = parse_size(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

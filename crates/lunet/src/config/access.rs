@@ -118,18 +118,36 @@ impl Source {
     }
 }
 
+/// What is wrong with a secret, as the end of a sentence about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum SecretError {
+    #[error(
+        "is a secret of {0} bytes; it must have {MIN_SECRET} to {MAX_SECRET}, and 16 at most for some initiators"
+    )]
+    TooShort(usize),
+    #[error("is a secret of more than {MAX_SECRET} bytes")]
+    TooLong,
+    #[error("has more than one line")]
+    Lines,
+}
+
+/// For those who collect sentences.
+impl From<SecretError> for String {
+    fn from(error: SecretError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Checks the length of a secret.
 ///
 /// # Errors
-/// A sentence that says how long one is.
-pub fn check_secret(length: usize) -> Result<(), String> {
+/// It has too few bytes, or too many.
+pub const fn check_secret(length: usize) -> Result<(), SecretError> {
     match length {
         MIN_SECRET..=MAX_SECRET => Ok(()),
-        0..MIN_SECRET => Err(format!(
-            "is a secret of {length} bytes; it must have {MIN_SECRET} to {MAX_SECRET}, and 16 at most \
-             for some initiators"
-        )),
-        _ => Err(format!("is a secret of more than {MAX_SECRET} bytes")),
+        0..MIN_SECRET => Err(SecretError::TooShort(length)),
+        _ => Err(SecretError::TooLong),
     }
 }
 
@@ -221,7 +239,8 @@ fn login(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Login> {
     let here: Convert<'_, Source> = &|v| {
         guard_memory();
         let secret = string(v)?.into_bytes();
-        check_secret(secret.len()).map(|()| Source::Here(Secret::new(secret)))
+        check_secret(secret.len())?;
+        Ok(Source::Here(Secret::new(secret)))
     };
     let convert: Convert<'_, Source> = match kind {
         "secret" => here,

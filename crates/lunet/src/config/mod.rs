@@ -28,7 +28,7 @@ use toml::de::DeTable;
 pub use access::Access;
 pub use mistake::Mistake;
 
-pub use sections::{parse_portal, state_word};
+pub use sections::{AddressError, parse_portal, state_word};
 pub use summary::summary;
 
 use mistake::Mistakes;

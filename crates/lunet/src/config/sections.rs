@@ -184,25 +184,44 @@ pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
     out
 }
 
+/// A text that is no address of a portal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum AddressError {
+    #[error(
+        "\"{0}\" is not an address: write an IP address and a port, as in \"192.0.2.1:3260\" or \"[2001:db8::1]:3260\""
+    )]
+    NoAddress(String),
+    #[error(
+        "\"{text}\" is {kind}, to which no TCP connection can be made: write an address of this machine (`ip -br address` \
+         shows them)"
+    )]
+    Unreachable { text: String, kind: &'static str },
+}
+
+/// For those who collect sentences.
+impl From<AddressError> for String {
+    fn from(error: AddressError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Reads the address of a portal: `192.0.2.1`, `192.0.2.1:3260`, `[2001:db8::1]:3260`,
 /// `2001:db8::1`. The port is 3260 if left out.
 ///
 /// # Errors
-/// A sentence that says what an address looks like, or that no connection comes to it: multicast and broadcast.
-pub fn parse_portal(text: &str) -> Result<SocketAddr, String> {
+/// It is none, or one that no connection comes to: multicast and broadcast.
+pub fn parse_portal(text: &str) -> Result<SocketAddr, AddressError> {
     let address = portal_address(text)?;
     let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
     if !broadcast && !address.ip().is_multicast() {
         return Ok(address);
     }
     let kind = if broadcast { "the broadcast address" } else { "a multicast address" };
-    Err(format!(
-        "\"{text}\" is {kind}, to which no TCP connection can be made: write an address of this machine \
-         (`ip -br address` shows them)"
-    ))
+    Err(AddressError::Unreachable { text: text.to_owned(), kind })
 }
 
-fn portal_address(text: &str) -> Result<SocketAddr, String> {
+fn portal_address(text: &str) -> Result<SocketAddr, AddressError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
@@ -211,12 +230,8 @@ fn portal_address(text: &str) -> Result<SocketAddr, String> {
         Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6),
         None => text.parse::<IpAddr>(),
     };
-    ip.map(|ip| SocketAddr::new(ip, DEFAULT_PORT)).map_err(|_| {
-        format!(
-            "\"{text}\" is not an address: write an IP address and a port, as in \
-             \"192.0.2.1:3260\" or \"[2001:db8::1]:3260\""
-        )
-    })
+    ip.map(|ip| SocketAddr::new(ip, DEFAULT_PORT))
+        .map_err(|_| AddressError::NoAddress(text.to_owned()))
 }
 
 pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Portal>> {
@@ -227,7 +242,7 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
             mistakes.add(table.offset, "portal", text);
             break;
         }
-        let address: Convert<'_, SocketAddr> = &|v| parse_portal(&string(v)?);
+        let address: Convert<'_, SocketAddr> = &|v| Ok(parse_portal(&string(v)?)?);
         let Some(address) = table.get("address", address, mistakes) else {
             table.missing("address", mistakes);
             continue;

@@ -85,7 +85,7 @@ fn target_portals(
     }
     for item in items {
         let index =
-            string(item.get_ref()).and_then(|text| parse_portal(&text)).and_then(|address| {
+            string(item.get_ref()).and_then(|text| Ok(parse_portal(&text)?)).and_then(|address| {
                 let found = portals.iter().position(|portal| portal.value.address == address);
                 found.ok_or_else(|| no_portal(address))
             });

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lunet::bench::given::{Access, Digests};
 use lunet::secrets;
@@ -59,10 +59,7 @@ fn initiator_name(text: &str) -> Result<String, String> {
 impl LoginOptions {
     /// The secrets and digests that addresses leave out.
     pub fn access(&self) -> Result<Access> {
-        let secret = |file: &Option<PathBuf>| {
-            let read = file.as_deref().map(secrets::of_file).transpose();
-            read.map_err(|error| anyhow!(error))
-        };
+        let secret = |file: &Option<PathBuf>| file.as_deref().map(secrets::of_file).transpose();
         Ok(Access {
             secret: secret(&self.secret_file)?,
             target_secret: secret(&self.target_secret_file)?,
