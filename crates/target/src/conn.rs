@@ -11,7 +11,7 @@ use lunet_iscsi::target::{Connection, Cx, Event, LoginIdentity, Tag};
 use lunet_ring::{Account, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
-use lunet_volume::{BACKLOG_HIGH, Budget, OperationId};
+use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, VolumeId};
 
 use crate::access::Origin;
 use crate::engine::Engine;
@@ -60,7 +60,7 @@ pub struct SessionLun {
     /// Its number.
     pub lun: u16,
     /// The slot of its volume.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// What pends for the initiator there, and what it may do.
     pub nexus: lunet_scsi::Nexus,
     /// The seat at the volume's reservations.
@@ -72,7 +72,7 @@ pub struct SessionLun {
 impl SessionLun {
     /// Takes a seat at the reservations of a volume. What an initiator knew of the unit before, it should ask
     /// again (SAM-5 5.14).
-    pub fn join(lun: u16, slot: usize, volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
+    pub fn join(lun: u16, slot: VolumeId, volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
         let seat = volume.face.reservations.with(|state| state.attach(id.clone()));
         let mut nexus = lunet_scsi::Nexus::new();
         nexus.establish(Attention::PowerOn);

@@ -16,7 +16,7 @@ use lunet_scsi::reserve::{
     InitiatorPort, Kind, NexusId, Request, Reservations, Saved, SavedRegistration, Seat, TargetPort,
 };
 use lunet_scsi::{Designator, Reply, Sanitation, status};
-use lunet_volume::files;
+use lunet_volume::{VolumeId, files};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
@@ -59,7 +59,7 @@ pub struct Command {
     /// The volume.
     pub volume: Arc<ScsiVolume>,
     /// The slot of the volume.
-    pub slot: usize,
+    pub slot: VolumeId,
     /// Who asks.
     pub nexus: Arc<NexusId>,
     /// Where that nexus sits.

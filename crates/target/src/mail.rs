@@ -21,7 +21,7 @@ use std::time::Duration;
 use lunet_iscsi::target::Tag;
 use lunet_ring::Waker;
 use lunet_scsi::reserve::NexusId;
-use lunet_volume::Drain;
+use lunet_volume::{Drain, VolumeId};
 
 use crate::change::Proposal;
 use crate::entry::Entry;
@@ -127,7 +127,7 @@ pub type AbortOrder = Arc<[Arc<NexusId>]>;
 /// An order to abort, see [`Owed::Abort`].
 pub struct Preempted {
     /// Index of the volume.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// Whose commands.
     pub order: AbortOrder,
     /// Who asks.
@@ -138,7 +138,7 @@ pub struct Preempted {
 
 impl Preempted {
     /// Tells every shard to abort the commands of these nexuses on a volume.
-    pub fn tell(mailboxes: &[Mailbox], volume: usize, order: &AbortOrder, asking: Asking) {
+    pub fn tell(mailboxes: &[Mailbox], volume: VolumeId, order: &AbortOrder, asking: Asking) {
         for mailbox in mailboxes {
             let receipt = Receipt { to: mailboxes[asking.shard].clone(), ticket: asking.ticket };
             let order = order.clone();
@@ -222,7 +222,7 @@ impl Drop for Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Cleared {
     /// Its slot.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// TAS: commands of other sessions end in TASK ABORTED.
     pub tells: bool,
 }
@@ -374,7 +374,8 @@ mod tests {
             let clear = Clear { volumes: [].into(), cause: Cause::Reset, target: None, part };
             other.deliver(Owed::Clear(clear));
             let asking = Asking { shard: 0, ticket: 7, connection: 1, command: Tag::from_bits(0) };
-            Preempted::tell(&[asks.clone(), other.clone()], 0, &[].into(), asking);
+            let mailboxes = [asks.clone(), other.clone()];
+            Preempted::tell(&mailboxes, VolumeId::new(0), &[].into(), asking);
         };
         let said = || {
             let all = std::iter::from_fn(|| answers.next());

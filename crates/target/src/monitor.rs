@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lunet_scsi::Attention;
+use lunet_volume::VolumeId;
 
 use crate::core::Core;
 use crate::interfaces;
@@ -32,7 +33,7 @@ pub struct Monitor {
 }
 
 /// Slots of volumes that have been asked and have not answered.
-type Asked = Arc<Mutex<HashSet<usize>>>;
+type Asked = Arc<Mutex<HashSet<VolumeId>>>;
 
 impl Monitor {
     /// Starts the thread, which looks for the first time at once.
@@ -82,7 +83,7 @@ fn look(core: &Core, asked: &Asked) {
             }
             mine.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         };
-        if !core.offload.give(slot, Box::new(ask)) {
+        if !core.offload.give(Some(slot), Box::new(ask)) {
             asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
         }
     }

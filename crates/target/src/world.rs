@@ -15,7 +15,7 @@ use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::{Port, Reservations};
 use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
-use lunet_volume::Volume;
+use lunet_volume::{Volume, VolumeId};
 
 use crate::access::{Access, Objection, Origin};
 use crate::config::{Layout, TargetEntry, VolumeEntry};
@@ -57,7 +57,7 @@ pub struct CoreTarget {
     /// The alias.
     pub alias: Option<String>,
     /// Its LUNs, ascending, each with the slot of its volume.
-    luns: Vec<(u16, usize)>,
+    luns: Vec<(u16, VolumeId)>,
     /// How it looks through the portal in each slot to somebody who sees no LUNs.
     scsi: Vec<lunet_scsi::Target>,
     /// Whether it is reached through the portal in each slot.
@@ -69,7 +69,7 @@ pub struct CoreTarget {
 }
 
 impl CoreTarget {
-    fn new(entry: TargetEntry, slots: &[usize], (ports, ways): (&Ports, &Ways)) -> Self {
+    fn new(entry: TargetEntry, slots: &[VolumeId], (ports, ways): (&Ports, &Ways)) -> Self {
         let mut luns: Vec<_> = entry.luns.iter().map(|(lun, at)| (*lun, slots[*at])).collect();
         luns.sort_unstable();
         let reached = |slot| ways.portals.get(slot).is_some() && entry.reached_through(slot);
@@ -101,8 +101,8 @@ impl CoreTarget {
     }
 
     /// The LUNs that an initiator sees, ascending, each with the slot of its volume.
-    pub fn view(&self, initiator: &str, address: IpAddr) -> Vec<(u16, usize)> {
-        let shown = |(lun, _): &&(u16, usize)| self.access.shows(*lun, initiator, address);
+    pub fn view(&self, initiator: &str, address: IpAddr) -> Vec<(u16, VolumeId)> {
+        let shown = |(lun, _): &&(u16, VolumeId)| self.access.shows(*lun, initiator, address);
         self.luns.iter().filter(shown).copied().collect()
     }
 
@@ -164,8 +164,8 @@ impl<T> Slot<T> {
 
 impl World {
     /// What is in a slot for volumes.
-    pub fn volume(&self, slot: usize) -> Option<&Arc<ScsiVolume>> {
-        self.volumes.get(slot).and_then(Slot::get)
+    pub fn volume(&self, slot: VolumeId) -> Option<&Arc<ScsiVolume>> {
+        self.volumes.get(slot.slot()).and_then(Slot::get)
     }
 
     /// What is in a slot for targets.
@@ -174,8 +174,9 @@ impl World {
     }
 
     /// The volumes with their slots.
-    pub fn volumes(&self) -> impl Iterator<Item = (usize, &Arc<ScsiVolume>)> {
-        self.volumes.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
+    pub fn volumes(&self) -> impl Iterator<Item = (VolumeId, &Arc<ScsiVolume>)> {
+        let slots = self.volumes.iter().enumerate();
+        slots.filter_map(|(slot, it)| Some((VolumeId::new(slot), it.get()?)))
     }
 
     /// The targets with their slots.
@@ -187,7 +188,7 @@ impl World {
     /// through any target: of the portal that it came in by, and without proving more than it has.
     pub fn shows(
         &self,
-        slot: usize,
+        slot: VolumeId,
         proof: Option<&Proof>,
         (portal, initiator, origin): (usize, &str, Origin),
     ) -> bool {
@@ -283,7 +284,8 @@ impl World {
                 None => Arc::new(newcomer(entry, &ways.groups)?),
             };
             effects.leading.push((volume.face.reservations.clone(), leading));
-            slots.push(place(&mut volumes, old.map(|(slot, _)| slot), volume));
+            let own = old.map(|(slot, _)| slot.slot());
+            slots.push(VolumeId::new(place(&mut volumes, own, volume)));
         }
         let mut targets: Vec<_> = self.targets.iter().map(Slot::leave).collect();
         for entry in layout.targets {

@@ -8,13 +8,14 @@ use lunet_block::{Channel, Completion, IoDone, Request, Submit};
 use lunet_ring::{Payload, Ring};
 
 use crate::health::Health;
+use crate::open::VolumeId;
 
 /// A channel to a volume. Each request and each answer passes the health of the storage.
 pub(crate) struct ChannelHandle {
     channel: Box<dyn Channel<Payload, Ring>>,
     health: Arc<Health>,
     /// The slot of its volume.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// Requests that the channel had no room for.
     pub waiting: VecDeque<Request<Payload>>,
     /// Requests that the channel has queued.
@@ -30,7 +31,7 @@ impl ChannelHandle {
     pub fn new(
         channel: Box<dyn Channel<Payload, Ring>>,
         health: Arc<Health>,
-        volume: usize,
+        volume: VolumeId,
         now: Duration,
     ) -> Self {
         let waiting = VecDeque::new();

@@ -13,6 +13,7 @@ use lunet_ring::{Account, Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;
 use crate::count::Kind;
+use crate::open::VolumeId;
 use crate::operation::{Command, Face, Operation, OperationId, Operations, request_tag, split_tag};
 use crate::storage::{ShardConfig, Storage};
 use crate::volume::Volume;
@@ -32,7 +33,7 @@ pub struct Executor<C: Command> {
     /// The operations.
     pub operations: Operations<C>,
     /// Slots and channels of volumes that come with the next change.
-    prepared: Vec<(usize, usize)>,
+    prepared: Vec<(VolumeId, usize)>,
     /// The other list of answers, while one is worked off.
     batch: Vec<Completion<Payload>>,
     /// Answers that are told when the mark of the failed write-back is stable, or cannot be.
@@ -189,12 +190,12 @@ impl<C: Command> Executor<C> {
     }
 
     /// An operation works on another volume besides its own, until it [leaves](Self::leave_volume) that.
-    pub fn enter_volume(&mut self, slot: usize) {
+    pub fn enter_volume(&mut self, slot: VolumeId) {
         self.storage.volumes[slot].operations += 1;
     }
 
     /// An operation has nothing more to do with a volume.
-    pub fn leave_volume(&mut self, slot: usize) {
+    pub fn leave_volume(&mut self, slot: VolumeId) {
         self.storage.volumes[slot].operations -= 1;
         self.retire(slot);
     }
@@ -246,7 +247,7 @@ impl<C: Command> Executor<C> {
     /// Sends a request of an operation to the volume in this slot.
     pub fn submit_to(
         &mut self,
-        slot: usize,
+        slot: VolumeId,
         id: OperationId,
         op: Op,
         range: ByteRange,
@@ -365,12 +366,14 @@ impl<C: Command> Executor<C> {
         let mut limits = vec![flush_limit; self.storage.volumes.slots()];
         let others = self.operations.iter().filter(|(_, it)| it.kind != Kind::Flush);
         for request in others.flat_map(|(_, operation)| &operation.requests.in_flight) {
-            limits[request.slot] = SILENCE;
+            limits[request.slot.slot()] = SILENCE;
         }
-        let hangs = |slot: usize| {
+        let hangs = |slot: VolumeId| {
             let channels = self.storage.channels.iter().flatten().filter(|it| it.volume == slot);
             let mut busy = channels.filter(|channel| channel.queued > 0);
-            busy.any(|channel| self.storage.now.saturating_sub(channel.since) >= limits[slot])
+            busy.any(|channel| {
+                self.storage.now.saturating_sub(channel.since) >= limits[slot.slot()]
+            })
         };
         // Work of another thread stands beside requests, and is done for nobody.
         let waits = |it: &Operation<C>| it.kind != Kind::Flush && it.requests.in_flight() == 0;
@@ -387,7 +390,7 @@ impl<C: Command> Executor<C> {
     /// A plain sentence. Nothing has changed then.
     pub fn prepare<'v>(
         &mut self,
-        next: impl Iterator<Item = (usize, &'v Arc<Volume<C::Face>>)>,
+        next: impl Iterator<Item = (VolumeId, &'v Arc<Volume<C::Face>>)>,
     ) -> Result<(), String>
     where
         C::Face: 'v,
@@ -433,7 +436,7 @@ impl<C: Command> Executor<C> {
 
     /// Serves the next volumes from now on, by their slots. Those that are new are [prepared](Self::prepare). Sessions
     /// have no commands any more on what was removed.
-    pub fn adopt<'v>(&mut self, next: impl Fn(usize) -> Option<&'v Arc<Volume<C::Face>>>)
+    pub fn adopt<'v>(&mut self, next: impl Fn(VolumeId) -> Option<&'v Arc<Volume<C::Face>>>)
     where
         C::Face: 'v,
     {
@@ -446,7 +449,7 @@ impl<C: Command> Executor<C> {
             }
         }
         let there = self.storage.volumes.iter().map(|(slot, _)| slot);
-        let gone: Vec<usize> = there.filter(|slot| next(*slot).is_none()).collect();
+        let gone: Vec<VolumeId> = there.filter(|slot| next(*slot).is_none()).collect();
         for slot in gone {
             self.flush_volume(slot);
             self.storage.volumes[slot].removed = true;
@@ -470,7 +473,7 @@ impl<C: Command> Executor<C> {
     }
 
     /// Lets a volume go that was removed and has no operations.
-    fn retire(&mut self, slot: usize) {
+    fn retire(&mut self, slot: VolumeId) {
         let over = |volume: &crate::OpenVolume<C::Face>| volume.removed && volume.operations == 0;
         if self.storage.volumes.get(slot).is_some_and(over) {
             if let Some(volume) = self.storage.volumes.take(slot) {
@@ -481,13 +484,13 @@ impl<C: Command> Executor<C> {
 
     /// Flushes every volume that this shard wrote to, for nobody in particular.
     pub fn flush_written(&mut self) {
-        let slots: Vec<usize> = self.storage.volumes.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<VolumeId> = self.storage.volumes.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.flush_volume(slot);
         }
     }
 
-    fn flush_volume(&mut self, slot: usize) {
+    fn flush_volume(&mut self, slot: VolumeId) {
         let Some(volume) = self.storage.volumes.get_mut(slot) else { return };
         if std::mem::take(&mut volume.written) && volume.core.caps.write_cache {
             let operation = Operation::new(slot, Kind::Flush, self.storage.now, C::internal());
@@ -501,7 +504,7 @@ impl<C: Command> Executor<C> {
         &self,
         session: &mut Option<Account>,
         connection: &Account,
-        slot: usize,
+        slot: VolumeId,
     ) -> Account {
         let volume = &self.storage.volumes[slot].account;
         let part = session.get_or_insert_with(|| Account::part(connection, volume));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lunet_block::ByteRange;
 
 use crate::locks::{Locks, Stage, Waiter};
+use crate::open::VolumeId;
 use crate::storage::{Drain, Shards};
 
 /// How often is looked, should a message be lost.
@@ -44,7 +45,7 @@ impl HeldVolume {
     /// [`HoldError`]; commands go on then.
     pub fn new(
         shards: Arc<dyn Shards>,
-        (slot, locks): (usize, Arc<Locks>),
+        (slot, locks): (VolumeId, Arc<Locks>),
         limit: Duration,
     ) -> Result<Self, HoldError> {
         let until = Instant::now() + limit;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use lunet_ring::{Account, Arena, Buf, MAX_RESERVE, Reserve};
 
 use crate::executor::Executor;
+use crate::open::VolumeId;
 use crate::operation::{CHUNK, Command, OperationId, Requests};
 use crate::storage::Storage;
 use crate::work::Progress;
@@ -132,7 +133,7 @@ impl<F> Storage<F> {
     }
 
     /// A buffer within a connection's allowance, for work on the volume in this slot.
-    pub fn take_buffer(&self, budget: Budget<'_>, slot: usize, len: usize) -> Option<Buf> {
+    pub fn take_buffer(&self, budget: Budget<'_>, slot: VolumeId, len: usize) -> Option<Buf> {
         if self.is_full(slot) {
             return None;
         }
@@ -142,7 +143,7 @@ impl<F> Storage<F> {
 
     /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
     /// pages, 16 KiB at least.
-    pub fn take_some(&self, budget: Budget<'_>, slot: usize, len: usize) -> Option<Buf> {
+    pub fn take_some(&self, budget: Budget<'_>, slot: VolumeId, len: usize) -> Option<Buf> {
         let mut wanted = len;
         loop {
             match self.take_buffer(budget, slot, wanted) {
@@ -174,7 +175,7 @@ impl<F> Storage<F> {
     pub(crate) fn room_for(
         &self,
         budget: Budget<'_>,
-        volume: Option<usize>,
+        volume: Option<VolumeId>,
         least: usize,
     ) -> Option<usize> {
         if volume.is_some_and(|slot| self.is_full(slot)) {
@@ -188,7 +189,7 @@ impl<F> Storage<F> {
 
     /// True if the volume in this slot has as much memory at its storage as it may have: nothing more is to be
     /// asked for on its behalf.
-    pub fn is_full(&self, slot: usize) -> bool {
+    pub fn is_full(&self, slot: VolumeId) -> bool {
         let arena = self.ring.arena();
         let (free, total) = (arena.free_bytes(), arena.total_bytes() - arena.reserved_bytes());
         self.volumes[slot].account.held() >= share_of_volume(free, total, self.volumes.slots())
@@ -196,7 +197,7 @@ impl<F> Storage<F> {
 
     /// True if so many operations that nobody waits for are at the storage of the volume in this slot that it takes
     /// no others: it hangs.
-    pub fn is_crowded(&self, slot: usize) -> bool {
+    pub fn is_crowded(&self, slot: VolumeId) -> bool {
         self.volumes[slot].orphans >= ORPHANS
     }
 
@@ -235,7 +236,7 @@ impl<C: Command> Executor<C> {
     }
 
     /// The volumes that hang: what is at their storage is to count for them alone.
-    pub fn watch_storage(&mut self) -> Vec<usize> {
+    pub fn watch_storage(&mut self) -> Vec<VolumeId> {
         let busy = || self.storage.channels.iter().flatten().filter(|channel| channel.queued > 0);
         let hang = busy().filter(|channel| self.storage.now >= channel.since + HANGS);
         let slots = hang.map(|channel| channel.volume).collect();

@@ -7,14 +7,13 @@ use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::open::VolumeId;
+
 /// How much work may wait.
 const WAITING: usize = 1024;
 
 /// How many volumes may be worked for at the same time.
 const THREADS: usize = 4;
-
-/// Stands for a volume where work is for none.
-pub const NO_VOLUME: usize = usize::MAX;
 
 /// A piece of work. It tells whoever waits for it by itself.
 pub type SlowWork = Box<dyn FnOnce() + Send>;
@@ -34,17 +33,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// SlowWork with the slot of the volume that it is for.
-    waiting: VecDeque<(usize, SlowWork)>,
+    waiting: VecDeque<(Option<VolumeId>, SlowWork)>,
     /// Volumes that a thread works for.
-    busy: HashSet<usize>,
+    busy: HashSet<Option<VolumeId>>,
     threads: usize,
     idle: usize,
     ended: bool,
 }
 
 impl Offload {
-    /// Hands work for a volume over. False if too much waits already, or no thread can be had.
-    pub fn give(&self, volume: usize, work: SlowWork) -> bool {
+    /// Hands work for a volume over, or for none. False if too much waits already, or no thread can be had.
+    pub fn give(&self, volume: Option<VolumeId>, work: SlowWork) -> bool {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.waiting.len() >= WAITING {
             return false;
@@ -114,6 +113,10 @@ mod tests {
         Box::new(move || to.send(number).expect("somebody listens"))
     }
 
+    fn volume(slot: usize) -> Option<VolumeId> {
+        Some(VolumeId::new(slot))
+    }
+
     fn blocked() -> (SlowWork, SyncSender<()>) {
         let (release, wait): (_, Receiver<()>) = sync_channel(1);
         (Box::new(move || wait.recv().unwrap_or_default()), release)
@@ -124,10 +127,10 @@ mod tests {
         let offload = Offload::default();
         let (say, hear) = sync_channel(16);
         let (hangs, release) = blocked();
-        assert!(offload.give(0, hangs));
-        assert!(offload.give(0, says(0, &say)));
+        assert!(offload.give(volume(0), hangs));
+        assert!(offload.give(volume(0), says(0, &say)));
         for number in 1..8 {
-            assert!(offload.give(number % 3 + 1, says(number, &say)));
+            assert!(offload.give(volume(number % 3 + 1), says(number, &say)));
         }
         let mut heard: Vec<usize> =
             (1..8).map(|_| hear.recv_timeout(Duration::from_secs(20)).expect("done")).collect();
@@ -142,8 +145,8 @@ mod tests {
     fn what_waits_is_bounded() {
         let offload = Offload::default();
         let (hangs, release) = blocked();
-        assert!(offload.give(0, hangs));
-        let taken = (0..2 * WAITING).filter(|_| offload.give(0, Box::new(|| ()))).count();
+        assert!(offload.give(volume(0), hangs));
+        let taken = (0..2 * WAITING).filter(|_| offload.give(volume(0), Box::new(|| ()))).count();
         // The thread may have taken the first piece before these, among them, or not yet.
         assert!((WAITING - 1..=WAITING).contains(&taken), "{taken}");
         drop(release);

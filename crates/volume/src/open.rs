@@ -9,6 +9,22 @@ use crate::count::VolumeCount;
 use crate::queue::Watch;
 use crate::volume::Volume;
 
+/// Names a volume by its slot. What is in a slot stays there as long as anybody works on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(usize);
+
+impl VolumeId {
+    /// The volume in a slot.
+    pub const fn new(slot: usize) -> Self {
+        Self(slot)
+    }
+
+    /// Its slot.
+    pub const fn slot(self) -> usize {
+        self.0
+    }
+}
+
 /// A volume on one shard.
 pub struct OpenVolume<F> {
     /// The volume itself.
@@ -63,24 +79,25 @@ impl<F> Default for OpenVolumes<F> {
     }
 }
 
-impl<F> Index<usize> for OpenVolumes<F> {
+impl<F> Index<VolumeId> for OpenVolumes<F> {
     type Output = OpenVolume<F>;
 
-    fn index(&self, slot: usize) -> &OpenVolume<F> {
-        self.0[slot].as_ref().expect("sessions and operations name slots in use")
+    fn index(&self, slot: VolumeId) -> &OpenVolume<F> {
+        self.0[slot.0].as_ref().expect("sessions and operations name slots in use")
     }
 }
 
-impl<F> IndexMut<usize> for OpenVolumes<F> {
-    fn index_mut(&mut self, slot: usize) -> &mut OpenVolume<F> {
-        self.0[slot].as_mut().expect("sessions and operations name slots in use")
+impl<F> IndexMut<VolumeId> for OpenVolumes<F> {
+    fn index_mut(&mut self, slot: VolumeId) -> &mut OpenVolume<F> {
+        self.0[slot.0].as_mut().expect("sessions and operations name slots in use")
     }
 }
 
 impl<F> OpenVolumes<F> {
     /// All of them with their slots.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, &OpenVolume<F>)> {
-        self.0.iter().enumerate().filter_map(|(slot, volume)| Some((slot, volume.as_ref()?)))
+    pub fn iter(&self) -> impl Iterator<Item = (VolumeId, &OpenVolume<F>)> {
+        let volumes = self.0.iter().enumerate();
+        volumes.filter_map(|(slot, volume)| Some((VolumeId(slot), volume.as_ref()?)))
     }
 
     /// How many slots there are.
@@ -89,25 +106,25 @@ impl<F> OpenVolumes<F> {
     }
 
     /// What is in a slot.
-    pub fn get(&self, slot: usize) -> Option<&OpenVolume<F>> {
-        self.0.get(slot).and_then(Option::as_ref)
+    pub fn get(&self, slot: VolumeId) -> Option<&OpenVolume<F>> {
+        self.0.get(slot.0).and_then(Option::as_ref)
     }
 
-    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut OpenVolume<F>> {
-        self.0.get_mut(slot).and_then(Option::as_mut)
+    pub(crate) fn get_mut(&mut self, slot: VolumeId) -> Option<&mut OpenVolume<F>> {
+        self.0.get_mut(slot.0).and_then(Option::as_mut)
     }
 
     /// A volume is new, or takes the place of another, whose channel is given back.
     pub(crate) fn put(
         &mut self,
-        slot: usize,
+        slot: VolumeId,
         core: Arc<Volume<F>>,
         channel: usize,
     ) -> Option<usize> {
-        if self.0.len() <= slot {
-            self.0.resize_with(slot + 1, || None);
+        if self.0.len() <= slot.0 {
+            self.0.resize_with(slot.0 + 1, || None);
         }
-        match &mut self.0[slot] {
+        match &mut self.0[slot.0] {
             Some(volume) => {
                 volume.core = core;
                 volume.removed = false;
@@ -120,7 +137,7 @@ impl<F> OpenVolumes<F> {
         }
     }
 
-    pub(crate) fn take(&mut self, slot: usize) -> Option<OpenVolume<F>> {
-        self.0.get_mut(slot).and_then(Option::take)
+    pub(crate) fn take(&mut self, slot: VolumeId) -> Option<OpenVolume<F>> {
+        self.0.get_mut(slot.0).and_then(Option::take)
     }
 }

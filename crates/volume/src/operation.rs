@@ -9,6 +9,7 @@ use lunet_ring::Account;
 use slab::Slab;
 
 use crate::count::Kind;
+use crate::open::VolumeId;
 use crate::queue::{Claim, Held};
 use crate::work::{Failure, Work};
 
@@ -56,7 +57,7 @@ pub struct Operation<C> {
 
 impl<C> Operation<C> {
     /// An operation that has not begun.
-    pub fn new(volume: usize, kind: Kind, started: Duration, command: C) -> Self {
+    pub fn new(volume: VolumeId, kind: Kind, started: Duration, command: C) -> Self {
         Self { kind, started, requests: Requests::new(volume), work: Work::None, command }
     }
 
@@ -71,11 +72,11 @@ pub struct Requests {
     /// The operation.
     id: OperationId,
     /// The slot of its volume.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// What it may write, so that an abort knows what to fence off.
     pub writes: Option<ByteRange>,
     /// The slot of the volume that it writes to: its own, but for a copy.
-    pub writes_on: usize,
+    pub writes_on: VolumeId,
     /// What it has written is on stable storage, as far as it must be.
     pub stable: bool,
     /// Who pays for its buffers at the storage; `None`: the volume.
@@ -108,7 +109,7 @@ pub(crate) struct InFlight {
     /// Its number among those of its operation.
     pub seq: u32,
     /// The slot of the volume that it goes to.
-    pub slot: usize,
+    pub slot: VolumeId,
     /// What it touches.
     pub range: ByteRange,
     /// A lock is in its way: it has not gone to the volume.
@@ -116,7 +117,7 @@ pub(crate) struct InFlight {
 }
 
 impl Requests {
-    fn new(volume: usize) -> Self {
+    fn new(volume: VolumeId) -> Self {
         Self {
             id: OperationId(u32::MAX),
             volume,
@@ -195,7 +196,7 @@ impl Requests {
     }
 
     /// A request for a range of the volume in a slot is in flight from now on. Returns its number.
-    pub fn begin(&mut self, slot: usize, range: ByteRange) -> u32 {
+    pub fn begin(&mut self, slot: VolumeId, range: ByteRange) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.in_flight.push(InFlight { seq, slot, range, held: None });

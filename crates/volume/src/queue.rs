@@ -11,7 +11,7 @@ use lunet_ring::{Payload, SocketId, TxChain};
 use crate::channel::ChannelHandle;
 use crate::executor::Executor;
 use crate::locks::{Passage, Stage, Waiter};
-use crate::open::OpenVolume;
+use crate::open::{OpenVolume, VolumeId};
 use crate::operation::{Command, DEPTH, Face, OperationId, Requests, request_tag, split_tag};
 use crate::storage::{Drain, Storage};
 use crate::work::Failure;
@@ -33,7 +33,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Held {
     /// The slot of its volume.
-    volume: usize,
+    volume: VolumeId,
     /// The place in the queue that it shares with others.
     place: u64,
     /// Its number among all.
@@ -42,7 +42,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// Where all are that share a place.
-    fn all_of(volume: usize, place: u64) -> RangeInclusive<Self> {
+    fn all_of(volume: VolumeId, place: u64) -> RangeInclusive<Self> {
         Self { volume, place, order: 0 }..=Self { volume, place, order: u64::MAX }
     }
 }
@@ -69,7 +69,7 @@ impl<F> Storage<F> {
     pub(crate) fn submit_guarded(
         &mut self,
         requests: &mut Requests,
-        (slot, seq): (usize, u32),
+        (slot, seq): (VolumeId, u32),
         request: Request<Payload>,
     ) {
         if requests.claim.is_some() || request.range.len == 0 {
@@ -138,14 +138,14 @@ impl<F> Storage<F> {
     }
 
     /// Gives a place in the queue up.
-    pub(crate) fn release(&mut self, id: OperationId, slot: usize, claim: &Claim) {
+    pub(crate) fn release(&mut self, id: OperationId, slot: VolumeId, claim: &Claim) {
         self.leave_queue(id);
         let woken = self.volumes[slot].core.locks.leave(claim.id);
         self.config.shards.wake(&woken);
     }
 
     /// A request has left the storage.
-    pub(crate) fn left_storage(&mut self, slot: usize, tag: u64) {
+    pub(crate) fn left_storage(&mut self, slot: VolumeId, tag: u64) {
         for watch in &mut self.volumes[slot].watches {
             watch.tags.retain(|waits_for| *waits_for != tag);
         }
@@ -154,7 +154,7 @@ impl<F> Storage<F> {
 
     /// Tells locks whose range this shard is out of. True if one waits for nothing but answers by reference:
     /// after the first lock there are no new ones, so that is once at the most.
-    pub(crate) fn settle_watches(&mut self, slot: usize) -> bool {
+    pub(crate) fn settle_watches(&mut self, slot: VolumeId) -> bool {
         let now = self.now;
         let volume = &mut self.volumes[slot];
         let lent = lent(&self.channels, volume);
@@ -176,7 +176,7 @@ impl<F> Storage<F> {
     }
 
     /// True if answers by reference of the volume in a slot wait to be taken: in a chain, or on their way on a socket.
-    pub fn is_lender(&mut self, slot: usize, chain: &TxChain, socket: SocketId) -> bool {
+    pub fn is_lender(&mut self, slot: VolumeId, chain: &TxChain, socket: SocketId) -> bool {
         let number = self.volumes[slot].channel;
         let Some(Some(channel)) = self.channels.get(number) else { return false };
         let lends = |chain: &TxChain| chain.has(|payload| channel.lends(payload));
@@ -184,7 +184,7 @@ impl<F> Storage<F> {
     }
 
     /// Gives the place of held requests up when there are none any more.
-    pub(crate) fn leave_if_empty(&mut self, slot: usize, place: u64) {
+    pub(crate) fn leave_if_empty(&mut self, slot: VolumeId, place: u64) {
         if self.held.range(Held::all_of(slot, place)).next().is_some() {
             return;
         }
@@ -269,12 +269,12 @@ impl<C: Command> Executor<C> {
     /// Looks whether answers by reference are gone. Returns the volumes of which clients have not taken them within
     /// `patience`: a lock waits for that, and a client that takes a little now and then could keep it waiting for hours,
     /// since the memory is in the hands of the kernel. Such clients are to be disconnected.
-    pub fn look_at_lent(&mut self, patience: Duration) -> Vec<usize> {
+    pub fn look_at_lent(&mut self, patience: Duration) -> Vec<VolumeId> {
         if !std::mem::take(&mut self.storage.lending) {
             return Vec::new();
         }
         let watched = self.storage.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
-        let mut slots: Vec<usize> = watched.map(|(slot, _)| slot).collect();
+        let mut slots: Vec<VolumeId> = watched.map(|(slot, _)| slot).collect();
         slots.retain(|slot| {
             self.storage.lending |= self.storage.settle_watches(*slot);
             let watches = &self.storage.volumes[*slot].watches;
@@ -335,7 +335,7 @@ impl<C: Command> Executor<C> {
 
     /// Sends all requests of a place to the storage, or fails their commands: the volume is worked on as a whole, and
     /// they would wait for hours.
-    fn let_pass(&mut self, slot: usize, place: u64, closed: bool) {
+    fn let_pass(&mut self, slot: VolumeId, place: u64, closed: bool) {
         while let Some((held, _)) = self.storage.held.range(Held::all_of(slot, place)).next() {
             let held = *held;
             let Some(request) = self.storage.held.remove(&held) else { break };

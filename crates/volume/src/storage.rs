@@ -13,7 +13,7 @@ use lunet_ring::{Buf, Payload, Ring};
 use crate::channel::ChannelHandle;
 use crate::locks::{Locks, Waiter};
 use crate::memory::SPARE;
-use crate::open::OpenVolumes;
+use crate::open::{OpenVolumes, VolumeId};
 use crate::operation::{OperationId, Requests, request_tag};
 use crate::queue::Held;
 
@@ -33,7 +33,7 @@ pub trait Shards: Send + Sync {
 #[derive(Clone)]
 pub struct Drain {
     /// The slot of the volume.
-    pub volume: usize,
+    pub volume: VolumeId,
     /// Its locks.
     pub locks: Arc<Locks>,
     /// The lock's place in the queue.
@@ -122,7 +122,7 @@ impl<F> Storage<F> {
     /// Sends a request of an operation to the volume in this slot.
     pub fn submit_to(
         &mut self,
-        slot: usize,
+        slot: VolumeId,
         requests: &mut Requests,
         op: Op,
         range: ByteRange,
@@ -142,7 +142,7 @@ impl<F> Storage<F> {
     }
 
     /// Hands a request to its volume's channel.
-    pub(crate) fn send(&mut self, slot: usize, request: Request<Payload>) {
+    pub(crate) fn send(&mut self, slot: VolumeId, request: Request<Payload>) {
         let number = self.volumes[slot].channel;
         let channel = self.channels[number].as_mut().expect("a volume's channel is open");
         if !channel.waiting.is_empty() {

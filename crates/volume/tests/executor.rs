@@ -10,11 +10,12 @@ use lunet_ring::{Account, Buf, Config, Payload, Ring};
 use lunet_volume::{
     Budget, Client, Command, Compare, Drain, Exclusive, Executor, Face, Failure, Health, Intake,
     Kind, Merge, Operation, OperationId, Plain, Progress, Read, ShardConfig, Shards, Sink, Source,
-    Volume, Waiter, Work, Write,
+    Volume, VolumeId, Waiter, Work, Write,
 };
 
 const SIZE: u64 = 8 << 20;
 const BLOCK: usize = 512;
+const ID: VolumeId = VolumeId::new(0);
 
 /// What it keeps with the volume: nothing.
 struct Nothing;
@@ -92,14 +93,14 @@ fn executor() -> Executor<NoCommand> {
     let volume = Arc::new(volume);
     let shards = Arc::new(OneShard);
     let mut executor = Executor::new(ring, ShardConfig { shard: 0, shards, max_sessions: 1 });
-    executor.prepare([(0, &volume)].into_iter()).expect("a channel");
-    executor.adopt(|slot| (slot == 0).then_some(&volume));
+    executor.prepare([(ID, &volume)].into_iter()).expect("a channel");
+    executor.adopt(|slot| (slot == ID).then_some(&volume));
     executor
 }
 
 /// Lets an operation work until it is over.
 fn run(executor: &mut Executor<NoCommand>, work: Work, client: &mut Bytes) -> Option<Failure> {
-    let mut operation = Operation::new(0, Kind::Other, Duration::ZERO, NoCommand);
+    let mut operation = Operation::new(ID, Kind::Other, Duration::ZERO, NoCommand);
     operation.work = work;
     let id = executor.insert(operation);
     while executor.pump(id, client) == Progress::Waits {
@@ -179,7 +180,7 @@ fn compare_and_write_changes_nothing_unless_all_is_as_expected() {
     let exchange = |executor: &mut Executor<NoCommand>, expected: &[u8]| {
         let mut client = Bytes { data: [expected, &new].concat(), ..Bytes::default() };
         let what = (Merge::CompareAndWrite, range, false);
-        let exclusive = Exclusive::new(&executor.storage, (client.budget(), 0), what, None);
+        let exclusive = Exclusive::new(&executor.storage, (client.budget(), ID), what, None);
         let (exclusive, _) = exclusive.expect("there is memory");
         run(executor, Work::Exclusive(Box::new(exclusive)), &mut client)
     };
@@ -192,7 +193,7 @@ fn compare_and_write_changes_nothing_unless_all_is_as_expected() {
 #[test]
 fn storage_that_is_gone_fails_writes_and_tells_where() {
     let mut executor = executor();
-    executor.storage.volumes[0].core.health.fail(lunet_volume::Cause::Missing);
+    executor.storage.volumes[ID].core.health.fail(lunet_volume::Cause::Missing);
     let mut client = Bytes { data: pattern(BLOCK), ..Bytes::default() };
     let (intake, _) = Intake::new(BLOCK as u64, BLOCK, None);
     let work = Work::Write(Write::new(512, intake, true));

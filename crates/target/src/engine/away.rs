@@ -30,7 +30,7 @@ impl Engine {
             mailbox.deliver(Owed::Returned { ticket });
         };
         let task = &mut self.exec.operations[index];
-        if !self.core.offload.give(task.requests.writes_on, Box::new(work)) {
+        if !self.core.offload.give(Some(task.requests.writes_on), Box::new(work)) {
             return false;
         }
         let then = Box::new(move |engine: &mut Self, conn: &mut Conn, index: OperationId| {

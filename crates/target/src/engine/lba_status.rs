@@ -2,7 +2,7 @@
 
 use lunet_block::{BlockRange, Error, Extent, Op};
 use lunet_scsi::{Sense, lba_status, status};
-use lunet_volume::{Kind, OperationId};
+use lunet_volume::{Kind, OperationId, VolumeId};
 
 use super::Engine;
 use super::task::{Job, Owner, fail, operation};
@@ -13,7 +13,7 @@ impl Engine {
     pub(super) fn lba_status(
         &mut self,
         conn: &mut Conn,
-        (owner, lun, volume): (Owner, u16, usize),
+        (owner, lun, volume): (Owner, u16, VolumeId),
         range: BlockRange,
         allocation: u32,
     ) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunet_ring::Account;
 use lunet_scsi::status;
-use lunet_volume::OperationId;
+use lunet_volume::{OperationId, VolumeId};
 use slab::Slab;
 
 use super::Engine;
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// The connections on which answers by reference of a volume wait to be taken.
-    fn find_lenders(&mut self, slot: usize, conns: &Slab<Conn>) {
+    fn find_lenders(&mut self, slot: VolumeId, conns: &Slab<Conn>) {
         for (number, conn) in conns {
             let Wire::Stream(socket) = conn.wire else { continue };
             if conn.phase != Phase::Closed
@@ -89,7 +89,7 @@ impl Engine {
     }
 
     /// What a command gets that cannot begin because of the memory or the commands at its volume.
-    pub(super) fn refusal(&self, slot: usize, has_data: bool) -> Option<u8> {
+    pub(super) fn refusal(&self, slot: VolumeId, has_data: bool) -> Option<u8> {
         if self.exec.storage.is_crowded(slot) {
             return Some(status::BUSY);
         }

@@ -2,7 +2,7 @@
 
 use lunet_iscsi::target::Tag;
 use lunet_scsi::{Attention, Code, PowerChange, Sense, Transfer, status};
-use lunet_volume::{Kind, OperationId};
+use lunet_volume::{Kind, OperationId, VolumeId};
 
 use super::task::fail;
 use super::{Engine, respond};
@@ -10,7 +10,7 @@ use crate::conn::Conn;
 
 impl Engine {
     /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.
-    pub(super) fn holds_medium(&self, volume: usize, change: PowerChange) -> bool {
+    pub(super) fn holds_medium(&self, volume: VolumeId, change: PowerChange) -> bool {
         change == PowerChange::Eject
             && self.exec.storage.volumes[volume]
                 .core
@@ -49,7 +49,7 @@ impl Engine {
     pub(super) fn prevent_removal(
         &mut self,
         conn: &mut Conn,
-        (tag, lun, volume): (Tag, u16, usize),
+        (tag, lun, volume): (Tag, u16, VolumeId),
         prevent: bool,
     ) {
         let Some(seat) = conn.seat(lun) else { return };

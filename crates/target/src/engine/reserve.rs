@@ -5,7 +5,7 @@ use lunet_iscsi::target::Tag;
 use lunet_scsi::alua;
 use lunet_scsi::reserve::{Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
-use lunet_volume::{Kind, OperationId, Plain, Work};
+use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
 use slab::Slab;
 
 use super::Engine;
@@ -21,7 +21,7 @@ impl Engine {
     pub(super) fn reservation(
         &mut self,
         conn: &mut Conn,
-        (tag, lun, volume): (Tag, u16, usize),
+        (tag, lun, volume): (Tag, u16, VolumeId),
         request: &Request,
     ) {
         let Some(seat) = conn.seat(lun) else { return };
@@ -121,7 +121,7 @@ impl Engine {
     pub(super) fn port_groups(
         &mut self,
         conn: &mut Conn,
-        (tag, lun, volume): (Tag, u16, usize),
+        (tag, lun, volume): (Tag, u16, VolumeId),
         request: &alua::Request,
     ) {
         let Some(reply) = self.on_port_groups(conn, lun, volume, request) else { return };
@@ -149,7 +149,7 @@ impl Engine {
         &self,
         conn: &Conn,
         lun: u16,
-        volume: usize,
+        volume: VolumeId,
         request: &alua::Request,
     ) -> Option<Reply> {
         let (groups, seat) = (&conn.session.as_ref()?.scsi.groups, conn.seat(lun)?);

@@ -8,7 +8,7 @@ use lunet_block::{ByteRange, Completion, Op, Support};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::sanitize::{Method, Overwrite, Sanitize};
 use lunet_scsi::{Code, Key, Sanitation, Sense};
-use lunet_volume::{CHUNK, Kind, OperationId};
+use lunet_volume::{CHUNK, Kind, OperationId, VolumeId};
 use slab::Slab;
 
 use super::Engine;
@@ -85,7 +85,7 @@ impl Engine {
     /// Another operation is under way; or the line for the volume is full, if there is no sense data.
     pub(super) fn begin_sanitize(
         &mut self,
-        volume: usize,
+        volume: VolumeId,
         mut what: Sanitize,
     ) -> Result<Job, Option<Sense>> {
         let core = self.exec.storage.volumes[volume].core.clone();

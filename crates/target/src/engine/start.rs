@@ -9,7 +9,7 @@ use lunet_scsi::{
 };
 use lunet_volume::{
     CHUNK, Compare, DEPTH, Exclusive, Intake, Kind, Merge, OperationId, Piece, Plain, Progress,
-    Read, Work, Write,
+    Read, VolumeId, Work, Write,
 };
 
 use super::task::{Job, Owner, Then, operation};
@@ -26,7 +26,7 @@ struct Arrival {
     slot: u32,
     /// The logical unit number, and the slot of its volume.
     lun: u16,
-    volume: usize,
+    volume: VolumeId,
     tag: Tag,
     /// What the initiator has room for, in bytes.
     expects_read: u32,
@@ -280,7 +280,7 @@ impl Engine {
     }
 
     /// What needs no data and no buffer.
-    fn plan_without_data(&self, volume: usize, action: Action) -> Plan {
+    fn plan_without_data(&self, volume: VolumeId, action: Action) -> Plan {
         match action {
             Action::Unmap(ranges) => {
                 let block = self.exec.storage.volumes[volume].core.caps.block_size;
@@ -311,7 +311,7 @@ impl Engine {
     }
 
     /// A flush, or nothing where the volume has no volatile cache.
-    fn flush(&self, volume: usize) -> Work {
+    fn flush(&self, volume: VolumeId) -> Work {
         let cached = self.exec.storage.volumes[volume].core.caps.write_cache;
         if cached { Work::Plain(Plain::flush()) } else { Work::None }
     }

@@ -7,7 +7,7 @@ use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::Tag;
 use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_scsi::{Code, Key, PowerChange, Sense, Transfer};
-use lunet_volume::{Command, Face, Failure, Kind, OpenVolumes, Operation, OperationId};
+use lunet_volume::{Command, Face, Failure, Kind, OpenVolumes, Operation, OperationId, VolumeId};
 
 use super::Engine;
 use super::copy::Copy;
@@ -106,7 +106,7 @@ pub enum Then {
 }
 
 /// An operation that has not begun, of no connection.
-pub fn operation(volume: usize, kind: Kind, started: Duration, job: Job) -> Task {
+pub fn operation(volume: VolumeId, kind: Kind, started: Duration, job: Job) -> Task {
     Operation::new(volume, kind, started, ScsiCommand::new(job))
 }
 

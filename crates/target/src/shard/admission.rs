@@ -4,7 +4,6 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
-use lunet_volume::NO_VOLUME;
 
 use super::Shard;
 use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
@@ -136,7 +135,7 @@ impl Shard {
             Status::tell((peer, local), &way, || core.rations.grants(Topic::OverTcp, now));
         };
         // With too much to do there, the line is missing, and `lunet sessions` has it.
-        let _ = self.core.offload.give(NO_VOLUME, Box::new(look));
+        let _ = self.core.offload.give(None, Box::new(look));
     }
 
     fn turn_away(&mut self, slot: u32, status: LoginStatus) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_scsi::{Attention, Code, Sense};
+use lunet_volume::VolumeId;
 
 use super::Shard;
 use super::management::Ending;
@@ -190,10 +191,10 @@ impl Shard {
         next: &World,
         target: &CoreTarget,
         peer: IpAddr,
-    ) -> (Vec<u16>, Vec<(u16, usize)>) {
+    ) -> (Vec<u16>, Vec<(u16, VolumeId)>) {
         let Some(session) = &self.conns[slot as usize].session else { return Default::default() };
         let view = target.view(&session.nexus.initiator, peer);
-        let had = |lun: u16, volume: usize| {
+        let had = |lun: u16, volume: VolumeId| {
             session.luns.iter().any(|seen| (seen.lun, seen.volume) == (lun, volume))
         };
         let has = |seen: &&SessionLun| {

@@ -14,6 +14,7 @@ use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 use lunet_iscsi::target::{Response, Tag};
 use lunet_scsi::reserve::Reservations;
 use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
+use lunet_volume::VolumeId;
 
 use super::Shard;
 use crate::conn::{Conn, PendingClear, SessionLun};
@@ -151,7 +152,7 @@ impl Shard {
     }
 
     /// The number of a LUN of a connection, and the slot of its volume.
-    fn unit_of(&self, slot: u32, lun: u64) -> Option<(u16, usize)> {
+    fn unit_of(&self, slot: u32, lun: u64) -> Option<(u16, VolumeId)> {
         let session = self.conns[slot as usize].session.as_ref()?;
         let Lun(lun) = Lun::decode(lun.to_be_bytes())?;
         session.luns.iter().find(|seen| seen.lun == lun).map(|seen| (lun, seen.volume))
@@ -166,7 +167,7 @@ impl Shard {
     }
 
     /// The volumes that a connection sees.
-    fn volumes_of(&self, slot: u32) -> Arc<[usize]> {
+    fn volumes_of(&self, slot: u32) -> Arc<[VolumeId]> {
         let session = self.conns[slot as usize].session.as_ref();
         session
             .map(|session| session.luns.iter().map(|lun| lun.volume).collect())
@@ -175,7 +176,13 @@ impl Shard {
 
     /// Ends the commands on these volumes, whoever sent them: those of this shard at once, so that what the
     /// connection has sent after the function finds it done, those of the others by message.
-    fn clear_everywhere(&mut self, slot: u32, function: Tag, volumes: Arc<[usize]>, cause: Cause) {
+    fn clear_everywhere(
+        &mut self,
+        slot: u32,
+        function: Tag,
+        volumes: Arc<[VolumeId]>,
+        cause: Cause,
+    ) {
         self.asked.retain(|left| left.load(Ordering::Acquire) > 0);
         let conn = &mut self.conns[slot as usize];
         if conn.clears.len() >= MAX_CLEARS || self.asked.len() >= MAX_ASKED {
@@ -185,8 +192,9 @@ impl Shard {
         let others = || mailboxes.iter().enumerate().filter(|(shard, _)| *shard != self.number);
         let left = Arc::new(AtomicUsize::new(others().count()));
         // As it is before a reset makes it the default again.
-        let tells =
-            |at: &usize| self.engine.exec.storage.volumes[*at].core.face.unit.state.tells_aborts();
+        let tells = |at: &VolumeId| {
+            self.engine.exec.storage.volumes[*at].core.face.unit.state.tells_aborts()
+        };
         let volumes = volumes.iter().map(|at| Cleared { volume: *at, tells: tells(at) }).collect();
         let target = conn.session.as_ref().and_then(|session| session.nexus.target);
         let clear = Clear { volumes, cause, target, part: None };
@@ -213,7 +221,7 @@ impl Shard {
     /// connection that asked, if it is one of this shard's, are compared with its function.
     pub(super) fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
         if clear.cause != Cause::ClearTaskSet {
-            let volumes: Vec<usize> = clear.volumes.iter().map(|it| it.volume).collect();
+            let volumes: Vec<VolumeId> = clear.volumes.iter().map(|it| it.volume).collect();
             self.engine.interrupt_copies(&volumes);
         }
         let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();

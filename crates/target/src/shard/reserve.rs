@@ -2,7 +2,7 @@
 
 use lunet_iscsi::target::Tag;
 use lunet_scsi::Lun;
-use lunet_volume::OperationId;
+use lunet_volume::{OperationId, VolumeId};
 
 use super::Shard;
 use super::management::Ending;
@@ -27,7 +27,7 @@ impl Shard {
     /// Ends the commands of a connection at one volume, but for those that have taken effect and only wait
     /// for their answer. If the connection has asked for it itself by the command `own`, only older ones,
     /// and without an answer.
-    fn end_at(&mut self, slot: u32, volume: usize, own: Option<Tag>) {
+    fn end_at(&mut self, slot: u32, volume: VolumeId, own: Option<Tag>) {
         let conn = &self.conns[slot as usize];
         let Some(session) = &conn.session else { return };
         let luns = session.luns.iter().filter(|seen| seen.volume == volume).map(|seen| seen.lun);

@@ -11,6 +11,7 @@ use lunet_ring::{Buf, Payload};
 use super::intake::{Intake, Piece};
 use super::{Client, Failure, Progress};
 use crate::memory::Budget;
+use crate::open::VolumeId;
 use crate::operation::{CHUNK, Requests};
 use crate::storage::Storage;
 
@@ -71,7 +72,7 @@ impl Exclusive {
     /// no memory for the rest.
     pub fn new<F>(
         storage: &Storage<F>,
-        (budget, slot): (Budget<'_>, usize),
+        (budget, slot): (Budget<'_>, VolumeId),
         (merge, range, fua): (Merge, ByteRange, bool),
         first: Option<(Buf, usize)>,
     ) -> Option<(Self, Option<Piece>)> {

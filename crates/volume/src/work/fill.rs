@@ -5,6 +5,7 @@ use lunet_ring::{Buf, Payload};
 
 use super::{Failure, Progress, Work};
 use crate::memory::Budget;
+use crate::open::VolumeId;
 use crate::operation::{CHUNK, Requests};
 use crate::storage::Storage;
 
@@ -13,7 +14,7 @@ impl Work {
     /// where it has none. `None` if there is no buffer memory at all.
     pub fn zeroes<F>(
         storage: &Storage<F>,
-        (budget, slot): (Budget<'_>, usize),
+        (budget, slot): (Budget<'_>, VolumeId),
         range: ByteRange,
         may_unmap: bool,
     ) -> Option<Self> {
@@ -33,7 +34,7 @@ impl Work {
     /// may be unmapped instead of written.
     pub fn fill<F>(
         storage: &Storage<F>,
-        (budget, slot): (Budget<'_>, usize),
+        (budget, slot): (Budget<'_>, VolumeId),
         range: ByteRange,
         (block, len): (Buf, usize),
         may_unmap: bool,

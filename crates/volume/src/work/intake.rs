@@ -7,6 +7,7 @@ use lunet_ring::{Arena, Buf};
 
 use super::{Client, Progress};
 use crate::memory::take;
+use crate::open::VolumeId;
 use crate::operation::{CHUNK, DEPTH, Requests};
 use crate::storage::Storage;
 
@@ -117,7 +118,7 @@ pub(crate) fn solicit<F>(
     requests: &mut Requests,
     storage: &mut Storage<F>,
     client: &mut impl Client,
-    (most, least, volume): (u32, usize, Option<usize>),
+    (most, least, volume): (u32, usize, Option<VolumeId>),
 ) {
     while !requests.is_failed()
         && !intake.all_requested()

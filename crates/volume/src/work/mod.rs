@@ -20,6 +20,7 @@ pub use self::intake::{Intake, Piece};
 pub use self::read::Read;
 pub use self::write::Write;
 use crate::memory::Budget;
+use crate::open::VolumeId;
 use crate::operation::OperationId;
 
 /// Where data goes that was read.
@@ -83,7 +84,7 @@ pub enum Failure {
     /// The volume is worked on as a whole ([`Face::is_closed`](crate::Face::is_closed)).
     Closed {
         /// The slot of the volume.
-        slot: usize,
+        slot: VolumeId,
     },
     /// Too many wait for ranges of the volume: to be tried again.
     Crowded,

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_scsi::copy::{Extended, Piece, Side};
 use lunet_scsi::{Code, CopyFault, Forwarded, Key, Sense};
-use lunet_volume::DEPTH;
+use lunet_volume::{DEPTH, VolumeId};
 
 use crate::world::World;
 
@@ -35,15 +35,15 @@ pub enum Parts {
     /// Segments; who takes part in one is found when its turn comes.
     Segments(Box<Extended>),
     /// Pieces from the volume in a slot, or zeroes if there is none, to the volume that has the command.
-    Pieces(Option<usize>, Vec<Piece>),
+    Pieces(Option<VolumeId>, Vec<Piece>),
 }
 
 /// A segment or piece at work.
 pub struct Moving {
     /// The slot of the volume that is read; for zeroes it is the other.
-    pub source: usize,
+    pub source: VolumeId,
     /// The slot of the volume that is written.
-    pub destination: usize,
+    pub destination: VolumeId,
     /// What is read.
     pub from: ByteRange,
     /// What is written.
@@ -114,7 +114,7 @@ impl Copy {
     }
 
     /// The volumes that are in use besides the task's own.
-    pub fn held(&self) -> ArrayVec<usize, 2> {
+    pub fn held(&self) -> ArrayVec<VolumeId, 2> {
         self.moving.iter().flat_map(|moving| [moving.source, moving.destination]).collect()
     }
 }
@@ -122,7 +122,7 @@ impl Copy {
 impl Moving {
     /// A segment or piece that has not begun.
     pub fn new(
-        (source, destination): (Option<usize>, usize),
+        (source, destination): (Option<VolumeId>, VolumeId),
         (from, to): (ByteRange, ByteRange),
         world: Arc<World>,
     ) -> Self {
@@ -199,7 +199,8 @@ mod tests {
 
     fn moving(source: usize, from: u64, to: u64) -> Moving {
         let ranges = (ByteRange::new(from, 8192), ByteRange::new(to, 8192));
-        Moving::new((Some(source), 1), ranges, Arc::default())
+        let parties = (Some(VolumeId::new(source)), VolumeId::new(1));
+        Moving::new(parties, ranges, Arc::default())
     }
 
     #[test]

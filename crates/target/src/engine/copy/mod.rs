@@ -18,7 +18,7 @@ use lunet_scsi::copy::{
     TokenKind, WriteUsing, action,
 };
 use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
-use lunet_volume::{Kind, OperationId, Work};
+use lunet_volume::{Kind, OperationId, VolumeId, Work};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use self::job::Copy;
@@ -45,7 +45,7 @@ impl Engine {
         &mut self,
         conn: &mut Conn,
         (slot, tag): (u32, Tag),
-        (lun, volume): (u16, usize),
+        (lun, volume): (u16, VolumeId),
         request: &Request,
     ) {
         let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
@@ -69,7 +69,7 @@ impl Engine {
         send_reply(conn, tag, reply, transfer, format);
     }
 
-    fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: usize) -> Reply {
+    fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: VolumeId) -> Reply {
         let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
         self.copies.of(slot).query(u64::from(lun), query, format, self.exec.storage.now)
     }
@@ -265,12 +265,12 @@ impl Engine {
 
     /// Volumes were reset: copies from or to them fail, whatever unit has their commands. What they may
     /// still write is fenced off.
-    pub fn interrupt_copies(&mut self, volumes: &[usize]) {
+    pub fn interrupt_copies(&mut self, volumes: &[VolumeId]) {
         let mut interrupted = Vec::new();
         for (index, task) in self.exec.operations.iter_mut() {
             let Some(copy) = &task.command.copy else { continue };
             let Some(moving) = &copy.moving else { continue };
-            let hit = |slot: usize| volumes.contains(&slot);
+            let hit = |slot: VolumeId| volumes.contains(&slot);
             let side = match (hit(moving.source), hit(moving.destination)) {
                 (true, _) => Side::Source,
                 (_, true) => Side::Destination,

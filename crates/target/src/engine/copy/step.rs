@@ -7,7 +7,7 @@ use lunet_scsi::copy::{Side, UnitName};
 use lunet_scsi::reserve::Access;
 use lunet_scsi::status::{self, RESERVATION_CONFLICT as CONFLICT};
 use lunet_scsi::{Code, Sense};
-use lunet_volume::OperationId;
+use lunet_volume::{OperationId, VolumeId};
 
 use super::job::{Copy, Moving, Parts};
 use crate::conn::Conn;
@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::task::fail;
 
 /// The parties and ranges of a step.
-type Found = ((Option<usize>, usize), (ByteRange, ByteRange));
+type Found = ((Option<VolumeId>, VolumeId), (ByteRange, ByteRange));
 
 impl Engine {
     /// Begins the next segment or piece, or fails.
@@ -37,7 +37,7 @@ impl Engine {
         &self,
         conn: &Conn,
         index: OperationId,
-        volume: usize,
+        volume: VolumeId,
     ) -> Result<Option<Found>, Sense> {
         let Some(copy) = &self.exec.operations[index].command.copy else { return Ok(None) };
         let number = copy.next - 1;
@@ -45,9 +45,13 @@ impl Engine {
             Parts::Segments(extended) => {
                 let step = extended.step(number, |name| {
                     let slot = self.locate(conn, volume, name)?;
-                    Some((slot, &self.exec.storage.volumes[slot].core.face.unit))
+                    Some((slot.slot(), &self.exec.storage.volumes[slot].core.face.unit))
                 })?;
-                Ok(step.map(|step| ((Some(step.source), step.destination), (step.from, step.to))))
+                let parties =
+                    |source, destination| (Some(VolumeId::new(source)), VolumeId::new(destination));
+                let found =
+                    step.map(|step| (parties(step.source, step.destination), (step.from, step.to)));
+                Ok(found)
             }
             Parts::Pieces(source, pieces) => {
                 let piece = pieces[number];
@@ -58,11 +62,11 @@ impl Engine {
 
     /// The slot of the volume that a designator names, or of the one that has the command: only if this
     /// initiator sees it.
-    fn locate(&self, conn: &Conn, here: usize, name: Option<&UnitName>) -> Option<usize> {
+    fn locate(&self, conn: &Conn, here: VolumeId, name: Option<&UnitName>) -> Option<VolumeId> {
         let Some(name) = name else { return Some(here) };
         let session = conn.session.as_ref()?;
         let named =
-            |slot: &usize| name.names(&self.exec.storage.volumes[*slot].core.face.unit.identity);
+            |slot: &VolumeId| name.names(&self.exec.storage.volumes[*slot].core.face.unit.identity);
         let own = session.luns.iter().map(|lun| lun.volume).find(named);
         let others = || {
             let served = self.world.volumes().map(|(slot, _)| slot);
@@ -72,7 +76,7 @@ impl Engine {
     }
 
     /// True if this initiator sees a volume, in this session or through another target.
-    pub(super) fn may_reach(&self, conn: &Conn, slot: usize) -> bool {
+    pub(super) fn may_reach(&self, conn: &Conn, slot: VolumeId) -> bool {
         let Some(session) = &conn.session else { return false };
         let who = (conn.portal, session.nexus.initiator.as_str(), conn.origin());
         session.luns.iter().any(|lun| lun.volume == slot)
@@ -80,7 +84,7 @@ impl Engine {
     }
 
     /// What reservations let this initiator do.
-    pub(super) fn access_to(&self, conn: &mut Conn, slot: usize) -> Access {
+    pub(super) fn access_to(&self, conn: &mut Conn, slot: VolumeId) -> Access {
         let Some(session) = &mut conn.session else { return Access::NONE };
         let reservations = &self.exec.storage.volumes[slot].core.face.reservations;
         match session.luns.iter_mut().find(|lun| lun.volume == slot) {
@@ -97,7 +101,7 @@ impl Engine {
         &mut self,
         conn: &mut Conn,
         index: OperationId,
-        parties: (Option<usize>, usize),
+        parties: (Option<VolumeId>, VolumeId),
         ranges: (ByteRange, ByteRange),
     ) {
         let moving = Moving::new(parties, ranges, self.world.clone());
