@@ -40,6 +40,4 @@ pub use entrance::{Entrance, Fate, Visitor};
 pub use portals::MOST as MAX_PORTALS;
 pub use rdma::{OverTcp, PortalStatus, Reason};
 pub use server::{Handle, Server, StartError, StopReport};
-pub use stats::{
-    Bucket, FaultReport, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats,
-};
+pub use stats::{Bucket, OpStats, Percentile, Protocol, RdmaPath, SessionInfo, Stats, VolumeStats};

@@ -4,7 +4,6 @@
 
 use lunet_iscsi::chap::Proof;
 use lunet_volume::{Fault, Kind, VolumeCount};
-use serde::Serialize;
 
 use crate::access::Origin;
 use crate::rdma::{OverTcp, PortalStatus};
@@ -21,7 +20,7 @@ pub struct ShardStats {
 }
 
 /// What a shard has on its hands, and what it has used so far.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ShardLoad {
     /// Its number.
     pub shard: usize,
@@ -42,7 +41,7 @@ pub struct ShardLoad {
 }
 
 /// Counts of the protocol: what went wrong, and how often.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Protocol {
     /// Connections accepted.
     pub connections: u64,
@@ -106,7 +105,7 @@ impl Protocol {
 }
 
 /// The statistics of a running server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Stats {
     /// Seconds since the server started.
     pub uptime_seconds: u64,
@@ -127,7 +126,7 @@ pub struct Stats {
 }
 
 /// The statistics of one volume.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct VolumeStats {
     /// Its name.
     pub name: String,
@@ -150,29 +149,12 @@ pub struct VolumeStats {
     /// Commands at work right now.
     pub commands_in_flight: usize,
     /// What is wrong with its storage; empty while nothing is.
-    pub faults: Vec<FaultReport>,
-}
-
-/// What is wrong with the storage of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FaultReport {
-    /// A word for programs: `write-back-failed`, `storage-missing`...
-    pub state: &'static str,
-    /// When lunet learned of it, in seconds since 1970.
-    pub since: u64,
-    /// The same as the end of a sentence about the volume.
-    pub text: String,
-}
-
-impl From<Fault> for FaultReport {
-    fn from(Fault { cause, since }: Fault) -> Self {
-        Self { state: cause.state(), since, text: cause.to_string() }
-    }
+    pub faults: Vec<Fault>,
 }
 
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being
 /// queued for the network, measured by the server.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct OpStats {
     /// How many.
     pub ops: u64,
@@ -187,7 +169,7 @@ pub struct OpStats {
 }
 
 /// One point of the latency distribution.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Percentile {
     /// 50 means the median.
     pub percentile: f64,
@@ -196,7 +178,7 @@ pub struct Percentile {
 }
 
 /// One bar of the latency histogram.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     /// Upper bound in microseconds, a power of two minus one.
     pub up_to_us: u64,
@@ -235,7 +217,7 @@ fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats 
         copied_bytes: sum.copied_bytes(),
         errors: sum.errors(),
         commands_in_flight: sum.in_flight(),
-        faults: faults.iter().copied().map(FaultReport::from).collect(),
+        faults: faults.clone(),
     }
 }
 
@@ -263,7 +245,7 @@ fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
 }
 
 /// The way of a session over RDMA.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct RdmaPath {
     /// The device's name.
     pub device: String,
@@ -280,7 +262,7 @@ pub struct RdmaPath {
 }
 
 /// One session, as `lunet sessions` shows it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct SessionInfo {
     /// The initiator's iSCSI name.
     pub initiator: String,
@@ -299,16 +281,12 @@ pub struct SessionInfo {
     /// With `tcp`: why not `iser`.
     pub tcp: Option<OverTcp>,
     /// The portal's place in the configuration.
-    #[serde(skip)]
     pub portal_index: usize,
     /// How it has proved who it is.
-    #[serde(skip)]
     pub proof: Option<Proof>,
     /// Where it comes from.
-    #[serde(skip)]
     pub origin: Origin,
     /// It has lost its target, and is to log out.
-    #[serde(skip)]
     pub leaving: bool,
     /// The initiator's session identifier, in hexadecimal.
     pub isid: String,

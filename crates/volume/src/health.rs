@@ -73,17 +73,6 @@ impl Cause {
             Self::NotServed | Self::Missing | Self::Replaced | Self::CutShort { .. } => STORAGE,
         }
     }
-
-    /// The state in a word, for programs.
-    pub const fn state(&self) -> &'static str {
-        match self {
-            Self::WriteBack { .. } => "write-back-failed",
-            Self::NotServed => "not-served",
-            Self::Missing => "storage-missing",
-            Self::Replaced => "storage-replaced",
-            Self::CutShort { .. } => "storage-cut-short",
-        }
-    }
 }
 
 /// What it means, as the end of a sentence about the volume.

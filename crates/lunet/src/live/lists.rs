@@ -63,8 +63,7 @@ fn erasure(sanitations: &[(String, Sanitation, Option<u16>)], volume: &str) -> O
 
 /// What is wrong with the storage of a volume.
 fn faults(open: &Open) -> Vec<Fault> {
-    let reports = open.health.faults().into_iter().map(lunet_target::FaultReport::from);
-    reports.map(report::fault).collect()
+    open.health.faults().into_iter().map(report::fault).collect()
 }
 
 /// Who may log in with CHAP, and where the secrets are.

@@ -4,7 +4,8 @@ use lunet_api::{
     Bucket, Fault, FaultState, NoIser, Operations, OverTcp, Percentile, Portal, Protocol, RdmaPath,
     Session, ShardLoad, Stats, Transport, VolumeStats,
 };
-use lunet_target::{FaultReport, OpStats, PortalStatus, Reason, SessionInfo};
+use lunet_target::{OpStats, PortalStatus, Reason, SessionInfo};
+use lunet_volume::Cause;
 
 /// The sessions.
 pub fn sessions(all: Vec<SessionInfo>) -> Vec<Session> {
@@ -153,6 +154,13 @@ fn operations(kind: &OpStats) -> Operations {
 }
 
 /// What is wrong with the storage of a volume.
-pub fn fault(report: FaultReport) -> Fault {
-    Fault { state: FaultState::from(report.state), since: report.since, text: report.text }
+pub fn fault(fault: lunet_volume::Fault) -> Fault {
+    let state = match fault.cause {
+        Cause::WriteBack { .. } => FaultState::WriteBackFailed,
+        Cause::NotServed => FaultState::NotServed,
+        Cause::Missing => FaultState::StorageMissing,
+        Cause::Replaced => FaultState::StorageReplaced,
+        Cause::CutShort { .. } => FaultState::StorageCutShort,
+    };
+    Fault { state, since: fault.since, text: fault.cause.to_string() }
 }
