@@ -6,25 +6,28 @@ use std::str::FromStr;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::Refused;
+
 /// Processors by their numbers, ascending, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus(Vec<usize>);
 
 impl FromStr for Cpus {
-    type Err = String;
+    type Err = Refused;
 
     /// Reads a list as the kernel writes it: `0`, `0-3,8`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Refused> {
         let number = |text: &str| match text.parse::<usize>() {
             Ok(cpu) if cpu < CpuSet::MAX_CPU => Ok(cpu),
-            _ => Err(format!("\"{text}\" is no processor: write numbers, as in 0-3,8")),
+            _ => Err(Refused(format!("\"{text}\" is no processor: write numbers, as in 0-3,8"))),
         };
         let mut all = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
-                return Err(format!("{part} runs backwards: write the lesser number first"));
+                let why = format!("{part} runs backwards: write the lesser number first");
+                return Err(Refused(why));
             }
             all.extend(first..=last);
         }
@@ -61,13 +64,13 @@ impl Cpus {
     /// Whether all of them may be used.
     ///
     /// # Errors
-    /// A sentence: one may not.
-    pub fn check(&self) -> Result<(), String> {
+    /// One may not.
+    pub fn check(&self) -> Result<(), Refused> {
         let allowed = Self::allowed().map_err(|error| format!("processors: {error}"))?;
         match self.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
-            Some(cpu) => Err(format!(
+            Some(cpu) => Err(Refused(format!(
                 "processor {cpu} is none that lunet may use here; it may use {allowed}"
-            )),
+            ))),
             None => Ok(()),
         }
     }
@@ -89,7 +92,7 @@ impl Cpus {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Cpus, String> {
+    fn read(text: &str) -> Result<Cpus, Refused> {
         text.parse()
     }
 
@@ -122,6 +125,6 @@ mod tests {
         assert_eq!(Cpus::allowed().expect("said"), allowed, "this thread stays free");
         let strange = Cpus(vec![CpuSet::MAX_CPU - 1]);
         let error = strange.check().expect_err("no machine here has so many");
-        assert!(error.contains(&format!("it may use {allowed}")), "{error}");
+        assert!(error.0.contains(&format!("it may use {allowed}")), "{error}");
     }
 }

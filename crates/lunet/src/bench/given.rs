@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use lunet_client::iscsi::{Account, DigestOffer, Secret, Target, TargetError};
 use lunet_iscsi::printable::is_printable;
 
+use super::Refused;
 use crate::secrets;
 
 /// A longer name would break tables, in characters.
@@ -43,15 +44,16 @@ impl Given {
     /// Reads an argument.
     ///
     /// # Errors
-    /// A sentence: an address that is none, or a secret that is missing.
-    pub fn parse(text: &str, access: &Access) -> Result<Self, String> {
+    /// An address that is none, or a secret that is missing.
+    pub fn parse(text: &str, access: &Access) -> Result<Self, Refused> {
         if text.is_empty() {
-            return Err("an empty name is no target: give a path or iscsi://HOST/TARGET/LUN".into());
+            let why = "an empty name is no target: give a path or iscsi://HOST/TARGET/LUN";
+            return Err(Refused(why.to_owned()));
         }
         match text.split_once("://") {
             Some(("iscsi", _)) => Ok(Self::Url(Box::new(url(text, access)?))),
-            Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric()) => Err(format!(
-                "{scheme}:// cannot be measured: give a path or iscsi://HOST/TARGET/LUN"
+            Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric()) => Err(Refused(
+                format!("{scheme}:// cannot be measured: give a path or iscsi://HOST/TARGET/LUN"),
             )),
             _ => Ok(Self::Path(text.into())),
         }
@@ -130,8 +132,8 @@ pub fn shown(target: &Target) -> String {
 /// is there and the whole is not. All else has none: a path may hold any character.
 ///
 /// # Errors
-/// A sentence: a name that no table can show.
-pub fn labelled(text: &str) -> Result<(Option<&str>, &str), String> {
+/// A name that no table can show.
+pub fn labelled(text: &str) -> Result<(Option<&str>, &str), Refused> {
     let Some((label, rest)) = text.split_once('=') else { return Ok((None, text)) };
     let there = |path: &str| Path::new(path).exists();
     let target = ["iscsi://", "/", "./", "../"].iter().any(|start| rest.starts_with(start))
@@ -142,17 +144,17 @@ pub fn labelled(text: &str) -> Result<(Option<&str>, &str), String> {
     let fits = (1..=LONGEST_LABEL).contains(&label.chars().count());
     match fits && label.trim() == label && label.chars().all(is_printable) {
         true => Ok((Some(label), rest)),
-        false => Err(format!(
+        false => Err(Refused(format!(
             "the name before = has 1 to {LONGEST_LABEL} characters, all of them printable, and no space at its ends"
-        )),
+        ))),
     }
 }
 
 /// What targets are called: as the caller calls them, or as [`names`] does.
 ///
 /// # Errors
-/// A sentence: two have the same name.
-pub fn called(given: &[Given], labels: &[Option<&str>]) -> Result<Vec<String>, String> {
+/// Two have the same name.
+pub fn called(given: &[Given], labels: &[Option<&str>]) -> Result<Vec<String>, Refused> {
     let mut all = names(given);
     for (name, label) in all.iter_mut().zip(labels) {
         if let Some(label) = label {
@@ -161,10 +163,10 @@ pub fn called(given: &[Given], labels: &[Option<&str>]) -> Result<Vec<String>, S
     }
     let twice = (1..all.len()).find(|at| all[..*at].contains(&all[*at]));
     match twice {
-        Some(at) => Err(format!(
+        Some(at) => Err(Refused(format!(
             "two targets are called {}: give each a name of its own, as in NAME=TARGET",
             all[at]
-        )),
+        ))),
         None => Ok(all),
     }
 }
@@ -203,7 +205,7 @@ pub fn names(given: &[Given]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Given, String> {
+    fn parse(text: &str) -> Result<Given, Refused> {
         let access =
             Access { secret: Some(Secret::new(b"from-a-file".to_vec())), ..Access::default() };
         Given::parse(text, &access)
@@ -220,14 +222,14 @@ mod tests {
         };
         assert_eq!((target.host.as_str(), target.lun), ("nas", Some(3)));
         let error = parse("nfs://nas/x").expect_err("not that");
-        assert!(error.starts_with("nfs:// cannot be measured"), "{error}");
+        assert!(error.0.starts_with("nfs:// cannot be measured"), "{error}");
         assert!(parse("").is_err());
     }
 
     #[test]
     fn a_secret_that_is_nowhere_is_asked_for() {
         let error = parse("iscsi://joe@nas/iqn.x:y/0?target_user=t").expect_err("no secret");
-        assert!(error.contains("--target-secret-file"), "{error}");
+        assert!(error.0.contains("--target-secret-file"), "{error}");
     }
 
     #[test]
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(Given::Url(target).name(), "iscsi://joe@nas:3260/iqn.x:y/0");
         // Whatever is wrong, a secret is not in the sentence.
         let error = parse("iscsi://joe%s3cret@[::1/iqn.x:y/0").expect_err("no host");
-        assert!(!error.contains("s3cret"), "{error}");
+        assert!(!error.0.contains("s3cret"), "{error}");
     }
 
     #[test]
@@ -306,7 +308,7 @@ mod tests {
         let all = called(&given, &[Some("old"), None, Some("new")]).expect("they differ");
         assert_eq!(all, ["old", "/b", "new"]);
         let error = called(&given, &[Some("x"), None, Some("x")]).expect_err("twice");
-        assert!(error.contains("two targets are called x"), "{error}");
+        assert!(error.0.contains("two targets are called x"), "{error}");
         assert!(called(&given, &[Some("/b"), None, None]).is_err());
     }
 }

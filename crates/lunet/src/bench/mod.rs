@@ -16,7 +16,7 @@
 //! | `verify` | whether a LUN keeps what is written to it |
 
 mod after;
-pub mod ceilings;
+mod ceilings;
 mod control;
 mod convert;
 pub mod cpus;
@@ -109,6 +109,12 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
+
+impl From<String> for Refused {
+    fn from(sentence: String) -> Self {
+        Self(sentence)
+    }
+}
 
 /// The rounds are this part of the whole time; the rest are ceilings.
 const ROUNDS_PART: f64 = 0.8;

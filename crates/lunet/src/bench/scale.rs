@@ -6,6 +6,7 @@ use std::time::Duration;
 use lunet_bench::model::{Pattern, Workload};
 use lunet_bench::profiles::Profile;
 
+use super::Refused;
 use crate::units;
 
 /// What differs from the profile.
@@ -28,7 +29,7 @@ impl Scale {
     ///
     /// # Errors
     /// Nothing is left of it.
-    pub fn apply(&self, mut profile: Profile) -> Result<(Profile, Vec<String>), String> {
+    pub fn apply(&self, mut profile: Profile) -> Result<(Profile, Vec<String>), Refused> {
         let mut notes = Vec::new();
         if let Some(rounds) = self.rounds.filter(|rounds| *rounds != profile.rounds) {
             let plural = if rounds == 1 { "round" } else { "rounds" };
@@ -60,11 +61,11 @@ impl Scale {
             load.size_bytes.is_some_and(|size| size < load.block_bytes * u64::from(load.jobs))
         });
         match large {
-            Some(load) => Err(format!(
+            Some(load) => Err(Refused(format!(
                 "{} do not fit into --size {}: give more",
                 load.name,
                 units::size(load.size_bytes.unwrap_or(0))
-            )),
+            ))),
             None => Ok((profile, notes)),
         }
     }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(only("4k random reads, depth 32"), Ok(1));
         assert_eq!(only("4k"), Ok(2));
         let error = only("4 kB").expect_err("no such load");
-        assert!(error.contains("128k random I/O"), "{error}");
+        assert!(error.0.contains("128k random I/O"), "{error}");
     }
 
     #[test]
@@ -198,6 +199,6 @@ mod tests {
         // Random reads, and reads with writes.
         assert_eq!(bytes(&small), 32 << 20);
         let scale = Scale { size: Some(4096), ..Scale::default() };
-        assert!(scale.apply(profile("quick")).expect_err("128k do not fit").contains("--size"));
+        assert!(scale.apply(profile("quick")).expect_err("128k do not fit").0.contains("--size"));
     }
 }

@@ -232,7 +232,7 @@ impl Measure {
             bail!("--null wants the address of a LUN: iscsi://HOST/TARGET/LUN");
         }
         if let Some(cpus) = &self.cpus {
-            cpus.check().map_err(|error| anyhow!(error))?;
+            cpus.check()?;
         }
         let scale = Scale {
             rounds: self.rounds,
@@ -242,7 +242,7 @@ impl Measure {
             read_only: self.read_only,
         };
         let profile = Profile::named(self.profile.name()).context("no such profile")?;
-        let (profile, notes) = scale.apply(profile).map_err(|error| anyhow!(error))?;
+        let (profile, notes) = scale.apply(profile)?;
         let labels: Vec<Option<&str>> =
             self.targets.iter().map(|text| given::labelled(text).ok()?.0).collect();
         let labelled = labels.iter().zip(&targets);
@@ -273,11 +273,11 @@ impl Measure {
     fn called(&self, access: &Access) -> Result<(Vec<Given>, Vec<String>)> {
         let parse = |text: &str| Given::parse(text, access).map_err(|error| anyhow!(error));
         let labelled = self.targets.iter().map(|text| given::labelled(text));
-        let labelled = labelled.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow!(error))?;
+        let labelled = labelled.collect::<Result<Vec<_>, _>>()?;
         let (labels, places): (Vec<_>, Vec<&str>) = labelled.into_iter().unzip();
         let mut targets = places.into_iter().map(parse).collect::<Result<Vec<_>>>()?;
         let Some(url) = self.through.as_deref().map(parse).transpose()? else {
-            let names = given::called(&targets, &labels).map_err(|error| anyhow!(error))?;
+            let names = given::called(&targets, &labels)?;
             return Ok((targets, names));
         };
         match (&targets[..], &url) {
