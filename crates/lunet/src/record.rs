@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use lunet_backends::mark::MarkError;
 use lunet_backends::{Known, mark};
 use lunet_block::Size;
@@ -65,7 +65,7 @@ pub fn path(data: &Path, volume: &str) -> PathBuf {
 /// It cannot be read, or is none that this lunet has written.
 pub fn load(data: &Path, volume: &str) -> Result<Option<Record>> {
     let path = path(data, volume);
-    let Some(text) = files::read(&path, MOST).map_err(|error| anyhow!("{error}"))? else {
+    let Some(text) = files::read(&path, MOST)? else {
         return Ok(None);
     };
     let name = path.display();

@@ -72,7 +72,7 @@ pub fn keep_write_cache(kept: &Path, unit: &Designator, write_cache: bool) -> io
 pub fn write_cache(kept: &Path, unit: &Designator) -> bool {
     let path = modes(kept);
     let name = path.display();
-    let read = files::read(&path, MAX_FILE).and_then(|text| {
+    let read = files::read(&path, MAX_FILE).map_err(String::from).and_then(|text| {
         let Some(text) = text else { return Ok(true) };
         let saved: Saved =
             serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;

@@ -12,18 +12,41 @@ use rustix::io::Errno;
 /// The mode of a file that was not there before: its owner's alone.
 const MODE: u32 = 0o600;
 
+/// Why a file of the data directory cannot be taken up.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum ReadError {
+    #[error("{path} is too large")]
+    TooLarge { path: PathBuf },
+    #[error("cannot read {path}: {error}")]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{path} is damaged: {error}")]
+    Damaged { path: PathBuf, error: serde_json::Error },
+    #[error("{path} is of version {found}, not {known}")]
+    Version { path: PathBuf, found: u32, known: u32 },
+}
+
+/// For those who collect sentences.
+impl From<ReadError> for String {
+    fn from(error: ReadError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Reads a file of at most `most` bytes; `None` if there is none.
 ///
 /// # Errors
-/// A plain sentence: it is too large, or cannot be read.
-pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
-    let name = path.display();
+/// It is too large, or cannot be read.
+pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, ReadError> {
     match look(path) {
         Found::Absent => Ok(None),
-        Found::There(metadata) if metadata.len() > most => Err(format!("{name} is too large")),
-        Found::There(_) | Found::Unknown(_) => {
-            fs::read(path).map(Some).map_err(|error| format!("cannot read {name}: {error}"))
+        Found::There(metadata) if metadata.len() > most => {
+            Err(ReadError::TooLarge { path: path.to_owned() })
         }
+        Found::There(_) | Found::Unknown(_) => match fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) => Err(ReadError::Unreadable { path: path.to_owned(), error }),
+        },
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lunet_block::{Error, Op, Size};
 use serde::{Deserialize, Serialize};
 
-use crate::files;
+use crate::files::{self, ReadError};
 
 /// Bits of [`Health::word`].
 const WRITE_BACK: u32 = 1;
@@ -183,15 +183,14 @@ struct Mark {
 /// Reads a mark: what has failed, and of which storage. `None` if there is no such file.
 ///
 /// # Errors
-/// A plain sentence: it cannot be read, or is damaged.
-pub fn read_mark(path: &Path) -> Result<Option<(Fault, Option<StorageId>)>, String> {
+/// It cannot be read, is damaged, or of another version.
+pub fn read_mark(path: &Path) -> Result<Option<(Fault, Option<StorageId>)>, ReadError> {
     let Some(text) = files::read(path, MAX_MARK)? else { return Ok(None) };
-    let name = path.display();
-    let mark: Mark =
-        serde_json::from_slice(&text).map_err(|error| format!("{name} is damaged: {error}"))?;
+    let mark: Mark = serde_json::from_slice(&text)
+        .map_err(|error| ReadError::Damaged { path: path.to_owned(), error })?;
     match mark.version {
         VERSION => Ok(Some((mark.fault, mark.storage))),
-        other => Err(format!("{name} is of version {other}, not {VERSION}")),
+        found => Err(ReadError::Version { path: path.to_owned(), found, known: VERSION }),
     }
 }
 
