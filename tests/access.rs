@@ -106,7 +106,7 @@ fn login(portal: &str, number: u8) -> Login<'_> {
 fn documented() -> Vec<(String, String)> {
     let page = include_str!("../docs/access.md");
     let (_, table) =
-        page.split_once("| try | answer |\n|---|---|\n").expect("the page has the table");
+        page.split_once("| attempt | answer |\n|---|---|\n").expect("the page has the table");
     let rows = table.lines().take_while(|line| line.starts_with("| "));
     let cells = |line: &str| {
         let mut cells = line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned());

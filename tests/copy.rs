@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use lunet_block::mix;
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::was_killed;
-use lunet_e2e::random::{Random, mix};
 use lunet_e2e::server::{Serve, Server};
 use lunet_e2e::wire::scsi::{GOOD, sense_code};
 use lunet_e2e::wire::{Answer, Login, Session};
@@ -188,7 +188,7 @@ fn a_flushed_copy_outlives_a_crash_and_a_token_does_not() -> Result<()> {
 
 #[test]
 fn a_crash_in_a_copy_leaves_each_block_old_or_new() -> Result<()> {
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     let dir = scratch("lunet-copy-")?;
     let mut server = serve(dir.path())?;
     let mut session = open(&server)?;

@@ -10,7 +10,6 @@ use lunet_e2e::clients::QemuLun;
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::Export;
 use lunet_e2e::process::was_killed;
-use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, free_port};
 use lunet_e2e::wire::{Login, Session};
 use lunet_e2e::witness::{BLOCK, Load, Model, written_block};
@@ -25,7 +24,7 @@ fn open(server: &Server) -> Result<Session> {
 
 #[test]
 fn flushed_writes_survive_fifty_kills() -> Result<()> {
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     let dir = scratch("lunet-crash-")?;
     let mut model = Model::new(0);
     for round in 0..ROUNDS {

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use lunet_block::Random;
 use lunet_e2e::clients::{QemuLun, copy_in, copy_out, inquiry, qemu_io};
 use lunet_e2e::data::{random_file, same_bytes, scratch};
-use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve};
 use lunet_e2e::wire::{Login, Pdu, Session, opcode};
 
@@ -164,7 +164,7 @@ fn bad_clients_harm_nobody_else() -> Result<()> {
     random_file(&there, SIZE)?;
     let done = AtomicBool::new(false);
     let attacks = AtomicU64::new(0);
-    let random = std::sync::Mutex::new(Random::from_environment());
+    let random = std::sync::Mutex::new(lunet_e2e::random_from_environment());
     thread::scope(|scope| {
         for kind in 0..2 {
             let (done, attacks, random) = (&done, &attacks, &random);

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::{Result, ensure};
-use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve};
 use lunet_e2e::wire::scsi::{
     CHECK_CONDITION, GOOD, LOGICAL_UNIT_RESET, TEST_UNIT_READY, sense_key, write16,
@@ -13,7 +12,7 @@ use lunet_e2e::wire::{Login, Pdu, Session, opcode};
 const BLOCK: usize = 512;
 
 fn random_bytes(len: usize) -> Vec<u8> {
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     (0..len).map(|_| random.bits() as u8).collect()
 }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::was_killed;
-use lunet_e2e::random::Random;
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server};
 use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, TEST_UNIT_READY, sense_key, write16};
 use lunet_e2e::wire::{Answer, Login, Session};
@@ -82,7 +81,7 @@ fn finish(session: &mut Session) -> Result<State> {
 
 #[test]
 fn a_killed_server_never_passes_half_a_sanitize_operation_for_a_whole_one() -> Result<()> {
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     let dir = scratch("lunet-sanitize-")?;
     let start = || Serve::demo(SIZE).data(dir.path()).start();
     let (mut whole, mut failed) = (0, 0);

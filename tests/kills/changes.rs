@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
-use lunet_e2e::random::Random;
+use lunet_block::Random;
 use lunet_e2e::wire::scsi::GOOD;
 use lunet_e2e::wire::{Login, Session};
 use serde_json::{Value, json};

@@ -14,10 +14,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use lunet_block::Random;
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::process::{output, was_killed};
-use lunet_e2e::random::Random;
 use lunet_e2e::server::{Serve, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -120,7 +120,7 @@ fn directory(scratch: &Path) -> Result<(PathBuf, Option<Mounted>)> {
 fn what_comes_up_was_acknowledged_or_asked_for() -> Result<()> {
     let kills = std::env::var("LUNET_E2E_KILLS").ok().and_then(|text| text.parse().ok());
     let kills: u64 = kills.unwrap_or(KILLS);
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     let scratch = scratch("lunet-kills-")?;
     let (data, mounted) = directory(scratch.path())?;
     std::fs::create_dir(&data)?;

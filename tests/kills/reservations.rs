@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
-use lunet_e2e::random::Random;
+use lunet_block::Random;
 use lunet_e2e::wire::scsi::{GOOD, sense_key};
 use lunet_e2e::wire::{Answer, Login, Session};
 

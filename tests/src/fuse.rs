@@ -48,7 +48,7 @@ impl Export {
         Ok(export)
     }
 
-    /// The file.
+    /// The mounted file.
     pub fn file(&self) -> &Path {
         &self.file
     }

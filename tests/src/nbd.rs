@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::random::Random;
+use lunet_block::Random;
 
 /// What the drive writes whole, whatever happens.
 pub const PAGE: usize = 4096;

@@ -12,6 +12,7 @@ mod backend;
 mod caps;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod random;
 mod range;
 mod request;
 mod size;
@@ -19,6 +20,7 @@ mod slow;
 
 pub use backend::{Backend, Channel, IoDone, IoToken, Submit};
 pub use caps::{Caps, Support};
+pub use random::{Random, mix};
 pub use range::{BlockRange, ByteRange, Lba};
 pub use request::{Completion, Error, Op, Request};
 pub use size::Size;

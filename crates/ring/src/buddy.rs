@@ -114,25 +114,15 @@ impl Buddy {
 
 #[cfg(test)]
 mod tests {
+    use lunet_block::Random;
+
     use super::*;
-
-    /// A small generator of repeatable pseudo-random numbers (xorshift).
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, n: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % n
-        }
-    }
 
     #[test]
     fn blocks_never_overlap_and_everything_comes_back_in_one_piece() {
         const BLOCKS: usize = 4;
         for seed in 1..20 {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             let mut buddy = Buddy::new(BLOCKS);
             let mut owner = vec![false; BLOCKS << MAX_ORDER];
             let mut held: Vec<(u32, u8)> = Vec::new();

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
+use lunet_block::{Random, mix};
+
 use crate::front::{Error, Geometry};
-use crate::random::Random;
 use crate::workload::{Order, Workload};
 
 /// The parts of the volume that one job works in, in logical blocks.
@@ -156,7 +157,7 @@ impl Picker {
         let step = (first.end - first.start) / u64::from(workload.jobs) / largest * largest;
         let next = first.start + if shared { step * u64::from(job) } else { 0 };
         Self {
-            random: Random::new(crate::random::mix(workload.seed ^ u64::from(job) << 40)),
+            random: Random::new(mix(workload.seed ^ u64::from(job) << 40)),
             parts,
             blocks,
             reads_percent: workload.reads_percent.into(),

@@ -37,7 +37,6 @@ mod latency;
 mod layout;
 mod outcome;
 mod pattern;
-mod random;
 mod run;
 mod usage;
 pub mod verify;

@@ -124,7 +124,7 @@ pub struct ErrorCount {
 /// What one job has done.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
-    /// Its number, from 0.
+    /// Index of the job, from 0.
     pub job: u32,
     /// The thread that it ran on, from 0.
     pub thread: usize,
@@ -141,7 +141,7 @@ pub struct JobOutcome {
 /// What one thread has cost, behind the ramp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadOutcome {
-    /// Its number.
+    /// Index of the thread, from 0.
     pub thread: usize,
     /// CPU time and context switches, from the end of the ramp to the end of the last command.
     pub usage: Usage,
@@ -154,7 +154,7 @@ pub struct ThreadOutcome {
 /// What a run has shown.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The volume.
+    /// Size and limits of the volume.
     pub geometry: Geometry,
     /// From the end of the ramp to the end of the load: what rates are counted by.
     pub elapsed: Duration,

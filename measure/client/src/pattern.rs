@@ -11,8 +11,7 @@
 //! | the last 4 | CRC32C of all before it |
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi as Crc32c;
-
-use crate::random::mix;
+use lunet_block::mix;
 
 /// CRC32C, as it lies in a block.
 fn crc32c(bytes: &[u8]) -> [u8; 4] {

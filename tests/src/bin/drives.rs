@@ -15,8 +15,8 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use lunet_block::Random;
 use lunet_e2e::nbd::{Drive, Left, serve};
-use lunet_e2e::random::Random;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         bail!("usage: drives FOLDER COUNT MIB");
     };
     let (count, mib): (u64, u64) = (count.parse()?, mib.parse()?);
-    let mut random = Random::from_environment();
+    let mut random = lunet_e2e::random_from_environment();
     let drives: Vec<_> = (0..count)
         .map(|number| {
             let (listener, drive) = make(Path::new(folder), number, mib << 20)?;

@@ -13,7 +13,6 @@ use std::env;
 use std::io::{Write, stdin, stdout};
 
 use anyhow::{Context, Result, bail, ensure};
-use lunet_e2e::random::Random;
 use lunet_e2e::witness::{Crash, Units};
 
 fn main() -> Result<()> {
@@ -28,7 +27,7 @@ fn main() -> Result<()> {
         other => bail!("{other}: server or machine"),
     };
     let rounds: u32 = rounds.parse().context("ROUNDS")?;
-    let random = Random::from_environment();
+    let random = lunet_e2e::random_from_environment();
     let mut units = Units::new(portal, target, luns.parse()?, &tears, random);
     let mut sessions = units.check().context("before the first crash")?;
     for round in 1..=rounds {

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 
 use super::model::{Change, Kind, Model, SECTOR, SECTORS, reads_zeroes_when_unmapped, same};
-use crate::random::Random;
 use crate::wire::Session;
 use crate::wire::scsi::{FUA, GOOD, SYNCHRONIZE_CACHE, unmap, unmap_list, write_same16, write16};
+use lunet_block::Random;
 
 const IN_FLIGHT: usize = 24;
 

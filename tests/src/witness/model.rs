@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::random::{Random, mix};
 use crate::wire::{Session, scsi};
+use lunet_block::{Random, mix};
 
 /// The unit of the checks. A write of several of these may be cut between them by a crash, never within one.
 pub const BLOCK: usize = 4096;

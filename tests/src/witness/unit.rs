@@ -10,8 +10,8 @@ use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 
 use super::load::Load;
 use super::model::Model;
-use crate::random::Random;
 use crate::wire::{Login, Session};
+use lunet_block::Random;
 
 /// Until every volume has acknowledged a flush, and until one is there again after its restart. An emulated machine on busy cores.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lunet_block::{ByteRange, Error, Op};
+use lunet_block::{ByteRange, Error, Op, Random};
 
 use super::{ALWAYS, Effect, Shared, State, Which};
 
@@ -25,23 +25,13 @@ pub(super) struct Wait {
 /// The layers as one channel, or one copy, sees them.
 pub(super) struct Rules {
     pub shared: Arc<Shared>,
-    /// A generator of random numbers (xorshift64); never 0.
-    random: u64,
+    random: Random,
 }
 
 impl Rules {
     pub fn new(shared: Arc<Shared>) -> Self {
         let seed = shared.seeds.fetch_add(1, Ordering::SeqCst) + 1;
-        Self { shared, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
-    }
-
-    /// A number below `limit`, which is not 0.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        // The high bits are the better ones.
-        (self.random >> 16) % limit
+        Self { shared, random: Random::new(seed) }
     }
 
     /// How an operation that comes in is held up.
@@ -54,7 +44,7 @@ impl Rules {
             match effect {
                 Effect::Delay { time, spread } if self.hits(index, op, range) => {
                     let spread = u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX - 1);
-                    let extra = Duration::from_nanos(self.below(spread + 1));
+                    let extra = Duration::from_nanos(self.random.below(spread + 1));
                     let delay = time.saturating_add(extra);
                     wait.delay = Some(wait.delay.unwrap_or_default().saturating_add(delay));
                 }
@@ -113,7 +103,7 @@ impl Rules {
         match layer.which {
             Which::Nth(nth) => number == nth,
             Which::Share(ALWAYS..) => true,
-            Which::Share(share) => self.below(u64::from(ALWAYS)) < u64::from(share),
+            Which::Share(share) => self.random.below(u64::from(ALWAYS)) < u64::from(share),
         }
     }
 

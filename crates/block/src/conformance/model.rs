@@ -6,29 +6,17 @@ use alloc::vec::Vec;
 
 use super::runner::Runner;
 use super::{Driver, SPAN, pattern, unmap_zeroes};
-use crate::{ByteRange, Op};
+use crate::{ByteRange, Op, Random};
 
 const STEPS: u64 = 400;
 const IN_FLIGHT: usize = 24;
 const MAX_BLOCKS: u64 = 160;
 
-/// A small generator of random numbers (xorshift64), so that a seed names a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// Requests whose ranges overlap have no order among each other unless one was answered before
 /// the other was submitted, so the ranges in flight are kept apart.
 pub(super) fn behaves_like_memory<D: Driver>(driver: &mut D, seed: u64) {
     let caps = driver.caps();
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut random = Random::new(seed);
     let mut model = vec![0; SPAN as usize];
     let mut runner = Runner::new(driver);
     let whole = ByteRange::new(0, SPAN);

@@ -158,7 +158,7 @@ pub enum Event<R, W> {
     Targets {
         /// The tag of the exchange.
         tag: Tag,
-        /// The targets.
+        /// In the portal's order.
         targets: Vec<DiscoveredTarget>,
     },
     /// Another text request was answered: complete key data, see [`pairs`](crate::text::pairs).

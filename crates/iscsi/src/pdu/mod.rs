@@ -100,7 +100,7 @@ impl U24 {
         Self([a, b, c])
     }
 
-    /// The value.
+    /// The field in host byte order.
     #[must_use]
     pub const fn get(self) -> u32 {
         u32::from_be_bytes([0, self.0[0], self.0[1], self.0[2]])

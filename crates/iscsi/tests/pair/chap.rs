@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_block::Random;
 use lunet_iscsi::chap::{Account, Algorithm, Algorithms, Secret};
 use lunet_iscsi::initiator::{self, Chap, ChapError, Error, Event, Mutual};
 use lunet_iscsi::target::{self, AuthenticationError, CloseReason, Credentials};
@@ -13,7 +14,7 @@ use proptest::sample::select;
 
 use crate::disk::Place;
 use crate::settings::base_initiator;
-use crate::wire::{Outgoing, Rng};
+use crate::wire::Outgoing;
 use crate::world::{Initiator, InitiatorEvent};
 
 const HEADER: usize = 48;
@@ -66,7 +67,7 @@ const STRANGE: &[&str] =
     &["", "0", "0x", "0b", "5", "8,5", "None", "CHAP", "CHAP,None", "0x00", "256", "Reject"];
 
 struct Middle {
-    rng: Rng,
+    rng: Random,
     meddling: Vec<Meddling>,
     heard: Vec<(String, String)>,
 }
@@ -170,9 +171,9 @@ fn login(case: &Case, meddling: Vec<Meddling>, seed: u64) -> End {
     let options = initiator::Options { chap: Some(case.initiator.clone()), ..base_initiator() };
     let mut initiator = Initiator::new(options);
     let mut target = target::Connection::<Vec<u8>>::new(target::Options::default(), now);
-    let mut place = Place::new(Rng(seed));
+    let mut place = Place::new(Random::new(seed));
     place.credentials = Some(Arc::new(case.target.clone()));
-    let mut middle = Middle { rng: Rng(!seed), meddling, heard: Vec::new() };
+    let mut middle = Middle { rng: Random::new(!seed), meddling, heard: Vec::new() };
     let (mut sent, mut events) = (Vec::new(), Vec::<InitiatorEvent>::new());
     let (mut answers, mut let_in, mut closed) = (Outgoing::default(), false, None);
     initiator.start(now, &mut sent);

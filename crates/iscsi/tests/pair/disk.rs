@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_block::Random;
 use lunet_iscsi::pdu::{LoginStatus, TmfFunction, TmfResponse};
 use lunet_iscsi::target::{
     Command, Connection, Credentials, Event, LoginIdentity, LoginRefusal, Response, SendTargets,
@@ -10,7 +11,7 @@ use lunet_iscsi::target::{
 };
 
 use crate::settings::TARGET;
-use crate::wire::{Bytes, Outgoing, Rng};
+use crate::wire::{Bytes, Outgoing, random_bytes};
 
 /// Size of the disk in bytes.
 pub const SIZE: u32 = 128 << 10;
@@ -32,7 +33,7 @@ pub const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x20, 0, 0,
 
 /// The surroundings of the target's end.
 pub struct Place {
-    pub rng: Rng,
+    pub rng: Random,
     /// How many of a hundred allocations fail.
     pub failing: u64,
     /// Portals that discovery shows for each target, and targets.
@@ -42,7 +43,7 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn new(rng: Rng) -> Self {
+    pub fn new(rng: Random) -> Self {
         Self { rng, failing: 0, portals: Vec::new(), credentials: None }
     }
 }
@@ -68,7 +69,7 @@ impl Site for Place {
     }
 
     fn random(&self, bytes: &mut [u8]) -> bool {
-        bytes.copy_from_slice(&self.rng.clone().bytes(bytes.len()));
+        bytes.copy_from_slice(&random_bytes(&mut self.rng.clone(), bytes.len()));
         true
     }
 
@@ -101,7 +102,7 @@ struct Job {
 pub struct Disk {
     pub bytes: Vec<u8>,
     jobs: Vec<Job>,
-    rng: Rng,
+    rng: Random,
     /// Commands wait at most this long, in milliseconds.
     pub slowness: u64,
     /// Nothing is answered while this is set.
@@ -117,14 +118,14 @@ pub struct Disk {
 type Target = Connection<Vec<u8>>;
 
 impl Disk {
-    pub fn new(rng: Rng) -> Self {
+    pub fn new(rng: Random) -> Self {
         Self::sized(rng, SIZE as usize)
     }
 
     /// A disk of so many bytes.
-    pub fn sized(mut rng: Rng, size: usize) -> Self {
+    pub fn sized(mut rng: Random, size: usize) -> Self {
         Self {
-            bytes: rng.bytes(size),
+            bytes: random_bytes(&mut rng, size),
             jobs: Vec::new(),
             rng,
             slowness: 2000,

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::disk::{NOTHING, READ, SENSE, SIZE, UNKNOWN, WRITE, cdb};
+use crate::wire::random_bytes;
 use crate::world::World;
 
 /// No command may take longer than this, in virtual time.
@@ -170,7 +171,7 @@ impl Driver {
             let data = match action.op {
                 READ => Data::Read(vec![0xbb; expected]),
                 WRITE => {
-                    sends = world.rng.bytes(expected).into();
+                    sends = random_bytes(&mut world.rng, expected).into();
                     Data::Write(sends.clone())
                 }
                 _ => Data::None,

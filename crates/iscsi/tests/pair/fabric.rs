@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use lunet_block::Random;
 use lunet_iscsi::iser::Remote;
 use lunet_iscsi::target::{RdmaFault, RdmaRead};
 
-use crate::wire::{Effect, Rng};
+use crate::wire::Effect;
 
 /// RDMA Reads that a queue pair takes at a time.
 const READ_DEPTH: usize = 4;
@@ -57,7 +58,7 @@ pub struct Fabric {
     answered: Vec<RdmaRead<Vec<u8>>>,
     regions: BTreeMap<u32, Region>,
     next_stag: u32,
-    rng: Rng,
+    rng: Random,
     /// Receives posted at each end, of how many, and their lengths in bytes.
     posted: (usize, usize),
     receives: (usize, usize),
@@ -80,7 +81,7 @@ pub struct Fabric {
 
 impl Fabric {
     /// A connection whose ends keep so many receives posted, of these lengths: target, initiator.
-    pub fn new(rng: Rng, receives: (usize, usize), lengths: (usize, usize)) -> Self {
+    pub fn new(rng: Random, receives: (usize, usize), lengths: (usize, usize)) -> Self {
         Self {
             to_target: VecDeque::new(),
             to_initiator: VecDeque::new(),
@@ -108,7 +109,7 @@ impl Fabric {
             return None;
         }
         self.next_stag += 0x101;
-        let base = self.rng.next() & 0x0000_7fff_ffff_ffff;
+        let base = self.rng.bits() & 0x0000_7fff_ffff_ffff;
         self.regions.insert(self.next_stag, Region { base, bytes, writable, invalid: false });
         Some(Remote { stag: self.next_stag, offset: base })
     }

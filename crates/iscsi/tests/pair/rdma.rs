@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use lunet_block::Random;
 use lunet_iscsi::initiator::{
     self, Command, Data, Event, Options, Outcome, RdmaOffer, SubmitError, Unsolicited,
 };
@@ -15,7 +16,7 @@ use proptest::sample::select;
 use crate::disk::{Disk, READ, WRITE, cdb};
 use crate::driver::{Action, Allowed, Driver, action};
 use crate::settings::{self, base_initiator};
-use crate::wire::Rng;
+use crate::wire::random_bytes;
 use crate::world::{InitiatorEvent, World};
 
 fn offer() -> impl Strategy<Value = RdmaOffer> {
@@ -156,8 +157,8 @@ proptest! {
 /// Writes and reads back so many bytes.
 fn round_trip(options: Options, to: target::Options, len: usize, seed: u64) -> World {
     let mut world = World::connected(options, to, seed);
-    world.disk = Disk::sized(Rng(seed), 9 << 20);
-    let bytes: Rc<[u8]> = Rng(seed).bytes(len).into();
+    world.disk = Disk::sized(Random::new(seed), 9 << 20);
+    let bytes: Rc<[u8]> = random_bytes(&mut Random::new(seed), len).into();
     world.submit(command(&cdb(WRITE, 512, len as u32), Data::Write(bytes.clone()))).expect("sent");
     world.pass(Duration::from_secs(10));
     let [Event::Finished(end)] = &events(&mut world)[..] else { panic!("no end") };

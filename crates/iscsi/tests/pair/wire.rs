@@ -4,41 +4,17 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
+use lunet_block::Random;
 use lunet_iscsi::digest::Crc32c;
 use lunet_iscsi::initiator;
 use lunet_iscsi::iser::Remote;
 use lunet_iscsi::target::{Payload, Transmit};
 
-/// A small random number generator (splitmix64): the test's seed decides everything.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(len);
-        bytes
-    }
+/// So many random bytes.
+pub fn random_bytes(random: &mut Random, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    random.fill(&mut bytes);
+    bytes
 }
 
 /// Data of a Data-In.
@@ -158,7 +134,7 @@ impl Wire {
     }
 
     /// The next bytes, as many as chance gives.
-    pub fn take(&mut self, rng: &mut Rng) -> Vec<u8> {
+    pub fn take(&mut self, rng: &mut Random) -> Vec<u8> {
         let most = match rng.below(4) {
             0 => 1,
             1 => 60,

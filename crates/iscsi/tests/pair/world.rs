@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunet_block::Random;
 use lunet_iscsi::initiator::{Command, Data, Finished, SubmitError, Tag};
 use lunet_iscsi::{initiator, target};
 
 use crate::disk::{Disk, Place};
 use crate::fabric::{Arrival, Fabric};
-use crate::wire::{Outgoing, Rng, Sent, Wire};
+use crate::wire::{Outgoing, Sent, Wire};
 
 pub type Initiator = initiator::Connection<Vec<u8>, Rc<[u8]>>;
 pub type InitiatorEvent = initiator::Event<Vec<u8>, Rc<[u8]>>;
@@ -21,7 +22,7 @@ pub const RDMA: target::RdmaOptions =
 
 pub struct World {
     pub now: Duration,
-    pub rng: Rng,
+    pub rng: Random,
     pub initiator: Initiator,
     pub target: target::Connection<Vec<u8>>,
     pub disk: Disk,
@@ -52,14 +53,14 @@ impl World {
         credentials: Option<Arc<target::Credentials>>,
         seed: u64,
     ) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let now = Duration::from_secs(1000);
         let (mut fabric, mut end) = (None, target::Connection::new(target.clone(), now));
         if initiator.rdma.is_some() {
             end = target::Connection::over_rdma(target, RDMA, now);
             let receives = (end.receives(), initiator.receives());
             let lengths = (end.receive_len(), initiator.receive_len());
-            fabric = Some(Fabric::new(Rng(rng.next()), receives, lengths));
+            fabric = Some(Fabric::new(Random::new(rng.bits()), receives, lengths));
         }
         let mut world = Self {
             now,
@@ -67,8 +68,8 @@ impl World {
             target: end,
             fabric,
             opened: BTreeMap::new(),
-            disk: Disk::new(Rng(rng.next())),
-            place: Place { credentials, ..Place::new(Rng(rng.next())) },
+            disk: Disk::new(Random::new(rng.bits())),
+            place: Place { credentials, ..Place::new(Random::new(rng.bits())) },
             rng,
             to_target: Wire::default(),
             to_initiator: Wire::default(),

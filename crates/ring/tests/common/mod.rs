@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunet_block::Random;
 use lunet_ring::{Buf, Config, DriverChoice, Event, Ring, RxBufs, SocketId, Token, TxChain};
 
 /// Waits until nobody else holds it: what the loop lets go of ends on a thread of its own. False if that
@@ -169,14 +170,9 @@ pub fn plain(bytes: &[u8]) -> TxChain {
 
 /// Repeatable bytes without a short period.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let step = |_| {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..len).map(step).collect()
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(&mut bytes);
+    bytes
 }
 
 /// True while this process has the socket or file with this link in `/proc/self/fd`.

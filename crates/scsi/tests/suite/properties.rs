@@ -1,8 +1,8 @@
 //! What must hold for every command block.
 
 use crate::common::*;
-use lunet_block::BlockRange;
 use lunet_block::Space;
+use lunet_block::{BlockRange, Random};
 use lunet_scsi::copy::Request;
 use lunet_scsi::{
     Action, Attention, Check, Code, CommandIn, Exclusive, Modes, Nexus, ParameterKind, Parameters,
@@ -19,10 +19,10 @@ fn check(unit: &Unit, task: &Task) {
             assert!(sense.is_none() || data.is_empty());
             vec![]
         }
-        Action::Read { range, .. }
+        Action::Read { range }
         | Action::Write { range, .. }
         | Action::Verify { range, .. }
-        | Action::Prefetch { range, .. }
+        | Action::Prefetch { range }
         | Action::Flush { range, .. }
         | Action::LbaStatus { range, .. }
         | Action::WriteSame { range, .. }
@@ -222,25 +222,13 @@ fn what_is_listed_is_known_and_nothing_else() {
     }
 }
 
-/// A small generator, so that the next test is the same every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Mostly zero: fields that are all random fail the first check.
-    fn byte(&mut self) -> u8 {
-        match self.next() % 8 {
-            0 => self.next() as u8,
-            1 => (self.next() % 4) as u8,
-            2 => 1 << (self.next() % 8),
-            _ => 0,
-        }
+/// Mostly zero: fields that are all random fail the first check.
+fn byte(random: &mut Random) -> u8 {
+    match random.below(8) {
+        0 => random.bits() as u8,
+        1 => random.below(4) as u8,
+        2 => 1 << random.below(8),
+        _ => 0,
     }
 }
 
@@ -250,7 +238,7 @@ const COMPARE_AND_WRITE: u8 = 0x89;
 
 #[test]
 fn the_usage_data_says_which_bits_are_looked_at() {
-    let (unit, mut random) = (unit_removable(), Random(0x9E37_79B9_7F4A_7C15));
+    let (unit, mut random) = (unit_removable(), Random::new(1));
     for (code, action, len) in listed(&unit) {
         let [high, low] = action.unwrap_or(0).to_be_bytes();
         let option = if action.is_some() { 2 } else { 1 };
@@ -270,7 +258,7 @@ fn the_usage_data_says_which_bits_are_looked_at() {
             if round > 50_000 && seen == usage {
                 break;
             }
-            let mut cdb: Vec<u8> = (0..len).map(|_| random.byte()).collect();
+            let mut cdb: Vec<u8> = (0..len).map(|_| byte(&mut random)).collect();
             cdb[0] = code;
             if action.is_some() {
                 cdb[1] = cdb[1] & !0x1F | low;
@@ -286,7 +274,7 @@ fn the_usage_data_says_which_bits_are_looked_at() {
             other[bit / 8] ^= 1 << (bit % 8);
             let expects = match code {
                 COMPARE_AND_WRITE => 1024 * u32::from(cdb[13]),
-                _ => [0, 512, 512, u32::MAX][random.next() as usize % 4],
+                _ => [0, 512, 512, u32::MAX][random.bits() as usize % 4],
             };
             let tasks = [&cdb, &other].map(|cdb| run_expecting(&unit, cdb, u32::MAX, expects));
             if tasks[0] != tasks[1] {

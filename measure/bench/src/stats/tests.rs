@@ -1,3 +1,5 @@
+use lunet_block::Random;
+
 use super::effect::{rank_sums, signed_ranks};
 use super::*;
 
@@ -5,15 +7,10 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-9
 }
 
-/// Numbers that look like chance and are the same each time: 0 to 1.
+/// Random numbers from 0 to 1.
 fn chance(seed: u64) -> impl FnMut() -> f64 {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1u64 << 53) as f64
-    }
+    let mut random = Random::new(seed);
+    move || (random.bits() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A run with the outliers of storage: mostly near 100, now and then at half of it.

@@ -16,7 +16,7 @@ pub const PORT: u16 = 3260;
 pub struct Target {
     /// Name or address of the machine.
     pub host: String,
-    /// Its port.
+    /// TCP port.
     pub port: u16,
     /// The target's name; without it, the only one that the portal offers.
     pub name: Option<String>,

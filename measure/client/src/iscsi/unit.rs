@@ -19,7 +19,7 @@ const MOST_LUNS: u32 = 16384;
 pub struct LogicalUnit {
     /// The target that it belongs to.
     pub target: String,
-    /// Its number.
+    /// Logical unit number.
     pub lun: u16,
     /// T10 VENDOR IDENTIFICATION.
     pub vendor: String,

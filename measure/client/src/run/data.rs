@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use lunet_block::Random;
+
 use crate::front::Source;
-use crate::random::Random;
 
 /// Room for different writes to begin at different bytes.
 const SLACK: usize = 256 << 10;
@@ -21,11 +22,8 @@ pub(super) struct Pattern {
 
 impl Pattern {
     pub fn new(largest: usize, seed: u64) -> Self {
-        let mut random = Random::new(seed);
         let mut bytes = vec![0; largest + SLACK];
-        for word in bytes.chunks_mut(8) {
-            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
-        }
+        Random::new(seed).fill(&mut bytes);
         Self { bytes: bytes.into(), next: 0 }
     }
 

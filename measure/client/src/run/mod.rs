@@ -11,6 +11,8 @@ mod submit;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,7 +29,6 @@ use self::stream::Stream;
 use crate::front::{Error, Front, Geometry};
 use crate::layout::{Layout, Picker};
 use crate::outcome::{Outcome, Progress, Second, Stage, Work};
-use crate::random::unpredictable;
 use crate::usage::Usage;
 use crate::verify::{self, Ledger, VerifyOutcome};
 use crate::workload::{Plan, Workload};
@@ -69,9 +70,8 @@ pub fn run<F: Front>(
     let jobs = plan.workload.jobs as usize;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = plan.threads.unwrap_or(processors).clamp(1, jobs);
-    let mut key = [0; 8];
-    unpredictable(&mut key);
-    let key = u64::from_le_bytes(key);
+    // Data of an earlier run is not taken for data of this one.
+    let key = RandomState::new().build_hasher().finish();
     let common = Common { plan, volume, geometry, layout, key, stop };
     std::thread::scope(|scope| {
         let (notes, heard) = channel();

@@ -16,6 +16,7 @@ pub use statistics::{Effect, FEWEST, Judgement, MOST, effect, median};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lunet_block::Random;
 use serde::Serialize;
 
 use crate::apply::{self, ApplyError, Failure, Fault, Machine, Options, Trial};
@@ -253,9 +254,9 @@ impl Runner<'_> {
     fn rounds(&mut self, sets: &[Vec<usize>], before: usize) -> Result<Vec<Vec<f64>>, ProveError> {
         let all = before + sets.len() * self.proof.rounds;
         let mut runs = vec![Vec::new(); sets.len()];
-        let mut random = Shuffle(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(1);
         for round in 0..self.proof.rounds {
-            for (index, set) in random.order(sets.len()).into_iter().enumerate() {
+            for (index, set) in order(&mut random, sets.len()).into_iter().enumerate() {
                 if self.proof.stop.load(Ordering::Relaxed) {
                     return Err(ProveError::Stopped);
                 }
@@ -275,22 +276,13 @@ impl Runner<'_> {
     }
 }
 
-/// Orders that look like chance, and are the same each time.
-struct Shuffle(u64);
-
-impl Shuffle {
-    fn order(&mut self, count: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..count).collect();
-        for last in (1..count).rev() {
-            // Marsaglia's xorshift.
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            let other = usize::try_from(self.0 >> 33).unwrap_or_default() % (last + 1);
-            order.swap(last, other);
-        }
-        order
+/// The numbers below `count` in a random order.
+fn order(random: &mut Random, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
     }
+    order
 }
 
 #[cfg(test)]
