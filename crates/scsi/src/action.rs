@@ -216,17 +216,11 @@ pub enum Action {
     Read {
         /// Where.
         range: BlockRange,
-        /// Do not keep the blocks in a cache.
-        dpo: bool,
-        /// Read from the medium, past any volatile cache.
-        fua: bool,
     },
     /// Fetch Data-Out (`range` in bytes) and write it.
     Write {
         /// Where.
         range: BlockRange,
-        /// Do not keep the blocks in a cache.
-        dpo: bool,
         /// The data is on stable storage before the answer.
         fua: bool,
         /// WRITE AND VERIFY: then check the blocks. Never `CompareOneBlock`.
@@ -243,8 +237,6 @@ pub enum Action {
     Prefetch {
         /// Where.
         range: BlockRange,
-        /// Answer before it is done.
-        immediate: bool,
     },
     /// Make all acknowledged writes to the range stable; a backend flushes the whole volume.
     Flush {
@@ -269,8 +261,6 @@ pub enum Action {
         what: Exclusive,
         /// Where.
         range: BlockRange,
-        /// Do not keep the blocks in a cache.
-        dpo: bool,
         /// What is written is on stable storage before the answer.
         fua: bool,
     },

@@ -134,7 +134,7 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         return Action::Complete(Reply::check(Sense::illegal(Code::PARAMETER_LIST_LENGTH_ERROR)));
     }
     let result = match parameters.kind {
-        ParameterKind::Unmap => crate::unmap::parse(unit, &data[..asked]),
+        ParameterKind::Unmap => crate::thin::parse_unmap(unit, &data[..asked]),
         ParameterKind::ModeSelect6 => crate::mode_select::parse(unit, false, &data[..asked]),
         ParameterKind::ModeSelect10 => crate::mode_select::parse(unit, true, &data[..asked]),
         ParameterKind::SetTargetPortGroups => crate::alua::parse(&data[..asked]),
@@ -144,7 +144,7 @@ pub fn parameters(unit: &Unit, parameters: Parameters, data: &[u8]) -> Action {
         ParameterKind::Overwrite { immediate, restricted } => {
             crate::sanitize::parse(unit, (immediate, restricted), &data[..asked])
         }
-        ParameterKind::FormatUnit { long } => crate::format::parse(long, &data[..asked]),
+        ParameterKind::FormatUnit { long } => crate::sanitize::parse_format(long, &data[..asked]),
         ParameterKind::ExtendedCopy { long } => extended::parse(long, &data[..asked])
             .map(|copy| Action::Copy(copy::Request::Extended(Box::new(copy)))),
         ParameterKind::PopulateToken { list } => rod::populate(unit, list, &data[..asked])

@@ -17,8 +17,7 @@
 //! | [`nexus`] | what is known of one initiator at one logical unit |
 //! | [`alua`] | target port groups and their access states |
 //! | [`reserve`] | the reservations of one logical unit |
-//! | [`sanitize`] | SANITIZE |
-//! | `format` | FORMAT UNIT |
+//! | [`sanitize`] | SANITIZE, FORMAT UNIT |
 //! | [`action`] | what a command asks for |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -29,15 +28,11 @@ extern crate std;
 
 pub mod action;
 pub mod alua;
-mod basic;
-mod capacity;
 mod cdb;
 pub mod copy;
 mod designator;
 mod diagnostic;
-mod exclusive;
 mod execute;
-mod format;
 mod inquiry;
 pub mod lba_status;
 mod log;
@@ -48,7 +43,6 @@ mod mode_select;
 pub mod nexus;
 mod opcodes;
 mod power;
-mod report_luns;
 pub mod reserve;
 mod rw;
 pub mod sanitize;
@@ -57,7 +51,6 @@ pub mod state;
 mod supported;
 mod thin;
 pub mod unit;
-mod unmap;
 mod vpd;
 
 pub use action::{

@@ -1,20 +1,20 @@
-//! The commands that move, check or flush logical blocks (SBC-4 clause 5). No allocation here.
+//! The commands that move, check or flush logical blocks (SBC-4 clause 5), and those that no other command may come
+//! between: COMPARE AND WRITE, ORWRITE (16). No allocation here.
 
 use lunet_block::BlockRange;
 
-use crate::action::{Action, Check, Reply, Task, Transfer, WriteSameSource};
+use crate::action::{Action, Check, Exclusive, Reply, Task, Transfer, WriteSameSource};
 use crate::cdb::{Cdb, Extent};
 use crate::execute::{Cx, Outcome};
 use crate::sense::Sense;
 use crate::unit::Unit;
 
 /// RDPROTECT, WRPROTECT and VRPROTECT: there is no protection information.
-pub(crate) const PROTECT: u8 = 0xE0;
-pub(crate) const DPO: u8 = 0x10;
-pub(crate) const FUA: u8 = 0x08;
+const PROTECT: u8 = 0xE0;
+const FUA: u8 = 0x08;
 
 pub(crate) fn read6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    read(unit, cx, Extent::six(&cx.cdb), false, false)
+    read(unit, cx, Extent::six(&cx.cdb))
 }
 
 pub(crate) fn read10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -30,7 +30,7 @@ pub(crate) fn read16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub(crate) fn write6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    write(unit, cx, Extent::six(&cx.cdb), false, false, None)
+    write(unit, cx, Extent::six(&cx.cdb), false, None)
 }
 
 pub(crate) fn write10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -70,11 +70,11 @@ pub(crate) fn verify16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
 }
 
 pub(crate) fn prefetch10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    prefetch(unit, &cx.cdb, Extent::ten(&cx.cdb))
+    prefetch(unit, Extent::ten(&cx.cdb))
 }
 
 pub(crate) fn prefetch16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    prefetch(unit, &cx.cdb, Extent::sixteen(&cx.cdb))
+    prefetch(unit, Extent::sixteen(&cx.cdb))
 }
 
 pub(crate) fn sync10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -107,7 +107,7 @@ fn on_volume(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
 }
 
 /// The range of a transfer: on the volume, and no longer than a transfer may be.
-pub(crate) fn transfer_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
+fn transfer_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
     let range = on_volume(unit, extent)?;
     if extent.blocks > unit.limits.max_transfer_blocks {
         return Err(Sense::invalid_cdb(extent.length_at, 7));
@@ -126,25 +126,24 @@ fn open_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
 
 fn read_flags(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
-    read(unit, cx, extent, cx.cdb.flag(1, DPO), cx.cdb.flag(1, FUA))
+    read(unit, cx, extent)
 }
 
-fn read(unit: &Unit, cx: &Cx<'_>, extent: Extent, dpo: bool, fua: bool) -> Outcome {
+/// DPO and FUA are accepted and change nothing: a read returns what was acknowledged last, from
+/// whichever cache.
+fn read(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     let mut range = transfer_range(unit, extent)?;
     let bs = unit.caps.block_size;
     let transfer = Transfer { data_in: range.bytes(bs).len, data_out: 0 };
     range.blocks = range.blocks.min(u64::from(cx.command.expects_read.div_ceil(bs)));
-    let action = if range.blocks == 0 {
-        Action::Complete(Reply::GOOD)
-    } else {
-        Action::Read { range, dpo, fua }
-    };
+    let action =
+        if range.blocks == 0 { Action::Complete(Reply::GOOD) } else { Action::Read { range } };
     Ok(Task { action, transfer })
 }
 
 fn write_flags(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
-    write(unit, cx, extent, cx.cdb.flag(1, DPO), cx.cdb.flag(1, FUA), None)
+    write(unit, cx, extent, cx.cdb.flag(1, FUA), None)
 }
 
 /// WRITE AND VERIFY (SBC-4 5.45). BYTCHK here knows only `00b` and `01b`.
@@ -152,27 +151,26 @@ fn write_verify(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
     cx.cdb.must_be_zero(1, 0x04)?;
     let check = if cx.cdb.flag(1, 0x02) { Check::Compare } else { Check::Medium };
-    write(unit, cx, extent, cx.cdb.flag(1, DPO), false, Some(check))
+    write(unit, cx, extent, false, Some(check))
 }
 
 fn write(
     unit: &Unit,
     cx: &Cx<'_>,
     extent: Extent,
-    dpo: bool,
     fua: bool,
     then_verify: Option<Check>,
 ) -> Outcome {
     let range = transfer_range(unit, extent)?;
     let fua = fua || unit.write_through();
-    data_out(unit, cx, range, |range| Action::Write { range, dpo, fua, then_verify })
+    data_out(unit, cx, range, |range| Action::Write { range, fua, then_verify })
 }
 
 /// A range whose Data-Out has its length, cut to the blocks that the initiator sends: the residual
 /// overflow tells it that the rest was not asked for (RFC 7143 11.4.5.1). If it sends a part of a block
 /// nothing is written: no GOOD for data that is thrown away. Neither is there one if it expects to read (R = 1, W = 0):
 /// its residual count is about that then, and cannot say that nothing was written.
-pub(crate) fn data_out(
+fn data_out(
     unit: &Unit,
     cx: &Cx<'_>,
     mut range: BlockRange,
@@ -221,13 +219,13 @@ fn verify(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     }
 }
 
-/// PRE-FETCH (SBC-4 5.13).
-fn prefetch(unit: &Unit, cdb: &Cdb, extent: Extent) -> Outcome {
+/// PRE-FETCH (SBC-4 5.13). IMMED is accepted and changes nothing.
+fn prefetch(unit: &Unit, extent: Extent) -> Outcome {
     let range = open_range(unit, extent)?;
     Ok(if range.blocks == 0 {
         Task::reply(Reply::GOOD)
     } else {
-        Task::still(Action::Prefetch { range, immediate: cdb.flag(1, 0x02) })
+        Task::still(Action::Prefetch { range })
     })
 }
 
@@ -266,4 +264,43 @@ fn write_same(unit: &Unit, cx: &Cx<'_>, extent: Extent, source: WriteSameSource)
         WriteSameSource::Zeroes => Ok(Task::still(action)),
         WriteSameSource::DataOut => one_block(unit, cx, action),
     }
+}
+
+/// COMPARE AND WRITE (SBC-4 5.3). The Data-Out holds the blocks to compare with, then those to write.
+pub(crate) fn compare_and_write(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    let extent = Extent { lba: cx.cdb.be64(2), blocks: u32::from(cx.cdb.byte(13)), length_at: 13 };
+    let range = bounded(unit, extent, unit.limits.max_compare_and_write_blocks)?;
+    let data_out = 2 * range.bytes(unit.caps.block_size).len;
+    // Less is no command. More was meant for another number of blocks: 256 are 0 in a field of one byte.
+    let action = if u64::from(cx.command.expects_write) != data_out {
+        Action::Complete(Reply::check(Sense::invalid_cdb(13, 7)))
+    } else if range.blocks == 0 {
+        Action::Complete(Reply::GOOD)
+    } else {
+        exclusive(cx, range, Exclusive::CompareAndWrite)
+    };
+    Ok(Task { action, transfer: Transfer { data_in: 0, data_out } })
+}
+
+/// ORWRITE (16) (SBC-4 5.17). Its data is collected before the first block is touched, so it takes no
+/// more than fits: MAXIMUM TRANSFER LENGTH has no word of its own for it.
+pub(crate) fn orwrite16(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    cx.cdb.must_be_zero(1, PROTECT)?;
+    let extent = Extent::sixteen(&cx.cdb);
+    let range = bounded(unit, extent, unit.limits.max_exclusive_blocks)?;
+    data_out(unit, cx, range, |range| exclusive(cx, range, Exclusive::OrWrite))
+}
+
+fn exclusive(cx: &Cx<'_>, range: BlockRange, what: Exclusive) -> Action {
+    Action::Exclusive { what, range, fua: cx.cdb.flag(1, FUA) }
+}
+
+/// The range of a transfer of at most `most` blocks.
+fn bounded(unit: &Unit, extent: Extent, most: u32) -> Result<BlockRange, Sense> {
+    let range = transfer_range(unit, extent)?;
+    if extent.blocks > most {
+        return Err(Sense::invalid_cdb(extent.length_at, 7));
+    }
+    Ok(range)
 }

@@ -1,5 +1,6 @@
 //! SANITIZE (SBC-4 4.11, 5.24): all user data is made unreadable, and nothing else is done meanwhile. FORMAT UNIT
-//! is carried out in the same way (`format`).
+//! (SBC-4 5.4) is carried out in the same way: every block reads as zeroes afterwards, and there are no defects to
+//! list, no protection information and no other size to format to.
 
 use alloc::vec::Vec;
 
@@ -156,6 +157,50 @@ pub(crate) fn parse(
     let pattern = pattern.get(..len).ok_or(wrong)?.to_vec();
     let method = Method::Overwrite(Overwrite { pattern, passes, invert });
     Ok(Action::Sanitize(Sanitize { method, immediate, restricted, format: false }))
+}
+
+/// Byte 1 of the command block.
+const FMTPINFO: u8 = 0xC0;
+const LONGLIST: u8 = 0x20;
+const FMTDATA: u8 = 0x10;
+/// Byte 4: FAST FORMAT, which leaves old data readable.
+const FFMT: u8 = 0x03;
+
+/// Byte 1 of the header.
+const FOV: u8 = 0x80;
+/// DPRY, DCRT and STPF are about defects, of which there are none. They, and IP, are valid with FOV only.
+const OPTIONS: u8 = 0x78;
+const IP: u8 = 0x08;
+const FORMAT_IMMED: u8 = 0x02;
+
+/// FORMAT UNIT. CMPLST and DEFECT LIST FORMAT are about a list that must be empty.
+pub(crate) fn format_unit(_: &Unit, cx: &mut Cx<'_>) -> Outcome {
+    cx.cdb.must_be_zero(1, FMTPINFO)?;
+    cx.cdb.must_be_zero(4, FFMT)?;
+    if !cx.cdb.flag(1, FMTDATA) {
+        return Ok(Task::still(format(false)));
+    }
+    let long = cx.cdb.flag(1, LONGLIST);
+    let len = if long { 8 } else { 4 };
+    Ok(cx.parameter_list(ParameterKind::FormatUnit { long }, len, len))
+}
+
+/// Decodes the parameter list header (SBC-4 tables 41 and 42): only defaults, and FORMAT_IMMED.
+pub(crate) fn parse_format(long: bool, header: &[u8]) -> Result<Action, Sense> {
+    let invalid = Sense::illegal(Code::INVALID_FIELD_IN_PARAMETER_LIST);
+    let [usage, options, rest @ ..] = header else { return Err(invalid) };
+    // PROTECTION FIELD USAGE; then P_I_INFORMATION, PROTECTION INTERVAL EXPONENT, DEFECT LIST LENGTH.
+    let plain = usage & 0x07 == 0 && rest.iter().skip(usize::from(long)).all(|byte| *byte == 0);
+    let defaults = options & (FOV | OPTIONS);
+    if !plain || options & IP != 0 || (defaults != 0 && defaults & FOV == 0) {
+        return Err(invalid);
+    }
+    Ok(format(options & FORMAT_IMMED != 0))
+}
+
+fn format(immediate: bool) -> Action {
+    let method = Method::BlockErase;
+    Action::Sanitize(Sanitize { method, immediate, restricted: true, format: true })
 }
 
 #[cfg(test)]

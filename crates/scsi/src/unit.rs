@@ -184,7 +184,7 @@ impl Threshold {
 /// One logical unit: shared by all shards. What commands change of it is in its [`UnitState`].
 #[derive(Debug)]
 pub struct Unit {
-    /// Its names.
+    /// Vendor, product, serial number and NAA name.
     pub identity: Identity,
     /// What its volume is and can do.
     pub caps: Caps,

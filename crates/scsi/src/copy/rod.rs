@@ -7,7 +7,7 @@ use lunet_block::{BlockRange, ByteRange};
 
 use super::limits::{DEFAULT_INACTIVITY, MAX_INACTIVITY, MAX_RANGES, MAX_TOKEN_BYTES};
 use super::{be16, be32, be64};
-use crate::capacity;
+use crate::inquiry;
 use crate::sense::{Code, Sense};
 use crate::unit::{Target, Unit};
 use crate::vpd;
@@ -276,7 +276,7 @@ impl RodToken {
         // NUMBER OF BYTES REPRESENTED has 16 bytes.
         t[56..64].copy_from_slice(&bytes.to_be_bytes());
         // Device type specific data: as READ CAPACITY (16) has it, from the block length on.
-        let capacity = &capacity::long(unit)[8..];
+        let capacity = &inquiry::capacity(unit)[8..];
         t[96..96 + capacity.len()].copy_from_slice(capacity);
         let at = Self::LEN - Self::SECRET;
         let device = vpd::target_device(target);

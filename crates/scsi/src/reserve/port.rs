@@ -36,7 +36,7 @@ pub struct TargetPort {
 /// A target port that leads to a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its name.
+    /// Target name and portal group tag.
     pub name: TargetPort,
     /// RELATIVE TARGET PORT IDENTIFIER: no other port of the server has it, whatever its target.
     pub relative: u16,

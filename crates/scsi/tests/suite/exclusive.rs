@@ -14,7 +14,7 @@ fn orwrite(flags: u8, lba: u64, blocks: u32) -> Vec<u8> {
 
 fn exclusive(what: Exclusive, lba: u64, blocks: u64, flags: u8) -> Action {
     let range = BlockRange::new(lba, blocks);
-    Action::Exclusive { what, range, dpo: flags & 0x10 != 0, fua: flags & 0x08 != 0 }
+    Action::Exclusive { what, range, fua: flags & 0x08 != 0 }
 }
 
 #[test]

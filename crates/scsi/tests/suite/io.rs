@@ -34,12 +34,12 @@ fn reads() {
     for opcode in READS {
         let task = run(&unit(), &rw(opcode, 0, 0x12345, 7));
         let range = range(0x12345, 7);
-        assert_eq!(task.action, Action::Read { range, dpo: false, fua: false });
+        assert_eq!(task.action, Action::Read { range });
         assert_eq!(task.transfer, Transfer { data_in: 7 * 512, data_out: 0 });
     }
     let task = run(&unit_4kn(), &rw(0x88, 0x18, 1 << 32, 2));
     let range = range(1 << 32, 2);
-    assert_eq!(task.action, Action::Read { range, dpo: true, fua: true });
+    assert_eq!(task.action, Action::Read { range });
     assert_eq!(task.transfer.data_in, 8192);
 }
 
@@ -48,12 +48,12 @@ fn writes() {
     for opcode in WRITES {
         let task = run(&unit(), &rw(opcode, 0, 0x12345, 7));
         let range = range(0x12345, 7);
-        let action = Action::Write { range, dpo: false, fua: false, then_verify: None };
+        let action = Action::Write { range, fua: false, then_verify: None };
         assert_eq!(task.action, action);
         assert_eq!(task.transfer, Transfer { data_in: 0, data_out: 7 * 512 });
     }
     let task = run(&unit(), &rw(0x2A, 0x08, 0, 1));
-    let action = Action::Write { range: range(0, 1), dpo: false, fua: true, then_verify: None };
+    let action = Action::Write { range: range(0, 1), fua: true, then_verify: None };
     assert_eq!(task.action, action);
 }
 
@@ -133,13 +133,13 @@ fn a_short_expectation_cuts_the_action_but_not_the_transfer() {
     good(&write);
     // A part of a block is read, but not written.
     let (read, write) = cut(200, 200);
-    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
+    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 1)));
     illegal(&write, Code::INVALID_FIELD_IN_INFORMATION_UNIT);
     let (read, write) = cut(512, 512);
-    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
+    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 1)));
     assert!(matches!(write.action, Action::Write { range: r, .. } if r == range(8, 1)));
     let (read, write) = cut(10000, 10000);
-    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 2)));
+    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 2)));
     assert!(matches!(write.action, Action::Write { range: r, .. } if r == range(8, 2)));
 }
 
@@ -195,10 +195,12 @@ fn write_and_verify() {
 #[test]
 fn prefetch_and_flush_take_zero_for_the_rest() {
     for opcode in [0x34, 0x90] {
-        let action = |range, immediate| Action::Prefetch { range, immediate };
-        let task = run(&unit(), &rw(opcode, 0x02, 8, 0));
-        assert_eq!(task.action, action(range(8, BLOCKS - 8), true));
-        assert_eq!(run(&unit(), &rw(opcode, 0, 8, 8)).action, action(range(8, 8), false));
+        let action = |range| Action::Prefetch { range };
+        for immediate in [0, 0x02] {
+            let task = run(&unit(), &rw(opcode, immediate, 8, 0));
+            assert_eq!(task.action, action(range(8, BLOCKS - 8)));
+        }
+        assert_eq!(run(&unit(), &rw(opcode, 0, 8, 8)).action, action(range(8, 8)));
         good(&run(&unit(), &rw(opcode, 0, BLOCKS, 0)));
     }
     for opcode in [0x35, 0x91] {

@@ -232,7 +232,16 @@ fn byte(random: &mut Random) -> u8 {
     }
 }
 
-const VERIFYS: [u8; 3] = [0x2F, 0xAF, 0x8F];
+/// The bits of byte 1 that are accepted and change nothing: DPO, FUA of reads, IMMED of PRE-FETCH.
+fn hints(opcode: u8) -> u8 {
+    match opcode {
+        0x28 | 0xA8 | 0x88 => 0x18,
+        0x2A | 0xAA | 0x8A | 0x2E | 0xAE | 0x8E | 0x2F | 0xAF | 0x8F | 0x89 | 0x8B => 0x10,
+        0x34 | 0x90 => 0x02,
+        _ => 0,
+    }
+}
+
 const SANITIZE: u8 = 0x48;
 const COMPARE_AND_WRITE: u8 = 0x89;
 
@@ -250,10 +259,7 @@ fn the_usage_data_says_which_bits_are_looked_at() {
         }
         let mut seen = vec![0; len];
         seen[0] = code;
-        if VERIFYS.contains(&code) {
-            // DPO is taken, and nothing follows from it.
-            seen[1] = 0x10;
-        }
+        seen[1] = hints(code);
         for round in 0..2_000_000 {
             if round > 50_000 && seen == usage {
                 break;

@@ -216,12 +216,12 @@ impl Engine {
             Plan::reads(range, Work::Read(Read::new(range, wanted, mapped)))
         };
         Some(match action {
-            Action::Read { range, .. } => {
+            Action::Read { range } => {
                 let range = range.bytes(block);
                 read(range, Some(range.len.min(u64::from(arrival.expects_read))))
             }
             Action::Verify { range, check: Check::Medium, .. } => read(range.bytes(block), None),
-            Action::Prefetch { range, .. } => {
+            Action::Prefetch { range } => {
                 let mut range = range.bytes(block);
                 // More would push out of the cache what others use.
                 range.len = range.len.min((DEPTH * CHUNK) as u64);
