@@ -16,7 +16,6 @@
 #[cfg(test)]
 extern crate self as lunet_backends;
 
-mod absent;
 mod beside;
 #[cfg(test)]
 #[path = "../tests/suite/common.rs"]
@@ -48,11 +47,11 @@ use std::sync::Arc;
 use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
-pub use absent::absent;
 pub use beside::beside;
 pub use error::OpenError;
 pub use grow::{grow, opened};
 pub use lock::holding;
+pub use null::absent;
 pub use spec::{Access, FileSpec, Known, Provisioning, Storage, VolumeSpec};
 pub use token::{disk_token, parse_disk_token};
 

@@ -150,3 +150,30 @@ pub enum Event {
     /// A [`Waker`](crate::Waker) was used, once or many times since the last such event.
     Woken,
 }
+
+/// A source of events that is polled in memory, such as the completion queue of a device. A
+/// [watched](crate::Ring::watch) descriptor reports its events only after that was asked for.
+///
+/// To ask for a report, to read it and to watch the descriptor again are system calls. None of them is
+/// needed while there is always something to do.
+pub trait PollSource {
+    /// Polls. True if something has come: then the loop does not sleep. Called over and over while the
+    /// loop polls busily.
+    fn poll(&mut self) -> bool;
+
+    /// The loop is about to sleep: polls, asks for a report if there is nothing, and polls once more for
+    /// what came just before. What it hands to `watch` is [watched again](crate::Ring::watch_again). True
+    /// if something has come.
+    fn before_sleep(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool;
+}
+
+/// No source.
+impl PollSource for () {
+    fn poll(&mut self) -> bool {
+        false
+    }
+
+    fn before_sleep(&mut self, _: &mut dyn FnMut(WatchId)) -> bool {
+        false
+    }
+}

@@ -12,7 +12,6 @@
 //! - Dropping a driver waits until the kernel holds no pointer any more.
 
 mod arena;
-mod beside;
 mod buddy;
 mod chain;
 mod config;
@@ -32,10 +31,9 @@ mod uring;
 mod waker;
 
 pub use arena::{Account, Arena, Buf, MAX_BUF, MAX_RESERVE, Reserve};
-pub use beside::Beside;
 pub use chain::TxChain;
 pub use config::{Config, Counters, Driver, DriverChoice};
-pub use event::{Delivery, Event, FileId, RxBufs, SocketId, Token, WatchId};
+pub use event::{Delivery, Event, FileId, PollSource, RxBufs, SocketId, Token, WatchId};
 pub use leave::{DropElsewhere, leave};
 pub use payload::Payload;
 pub use region::{Mapped, Region, RegionRef};

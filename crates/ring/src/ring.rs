@@ -14,8 +14,8 @@ use crate::sys;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
-    Arena, Beside, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, RxBufs,
-    SocketId, Token, TxChain, Waker, WatchId,
+    Arena, Buf, Config, Counters, Delivery, Driver, DriverChoice, Event, FileId, PollSource,
+    RxBufs, SocketId, Token, TxChain, Waker, WatchId,
 };
 
 enum Inner {
@@ -309,7 +309,7 @@ impl Ring {
     /// # Errors
     /// The kernel refused to wait, for a reason that will not pass.
     pub fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
-        self.wait_beside(timeout, events, &mut ())
+        self.wait_with(timeout, events, &mut ())
     }
 
     /// [`wait`](Self::wait), and for something else as well: it is looked at while the loop polls busily,
@@ -317,19 +317,19 @@ impl Ring {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
-    pub fn wait_beside(
+    pub fn wait_with(
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
-        beside: &mut dyn Beside,
+        source: &mut dyn PollSource,
     ) -> io::Result<()> {
         let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
         events.append(&mut self.ready);
         if self.timers.is_empty() {
-            return driver!(self, d => d.wait(timeout, events, beside));
+            return driver!(self, d => d.wait(timeout, events, source));
         }
         let timeout = self.timers.limit(timeout);
-        driver!(self, d => d.wait(timeout, events, beside))?;
+        driver!(self, d => d.wait(timeout, events, source))?;
         self.timers.fire(events);
         Ok(())
     }

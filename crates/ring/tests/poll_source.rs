@@ -1,4 +1,4 @@
-//! A source beside the event loop: when it is looked at, and what comes of it, on both drivers.
+//! A poll source of the event loop: when it is polled, and what comes of it, on both drivers.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use common::Loop;
-use lunet_ring::{Beside, Config, Event, Token, WatchId};
+use lunet_ring::{Config, Event, PollSource, Token, WatchId};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -27,13 +27,13 @@ struct Source {
     resting: Option<Sender<()>>,
 }
 
-impl Beside for Source {
-    fn look(&mut self) -> bool {
+impl PollSource for Source {
+    fn poll(&mut self) -> bool {
         self.looks += 1;
         self.found_by_look == Some(self.looks)
     }
 
-    fn rest(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool {
+    fn before_sleep(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool {
         self.rests += 1;
         self.again.take().into_iter().for_each(watch);
         if let Some(resting) = &self.resting {
@@ -46,7 +46,7 @@ impl Beside for Source {
 /// One wait, and what came of it. False if it took as long as it may.
 fn wait(l: &mut Loop, limit: Duration, source: &mut Source) -> (Vec<Event>, bool) {
     let (begun, mut events) = (Instant::now(), Vec::new());
-    l.ring.wait_beside(Some(limit), &mut events, source).expect("the kernel waits");
+    l.ring.wait_with(Some(limit), &mut events, source).expect("the kernel waits");
     (events, begun.elapsed() < limit)
 }
 

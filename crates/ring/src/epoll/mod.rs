@@ -20,7 +20,7 @@ use self::watch::Watch;
 use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
-use crate::{Beside, Config, Counters, Event, Waker};
+use crate::{Config, Counters, Event, PollSource, Waker};
 
 /// Reports taken from the kernel at a time.
 const BATCH: usize = 256;
@@ -150,7 +150,7 @@ impl Epoll {
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
-        beside: &mut dyn Beside,
+        source: &mut dyn PollSource,
     ) -> io::Result<()> {
         let before = events.len();
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
@@ -170,10 +170,10 @@ impl Epoll {
             };
             let mut look_only = events.len() > before || timeout == Some(Duration::ZERO);
             if !look_only && spin_end.is_some_and(|end| now < end) {
-                found = beside.look();
+                found = source.poll();
                 look_only = true;
             } else if !look_only && !std::mem::replace(&mut rested, true) {
-                found = beside.rest(&mut |id| self.watch_again(id));
+                found = source.before_sleep(&mut |id| self.watch_again(id));
                 look_only = found;
             }
             let millis = match due {

@@ -23,7 +23,7 @@ use self::queue::{Done, Entered, Handle, Kind, Queue};
 use self::socket::Socket;
 use self::watch::Watch;
 use crate::slots::Slots;
-use crate::{Arena, Beside, Config, Counters, Event, Waker};
+use crate::{Arena, Config, Counters, Event, PollSource, Waker};
 
 pub(crate) struct Uring {
     queue: Queue,
@@ -125,7 +125,7 @@ impl Uring {
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
-        beside: &mut dyn Beside,
+        source: &mut dyn PollSource,
     ) -> io::Result<()> {
         let before = events.len();
         let look_only = timeout == Some(Duration::ZERO);
@@ -135,10 +135,10 @@ impl Uring {
         };
         self.resume_accept();
         let spin = self.worked && !self.busy_poll.is_zero() && !look_only;
-        if spin && self.spin(deadline, events, beside)? {
+        if spin && self.spin(deadline, events, source)? {
             return Ok(());
         }
-        let found = !look_only && beside.rest(&mut |id| self.watch_again(id));
+        let found = !look_only && source.before_sleep(&mut |id| self.watch_again(id));
         let mut left = if found { Some(Duration::ZERO) } else { timeout };
         loop {
             if let Some(due) = self.retry_accept {
@@ -166,18 +166,18 @@ impl Uring {
         self.queue.gather(time)
     }
 
-    /// Looks for events without sleeping. True if there were some, here or beside.
+    /// Looks for events without sleeping. True if there were some, here or at the source.
     fn spin(
         &mut self,
         deadline: Option<Instant>,
         events: &mut Vec<Event>,
-        beside: &mut dyn Beside,
+        source: &mut dyn PollSource,
     ) -> io::Result<bool> {
         let before = events.len();
         let end = Instant::now() + self.busy_poll;
         let end = deadline.map_or(end, |at| at.min(end));
         loop {
-            let found = beside.look();
+            let found = source.poll();
             if self.queue.needs_enter() {
                 self.queue.flush();
                 self.queue.enter(Some(Duration::ZERO))?;

@@ -130,7 +130,7 @@ impl Shard {
         match &mut self.rdma {
             Some(rdma) => {
                 rdma.expect_memory(self.engine.exec.is_starved());
-                self.engine.exec.storage.ring.wait_beside(patience, events, &mut **rdma)
+                self.engine.exec.storage.ring.wait_with(patience, events, &mut **rdma)
             }
             None => self.engine.exec.storage.ring.wait(patience, events),
         }

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use lunet_iscsi::target::RdmaFault;
-use lunet_ring::{Beside, Ring, Token, WatchId};
+use lunet_ring::{PollSource, Ring, Token, WatchId};
 use lunet_verbs::{Device, DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
@@ -124,8 +124,8 @@ impl Rdma {
     }
 }
 
-impl Beside for Rdma {
-    fn look(&mut self) -> bool {
+impl PollSource for Rdma {
+    fn poll(&mut self) -> bool {
         for (index, port) in self.ports.iter_mut().enumerate() {
             let Some(place) = port else { continue };
             if let Err(error) = place.plug.port.poll(&mut self.done) {
@@ -135,8 +135,8 @@ impl Beside for Rdma {
         !self.done.is_empty() || !self.ill.is_empty()
     }
 
-    fn rest(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool {
-        if self.look() {
+    fn before_sleep(&mut self, watch: &mut dyn FnMut(WatchId)) -> bool {
+        if self.poll() {
             return true;
         }
         let ends = self.waiting > 0 || self.starved;
@@ -150,7 +150,7 @@ impl Beside for Rdma {
                 watch(place.completions);
             }
         }
-        self.look()
+        self.poll()
     }
 }
 

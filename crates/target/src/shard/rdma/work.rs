@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use lunet_iscsi::target::RdmaFault;
-use lunet_ring::{Beside, Buf};
+use lunet_ring::{Buf, PollSource};
 use lunet_verbs::{CmEventKind, Operation};
 
 use super::super::Shard;
@@ -100,7 +100,7 @@ impl Shard {
     /// Works off what has ended at the ports.
     pub(in crate::shard) fn work_off_ports(&mut self) {
         let Some(rdma) = &mut self.rdma else { return };
-        if !rdma.look() {
+        if !rdma.poll() {
             return;
         }
         let (mut done, ill) = (std::mem::take(&mut rdma.done), std::mem::take(&mut rdma.ill));
