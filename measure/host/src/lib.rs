@@ -15,4 +15,19 @@ pub mod probe;
 pub mod prove;
 pub mod rules;
 pub mod source;
-mod text;
+
+use lunet_bench::report::wrapped;
+
+/// Columns of a terminal.
+const WIDTH: usize = 100;
+
+/// Adds a paragraph that starts with `start` and goes on below its end; lines stay lines.
+pub(crate) fn wrap(out: &mut String, start: &str, text: &str) {
+    let indent = start.len();
+    for (number, line) in text.lines().enumerate() {
+        *out += &match number {
+            0 => wrapped(&format!("{start}{line}"), Some(WIDTH), 0, indent),
+            _ => wrapped(line, Some(WIDTH), indent, indent),
+        };
+    }
+}

@@ -101,7 +101,7 @@ fn part(heads: &[&str], rows: &[Row<'_>], first: usize, widths: &[usize], begin:
 
 /// A sentence in lines no longer than `width`, as far as its words allow: the first one begins with so many spaces, the others
 /// with `hang`. Ends with a line feed.
-pub(super) fn wrapped(text: &str, width: Option<usize>, first: usize, hang: usize) -> String {
+pub fn wrapped(text: &str, width: Option<usize>, first: usize, hang: usize) -> String {
     let Some(width) = width.map(|width| width.max(NARROWEST)) else {
         return format!("{}{text}\n", " ".repeat(first));
     };

@@ -15,7 +15,7 @@ use crate::rules::Setting;
 pub enum Step {
     /// A value in a file of the kernel's.
     Value {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// What it was.
         before: String,
@@ -28,7 +28,7 @@ pub enum Step {
     },
     /// An ordinary file.
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// What it was; nothing if it was not there.
         before: Option<Content>,
@@ -63,7 +63,7 @@ pub enum Step {
     },
     /// A unit of systemd that is started with the machine.
     Unit {
-        /// Its name.
+        /// Name of the systemd unit.
         unit: String,
         /// Whether it was started with the machine before.
         before: bool,

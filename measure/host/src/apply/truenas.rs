@@ -18,7 +18,7 @@ pub enum Kept {
     Tunable {
         /// `SYSCTL` or `ZFS`.
         kind: String,
-        /// Its name.
+        /// Name of the tunable.
         var: String,
         /// The entry that was there before.
         before: Option<Tunable>,

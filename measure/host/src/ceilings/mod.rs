@@ -4,7 +4,6 @@
 //! ceiling; it may still be the one that binds, and the page says so.
 
 mod drives;
-mod measure;
 mod network;
 mod page;
 mod processor;
@@ -15,8 +14,8 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 pub(crate) use drives::reads_at_most;
-pub use measure::{Measured, measure};
 pub use page::page;
+pub use processor::{Measured, measure};
 use speeds::drive_speed;
 
 /// What a layer carries in each direction, in bytes per second.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Ceilings, Layer};
 use crate::expr::rate;
-use crate::text::wrap;
+use crate::wrap;
 
 /// A table, the layer that binds, and how each figure comes about.
 pub fn page(ceilings: &Ceilings) -> String {

@@ -74,7 +74,7 @@ pub struct Check {
     pub found: Template,
     /// Why that matters.
     pub why: Template,
-    /// What mends it.
+    /// How to fix it.
     pub fix: Template,
 }
 
@@ -113,7 +113,7 @@ pub enum CheckError {
     /// The file is not in the form of checks.
     #[error("{file}: {error}")]
     Form {
-        /// The file.
+        /// Name of the file with the mistake.
         file: String,
         /// What is wrong.
         error: String,
@@ -121,7 +121,7 @@ pub enum CheckError {
     /// An expression or text cannot be read.
     #[error("{file}: check {id}: {part}: {error}")]
     Syntax {
-        /// The file.
+        /// Name of the file with the mistake.
         file: String,
         /// The check.
         id: String,
@@ -133,7 +133,7 @@ pub enum CheckError {
     /// An expression names what is not there on any machine.
     #[error("{file}: check {id}: {part}: {error}")]
     Name {
-        /// The file.
+        /// Name of the file with the mistake.
         file: String,
         /// The check.
         id: String,
@@ -147,7 +147,7 @@ pub enum CheckError {
     Twice {
         /// The file with the second one.
         file: String,
-        /// The name.
+        /// Id that two checks have.
         id: String,
     },
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Finding, Report, State};
-use crate::text::wrap;
+use crate::wrap;
 
 /// So many findings of one check are told in full.
 const SHOWN: usize = 3;
@@ -28,7 +28,7 @@ pub fn page(report: &Report, verbose: bool) -> String {
     out
 }
 
-/// Findings of one check: what was found of each, and once why it matters and what mends it.
+/// Findings of one check: what was found for each, and once why it matters and how to fix it.
 fn group(out: &mut String, alike: &[Finding]) {
     let Some(first) = alike.first() else { return };
     let named: Vec<&str> = alike.iter().filter_map(|finding| finding.about.as_deref()).collect();

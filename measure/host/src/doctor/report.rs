@@ -22,7 +22,7 @@ pub struct Finding {
     pub found: String,
     /// Why it matters.
     pub why: String,
-    /// What mends it.
+    /// How to fix it.
     pub fix: String,
 }
 

@@ -23,7 +23,7 @@ pub struct ConfigFiles {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SysctlLine {
-    /// The file.
+    /// Path of the file.
     pub file: String,
     /// Number of the line, from 1.
     pub line: i64,
@@ -37,7 +37,7 @@ pub struct SysctlLine {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModprobeOption {
-    /// The file.
+    /// Path of the file.
     pub file: String,
     /// Number of the line, from 1.
     pub line: i64,
@@ -53,7 +53,7 @@ pub struct ModprobeOption {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UdevRule {
-    /// The file.
+    /// Path of the file.
     pub file: String,
     /// Number of the line, from 1.
     pub line: i64,

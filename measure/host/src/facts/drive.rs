@@ -134,7 +134,7 @@ pub struct LbaFormat {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PowerState {
-    /// Its number.
+    /// Number of the power state, from 0.
     pub index: i64,
     /// Power at most, in milliwatts.
     pub max_power_mw: Option<i64>,

@@ -42,7 +42,7 @@ pub struct OpenIscsi {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IscsiSession {
-    /// Its number.
+    /// Number of the session in /sys/class/iscsi_session.
     pub sid: i64,
     /// Name of the target.
     pub target: String,
@@ -146,7 +146,7 @@ pub struct Multipath {
     pub configured: Option<bool>,
     /// Whether the kernel joins the paths of NVMe namespaces by itself.
     pub nvme_native: Option<bool>,
-    /// Its devices.
+    /// Multipath devices.
     pub maps: Vec<MultipathMap>,
 }
 

@@ -9,7 +9,7 @@ use crate::source::Source;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the node in /sys/devices/system/node.
     pub id: i64,
     /// How many CPUs it has.
     pub cpus: Option<i64>,

@@ -70,7 +70,7 @@ pub struct Portal {
 pub struct TargetSession {
     /// Name of the initiator.
     pub initiator: String,
-    /// Its address.
+    /// IP address of the initiator.
     pub address: Option<String>,
     /// `tcp`, `iser` or `rdma`; `null` where it cannot be seen.
     pub transport: Option<String>,

@@ -36,7 +36,7 @@ pub struct Zfs {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// `ONLINE`, `DEGRADED`, `FAULTED`, `SUSPENDED`.
     pub health: Option<String>,

@@ -2,11 +2,16 @@
 
 use std::fmt::Write;
 
+use lunet_bench::report::wrapped;
+
 use super::{Item, Plan, Verdict};
 use crate::rules::Effect;
 
 /// How wide a line may be.
 const WIDTH: usize = 110;
+
+/// Spaces in front of a paragraph.
+const INDENT: usize = 6;
 
 /// The plan as a text. `all` also shows what is as it should be, and what does not apply.
 pub fn write(plan: &Plan, all: bool) -> String {
@@ -110,18 +115,6 @@ fn story(out: &mut String, item: &Item) {
 
 /// Breaks a text into lines.
 pub(super) fn paragraph(out: &mut String, text: &str) {
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.is_empty() && line.len() + word.len() + 7 > WIDTH {
-            let _ = writeln!(out, "      {line}");
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    if !line.is_empty() {
-        let _ = writeln!(out, "      {line}");
-    }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    *out += &wrapped(&words.join(" "), Some(WIDTH), INDENT, INDENT);
 }

@@ -71,7 +71,7 @@ pub struct Answered {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offered {
-    /// Its name.
+    /// iSCSI name of the target.
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<String>,
@@ -81,7 +81,7 @@ pub struct Offered {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
-    /// Its name.
+    /// iSCSI name of the target.
     pub name: String,
     /// Why, in the initiator's words.
     pub why: String,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{LunProbe, Probe};
 use crate::expr::iec;
-use crate::text::wrap;
+use crate::wrap;
 
 /// Keys, window, round trips and LUNs.
 pub fn page(probe: &Probe) -> String {

@@ -13,7 +13,7 @@ const LARGEST_BLOCK: i64 = 64 << 10;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LunProbe {
-    /// Its number.
+    /// Logical unit number.
     pub lun: u16,
     /// Peripheral device type: 0 = disk.
     pub device_type: Option<i64>,

@@ -45,7 +45,7 @@ pub enum LoadError {
     /// An expression or text of a rule is wrong.
     #[error("{file}: rule {rule}: {field}: {error} (in `{text}`)")]
     Expression {
-        /// The file.
+        /// Name of the file with the mistake.
         file: String,
         /// The rule.
         rule: String,
@@ -59,7 +59,7 @@ pub enum LoadError {
     /// A rule contradicts itself.
     #[error("{file}: rule {rule}: {what}")]
     Rule {
-        /// The file.
+        /// Name of the file with the mistake.
         file: String,
         /// The rule.
         rule: String,

@@ -33,7 +33,7 @@ impl Profile {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Throughput, Self::Latency, Self::Mixed];
 
-    /// Its name.
+    /// The word for it on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Throughput => "throughput",

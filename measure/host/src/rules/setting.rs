@@ -13,7 +13,7 @@ use crate::expr::{EvalError, Scope};
 pub enum Setting {
     /// A kernel setting: `net.core.rmem_max`.
     Sysctl {
-        /// Its name.
+        /// Dotted name of the sysctl.
         name: String,
     },
     /// A parameter of a kernel module.
@@ -25,7 +25,7 @@ pub enum Setting {
     },
     /// An attribute of a device, by its path below /sys.
     Sysfs {
-        /// The path.
+        /// Below /sys or /proc.
         path: String,
     },
     /// The same attribute of every CPU: `cpufreq/scaling_governor`.
@@ -54,7 +54,7 @@ pub enum Setting {
     },
     /// A `key = value` line of a configuration file.
     Conf {
-        /// The file.
+        /// Path of the file.
         file: String,
         /// The key.
         key: String,
