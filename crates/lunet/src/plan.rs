@@ -38,7 +38,7 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// The data directory.
     pub data: Option<PathBuf>,
-    /// The portal.
+    /// Address of the only portal, instead of those in the file.
     pub listen: Option<SocketAddr>,
     /// The size of the demo volume, in bytes.
     pub size: Option<u64>,

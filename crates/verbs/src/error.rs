@@ -51,7 +51,7 @@ pub enum Error {
          ibverbs-providers (on Fedora and RHEL libibverbs), or the vendor's package"
     )]
     NoProvider {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
     },
     /// No device carries the address.
@@ -60,7 +60,7 @@ pub enum Error {
          card in Ethernet mode with RoCE switched on, and see `rdma link`"
     )]
     NoDevice {
-        /// The address.
+        /// IP address that was to be used.
         address: IpAddr,
     },
     /// The device has the address for RoCE v1 only, which no router and no rdma_cm of today takes.
@@ -69,11 +69,11 @@ pub enum Error {
          the card's configuration"
     )]
     NoRoceV2 {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
         /// Its port, from 1 on.
         port: u8,
-        /// The address.
+        /// IP address that was to be used.
         address: IpAddr,
     },
     /// The port has no link.
@@ -82,7 +82,7 @@ pub enum Error {
          `ip link`"
     )]
     LinkDown {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
         /// Its port, from 1 on.
         port: u8,
@@ -96,7 +96,7 @@ pub enum Error {
          unlimited` in the shell"
     )]
     LockedMemory {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
         /// What was to be registered, in MiB.
         needed: u64,
@@ -122,7 +122,7 @@ pub enum Error {
     /// The device cannot do what was asked for.
     #[error("{device} has at most {limit} {what}, and {wanted} were asked for: ask for less")]
     Limit {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
         /// What there is too little of.
         what: &'static str,
@@ -152,7 +152,7 @@ pub enum Error {
     /// The device is gone, or has failed.
     #[error("the RDMA device {device} is gone: see the kernel's messages, and connect again")]
     Gone {
-        /// The device.
+        /// Name of the RDMA device, such as mlx5_0.
         device: String,
     },
     /// A system call failed for a reason that has no sentence of its own.

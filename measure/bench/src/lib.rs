@@ -1,4 +1,4 @@
-//! Measures storage honestly, names what binds it, and shows it.
+//! Measures storage honestly, names the bottleneck, and shows it.
 //!
 //! A benchmark is a list of runs: one target, one workload, one round. Rounds are interleaved, so that what disturbs the
 //! machine disturbs all targets alike. From the runs follow medians, intervals and comparisons ([`stats`]), from these with

@@ -44,7 +44,7 @@ impl Default for Style {
 /// Workloads that are run together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Its name.
+    /// The word for it on the command line.
     pub name: &'static str,
     /// What it is for, in a sentence.
     pub about: &'static str,

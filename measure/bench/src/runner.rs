@@ -62,9 +62,9 @@ pub struct Progress<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("{target}, {workload}, round {round}: {error}")]
 pub struct RunError {
-    /// The target.
+    /// Name of the target.
     pub target: String,
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
     /// The round, from 1; 0: while things were prepared.
     pub round: u32,

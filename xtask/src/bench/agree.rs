@@ -1,4 +1,4 @@
-//! `xtask agree`: fio and lunet's own initiator on the same LUN, which is slow enough that neither of them is what binds.
+//! `xtask agree`: fio and lunet's own initiator on the same LUN, which is slow enough that neither of them is the bottleneck.
 //!
 //! fio speaks no iSCSI, so its way is another one: NBD over a socket of this machine to `qemu-storage-daemon`, which speaks iSCSI by
 //! libiscsi. Each of these adds some time to every operation, and the more the LUN takes itself, the less does that count. With one

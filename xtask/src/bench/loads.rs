@@ -35,7 +35,7 @@ pub struct Load {
     pub tool: Tool,
     /// Bytes of one operation.
     pub block: u64,
-    /// Operations on their way at once.
+    /// Operations in flight at once.
     pub depth: u32,
 }
 

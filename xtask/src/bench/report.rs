@@ -232,7 +232,7 @@ impl Report {
     }
 
     fn verdicts(&self, page: &mut String) {
-        page.push_str("\n## What binds\n\n| load | target | |\n|---|---|---|\n");
+        page.push_str("\n## Bottlenecks\n\n| load | target | |\n|---|---|---|\n");
         for load in &self.results.workloads {
             for verdict in self.results.verdicts.iter().filter(|one| one.workload == load.name) {
                 let _ =

@@ -1,7 +1,7 @@
-//! `xtask planted`: does the verdict of `lunet bench` name what binds?
+//! `xtask planted`: does the verdict of `lunet bench` name the bottleneck?
 //!
 //! Each case plants one bottleneck, in a server, a control group, a network namespace or a relay of its own, and lets `lunet bench`
-//! measure several times. What binds is compared with what was planted. Everything planted goes with its guard.
+//! measure several times. The bottleneck it names is compared with the planted one. Everything planted goes with its guard.
 
 mod cases;
 mod group;

@@ -17,7 +17,7 @@ const DIGEST: Duration = Duration::from_millis(100);
 /// Each direction of the network; half a second of round trips comes to it.
 const NET: Duration = Duration::from_millis(700);
 const NET_STREAMS: u32 = 4;
-/// So many operations on their way show what a layer can do at once.
+/// So many operations in flight show what a layer can do at once.
 const DEEP: u32 = 128;
 /// Runs for a ceiling take no longer, in seconds.
 const LONGEST: f64 = 5.0;
@@ -62,7 +62,7 @@ pub fn drive(
     Ok(targets.iter().map(of).collect())
 }
 
-/// The protocol: the same workload on a volume that stores nothing, as it is and with many operations on their way, whichever
+/// The protocol: the same workload on a volume that stores nothing, as it is and with many operations in flight, whichever
 /// is more.
 ///
 /// # Errors
@@ -89,7 +89,7 @@ pub fn protocol(
     let best = usize::from(rates[1].1 >= rates[0].1);
     let (outstanding, value, generator_busy) = rates[best];
     let how = format!(
-        "lunet bench, {} on {} for {:.1} s: {:.0} IOPS with {} on the way, {:.0} with {}",
+        "lunet bench, {} on {} for {:.1} s: {:.0} IOPS with {} in flight, {:.0} with {}",
         workload.name,
         null.address(),
         same.seconds,

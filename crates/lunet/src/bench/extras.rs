@@ -7,7 +7,7 @@ use lunet_bench::verdict::Extras;
 use super::ceilings;
 use super::served::Served;
 
-/// So few operations on their way gain by depth: how many sessions carry them says nothing.
+/// So few operations in flight gain by depth: how many sessions carry them says nothing.
 const FEW: u64 = 8;
 /// A single run may be lucky: the lesser of so many counts.
 const RUNS: usize = 2;
@@ -40,7 +40,7 @@ pub fn extras(
     Ok(told)
 }
 
-/// The same work over so many sessions: in the same part of the volume, and with as many operations on their way. With more of
+/// The same work over so many sessions: in the same part of the volume, and with as many operations in flight. With more of
 /// them it would be faster for another reason.
 fn over(jobs: u32, workload: &Workload) -> Workload {
     let each = |size: u64| size * u64::from(workload.jobs) / u64::from(jobs);

@@ -15,7 +15,7 @@ use super::{Options, scale};
 pub(super) enum Looked {
     /// A path.
     Path {
-        /// The path.
+        /// A file, directory or block device.
         path: PathBuf,
         /// Held until this is dropped: nobody can mount it meanwhile.
         _held: Option<Guard>,

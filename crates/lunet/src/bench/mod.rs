@@ -1,5 +1,5 @@
 //! `lunet bench`: measures paths by fio and LUNs by the own initiator in interleaved rounds, measures what each layer can
-//! carry, and says what binds.
+//! carry, and names the bottleneck.
 //!
 //! | module | what |
 //! |---|---|

@@ -86,12 +86,12 @@ impl<'a> Served<'a> {
         }
     }
 
-    /// The unit.
+    /// What the logical unit said of itself.
     pub fn unit(&self) -> &LogicalUnit {
         &self.unit
     }
 
-    /// The address.
+    /// Where it is, with target name and LUN.
     pub fn address(&self) -> &Target {
         &self.target
     }

@@ -73,7 +73,7 @@ pub struct User {
 /// A name and where its secret is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Login {
-    /// The name.
+    /// CHAP name, which is unique in the target.
     pub name: String,
     /// Where the secret is.
     pub secret: Source,

@@ -163,7 +163,7 @@ pub enum Digest {
 /// `[[portal]]`: an address that is listened on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Portal {
-    /// The address.
+    /// Where it listens.
     pub address: SocketAddr,
     /// The portal group tag.
     pub tag: u16,
@@ -178,7 +178,7 @@ pub struct Portal {
 /// `[volumes.NAME]`: a place for blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
-    /// The name.
+    /// 1 to 64 characters, unique among the volumes.
     pub name: String,
     /// Where its blocks are kept.
     pub backend: Backend,
@@ -224,7 +224,7 @@ pub enum Backend {
     },
     /// A block device, past the operating system's cache (O_DIRECT).
     Block {
-        /// The device.
+        /// The device node, such as /dev/zvol/tank/vm.
         path: PathBuf,
     },
     /// Memory; gone when the server stops.

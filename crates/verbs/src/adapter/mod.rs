@@ -138,7 +138,7 @@ impl Adapter {
         })
     }
 
-    /// The device.
+    /// The RDMA device that it belongs to.
     pub fn device(&self) -> &Device {
         self.domain.device()
     }

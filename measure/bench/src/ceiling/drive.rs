@@ -3,10 +3,10 @@
 use crate::fio::{Fio, FioError};
 use crate::model::{Ceiling, CeilingKind, Run, Unit, Workload};
 
-/// So many operations on their way show what a drive can do at once.
+/// So many operations in flight show what a drive can do at once.
 const DEEP: u64 = 128;
 
-/// What the storage behind a target does with the same workload: as it is, and with at least 128 operations on their way,
+/// What the storage behind a target does with the same workload: as it is, and with at least 128 operations in flight,
 /// whichever is more; and what one operation alone takes. Each of the three runs takes `seconds`.
 ///
 /// # Errors
@@ -36,7 +36,7 @@ pub fn drive(
     let best = usize::from(rates[1].1 >= rates[0].1);
     let (outstanding, value) = rates[best];
     let how = format!(
-        "fio, {} on {name} for {seconds:.2} s: {:.0} IOPS with {} on the way, {:.0} with {}",
+        "fio, {} on {name} for {seconds:.2} s: {:.0} IOPS with {} in flight, {:.0} with {}",
         workload.name, rates[0].1, rates[0].0, rates[1].1, rates[1].0
     );
     Ok(Ceiling {

@@ -137,9 +137,5 @@ fn a_drive_is_measured_by_fio() {
     assert!(told.value > 0.0 && told.latency_us.is_some_and(|us| us > 0.0), "{told:?}");
     assert!(matches!(told.outstanding, Some(4 | 128)), "{told:?}");
     assert_eq!((told.unit, told.workload.as_deref()), (Unit::Iops, Some("4k random reads")));
-    assert!(
-        told.how.contains("with 4 on the way") && told.how.contains("with 128"),
-        "{}",
-        told.how
-    );
+    assert!(told.how.contains("with 4 in flight") && told.how.contains("with 128"), "{}", told.how);
 }

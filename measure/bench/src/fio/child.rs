@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) enum Moment {
     /// It runs.
     Runs {
-        /// Its number.
+        /// Process ID.
         pid: i32,
         /// For so many seconds.
         passed: f64,

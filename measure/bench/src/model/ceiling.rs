@@ -60,7 +60,7 @@ pub struct Ceiling {
     /// The workload that it holds for; all, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// The operations on their way with which it was measured.
+    /// The operations in flight with which it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outstanding: Option<u64>,
     /// The time of one operation alone on this layer, in microseconds: a round trip, a read of the drive.
@@ -120,7 +120,7 @@ pub enum Bound {
     Memory,
     /// The protocol and its implementation, without any storage.
     Protocol,
-    /// Too few operations on their way at once.
+    /// Too few operations in flight.
     QueueDepth,
     /// One session, where several go faster.
     SingleSession,
@@ -139,14 +139,14 @@ pub struct Load {
     pub how: String,
 }
 
-/// What binds a target with a workload.
+/// The bottleneck of a target with a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The target.
+    /// Name of the target that it holds for.
     pub target: String,
-    /// The workload.
+    /// Name of the workload that it holds for.
     pub workload: String,
-    /// What binds; absent if it cannot be told.
+    /// The bottleneck; absent if it cannot be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
     /// `bound by X at n % of its ceiling; next Y at m %`.

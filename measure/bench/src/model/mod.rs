@@ -63,7 +63,7 @@ pub struct Results {
     /// What each layer can carry.
     #[serde(default)]
     pub ceilings: Vec<Ceiling>,
-    /// What binds.
+    /// The bottleneck.
     #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// The runs of all rounds together: follows from `runs`.
@@ -80,7 +80,7 @@ pub enum ReadError {
     /// It cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// The file.
+        /// Path of the results file.
         path: String,
         /// What the system says.
         error: io::Error,
@@ -88,7 +88,7 @@ pub enum ReadError {
     /// It is no JSON of this form.
     #[error("{path} holds no results of lunet bench: {error}")]
     Form {
-        /// The file.
+        /// Path of the results file.
         path: String,
         /// What the reader says.
         error: serde_json::Error,
@@ -98,7 +98,7 @@ pub enum ReadError {
         "{path} has form {schema}, and this lunet reads form {SCHEMA}: use the lunet that wrote it"
     )]
     Schema {
-        /// The file.
+        /// Path of the results file.
         path: String,
         /// Its form.
         schema: u32,
@@ -106,7 +106,7 @@ pub enum ReadError {
     /// It contradicts itself.
     #[error("{path}: {flaw}")]
     Flaw {
-        /// The file.
+        /// Path of the results file.
         path: String,
         /// How.
         flaw: Flaw,

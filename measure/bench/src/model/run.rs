@@ -100,7 +100,7 @@ pub enum Role {
 pub struct Process {
     /// Its name, as the kernel keeps it.
     pub name: String,
-    /// Its number.
+    /// Process ID.
     pub pid: i32,
     /// What it has to do with the measurement.
     pub role: Role,

@@ -100,7 +100,7 @@ pub struct Workload {
     pub read_percent: u8,
     /// How addresses follow each other.
     pub pattern: Pattern,
-    /// Operations on their way at once, of each job.
+    /// Operations in flight at once, of each job.
     pub depth: u32,
     /// Jobs at once; over iSCSI each job has a session of its own.
     pub jobs: u32,
@@ -121,7 +121,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Operations on their way at once, of all jobs.
+    /// Operations in flight at once, of all jobs.
     pub fn outstanding(&self) -> u64 {
         u64::from(self.depth) * u64::from(self.jobs)
     }

@@ -8,9 +8,9 @@ use crate::model::{Results, Role, Run, Workload};
 /// A target with a workload, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The target.
+    /// Name of the target.
     pub target: String,
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
     /// Both directions together, in MiB/s.
     pub mib_per_s: Estimate,
@@ -89,7 +89,7 @@ impl Measure {
 /// One target against another, or the same in two files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
     /// What is compared with.
     pub base: String,

@@ -30,7 +30,7 @@ pub struct Extras {
 pub struct Evidence<'a> {
     /// The target's name.
     pub target: &'a str,
-    /// The workload.
+    /// What was run.
     pub workload: &'a Workload,
     /// What was read, in MiB/s.
     pub read_mib_per_s: f64,
@@ -113,7 +113,7 @@ impl<'a> Evidence<'a> {
         self.latency_us.unwrap_or(little)
     }
 
-    /// The part of its depth that the client really has on its way, 0 to 1: `None` if nobody looked at the clock.
+    /// The part of its depth that the client really has in flight, 0 to 1: `None` if nobody looked at the clock.
     pub fn occupancy(&self) -> Option<f64> {
         let on_the_way = self.iops * self.latency_us? / 1e6;
         Some(on_the_way / self.workload.outstanding().max(1) as f64)

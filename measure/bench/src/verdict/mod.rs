@@ -1,4 +1,4 @@
-//! What binds: from what was measured and what each layer can carry.
+//! The bottleneck: from what was measured and what each layer can carry.
 //!
 //! A layer binds when it works near its ceiling. Where none does, the operations wait for each other: with so many on their
 //! way, and so long for each, Little's law gives exactly this rate, and the question is what takes that long. If that cannot

@@ -21,13 +21,13 @@ const THROTTLED: f64 = 0.2;
 const NO_CEILING: f64 = 1.25;
 /// The part of an operation's time that makes a layer the one that it waits for.
 const MOST_OF_TIME: f64 = 0.5;
-/// So few operations on their way are few: each one's own time shows, whatever the layers could do at once.
+/// So few operations in flight are few: each one's own time shows, whatever the layers could do at once.
 const FEW: u64 = 8;
 /// A drive that takes longer for one operation is slow, in microseconds: flash takes 20 to 200.
 const SLOW_DRIVE_US: f64 = 1000.0;
 /// A round trip of a local network takes less, in microseconds.
 const FAR_US: f64 = 500.0;
-/// The part of its depth that a client has on its way if nothing but the depth holds it back.
+/// The part of its depth that a client has in flight if nothing but the depth holds it back.
 const FULL: f64 = 0.8;
 /// What would be so much faster otherwise is worth naming.
 const WORTH: f64 = 1.15;
@@ -170,12 +170,12 @@ fn times(of: &Evidence<'_>) -> Vec<Load> {
         Bound::NetworkLatency,
         "the network's round trip",
         latency(of, CeilingKind::Network),
-        "the way there and back",
+        "the network round trip",
     );
     if let Some(occupancy) = of.occupancy() {
         let outstanding = of.workload.outstanding();
         let how = format!(
-            "{:.1} of {outstanding} operations were on their way on average: {:.0} IOPS times {cycle:.0} us.",
+            "{:.1} of {outstanding} operations were in flight on average: {:.0} IOPS times {cycle:.0} us.",
             occupancy * outstanding as f64,
             of.iops
         );
@@ -193,7 +193,7 @@ fn drive_us(of: &Evidence<'_>) -> Option<f64> {
     of.server_latency_us.or_else(|| latency(of, CeilingKind::Drive))
 }
 
-/// What binds.
+/// The bottleneck.
 pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
     let share = |bound: Bound| {
         layers.iter().find(|load| load.bound == bound).map_or(0.0, |load| load.share)
@@ -215,7 +215,7 @@ pub(super) fn binds(of: &Evidence<'_>, layers: &[Load]) -> Option<Bound> {
         (Bound::ServerCpu, BUSY_THREAD),
         (Bound::MachineCpu, BUSY_MACHINE),
     ];
-    // A ceiling that was measured with as few operations on their way says the same as the run itself.
+    // A ceiling that was measured with as few operations in flight says the same as the run itself.
     let counts = |bound: Bound| match bound {
         Bound::Drive | Bound::Protocol => !(few && shallow(of, bound)),
         Bound::MachineCpu => waits_for_processor(of),
@@ -264,7 +264,7 @@ fn slow_part(of: &Evidence<'_>, share: &impl Fn(Bound) -> f64) -> Option<Bound> 
     slow.map(|(bound, ..)| bound).max_by(|a, b| share(*a).total_cmp(&share(*b)))
 }
 
-/// Whether all ceilings of this layer were measured with few operations on their way.
+/// Whether all ceilings of this layer were measured with few operations in flight.
 fn shallow(of: &Evidence<'_>, bound: Bound) -> bool {
     let kind = if bound == Bound::Drive { CeilingKind::Drive } else { CeilingKind::Protocol };
     let mut own = of.ceilings.iter().filter(|ceiling| ceiling.kind == kind);
@@ -316,7 +316,7 @@ fn waits(of: &Evidence<'_>, share: &impl Fn(Bound) -> f64) -> Option<Bound> {
     if way >= MOST_OF_TIME && slow(latency(of, CeilingKind::Network), FAR_US) {
         return Some(Bound::NetworkLatency);
     }
-    // With more on their way the drive or the protocol was faster: so the depth was too small.
+    // With more in flight the drive or the protocol was faster: so the depth was too small.
     let deeper = of.ceilings.iter().any(|ceiling| {
         let kind = matches!(ceiling.kind, CeilingKind::Drive | CeilingKind::Protocol);
         let more = ceiling.outstanding.is_some_and(|ceiling| ceiling > outstanding);

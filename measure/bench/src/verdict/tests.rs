@@ -233,12 +233,12 @@ fn a_small_queue_depth_is_named() {
         Ceiling { outstanding: Some(1), ..ceiling(CeilingKind::Protocol, 15_000.0, Unit::Iops) };
     let mut of = idle(&load, 14_000.0);
     of.ceilings = vec![&drive, &network, &null];
-    binds(&of, Bound::QueueDepth, "1 on the way at once and 71 us each make 14000 IOPS");
+    binds(&of, Bound::QueueDepth, "1 in flight and 71 us each make 14000 IOPS");
     // At depth 16 as well, if the drive does much more with more.
     let deep = super::tests::load(4096, 16);
     let mut of = idle(&deep, 90_000.0);
     of.ceilings = vec![&drive];
-    binds(&of, Bound::QueueDepth, "16 on the way");
+    binds(&of, Bound::QueueDepth, "16 in flight");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_far_network_is_named() {
     let one = super::tests::load(4096, 1);
     let mut of = idle(&one, 98.0);
     of.ceilings = vec![&network];
-    binds(&of, Bound::NetworkLatency, "the way there and back");
+    binds(&of, Bound::NetworkLatency, "the network round trip");
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn what_cannot_be_told_is_said() {
     let mut of = idle(&load, 50_000.0);
     let told = verdict(&of);
     assert_eq!(told.bound, None);
-    assert!(told.sentence.starts_with("What binds cannot be told"), "{}", told.sentence);
+    assert!(told.sentence.starts_with("The bottleneck cannot be determined"), "{}", told.sentence);
     assert!(told.advice.starts_with("Measure the ceilings"), "{}", told.advice);
     // What a run exceeds by far was no ceiling: a cache answered.
     let drive = ceiling(CeilingKind::Drive, 100.0, Unit::MibPerS);

@@ -51,7 +51,9 @@ pub(super) fn sentence(of: &Evidence<'_>, bound: Option<Bound>, layers: &[Load])
             Some(load) => format!("the nearest is {} at {}", name(load.bound), percent(load.share)),
             None => "no ceiling is known".to_owned(),
         };
-        return format!("What binds cannot be told: nothing is near its ceiling, {nearest}.");
+        return format!(
+            "The bottleneck cannot be determined: nothing is near its ceiling, {nearest}."
+        );
     };
     let head = format!("Bound by {}", name(bound));
     let (depth, cycle) = (of.workload.outstanding(), of.cycle_us());
@@ -59,12 +61,11 @@ pub(super) fn sentence(of: &Evidence<'_>, bound: Option<Bound>, layers: &[Load])
         format!("{head}: {} of the {cycle:.0} us of an operation are {what}", percent(share))
     };
     let told = match bound {
-        Bound::QueueDepth => format!(
-            "{head}: {depth} on the way at once and {cycle:.0} us each make {:.0} IOPS",
-            of.iops
-        ),
+        Bound::QueueDepth => {
+            format!("{head}: {depth} in flight and {cycle:.0} us each make {:.0} IOPS", of.iops)
+        }
         Bound::DriveLatency => waits("the drive's"),
-        Bound::NetworkLatency => waits("the way there and back"),
+        Bound::NetworkLatency => waits("the network round trip"),
         Bound::MachineCpu => {
             let others = match of.others.0 {
                 used if used >= 0.1 => format!(", {used:.1} of them with other programs"),
@@ -100,33 +101,33 @@ pub(super) fn advice(of: &Evidence<'_>, bound: Option<Bound>) -> &'static str {
     match bound {
         Some(Bound::Limit) => "Raise the limit, if it is not what you want.",
         Some(Bound::Throttling) => {
-            "Look at cooling and power: the figures are of a machine that slows itself down."
+            "Check cooling and power: the machine was throttled while it was measured."
         }
         Some(Bound::Quota) => "Give the control group more processor time (cpu.max, CPUQuota=).",
         Some(Bound::ClientCpu) => {
-            "Use more jobs or sessions, a cheaper I/O engine, or a faster client: the target could do more."
+            "Use more jobs or sessions, a more efficient I/O engine, or a faster client: the target could do more."
         }
         Some(Bound::ServerCpu) => {
             "Use more sessions, which other shards serve, larger blocks, or a faster processor."
         }
         Some(Bound::MachineCpu) => {
-            "Stop what else runs, or measure from another machine: client and server share these processors."
+            "Stop other programs, or measure from another machine: client and server share these processors."
         }
         Some(Bound::Digest) => "Switch data digests off where the network can be trusted.",
         Some(Bound::Drive) => "More or faster drives; nothing else in this machine helps.",
         Some(Bound::DriveLatency) => {
-            "A drive that answers sooner, or more operations on their way if it can do them at once."
+            "A drive with a lower latency, or more operations in flight if it can work on them in parallel."
         }
         Some(Bound::Network) => "A faster network, or several paths (multipath).",
         Some(Bound::NetworkLatency) => {
-            "More operations on their way, larger blocks, or a shorter way: each round trip is waited for."
+            "More operations in flight, larger blocks, or a network with a lower latency: each operation waits for a round trip."
         }
         Some(Bound::Memory) => "More memory channels, or RDMA, which copies less.",
         Some(Bound::Protocol) => {
-            "The storage is not what binds: a volume that stores nothing is no faster. More sessions may help."
+            "The storage is not the bottleneck: a volume that stores nothing is no faster. More sessions may help."
         }
         Some(Bound::QueueDepth) => {
-            "More operations on their way: a greater depth, more jobs, more sessions."
+            "More operations in flight: a greater depth, more jobs, more sessions."
         }
         Some(Bound::SingleSession) => "Several sessions (multipath, or one for each job).",
         None if of.ceilings.is_empty() => {

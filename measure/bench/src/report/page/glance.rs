@@ -1,4 +1,4 @@
-//! What a reader sees first: how fast each target is, and what binds it.
+//! What a reader sees first: how fast each target is, and its bottleneck.
 
 use crate::model::{Bound, Results, Target, Unit, Verdict, Workload};
 use crate::report::format::{escape, iops, number, percent, time};
@@ -88,7 +88,9 @@ fn verdict<'a>(results: &'a Results, target: &str, workload: &str) -> Option<&'a
 
 /// In a few words: `bound by the drive, 85 %`.
 fn binds(verdict: &Verdict) -> String {
-    let Some(bound) = verdict.bound else { return "what binds cannot be told".to_owned() };
+    let Some(bound) = verdict.bound else {
+        return "the bottleneck cannot be determined".to_owned();
+    };
     let own = verdict.layers.iter().find(|load| load.bound == bound);
     // Of the others the share is no part of a ceiling, and needs the whole sentence.
     let of_ceiling = matches!(
@@ -106,7 +108,7 @@ fn binds(verdict: &Verdict) -> String {
     format!("bound by {}{}", bound.name(), share.unwrap_or_default())
 }
 
-/// Each workload with each target: the figure, its interval, the ratio, what binds.
+/// Each workload with each target: the figure, its interval, the ratio, the bottleneck.
 pub(super) fn matrix(results: &Results) -> String {
     let mut rows = String::new();
     for load in &results.workloads {

@@ -38,7 +38,7 @@ fn how_fast_and_what_binds_come_first() {
     let page = page(&small());
     let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words} is not there"));
     let order =
-        ["At a glance", "What binds", "How fast", "Each workload", "What each layer can carry"];
+        ["At a glance", "Bottlenecks", "How fast", "Each workload", "What each layer can carry"];
     let places = order.map(|title| at(&format!("<h2>{title}</h2>")));
     assert!(places.is_sorted(), "{places:?}");
     for headline in ["<b>9,050</b> IOPS", "bound by the drive at 85\u{a0}%"] {
@@ -263,7 +263,7 @@ fn no_label_stands_on_an_error_bar() {
 fn one_cause_is_one_finding() {
     let results = many();
     let page = page(&results);
-    let (_, rest) = page.split_once("<h2>What binds</h2>").expect("it is there");
+    let (_, rest) = page.split_once("<h2>Bottlenecks</h2>").expect("it is there");
     let (section, _) = rest.split_once("</section>").expect("it ends");
     // 21 workloads of each of five targets, all bound by the drive.
     assert_eq!(section.matches("<article").count(), 5);

@@ -1,4 +1,4 @@
-//! What binds, in sentences.
+//! The bottleneck, in sentences.
 
 use crate::model::{Bound, Load, Results, Verdict};
 use crate::report::format::{escape, percent};
@@ -18,7 +18,7 @@ pub(super) fn verdicts(results: &Results) -> String {
         let rest_of_them = format!("<div class=\"grid\">{}</div>", rest.concat());
         body += &folded(&format!("{} more", rest.len()), &rest_of_them, false);
     }
-    section("What binds", &body)
+    section("Bottlenecks", &body)
 }
 
 /// Of a comparison: what is better, what worse, and how much of it cannot be told.
@@ -63,7 +63,7 @@ pub(super) fn changes(results: &Results) -> String {
     format!("<div class=\"card changed\">{body}</div>")
 }
 
-/// Of many verdicts: how often what binds.
+/// Of many verdicts: how often each bottleneck.
 fn tally(results: &Results) -> String {
     if results.verdicts.len() <= MANY {
         return String::new();
@@ -114,7 +114,7 @@ fn finding(same: &[&Verdict]) -> String {
     };
     let says = match first.bound {
         Some(bound) => format!("Bound by {} in {several} workloads", bound.name()),
-        None => format!("What binds cannot be told of {several} workloads"),
+        None => format!("The bottleneck of {several} workloads cannot be determined"),
     };
     let each: String = same
         .iter()
