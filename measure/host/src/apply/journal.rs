@@ -56,7 +56,7 @@ pub struct Layer {
     pub boot: Option<String>,
     /// For which profile.
     pub profile: Profile,
-    /// Whether it is kept over a reboot.
+    /// Whether it persists across reboots.
     pub persist: bool,
     /// The settings.
     pub entries: Vec<Entry>,

@@ -36,7 +36,7 @@ use crate::rules::Setting;
 pub struct Options<'a> {
     /// Directory of the journal.
     pub state: &'a str,
-    /// Whether the changes are to be kept over a reboot.
+    /// Whether the changes shall persist across reboots.
     pub persist: bool,
     /// Whether this is TrueNAS, which keeps settings in its own way.
     pub truenas: bool,
@@ -281,7 +281,7 @@ fn of(item: &Item) -> Option<(&Setting, &str)> {
     item.setting.as_ref().zip(item.wanted.as_deref())
 }
 
-/// Adds what keeps the settings over a reboot.
+/// Adds the steps that make the settings persist across reboots.
 fn keep(
     machine: &dyn Machine,
     options: Options<'_>,
@@ -292,7 +292,7 @@ fn keep(
         layer.entries.iter().map(|entry| (&entry.setting, entry.wanted.as_str())).collect();
     let kept = persist::keep(machine, options.truenas, &wanted).map_err(|fault| Failure {
         rule: None,
-        what: "keeping it over a reboot".to_owned(),
+        what: "making it persist across reboots".to_owned(),
         why: fault.0,
     })?;
     let steps = kept.steps.into_iter().map(|step| Owned { rule: None, step });

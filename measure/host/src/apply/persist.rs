@@ -1,4 +1,4 @@
-//! What keeps a setting over a reboot, in the platform's own way.
+//! How a setting persists across reboots, in the platform's own way.
 
 use super::edit::{self, Edit, HEAD, Key, Wish};
 use super::machine::{Fault, Machine};

@@ -86,7 +86,7 @@ fn kept(
     wanted: &Wanted<'_>,
 ) -> Result<(), Fault> {
     let kept = persist::keep(machine, truenas, wanted)?;
-    let _ = writeln!(out, "\n# Kept over a reboot");
+    let _ = writeln!(out, "\n# Persists across reboots");
     for step in &kept.steps {
         match step {
             Step::File { path, after, .. } => {

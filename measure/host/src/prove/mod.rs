@@ -36,7 +36,7 @@ pub trait Bench {
 pub struct Proof<'a> {
     /// Rounds: [`FEWEST`] to [`MOST`].
     pub rounds: usize,
-    /// Where the journal is, and whether what helps is kept over a reboot.
+    /// Where the journal is, and whether the changes that help persist across reboots.
     pub options: Options<'a>,
     /// Is set when everything is to be restored and left.
     pub stop: &'a AtomicBool,
