@@ -1,7 +1,7 @@
 //! One connection on its shard: socket, protocol state, and what is on its way in and out.
 
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use lunet_ring::{Account, Buf, Delivery, Reserve, RxBufs, SocketId, TxChain};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, VolumeId};
+use slab::Slab;
 
 use crate::access::Origin;
 use crate::engine::Engine;
@@ -153,6 +154,77 @@ impl Uptake {
             self.taken_at = now;
         }
         more.then(|| now.saturating_sub(ago))
+    }
+}
+
+/// Names a connection on its shard. Another connection may get it when that one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnId(u32);
+
+impl ConnId {
+    /// The connection that a token names in its lower half.
+    pub const fn from_token(token: u64) -> Self {
+        Self(token as u32)
+    }
+
+    /// Itself, as the lower half of a token.
+    pub const fn token(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// The connections of a shard. A wrong name is a mistake of lunet's, and stops it.
+#[derive(Default)]
+pub struct Conns(Slab<Conn>);
+
+impl Index<ConnId> for Conns {
+    type Output = Conn;
+
+    fn index(&self, id: ConnId) -> &Conn {
+        &self.0[id.0 as usize]
+    }
+}
+
+impl IndexMut<ConnId> for Conns {
+    fn index_mut(&mut self, id: ConnId) -> &mut Conn {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+impl Conns {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
+        self.0.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
+    }
+
+    /// One that may have ended.
+    pub fn get(&self, id: ConnId) -> Option<&Conn> {
+        self.0.get(id.0 as usize)
+    }
+
+    /// One that may have ended, to change it.
+    pub fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.0.get_mut(id.0 as usize)
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The name of the next one.
+    pub fn next_id(&self) -> ConnId {
+        ConnId(self.0.vacant_key() as u32)
+    }
+
+    /// Takes one in.
+    pub fn insert(&mut self, conn: Conn) -> ConnId {
+        ConnId(self.0.insert(conn) as u32)
+    }
+
+    /// Lets one go.
+    pub fn remove(&mut self, id: ConnId) -> Conn {
+        self.0.remove(id.0 as usize)
     }
 }
 

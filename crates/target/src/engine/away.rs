@@ -4,11 +4,10 @@
 use std::sync::mpsc::sync_channel;
 
 use lunet_volume::OperationId;
-use slab::Slab;
 
 use super::Engine;
 use super::task::{Away, Job};
-use crate::conn::Conn;
+use crate::conn::{Conn, Conns};
 use crate::mail::Owed;
 
 impl Engine {
@@ -44,7 +43,7 @@ impl Engine {
     }
 
     /// Work that a command waited for is done.
-    pub fn returned(&mut self, conns: &mut Slab<Conn>, ticket: u64) {
+    pub fn returned(&mut self, conns: &mut Conns, ticket: u64) {
         let waits = |job: &Job| matches!(job, Job::Away(away) if away.ticket == ticket);
         let waiting = self.exec.operations.find(|task| waits(&task.command.job));
         let Some(index) = waiting else { return };

@@ -5,11 +5,10 @@ use std::time::Duration;
 use lunet_ring::Account;
 use lunet_scsi::status;
 use lunet_volume::{OperationId, VolumeId};
-use slab::Slab;
 
 use super::Engine;
 use super::task::{Job, fail};
-use crate::conn::{Conn, Phase, Wire, find_lun};
+use crate::conn::{Conn, Conns, Phase, Wire, find_lun};
 
 /// How long a lock waits for answers by reference that initiators do not take, or for `iscsi.data-timeout` if that is
 /// shorter: less than what initiators give a COMPARE AND WRITE (ESXi: 8 s).
@@ -17,7 +16,7 @@ const LENT: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Looks whose turn it is.
-    pub fn look(&mut self, conns: &mut Slab<Conn>) {
+    pub fn look(&mut self, conns: &mut Conns) {
         let timeout = self.core.options.data_timeout;
         let patience = if timeout.is_zero() { LENT } else { timeout.min(LENT) };
         for slot in self.exec.look_at_lent(patience) {
@@ -38,13 +37,13 @@ impl Engine {
     }
 
     /// The connections on which answers by reference of a volume wait to be taken.
-    fn find_lenders(&mut self, slot: VolumeId, conns: &Slab<Conn>) {
-        for (number, conn) in conns {
+    fn find_lenders(&mut self, slot: VolumeId, conns: &Conns) {
+        for (number, conn) in conns.iter() {
             let Wire::Stream(socket) = conn.wire else { continue };
             if conn.phase != Phase::Closed
                 && self.exec.storage.is_lender(slot, &conn.out.chain, socket)
             {
-                self.keep_waiting.push(number as u32);
+                self.keep_waiting.push(number);
             }
         }
     }
@@ -64,7 +63,7 @@ impl Engine {
     }
 
     /// Gives commands that wait for memory another try.
-    pub fn feed_starved(&mut self, conns: &mut Slab<Conn>) {
+    pub fn feed_starved(&mut self, conns: &mut Conns) {
         for _ in 0..self.exec.begin_feeding() {
             let Some(index) = self.exec.next_starved() else { break };
             let Some(conn) = self.conn_of(conns, index) else { continue };
@@ -77,7 +76,7 @@ impl Engine {
     }
 
     /// Sees to it that what is at the storage of a volume that hangs counts for the volume alone.
-    pub fn watch_storage(&mut self, conns: &Slab<Conn>) {
+    pub fn watch_storage(&mut self, conns: &Conns) {
         for slot in self.exec.watch_storage() {
             let sessions = conns.iter().filter_map(|(_, conn)| conn.session.as_ref());
             for lun in sessions.flat_map(|session| &session.luns) {

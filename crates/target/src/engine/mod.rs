@@ -23,13 +23,12 @@ use lunet_ring::{Payload, Ring};
 use lunet_scsi::Attention;
 use lunet_scsi::copy::Outcome;
 use lunet_volume::{BACKLOG_HIGH, Executor, OperationId, Progress, ShardConfig, Step, VolumeCount};
-use slab::Slab;
 
 use self::answer::{respond, respond_sense, wanted};
 use self::copy::Copies;
 use self::data::Initiator;
 use self::task::{Job, Owner, ScsiCommand};
-use crate::conn::Conn;
+use crate::conn::{Conn, ConnId, Conns};
 use crate::core::Core;
 use crate::stats::Protocol;
 use crate::world::World;
@@ -47,9 +46,9 @@ pub struct Engine {
     /// Counts of the protocol.
     pub protocol: Protocol,
     /// Slots of connections on which commands have made progress.
-    pub touched: Vec<u32>,
+    pub touched: Vec<ConnId>,
     /// Connections that have not taken answers by reference in the time that a lock waits: they are to be closed.
-    pub keep_waiting: Vec<u32>,
+    pub keep_waiting: Vec<ConnId>,
     /// What became of the copies of each connection.
     copies: Copies,
 }
@@ -108,7 +107,7 @@ impl Engine {
     /// The end of a volume's operation on the event loop.
     pub fn disk_done(
         &mut self,
-        conns: &mut Slab<Conn>,
+        conns: &mut Conns,
         token: IoToken,
         buf: Option<Payload>,
         result: Result<usize, i32>,
@@ -118,7 +117,7 @@ impl Engine {
     }
 
     /// Works off every answer of the storage that has come.
-    pub fn settle(&mut self, conns: &mut Slab<Conn>) {
+    pub fn settle(&mut self, conns: &mut Conns) {
         while let Some(mut batch) = self.exec.next_batch() {
             for done in batch.drain(..) {
                 if let Some((index, seq, done)) = self.exec.take_answer(done) {
@@ -130,8 +129,8 @@ impl Engine {
     }
 
     /// The backlog of a connection has shrunk: its reads go on.
-    pub fn unblock(&mut self, conns: &mut Slab<Conn>, slot: u32) {
-        let Some(conn) = conns.get_mut(slot as usize) else { return };
+    pub fn unblock(&mut self, conns: &mut Conns, slot: ConnId) {
+        let Some(conn) = conns.get_mut(slot) else { return };
         if conn.blocked.is_empty() || conn.backlog() >= BACKLOG_HIGH {
             return;
         }
@@ -168,14 +167,14 @@ impl Engine {
         command
     }
 
-    fn conn_of<'a>(&self, conns: &'a mut Slab<Conn>, task: OperationId) -> Option<&'a mut Conn> {
+    fn conn_of<'a>(&self, conns: &'a mut Conns, task: OperationId) -> Option<&'a mut Conn> {
         let slot = self.exec.operations.get(task)?.command.slot()?;
-        conns.get_mut(slot as usize)
+        conns.get_mut(slot)
     }
 
     fn complete(
         &mut self,
-        conns: &mut Slab<Conn>,
+        conns: &mut Conns,
         (index, seq): (OperationId, u32),
         mut done: Completion<Payload>,
     ) {
@@ -183,7 +182,7 @@ impl Engine {
         if matches!(task.command.job, Job::Sanitize(_)) {
             return self.sanitize_done(conns, index, done);
         }
-        match task.command.slot().and_then(|slot| conns.get_mut(slot as usize)) {
+        match task.command.slot().and_then(|slot| conns.get_mut(slot)) {
             Some(conn) => {
                 if let Some(Payload::Buf(buf)) = &mut done.buf {
                     buf.charge(&conn.account);

@@ -6,12 +6,11 @@ use lunet_scsi::alua;
 use lunet_scsi::reserve::{Outcome, Request};
 use lunet_scsi::{Attention, Code, Key, Modes, Reply, Sense, Transfer, status};
 use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
-use slab::Slab;
 
 use super::Engine;
 use super::start::send_reply;
 use super::task::{Job, Settle, fail};
-use crate::conn::Conn;
+use crate::conn::{Conn, Conns};
 use crate::keeper::{Carried, Command, Order};
 use crate::mail::{Asking, Preempted};
 use crate::marks;
@@ -92,7 +91,7 @@ impl Engine {
     }
 
     /// The keeper is done with a command.
-    pub fn reservation_kept(&mut self, conns: &mut Slab<Conn>, ticket: u64, result: Carried) {
+    pub fn reservation_kept(&mut self, conns: &mut Conns, ticket: u64, result: Carried) {
         let waits = |job: &Job| matches!(job, Job::Settle(settle) if settle.ticket == ticket);
         // The command may have been aborted meanwhile.
         let Some((index, task)) =
@@ -224,7 +223,7 @@ impl Engine {
     }
 
     /// Something that a command waited for is done, or has failed.
-    pub fn settled(&mut self, conns: &mut Slab<Conn>, ticket: u64, done: bool) {
+    pub fn settled(&mut self, conns: &mut Conns, ticket: u64, done: bool) {
         let marks = |job: &Job| matches!(job, Job::Sanitize(job) if job.ticket == Some(ticket));
         if let Some(index) = self.exec.operations.find(|task| marks(&task.command.job)) {
             self.marked(conns, index, done);
@@ -237,7 +236,7 @@ impl Engine {
     /// One of the things that a command waited for is done, or has failed for this reason.
     pub(super) fn answer_settled(
         &mut self,
-        conns: &mut Slab<Conn>,
+        conns: &mut Conns,
         ticket: u64,
         failure: Option<Sense>,
     ) {

@@ -9,11 +9,10 @@ use lunet_ring::{Buf, Payload};
 use lunet_scsi::sanitize::{Method, Overwrite, Sanitize};
 use lunet_scsi::{Code, Key, Sanitation, Sense};
 use lunet_volume::{CHUNK, Kind, OperationId, VolumeId};
-use slab::Slab;
 
 use super::Engine;
 use super::task::{Job, Settle, operation};
-use crate::conn::Conn;
+use crate::conn::Conns;
 use crate::keeper::Order;
 
 /// The whole volume, whatever its size becomes meanwhile.
@@ -132,7 +131,7 @@ impl Engine {
     }
 
     /// Does the next step, if it can be done now.
-    pub(super) fn step_sanitize(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+    pub(super) fn step_sanitize(&mut self, conns: &mut Conns, index: OperationId) {
         let Job::Sanitize(job) = &self.exec.operations[index].command.job else { return };
         let (step, mark) = (job.step, job.what.unfinished());
         match step {
@@ -154,13 +153,7 @@ impl Engine {
     }
 
     /// Has the mark made or taken away, and waits for that in `then`.
-    fn order_mark(
-        &mut self,
-        conns: &mut Slab<Conn>,
-        index: OperationId,
-        mark: Sanitation,
-        then: Step,
-    ) {
+    fn order_mark(&mut self, conns: &mut Conns, index: OperationId, mark: Sanitation, then: Step) {
         self.exec.leave_queue(index);
         let volume =
             self.exec.storage.volumes[self.exec.operations[index].requests.volume].core.clone();
@@ -181,7 +174,7 @@ impl Engine {
     }
 
     /// The keeper has answered.
-    pub(super) fn marked(&mut self, conns: &mut Slab<Conn>, index: OperationId, done: bool) {
+    pub(super) fn marked(&mut self, conns: &mut Conns, index: OperationId, done: bool) {
         let Job::Sanitize(job) = &mut self.exec.operations[index].command.job else { return };
         job.ticket = None;
         let broken = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
@@ -205,7 +198,7 @@ impl Engine {
     }
 
     /// Sends the next requests of a pass. When all are done, makes them stable.
-    fn work_on(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+    fn work_on(&mut self, conns: &mut Conns, index: OperationId) {
         loop {
             let queued = self.exec.is_queued(index);
             let task = &mut self.exec.operations[index];
@@ -273,7 +266,7 @@ impl Engine {
     /// A request is done.
     pub(super) fn sanitize_done(
         &mut self,
-        conns: &mut Slab<Conn>,
+        conns: &mut Conns,
         index: OperationId,
         done: Completion<Payload>,
     ) {
@@ -309,7 +302,7 @@ impl Engine {
     }
 
     /// Every block has been worked on: now make it stable.
-    fn end_pass(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+    fn end_pass(&mut self, conns: &mut Conns, index: OperationId) {
         let task = &mut self.exec.operations[index];
         let cached = self.exec.storage.volumes[task.requests.volume].core.caps.write_cache;
         let Job::Sanitize(job) = &mut task.command.job else { return };
@@ -321,7 +314,7 @@ impl Engine {
     }
 
     /// A pass is stable: on with the next, or the mark can go.
-    fn next_pass(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+    fn next_pass(&mut self, conns: &mut Conns, index: OperationId) {
         let Job::Sanitize(job) = &mut self.exec.operations[index].command.job else { return };
         job.pass += 1;
         job.next = 0;
@@ -333,7 +326,7 @@ impl Engine {
         self.step_sanitize(conns, index);
     }
 
-    fn fail_sanitize(&mut self, conns: &mut Slab<Conn>, index: OperationId) {
+    fn fail_sanitize(&mut self, conns: &mut Conns, index: OperationId) {
         let Job::Sanitize(job) = &self.exec.operations[index].command.job else { return };
         let failed = match job.what.method {
             // It is where it was.
@@ -347,7 +340,7 @@ impl Engine {
     /// The operation is over.
     fn end_sanitize(
         &mut self,
-        conns: &mut Slab<Conn>,
+        conns: &mut Conns,
         index: OperationId,
         stands: Sanitation,
         sense: Option<Sense>,

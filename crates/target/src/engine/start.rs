@@ -14,7 +14,7 @@ use lunet_volume::{
 
 use super::task::{Job, Owner, Then, operation};
 use super::{Engine, respond, respond_sense, wanted};
-use crate::conn::{Conn, find_lun};
+use crate::conn::{Conn, ConnId, find_lun};
 use crate::transmit;
 
 /// OPERATION CODE of REPORT LUNS.
@@ -23,7 +23,7 @@ const REPORT_LUNS: u8 = 0xA0;
 /// A decoded command on its way to a task.
 struct Arrival {
     /// Its connection's slot.
-    slot: u32,
+    slot: ConnId,
     /// The logical unit number, and the slot of its volume.
     lun: u16,
     volume: VolumeId,
@@ -57,7 +57,7 @@ struct Plan {
 
 impl Engine {
     /// A command and its unsolicited data have arrived on the connection in `slot`.
-    pub fn command(&mut self, conn: &mut Conn, slot: u32, command: Command<Buf>) {
+    pub fn command(&mut self, conn: &mut Conn, slot: ConnId, command: Command<Buf>) {
         let Some(session) = conn.session.as_mut() else { return };
         let lun = Lun::decode(command.lun.to_be_bytes());
         let mut seen = lun.and_then(|lun| find_lun(&mut session.luns, lun.0));

@@ -12,7 +12,7 @@ use lunet_volume::{Command, Face, Failure, Kind, OpenVolumes, Operation, Operati
 use super::Engine;
 use super::copy::Copy;
 use super::sanitize::Sanitizing;
-use crate::conn::Conn;
+use crate::conn::{Conn, ConnId};
 use crate::world::LogicalUnit;
 
 /// A command on its way to its answer, with its work on the storage.
@@ -38,7 +38,7 @@ pub struct ScsiCommand {
     /// Who is told if it fails after it was answered.
     pub deferred: Option<(Seat, Arc<NexusId>)>,
     /// The slot of the connection that it belongs to although its command has been answered.
-    pub background: Option<u32>,
+    pub background: Option<ConnId>,
     /// State of [`Job::Copy`].
     pub copy: Option<Box<Copy>>,
     /// What it does.
@@ -49,7 +49,7 @@ pub struct ScsiCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The connection's slot.
-    pub slot: u32,
+    pub slot: ConnId,
     /// The command's name there.
     pub tag: Tag,
 }
@@ -173,12 +173,12 @@ impl ScsiCommand {
     }
 
     /// The slot of the connection that it belongs to.
-    pub fn slot(&self) -> Option<u32> {
+    pub fn slot(&self) -> Option<ConnId> {
         self.owner.map(|owner| owner.slot).or(self.background)
     }
 
     /// True if it belongs to a command of the connection in `slot`.
-    pub fn owned_by(&self, slot: u32) -> bool {
+    pub fn owned_by(&self, slot: ConnId) -> bool {
         self.owner.is_some_and(|owner| owner.slot == slot)
     }
 }

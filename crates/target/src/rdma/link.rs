@@ -8,6 +8,7 @@ use lunet_verbs::{Pieces, Remote, Status};
 use slab::Slab;
 
 use super::port::{Endpoint, Port};
+use crate::conn::ConnId;
 use crate::transmit::{Outgoing, Post};
 
 /// After so many operations whose end was not asked for, one is asked for: with it their buffers come back.
@@ -62,8 +63,8 @@ pub struct Link {
 }
 
 /// The token of a piece of work: the connection's slot, and a number.
-pub fn token(slot: u32, number: u32) -> u64 {
-    u64::from(slot) << 32 | u64::from(number)
+pub fn token(slot: ConnId, number: u32) -> u64 {
+    slot.token() << 32 | u64::from(number)
 }
 
 /// What the protocol is told of a failed operation.
@@ -130,7 +131,7 @@ impl Link {
     pub fn read(
         &mut self,
         port: &mut Port,
-        slot: u32,
+        slot: ConnId,
         read: lunet_iscsi::target::RdmaRead<Buf>,
     ) -> bool {
         let number = self.reads.insert(read.id) as u32;
@@ -145,7 +146,7 @@ impl Link {
         &mut self,
         port: &mut Port,
         out: &mut Outgoing,
-        slot: u32,
+        slot: ConnId,
         memory: (&Arena, &Account),
         now: Duration,
     ) -> bool {

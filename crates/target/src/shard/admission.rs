@@ -6,7 +6,7 @@ use lunet_iscsi::target::LoginIdentity;
 use lunet_verbs::Sysfs;
 
 use super::Shard;
-use crate::conn::{Conn, Phase, Session, SessionLun, Wire};
+use crate::conn::{Conn, ConnId, Phase, Session, SessionLun, Wire};
 use crate::mail::Mail;
 use crate::rationed::Topic;
 use crate::rdma::Status;
@@ -15,14 +15,14 @@ use crate::reservations::nexus_id;
 
 impl Shard {
     /// A connection has negotiated, and proved who it is: is there a place for it?
-    pub(super) fn login(&mut self, slot: u32, identity: Box<LoginIdentity>) {
+    pub(super) fn login(&mut self, slot: ConnId, identity: Box<LoginIdentity>) {
         self.ask_for_place(slot, identity, false);
     }
 
     /// `replaced`: the session that stood in the way has ended.
-    fn ask_for_place(&mut self, slot: u32, identity: Box<LoginIdentity>, replaced: bool) {
+    fn ask_for_place(&mut self, slot: ConnId, identity: Box<LoginIdentity>, replaced: bool) {
         let number = self.number;
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if conn.phase != Phase::Open {
             // It has gone while it waited: nobody would end its session.
             return;
@@ -65,14 +65,14 @@ impl Shard {
     /// The session that stood in the way has ended: once more.
     pub(super) fn login_again(&mut self, serial: u64) {
         let Some(slot) = self.find(serial) else { return };
-        if let Some(identity) = self.conns[slot as usize].waiting.take() {
+        if let Some(identity) = self.conns[slot].waiting.take() {
             self.ask_for_place(slot, identity, true);
             self.touch(slot);
         }
     }
 
-    fn admit(&mut self, slot: u32, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
-        let conn = &mut self.conns[slot as usize];
+    fn admit(&mut self, slot: ConnId, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
+        let conn = &mut self.conns[slot];
         let name = identity.target_name.as_deref().unwrap_or("discovery");
         let initiator = printable(&identity.initiator_name);
         let topic = match (nexus.target, &identity.proof) {
@@ -121,11 +121,11 @@ impl Shard {
 
     /// A line in the log for a session that could have come by iSER. The kernel is asked elsewhere: it may
     /// take its time.
-    fn tell_of_tcp(&self, slot: u32) {
-        let Conn { peer, local, portal, session, .. } = &self.conns[slot as usize];
+    fn tell_of_tcp(&self, slot: ConnId) {
+        let Conn { peer, local, portal, session, .. } = &self.conns[slot];
         let (peer, local, portal, now) = (*peer, *local, *portal, self.engine.exec.storage.now);
         let serves = session.as_ref().is_some_and(|session| session.target.is_some());
-        let by_tcp = matches!(self.conns[slot as usize].wire, Wire::Stream(_));
+        let by_tcp = matches!(self.conns[slot].wire, Wire::Stream(_));
         if !(serves && by_tcp && self.core.iser.is_served(portal)) {
             return;
         }
@@ -138,15 +138,15 @@ impl Shard {
         let _ = self.core.offload.give(None, Box::new(look));
     }
 
-    fn turn_away(&mut self, slot: u32, status: LoginStatus) {
+    fn turn_away(&mut self, slot: ConnId, status: LoginStatus) {
         self.refused(slot, status.code());
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         conn.proto.refuse(status, &mut conn.out);
         self.drain(slot);
     }
 
     /// The slot of a connection.
-    pub(super) fn find(&self, serial: u64) -> Option<u32> {
-        self.conns.iter().find(|(_, conn)| conn.serial == serial).map(|(slot, _)| slot as u32)
+    pub(super) fn find(&self, serial: u64) -> Option<ConnId> {
+        self.conns.iter().find(|(_, conn)| conn.serial == serial).map(|(slot, _)| slot)
     }
 }

@@ -11,7 +11,7 @@ use super::Shard;
 use super::management::Ending;
 use crate::access::Origin;
 use crate::change::{Proposal, Verdict};
-use crate::conn::{Conn, Phase, Session, SessionLun};
+use crate::conn::{Conn, ConnId, Phase, Session, SessionLun};
 use crate::entrance::{Fate, Visitor};
 use crate::world::{CoreTarget, ScsiVolume, World};
 
@@ -52,7 +52,7 @@ impl Shard {
     }
 
     fn adopt_world(&mut self, next: Arc<World>) {
-        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.see(slot, &next);
             self.touch(slot);
@@ -73,8 +73,8 @@ impl Shard {
     }
 
     /// Shows a session the next world.
-    fn see(&mut self, slot: u32, next: &World) {
-        let conn = &self.conns[slot as usize];
+    fn see(&mut self, slot: ConnId, next: &World) {
+        let conn = &self.conns[slot];
         let (peer, origin, portal) = (conn.peer.ip(), conn.origin(), conn.portal);
         let Some(session) = conn.session.as_ref().filter(|_| conn.phase == Phase::Open) else {
             return;
@@ -96,7 +96,7 @@ impl Shard {
             self.end_unit(slot, *lun, GONE);
             self.engine.reset_copies(slot, *lun);
         }
-        let Some(session) = self.conns[slot as usize].session.as_mut() else { return };
+        let Some(session) = self.conns[slot].session.as_mut() else { return };
         let mut kept = Vec::with_capacity(session.luns.len());
         for lun in std::mem::take(&mut session.luns) {
             if gone.contains(&lun.lun) {
@@ -169,9 +169,9 @@ impl Shard {
 
     /// Ends the sessions with these handles, as if their targets had been removed.
     pub(super) fn end_sessions(&mut self, handles: &[u16]) {
-        let named = |(slot, conn): (usize, &Conn)| {
+        let named = |(slot, conn): (ConnId, &Conn)| {
             let session = conn.session.as_ref().filter(|_| conn.phase == Phase::Open)?;
-            handles.contains(&session.tsih).then_some((slot as u32, session.nexus.target))
+            handles.contains(&session.tsih).then_some((slot, session.nexus.target))
         };
         let named: Vec<_> = self.conns.iter().filter_map(named).collect();
         for (slot, target) in named {
@@ -187,12 +187,12 @@ impl Shard {
     /// The LUNs that a session loses and gets. Another volume under the same number is a loss and a gain.
     fn compare_view(
         &self,
-        slot: u32,
+        slot: ConnId,
         next: &World,
         target: &CoreTarget,
         peer: IpAddr,
     ) -> (Vec<u16>, Vec<(u16, VolumeId)>) {
-        let Some(session) = &self.conns[slot as usize].session else { return Default::default() };
+        let Some(session) = &self.conns[slot].session else { return Default::default() };
         let view = target.view(&session.nexus.initiator, peer);
         let had = |lun: u16, volume: VolumeId| {
             session.luns.iter().any(|seen| (seen.lun, seen.volume) == (lun, volume))
@@ -206,8 +206,8 @@ impl Shard {
     }
 
     /// A session whose target was removed, or is not for it any more: its commands end, and it is asked to log out.
-    fn dismiss(&mut self, slot: u32) {
-        let conn = &mut self.conns[slot as usize];
+    fn dismiss(&mut self, slot: ConnId) {
+        let conn = &mut self.conns[slot];
         let Some(session) = &mut conn.session else { return };
         session.target = None;
         session.scsi.luns.clear();

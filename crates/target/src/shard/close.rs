@@ -9,7 +9,7 @@ use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::{CloseReason, RdmaFault};
 
 use super::Shard;
-use crate::conn::{Phase, Wire};
+use crate::conn::{ConnId, Phase, Wire};
 use crate::mail::Owed;
 use crate::rationed::Topic;
 use crate::registry::Place;
@@ -19,8 +19,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 impl Shard {
     /// The protocol asks to close: what is queued is sent first, unless the client is gone.
-    pub(super) fn close(&mut self, slot: u32, reason: CloseReason) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    pub(super) fn close(&mut self, slot: ConnId, reason: CloseReason) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         match reason {
             CloseReason::LoggedOut
             | CloseReason::LogoutTimeout
@@ -55,13 +55,13 @@ impl Shard {
     }
 
     /// Sends what is queued, then closes.
-    pub(super) fn drain(&mut self, slot: u32) {
+    pub(super) fn drain(&mut self, slot: ConnId) {
         self.drain_within(slot, DRAIN_LIMIT);
     }
 
     /// Sends what is queued, then closes, after this time at the latest.
-    pub(super) fn drain_within(&mut self, slot: u32, limit: Duration) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    pub(super) fn drain_within(&mut self, slot: ConnId, limit: Duration) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if conn.phase == Phase::Open {
             conn.phase = Phase::Draining;
             let by = self.engine.exec.storage.now + limit;
@@ -74,8 +74,8 @@ impl Shard {
     }
 
     /// Closes the socket, or, if that has been done, frees the slot once nothing is in flight.
-    pub(super) fn disconnect(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    pub(super) fn disconnect(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if conn.phase != Phase::Closed {
             conn.phase = Phase::Closed;
             match &conn.wire {
@@ -85,15 +85,15 @@ impl Shard {
             self.end_tasks(slot);
             self.end_session(slot);
         }
-        let conn = &self.conns[slot as usize];
+        let conn = &self.conns[slot];
         if !conn.receiving() && !conn.transmitting() {
-            self.conns.remove(slot as usize);
+            self.conns.remove(slot);
         }
     }
 
-    fn end_tasks(&mut self, slot: u32) {
+    fn end_tasks(&mut self, slot: ConnId) {
         self.engine.end_copies(slot);
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         for at in 0..conn.tasks.len() {
             if let Some(task) = conn.tasks[at].take() {
                 self.engine.abandon(task);
@@ -103,9 +103,9 @@ impl Shard {
 
     /// Takes the connection off every list. It has no tasks any more, so a new session of the same
     /// nexus may begin: what it had in flight is fenced off.
-    fn end_session(&mut self, slot: u32) {
+    fn end_session(&mut self, slot: ConnId) {
         let number = self.number;
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         conn.reserve = None;
         let place = Place { shard: number, connection: conn.serial };
         match conn.session.take() {
@@ -136,8 +136,8 @@ impl Shard {
     /// Another connection of the same nexus has logged in: this one ends.
     pub(super) fn end_for(&mut self, serial: u64, reply: Place) {
         match self.find(serial) {
-            Some(slot) if self.conns[slot as usize].phase != Phase::Closed => {
-                self.conns[slot as usize].mourners.push(reply);
+            Some(slot) if self.conns[slot].phase != Phase::Closed => {
+                self.conns[slot].mourners.push(reply);
                 self.disconnect(slot);
             }
             // It has ended by itself meanwhile.

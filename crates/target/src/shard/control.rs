@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Shard;
-use crate::conn::{Conn, Phase, Wire};
+use crate::conn::{Conn, ConnId, Phase, Wire};
 use crate::mail::{Mail, Owed};
 use crate::stats::{RdmaPath, SessionInfo, ShardLoad, ShardStats};
 
@@ -143,9 +143,9 @@ impl Shard {
         self.stopping = Some(self.engine.exec.storage.now + grace);
         self.engine.exec.storage.ring.stop_accepting();
         self.stop_rdma();
-        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let conn = &mut self.conns[slot as usize];
+            let conn = &mut self.conns[slot];
             let serves = conn.session.as_ref().is_some_and(|s| s.nexus.target.is_some());
             if serves {
                 conn.proto.request_logout(self.engine.exec.storage.now, grace, &mut conn.out);
@@ -161,7 +161,7 @@ impl Shard {
     pub(super) fn stopped(&mut self) -> bool {
         let now = self.engine.exec.storage.now;
         if self.stopping.is_some_and(|deadline| now >= deadline) {
-            let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+            let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
             for slot in slots {
                 self.disconnect(slot);
             }

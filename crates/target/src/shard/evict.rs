@@ -28,7 +28,7 @@ impl Shard {
     /// discover.
     pub(super) fn evicted(&mut self, connection: u64) {
         let Some(slot) = self.find(connection) else { return };
-        let conn = &self.conns[slot as usize];
+        let conn = &self.conns[slot];
         if conn.session.as_ref().is_some_and(|session| session.nexus.target.is_some()) {
             return;
         }

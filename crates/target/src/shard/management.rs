@@ -17,7 +17,7 @@ use lunet_scsi::{Attention, Lun, Sense, SenseFormat, status};
 use lunet_volume::VolumeId;
 
 use super::Shard;
-use crate::conn::{Conn, PendingClear, SessionLun};
+use crate::conn::{Conn, ConnId, PendingClear, SessionLun};
 use crate::mail::{Cause, Clear, Cleared, Owed, Part};
 
 /// A task management function as it arrived.
@@ -60,7 +60,7 @@ const MAX_ASKED: usize = 256;
 
 impl Shard {
     /// A task management function has arrived.
-    pub(super) fn manage(&mut self, slot: u32, function: Function) {
+    pub(super) fn manage(&mut self, slot: ConnId, function: Function) {
         let unit = self.unit_of(slot, function.lun);
         let response = match function.function {
             TmfFunction::AbortTask => {
@@ -99,18 +99,18 @@ impl Shard {
             }
             _ => TmfResponse::NotSupported,
         };
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         conn.proto.respond_tmf(function.tag, response, &mut conn.out);
     }
 
     /// Forgets one command of a connection.
-    pub(super) fn abort(&mut self, slot: u32, tag: Tag) {
+    pub(super) fn abort(&mut self, slot: ConnId, tag: Tag) {
         self.end_command(slot, tag, Ending::Silent);
     }
 
     /// Ends one command of a connection before its time. What it may still write is fenced off.
-    pub(super) fn end_command(&mut self, slot: u32, tag: Tag, ending: Ending) {
-        let conn = &mut self.conns[slot as usize];
+    pub(super) fn end_command(&mut self, slot: ConnId, tag: Tag, ending: Ending) {
+        let conn = &mut self.conns[slot];
         match ending {
             Ending::Silent => conn.proto.abort(tag),
             Ending::Status(status) => {
@@ -131,8 +131,8 @@ impl Shard {
     }
 
     /// Ends every command of a connection at one logical unit. Returns how many there were.
-    pub(super) fn end_unit(&mut self, slot: u32, lun: u16, ending: Ending) -> usize {
-        let conn = &self.conns[slot as usize];
+    pub(super) fn end_unit(&mut self, slot: ConnId, lun: u16, ending: Ending) -> usize {
+        let conn = &self.conns[slot];
         let tasks = conn.tasks.iter().flatten();
         let tags: Vec<Tag> = tasks.filter_map(|task| self.engine.tag_at(*task, lun)).collect();
         for tag in &tags {
@@ -144,31 +144,31 @@ impl Shard {
 
     /// Forgets the commands of a connection that one of its functions reaches, at the LUNs for which
     /// `hits` holds: those that were sent before it, handed up or not.
-    fn abort_older(&mut self, slot: u32, function: Tag, hits: impl Fn(u16) -> bool) {
+    fn abort_older(&mut self, slot: ConnId, function: Tag, hits: impl Fn(u16) -> bool) {
         let at = |lun: u64| Lun::decode(lun.to_be_bytes()).is_some_and(|Lun(lun)| hits(lun));
-        for tag in self.conns[slot as usize].proto.older_than(function, at) {
+        for tag in self.conns[slot].proto.older_than(function, at) {
             self.abort(slot, tag);
         }
     }
 
     /// The number of a LUN of a connection, and the slot of its volume.
-    fn unit_of(&self, slot: u32, lun: u64) -> Option<(u16, VolumeId)> {
-        let session = self.conns[slot as usize].session.as_ref()?;
+    fn unit_of(&self, slot: ConnId, lun: u64) -> Option<(u16, VolumeId)> {
+        let session = self.conns[slot].session.as_ref()?;
         let Lun(lun) = Lun::decode(lun.to_be_bytes())?;
         session.luns.iter().find(|seen| seen.lun == lun).map(|seen| (lun, seen.volume))
     }
 
     /// True if the target of a connection allows that it is reset (RFC 7143 11.5.1: a target may ask for
     /// authorization).
-    fn may_reset(&self, slot: u32) -> bool {
-        let session = self.conns[slot as usize].session.as_ref();
+    fn may_reset(&self, slot: ConnId) -> bool {
+        let session = self.conns[slot].session.as_ref();
         let target = session.and_then(|session| session.target.as_ref());
         target.is_some_and(|target| target.allow_reset)
     }
 
     /// The volumes that a connection sees.
-    fn volumes_of(&self, slot: u32) -> Arc<[VolumeId]> {
-        let session = self.conns[slot as usize].session.as_ref();
+    fn volumes_of(&self, slot: ConnId) -> Arc<[VolumeId]> {
+        let session = self.conns[slot].session.as_ref();
         session
             .map(|session| session.luns.iter().map(|lun| lun.volume).collect())
             .unwrap_or_default()
@@ -178,13 +178,13 @@ impl Shard {
     /// connection has sent after the function finds it done, those of the others by message.
     fn clear_everywhere(
         &mut self,
-        slot: u32,
+        slot: ConnId,
         function: Tag,
         volumes: Arc<[VolumeId]>,
         cause: Cause,
     ) {
         self.asked.retain(|left| left.load(Ordering::Acquire) > 0);
-        let conn = &mut self.conns[slot as usize];
+        let conn = &mut self.conns[slot];
         if conn.clears.len() >= MAX_CLEARS || self.asked.len() >= MAX_ASKED {
             return conn.proto.respond_tmf(function, TmfResponse::Rejected, &mut conn.out);
         }
@@ -212,21 +212,21 @@ impl Shard {
             }
         }
         self.clear_here(&clear, Some((slot, function)));
-        self.conns[slot as usize].clears.push(PendingClear { tag: function, left, cause });
+        self.conns[slot].clears.push(PendingClear { tag: function, left, cause });
         self.clearing = true;
         self.answer_cleared();
     }
 
     /// Ends the commands on cleared volumes that this shard's sessions have sent by now. Those of the
     /// connection that asked, if it is one of this shard's, are compared with its function.
-    pub(super) fn clear_here(&mut self, clear: &Clear, asking: Option<(u32, Tag)>) {
+    pub(super) fn clear_here(&mut self, clear: &Clear, asking: Option<(ConnId, Tag)>) {
         if clear.cause != Cause::ClearTaskSet {
             let volumes: Vec<VolumeId> = clear.volumes.iter().map(|it| it.volume).collect();
             self.engine.interrupt_copies(&volumes);
         }
-        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let Some(session) = &self.conns[slot as usize].session else { continue };
+            let Some(session) = &self.conns[slot].session else { continue };
             let own = asking.filter(|(own, _)| *own == slot).map(|(_, function)| function);
             let concerned = session.luns.iter().enumerate();
             let cleared =
@@ -253,7 +253,7 @@ impl Shard {
                     Cause::ClearTaskSet => Attention::CommandsCleared,
                     Cause::Reset | Cause::ColdReset => Attention::BusDeviceReset,
                 };
-                if let Some(session) = &mut self.conns[slot as usize].session {
+                if let Some(session) = &mut self.conns[slot].session {
                     session.luns[at].nexus.establish(attention);
                 }
             }
@@ -265,18 +265,17 @@ impl Shard {
     }
 
     /// Answers the functions that all shards have done their part of. Returns whose connections they are.
-    pub(super) fn answer_cleared(&mut self) -> Vec<u32> {
-        let waits = |(_, conn): &(usize, &Conn)| !conn.clears.is_empty();
-        let slots: Vec<u32> =
-            self.conns.iter().filter(waits).map(|(slot, _)| slot as u32).collect();
+    pub(super) fn answer_cleared(&mut self) -> Vec<ConnId> {
+        let waits = |(_, conn): &(ConnId, &Conn)| !conn.clears.is_empty();
+        let slots: Vec<ConnId> = self.conns.iter().filter(waits).map(|(slot, _)| slot).collect();
         for slot in &slots {
-            let conn = &mut self.conns[*slot as usize];
+            let conn = &mut self.conns[*slot];
             let done = |clear: &PendingClear| clear.left.load(Ordering::Acquire) == 0;
             let (done, waiting) = std::mem::take(&mut conn.clears).into_iter().partition(done);
             conn.clears = waiting;
             let done: Vec<PendingClear> = done;
             for PendingClear { tag, cause, .. } in done {
-                let conn = &mut self.conns[*slot as usize];
+                let conn = &mut self.conns[*slot];
                 conn.proto.respond_tmf(tag, TmfResponse::Complete, &mut conn.out);
                 if cause == Cause::ColdReset {
                     self.drain(*slot);

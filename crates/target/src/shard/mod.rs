@@ -21,13 +21,12 @@ use std::time::Duration;
 
 use lunet_iscsi::target::{CloseReason, Connection, Event, RxTarget};
 use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
-use slab::Slab;
 
 pub use self::control::FLUSH_LIMIT;
 use self::management::Function;
 use self::rdma::Rdma;
 use crate::change::Proposal;
-use crate::conn::{Conn, Phase, Wire};
+use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -52,14 +51,14 @@ pub struct Shard {
     number: usize,
     core: Arc<Core>,
     engine: Engine,
-    conns: Slab<Conn>,
+    conns: Conns,
     mail: Inbox,
     /// A change that it is ready for.
     proposal: Option<Arc<Proposal>>,
     /// Its part of the server's RDMA devices, if there are any.
     rdma: Option<Box<Rdma>>,
     /// Connections that have something to send or may receive again.
-    dirty: Vec<u32>,
+    dirty: Vec<ConnId>,
     /// When time limits are looked at next.
     timer: Option<Duration>,
     /// A task management function may wait for other shards.
@@ -82,7 +81,7 @@ impl Shard {
             number,
             engine: Engine::new(number, ring, core.clone())?,
             core,
-            conns: Slab::new(),
+            conns: Conns::default(),
             mail,
             proposal: None,
             rdma: None,
@@ -181,10 +180,10 @@ impl Shard {
     fn handle(&mut self, event: RingEvent) {
         match event {
             RingEvent::Received { token, bufs, result } => {
-                self.received((token.0 & !KIND) as u32, bufs, result);
+                self.received(ConnId::from_token(token.0), bufs, result);
             }
             RingEvent::Sent { token, chain, result } => {
-                self.sent((token.0 & !KIND) as u32, chain, result.is_ok());
+                self.sent(ConnId::from_token(token.0), chain, result.is_ok());
             }
             RingEvent::Disk { token, buf, result } => {
                 if let Some(io) = lunet_backends::parse_disk_token(token) {
@@ -238,14 +237,14 @@ impl Shard {
         let wire = Wire::Stream(socket);
         let conn = Conn::new(entry.serial(), (peer, local, portal), wire, proto);
         self.engine.exec.storage.connections += 1;
-        let slot = self.conns.insert(conn) as u32;
+        let slot = self.conns.insert(conn);
         entry.keep();
         self.touch(slot);
     }
 
     /// Bytes have come, or the other side is gone.
-    fn received(&mut self, slot: u32, bufs: RxBufs, result: Result<usize, i32>) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn received(&mut self, slot: ConnId, bufs: RxBufs, result: Result<usize, i32>) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         let (RxBufs { payload, scratch, .. }, taken) = (bufs, result.unwrap_or(0));
         if taken == 0 || conn.phase == Phase::Closed {
             conn.scratch = Some(scratch);
@@ -271,8 +270,8 @@ impl Shard {
     }
 
     /// A chain is out.
-    fn sent(&mut self, slot: u32, chain: TxChain, ok: bool) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn sent(&mut self, slot: ConnId, chain: TxChain, ok: bool) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         conn.chain_sent(chain);
         if !ok || conn.phase == Phase::Closed {
             return self.disconnect(slot);
@@ -282,11 +281,11 @@ impl Shard {
     }
 
     /// Does what the protocol asks for.
-    fn handle_events(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn handle_events(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         let mut events = std::mem::take(&mut conn.events);
         for event in events.drain(..) {
-            let Some(conn) = self.conns.get_mut(slot as usize) else { break };
+            let Some(conn) = self.conns.get_mut(slot) else { break };
             if conn.phase == Phase::Closed {
                 break;
             }
@@ -311,7 +310,7 @@ impl Shard {
                 Event::Close(reason) => self.close(slot, reason),
             }
         }
-        if let Some(conn) = self.conns.get_mut(slot as usize) {
+        if let Some(conn) = self.conns.get_mut(slot) {
             conn.events = events;
         }
         self.engine.settle(&mut self.conns);
@@ -321,8 +320,8 @@ impl Shard {
 
     /// Goes on with a Logout that came behind commands and functions: what could be answered of them is,
     /// and no function is at work any more.
-    fn log_out(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn log_out(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if conn.phase == Phase::Open && conn.proto.logs_out() {
             conn.drive(&self.engine, |proto, cx| proto.log_out(cx));
             self.handle_events(slot);
@@ -330,8 +329,8 @@ impl Shard {
     }
 
     /// Queues a connection for the flush at the end of this turn.
-    fn touch(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn touch(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if !conn.dirty {
             conn.dirty = true;
             self.dirty.push(slot);
@@ -357,22 +356,22 @@ impl Shard {
         self.collect_dirty();
         for at in 0..self.dirty.len() {
             let slot = self.dirty[at];
-            let Some(conn) = self.conns.get_mut(slot as usize) else { continue };
+            let Some(conn) = self.conns.get_mut(slot) else { continue };
             conn.dirty = false;
             match conn.wire {
                 Wire::Stream(socket) => {
                     if let Some(chain) = conn.next_chain() {
-                        let token = Token(SEND | u64::from(slot));
+                        let token = Token(SEND | slot.token());
                         self.engine.exec.storage.ring.send(socket, chain, token);
                     }
                     if let Some(bufs) = conn.receive_buffers() {
-                        let token = Token(RECEIVE | u64::from(slot));
+                        let token = Token(RECEIVE | slot.token());
                         self.engine.exec.storage.ring.recv(socket, bufs, token);
                     }
                 }
                 Wire::Rdma(_) => self.post(slot),
             }
-            let conn = &mut self.conns[slot as usize];
+            let conn = &mut self.conns[slot];
             conn.note_output(self.engine.exec.storage.now);
             if let Some(due) = conn.due(self.core.options.data_timeout) {
                 self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
@@ -393,9 +392,9 @@ impl Shard {
         self.timer = None;
         let mut next: Option<Duration> = None;
         let mut due = Vec::new();
-        for (slot, conn) in &self.conns {
+        for (slot, conn) in self.conns.iter() {
             match conn.due(self.core.options.data_timeout) {
-                Some(time) if time <= now => due.push(slot as u32),
+                Some(time) if time <= now => due.push(slot),
                 Some(time) => next = Some(next.map_or(time, |next| next.min(time))),
                 None => {}
             }
@@ -409,8 +408,8 @@ impl Shard {
     }
 
     /// A time limit of a connection has passed.
-    fn tick(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    fn tick(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         if conn.drain_by.is_some_and(|limit| limit <= self.engine.exec.storage.now) {
             return self.disconnect(slot);
         }

@@ -4,21 +4,22 @@ use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
 
 use super::Shard;
+use crate::conn::ConnId;
 use crate::rationed::Topic;
 use crate::throttle::Aim;
 
 impl Shard {
     /// True if the target that a login was for is one for this machine alone, and the initiator is on another.
-    fn is_closed_to(&self, slot: u32) -> bool {
-        let conn = &self.conns[slot as usize];
+    fn is_closed_to(&self, slot: ConnId) -> bool {
+        let conn = &self.conns[slot];
         let name = conn.proto.login_identity().and_then(|id| id.target_name.as_deref());
         let found = name.and_then(|name| self.engine.world.find_target(name));
         found.is_some_and(|(_, target)| target.access.is_closed_to(conn.origin()))
     }
 
     /// A login was refused with this status.
-    pub(super) fn refused(&mut self, slot: u32, status: u16) {
-        let conn = &self.conns[slot as usize];
+    pub(super) fn refused(&mut self, slot: ConnId, status: u16) {
+        let conn = &self.conns[slot];
         let (peer, now) = (conn.peer.ip(), self.engine.exec.storage.now);
         let identity = conn.proto.login_identity();
         let count = &mut self.engine.protocol;

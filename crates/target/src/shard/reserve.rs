@@ -6,6 +6,7 @@ use lunet_volume::{OperationId, VolumeId};
 
 use super::Shard;
 use super::management::Ending;
+use crate::conn::ConnId;
 use crate::mail::Preempted;
 
 impl Shard {
@@ -13,9 +14,9 @@ impl Shard {
     /// that have arrived by now; of the nexus that asks, if it preempts itself, those that it sent before.
     pub(super) fn abort_preempted(&mut self, preempted: &Preempted) {
         let Preempted { volume, order, asking, .. } = preempted;
-        let slots: Vec<u32> = self.conns.iter().map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let conn = &self.conns[slot as usize];
+            let conn = &self.conns[slot];
             let Some(session) = &conn.session else { continue };
             if order.contains(&session.id) {
                 let own = (conn.serial == asking.connection).then_some(asking.command);
@@ -27,8 +28,8 @@ impl Shard {
     /// Ends the commands of a connection at one volume, but for those that have taken effect and only wait
     /// for their answer. If the connection has asked for it itself by the command `own`, only older ones,
     /// and without an answer.
-    fn end_at(&mut self, slot: u32, volume: VolumeId, own: Option<Tag>) {
-        let conn = &self.conns[slot as usize];
+    fn end_at(&mut self, slot: ConnId, volume: VolumeId, own: Option<Tag>) {
+        let conn = &self.conns[slot];
         let Some(session) = &conn.session else { return };
         let luns = session.luns.iter().filter(|seen| seen.volume == volume).map(|seen| seen.lun);
         let luns: Vec<u16> = luns.collect();

@@ -8,6 +8,7 @@ use lunet_scsi::copy::{Extended, Piece, Side};
 use lunet_scsi::{Code, CopyFault, Forwarded, Key, Sense};
 use lunet_volume::{DEPTH, VolumeId};
 
+use crate::conn::ConnId;
 use crate::world::World;
 
 /// The most that one call of the storage's own copying moves, in bytes: an abort waits for no more.
@@ -17,7 +18,7 @@ pub const STRIDE: u64 = 16 << 20;
 /// while a thread copies.
 pub struct Copy {
     /// The slot of the connection that it came by.
-    pub slot: u32,
+    pub slot: ConnId,
     /// Its number among that connection's copy operations.
     pub op: u64,
     /// What to do.

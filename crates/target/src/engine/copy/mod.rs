@@ -26,15 +26,15 @@ use self::job::Parts;
 use super::start::send_reply;
 use super::task::{Job, Owner, fail, sense};
 use super::{Engine, respond};
-use crate::conn::Conn;
+use crate::conn::{Conn, ConnId};
 
 /// The copy operations of the connections on this shard, by slot.
 #[derive(Default)]
-pub struct Copies(HashMap<u32, Operations>);
+pub struct Copies(HashMap<ConnId, Operations>);
 
 impl Copies {
     /// Those of one connection.
-    pub fn of(&mut self, slot: u32) -> &mut Operations {
+    pub fn of(&mut self, slot: ConnId) -> &mut Operations {
         self.0.entry(slot).or_default()
     }
 }
@@ -44,7 +44,7 @@ impl Engine {
     pub(super) fn copy_request(
         &mut self,
         conn: &mut Conn,
-        (slot, tag): (u32, Tag),
+        (slot, tag): (ConnId, Tag),
         (lun, volume): (u16, VolumeId),
         request: &Request,
     ) {
@@ -69,7 +69,7 @@ impl Engine {
         send_reply(conn, tag, reply, transfer, format);
     }
 
-    fn copy_query(&mut self, slot: u32, lun: u16, query: Query, volume: VolumeId) -> Reply {
+    fn copy_query(&mut self, slot: ConnId, lun: u16, query: Query, volume: VolumeId) -> Reply {
         let format = self.exec.storage.volumes[volume].core.face.unit.sense_format();
         self.copies.of(slot).query(u64::from(lun), query, format, self.exec.storage.now)
     }
@@ -142,7 +142,7 @@ impl Engine {
         &mut self,
         conn: &Conn,
         index: OperationId,
-        (slot, op): (u32, u64),
+        (slot, op): (ConnId, u64),
         populate: Populate,
     ) {
         let volume =
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// COPY OPERATION ABORT: ends a copy at once, and its command if that waits.
-    fn abort_copy(&mut self, conn: &mut Conn, slot: u32, op: u64) {
+    fn abort_copy(&mut self, conn: &mut Conn, slot: ConnId, op: u64) {
         let is = |copy: &Copy| (copy.slot, copy.op) == (slot, op);
         let found = self
             .exec
@@ -239,13 +239,13 @@ impl Engine {
     }
 
     /// The nexus is lost: its copies end, and what was known of them is forgotten.
-    pub fn end_copies(&mut self, slot: u32) {
+    pub fn end_copies(&mut self, slot: ConnId) {
         self.abandon_background(slot, None);
         self.copies.0.remove(&slot);
     }
 
     /// A logical unit of a connection was reset, or is gone: as above, for that unit.
-    pub fn reset_copies(&mut self, slot: u32, lun: u16) {
+    pub fn reset_copies(&mut self, slot: ConnId, lun: u16) {
         self.abandon_background(slot, Some(lun));
         if let Some(operations) = self.copies.0.get_mut(&slot) {
             operations.reset(u64::from(lun));
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// Ends copies of a connection whose commands are answered: all, or those of one unit.
-    pub fn abandon_background(&mut self, slot: u32, lun: Option<u16>) {
+    pub fn abandon_background(&mut self, slot: ConnId, lun: Option<u16>) {
         let concerned = self.exec.operations.iter().filter(|(_, task)| {
             task.command.background == Some(slot) && lun.is_none_or(|lun| lun == task.command.lun)
         });

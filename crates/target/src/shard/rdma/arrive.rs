@@ -4,7 +4,7 @@ use lunet_iscsi::iser::ConnectData;
 use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
 use super::super::Shard;
-use crate::conn::{Conn, Wire};
+use crate::conn::{Conn, ConnId, Wire};
 use crate::mail::Mail;
 use crate::rationed::Topic;
 use crate::rdma::{self, CONNECTION, Endpoint, Link, Request, token};
@@ -119,7 +119,7 @@ impl Shard {
         let plug = rdma.and_then(|rdma| rdma.plug(port)).ok_or(GONE)?;
         if let Err(error) = plug.port.accept(endpoint, params) {
             plug.close(endpoint);
-            self.conns.remove(slot as usize);
+            self.conns.remove(slot);
             self.engine.exec.storage.connections -= 1;
             return Err(error.to_string());
         }
@@ -151,10 +151,10 @@ impl Shard {
     }
 
     /// Gives a connection its receives, and a place on the shard. What was refused leaves nothing behind.
-    pub(super) fn join(&mut self, conn: Conn) -> Result<u32, String> {
+    pub(super) fn join(&mut self, conn: Conn) -> Result<ConnId, String> {
         let Wire::Rdma(link) = &conn.wire else { return Err(GONE.into()) };
         let (index, endpoint) = (link.port, link.endpoint);
-        let slot = self.conns.vacant_key() as u32;
+        let slot = self.conns.next_id();
         let arena = self.engine.exec.storage.ring.arena();
         let rdma = self.rdma.as_mut().ok_or(GONE)?;
         let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory()).sum();
@@ -178,8 +178,8 @@ impl Shard {
     }
 
     /// A connection stands.
-    pub(super) fn established(&mut self, slot: u32) {
-        let conn = &mut self.conns[slot as usize];
+    pub(super) fn established(&mut self, slot: ConnId) {
+        let conn = &mut self.conns[slot];
         let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
         let place = rdma.ports.get(link.port).and_then(Option::as_ref);
         let path = place.and_then(|place| place.plug.port.path(link.endpoint));
@@ -194,16 +194,16 @@ impl Shard {
     }
 
     /// A session has logged in: the log has its way, and its end, whoever else connects.
-    pub(in crate::shard) fn log_session(&mut self, slot: u32) {
-        let Wire::Rdma(link) = &mut self.conns[slot as usize].wire else { return };
+    pub(in crate::shard) fn log_session(&mut self, slot: ConnId) {
+        let Wire::Rdma(link) = &mut self.conns[slot].wire else { return };
         // Without facts, it is yet to be told that the connection stands.
         if !std::mem::replace(&mut link.logged, true) && !link.facts.device.is_empty() {
             self.log_established(slot);
         }
     }
 
-    fn log_established(&self, slot: u32) {
-        let conn = &self.conns[slot as usize];
+    fn log_established(&self, slot: ConnId) {
+        let conn = &self.conns[slot];
         let Wire::Rdma(link) = &conn.wire else { return };
         let (peer, local, facts) = (conn.peer, conn.local, &link.facts);
         tracing::info!(

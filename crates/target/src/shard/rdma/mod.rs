@@ -13,7 +13,7 @@ use lunet_ring::{PollSource, Ring, Token, WatchId};
 use lunet_verbs::{Device, DeviceEvent, Error, EventChannel};
 
 use super::{RDMA, Shard};
-use crate::conn::{Conn, Wire};
+use crate::conn::{Conn, ConnId, Wire};
 use crate::mail::Owed;
 use crate::rdma::{self, Change, Done, Fabric, Listening, Opened, Plug, Port, Receives};
 
@@ -62,7 +62,7 @@ pub struct Rdma {
     /// Tasks of the shard wait for memory, which the end of something may free.
     starved: bool,
     /// Connections whose queue has refused work in this turn.
-    failed: Vec<u32>,
+    failed: Vec<ConnId>,
 }
 
 fn watch(ring: &mut Ring, fd: BorrowedFd<'_>, what: u64) -> Result<WatchId, Error> {
@@ -338,8 +338,8 @@ impl Shard {
     fn end_port(&mut self, index: usize) -> Option<Place> {
         self.rdma.as_mut()?.place(index)?;
         let on = |conn: &Conn| matches!(&conn.wire, Wire::Rdma(link) if link.port == index);
-        let lost: Vec<u32> =
-            self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot as u32).collect();
+        let lost: Vec<ConnId> =
+            self.conns.iter().filter(|(_, conn)| on(conn)).map(|(slot, _)| slot).collect();
         for slot in lost {
             self.rdma_ended(slot, RdmaFault::Device, "the RDMA device goes away");
         }

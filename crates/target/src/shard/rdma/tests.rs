@@ -20,7 +20,7 @@ use lunet_verbs::Status;
 use super::super::Shard;
 use super::Rdma;
 use crate::config::{Config, Layout, Limits, Portal, TargetEntry, Transports, VolumeEntry};
-use crate::conn::{Conn, Wire};
+use crate::conn::{Conn, ConnId, Wire};
 use crate::core::Core;
 use crate::mail::Mailbox;
 use crate::rdma::fake::{self, Work};
@@ -103,7 +103,7 @@ impl Bench {
     }
 
     /// A connection as it is once the connection manager has brought it.
-    fn connect(&mut self, endpoint: u32) -> u32 {
+    fn connect(&mut self, endpoint: u32) -> ConnId {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
         let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
@@ -259,7 +259,7 @@ fn life_of_a_connection(layout: Layout) {
     let slot = bench.connect(5);
     bench.log_in(5);
     let posted = bench.wire.receives(5);
-    assert_eq!(posted, bench.shard.conns[slot as usize].proto.receives(), "all are posted again");
+    assert_eq!(posted, bench.shard.conns[slot].proto.receives(), "all are posted again");
 
     let data = pattern(65_536);
     bench.command(5, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);

@@ -8,7 +8,7 @@ use lunet_ring::{Buf, PollSource};
 use lunet_verbs::{CmEventKind, Operation};
 
 use super::super::Shard;
-use crate::conn::{Conn, Phase, Wire};
+use crate::conn::{Conn, ConnId, Phase, Wire};
 use crate::rdma::{CONNECTION, Done, fault, token};
 
 /// An initiator is disconnected that sends more than so many times what it may send without an answer,
@@ -41,7 +41,7 @@ impl Shard {
                     self.rdma_ended(slot, gone, "the initiator has closed the connection");
                 }
                 CmEventKind::DeviceRemoval => {
-                    let Wire::Rdma(link) = &self.conns[slot as usize].wire else { continue };
+                    let Wire::Rdma(link) = &self.conns[slot].wire else { continue };
                     self.lose_device(link.port, &"it goes away");
                 }
                 CmEventKind::AddressChange => {
@@ -56,8 +56,8 @@ impl Shard {
     }
 
     /// A connection is over, whoever has ended it.
-    pub(super) fn rdma_ended(&mut self, slot: u32, fault: RdmaFault, why: impl Display) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    pub(super) fn rdma_ended(&mut self, slot: ConnId, fault: RdmaFault, why: impl Display) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         let Wire::Rdma(link) = &mut conn.wire else { return };
         if conn.phase == Phase::Closed {
             return;
@@ -69,14 +69,14 @@ impl Shard {
         conn.proto.rdma_failed(fault, &mut conn.events);
         self.handle_events(slot);
         // It may have gone with its events.
-        if self.conns.get(slot as usize).is_some_and(|conn| conn.serial == serial) {
+        if self.conns.get(slot).is_some_and(|conn| conn.serial == serial) {
             self.disconnect(slot);
         }
     }
 
     /// Ends the queue pair of a connection: nothing is under way afterwards, and its memory is free.
-    pub(in crate::shard) fn close_link(&mut self, slot: u32) {
-        let conn = &mut self.conns[slot as usize];
+    pub(in crate::shard) fn close_link(&mut self, slot: ConnId) {
+        let conn = &mut self.conns[slot];
         let Wire::Rdma(link) = &mut conn.wire else { return };
         if !std::mem::replace(&mut link.told, true) && link.logged {
             tracing::info!("iSER: disconnected {} at {}: closed here", conn.peer, conn.local);
@@ -121,8 +121,8 @@ impl Shard {
 
     /// One piece of work has ended.
     fn completed(&mut self, done: Done) {
-        let slot = (done.token >> 32) as u32;
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let slot = ConnId::from_token(done.token >> 32);
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         let Wire::Rdma(link) = &mut conn.wire else { return };
         if link.endpoint != done.endpoint || conn.phase == Phase::Closed {
             // One that has gone since.
@@ -154,8 +154,8 @@ impl Shard {
     }
 
     /// A Send has come.
-    fn rdma_received(&mut self, slot: u32, buf: Buf, bytes: usize) {
-        let conn = &mut self.conns[slot as usize];
+    fn rdma_received(&mut self, slot: ConnId, buf: Buf, bytes: usize) {
+        let conn = &mut self.conns[slot];
         if conn.phase == Phase::Draining {
             // Too late to be heard; what was said before still goes out.
             return;
@@ -177,14 +177,14 @@ impl Shard {
         }
         self.handle_events(slot);
         let waiting = |conn: &Conn| conn.out.sends() > may;
-        if self.conns.get(slot as usize).is_some_and(waiting) {
+        if self.conns.get(slot).is_some_and(waiting) {
             self.rdma_ended(slot, RdmaFault::NoReceive, "the initiator takes no answers");
         }
     }
 
     /// Queues what a connection has to send and to read.
-    pub(in crate::shard) fn post(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+    pub(in crate::shard) fn post(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
         let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &mut self.rdma) else { return };
         if conn.phase == Phase::Closed {
             return;

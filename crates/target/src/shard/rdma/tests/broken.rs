@@ -13,7 +13,7 @@ fn a_wrong_key_ends_its_own_connection_alone() {
     bench.command(1, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(3)), &[]);
     bench.next(1, &[], Status::RemoteAccess);
     bench.until_closed(1);
-    assert_eq!(bench.shard.conns.len(), 1);
+    assert_eq!(bench.shard.conns.iter().count(), 1);
     bench.command(2, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(4)), &[]);
     assert!(
         matches!(bench.next(2, &[], Status::Success), Work::Write(bytes, _) if bytes.len() == 4096)
@@ -110,7 +110,7 @@ fn a_peer_that_is_gone_ends_its_connection_with_all_that_was_under_way() {
         bench.command(1, 5, (WRITE, &cdb(0x2a, 128), 65_536), header, &[]);
         bench.next(1, &pattern(65_536), status);
         bench.until_closed(1);
-        assert_eq!(bench.shard.conns.len(), 1, "{status:?}");
+        assert_eq!(bench.shard.conns.iter().count(), 1, "{status:?}");
         bench.log_out(2, 1);
         bench.assert_all_is_given_back();
     }
@@ -127,7 +127,7 @@ fn ends_of_work_of_a_connection_that_is_gone_hit_no_other() {
     bench.log_in(2);
     bench.wire.tell_late(1, token(new, 77));
     (0..3).for_each(|_| bench.turn());
-    assert_eq!(bench.shard.conns.len(), 1);
+    assert_eq!(bench.shard.conns.iter().count(), 1);
     bench.log_out(2, 1);
     bench.assert_all_is_given_back();
 }

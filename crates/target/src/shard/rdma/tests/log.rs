@@ -59,7 +59,7 @@ fn strangers_cannot_fill_the_log_and_sessions_are_in_it() {
         let connect = |bench: &mut Bench, endpoint| {
             let logged = bench.shard.may_log();
             let slot = bench.connect(endpoint);
-            let Wire::Rdma(link) = &mut bench.shard.conns[slot as usize].wire else { return 0 };
+            let Wire::Rdma(link) = &mut bench.shard.conns[slot].wire else { return slot };
             link.logged = logged;
             slot
         };

@@ -24,7 +24,7 @@ fn connections_leave_half_of_the_memory_for_data() {
     assert!(refused.contains("give server.buffer-memory more"), "{refused}");
     let arena = bench.shard.engine.exec.storage.ring.arena();
     assert!(joined > 0 && arena.free_bytes() >= arena.total_bytes() / 2);
-    assert_eq!(bench.shard.conns.len(), joined as usize);
+    assert_eq!(bench.shard.conns.iter().count(), joined as usize);
     assert_eq!(bench.wire.with(|state| state.closed.clone()), [joined]);
 }
 
@@ -96,7 +96,7 @@ fn receives_of_connections_that_broke_are_replaced() {
     // Messages whose connection has ended when they are looked at.
     (0..20).for_each(|_| ping(&mut bench, 3));
     let lost = bench.shard.conns.iter().find(|(_, conn)| conn.peer.port() == 40_003);
-    let slot = lost.expect("it is there").0 as u32;
+    let slot = lost.expect("it is there").0;
     bench.shard.disconnect(slot);
     bench.turn();
     assert_eq!(shared(&bench), 2 * (16 + 32));
@@ -158,7 +158,7 @@ fn who_sends_more_than_the_window_allows_is_disconnected_alone() {
     (0..96).for_each(|_| drop(bench.answer(1)));
     (0..97).for_each(|_| ping(&mut bench, 2));
     bench.until_closed(2);
-    assert_eq!((bench.shard.conns.len(), shared(&bench)), (2, fake::SHARED as usize));
+    assert_eq!((bench.shard.conns.iter().count(), shared(&bench)), (2, fake::SHARED as usize));
     bench.command(1, 1, (READ, &cdb(0x28, 1), 512), opens(None, Some(4)), &[]);
     assert!(matches!(bench.next(1, &[], Status::Success), Work::Write(..)));
     assert_eq!(bench.status(1, 1).0, 0);

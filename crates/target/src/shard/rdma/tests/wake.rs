@@ -3,7 +3,7 @@
 use super::*;
 
 /// A connection's first commands are behind it.
-fn ready(depth: usize) -> (Bench, u32) {
+fn ready(depth: usize) -> (Bench, ConnId) {
     let mut bench = Bench::new(depth, layout(None));
     let slot = bench.connect(1);
     bench.log_in(1);
@@ -12,17 +12,17 @@ fn ready(depth: usize) -> (Bench, u32) {
 }
 
 impl Bench {
-    fn link(&self, slot: u32) -> &Link {
-        match &self.shard.conns[slot as usize].wire {
+    fn link(&self, slot: ConnId) -> &Link {
+        match &self.shard.conns[slot].wire {
             Wire::Rdma(link) => link,
             Wire::Stream(_) => panic!("it is a connection over RDMA"),
         }
     }
 
     /// Lets the shard take in the ends of all that was carried out, and rest.
-    fn settle(&mut self, slot: u32) {
+    fn settle(&mut self, slot: ConnId) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.shard.conns[slot as usize].sending > 0 {
+        while self.shard.conns[slot].sending > 0 {
             assert!(Instant::now() < deadline, "an end is missed");
             self.turn();
         }
@@ -81,7 +81,7 @@ fn the_end_of_an_answer_is_found_before_long() {
     let free = bench.free();
     bench.command(1, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(4)), &[]);
     bench.until_posted(2);
-    assert!(bench.shard.conns[slot as usize].sending >= 4096 && bench.free() < free);
+    assert!(bench.shard.conns[slot].sending >= 4096 && bench.free() < free);
     let patience = bench.shard.patience().expect("it does not sleep for ever");
     assert!(patience <= Duration::from_millis(200), "it looks soon: {patience:?}");
     // While it sleeps the answer goes out.
@@ -91,7 +91,7 @@ fn the_end_of_an_answer_is_found_before_long() {
     assert!(matches!(bench.wire.next(1, &[], Status::Success), Some(Work::Send(..))));
     assert_eq!((bench.told(), bench.free() < free), (told, true), "it is not told");
     bench.shard.turn(&mut bench.events);
-    assert_eq!((bench.shard.conns[slot as usize].sending, bench.free()), (0, free));
+    assert_eq!((bench.shard.conns[slot].sending, bench.free()), (0, free));
     assert_eq!(bench.link(slot).look, None, "nothing is left to look for");
 }
 
@@ -147,7 +147,7 @@ fn room_in_a_full_send_queue_wakes_the_shard() {
 fn memory_that_a_task_waits_for_wakes_the_shard() {
     let (mut bench, slot) = ready(64);
     let arena = bench.shard.engine.exec.storage.ring.arena().clone();
-    bench.shard.conns[slot as usize].reserve = None;
+    bench.shard.conns[slot].reserve = None;
     // What the data of a write is fetched into.
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
@@ -171,7 +171,7 @@ fn the_rest_of_a_long_answer_wakes_the_shard() {
     }
     bench.until_posted(1);
     assert!(bench.rests());
-    let conn = &bench.shard.conns[slot as usize];
+    let conn = &bench.shard.conns[slot];
     assert!(conn.out.posts.is_empty() && !conn.blocked.is_empty(), "it waits for what is out");
     let (mut seen, mut answers) = (0, 0);
     while answers < 2 {
@@ -232,3 +232,4 @@ fn a_connection_that_ends_waits_for_nothing_any_more() {
     assert!(!bench.rests());
     bench.assert_all_is_given_back();
 }
+use crate::conn::ConnId;
