@@ -277,7 +277,7 @@ pub struct Conn {
     /// Functions that wait for other shards.
     pub clears: Vec<PendingClear>,
     /// Who is to be told when the connection has ended.
-    pub mourners: Vec<crate::registry::Place>,
+    pub waits_for_end: Vec<crate::registry::Place>,
 }
 
 impl Conn {
@@ -314,7 +314,7 @@ impl Conn {
             tasks: Vec::new(),
             blocked: Vec::new(),
             clears: Vec::new(),
-            mourners: Vec::new(),
+            waits_for_end: Vec::new(),
         }
     }
 

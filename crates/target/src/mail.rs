@@ -174,7 +174,7 @@ pub struct Asking {
 
 /// A task management function that reaches beyond its own session, as the other shards are told.
 ///
-/// It ends the commands that a shard has received when it reads the letter. That can be none of the
+/// It ends the commands that a shard has received when it reads the message. That can be none of the
 /// session that asked, which lives on the shard that sends it and is dealt with there, by CmdSN: so
 /// nothing that was sent after the function is ended by it.
 pub struct Clear {

@@ -68,7 +68,7 @@ impl HeldVolume {
             }
             std::thread::sleep(LOOK);
         }
-        held.reach(Stage::Had, &news, until)?;
+        held.reach(Stage::Granted, &news, until)?;
         Ok(held)
     }
 
@@ -76,7 +76,7 @@ impl HeldVolume {
     fn reach(&self, stage: Stage, news: &Receiver<()>, until: Instant) -> Result<(), HoldError> {
         loop {
             match self.locks.stage(self.place) {
-                Some(now) if now == stage || now == Stage::Had => return Ok(()),
+                Some(now) if now == stage || now == Stage::Granted => return Ok(()),
                 _ if Instant::now() >= until => return Err(HoldError::Timeout),
                 // Told, or time to look.
                 _ => drop(news.recv_timeout(LOOK)),

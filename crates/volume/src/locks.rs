@@ -1,13 +1,13 @@
-//! The line for ranges of a volume that a command, or a thread, wants for itself.
+//! The queue for ranges of a volume that a command, or a thread, wants for itself.
 //!
-//! A lock is had in three steps. [`Locks::lock`] takes a place in the line: it is *first* once nothing that came
+//! A lock is granted in three steps. [`Locks::lock`] takes a place in the queue: it is *first* once nothing that came
 //! before it reaches into its range. Then every shard is asked to hold requests of others back, and to say
-//! ([`Locks::drained`]) when none of its own is at the storage any more. When all have, the range is *had*, until
+//! ([`Locks::drained`]) when none of its own is at the storage any more. When all have, the range is *granted*, until
 //! [`Locks::leave`].
 //!
-//! A shard that holds requests back takes a place in the line for them, as a *guest*. So neither do locks
-//! keep requests away for ever, nor the other way round: all goes by the order of arrival. Who waits is told by
-//! mail that may be lost, and looks by itself as well.
+//! A shard that holds requests back takes a place in the queue for them, as a *guest*. So neither do locks
+//! keep requests away for ever, nor the other way round: all goes by the order of arrival. Whoever waits is told by
+//! a message that may be lost, and looks by itself as well.
 
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,33 +40,33 @@ pub enum Stage {
     /// It is the next, but requests of others are still under way, or shards have not been asked.
     First,
     /// Nobody else touches the range.
-    Had,
+    Granted,
 }
 
 /// What a request of a shard finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// There is no line at all.
-    NoLine,
+    /// There is no queue at all.
+    NoQueue,
     /// Its way is free.
     Free,
-    /// It waits, with this place in the line.
+    /// It waits, with this place in the queue.
     Behind(u64),
 }
 
 /// The locks of one volume, from all shards.
 #[derive(Debug, Default)]
 pub struct Locks {
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct Queue {
     next: u64,
     places: Vec<Place>,
 }
 
-/// A place in the line.
+/// A place in the queue.
 #[derive(Debug)]
 struct Place {
     id: u64,
@@ -85,25 +85,25 @@ enum Kind {
 }
 
 impl Locks {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a range that each of `shards` shards must be drained of. `None` if the line is full.
+    /// Takes a place for a range that each of `shards` shards must be drained of. `None` if the queue is full.
     pub fn lock(&self, range: ByteRange, waiter: Waiter, shards: usize) -> Option<u64> {
-        let mut line = self.line();
-        let locks = line.places.iter().filter(|place| matches!(place.kind, Kind::Lock(_)));
+        let mut queue = self.queue();
+        let locks = queue.places.iter().filter(|place| matches!(place.kind, Kind::Lock(_)));
         if locks.count() >= MOST {
             return None;
         }
-        Some(line.push(range, waiter, Kind::Lock(shards)))
+        Some(queue.push(range, waiter, Kind::Lock(shards)))
     }
 
     /// How far a lock has come; `None` if it was given up.
     pub fn stage(&self, id: u64) -> Option<Stage> {
-        let line = self.line();
-        line.find(id).map(|place| match place.kind {
-            Kind::Lock(0) if place.first => Stage::Had,
+        let queue = self.queue();
+        queue.find(id).map(|place| match place.kind {
+            Kind::Lock(0) if place.first => Stage::Granted,
             _ if place.first => Stage::First,
             _ => Stage::Waiting,
         })
@@ -112,8 +112,8 @@ impl Locks {
     /// A shard holds back what reaches into the range of a lock, and has nothing of it at the storage. Returns
     /// whom to tell if it was the last.
     pub fn drained(&self, id: u64) -> Option<Waiter> {
-        let mut line = self.line();
-        let place = line.places.iter_mut().find(|place| place.id == id)?;
+        let mut queue = self.queue();
+        let place = queue.places.iter_mut().find(|place| place.id == id)?;
         let Kind::Lock(left) = &mut place.kind else { return None };
         *left = left.saturating_sub(1);
         (*left == 0).then(|| place.waiter.clone())
@@ -122,33 +122,33 @@ impl Locks {
     /// Whether a request of a shard may go to the storage. It waits for those locks only that are first: what
     /// comes later waits for it.
     pub fn pass(&self, shard: usize, range: ByteRange) -> Passage {
-        let mut line = self.line();
-        if line.places.is_empty() {
-            return Passage::NoLine;
+        let mut queue = self.queue();
+        if queue.places.is_empty() {
+            return Passage::NoQueue;
         }
         let in_the_way = |place: &&Place| {
             place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
         };
-        let Some(lock) = line.places.iter().rev().find(in_the_way).map(|place| place.id) else {
+        let Some(lock) = queue.places.iter().rev().find(in_the_way).map(|place| place.id) else {
             return Passage::Free;
         };
         let same = |place: &&mut Place| {
             place.kind == Kind::Guests(lock) && place.waiter == Waiter::Shard(shard)
         };
-        if let Some(place) = line.places.iter_mut().find(same) {
+        if let Some(place) = queue.places.iter_mut().find(same) {
             // Both reach into the range of the lock, so there is no gap between them.
             let end = place.range.end().max(range.end());
             place.range.offset = place.range.offset.min(range.offset);
             place.range.len = end - place.range.offset;
             return Passage::Behind(place.id);
         }
-        Passage::Behind(line.push(range, Waiter::Shard(shard), Kind::Guests(lock)))
+        Passage::Behind(queue.push(range, Waiter::Shard(shard), Kind::Guests(lock)))
     }
 
     /// True if no lock is in the way of a request: it may go to the storage at once.
     pub fn is_free(&self, range: ByteRange) -> bool {
-        let line = self.line();
-        !line.places.iter().any(|place| {
+        let queue = self.queue();
+        !queue.places.iter().any(|place| {
             place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
         })
     }
@@ -156,19 +156,19 @@ impl Locks {
     /// True if it is the turn of the requests with this place. They must go to the storage, all of them,
     /// before the place is left.
     pub fn may_pass(&self, id: u64) -> bool {
-        self.line().find(id).is_some_and(|place| place.first)
+        self.queue().find(id).is_some_and(|place| place.first)
     }
 
     /// Gives a place up. Returns whose turn it is now.
     #[must_use]
     pub fn leave(&self, id: u64) -> Vec<Waiter> {
-        let mut line = self.line();
-        line.places.retain(|place| place.id != id);
-        line.advance()
+        let mut queue = self.queue();
+        queue.places.retain(|place| place.id != id);
+        queue.advance()
     }
 }
 
-impl Line {
+impl Queue {
     fn find(&self, id: u64) -> Option<&Place> {
         self.places.iter().find(|place| place.id == id)
     }
@@ -216,18 +216,18 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_had_when_it_is_first_and_every_shard_is_drained() {
+    fn a_lock_is_granted_when_it_is_first_and_every_shard_is_drained() {
         let locks = Locks::default();
         let a = locks.lock(range(0, 8), SHARD, 2).expect("room");
         let b = locks.lock(range(4, 12), Waiter::Shard(1), 1).expect("room");
         let c = locks.lock(range(12, 16), SHARD, 1).expect("room");
         let stages = || [a, b, c].map(|id| locks.stage(id));
-        use Stage::{First, Had, Waiting};
+        use Stage::{First, Granted, Waiting};
         assert_eq!(stages(), [Some(First), Some(Waiting), Some(First)]);
         assert_eq!(locks.drained(a), None);
         assert_eq!(locks.drained(a), Some(SHARD));
         assert_eq!(locks.drained(c), Some(SHARD));
-        assert_eq!(stages(), [Some(Had), Some(Waiting), Some(Had)]);
+        assert_eq!(stages(), [Some(Granted), Some(Waiting), Some(Granted)]);
         assert_eq!(locks.leave(c), []);
         assert_eq!(locks.leave(a), [Waiter::Shard(1)]);
         assert_eq!(stages(), [None, Some(First), None]);
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn requests_and_locks_take_turns() {
         let locks = Locks::default();
-        assert_eq!(locks.pass(0, range(0, 8)), Passage::NoLine);
+        assert_eq!(locks.pass(0, range(0, 8)), Passage::NoQueue);
         let a = locks.lock(range(0, 8), SHARD, 1).expect("room");
         assert_eq!(locks.pass(0, range(8, 16)), Passage::Free);
         let Passage::Behind(guests) = locks.pass(0, range(7, 10)) else { panic!("it waits") };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_bounded() {
+    fn the_queue_is_bounded() {
         let locks = Locks::default();
         let taken = (0..2000).filter(|_| locks.lock(range(0, 1), SHARD, 1).is_some()).count();
         assert_eq!(taken, MOST);
@@ -301,7 +301,7 @@ mod tests {
             assert!(beside.is_none(), "two are first that meet");
         }
         if let Some(head) = known.first() {
-            assert!(first(head), "the line does not move");
+            assert!(first(head), "the queue does not move");
         }
     }
 
@@ -327,7 +327,7 @@ mod tests {
                     Step::Pass(shard, from, len) => {
                         let range = ByteRange::new(from, len);
                         match locks.pass(shard, range) {
-                            Passage::NoLine => prop_assert!(known.is_empty()),
+                            Passage::NoQueue => prop_assert!(known.is_empty()),
                             Passage::Free => {
                                 let meets = known.iter().any(|place| {
                                     place.lock && locks.may_pass(place.id) && place.ranges[0].overlaps(range)
@@ -353,7 +353,7 @@ mod tests {
                 leave(&mut known, 0);
                 check(&locks, &known);
             }
-            prop_assert_eq!(locks.pass(0, range(0, 30)), Passage::NoLine);
+            prop_assert_eq!(locks.pass(0, range(0, 30)), Passage::NoQueue);
         }
     }
 }

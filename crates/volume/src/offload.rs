@@ -32,7 +32,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// SlowWork with the slot of the volume that it is for.
+    /// Work with the slot of the volume that it is for.
     waiting: VecDeque<(Option<VolumeId>, SlowWork)>,
     /// Volumes that a thread works for.
     busy: HashSet<Option<VolumeId>>,
@@ -96,7 +96,7 @@ impl Shared {
             work();
             state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.busy.remove(&volume);
-            // SlowWork for this volume that others had to pass over.
+            // Work for this volume that others had to pass over.
             self.news.notify_one();
         }
     }

@@ -77,7 +77,7 @@ impl<F> Storage<F> {
         }
         let volume = &mut self.volumes[slot];
         match volume.core.locks.pass(self.config.shard, request.range) {
-            Passage::NoLine => volume.guarded = false,
+            Passage::NoQueue => volume.guarded = false,
             Passage::Free => {}
             Passage::Behind(place) => {
                 let held = Held { volume: slot, place, order: self.holds };
@@ -120,11 +120,11 @@ impl<F> Storage<F> {
             // It needs all operations of this shard.
             self.drains.extend(drains_own.then_some(drain));
         }
-        let had = self.volumes[slot].core.locks.stage(claim.id) == Some(Stage::Had);
-        if had {
+        let granted = self.volumes[slot].core.locks.stage(claim.id) == Some(Stage::Granted);
+        if granted {
             self.leave_queue(requests.id());
         }
-        had
+        granted
     }
 
     /// An operation goes on at the next look.
@@ -196,9 +196,9 @@ impl<F> Storage<F> {
 impl<C: Command> Executor<C> {
     /// True if the operation has its range for itself, once it has [claimed](Self::claim) that.
     pub fn has_range(&mut self, id: OperationId) -> bool {
-        let had = self.storage.has_range(&mut self.operations[id].requests);
-        // Where this shard has nothing at the storage, it is had by now.
-        had || self.drain_own() && self.storage.has_range(&mut self.operations[id].requests)
+        let granted = self.storage.has_range(&mut self.operations[id].requests);
+        // Where this shard has nothing at the storage, it is granted by now.
+        granted || self.drain_own() && self.storage.has_range(&mut self.operations[id].requests)
     }
 
     /// Takes a place in the queue for a range of an operation's volume. False if the queue is full.

@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// A command that stands in line behind a sanitize operation is over.
+    /// A command that waits for a range behind a sanitize operation is over.
     fn give_way_to_sanitize(&mut self, index: OperationId) {
         if !self.exec.waits_for_range(index) {
             return;

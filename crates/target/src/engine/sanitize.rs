@@ -54,8 +54,8 @@ pub struct Sanitizing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Stands in line for the whole volume.
-    Line,
+    /// Waits for the lock of the whole volume.
+    Lock,
     /// The mark is being made stable.
     Mark,
     /// Works on the blocks.
@@ -81,7 +81,7 @@ impl Engine {
     /// Starts a sanitize operation. Returns the job of the command that waits for it.
     ///
     /// # Errors
-    /// Another operation is under way; or the line for the volume is full, if there is no sense data.
+    /// Another operation is under way; or the queue for the volume is full, if there is no sense data.
     pub(super) fn begin_sanitize(
         &mut self,
         volume: VolumeId,
@@ -108,7 +108,7 @@ impl Engine {
             before,
             reply,
             ticket: None,
-            step: if exits { Step::Unmark } else { Step::Line },
+            step: if exits { Step::Unmark } else { Step::Lock },
             pass: 0,
             next: 0,
             done: 0,
@@ -135,7 +135,7 @@ impl Engine {
         let Job::Sanitize(job) = &self.exec.operations[index].command.job else { return };
         let (step, mark) = (job.step, job.what.unfinished());
         match step {
-            Step::Line => {
+            Step::Lock => {
                 if self.exec.has_range(index) {
                     self.order_mark(conns, index, mark, Step::Mark);
                 }

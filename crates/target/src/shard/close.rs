@@ -128,8 +128,8 @@ impl Shard {
         self.engine.protocol.add_counters(conn.proto.counters());
         self.engine.exec.storage.connections -= 1;
         self.core.loads[number].fetch_sub(1, Ordering::Relaxed);
-        for mourner in std::mem::take(&mut conn.mourners) {
-            self.tell_ended(mourner);
+        for waiter in std::mem::take(&mut conn.waits_for_end) {
+            self.tell_ended(waiter);
         }
     }
 
@@ -137,7 +137,7 @@ impl Shard {
     pub(super) fn end_for(&mut self, serial: u64, reply: Place) {
         match self.find(serial) {
             Some(slot) if self.conns[slot].phase != Phase::Closed => {
-                self.conns[slot].mourners.push(reply);
+                self.conns[slot].waits_for_end.push(reply);
                 self.disconnect(slot);
             }
             // It has ended by itself meanwhile.
