@@ -20,6 +20,7 @@ mod open;
 mod operation;
 mod queue;
 mod storage;
+mod stride;
 mod volume;
 mod work;
 
@@ -34,6 +35,7 @@ pub use offload::{Offload, SlowWork};
 pub use open::{OpenVolume, OpenVolumes, VolumeId};
 pub use operation::{CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Requests};
 pub use storage::{Drain, ShardConfig, Shards, Storage};
+pub use stride::Stride;
 pub use volume::Volume;
 pub use work::{
     Client, Compare, Exclusive, Failure, Fill, Intake, Merge, Piece, Plain, Progress, Read, Sink,

@@ -6,7 +6,6 @@
 mod job;
 mod pump;
 mod step;
-mod stride;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,10 +4,9 @@ use lunet_block::{ByteRange, Completion, Error, Op, Support};
 use lunet_ring::Payload;
 use lunet_scsi::copy::Side;
 use lunet_scsi::{Sense, status};
-use lunet_volume::{CHUNK, DEPTH, OperationId};
+use lunet_volume::{CHUNK, DEPTH, OperationId, Stride};
 
 use super::job::{How, Moving, STRIDE};
-use super::stride::{self, Stride};
 use crate::conn::Conn;
 use crate::engine::Engine;
 use crate::engine::task::{Job, fail};
@@ -87,7 +86,7 @@ impl Engine {
         for (slot, range) in [(source, from), (destination, to)] {
             task.requests.begin(slot, range);
         }
-        let work = move || stride::go(&reads, &writes, from, to.offset);
+        let work = move || writes.copy_from(to.offset, &reads, from);
         let sent = self.send_away(index, work, move |engine, _, index, result| {
             engine.exec.operations[index].command.job = Job::Copy;
             engine.copied_away(index, result);

@@ -1,9 +1,9 @@
-//! What a thread does for a copy: it looks what of the source is data, and lets the storage copy that. A thin
-//! volume's copy stays thin.
+//! What a thread does for a copy from volume to volume: it looks what of the source is data, and lets the storage copy
+//! that. A thin volume's copy stays thin.
 
 use lunet_block::{ByteRange, Error, Extent, Support};
 
-use crate::world::ScsiVolume;
+use crate::volume::Volume;
 
 /// Holes shorter than this are copied like data, in bytes: to leave them out costs more.
 const HOLE: u64 = 64 << 10;
@@ -24,31 +24,28 @@ pub enum Stride {
     Blind,
 }
 
-/// Does what the storage can do for `from` of one volume and offset `at` of another. Blocks.
-///
-/// # Errors
-/// The storage's.
-pub fn go(
-    source: &ScsiVolume,
-    destination: &ScsiVolume,
-    from: ByteRange,
-    at: u64,
-) -> Result<Stride, Error> {
-    let (reads, writes) = (source.backend.slow(), destination.backend.slow());
-    let caps = &destination.caps;
-    // Unmapped blocks are as good as zeroes only where they read so.
-    let thin = source.caps.unmap_zeroes && caps.write_zeroes == Support::Native;
-    let extents = if thin { reads.extents(from, LOOK).unwrap_or_default() } else { Vec::new() };
-    let data = match first_run(&extents, from.len, u64::from(caps.block_size)) {
-        Some((true, len)) => len,
-        Some((false, len)) => return Ok(Stride::Hole(len)),
-        None => from.len,
-    };
-    match writes.copy_from(at, reads, ByteRange::new(from.offset, data)) {
-        Ok(copied) if copied > 0 => Ok(Stride::Copied(copied.min(data))),
-        Ok(_) | Err(Error::Unsupported) if extents.is_empty() => Ok(Stride::Blind),
-        Ok(_) | Err(Error::Unsupported) => Ok(Stride::Data(data)),
-        Err(error) => Err(error),
+impl<F> Volume<F> {
+    /// Does what the storage can do to copy `from` of another volume to offset `at` of this one. Blocks.
+    ///
+    /// # Errors
+    /// The storage's.
+    pub fn copy_from(&self, at: u64, source: &Self, from: ByteRange) -> Result<Stride, Error> {
+        let (reads, writes) = (source.backend.slow(), self.backend.slow());
+        let caps = &self.caps;
+        // Unmapped blocks are as good as zeroes only where they read so.
+        let thin = source.caps.unmap_zeroes && caps.write_zeroes == Support::Native;
+        let extents = if thin { reads.extents(from, LOOK).unwrap_or_default() } else { Vec::new() };
+        let data = match first_run(&extents, from.len, u64::from(caps.block_size)) {
+            Some((true, len)) => len,
+            Some((false, len)) => return Ok(Stride::Hole(len)),
+            None => from.len,
+        };
+        match writes.copy_from(at, reads, ByteRange::new(from.offset, data)) {
+            Ok(copied) if copied > 0 => Ok(Stride::Copied(copied.min(data))),
+            Ok(_) | Err(Error::Unsupported) if extents.is_empty() => Ok(Stride::Blind),
+            Ok(_) | Err(Error::Unsupported) => Ok(Stride::Data(data)),
+            Err(error) => Err(error),
+        }
     }
 }
 
