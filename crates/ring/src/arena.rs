@@ -152,8 +152,10 @@ struct Holding {
 }
 
 impl Account {
-    /// An account whose memory counts for its owner, until it is [detached](Self::detach), and at a place.
+    /// An account whose memory counts for its owner, until it is [detached](Self::detach), and at a place. Neither
+    /// is a part itself.
     pub fn part(owner: &Self, place: &Self) -> Self {
+        debug_assert!(owner.0.place.is_none() && place.0.place.is_none(), "a part of a part");
         let (owner, place) = (RefCell::new(Some(owner.clone())), Some(place.clone()));
         Self(Rc::new(Holding { owner, place, ..Holding::default() }))
     }
@@ -172,19 +174,23 @@ impl Account {
 
     /// What a part holds counts for this owner, too.
     pub fn attach(&self, owner: &Self) {
+        debug_assert!(self.0.place.is_some(), "not a part");
         if self.0.owner.borrow().is_none() {
             owner.change(self.held() as isize);
             self.0.owner.replace(Some(owner.clone()));
         }
     }
 
+    #[inline]
     fn change(&self, by: isize) {
-        self.0.held.set(self.0.held.get().wrapping_add_signed(by));
-        if let Some(owner) = &*self.0.owner.borrow() {
-            owner.change(by);
-        }
+        let add = |holding: &Holding| holding.held.set(holding.held.get().wrapping_add_signed(by));
+        add(&self.0);
+        // Only a part has either.
         if let Some(place) = &self.0.place {
-            place.change(by);
+            add(&place.0);
+            if let Some(owner) = &*self.0.owner.borrow() {
+                add(&owner.0);
+            }
         }
     }
 }
@@ -300,6 +306,7 @@ impl Buf {
     }
 
     /// Lets another account pay for it.
+    #[inline]
     pub fn charge(&mut self, account: &Account) {
         let bytes = self.occupies() as isize;
         account.change(bytes);
