@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_block::{Channel, Completion, IoDone, Request, Submit};
+use lunet_block::{Channel, Completion, IoDone, Op, Request, Submit};
 use lunet_ring::{Payload, Ring};
 
 use crate::health::Health;
@@ -43,10 +43,11 @@ impl ChannelHandle {
         if let Some(error) = self.health.refuses(request.op) {
             return Submit::Done(request.complete(Err(error)));
         }
-        match self.channel.submit(request, ring) {
-            Submit::Done(done) => Submit::Done(self.judged(done)),
-            submitted => submitted,
+        let mut submitted = self.channel.submit(request, ring);
+        if let Submit::Done(done) = &mut submitted {
+            self.judge(done);
         }
+        submitted
     }
 
     /// As [`Channel::advance`].
@@ -55,7 +56,11 @@ impl ChannelHandle {
         done: IoDone<Payload>,
         ring: &mut Ring,
     ) -> Option<Completion<Payload>> {
-        self.channel.advance(done, ring).map(|done| self.judged(done))
+        let mut done = self.channel.advance(done, ring);
+        if let Some(done) = &mut done {
+            self.judge(done);
+        }
+        done
     }
 
     /// As [`Channel::cancel`].
@@ -83,8 +88,11 @@ impl ChannelHandle {
         self.leaving && self.queued == 0 && self.waiting.is_empty()
     }
 
-    fn judged(&self, mut done: Completion<Payload>) -> Completion<Payload> {
-        done.result = self.health.judge(done.op, done.result);
-        done
+    /// Only what makes data stable has anything to be judged; in place, as completions are large.
+    #[inline]
+    fn judge(&self, done: &mut Completion<Payload>) {
+        if matches!(done.op, Op::Flush | Op::Write { fua: true }) {
+            done.result = self.health.judge(done.op, done.result);
+        }
     }
 }

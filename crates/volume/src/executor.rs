@@ -172,21 +172,25 @@ impl<C: Command> Executor<C> {
     }
 
     /// Begins an operation.
+    // Inlined, as `remove`: an operation is large, and is built and taken apart where it lies.
+    #[inline]
     pub fn insert(&mut self, operation: Operation<C>) -> OperationId {
         self.storage.volumes[operation.requests.volume].operations += 1;
         self.operations.insert(operation)
     }
 
-    /// Ends an operation, and gives up its place in the queue for a range.
-    pub fn remove(&mut self, id: OperationId) -> Operation<C> {
-        let operation = self.operations.remove(id);
-        if let Some(claim) = &operation.requests.claim {
-            self.storage.release(id, operation.requests.volume, claim);
+    /// Ends an operation, and gives up its place in the queue for a range. What is left is the command.
+    #[inline]
+    pub fn remove(&mut self, id: OperationId) -> C {
+        let requests = &mut self.operations[id].requests;
+        let (volume, claim, orphan) = (requests.volume, requests.claim.take(), requests.orphan);
+        if let Some(claim) = &claim {
+            self.storage.release(id, volume, claim);
         }
-        self.storage.volumes[operation.requests.volume].orphans -=
-            usize::from(operation.requests.orphan);
-        self.leave_volume(operation.requests.volume);
-        operation
+        let command = self.operations.remove(id);
+        self.storage.volumes[volume].orphans -= usize::from(orphan);
+        self.leave_volume(volume);
+        command
     }
 
     /// An operation works on another volume besides its own, until it [leaves](Self::leave_volume) that.
@@ -473,6 +477,7 @@ impl<C: Command> Executor<C> {
     }
 
     /// Lets a volume go that was removed and has no operations.
+    #[inline]
     fn retire(&mut self, slot: VolumeId) {
         let over = |volume: &crate::OpenVolume<C::Face>| volume.removed && volume.operations == 0;
         if self.storage.volumes.get(slot).is_some_and(over) {

@@ -57,6 +57,7 @@ pub struct Operation<C> {
 
 impl<C> Operation<C> {
     /// An operation that has not begun.
+    #[inline]
     pub fn new(volume: VolumeId, kind: Kind, started: Duration, command: C) -> Self {
         Self { kind, started, requests: Requests::new(volume), work: Work::None, command }
     }
@@ -117,6 +118,7 @@ pub(crate) struct InFlight {
 }
 
 impl Requests {
+    #[inline]
     fn new(volume: VolumeId) -> Self {
         Self {
             id: OperationId(u32::MAX),
@@ -267,6 +269,7 @@ impl<C> Operations<C> {
         self.0.is_empty()
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, mut operation: Operation<C>) -> OperationId {
         let free = self.0.vacant_entry();
         let id = OperationId(free.key() as u32);
@@ -275,8 +278,9 @@ impl<C> Operations<C> {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: OperationId) -> Operation<C> {
-        self.0.remove(id.0 as usize)
+    #[inline]
+    pub(crate) fn remove(&mut self, id: OperationId) -> C {
+        self.0.remove(id.0 as usize).command
     }
 }
 

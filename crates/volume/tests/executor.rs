@@ -118,7 +118,8 @@ fn run(executor: &mut Executor<NoCommand>, work: Work, client: &mut Bytes) -> Op
             executor.data_arrived(id, offset, len, buf);
         }
     }
-    let failure = executor.remove(id).requests.failure();
+    let failure = executor.operations[id].requests.failure();
+    executor.remove(id);
     assert!(executor.operations.is_empty());
     failure
 }

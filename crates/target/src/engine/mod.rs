@@ -160,7 +160,7 @@ impl Engine {
 
     /// A command has ended.
     fn remove_task(&mut self, index: OperationId) -> ScsiCommand {
-        let command = self.exec.remove(index).command;
+        let command = self.exec.remove(index);
         for slot in command.copy.iter().flat_map(|copy| copy.held()) {
             self.exec.leave_volume(slot);
         }
@@ -215,7 +215,7 @@ impl Engine {
             let task = &mut self.exec.operations[index];
             task.fail();
             let core = &self.exec.storage.volumes[volume].core;
-            if let Some((seat, nexus)) = task.command.deferred.take() {
+            if let Some((seat, nexus)) = task.command.deferred.take().map(|asks| *asks) {
                 let attention = Attention::FlushFailed;
                 core.face.reservations.with(|state| state.attend((seat, &nexus), attention));
             }

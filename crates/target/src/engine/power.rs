@@ -22,10 +22,10 @@ impl Engine {
     /// Carries START STOP UNIT out: once the flush is done, or before it if that was answered already.
     pub(super) fn change_power(&mut self, index: OperationId) {
         let task = &mut self.exec.operations[index];
-        let Some((change, seat)) = task.command.power.take().filter(|_| !task.requests.is_failed())
-        else {
+        let Some(power) = task.command.power.take().filter(|_| !task.requests.is_failed()) else {
             return;
         };
+        let (change, seat) = *power;
         let core = &self.exec.storage.volumes[task.requests.volume].core;
         if !matches!(change, PowerChange::Eject | PowerChange::Load) {
             core.face.unit.state.change_power(change);

@@ -156,7 +156,7 @@ impl Engine {
         task.command.transfer = arrival.transfer;
         task.requests.writes = plan.touches.filter(|_| plan.writes);
         task.requests.stable = plan.stable;
-        task.command.power = plan.power.map(|change| (change, conn.seat(arrival.lun)));
+        task.command.power = plan.power.map(|change| Box::new((change, conn.seat(arrival.lun))));
         // What is answered now goes on without a connection.
         task.command.owner =
             (!plan.immediate).then_some(Owner { slot: arrival.slot, tag: arrival.tag });
@@ -164,7 +164,7 @@ impl Engine {
         if plan.immediate {
             let session = conn.session.as_ref();
             let asks = conn.seat(arrival.lun).zip(session.map(|session| session.id.clone()));
-            self.exec.operations[index].command.deferred = asks;
+            self.exec.operations[index].command.deferred = asks.map(Box::new);
             self.exec.orphan(index);
             self.set_off(index);
             return respond(conn, arrival.tag, status::GOOD, &[], arrival.transfer);

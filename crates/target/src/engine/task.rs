@@ -34,9 +34,9 @@ pub struct ScsiCommand {
     /// RESERVATION CONFLICT.
     pub refused: Option<u8>,
     /// What becomes of its unit when it is done, and the nexus that wants it.
-    pub power: Option<(PowerChange, Option<Seat>)>,
+    pub power: Option<Box<(PowerChange, Option<Seat>)>>,
     /// Who is told if it fails after it was answered.
-    pub deferred: Option<(Seat, Arc<NexusId>)>,
+    pub deferred: Option<Box<(Seat, Arc<NexusId>)>>,
     /// The slot of the connection that it belongs to although its command has been answered.
     pub background: Option<ConnId>,
     /// State of [`Job::Copy`].
@@ -106,6 +106,7 @@ pub enum Then {
 }
 
 /// An operation that has not begun, of no connection.
+#[inline]
 pub fn operation(volume: VolumeId, kind: Kind, started: Duration, job: Job) -> Task {
     Operation::new(volume, kind, started, ScsiCommand::new(job))
 }
@@ -156,6 +157,7 @@ impl Face for LogicalUnit {
 }
 
 impl ScsiCommand {
+    #[inline]
     fn new(job: Job) -> Self {
         Self {
             owner: None,
