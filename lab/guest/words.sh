@@ -2,8 +2,8 @@
 
 # The target that the suites are run against: lunet, or the kernel's LIO, which tells whose fault a failure is.
 LAB_TARGET=${LAB_TARGET:-lunet}
-# How much a test does where more is better: rounds of 5 in CI, of 100 in a long run.
-LAB_ROUNDS=${LAB_ROUNDS:-5}
+# How much a test does where more is better: rounds of 2 in CI, of 100 in a long run.
+LAB_ROUNDS=${LAB_ROUNDS:-2}
 # Where a test may leave its files.
 LAB_SCRATCH=${LAB_SCRATCH:-/run}
 

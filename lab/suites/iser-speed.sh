@@ -1,12 +1,13 @@
 # iSER by lunet, iSER by LIO (ib_isert), and lunet's own TCP, over soft RoCE, in one boot, in turns: with the kernel's initiator.
 #
-# In CI this is one short round, which shows that everything runs and every byte is right. LAB_ROUNDS=7 makes as many rounds, and
+# By itself this is one short round, which shows that everything runs and every byte is right. LAB_ROUNDS=7 makes as many rounds, and
 # leaves a table of ratios in table.md beside the results. What soft RoCE can show: docs/performance.md.
 # client: open-iscsi over rdma_rxe, against LIO's isert
 # Two processors: with one, isert (Linux 6.12) may take a session's first command before what was negotiated is noted, and then
 # cuts its data into pieces of no bytes for ever.
 # run: -c 2 -t 3600
 # minutes: 2
+# speed
 
 ADDRESS=192.0.2.1
 # Both disks are in memory: lunet's volume, and LIO's ramdisk. lunet's is the same one over iSER and over TCP.

@@ -3,9 +3,10 @@
 # client: fio
 # run: -c 2 -d 8 -Z -m 4096 -t 3600
 #
-# In CI this is one round, which shows that everything runs and every byte is right. LAB_ROUNDS=9 makes as many rounds, and leaves a
+# By itself this is one round, which shows that everything runs and every byte is right. LAB_ROUNDS=9 makes as many rounds, and leaves a
 # table of ratios in table.md beside the results. Absolute figures of an emulated machine mean nothing.
 # minutes: 3
+# speed
 
 # The fio line of the recipe, with size and time cut to the guest: twelve files of $SIZE for $RUNTIME seconds.
 RECIPE="--bs=128k --direct=1 --gtod_reduce=1 --ioengine=posixaio --iodepth=32 --group_reporting --name=randrw --numjobs=12 --rw=randrw"
