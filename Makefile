@@ -1,6 +1,6 @@
 # `make help` explains the targets.
 
-SECONDS ?= 20
+SECONDS ?= 10
 KILLS ?= 1000
 TARGETS ?=
 DESTROY ?=
@@ -9,7 +9,11 @@ CARGO ?= cargo
 export RUST_LIB_BACKTRACE = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-quick test-host lab test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
+# What the tests run is the profile dev, with assertions on, and one build for all of them.
+BUILD = $(CARGO) test --locked --workspace --no-run
+BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
+
+.PHONY: help run test test-quick test-host host-tests lab-tests checked lab test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -19,7 +23,9 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 	@scripts/install-missing build
 	$(CARGO) run --locked --release -p lunet -- serve
 
-test: test-host test-lab ## everything: what test-host and test-lab do
+# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting.
+test: prepare ## everything: what test-host and test-lab do, at the same time
+	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
 	@scripts/install-missing
@@ -29,24 +35,31 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 	$(CARGO) build --locked -p lunet
 	LUNET_BIN=$(CURDIR)/target/debug/lunet $(CARGO) test --locked -p lunet-e2e --test architecture --test clients --test volumes --test isolation
 
-test-host: lint ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
-	$(CARGO) test --locked --no-fail-fast --workspace --exclude lunet-e2e
-	@if [ -d fuzz ]; then $(MAKE) fuzz; fi
-	$(CARGO) build --locked --release -p lunet
-	$(CARGO) test --locked --no-fail-fast -p lunet-e2e
+test-host: host-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
+
+host-tests: checked
+	$(BUILT) $(CARGO) test --locked --no-fail-fast --workspace
+	$(MAKE) fuzz
+
+lab-tests: checked lab
+	$(BUILT) nice lab/test
+
+checked: lint
+	$(BUILD)
 
 lab: prepare ## build the lab's guest: a Debian kernel with real initiators and ZFS (root; cached)
-	lab/image
-	lab/zfs
+	nice lab/image
+	nice lab/qemu
+	nice lab/zfs
 
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
-	$(CARGO) build --locked --release -p lunet
-	$(CARGO) build --locked --release -p lunet-e2e --bins
-	lab/test "$(SUITE)" "$(TEST)"
+	$(BUILD)
+	$(BUILT) lab/test "$(SUITE)" "$(TEST)"
 
 interoperability: ## run the lab's suites against lunet and against LIO (root); writes docs/interoperability.md
-	-$(MAKE) test-lab
-	-LAB_TARGET=lio lab/test
+	$(BUILD)
+	-$(BUILT) LAB_ROUNDS=5 lab/test all
+	-$(BUILT) LAB_ROUNDS=5 LAB_TARGET=lio lab/test all
 	lab/table
 
 test-kills: prepare ## kill the server KILLS times (default 1000) while what it serves changes
@@ -66,7 +79,7 @@ bench-lab: prepare ## compare with LIO in the guest, seven rounds: over ZFS, and
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
 
-fuzz: ## fuzz each parser for SECONDS (default 20)
+fuzz: ## fuzz each parser for SECONDS (default 10)
 	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
 
 fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/
