@@ -176,7 +176,7 @@ fn a_file_that_was_replaced_meanwhile_is_told() -> Result<()> {
     for arguments in [&["config", "apply"][..], &["config", "apply", "--dry-run"]] {
         let sound = server.command(arguments)?;
         let said = format!("{}{}", sound.stdout, sound.stderr);
-        ensure!(said.contains("in force already") && !said.contains("volume a"), "{said}");
+        ensure!(said.contains("already in effect") && !said.contains("volume a"), "{said}");
     }
     fs::rename(&file, server.data().join("moved.img"))?;
     fs::File::create(&file)?.set_len(64 << 20)?;

@@ -58,7 +58,7 @@ fn preview(ask: &Ask, change: Change) -> Result<ExitCode> {
 fn check(file: &Path) -> Result<ExitCode> {
     match plan::read_config(file) {
         Ok(config) => {
-            print(&format!("{}: all right: {}", file.display(), config::summary(&config)))?;
+            print(&format!("{}: valid: {}", file.display(), config::summary(&config)))?;
             Ok(ExitCode::SUCCESS)
         }
         // The mistakes as compilers write them, for editors that jump to the line.

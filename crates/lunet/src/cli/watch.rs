@@ -61,8 +61,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
         } else {
-            let _ =
-                writeln!(io::stderr(), "lunet: note: lunet was started anew: counting from here");
+            let _ = writeln!(io::stderr(), "lunet: note: lunet was restarted: counting from here");
         }
         before = after;
     }

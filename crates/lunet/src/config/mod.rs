@@ -357,7 +357,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         if line != last {
             let message = error.message().trim_end_matches(", expected nothing");
             let key = text.get(span.clone()).filter(|_| twice);
-            let key = key.map_or_else(String::new, |key| format!(": {key} is there already"));
+            let key = key.map_or_else(String::new, |key| format!(": {key} is already defined"));
             mistakes.add(span.start, "", format!("{message}{key}"));
         }
         last = line;

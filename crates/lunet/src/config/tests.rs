@@ -73,10 +73,10 @@ fn a_key_that_is_there_twice_hides_no_other_mistake() {
     let mistakes = check(text).unwrap_err();
     let told: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     let starts = [
-        "4: duplicate key: size is there already",
-        "5: duplicate key: a is there already",
+        "4: duplicate key: size is already defined",
+        "5: duplicate key: a is already defined",
         "6: volumes.a.block-size: must be 512 or 4096",
-        "9: duplicate key: name is there already",
+        "9: duplicate key: name is already defined",
         "10: target.lun: ",
         "12: server.shards: must be",
     ];

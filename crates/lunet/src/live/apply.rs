@@ -49,7 +49,7 @@ impl Manager {
         let file = self.file.display();
         let Some(wanted) = self.wanted(now)? else {
             let notes = unsound(now);
-            return Ok(Done { notes, ..done(format!("{file} is in force already")) });
+            return Ok(Done { notes, ..done(format!("{file} is already in effect")) });
         };
         let Wanted { next, fates, entries, differences, mut notes } = wanted;
         let next = self.weigh(now, next, consent, FORCE)?;

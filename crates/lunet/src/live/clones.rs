@@ -85,7 +85,7 @@ impl Manager {
         if !storage::is_absent(&place)? {
             return refuse(
                 Code::Exists,
-                format!("{} is there already", place.display()),
+                format!("{} already exists", place.display()),
                 "choose another name",
             );
         }

@@ -39,7 +39,7 @@ impl Manager {
         if path.metadata().is_ok_and(|found| found.len() > 0) {
             return refuse(
                 Code::Exists,
-                format!("{} is there", path.display()),
+                format!("{} exists", path.display()),
                 format!(
                     "take it as it is with `lunet volume adopt {name} --yes`, or move it away first"
                 ),

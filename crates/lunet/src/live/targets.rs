@@ -25,7 +25,7 @@ impl Manager {
         }
         let plan = self.edited(now, Consent::default(), |editor| editor.add_target(name, alias))?;
         self.commit(now, plan, now.open.clone())?;
-        let mut done = done(format!("target {name} is there"));
+        let mut done = done(format!("target {name} is created"));
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
         done.notes.push(format!(
             "it is for this machine alone until somebody is let in: `lunet target allow {name} \

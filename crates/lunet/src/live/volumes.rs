@@ -40,7 +40,7 @@ impl Manager {
             Ok(opening::open(volume, &plan.data, How::Make)?)
         })?;
         let mut done = done(format!(
-            "volume {name} of {} is there",
+            "volume {name} of {} is created",
             units::exact_size(opened.volume.caps().bytes())
         ));
         done.notes.push(no_lun_yet(name));
@@ -206,9 +206,9 @@ impl Manager {
             );
         }
         let Some(fault) = before else {
-            return Ok(done(format!("volume {name} is opened anew; nothing had failed")));
+            return Ok(done(format!("volume {name} is reopened; nothing had failed")));
         };
-        let mut done = done(format!("volume {name} is opened anew: it can be flushed again"));
+        let mut done = done(format!("volume {name} is reopened: it can be flushed again"));
         done.notes.push(format!(
             "what was written until now and not flushed before {} (UTC) may be lost: check the file systems on the \
              volume, or restore them",
@@ -352,7 +352,7 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
         (Found::There(found), None) => Ok(Some(found.len())),
         (Found::There(_), Some(_)) => refuse(
             Code::Exists,
-            format!("{} is there already", path.display()),
+            format!("{} already exists", path.display()),
             "leave --size out to take it as it is, or name another --path",
         ),
         (Found::Absent, None) => refuse(

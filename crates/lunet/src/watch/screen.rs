@@ -138,7 +138,7 @@ impl Screen {
         // Counts of a server that was started anew have nothing to be compared with at first.
         let first = match self.counted {
             Some(at) if at == sample.at => None,
-            Some(_) => Some("started anew: figures of before"),
+            Some(_) => Some("restarted: earlier figures"),
             None => Some("first figures with the next look"),
         };
         let mut told: Vec<(usize, String)> =
@@ -363,7 +363,7 @@ mod tests {
         // When it is back, there is nothing to compare with at first.
         screen.take(sample(later, 1));
         let lines = drawn(&screen, 80, 24);
-        assert!(lines[0].starts_with("started anew: figures of before; "), "{lines:#?}");
+        assert!(lines[0].starts_with("restarted: earlier figures; "), "{lines:#?}");
         assert!(drawn(&screen, 130, 24)[0].contains("up for 1 s"), "{lines:#?}");
         assert!(lines.iter().any(|line| line.starts_with("busy")), "the last figures: {lines:#?}");
         screen.take(sample(later + Duration::from_secs(1), 2));

@@ -43,7 +43,7 @@ impl<'a> Fio<'a> {
         version()?;
         let file = if kind.is_dir() { path.join(FILE) } else { path.to_owned() };
         if kind.is_dir() && file.exists() {
-            return Err(wrong(format!("{} is there already: remove it", file.display())));
+            return Err(wrong(format!("{} already exists: remove it", file.display())));
         }
         let place = Place::new(&file)?;
         if place.made() {
@@ -134,9 +134,7 @@ mod tests {
                 Fio::new(profile, folder.path(), 4 << 20, 1, &stop).expect("there is room");
             assert!(fio.run().expect("it runs") > 0.0);
             let told = Fio::new(profile, folder.path(), 4 << 20, 1, &stop).map(drop);
-            assert!(
-                matches!(told, Err(ProveError::Bench(why)) if why.contains("is there already"))
-            );
+            assert!(matches!(told, Err(ProveError::Bench(why)) if why.contains("already exists")));
             drop(fio);
             assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 0);
         }

@@ -57,7 +57,7 @@ pub fn capture(args: &CaptureArgs) -> Result<ExitCode> {
         .and_then(|mut file| file.write_all(text.as_bytes()));
     match written {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            bail!("{} is there already: name another file, or remove it", path.display())
+            bail!("{} already exists: name another file, or remove it", path.display())
         }
         other => other.with_context(|| path.display().to_string())?,
     }
