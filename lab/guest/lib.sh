@@ -6,9 +6,12 @@ LUNET=/host/lunet LUNET_RUN=/run/lunet LUNET_DATA=/var/lib/lab
 
 # fio with every written block verified (CRC32C of each block), on a file or device: PATH SIZE [fio options]
 verified() {
-    local path=$1 size=$2 out=/run/fio.$BASHPID
+    local path=$1 size=$2 out=/run/fio.$BASHPID create=1
     shift 2
-    fio --name=verified --filename="$path" --size="$size" --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=16 \
+    # Now and then fio took the node of a disk that had just been written to for a plain file, removed it, and laid a file out there:
+    # then everything after it was read from that file. This makes it an error.
+    case $path in /dev/*) create=0; [ -b "$path" ] || { echo "$path is not a disk"; return 1; } ;; esac
+    fio --name=verified --filename="$path" --size="$size" --allow_file_create=$create --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=16 \
         --verify=crc32c --verify_fatal=1 --minimal "$@" >$out 2>&1 || { cat $out; return 1; }
 }
 
