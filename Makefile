@@ -13,7 +13,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run test test-quick test-host host-tests lab-tests checked lab test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -23,9 +23,10 @@ run: ## build and start lunet on its embedded default: one volume, 127.0.0.1:326
 	@scripts/install-missing build
 	$(CARGO) run --locked --release -p lunet -- serve
 
-# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting.
+# The lab's guest is built beside the compiler, and its suites run beside the tests of this machine: much of both is waiting. Nothing
+# but the suite that needs ZFS waits for ZFS.
 test: prepare ## everything: what test-host and test-lab do, at the same time
-	@$(MAKE) --no-print-directory -k -j2 host-tests lab-tests
+	@$(MAKE) --no-print-directory -k -j3 host-tests lab-zfs lab-tests
 
 test-quick: ## for every change: format, clippy, unit tests, a few real clients; needs no root
 	@scripts/install-missing
@@ -41,15 +42,19 @@ host-tests: checked
 	$(BUILT) $(CARGO) test --locked --no-fail-fast --workspace
 	$(MAKE) fuzz
 
-lab-tests: checked lab
+lab-tests: checked lab-guest
 	$(BUILT) nice lab/test
 
 checked: lint
 	$(BUILD)
 
-lab: prepare ## build the lab's guest: a Debian kernel with real initiators and ZFS (root; cached)
+lab: lab-guest lab-zfs ## build the lab's guest: a Debian kernel with real initiators and ZFS (root; cached)
+
+lab-guest: prepare
 	nice lab/image
 	nice lab/qemu
+
+lab-zfs: prepare
 	nice lab/zfs
 
 test-lab: prepare ## run the lab's suites in the guest (root): all, or SUITE=multipath, or SUITE=multipath TEST=cut
