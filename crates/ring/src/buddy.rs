@@ -9,12 +9,17 @@ pub(crate) const MAX_ORDER: u8 = 8;
 const NONE: u32 = u32::MAX;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
+/// So many blocks of each size are kept whole: what the commands of one receive take, and give back together.
+const KEPT: usize = 32;
+
 /// What is known of the block that starts at a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// No block starts here: the page is inside one.
     Inside,
     Free(u8),
+    /// Free, and kept whole for the next who wants a block of this size.
+    Kept(u8),
     Used(u8),
 }
 
@@ -25,11 +30,39 @@ struct Page {
     prev: u32,
 }
 
+/// Free blocks of one size that were given back and not joined with their buddies, the newest last: most callers want what
+/// somebody has just given back, and joining it costs as much as splitting it again.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    pages: [u32; KEPT],
+    len: usize,
+}
+
+impl Kept {
+    const NONE: Self = Self { pages: [NONE; KEPT], len: 0 };
+
+    #[inline]
+    fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.pages[self.len])
+    }
+
+    /// Whether there was room for it.
+    #[inline]
+    fn push(&mut self, page: u32) -> bool {
+        let Some(place) = self.pages.get_mut(self.len) else { return false };
+        *place = page;
+        self.len += 1;
+        true
+    }
+}
+
 /// The allocator's books.
 #[derive(Debug)]
 pub(crate) struct Buddy {
     pages: Vec<Page>,
     heads: [u32; ORDERS],
+    kept: [Kept; ORDERS],
     free_pages: usize,
 }
 
@@ -39,7 +72,8 @@ impl Buddy {
         let page = Page { mark: Mark::Inside, next: NONE, prev: NONE };
         let count = blocks << MAX_ORDER;
         assert!(count < NONE as usize, "too many pages for the arena's books");
-        let mut buddy = Self { pages: vec![page; count], heads: [NONE; ORDERS], free_pages: count };
+        let (heads, kept) = ([NONE; ORDERS], [Kept::NONE; ORDERS]);
+        let mut buddy = Self { pages: vec![page; count], heads, kept, free_pages: count };
         for block in (0..blocks).rev() {
             buddy.push((block << MAX_ORDER) as u32, MAX_ORDER);
         }
@@ -52,7 +86,19 @@ impl Buddy {
     }
 
     /// Takes a block of 2^`order` pages: its first page, or `None` if no free block is that large.
+    #[inline]
     pub(crate) fn alloc(&mut self, order: u8) -> Option<u32> {
+        let page = match self.kept[order as usize].pop() {
+            Some(page) => page,
+            None => self.split(order).or_else(|| self.join_kept().split(order))?,
+        };
+        self.pages[page as usize].mark = Mark::Used(order);
+        self.free_pages -= 1 << order;
+        Some(page)
+    }
+
+    /// Takes a block of 2^`order` pages out of the free ones, of which it is no more.
+    fn split(&mut self, order: u8) -> Option<u32> {
         let mut found = (order..=MAX_ORDER).find(|&o| self.heads[o as usize] != NONE)?;
         let page = self.heads[found as usize];
         self.unlink(page, found);
@@ -60,19 +106,34 @@ impl Buddy {
             found -= 1;
             self.push(page + (1 << found), found);
         }
-        self.pages[page as usize].mark = Mark::Used(order);
-        self.free_pages -= 1 << order;
         Some(page)
     }
 
-    /// Gives a block back, and joins it with its free buddies.
-    pub(crate) fn free(&mut self, page: u32, order: u8) {
-        debug_assert_eq!(self.pages[page as usize].mark, Mark::Used(order), "freed twice");
-        self.put(page, order);
+    /// Joins what is kept whole with its buddies.
+    #[cold]
+    fn join_kept(&mut self) -> &mut Self {
+        for order in 0..=MAX_ORDER {
+            while let Some(page) = self.kept[order as usize].pop() {
+                self.free_pages -= 1 << order;
+                self.put(page, order);
+            }
+        }
+        self
     }
 
-    /// Gives a part of a used block back, aligned to its size. The rest stays used, and is given back in the same
-    /// way.
+    /// Gives a block back: it is kept as it is for the next, or joined with its free buddies.
+    #[inline]
+    pub(crate) fn free(&mut self, page: u32, order: u8) {
+        debug_assert_eq!(self.pages[page as usize].mark, Mark::Used(order), "freed twice");
+        if !self.kept[order as usize].push(page) {
+            return self.put(page, order);
+        }
+        self.pages[page as usize].mark = Mark::Kept(order);
+        self.free_pages += 1 << order;
+    }
+
+    /// Gives a block, or a part of a used one, back, aligned to its size, and joins it with its free buddies. The rest
+    /// stays used, and is given back in the same way.
     pub(crate) fn put(&mut self, page: u32, order: u8) {
         self.free_pages += 1 << order;
         let (mut page, mut order) = (page, order);
@@ -117,6 +178,42 @@ mod tests {
     use lunet_block::Random;
 
     use super::*;
+
+    #[test]
+    fn what_is_kept_whole_is_there_for_blocks_of_every_size() {
+        let mut buddy = Buddy::new(1);
+        let pages: Vec<u32> = (0..=MAX_ORDER - 1).filter_map(|order| buddy.alloc(order)).collect();
+        for (order, page) in pages.into_iter().enumerate() {
+            buddy.free(page, order as u8);
+            assert_eq!((buddy.kept[order].len, buddy.kept[order].pages[0]), (1, page));
+        }
+        assert_eq!(buddy.free_pages(), 1 << MAX_ORDER);
+        let kept = buddy.kept[3].pages[0];
+        assert_eq!(buddy.alloc(3), Some(kept), "the one that was given back");
+        buddy.free(kept, 3);
+        assert_eq!(buddy.alloc(MAX_ORDER), Some(0), "all of it, in one piece");
+        assert_eq!((buddy.free_pages(), buddy.alloc(0)), (0, None));
+    }
+
+    #[test]
+    fn what_is_given_back_beyond_what_is_kept_is_joined() {
+        let mut buddy = Buddy::new(1);
+        let pages: Vec<u32> = std::iter::from_fn(|| buddy.alloc(2)).collect();
+        assert_eq!(pages.len(), 1 << (MAX_ORDER - 2));
+        pages.into_iter().for_each(|page| buddy.free(page, 2));
+        assert_eq!(buddy.kept[2].len, KEPT);
+        assert_eq!((buddy.free_pages(), buddy.alloc(MAX_ORDER)), (1 << MAX_ORDER, Some(0)));
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    #[cfg(debug_assertions)]
+    fn a_block_that_is_kept_is_not_given_back_again() {
+        let mut buddy = Buddy::new(1);
+        let page = buddy.alloc(2).expect("a block");
+        buddy.free(page, 2);
+        buddy.free(page, 2);
+    }
 
     #[test]
     fn blocks_never_overlap_and_everything_comes_back_in_one_piece() {
