@@ -1,8 +1,10 @@
-//! The table of crates in ARCHITECTURE.md is that of the manifests, and nothing depends upwards.
+//! The table of crates in ARCHITECTURE.md is that of the manifests, nothing depends upwards, and what pages and planted
+//! bugs refer to is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
@@ -59,7 +61,7 @@ fn the_table_of_crates_is_that_of_the_manifests() {
 
 #[test]
 fn pure_crates_are_built_without_the_standard_library() {
-    for name in ["block", "scsi", "iscsi"] {
+    for name in ["block", "reservations", "scsi", "iscsi"] {
         let text = fs::read_to_string(root().join("crates").join(name).join("src/lib.rs"));
         let text = text.expect("a crate");
         for attribute in ["no_std", "forbid(unsafe_code)"] {
@@ -68,27 +70,100 @@ fn pure_crates_are_built_without_the_standard_library() {
     }
 }
 
-/// A crate that serves every protocol names none of them.
-#[test]
-fn volume_names_no_protocol() {
-    let mut folders = vec![root().join("crates/volume")];
-    let mut seen = 0;
+/// All files below these folders.
+fn files_below(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
+        let entries = fs::read_dir(folder).expect("a folder");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let (inner, own): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+        folders.extend(inner);
+        files.extend(own);
+    }
+    files
+}
+
+/// Crates that serve every protocol name none of them.
+#[test]
+fn crates_for_every_protocol_name_none() {
+    let neutral = ["crates/reservations", "crates/server", "crates/volume"];
+    let files = files_below(neutral.map(|folder| root().join(folder)).to_vec());
+    for path in &files {
+        let text = fs::read_to_string(path).expect("text").to_lowercase();
+        let words = text.split(|c: char| !c.is_alphanumeric());
+        let names = [
+            "iscsi",
+            "scsi",
+            "iser",
+            "nvme",
+            "lun",
+            "luns",
+            "cdb",
+            "pdu",
+            "initiator",
+            "initiators",
+            "nexus",
+        ];
+        let named: Vec<&str> = words.filter(|word| names.contains(word)).collect();
+        assert!(named.is_empty(), "{} names {named:?}", path.display());
+    }
+    assert!(files.len() > 50, "only {} files were found", files.len());
+}
+
+/// Every `Result` in a source without white space and comments whose error is a bare `String`, and every `FromStr` and the
+/// like whose is.
+fn sentences_for_errors(text: &str) -> Vec<&str> {
+    let mut found: Vec<&str> = text.matches("typeErr=String;").collect();
+    found.extend(text.matches("typeError=String;"));
+    for (at, _) in text.match_indices("Result<") {
+        let arguments = &text[at + "Result<".len()..];
+        let (mut depth, mut last) = (0, 0);
+        for (n, byte) in arguments.bytes().enumerate() {
+            match byte {
+                b'<' | b'(' | b'[' => depth += 1,
+                // The arrow of a function's type closes nothing.
+                b'>' if n > 0 && arguments.as_bytes()[n - 1] == b'-' => {}
+                b'>' | b')' | b']' if depth > 0 => depth -= 1,
+                b',' if depth == 0 => last = n + 1,
+                b'>' => {
+                    let error = arguments[last..n].trim_end_matches(',');
+                    found.extend((last > 0 && error == "String").then_some(&arguments[..n]));
+                    break;
+                }
+                _ => {}
             }
-            let text = fs::read_to_string(&path).expect("text").to_lowercase();
-            let words = text.split(|c: char| !c.is_alphanumeric());
-            let names = ["iscsi", "scsi", "iser", "nvme", "lun", "cdb", "initiator"];
-            let named: Vec<&str> = words.filter(|word| names.contains(word)).collect();
-            assert!(named.is_empty(), "{} names {named:?}", path.display());
-            seen += 1;
         }
     }
-    assert!(seen > 10, "only {seen} files were found");
+    found
+}
+
+/// No library has a sentence for an error, inside or at its border: who uses it could only print it.
+#[test]
+fn errors_of_libraries_have_types() {
+    for (text, count) in [
+        ("fn(a)->Result<Vec<(u8,String)>,String>{", 1),
+        ("Result<(),Error>;Result<(),String>;", 1),
+        ("Result<Vec<String>,Error>", 0),
+        ("io::Result<Option<String>>", 0),
+        ("Result<String,Box<dynFn(u8)->String>>", 0),
+    ] {
+        assert_eq!(sentences_for_errors(text).len(), count, "{text}");
+    }
+    let folders = ["crates", "measure"].map(|parent| root().join(parent));
+    let crates = folders.iter().flat_map(|parent| fs::read_dir(parent).expect("crates"));
+    let crates = crates.map(|entry| entry.expect("an entry").path());
+    // The program's own crate: nothing but the program uses it.
+    let libraries = crates.filter(|path| *path != root().join("crates/lunet"));
+    let files = files_below(libraries.map(|library| library.join("src")).collect());
+    for path in &files {
+        let text = fs::read_to_string(path).expect("text");
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+        let dense: String = code.flat_map(str::chars).filter(|c| !c.is_whitespace()).collect();
+        let found = sentences_for_errors(&dense);
+        let in_tests = path.file_name().is_some_and(|name| name == "tests.rs");
+        assert!(found.is_empty() || in_tests, "{}: {found:?}", path.display());
+    }
+    assert!(files.len() > 300, "only {} files were found", files.len());
 }
 
 /// The pages that ARCHITECTURE.md and docs/design name are there, and so are their headings and the files of the code.
@@ -124,4 +199,28 @@ fn anchor(line: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let words: String = heading.trim_start_matches('#').trim().chars().filter(kept).collect();
     words.to_lowercase().replace(' ', "-")
+}
+
+/// Every planted bug of `lab/mutants` still applies, and names the suite that must find it.
+#[test]
+fn planted_bugs_apply() {
+    let folder = root().join("lab/mutants.d");
+    let mut seen = 0;
+    for entry in fs::read_dir(&folder).expect("lab/mutants.d") {
+        let path = entry.expect("an entry").path();
+        let mut applies = Command::new("git");
+        applies.args(["apply", "--check"]).arg(&path).current_dir(root());
+        let done = applies.output().expect("git");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{}: {said}", path.display());
+        let text = fs::read_to_string(&path).expect("a patch");
+        let suite = text.lines().find_map(|line| line.strip_prefix("suite: "));
+        let suite = suite.unwrap_or_else(|| panic!("{}: no suite", path.display()));
+        let suites = root().join("lab/suites");
+        let there = [suites.join(suite), suites.join(format!("{suite}.sh"))];
+        let there = there.iter().any(|file| file.exists());
+        assert!(there, "{}: there is no suite {suite}", path.display());
+        seen += 1;
+    }
+    assert!(seen > 5, "only {seen} patches were found");
 }

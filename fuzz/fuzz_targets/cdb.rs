@@ -7,11 +7,10 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use lunet_block::{BlockRange, Caps, Support};
 use lunet_fuzz::Input;
+use lunet_reservations::{Event, MAX_REGISTRATIONS, Reservations};
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::copy;
-use lunet_scsi::reserve::{
-    InitiatorPort, MAX_REGISTRATIONS, NexusId, Port, Request, Reservations, Seat, TargetPort,
-};
+use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Request, Seat, Seats, TargetPort};
 use lunet_scsi::unit::MAX_PARAMETER_LIST;
 use lunet_scsi::{
     Action, Attention, Code, CommandIn, Identity, Key, Nexus, Parameters, Reply, Sense, Target,
@@ -189,7 +188,7 @@ impl Copies {
 /// The initiators at the unit, and what they reserve of it.
 struct Initiators {
     reservations: Reservations,
-    ports: Vec<Port>,
+    seats: Seats,
     nexuses: Vec<(Seat, Nexus)>,
 }
 
@@ -197,34 +196,40 @@ impl Initiators {
     fn new() -> Self {
         let port = |tag| TargetPort { target: NAME.into(), tag };
         let ports = vec![Port { name: port(1), relative: 1 }, Port { name: port(2), relative: 3 }];
-        let mut reservations = Reservations::new(ports.clone(), true);
+        let mut seats = Seats::new(ports);
         let nexuses = (0..3u16).map(|number| {
             let name = format!("iqn.2026-11.local.lunet:i{}", number / 2);
             let initiator = InitiatorPort { name, isid: [0x80, 0, 0, 0, 0, number as u8] };
             let nexus = NexusId { initiator, port: port(1 + number % 2) };
-            (reservations.attach(Arc::new(nexus)), Nexus::new())
+            (seats.attach(Arc::new(nexus)), Nexus::new())
         });
         let nexuses = nexuses.collect();
-        Self { reservations, ports, nexuses }
+        Self { reservations: Reservations::new(true), seats, nexuses }
     }
 
     /// The nexus with this number, up to date.
     fn nexus(&mut self, number: usize) -> &mut Nexus {
         let number = number % self.nexuses.len();
         let (seat, nexus) = &mut self.nexuses[number];
-        self.reservations.refresh(*seat, nexus);
+        let seen = 1 + self.reservations.changes() + self.seats.changes();
+        self.seats.refresh(*seat, &self.reservations, seen, nexus);
         nexus
     }
 
     fn request(&mut self, number: usize, request: &Request) {
         let (seat, _) = self.nexuses[number % self.nexuses.len()];
-        let outcome = self.reservations.execute(seat, request);
+        let nexus = self.seats.nexus(seat).expect("it has its seat");
+        let outcome = request.execute(&mut self.reservations, nexus, self.seats.ports());
         check_reply(&outcome.reply);
-        assert!(outcome.aborts.len() <= MAX_REGISTRATIONS);
+        assert!(Event::aborted(&outcome.events).count() <= MAX_REGISTRATIONS);
+        self.seats.tell(&outcome.events);
+        // Whoever has registered is one of SCSI's.
+        let registered = self.reservations.registrations();
+        assert!(registered.iter().all(|r| NexusId::of(&r.registrant).is_some()));
         // What is to survive a power loss can be read again, and is the same then.
         let Some(saved) = self.reservations.saved() else { return };
         assert!(saved.registrations.len() <= MAX_REGISTRATIONS);
-        let mut again = Reservations::new(self.ports.clone(), true);
+        let mut again = Reservations::new(true);
         assert_eq!(again.restore(saved.clone()), Ok(()));
         assert_eq!(again.saved(), Some(saved));
     }
@@ -286,7 +291,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(check_action(Some(unit), &action).is_none());
         }
         if let (Action::PortGroups(request), Some(unit)) = (&action, unit) {
-            let done = target.groups.execute(&unit.state.access, &initiators.ports, request);
+            let done = target.groups.execute(&unit.state.access, initiators.seats.ports(), request);
             check_reply(&done.reply);
         }
         if let (Action::Copy(request), Some(unit)) = (&action, unit) {

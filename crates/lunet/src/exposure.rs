@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lunet_target::interfaces;
+use lunet_server::interfaces;
 
 use crate::config::{Config, Reach, Target};
 

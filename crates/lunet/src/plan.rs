@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use lunet_scsi::alua::AccessState;
-use lunet_target::Transports;
+use lunet_server::Transports;
 use lunet_volume::files::{self, Found};
 use zeroize::Zeroizing;
 

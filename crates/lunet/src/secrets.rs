@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use lunet_front_iscsi::{Guard, User};
 use lunet_iscsi::chap::{Account, Secret};
-use lunet_target::{Guard, User};
 use rustix::process::DumpableBehavior;
 
 use crate::config::access::{
@@ -148,7 +148,7 @@ fn check(secret: &Secret) -> Result<(), SecretError> {
 }
 
 /// The rules in the target's terms. A user whose secret was not read cannot log in.
-pub fn access(rules: &Access) -> lunet_target::Access {
+pub fn access(rules: &Access) -> lunet_front_iscsi::Access {
     let account = |login: &Login| {
         let secret = login.secret.known()?.clone();
         Some(Account { name: login.name.clone(), secret })
@@ -161,7 +161,7 @@ pub fn access(rules: &Access) -> lunet_target::Access {
         users: users.collect(),
         mutual: rules.mutual.as_ref().and_then(account),
     };
-    lunet_target::Access {
+    lunet_front_iscsi::Access {
         initiators: rules.initiators.clone(),
         guard: (!rules.users.is_empty()).then_some(guard),
         luns: rules.luns.clone(),

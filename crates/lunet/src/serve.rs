@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Answer, Change, Request};
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
+use lunet_front_iscsi::{Handle, Layout, Server, TargetEntry, VolumeEntry};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
-use lunet_target::{Handle, Layout, Limits, Server, StartError, TargetEntry, VolumeEntry};
+use lunet_server::{Limits, StartError};
 use lunet_volume::Health;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -66,7 +67,8 @@ pub fn serve(options: &Options) -> Result<()> {
     let config = served.plan.config.clone();
     // The error's own words hold its cause.
     let start = assemble(&config, &served.plan.data, served.layout());
-    let server = Server::start(start).map_err(|error| not_started(&error, &served.plan))?;
+    let server =
+        lunet_front_iscsi::start(start).map_err(|error| not_started(&error, &served.plan))?;
     let manager = Arc::new(Manager::new(options, server.handle(), served));
     let asked = Asked { handle: server.handle(), manager: manager.clone() };
     control.serve(asked).context("cannot start the control socket's thread")?;
@@ -474,7 +476,7 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
         alias: target.alias.clone(),
         luns: target.luns.clone(),
         portals: target.portals.clone(),
-        access: lunet_target::Access {
+        access: lunet_front_iscsi::Access {
             open: target.reach() != Reach::ThisMachine,
             ..secrets::access(&target.access)
         },
@@ -491,8 +493,8 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
 }
 
 /// The portals in the target's terms.
-pub(crate) fn listen(config: &Config) -> Vec<lunet_target::Portal> {
-    let portal = |portal: &Portal| lunet_target::Portal {
+pub(crate) fn listen(config: &Config) -> Vec<lunet_server::Portal> {
+    let portal = |portal: &Portal| lunet_server::Portal {
         address: portal.address,
         tag: portal.tag,
         transports: portal.transports,
@@ -511,9 +513,9 @@ pub(crate) fn groups(config: &Config) -> Vec<PortGroup> {
 }
 
 /// The configuration in the target's terms.
-pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_target::Config {
+pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_front_iscsi::Config {
     let server = &config.server;
-    lunet_target::Config {
+    lunet_front_iscsi::Config {
         portals: listen(config),
         layout,
         port_numbers: Some(ports(data)),

@@ -304,7 +304,7 @@ mod tests {
             }
         }
         let mut files = Vec::new();
-        for part in ["lunet", "backends", "target"] {
+        for part in ["lunet", "backends", "volume", "server", "front-iscsi"] {
             let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
             sources(&crates.join(part).join("src"), &mut files);
         }

@@ -121,7 +121,7 @@ pub enum PowerChange {
     /// Not ready until it is started.
     Stopped,
     /// Without medium. Refused while any nexus
-    /// [prevents](crate::reserve::Reservations::removal_prevented) that.
+    /// [prevents](crate::reserve::Seats::removal_prevented) that.
     Eject,
     /// With its medium again, started; prevented by nobody (SPC-5 6.16: what is prevented is the
     /// removal). If there was none, all other nexuses are told NOT READY TO READY CHANGE.
@@ -278,7 +278,7 @@ pub enum Action {
         /// ALLOCATION LENGTH.
         allocation: u32,
     },
-    /// Carry this out on the unit's [`Reservations`](crate::reserve::Reservations).
+    /// [Carry this out](Request::execute) on the volume's reservations.
     Reservation(Request),
     /// Carry this out on the target port groups that the unit has in
     /// [`Target::groups`](crate::Target::groups), with
@@ -293,7 +293,7 @@ pub enum Action {
     /// Change the unit's power condition, or take its medium out or in.
     Power(Power),
     /// The medium of the unit may (false) or may not (true) be ejected, says this nexus; tell
-    /// [`Reservations::prevent_removal`](crate::reserve::Reservations::prevent_removal).
+    /// [`Seats::prevent_removal`](crate::reserve::Seats::prevent_removal).
     PreventRemoval(bool),
 }
 

@@ -114,7 +114,7 @@ fn conflicts(cx: &Cx<'_>, opcode: &Opcode) -> bool {
         Guard::Prevent if !cx.cdb.flag(4, 0x03) => Guard::Free,
         guard => guard,
     };
-    !nexus.access().allows(guard) && !nexus.reset_pending()
+    !guard.admits(nexus.access()) && !nexus.reset_pending()
 }
 
 /// The command block must be whole, and NACA zero: lunet has no ACA (NORMACA is 0, SAM-5 5.2).

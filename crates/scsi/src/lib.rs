@@ -16,7 +16,7 @@
 //! | [`state`] | what commands change of it |
 //! | [`nexus`] | what is known of one initiator at one logical unit |
 //! | [`alua`] | target port groups and their access states |
-//! | [`reserve`] | the reservations of one logical unit |
+//! | [`reserve`] | how SCSI reserves a volume, and who is logged in at a unit |
 //! | [`sanitize`] | SANITIZE, FORMAT UNIT |
 //! | [`action`] | what a command asks for |
 #![no_std]

@@ -1,6 +1,7 @@
 //! What a logical unit keeps for one initiator (an I_T_L nexus, SAM-5 4.2).
 
-use crate::reserve::Access;
+use lunet_reservations::Access;
+
 use crate::sense::{Code, Key, Sense};
 use crate::thin::THRESHOLD_DESCRIPTOR;
 
@@ -166,8 +167,8 @@ impl Nexus {
         self.pending.0 &= !attention.bit();
     }
 
-    /// The latest change of the unit's reservations that this nexus knows of; if there was a later
-    /// one, it must be [refreshed](crate::reserve::Reservations::refresh) before its next command.
+    /// The latest change of the unit's reservations and seats that this nexus knows of; if there was a later
+    /// one, it must be [refreshed](crate::reserve::Seats::refresh) before its next command.
     pub const fn seen(&self) -> u64 {
         self.seen
     }

@@ -5,7 +5,9 @@
 //! An operation that nobody waits for any more stays until the storage has let go of it, and
 //! what it may still write is fenced off.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lunet_block::{ByteRange, Completion, Error, IoDone, IoToken, Op, Submit};
@@ -13,11 +15,15 @@ use lunet_ring::{Account, Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;
 use crate::count::Kind;
+use crate::memory::Budget;
+use crate::offload::Ticket;
 use crate::open::VolumeId;
-use crate::operation::{Command, Face, Operation, OperationId, Operations, request_tag, split_tag};
+use crate::operation::{
+    Command, Face, Operation, OperationId, Operations, Parties, request_tag, split_tag,
+};
 use crate::storage::{ShardConfig, Storage};
 use crate::volume::Volume;
-use crate::work::{Client, Piece, Plain, Progress, Work};
+use crate::work::{Client, Copy, Failure, Piece, Plain, Progress, Work};
 
 /// Storage that is asked for more than flushes, and has answered nothing for this long, is not waited for when the
 /// server stops.
@@ -25,6 +31,16 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// EMFILE, for the 65,537th channel.
 const EMFILE: i32 = 24;
+
+/// A volume that cannot be opened on an event loop.
+#[derive(Debug, thiserror::Error)]
+#[error("volume {volume} cannot be opened on an event loop: {error}")]
+pub struct NoChannel {
+    /// Its name.
+    pub volume: String,
+    /// The operating system's reason.
+    pub error: io::Error,
+}
 
 /// Operations of one shard.
 pub struct Executor<C: Command> {
@@ -42,16 +58,14 @@ pub struct Executor<C: Command> {
     pub(crate) hungry: usize,
     /// What the arena had seen of memory coming back when they were tried last.
     pub(crate) fed: u64,
-    /// When was looked whose turn it is.
-    pub(crate) looked: Duration,
 }
 
 /// What an operation has made of an answer, or of data.
 pub enum Step {
     /// It can get on: it is to be [pumped](Executor::pump).
     Done,
-    /// Its protocol knows what to do with it.
-    Answer(Completion<Payload>),
+    /// The same, and so many more bytes of a [copy](Executor::copy) are written without a gap.
+    Copied(u64),
     /// All data that the protocol [needs](Work::Collect) is here, with its length.
     Collected(Buf, usize),
 }
@@ -67,7 +81,6 @@ impl<C: Command> Executor<C> {
             unmarked: Vec::new(),
             hungry: 0,
             fed: 0,
-            looked: Duration::ZERO,
         }
     }
 
@@ -82,44 +95,111 @@ impl<C: Command> Executor<C> {
                 Work::Write(write) => write.pump(requests, storage, client),
                 Work::Compare(compare) => compare.pump(requests, storage, client),
                 Work::Collect(intake) => intake.pump(requests, storage, client),
-                Work::Fill(fill) => fill.pump(requests, storage),
-                Work::Plain(plain) => plain.pump(requests, storage),
                 Work::Exclusive(exclusive) => exclusive.pump(requests, storage, client),
-                Work::None => Progress::finished_if(requests.in_flight() == 0),
+                Work::None
+                | Work::Fill(_)
+                | Work::Plain(_)
+                | Work::Copy(_)
+                | Work::Hold
+                | Work::Overwrite(_) => return self.pump_alone(id, Some(client.budget())),
             };
-            let on = match progress {
-                Progress::Finished => self.writes_through(id),
-                // A range of its own that this shard had nothing in.
-                Progress::Waits => !self.storage.drains.is_empty() && self.drain_own(),
-                Progress::Answered => false,
-            };
-            if !on {
+            if !self.goes_on(id, progress) {
                 return progress;
             }
         }
     }
 
-    /// Lets an operation without a client get on that needs none.
-    pub fn pump_alone(&mut self, id: OperationId) -> Progress {
-        let Operation { requests, work, .. } = &mut self.operations[id];
-        match work {
-            Work::Plain(plain) => plain.pump(requests, &mut self.storage),
-            _ => Progress::finished_if(requests.in_flight() == 0),
+    /// The same for an operation that moves no data of a client. `budget` pays for its buffers, if it needs any.
+    pub fn pump_alone(&mut self, id: OperationId, budget: Option<Budget<'_>>) -> Progress {
+        loop {
+            let Operation { requests, work, .. } = &mut self.operations[id];
+            let storage = &mut self.storage;
+            let progress = match work {
+                Work::Fill(fill) => fill.pump(requests, storage),
+                Work::Plain(plain) => plain.pump(requests, storage),
+                Work::Copy(copy) => copy.pump(requests, storage, budget),
+                Work::Hold => Progress::finished_if(storage.has_range(requests)),
+                Work::Overwrite(overwrite) => overwrite.pump(requests, storage),
+                Work::None => Progress::finished_if(requests.in_flight() == 0),
+                Work::Read(_)
+                | Work::Write(_)
+                | Work::Compare(_)
+                | Work::Collect(_)
+                | Work::Exclusive(_) => unreachable!("it moves data of a client"),
+            };
+            if !self.goes_on(id, progress) {
+                return progress;
+            }
         }
     }
 
-    /// True if what an operation has written must be made stable, which is its work now.
-    fn writes_through(&mut self, id: OperationId) -> bool {
-        let Operation { requests, work, .. } = &mut self.operations[id];
-        if requests.writes.is_none() || requests.stable || requests.is_failed() {
+    /// True if an operation that has come so far can get on at once.
+    #[inline]
+    fn goes_on(&mut self, id: OperationId, progress: Progress) -> bool {
+        match progress {
+            Progress::Finished => self.follows_up(id),
+            // A range of its own that this shard had nothing in.
+            Progress::Waits => !self.storage.drains.is_empty() && self.drain_own(),
+            Progress::Answered => false,
+        }
+    }
+
+    /// The work of an operation is over. True if what it has written must be made stable, which is its work now.
+    #[inline(never)]
+    fn follows_up(&mut self, id: OperationId) -> bool {
+        let requests = &mut self.operations[id].requests;
+        if requests.is_failed() {
             return false;
         }
-        requests.stable = true;
-        let face = &self.storage.volumes[requests.volume].core.face;
-        if face.writes_through() {
-            *work = Work::Plain(Plain::flush());
+        if requests.writes.is_some() && !requests.stable {
+            requests.stable = true;
+            if self.storage.volumes[requests.writes_on()].core.face.writes_through() {
+                self.operations[id].work = Work::Plain(Plain::flush());
+                return true;
+            }
         }
-        face.writes_through()
+        if self.operations[id].requests.parties.is_some() {
+            self.end_copy(id);
+        }
+        false
+    }
+
+    /// A copy is over: the operation has nothing more to do with its volumes.
+    #[cold]
+    fn end_copy(&mut self, id: OperationId) {
+        let Operation { requests, work, .. } = &mut self.operations[id];
+        requests.writes = None;
+        *work = Work::None;
+        if let Some(parties) = requests.parties.take() {
+            self.leave_volume(parties.source);
+            self.leave_volume(parties.destination);
+        }
+    }
+
+    /// Copies a range of a volume to one of the same length, or zeroes if there is no source: that is what an operation
+    /// without other work does now. Both volumes stay until it is done.
+    pub fn copy(
+        &mut self,
+        id: OperationId,
+        volumes: (Option<VolumeId>, VolumeId),
+        ranges: (ByteRange, ByteRange),
+    ) {
+        let Operation { requests, work, .. } = &mut self.operations[id];
+        assert!(requests.parties.is_none(), "one copy at a time");
+        let copy = Copy::new(volumes, ranges);
+        let Parties { source, destination } = copy.parties();
+        requests.parties = Some(copy.parties());
+        (requests.writes, requests.stable) = (Some(ranges.1), false);
+        *work = Work::Copy(Box::new(copy));
+        for slot in [source, destination] {
+            self.storage.volumes[slot].operations += 1;
+        }
+    }
+
+    /// True if a copy asks the storage for more when it is pumped next.
+    pub fn asks_more(&self, id: OperationId) -> bool {
+        let Operation { requests, work, .. } = &self.operations[id];
+        matches!(work, Work::Copy(copy) if copy.asks_more(requests))
     }
 
     /// Data that an operation has asked for has come: `len` bytes from `offset` on are in `buf`.
@@ -131,7 +211,13 @@ impl<C: Command> Executor<C> {
             Work::Compare(compare) => &mut compare.intake,
             Work::Collect(intake) => intake,
             Work::Exclusive(exclusive) => &mut exclusive.intake,
-            Work::None | Work::Read(_) | Work::Fill(_) | Work::Plain(_) => return Step::Done,
+            Work::None
+            | Work::Read(_)
+            | Work::Fill(_)
+            | Work::Plain(_)
+            | Work::Copy(_)
+            | Work::Hold
+            | Work::Overwrite(_) => return Step::Done,
         };
         let piece = intake.arrived(offset, len, buf);
         self.take_piece(id, piece)
@@ -148,7 +234,13 @@ impl<C: Command> Executor<C> {
             Work::Compare(compare) => compare.piece(requests, &mut self.storage, piece),
             Work::Exclusive(exclusive) => exclusive.piece(piece),
             Work::Collect(_) => return Step::Collected(piece.buf, piece.len),
-            Work::None | Work::Read(_) | Work::Fill(_) | Work::Plain(_) => {}
+            Work::None
+            | Work::Read(_)
+            | Work::Fill(_)
+            | Work::Plain(_)
+            | Work::Copy(_)
+            | Work::Hold
+            | Work::Overwrite(_) => {}
         }
         Step::Done
     }
@@ -163,7 +255,12 @@ impl<C: Command> Executor<C> {
             Work::Fill(fill) => fill.done(done),
             Work::Plain(_) => Plain::done(&done),
             Work::Exclusive(exclusive) => exclusive.done(done),
-            Work::None | Work::Collect(_) => return Step::Answer(done),
+            Work::Copy(copy) => {
+                let copied = copy.done(requests, &mut self.storage, done);
+                return self.copied(id, copied);
+            }
+            Work::Overwrite(overwrite) => overwrite.done(done),
+            Work::None | Work::Collect(_) | Work::Hold => return Step::Done,
         };
         if let Err(failure) = result {
             requests.fail(failure);
@@ -171,47 +268,70 @@ impl<C: Command> Executor<C> {
         Step::Done
     }
 
-    /// Begins an operation.
-    // Inlined, as `remove`: an operation is large, and is built and taken apart where it lies.
-    #[inline]
-    pub fn insert(&mut self, operation: Operation<C>) -> OperationId {
-        self.storage.volumes[operation.requests.volume].operations += 1;
-        self.operations.insert(operation)
+    /// The step that the end of a part of a copy is.
+    fn copied(&mut self, id: OperationId, copied: Result<Option<u64>, Failure>) -> Step {
+        match copied {
+            Ok(bytes) => bytes.map_or(Step::Done, Step::Copied),
+            Err(failure) => {
+                self.operations[id].requests.fail(failure);
+                Step::Done
+            }
+        }
     }
 
-    /// Ends an operation, and gives up its place in the queue for a range. What is left is the command.
+    /// Begins an operation of a kind on a volume, with no work yet, and its command as it is by
+    /// [default](Command::clear).
     #[inline]
-    pub fn remove(&mut self, id: OperationId) -> C {
+    pub fn begin(&mut self, volume: VolumeId, kind: Kind) -> OperationId {
+        self.storage.volumes[volume].operations += 1;
+        self.operations.begin((volume, kind), self.storage.now)
+    }
+
+    /// Ends an operation with which the storage is done: others may have its blocks, and its place in the queue for a
+    /// range.
+    #[inline]
+    pub fn remove(&mut self, id: OperationId) {
+        let requests = &self.operations[id].requests;
+        let volume = requests.volume;
+        if requests.holds_something() {
+            self.let_go(id);
+        }
+        self.operations.remove(id);
+        self.leave_volume(volume);
+    }
+
+    /// Gives up what an operation holds besides memory.
+    #[cold]
+    fn let_go(&mut self, id: OperationId) {
         let requests = &mut self.operations[id].requests;
-        let (volume, claim, orphan) = (requests.volume, requests.claim.take(), requests.orphan);
+        let volume = requests.volume;
+        let (fenced, claim) = (requests.fenced.take(), requests.claim.take());
+        let orphan = std::mem::take(&mut requests.orphan);
+        self.storage.volumes[volume].orphans -= usize::from(orphan);
+        if let Some((slot, range)) = fenced {
+            self.storage.volumes[slot].core.fence.lift(range);
+        }
         if let Some(claim) = &claim {
             self.storage.release(id, volume, claim);
         }
-        let command = self.operations.remove(id);
-        self.storage.volumes[volume].orphans -= usize::from(orphan);
-        self.leave_volume(volume);
-        command
-    }
-
-    /// An operation works on another volume besides its own, until it [leaves](Self::leave_volume) that.
-    pub fn enter_volume(&mut self, slot: VolumeId) {
-        self.storage.volumes[slot].operations += 1;
+        self.end_copy(id);
     }
 
     /// An operation has nothing more to do with a volume.
-    pub fn leave_volume(&mut self, slot: VolumeId) {
+    fn leave_volume(&mut self, slot: VolumeId) {
         self.storage.volumes[slot].operations -= 1;
         self.retire(slot);
     }
 
     /// Nobody waits for an operation any more. What it may still write is fenced off, and its requests that can be
-    /// called back are. If [nothing is at work](crate::Requests::is_over) for it, the caller removes it.
+    /// called back are. If [nothing is at work](crate::Requests::is_over) for it, it ends.
     pub fn abandon(&mut self, id: OperationId) {
         let operation = &mut self.operations[id];
         operation.requests.expect_nothing();
         operation.work.drop_buffers();
         self.drop_held(id);
         if self.operations[id].requests.is_over() {
+            self.remove(id);
             return;
         }
         self.orphan(id);
@@ -225,44 +345,14 @@ impl<C: Command> Executor<C> {
         }
     }
 
-    /// Fences off what an operation may still write.
+    /// Fences off what an operation may still write, until it [ends](Self::remove).
     pub fn fence(&mut self, id: OperationId) {
-        let operation = &mut self.operations[id];
-        let Some(range) = operation.requests.writes else { return };
-        if operation.requests.fenced.is_none() {
-            self.storage.volumes[operation.requests.writes_on].core.fence.raise(range);
+        let requests = &mut self.operations[id].requests;
+        if let (Some(range), None) = (requests.writes, requests.fenced) {
+            let slot = requests.writes_on();
+            self.storage.volumes[slot].core.fence.raise(range);
+            requests.fenced = Some((slot, range));
         }
-        operation.requests.fenced = Some(range);
-    }
-
-    /// The storage is done with an operation: others may have its blocks.
-    pub fn lift_fence(&mut self, id: OperationId) {
-        let operation = &mut self.operations[id];
-        if let Some(range) = operation.requests.fenced.take() {
-            self.storage.volumes[operation.requests.writes_on].core.fence.lift(range);
-        }
-    }
-
-    /// Sends a request of an operation to its volume.
-    pub fn submit(&mut self, id: OperationId, op: Op, range: ByteRange, buf: Option<Payload>) {
-        self.storage.submit(&mut self.operations[id].requests, op, range, buf);
-    }
-
-    /// Sends a request of an operation to the volume in this slot.
-    pub fn submit_to(
-        &mut self,
-        slot: VolumeId,
-        id: OperationId,
-        op: Op,
-        range: ByteRange,
-        buf: Option<Payload>,
-    ) {
-        self.storage.submit_to(slot, &mut self.operations[id].requests, op, range, buf);
-    }
-
-    /// An operation waits for memory.
-    pub fn starve(&mut self, id: OperationId) {
-        self.storage.starve(&mut self.operations[id].requests);
     }
 
     /// A buffer that an operation does not need any more.
@@ -339,17 +429,33 @@ impl<C: Command> Executor<C> {
         Some((id, seq, done))
     }
 
-    /// Another thread has done its work for an operation: what it touched at the storage, others may have now.
-    pub fn came_back(&mut self, id: OperationId) {
-        self.operations[id].requests.away = false;
-        for request in std::mem::take(&mut self.operations[id].requests.in_flight) {
-            self.storage.left_storage(request.slot, request_tag(id, request.seq));
-        }
+    /// Has another thread do what may block, for an operation that does nothing else meanwhile. What comes of it can be
+    /// received when that [has come back](Self::came_back). `None` if too much work waits: nothing has happened then.
+    pub fn send_away<T: Send + 'static>(
+        &mut self,
+        id: OperationId,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Receiver<T>> {
+        self.storage.send_away(&mut self.operations[id].requests, work)
     }
 
-    /// Another thread does not work for an operation after all.
-    pub fn stays(&mut self, id: OperationId) {
-        self.operations[id].requests.in_flight.clear();
+    /// Another thread has done its work: what that touched at the storage, others may have now. Returns the operation
+    /// that it was for. If nobody waits for that any more, [nothing is at work](crate::Requests::is_over) for it now.
+    pub fn came_back(&mut self, ticket: Ticket) -> Option<(OperationId, Step)> {
+        let id = self.operations.find(|operation| operation.requests.away == Some(ticket))?;
+        let Operation { requests, work, .. } = &mut self.operations[id];
+        requests.away = None;
+        for request in std::mem::take(&mut requests.in_flight) {
+            self.storage.left_storage(request.slot, request_tag(id, request.seq));
+        }
+        let step = match work {
+            Work::Copy(copy) if !requests.orphan => {
+                let copied = copy.returned(requests, &mut self.storage);
+                self.copied(id, copied)
+            }
+            _ => Step::Done,
+        };
+        Some((id, step))
     }
 
     /// True if nothing is at work any more; says of which volumes something is.
@@ -364,7 +470,7 @@ impl<C: Command> Executor<C> {
     }
 
     /// True if nothing is at work but at storage that hangs, for who does not wait for that: it has answered
-    /// nothing for [`SILENCE`], or for `flush_limit` if it has nothing but flushes to do, of which each may take
+    /// nothing for three seconds, or for `flush_limit` if it has nothing but flushes to do, of which each may take
     /// long.
     pub fn all_hangs(&self, flush_limit: Duration) -> bool {
         let mut limits = vec![flush_limit; self.storage.volumes.slots()];
@@ -391,11 +497,11 @@ impl<C: Command> Executor<C> {
     /// Opens channels to all that is new among the next volumes, so that [`adopt`](Self::adopt) cannot fail.
     ///
     /// # Errors
-    /// A plain sentence. Nothing has changed then.
+    /// A volume has no channel. Nothing has changed then.
     pub fn prepare<'v>(
         &mut self,
         next: impl Iterator<Item = (VolumeId, &'v Arc<Volume<C::Face>>)>,
-    ) -> Result<(), String>
+    ) -> Result<(), NoChannel>
     where
         C::Face: 'v,
     {
@@ -412,11 +518,8 @@ impl<C: Command> Executor<C> {
                 Ok(channel) => channel,
                 Err(errno) => {
                     self.cancel_prepared();
-                    let error = std::io::Error::from_raw_os_error(errno);
-                    let name = &volume.name;
-                    return Err(format!(
-                        "volume {name} cannot be opened on an event loop: {error}"
-                    ));
+                    let error = io::Error::from_raw_os_error(errno);
+                    return Err(NoChannel { volume: volume.name.clone(), error });
                 }
             };
             let channel =
@@ -498,9 +601,9 @@ impl<C: Command> Executor<C> {
     fn flush_volume(&mut self, slot: VolumeId) {
         let Some(volume) = self.storage.volumes.get_mut(slot) else { return };
         if std::mem::take(&mut volume.written) && volume.core.caps.write_cache {
-            let operation = Operation::new(slot, Kind::Flush, self.storage.now, C::internal());
-            let id = self.insert(operation);
-            self.submit(id, Op::Flush, ByteRange::new(0, 0), None);
+            let id = self.begin(slot, Kind::Flush);
+            let requests = &mut self.operations[id].requests;
+            self.storage.submit(requests, Op::Flush, ByteRange::new(0, 0), None);
         }
     }
 

@@ -26,13 +26,6 @@ pub enum ReadError {
     Version { path: PathBuf, found: u32, known: u32 },
 }
 
-/// For those who collect sentences.
-impl From<ReadError> for String {
-    fn from(error: ReadError) -> Self {
-        error.to_string()
-    }
-}
-
 /// Reads a file of at most `most` bytes; `None` if there is none.
 ///
 /// # Errors

@@ -5,17 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-use lunet_block::ByteRange;
-
 use crate::locks::{Locks, Stage, Waiter};
 use crate::open::VolumeId;
 use crate::storage::{Drain, Shards};
+use crate::volume::WHOLE;
 
 /// How often is looked, should a message be lost.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// The whole volume, whatever its size becomes meanwhile.
-const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
 
 /// Why a volume cannot be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! What a volume is to any protocol: its storage and the health of that, the writes that are fenced off, the ranges
-//! that commands lock, the threads that do for it what may block, and the [`Executor`] of each shard, which carries
-//! out operations on it.
+//! that commands lock, who has reserved it, the threads that do for it what may block, and the [`Executor`] of each
+//! shard, which carries out operations on it.
 //!
 //! Nothing here knows what a client speaks. A protocol keeps what it shows of a volume beside it
 //! ([`Volume::face`]), and the command that an operation belongs to in the operation ([`Operation::command`]).
@@ -13,31 +13,36 @@ mod fence;
 pub mod files;
 mod health;
 mod hold;
+mod keeper;
 mod locks;
 mod memory;
 mod offload;
 mod open;
 mod operation;
 mod queue;
+pub mod reserve;
 mod storage;
 mod stride;
 mod volume;
 mod work;
 
 pub use count::{Kind, VolumeCount};
-pub use executor::{Executor, Step};
+pub use executor::{Executor, NoChannel, Step};
 pub use fence::Fence;
 pub use health::{Cause, During, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};
+pub use keeper::{Keeper, Orders};
 pub use locks::{Locks, Passage, Stage, Waiter};
 pub use memory::{BACKLOG_HIGH, Budget, take};
-pub use offload::{Offload, SlowWork};
+pub use offload::{Offload, SlowWork, Ticket};
 pub use open::{OpenVolume, OpenVolumes, VolumeId};
-pub use operation::{CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Requests};
+pub use operation::{
+    CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Parties, Requests,
+};
 pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use stride::Stride;
 pub use volume::Volume;
 pub use work::{
-    Client, Compare, Exclusive, Failure, Fill, Intake, Merge, Piece, Plain, Progress, Read, Sink,
-    Source, Work, Write,
+    Client, Compare, Copy, Exclusive, Failure, Fill, Intake, Merge, Overwrite, Piece, Plain,
+    Progress, Read, Sink, Source, Work, Write,
 };

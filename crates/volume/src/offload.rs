@@ -18,6 +18,17 @@ const THREADS: usize = 4;
 /// A piece of work. It tells whoever waits for it by itself.
 pub type SlowWork = Box<dyn FnOnce() + Send>;
 
+/// Names work that another thread does, on the shard that waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// The work with this number.
+    pub(crate) const fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// The way to the threads. They start with the first work and end with the server.
 #[derive(Default)]
 pub struct Offload {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use lunet_block::ByteRange;
 use lunet_ring::Account;
-use slab::Slab;
 
 use crate::count::Kind;
+use crate::offload::Ticket;
 use crate::open::VolumeId;
 use crate::queue::{Claim, Held};
 use crate::work::{Failure, Work};
@@ -24,16 +24,17 @@ pub const DEPTH: usize = 4;
 pub struct OperationId(u32);
 
 /// What a protocol knows of an operation: the command that it belongs to.
-pub trait Command {
+pub trait Command: Default {
     /// What the protocol keeps with each volume.
     type Face: Face;
 
-    /// The command of an operation that nobody has asked for, such as the flush of a volume that is removed.
-    fn internal() -> Self;
+    /// Makes it, in place, what [`Default`] is: that of an operation that nobody has asked for, such as the flush of a
+    /// volume that is removed.
+    fn clear(&mut self);
 }
 
-/// What a protocol keeps with each volume, as far as operations must know of it.
-pub trait Face {
+/// What a protocol keeps with each volume, as far as operations must know of it. All shards share it.
+pub trait Face: Send + Sync + 'static {
     /// True while the volume is worked on as a whole for so long that no command may wait for that.
     fn is_closed(&self) -> bool;
 
@@ -56,12 +57,6 @@ pub struct Operation<C> {
 }
 
 impl<C> Operation<C> {
-    /// An operation that has not begun.
-    #[inline]
-    pub fn new(volume: VolumeId, kind: Kind, started: Duration, command: C) -> Self {
-        Self { kind, started, requests: Requests::new(volume), work: Work::None, command }
-    }
-
     /// Its protocol knows why it has failed: it ends when nothing is at work for it. False if it had failed before.
     pub fn fail(&mut self) -> bool {
         self.requests.fail(Failure::Command)
@@ -76,14 +71,14 @@ pub struct Requests {
     pub volume: VolumeId,
     /// What it may write, so that an abort knows what to fence off.
     pub writes: Option<ByteRange>,
-    /// The slot of the volume that it writes to: its own, but for a copy.
-    pub writes_on: VolumeId,
     /// What it has written is on stable storage, as far as it must be.
     pub stable: bool,
     /// Who pays for its buffers at the storage; `None`: the volume.
     pub at_storage: Option<Account>,
-    /// Another thread works for it.
-    pub away: bool,
+    /// The volumes of the copy that is at work, which stay as long.
+    pub(crate) parties: Option<Parties>,
+    /// Another thread works for it, and says so by this when it is done.
+    pub(crate) away: Option<Ticket>,
     /// Pieces of data that its client was asked for and has not sent.
     pub(crate) soliciting: u32,
     /// The number of its next request.
@@ -92,8 +87,8 @@ pub struct Requests {
     pub(crate) in_flight: ArrayVec<InFlight, DEPTH>,
     /// The first failure: it stops after what is at work.
     failure: Option<Failure>,
-    /// The fence that stands because of it.
-    pub(crate) fenced: Option<ByteRange>,
+    /// The fence that stands because of it, and on which volume.
+    pub(crate) fenced: Option<(VolumeId, ByteRange)>,
     /// It counts among those of its volume that nobody waits for.
     pub(crate) orphan: bool,
     /// It is in the list of those that wait for memory.
@@ -102,6 +97,15 @@ pub struct Requests {
     pub(crate) spare: bool,
     /// Its place in the queue for a range of the volume.
     pub(crate) claim: Option<Box<Claim>>,
+}
+
+/// The volumes of a copy. Where zeroes are copied, both are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parties {
+    /// The slot of the volume that is read.
+    pub source: VolumeId,
+    /// The slot of the volume that is written.
+    pub destination: VolumeId,
 }
 
 /// A request in flight.
@@ -118,16 +122,15 @@ pub(crate) struct InFlight {
 }
 
 impl Requests {
-    #[inline]
-    fn new(volume: VolumeId) -> Self {
+    fn new(id: OperationId, volume: VolumeId) -> Self {
         Self {
-            id: OperationId(u32::MAX),
+            id,
             volume,
             writes: None,
-            writes_on: volume,
             stable: false,
             at_storage: None,
-            away: false,
+            parties: None,
+            away: None,
             soliciting: 0,
             next_seq: 0,
             in_flight: ArrayVec::new(),
@@ -140,6 +143,34 @@ impl Requests {
         }
     }
 
+    /// Makes them those of no operation, in place. Every field is named, so that none is forgotten.
+    fn clear(&mut self) {
+        let Self {
+            id,
+            volume: _,
+            writes,
+            stable,
+            at_storage,
+            parties,
+            away,
+            soliciting,
+            next_seq,
+            in_flight,
+            failure,
+            fenced,
+            orphan,
+            starved,
+            spare,
+            claim,
+        } = self;
+        *id = NONE;
+        (*writes, *fenced, *failure) = (None, None, None);
+        (*at_storage, *claim, *parties, *away) = (None, None, None, None);
+        (*stable, *orphan, *starved, *spare) = (false, false, false, false);
+        (*soliciting, *next_seq) = (0, 0);
+        in_flight.clear();
+    }
+
     /// The operation that they belong to.
     pub const fn id(&self) -> OperationId {
         self.id
@@ -148,6 +179,23 @@ impl Requests {
     /// The number of the next request.
     pub(crate) const fn next_seq(&self) -> u32 {
         self.next_seq
+    }
+
+    /// The volumes of the copy that is at work.
+    pub const fn parties(&self) -> Option<Parties> {
+        self.parties
+    }
+
+    /// True if there is more to give up than memory when the operation ends.
+    #[inline]
+    pub(crate) const fn holds_something(&self) -> bool {
+        self.fenced.is_some() || self.claim.is_some() || self.parties.is_some() || self.orphan
+    }
+
+    /// The slot of the volume that is written: the operation's own, but for a copy.
+    #[inline]
+    pub(crate) fn writes_on(&self) -> VolumeId {
+        self.parties.map_or(self.volume, |parties| parties.destination)
     }
 
     /// Requests in flight.
@@ -167,7 +215,7 @@ impl Requests {
 
     /// True if nothing is at work for the operation, at the storage or on another thread.
     pub fn is_over(&self) -> bool {
-        self.in_flight.is_empty() && !self.away
+        self.in_flight.is_empty() && self.away.is_none()
     }
 
     /// True if what the operation may write is fenced off.
@@ -198,7 +246,7 @@ impl Requests {
     }
 
     /// A request for a range of the volume in a slot is in flight from now on. Returns its number.
-    pub fn begin(&mut self, slot: VolumeId, range: ByteRange) -> u32 {
+    pub(crate) fn begin(&mut self, slot: VolumeId, range: ByteRange) -> u32 {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.in_flight.push(InFlight { seq, slot, range, held: None });
@@ -210,38 +258,54 @@ impl Requests {
     }
 }
 
+/// In a slot that no operation has.
+const NONE: OperationId = OperationId(u32::MAX);
+
 /// The operations of a shard. A wrong name is a mistake of lunet's, and stops it.
-pub struct Operations<C>(Slab<Operation<C>>);
+///
+/// An operation is some 800 bytes: it begins and ends where it lies, in the slot of one that has ended.
+pub struct Operations<C> {
+    slots: Vec<Operation<C>>,
+    free: Vec<OperationId>,
+}
 
 impl<C> Default for Operations<C> {
     fn default() -> Self {
-        Self(Slab::with_capacity(256))
+        Self { slots: Vec::with_capacity(256), free: Vec::with_capacity(256) }
     }
 }
 
 impl<C> Index<OperationId> for Operations<C> {
     type Output = Operation<C>;
 
+    #[inline]
     fn index(&self, id: OperationId) -> &Operation<C> {
-        &self.0[id.0 as usize]
+        let operation = &self.slots[id.0 as usize];
+        assert!(operation.requests.id == id, "an operation that has ended");
+        operation
     }
 }
 
 impl<C> IndexMut<OperationId> for Operations<C> {
+    #[inline]
     fn index_mut(&mut self, id: OperationId) -> &mut Operation<C> {
-        &mut self.0[id.0 as usize]
+        let operation = &mut self.slots[id.0 as usize];
+        assert!(operation.requests.id == id, "an operation that has ended");
+        operation
     }
 }
 
 impl<C> Operations<C> {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (OperationId, &Operation<C>)> {
-        self.0.iter().map(|(at, operation)| (OperationId(at as u32), operation))
+        let named = self.slots.iter().map(|operation| (operation.requests.id, operation));
+        named.filter(|(id, _)| *id != NONE)
     }
 
     /// All of them, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (OperationId, &mut Operation<C>)> {
-        self.0.iter_mut().map(|(at, operation)| (OperationId(at as u32), operation))
+        let named = self.slots.iter_mut().map(|operation| (operation.requests.id, operation));
+        named.filter(|(id, _)| *id != NONE)
     }
 
     /// The first one that is such.
@@ -251,36 +315,53 @@ impl<C> Operations<C> {
 
     /// An operation that may have ended.
     pub fn get(&self, id: OperationId) -> Option<&Operation<C>> {
-        self.0.get(id.0 as usize)
+        self.slots.get(id.0 as usize).filter(|operation| operation.requests.id == id)
     }
 
     /// An operation that may have ended, to change it.
     pub fn get_mut(&mut self, id: OperationId) -> Option<&mut Operation<C>> {
-        self.0.get_mut(id.0 as usize)
+        self.slots.get_mut(id.0 as usize).filter(|operation| operation.requests.id == id)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.slots.len() - self.free.len()
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
+}
 
+impl<C: Command> Operations<C> {
     #[inline]
-    pub(crate) fn insert(&mut self, mut operation: Operation<C>) -> OperationId {
-        let free = self.0.vacant_entry();
-        let id = OperationId(free.key() as u32);
-        operation.requests.id = id;
-        free.insert(operation);
+    pub(crate) fn begin(
+        &mut self,
+        (volume, kind): (VolumeId, Kind),
+        started: Duration,
+    ) -> OperationId {
+        let Some(id) = self.free.pop() else {
+            let id = OperationId(self.slots.len() as u32);
+            let requests = Requests::new(id, volume);
+            let (work, command) = (Work::None, C::default());
+            self.slots.push(Operation { kind, started, requests, work, command });
+            return id;
+        };
+        let slot = &mut self.slots[id.0 as usize];
+        (slot.requests.id, slot.requests.volume) = (id, volume);
+        (slot.kind, slot.started) = (kind, started);
         id
     }
 
+    /// Ends one, with what it and its command hold.
     #[inline]
-    pub(crate) fn remove(&mut self, id: OperationId) -> C {
-        self.0.remove(id.0 as usize).command
+    pub(crate) fn remove(&mut self, id: OperationId) {
+        let operation = &mut self[id];
+        operation.requests.clear();
+        operation.work = Work::None;
+        operation.command.clear();
+        self.free.push(id);
     }
 }
 
@@ -292,4 +373,79 @@ pub(crate) const fn request_tag(operation: OperationId, seq: u32) -> u64 {
 /// Whose request it was, and which of its requests.
 pub(crate) const fn split_tag(tag: u64) -> (OperationId, u32) {
     (OperationId((tag >> 32) as u32), tag as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub struct Nothing;
+
+    impl Face for Nothing {
+        fn is_closed(&self) -> bool {
+            false
+        }
+
+        fn writes_through(&self) -> bool {
+            false
+        }
+    }
+
+    impl Command for u32 {
+        type Face = Nothing;
+
+        fn clear(&mut self) {
+            *self = 0;
+        }
+    }
+
+    const ID: VolumeId = VolumeId::new(3);
+
+    fn begin(operations: &mut Operations<u32>, command: u32) -> OperationId {
+        let id = operations.begin((ID, Kind::Other), Duration::from_secs(1));
+        assert_eq!(std::mem::replace(&mut operations[id].command, command), 0);
+        id
+    }
+
+    #[test]
+    fn an_operation_finds_nothing_of_the_one_that_had_its_slot() {
+        let mut operations = Operations::default();
+        let first = begin(&mut operations, 7);
+        let requests = &mut operations[first].requests;
+        let fresh = format!("{:?}", (requests.id, requests.volume, &requests.in_flight));
+        requests.begin(VolumeId::new(9), ByteRange::new(0, 4096));
+        requests.fail(Failure::Command);
+        let (range, other) = (ByteRange::new(0, 1), VolumeId::new(9));
+        (requests.writes, requests.fenced) = (Some(range), Some((other, range)));
+        (requests.stable, requests.orphan, requests.away) = (true, true, Some(Ticket::new(1)));
+        (requests.starved, requests.spare, requests.soliciting) = (true, true, 5);
+        requests.at_storage = Some(Account::default());
+        requests.parties = Some(Parties { source: ID, destination: other });
+        operations[first].work = Work::Plain(crate::work::Plain::flush());
+        operations.remove(first);
+        assert_eq!(operations.len(), 0);
+        assert!(operations.get(first).is_none() && operations.iter().next().is_none());
+
+        let second = begin(&mut operations, 8);
+        assert_eq!((second, operations.len()), (first, 1), "the slot is used again");
+        let operation = &operations[second];
+        let requests = &operation.requests;
+        assert_eq!(format!("{:?}", (requests.id, requests.volume, &requests.in_flight)), fresh);
+        assert!(matches!(operation.work, Work::None) && operation.command == 8);
+        assert!(requests.writes.is_none() && requests.fenced.is_none() && !requests.is_failed());
+        assert!(requests.at_storage.is_none() && requests.claim.is_none());
+        assert_eq!((requests.writes_on(), requests.soliciting, requests.next_seq), (ID, 0, 0));
+        assert!(requests.parties.is_none() && requests.away.is_none());
+        let flags = [requests.stable, requests.orphan, requests.starved, requests.spare];
+        assert_eq!(flags, [false; 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "an operation that has ended")]
+    fn the_name_of_an_operation_that_has_ended_is_a_mistake() {
+        let mut operations = Operations::default();
+        let id = begin(&mut operations, 1);
+        operations.remove(id);
+        let _ = &operations[id];
+    }
 }

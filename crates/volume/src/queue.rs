@@ -12,9 +12,12 @@ use crate::channel::ChannelHandle;
 use crate::executor::Executor;
 use crate::locks::{Passage, Stage, Waiter};
 use crate::open::{OpenVolume, VolumeId};
-use crate::operation::{Command, DEPTH, Face, OperationId, Requests, request_tag, split_tag};
+use crate::operation::{
+    Command, DEPTH, Face, Operation, OperationId, Requests, request_tag, split_tag,
+};
 use crate::storage::{Drain, Storage};
-use crate::work::Failure;
+use crate::volume::WHOLE;
+use crate::work::{Failure, Work};
 
 /// How often a shard that waits for a lock looks by itself: a message may find the mailbox full.
 const LOOK: Duration = Duration::from_millis(10);
@@ -93,7 +96,7 @@ impl<F> Storage<F> {
     }
 
     /// Takes a place in the queue for a range of an operation's volume. False if the queue is full.
-    pub fn claim(&mut self, requests: &mut Requests, range: ByteRange) -> bool {
+    pub(crate) fn claim(&mut self, requests: &mut Requests, range: ByteRange) -> bool {
         let shards = self.config.shards.count();
         let locks = &self.volumes[requests.volume].core.locks;
         let Some(place) = locks.lock(range, Waiter::Shard(self.config.shard), shards) else {
@@ -132,6 +135,11 @@ impl<F> Storage<F> {
         self.in_queue.push(id);
     }
 
+    /// Something can be done in this loop iteration.
+    pub(crate) fn look_soon(&mut self) {
+        self.looked = Duration::ZERO;
+    }
+
     /// An operation waits for no look any more.
     pub(crate) fn leave_queue(&mut self, id: OperationId) {
         self.in_queue.retain(|waiting| *waiting != id);
@@ -149,12 +157,12 @@ impl<F> Storage<F> {
         for watch in &mut self.volumes[slot].watches {
             watch.tags.retain(|waits_for| *waits_for != tag);
         }
-        self.lending |= self.settle_watches(slot);
+        self.lending |= self.end_watches(slot);
     }
 
     /// Tells locks whose range this shard is out of. True if one waits for nothing but answers by reference:
     /// after the first lock there are no new ones, so that is once at the most.
-    pub(crate) fn settle_watches(&mut self, slot: VolumeId) -> bool {
+    pub(crate) fn end_watches(&mut self, slot: VolumeId) -> bool {
         let now = self.now;
         let volume = &mut self.volumes[slot];
         let lent = lent(&self.channels, volume);
@@ -194,16 +202,12 @@ impl<F> Storage<F> {
 }
 
 impl<C: Command> Executor<C> {
-    /// True if the operation has its range for itself, once it has [claimed](Self::claim) that.
-    pub fn has_range(&mut self, id: OperationId) -> bool {
-        let granted = self.storage.has_range(&mut self.operations[id].requests);
-        // Where this shard has nothing at the storage, it is granted by now.
-        granted || self.drain_own() && self.storage.has_range(&mut self.operations[id].requests)
-    }
-
-    /// Takes a place in the queue for a range of an operation's volume. False if the queue is full.
-    pub fn claim(&mut self, id: OperationId, range: ByteRange) -> bool {
-        self.storage.claim(&mut self.operations[id].requests, range)
+    /// Locks all of an operation's volume until the operation ends. Waiting for the lock is its work; when that is over,
+    /// no request of others is at the storage. False if the queue is full.
+    pub fn hold(&mut self, id: OperationId) -> bool {
+        let Operation { requests, work, .. } = &mut self.operations[id];
+        *work = Work::Hold;
+        self.storage.claim(requests, WHOLE)
     }
 
     /// Drains ranges for operations of this shard. True if there were any.
@@ -226,19 +230,19 @@ impl<C: Command> Executor<C> {
         self.storage.queue(id);
     }
 
-    /// True if it goes on at the next look.
-    pub fn is_queued(&self, id: OperationId) -> bool {
-        self.storage.in_queue.contains(&id)
-    }
-
-    /// An operation waits for no look any more.
-    pub fn leave_queue(&mut self, id: OperationId) {
-        self.storage.leave_queue(id);
-    }
-
-    /// The operations that go on at a look, if they can. One may have ended because of another.
-    pub fn queued(&self) -> Vec<OperationId> {
-        self.storage.in_queue.clone()
+    /// The operations that go on at a look, if they can: they are to be pumped. One may have ended because of another.
+    pub fn queued(&mut self) -> Vec<OperationId> {
+        let queued = self.storage.in_queue.clone();
+        for id in &queued {
+            match self.operations.get_mut(*id).map(|operation| &mut operation.work) {
+                // They stay in the queue until they have their range.
+                Some(Work::Exclusive(_) | Work::Hold) => continue,
+                Some(Work::Overwrite(overwrite)) => overwrite.renew(),
+                _ => {}
+            }
+            self.storage.leave_queue(*id);
+        }
+        queued
     }
 
     /// From now on, requests that reach into a range are held back, as long as the lock is there. Says so when
@@ -276,7 +280,7 @@ impl<C: Command> Executor<C> {
         let watched = self.storage.volumes.iter().filter(|(_, volume)| !volume.watches.is_empty());
         let mut slots: Vec<VolumeId> = watched.map(|(slot, _)| slot).collect();
         slots.retain(|slot| {
-            self.storage.lending |= self.storage.settle_watches(*slot);
+            self.storage.lending |= self.storage.end_watches(*slot);
             let watches = &self.storage.volumes[*slot].watches;
             let since = watches.iter().filter_map(|watch| watch.lent_since).min();
             since.is_some_and(|since| self.storage.now >= since + patience)
@@ -307,18 +311,18 @@ impl<C: Command> Executor<C> {
         let waits = !self.storage.held.is_empty()
             || !self.storage.in_queue.is_empty()
             || self.storage.lending;
-        (waits || !self.unmarked.is_empty()).then_some(self.looked + LOOK)
+        (waits || !self.unmarked.is_empty()).then_some(self.storage.looked + LOOK)
     }
 
     /// Something can be done in this loop iteration.
     pub fn look_soon(&mut self) {
-        self.looked = Duration::ZERO;
+        self.storage.look_soon();
     }
 
     /// Looks whose turn it is: requests whose way is free go to the storage, and answers whose mark is stable are told.
     /// The [queued](Self::queued) operations are the caller's.
     pub fn look(&mut self) {
-        self.looked = self.storage.now;
+        self.storage.looked = self.storage.now;
         let mut next = self.storage.held.keys().next().copied();
         while let Some(Held { volume, place, .. }) = next {
             let core = &self.storage.volumes[volume].core;

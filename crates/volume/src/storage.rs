@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use lunet_block::{ByteRange, Completion, Op, Request, Submit};
@@ -13,11 +14,13 @@ use lunet_ring::{Buf, Payload, Ring};
 use crate::channel::ChannelHandle;
 use crate::locks::{Locks, Waiter};
 use crate::memory::SPARE;
+use crate::offload::{SlowWork, Ticket};
 use crate::open::{OpenVolumes, VolumeId};
 use crate::operation::{OperationId, Requests, request_tag};
 use crate::queue::Held;
 
-/// The shards of a server, as far as locks must reach them. Messages may be lost: whoever waits looks by itself as well.
+/// The shards of a server, as far as operations must reach them. Messages about locks may be lost: whoever waits looks
+/// by itself as well.
 pub trait Shards: Send + Sync {
     /// How many there are.
     fn count(&self) -> usize;
@@ -27,6 +30,11 @@ pub trait Shards: Send + Sync {
 
     /// Tells those whose turn it is.
     fn wake(&self, waiters: &[Waiter]);
+
+    /// Has another thread do what may block, on behalf of an operation of a shard on the volume in a slot. The shard is
+    /// told the ticket when that is done ([`came_back`](crate::Executor::came_back)), however much it is told besides.
+    /// False if too much work waits: nothing happens then.
+    fn send_away(&self, asks: (usize, Ticket), volume: VolumeId, work: SlowWork) -> bool;
 }
 
 /// A range that a shard is to hold requests back from.
@@ -78,12 +86,16 @@ pub struct Storage<F> {
     pub(crate) holds: u64,
     /// Operations that go on when it is their turn, or at the next look.
     pub(crate) in_queue: Vec<OperationId>,
+    /// When was looked whose turn it is.
+    pub(crate) looked: Duration,
     /// Ranges that this shard is to be drained of for operations of its own.
     pub(crate) drains: Vec<Drain>,
     /// A lock waits for answers by reference that are on their way to clients.
     pub(crate) lending: bool,
     /// For the one comparison that must get on when memory is short.
     pub(crate) spare: Option<Buf>,
+    /// The number of the next work for another thread.
+    next_ticket: u64,
 }
 
 impl<F> Storage<F> {
@@ -102,14 +114,17 @@ impl<F> Storage<F> {
             held: BTreeMap::new(),
             holds: 0,
             in_queue: Vec::new(),
+            looked: Duration::ZERO,
             drains: Vec::new(),
             lending: false,
             spare,
+            next_ticket: 0,
         }
     }
 
     /// Sends a request of an operation to its volume.
-    pub fn submit(
+    #[inline]
+    pub(crate) fn submit(
         &mut self,
         requests: &mut Requests,
         op: Op,
@@ -120,7 +135,7 @@ impl<F> Storage<F> {
     }
 
     /// Sends a request of an operation to the volume in this slot.
-    pub fn submit_to(
+    pub(crate) fn submit_to(
         &mut self,
         slot: VolumeId,
         requests: &mut Requests,
@@ -139,6 +154,24 @@ impl<F> Storage<F> {
             return self.submit_guarded(requests, (slot, seq), request);
         }
         self.send(slot, request);
+    }
+
+    /// Has another thread do what may block, for an operation. What comes of it can be received when the thread has come
+    /// back. `None` if too much work waits: nothing has happened then.
+    pub(crate) fn send_away<T: Send + 'static>(
+        &mut self,
+        requests: &mut Requests,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Receiver<T>> {
+        let ticket = Ticket::new(self.next_ticket);
+        self.next_ticket += 1;
+        let (result, back) = sync_channel(1);
+        // Somebody listens, or the operation is over.
+        let work = move || drop(result.send(work()));
+        let ShardConfig { shard, shards, .. } = &self.config;
+        let sent = shards.send_away((*shard, ticket), requests.writes_on(), Box::new(work));
+        requests.away = sent.then_some(ticket);
+        sent.then_some(back)
     }
 
     /// Hands a request to its volume's channel.

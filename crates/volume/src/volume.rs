@@ -10,15 +10,16 @@ use lunet_block::{ByteRange, Caps};
 use crate::fence::Fence;
 use crate::health::{Cause, Health};
 use crate::locks::Locks;
+use crate::reserve::{Shared, Store};
 
 /// How often in a row something else must be found at the path of a file: during a rollback, it is for a moment.
 const MISMATCHES: u32 = 2;
 
-/// All of a volume, whatever its size.
-const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
+/// All of a volume, whatever its size is or becomes meanwhile.
+pub(crate) const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
 
 /// A volume, shared by all shards. Another size or another content of the same volume is another one of these,
-/// with the same fence and the same locks. `F` is what protocols show of it.
+/// with the same fence, the same locks and the same reservations. `F` is what protocols show of it.
 pub struct Volume<F> {
     /// Its name.
     pub name: String,
@@ -32,6 +33,10 @@ pub struct Volume<F> {
     pub fence: Arc<Fence>,
     /// Ranges that commands have for themselves.
     pub locks: Arc<Locks>,
+    /// Who may use it.
+    pub reservations: Arc<Shared>,
+    /// What keeps its state through power loss.
+    pub store: Option<Store>,
     /// Where the storage should be found, if it is a file or a device.
     pub path: Option<PathBuf>,
     /// How often in a row something else was found there.
@@ -41,22 +46,33 @@ pub struct Volume<F> {
 }
 
 impl<F> Volume<F> {
-    /// A volume that was not served before.
+    /// A volume that was not served before, which nobody has reserved, and whose state is not kept.
     pub fn new(
         name: String,
         (backend, health): (lunet_backends::Volume, Arc<Health>),
         path: Option<PathBuf>,
         face: F,
     ) -> Self {
-        let (fence, locks, mismatches) = (Arc::default(), Arc::default(), AtomicU32::new(0));
-        let caps = backend.caps().clone();
-        Self { name, backend, caps, health, fence, locks, path, mismatches, face }
+        Self {
+            name,
+            caps: backend.caps().clone(),
+            backend,
+            health,
+            fence: Arc::default(),
+            locks: Arc::default(),
+            reservations: Arc::default(),
+            store: None,
+            path,
+            mismatches: AtomicU32::new(0),
+            face,
+        }
     }
 
     /// What takes the place of another volume of the same name: requests for that may be at work still.
     #[must_use]
     pub fn in_place_of(self, old: &Self) -> Self {
-        Self { fence: old.fence.clone(), locks: old.locks.clone(), ..self }
+        let (fence, locks) = (old.fence.clone(), old.locks.clone());
+        Self { fence, locks, reservations: old.reservations.clone(), ..self }
     }
 
     /// Looks whether the storage is where it was, and whole. What was written to a file that is removed is gone

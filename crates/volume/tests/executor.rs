@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use lunet_backends::{Storage, VolumeSpec, open};
@@ -9,13 +10,17 @@ use lunet_block::{ByteRange, Error, Op};
 use lunet_ring::{Account, Buf, Config, Payload, Ring};
 use lunet_volume::{
     Budget, Client, Command, Compare, Drain, Exclusive, Executor, Face, Failure, Health, Intake,
-    Kind, Merge, Operation, OperationId, Plain, Progress, Read, ShardConfig, Shards, Sink, Source,
-    Volume, VolumeId, Waiter, Work, Write,
+    Kind, Merge, Offload, OperationId, Overwrite, Plain, Progress, Read, ShardConfig, Shards, Sink,
+    SlowWork, Source, Step, Ticket, Volume, VolumeId, Waiter, Work, Write,
 };
 
 const SIZE: u64 = 8 << 20;
 const BLOCK: usize = 512;
 const ID: VolumeId = VolumeId::new(0);
+const OTHER: VolumeId = VolumeId::new(1);
+
+/// How long another thread may take.
+const LONG: Duration = Duration::from_secs(20);
 
 /// What it keeps with the volume: nothing.
 struct Nothing;
@@ -30,17 +35,20 @@ impl Face for Nothing {
     }
 }
 
+#[derive(Default)]
 struct NoCommand;
 
 impl Command for NoCommand {
     type Face = Nothing;
 
-    fn internal() -> Self {
-        Self
-    }
+    fn clear(&mut self) {}
 }
 
-struct OneShard;
+/// The only shard, and where it is told of work that is done. Without threads, too much work waits always.
+struct OneShard {
+    threads: Option<Offload>,
+    returned: SyncSender<Ticket>,
+}
 
 impl Shards for OneShard {
     fn count(&self) -> usize {
@@ -52,6 +60,17 @@ impl Shards for OneShard {
     }
 
     fn wake(&self, _: &[Waiter]) {}
+
+    fn send_away(&self, (_, ticket): (usize, Ticket), volume: VolumeId, work: SlowWork) -> bool {
+        let Some(threads) = &self.threads else { return false };
+        let returned = self.returned.clone();
+        let work = move || {
+            work();
+            // The test may be over.
+            let _ = returned.send(ticket);
+        };
+        threads.give(Some(volume), Box::new(work))
+    }
 }
 
 /// A client that has some data, and takes what it gets.
@@ -85,120 +104,326 @@ impl Client for Bytes {
     }
 }
 
-fn executor() -> Executor<NoCommand> {
-    let config = Config { arena_bytes: 8 << 20, ..Config::default() };
-    let ring = Ring::new(&config).expect("an event loop");
-    let backend = open(&VolumeSpec::new(Storage::Memory { size: SIZE })).expect("a volume");
-    let volume = Volume::new("v".into(), (backend, Health::new("v")), None, Nothing);
-    let volume = Arc::new(volume);
-    let shards = Arc::new(OneShard);
-    let mut executor = Executor::new(ring, ShardConfig { shard: 0, shards, max_sessions: 1 });
-    executor.prepare([(ID, &volume)].into_iter()).expect("a channel");
-    executor.adopt(|slot| (slot == ID).then_some(&volume));
-    executor
+type Volumes = Vec<Arc<Volume<Nothing>>>;
+
+/// An executor, and what other threads tell it.
+struct Shard {
+    executor: Executor<NoCommand>,
+    volumes: Volumes,
+    returned: Receiver<Ticket>,
 }
 
-/// Lets an operation work until it is over.
-fn run(executor: &mut Executor<NoCommand>, work: Work, client: &mut Bytes) -> Option<Failure> {
-    let mut operation = Operation::new(ID, Kind::Other, Duration::ZERO, NoCommand);
-    operation.work = work;
-    let id = executor.insert(operation);
-    while executor.pump(id, client) == Progress::Waits {
-        while let Some(mut batch) = executor.next_batch() {
-            for done in batch.drain(..) {
-                let (of, seq, done) = executor.take_answer(done).expect("no mark is made");
-                assert_eq!(of, id);
-                executor.answered(id, seq, done);
-            }
-            executor.end_batch(batch);
-        }
-        // The last that was asked for comes first.
-        if let Some((offset, len, mut buf)) = client.asked.pop_back() {
-            buf[..len].copy_from_slice(&client.data[offset as usize..][..len]);
-            executor.data_arrived(id, offset, len, buf);
-        }
+impl Shard {
+    /// A shard with two volumes.
+    fn new(threads: Option<Offload>) -> Self {
+        let config = Config { arena_bytes: 8 << 20, ..Config::default() };
+        let ring = Ring::new(&config).expect("an event loop");
+        let volume = |name: &str| {
+            let backend = open(&VolumeSpec::new(Storage::Memory { size: SIZE }));
+            let backend = (backend.expect("a volume"), Health::new(name));
+            Arc::new(Volume::new(name.into(), backend, None, Nothing))
+        };
+        let volumes = vec![volume("v"), volume("w")];
+        let (told, returned) = sync_channel(16);
+        let shards = Arc::new(OneShard { threads, returned: told });
+        let executor = Executor::new(ring, ShardConfig { shard: 0, shards, max_sessions: 1 });
+        let mut shard = Self { executor, volumes, returned };
+        let named = [ID, OTHER].into_iter().zip(&shard.volumes);
+        shard.executor.prepare(named).expect("channels");
+        shard.serve(2);
+        shard
     }
-    let failure = executor.operations[id].requests.failure();
-    executor.remove(id);
-    assert!(executor.operations.is_empty());
-    failure
+
+    /// Serves this many of the volumes from now on.
+    fn serve(&mut self, many: usize) {
+        let volumes = &self.volumes[..many];
+        self.executor.adopt(|slot| volumes.get(slot.slot()));
+    }
+
+    /// Lets an operation on a volume work until it is over.
+    fn run(&mut self, volume: VolumeId, work: Work, client: &mut Bytes) -> Option<Failure> {
+        let id = self.executor.begin(volume, Kind::Other);
+        self.executor.operations[id].work = work;
+        self.finish(id, client).0
+    }
+
+    /// Copies from volume to volume, or zeroes. Returns as well how many bytes were said to be copied.
+    fn copy(
+        &mut self,
+        volumes: (Option<VolumeId>, VolumeId),
+        ranges: (ByteRange, ByteRange),
+    ) -> (Option<Failure>, u64) {
+        let id = self.executor.begin(ID, Kind::Other);
+        self.executor.copy(id, volumes, ranges);
+        self.finish(id, &mut Bytes::default())
+    }
+
+    fn finish(&mut self, id: OperationId, client: &mut Bytes) -> (Option<Failure>, u64) {
+        let mut copied = 0;
+        while self.executor.pump(id, client) == Progress::Waits {
+            let steps = self.take_answers();
+            // The last that was asked for comes first.
+            if let Some((offset, len, mut buf)) = client.asked.pop_back() {
+                buf[..len].copy_from_slice(&client.data[offset as usize..][..len]);
+                self.executor.data_arrived(id, offset, len, buf);
+            } else if steps.is_empty() {
+                copied += bytes_of(&self.wait_for_thread(id));
+            }
+            copied += steps.iter().map(bytes_of).sum::<u64>();
+        }
+        let failure = self.executor.operations[id].requests.failure();
+        self.executor.remove(id);
+        assert!(self.executor.operations.is_empty());
+        (failure, copied)
+    }
+
+    /// Takes the answers of the storage in.
+    fn take_answers(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while let Some(mut batch) = self.executor.next_batch() {
+            for done in batch.drain(..) {
+                let (id, seq, done) = self.executor.take_answer(done).expect("no mark is made");
+                steps.push(self.executor.answered(id, seq, done));
+            }
+            self.executor.end_batch(batch);
+        }
+        steps
+    }
+
+    /// Waits for the thread that works for an operation.
+    fn wait_for_thread(&mut self, id: OperationId) -> Step {
+        let ticket = self.returned.recv_timeout(LONG).expect("the thread comes back");
+        let (of, step) = self.executor.came_back(ticket).expect("it works for an operation");
+        assert_eq!(of, id);
+        step
+    }
+
+    fn write(&mut self, volume: VolumeId, offset: u64, data: &[u8]) {
+        let mut client = Bytes { data: data.to_vec(), ..Bytes::default() };
+        let (intake, _) = Intake::new(data.len() as u64, BLOCK, None);
+        let work = Work::Write(Write::new(offset, intake, false));
+        assert_eq!(self.run(volume, work, &mut client), None);
+    }
+
+    fn read(&mut self, volume: VolumeId, range: ByteRange, mapped: bool) -> Vec<u8> {
+        let mut client = Bytes::default();
+        let work = Work::Read(Read::new(range, Some(range.len), mapped));
+        assert_eq!(self.run(volume, work, &mut client), None);
+        client.received
+    }
+}
+
+/// How many bytes a step says are copied.
+fn bytes_of(step: &Step) -> u64 {
+    match step {
+        Step::Copied(bytes) => *bytes,
+        Step::Done | Step::Collected(..) => 0,
+    }
+}
+
+fn threads() -> Option<Offload> {
+    Some(Offload::default())
 }
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / BLOCK + at % 251) as u8).collect()
 }
 
-fn write(executor: &mut Executor<NoCommand>, offset: u64, data: &[u8]) {
-    let mut client = Bytes { data: data.to_vec(), ..Bytes::default() };
-    let (intake, _) = Intake::new(data.len() as u64, BLOCK, None);
-    let work = Work::Write(Write::new(offset, intake, false));
-    assert_eq!(run(executor, work, &mut client), None);
-}
-
-fn read(executor: &mut Executor<NoCommand>, range: ByteRange, mapped: bool) -> Vec<u8> {
-    let mut client = Bytes::default();
-    let work = Work::Read(Read::new(range, Some(range.len), mapped));
-    assert_eq!(run(executor, work, &mut client), None);
-    client.received
-}
-
 #[test]
 fn what_a_source_delivers_reaches_a_sink_in_order() {
-    let mut executor = executor();
+    let mut shard = Shard::new(None);
     let data = pattern((1 << 20) + 3 * BLOCK);
-    write(&mut executor, 4096, &data);
+    shard.write(ID, 4096, &data);
     let range = ByteRange::new(4096, data.len() as u64);
-    assert!(read(&mut executor, range, false) == data, "through buffers");
-    assert!(read(&mut executor, range, true) == data, "by reference");
+    assert!(shard.read(ID, range, false) == data, "through buffers");
+    assert!(shard.read(ID, range, true) == data, "by reference");
     let zeroes = Plain::new(Op::WriteZeroes { may_unmap: true }, vec![ByteRange::new(4096, 512)]);
-    assert_eq!(run(&mut executor, Work::Plain(zeroes), &mut Bytes::default()), None);
-    assert_eq!(read(&mut executor, ByteRange::new(4096, 512), false), [0; BLOCK]);
+    assert_eq!(shard.run(ID, Work::Plain(zeroes), &mut Bytes::default()), None);
+    assert_eq!(shard.read(ID, ByteRange::new(4096, 512), false), [0; BLOCK]);
 }
 
 #[test]
 fn a_comparison_fails_at_the_first_byte_that_differs() {
-    let mut executor = executor();
+    let mut shard = Shard::new(None);
     let mut data = pattern(600 * BLOCK);
-    write(&mut executor, 0, &data);
-    let compare = |executor: &mut Executor<NoCommand>, data: &[u8]| {
+    shard.write(ID, 0, &data);
+    let mut compare = |data: &[u8]| {
         let mut client = Bytes { data: data.to_vec(), ..Bytes::default() };
         let range = ByteRange::new(0, data.len() as u64);
         let (intake, _) = Intake::new(range.len, BLOCK, None);
         let work = Work::Compare(Compare::new(range, intake, false, true));
-        run(executor, work, &mut client)
+        shard.run(ID, work, &mut client)
     };
-    assert_eq!(compare(&mut executor, &data), None);
+    assert_eq!(compare(&data), None);
     data[300_000] ^= 1;
-    assert_eq!(compare(&mut executor, &data), Some(Failure::Differs { offset: 300_000 }));
+    assert_eq!(compare(&data), Some(Failure::Differs { offset: 300_000 }));
 }
 
 #[test]
 fn compare_and_write_changes_nothing_unless_all_is_as_expected() {
-    let mut executor = executor();
+    let mut shard = Shard::new(None);
     let (old, new) = (pattern(4 * BLOCK), vec![7; 4 * BLOCK]);
     let range = ByteRange::new(8192, old.len() as u64);
-    write(&mut executor, range.offset, &old);
-    let exchange = |executor: &mut Executor<NoCommand>, expected: &[u8]| {
+    shard.write(ID, range.offset, &old);
+    let exchange = |shard: &mut Shard, expected: &[u8]| {
         let mut client = Bytes { data: [expected, &new].concat(), ..Bytes::default() };
         let what = (Merge::CompareAndWrite, range, false);
-        let exclusive = Exclusive::new(&executor.storage, (client.budget(), ID), what, None);
+        let exclusive = Exclusive::new(&shard.executor.storage, (client.budget(), ID), what, None);
         let (exclusive, _) = exclusive.expect("there is memory");
-        run(executor, Work::Exclusive(Box::new(exclusive)), &mut client)
+        shard.run(ID, Work::Exclusive(Box::new(exclusive)), &mut client)
     };
-    assert_eq!(exchange(&mut executor, &new), Some(Failure::Differs { offset: 0 }));
-    assert_eq!(read(&mut executor, range, false), old);
-    assert_eq!(exchange(&mut executor, &old), None);
-    assert_eq!(read(&mut executor, range, false), new);
+    assert_eq!(exchange(&mut shard, &new), Some(Failure::Differs { offset: 0 }));
+    assert_eq!(shard.read(ID, range, false), old);
+    assert_eq!(exchange(&mut shard, &old), None);
+    assert_eq!(shard.read(ID, range, false), new);
 }
 
 #[test]
 fn storage_that_is_gone_fails_writes_and_tells_where() {
-    let mut executor = executor();
-    executor.storage.volumes[ID].core.health.fail(lunet_volume::Cause::Missing);
+    let mut shard = Shard::new(None);
+    shard.volumes[0].health.fail(lunet_volume::Cause::Missing);
     let mut client = Bytes { data: pattern(BLOCK), ..Bytes::default() };
     let (intake, _) = Intake::new(BLOCK as u64, BLOCK, None);
     let work = Work::Write(Write::new(512, intake, true));
     let range = ByteRange::new(512, BLOCK as u64);
     let failure = Failure::Storage { error: Error::Gone, op: Op::Write { fua: true }, range };
-    assert_eq!(run(&mut executor, work, &mut client), Some(failure));
+    assert_eq!(shard.run(ID, work, &mut client), Some(failure));
+}
+
+/// By the storage itself, and through buffers where no thread can be had.
+#[test]
+fn a_copy_moves_data_holes_and_zeroes() {
+    for threads in [threads(), None] {
+        let mut shard = Shard::new(threads);
+        let data = pattern(1 << 20);
+        let whole = ByteRange::new(0, 4 << 20);
+        // Data, nothing, data; and all of it over what was there.
+        shard.write(ID, 0, &data);
+        shard.write(ID, 3 << 20, &data);
+        shard.write(OTHER, 0, &vec![0xEE; 5 << 20]);
+        let to = ByteRange::new(512, whole.len);
+        assert_eq!(shard.copy((Some(ID), OTHER), (whole, to)), (None, whole.len));
+        let source = shard.read(ID, whole, false);
+        assert!(source[1 << 20..3 << 20].iter().all(|byte| *byte == 0));
+        assert!(shard.read(OTHER, to, false) == source);
+        let around = [ByteRange::new(0, 512), ByteRange::new(to.end(), 512)];
+        assert!(around.iter().all(|range| shard.read(OTHER, *range, false) == [0xEE; BLOCK]));
+
+        let zeroed = ByteRange::new(1 << 20, 3 << 20);
+        assert_eq!(shard.copy((None, ID), (zeroed, zeroed)), (None, zeroed.len));
+        assert!(shard.read(ID, zeroed, false).iter().all(|byte| *byte == 0));
+        assert!(shard.read(ID, ByteRange::new(0, 1 << 20), false) == data);
+        assert_eq!(shard.executor.storage.volumes[OTHER].count.copied_bytes(), whole.len);
+    }
+}
+
+#[test]
+fn a_copy_within_a_volume_reads_nothing_that_it_has_written() {
+    for (from, to) in [(0, 300 << 10), (300 << 10, 0)] {
+        let mut shard = Shard::new(threads());
+        let data = pattern(1 << 20);
+        let (from, to) = (ByteRange::new(from, 1 << 20), ByteRange::new(to, 1 << 20));
+        shard.write(ID, from.offset, &data);
+        assert_eq!(shard.copy((Some(ID), ID), (from, to)), (None, to.len));
+        assert!(shard.read(ID, to, false) == data);
+    }
+}
+
+#[test]
+fn a_copy_that_fails_tells_which_request_and_how_much_is_left() {
+    let mut shard = Shard::new(None);
+    shard.volumes[1].health.fail(lunet_volume::Cause::Missing);
+    let range = ByteRange::new(4096, 4096);
+    let failure = Failure::Storage { error: Error::Gone, op: Op::Write { fua: false }, range };
+    assert_eq!(shard.copy((Some(ID), OTHER), (range, range)), (Some(failure), 0));
+}
+
+#[test]
+fn volumes_stay_until_their_copy_is_over() {
+    let mut shard = Shard::new(threads());
+    let id = shard.executor.begin(ID, Kind::Other);
+    let range = ByteRange::new(0, 4096);
+    shard.executor.copy(id, (Some(ID), OTHER), (range, range));
+    shard.serve(1);
+    let is_there = |shard: &Shard| shard.executor.storage.volumes.get(OTHER).is_some();
+    assert!(is_there(&shard), "it is copied to");
+    assert_eq!(shard.executor.pump(id, &mut Bytes::default()), Progress::Waits);
+    shard.wait_for_thread(id);
+    shard.take_answers();
+    assert_eq!(shard.executor.pump(id, &mut Bytes::default()), Progress::Finished);
+    assert!(!is_there(&shard), "nothing is copied any more");
+    shard.executor.remove(id);
+}
+
+#[test]
+fn an_abandoned_copy_keeps_its_blocks_until_the_thread_is_back() {
+    let mut shard = Shard::new(threads());
+    let id = shard.executor.begin(ID, Kind::Other);
+    let range = ByteRange::new(0, 4096);
+    shard.executor.copy(id, (Some(ID), OTHER), (range, range));
+    assert_eq!(shard.executor.pump(id, &mut Bytes::default()), Progress::Waits);
+    shard.executor.abandon(id);
+    let fenced = |shard: &Shard| shard.volumes[1].fence.blocks(range);
+    assert!(fenced(&shard) && !shard.volumes[0].fence.blocks(range));
+    assert_eq!(bytes_of(&shard.wait_for_thread(id)), 0, "it counts for nobody");
+    assert!(fenced(&shard) && shard.executor.operations[id].requests.is_over());
+    shard.executor.remove(id);
+    assert!(!fenced(&shard));
+}
+
+#[test]
+fn a_volume_is_overwritten_while_nobody_else_reaches_it() {
+    let mut shard = Shard::new(None);
+    shard.write(ID, 0, &pattern(1 << 20));
+    let begin = |shard: &mut Shard| shard.executor.begin(ID, Kind::Other);
+    let mut client = Bytes::default();
+    let id = begin(&mut shard);
+    assert!(shard.executor.hold(id));
+    assert_eq!(shard.executor.pump_alone(id, None), Progress::Finished, "it has the volume");
+
+    let reader = begin(&mut shard);
+    let range = ByteRange::new(SIZE - 512, 512);
+    shard.executor.operations[reader].work = Work::Read(Read::new(range, Some(range.len), false));
+    assert_eq!(shard.executor.pump(reader, &mut client), Progress::Waits);
+    assert!(shard.take_answers().is_empty(), "another operation waits for it");
+
+    let passes = Overwrite::with(vec![vec![1; BLOCK], vec![2; BLOCK]]);
+    shard.executor.operations[id].work = Work::Overwrite(Box::new(passes));
+    let mut looks = 0;
+    while shard.executor.pump_alone(id, None) == Progress::Waits {
+        if shard.take_answers().is_empty() {
+            shard.executor.look();
+            assert_eq!(shard.executor.queued(), [id]);
+            looks += 1;
+        }
+    }
+    assert_eq!(looks, 1, "others get on after each 8 MiB");
+    let Work::Overwrite(overwrite) = &shard.executor.operations[id].work else { panic!("it is") };
+    assert_eq!(overwrite.progress(SIZE), u16::MAX);
+    assert!(!shard.executor.operations[id].requests.is_failed());
+    shard.executor.remove(id);
+
+    shard.executor.look();
+    assert_eq!(shard.take_answers().len(), 1, "now it is let through");
+    assert_eq!(shard.executor.pump(reader, &mut client), Progress::Answered);
+    shard.executor.remove(reader);
+    assert_eq!(client.received, [2; BLOCK]);
+    let all = ByteRange::new(0, SIZE);
+    assert!(shard.read(ID, all, false).iter().all(|byte| *byte == 2));
+
+    let zeroes = Overwrite::with_zeroes(&shard.volumes[0].caps);
+    assert_eq!(shard.run(ID, Work::Overwrite(Box::new(zeroes)), &mut client), None);
+    assert!(shard.read(ID, all, false).iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn overwriting_ends_with_the_first_request_that_fails() {
+    let mut shard = Shard::new(None);
+    shard.volumes[0].health.fail(lunet_volume::Cause::Missing);
+    let work = Work::Overwrite(Box::new(Overwrite::with(vec![vec![1; BLOCK]])));
+    let failure = shard.run(ID, work, &mut Bytes::default());
+    let Some(Failure::Storage { error: Error::Gone, range, .. }) = failure else {
+        panic!("{failure:?}")
+    };
+    assert!(range.offset < 1 << 20, "{range:?}");
 }

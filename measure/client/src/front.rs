@@ -69,6 +69,8 @@ pub struct Cx<'a, E> {
 
 /// The protocol's end of one connection, ready for commands.
 pub trait Connection {
+    /// Why a command cannot be sent.
+    type SubmitError: fmt::Display;
     /// How a command failed. Two that failed alike are equal.
     type Failure: Copy + Eq + fmt::Display;
     /// What happened, as the protocol tells it; [`event`](Self::event) translates it.
@@ -84,7 +86,7 @@ pub trait Connection {
     ///
     /// # Errors
     /// Why it cannot be sent; the command is dropped.
-    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), String>;
+    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), Self::SubmitError>;
 
     /// How many of the next bytes may be thrown away unseen: data of [`Data::Discard`].
     fn discardable(&self) -> usize;

@@ -71,6 +71,20 @@ pub struct ReadId {
     pub(super) number: u32,
 }
 
+impl ReadId {
+    /// The name as a number, for tokens.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        (self.number as u64) << 32 | self.index as u64
+    }
+
+    /// The name from [`ReadId::to_bits`].
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, number: (bits >> 32) as u32 }
+    }
+}
+
 /// An RDMA Read to post. Its buffer comes back with
 /// [`rdma_read_done`](Connection::rdma_read_done), or is dropped when the connection is over.
 #[derive(Debug)]

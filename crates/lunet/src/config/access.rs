@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use lunet_front_iscsi::Initiators;
 use lunet_iscsi::chap::{Algorithm, Algorithms, MIN_SECRET, Secret};
 use lunet_iscsi::keys::valid_name;
-use lunet_target::{Initiators, Network};
+use lunet_server::Network;
 use toml::Spanned;
 use toml::de::DeValue;
 

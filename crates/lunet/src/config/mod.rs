@@ -22,7 +22,7 @@ use std::time::Duration;
 use lunet_backends::layers::Layer;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
-use lunet_target::Transports;
+use lunet_server::Transports;
 use toml::de::DeTable;
 
 pub use access::Access;

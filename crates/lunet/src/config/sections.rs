@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
-use lunet_target::{MAX_PORTALS, Transports};
+use lunet_server::{MAX_PORTALS, Transports};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -260,7 +260,7 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
         table.set("preferred", &mut preferred, &boolean, mistakes);
         let mut transports = Transports::default();
         table.set("transport", &mut transports, &transport, mistakes);
-        if transports == Transports::Iser && address.value.port() == 0 {
+        if transports == Transports::Rdma && address.value.port() == 0 {
             let text = "must have a port with iSER alone: only TCP takes a free one";
             mistakes.add(address.offset, table.key("address"), text);
         }
@@ -273,7 +273,7 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
 
 /// `["tcp"]`, `["iser"]` or both.
 fn transport(value: &DeValue<'_>) -> Result<Transports, String> {
-    const WORDS: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Iser)];
+    const WORDS: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Rdma)];
     let items = value.as_array().filter(|items| !items.is_empty());
     let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"]")?;
     let mut all = None;

@@ -227,7 +227,7 @@ fn a_portal_has_transports() {
     };
     assert_eq!(read(""), Transports::Any);
     assert_eq!(read("transport = ['tcp']"), Transports::Tcp);
-    assert_eq!(read("transport = ['iser']"), Transports::Iser);
+    assert_eq!(read("transport = ['iser']"), Transports::Rdma);
     assert_eq!(read("transport = ['iser', 'tcp']"), Transports::Both);
     let free = with("[[portal]]\naddress = '[::]:0'\ntransport = ['iser']");
     one(&free, 3, "portal.address", "must have a port");

@@ -6,7 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use lunet_target::{Initiators, Network};
+use lunet_front_iscsi::Initiators;
+use lunet_server::Network;
 
 use crate::config::access::initiators_of;
 use crate::config::{Config, Reach, Target};

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use lunet_api::{Code, SessionChange, SessionFate};
-use lunet_target::{Entrance, Fate, Layout, Objection, SessionInfo, TargetEntry, Visitor};
+use lunet_front_iscsi::{Entrance, Fate, Layout, Objection, SessionInfo, TargetEntry, Visitor};
 
 use super::{Manager, Served, counted};
 use crate::config::{Config, Target};

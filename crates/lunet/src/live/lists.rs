@@ -98,7 +98,7 @@ impl Manager {
     pub fn volumes(&self) -> Vec<Volume> {
         let now = self.now();
         let through = self.handle.written_through();
-        let sanitations = self.handle.sanitations();
+        let sanitations = lunet_front_iscsi::sanitations(&self.handle);
         let served = now.open.iter().map(|(name, open)| {
             let caps = open.volume.caps();
             let path = open.config.path(&now.plan.data);

@@ -45,7 +45,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
-use lunet_target::{ApplyError, Handle, Prepared};
+use lunet_front_iscsi::{Handle, Prepared};
+use lunet_server::ApplyError;
 use zeroize::Zeroizing;
 
 use crate::config::edit::Editor;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use lunet_api::{Code, Done, Transport};
-use lunet_target::Transports;
+use lunet_server::Transports;
 use toml_edit::{Array, Value};
 
 use super::effects::Consent;
@@ -180,7 +180,7 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
         let known = |was: &crate::config::Portal| {
             was.address == address && (was.tag, was.transports) == ways
         };
-        if portal.transports == Transports::Iser && !old.portals.iter().any(known) {
+        if portal.transports == Transports::Rdma && !old.portals.iter().any(known) {
             return refuse(
                 Code::NeedsRestart,
                 format!(

@@ -4,7 +4,8 @@ use lunet_api::{
     Bucket, Fault, FaultState, NoIser, Operations, OverTcp, Percentile, Portal, Protocol, RdmaPath,
     Session, ShardLoad, Stats, Transport, VolumeStats,
 };
-use lunet_target::{OpStats, PortalStatus, Reason, SessionInfo};
+use lunet_front_iscsi::SessionInfo;
+use lunet_server::{OpStats, PortalStatus, Reason};
 use lunet_volume::Cause;
 
 /// The sessions.
@@ -30,7 +31,7 @@ fn session(info: SessionInfo) -> Session {
         }),
         tcp: info.tcp.map(|tcp| OverTcp {
             rdma_device: tcp.rdma_device,
-            iser_offered: tcp.iser_offered,
+            iser_offered: tcp.rdma_offered,
             why: tcp.why,
         }),
         isid: info.isid,
@@ -55,8 +56,8 @@ fn portal(status: PortalStatus) -> Portal {
         address: status.address,
         tag: status.tag,
         tcp: status.tcp,
-        iser: status.iser,
-        iser_wanted: status.iser_wanted,
+        iser: status.rdma,
+        iser_wanted: status.rdma_wanted,
         devices: status.devices,
         reason: status.reason.map(no_iser),
         why: status.why,
@@ -81,7 +82,7 @@ const fn no_iser(reason: Reason) -> NoIser {
 }
 
 /// What the server has counted.
-pub fn stats(stats: lunet_target::Stats) -> Stats {
+pub fn stats(stats: lunet_front_iscsi::Stats) -> Stats {
     let loads = stats.loads.iter().map(|load| ShardLoad {
         shard: load.shard as u64,
         cpu_us: load.cpu_us,
@@ -104,7 +105,7 @@ pub fn stats(stats: lunet_target::Stats) -> Stats {
     }
 }
 
-const fn protocol(counts: &lunet_target::Protocol) -> Protocol {
+const fn protocol(counts: &lunet_front_iscsi::Protocol) -> Protocol {
     Protocol {
         connections: counts.connections,
         turned_away: counts.turned_away,
@@ -124,7 +125,7 @@ const fn protocol(counts: &lunet_target::Protocol) -> Protocol {
     }
 }
 
-fn volume(volume: lunet_target::VolumeStats) -> VolumeStats {
+fn volume(volume: lunet_server::VolumeStats) -> VolumeStats {
     VolumeStats {
         name: volume.name,
         size_bytes: volume.size_bytes,
@@ -142,8 +143,8 @@ fn volume(volume: lunet_target::VolumeStats) -> VolumeStats {
 
 fn operations(kind: &OpStats) -> Operations {
     let percentile =
-        |p: &lunet_target::Percentile| Percentile { percentile: p.percentile, us: p.us };
-    let bucket = |b: &lunet_target::Bucket| Bucket { up_to_us: b.up_to_us, count: b.count };
+        |p: &lunet_server::Percentile| Percentile { percentile: p.percentile, us: p.us };
+    let bucket = |b: &lunet_server::Bucket| Bucket { up_to_us: b.up_to_us, count: b.count };
     Operations {
         ops: kind.ops,
         bytes: kind.bytes,

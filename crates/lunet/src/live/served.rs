@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use lunet_api::Code;
-use lunet_target::{Layout, VolumeEntry};
+use lunet_front_iscsi::{Layout, VolumeEntry};
 use lunet_volume::Health;
 
 use crate::config::{self, Backend};

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use lunet_api::{Code, Done, SessionChange, SessionFate};
-use lunet_target::SessionInfo;
+use lunet_front_iscsi::SessionInfo;
 
 use super::{Manager, counted, done, effects};
 use crate::trouble::refuse;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lunet_backends::Volume;
 use lunet_block::{Backend, Caps, Channel, Completion, IoDone, Request, Slow, Submit};
+use lunet_front_iscsi::Server;
 use lunet_ring::{Payload, Ring};
-use lunet_target::Server;
 use tempfile::TempDir;
 
 use super::*;
@@ -116,7 +116,7 @@ fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
     let config = served.plan.config.clone();
     let mut start = serve::assemble(&config, &served.plan.data, served.layout());
     start.limits.change_wait = Duration::from_millis(300);
-    let server = Server::start(start).unwrap();
+    let server = lunet_front_iscsi::start(start).unwrap();
     let manager = Manager::new(&options, server.handle(), served);
     (dir, server, manager, trap)
 }

@@ -3,7 +3,10 @@
 
 use alloc::vec::Vec;
 
-use super::{InitiatorPort, Kind};
+use lunet_reservations::Kind;
+
+use super::InitiatorPort;
+use super::access::kind_of;
 use crate::action::{Action, ParameterKind, Task};
 use crate::execute::{Cx, Outcome};
 use crate::sense::{Code, Sense};
@@ -198,7 +201,7 @@ pub(super) fn kind(byte: u8) -> Result<Kind, Sense> {
     if byte >> 4 != 0 {
         return Err(Sense::invalid_cdb(2, 7));
     }
-    Kind::from_number(byte).ok_or(Sense::invalid_cdb(2, 3))
+    kind_of(byte).ok_or(Sense::invalid_cdb(2, 3))
 }
 
 /// Decodes the parameter list of PERSISTENT RESERVE OUT.

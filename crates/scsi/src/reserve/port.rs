@@ -6,12 +6,18 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::fmt::Write as _;
 
+use lunet_reservations::Registrant;
+
 /// PROTOCOL IDENTIFIER and TPID FORMAT 01b: an iSCSI initiator port, name and ISID.
 const ISCSI_PORT: u8 = 0x45;
 /// What stands between name and ISID.
 const SEPARATOR: &str = ",i,0x";
 /// The longest iSCSI name, in bytes (RFC 7143 4.2.7.1).
 const MAX_NAME: usize = 223;
+/// Who registers by such ports, among those who reserve a volume.
+const FAMILY: &str = "scsi";
+/// Stands between two names, and in none.
+const NO_TEXT: u8 = 0xFF;
 /// The shortest ADDITIONAL LENGTH (SPC-5 7.6.4.6).
 const MIN_LENGTH: usize = 20;
 
@@ -49,6 +55,31 @@ pub struct NexusId {
     pub initiator: InitiatorPort,
     /// Through which port.
     pub port: TargetPort,
+}
+
+impl NexusId {
+    /// The nexus as it registers and reserves.
+    pub fn registrant(&self) -> Registrant {
+        let (initiator, port) = (&self.initiator, &self.port);
+        let mut name = Vec::with_capacity(9 + initiator.name.len() + port.target.len());
+        name.extend_from_slice(&initiator.isid);
+        name.extend_from_slice(&port.tag.to_be_bytes());
+        name.extend_from_slice(initiator.name.as_bytes());
+        name.push(NO_TEXT);
+        name.extend_from_slice(port.target.as_bytes());
+        Registrant::new(FAMILY, &name)
+    }
+
+    /// The nexus that has registered so; `None` if another protocol knows who that is.
+    pub fn of(registrant: &Registrant) -> Option<Self> {
+        let (isid, rest) = registrant.name_in(FAMILY)?.split_first_chunk::<6>()?;
+        let (tag, names) = rest.split_first_chunk::<2>()?;
+        let end = names.iter().position(|byte| *byte == NO_TEXT)?;
+        let text = |bytes| core::str::from_utf8(bytes).ok();
+        let initiator = InitiatorPort { name: text(&names[..end])?.into(), isid: *isid };
+        let target = text(&names[end + 1..])?.into();
+        Some(Self { initiator, port: TargetPort { target, tag: u16::from_be_bytes(*tag) } })
+    }
 }
 
 impl fmt::Display for InitiatorPort {
@@ -112,6 +143,30 @@ mod tests {
         let expected = b"\x45\x00\x00\x1Ciqn.x:a,i,0x4000010203ab\0\0\0\0";
         assert_eq!(encoded(&port), expected);
         assert_eq!(InitiatorPort::decode(expected), Some((port, 32)));
+    }
+
+    #[test]
+    fn a_nexus_is_known_by_its_registrant_and_no_other_is() {
+        let nexus = |initiator: &str, last, target: &str, tag| NexusId {
+            initiator: InitiatorPort { name: initiator.into(), isid: [0x40, 0, 0, 0, 0xFF, last] },
+            port: TargetPort { target: target.into(), tag },
+        };
+        let all = [
+            nexus("iqn.a", 1, "iqn.t", 1),
+            nexus("iqn.a", 2, "iqn.t", 1),
+            nexus("iqn.a", 1, "iqn.t", 0xFFFF),
+            nexus("iqn.ai", 1, "qn.t", 1),
+            nexus("quote\" \u{ff} \n", 1, "", 1),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert_eq!(NexusId::of(&one.registrant()).as_ref(), Some(one));
+            for other in &all[..at] {
+                assert_ne!(one.registrant(), other.registrant());
+            }
+        }
+        for (family, name) in [("host", &[1; 16][..]), (FAMILY, &[1; 16]), (FAMILY, b"")] {
+            assert_eq!(NexusId::of(&Registrant::new(family, name)), None);
+        }
     }
 
     #[test]

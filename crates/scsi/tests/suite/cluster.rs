@@ -3,12 +3,66 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use lunet_scsi::reserve::{InitiatorPort, NexusId, Outcome, Port, Reservations, Seat, TargetPort};
+use lunet_reservations::{Damaged, Event, Registrant, Reservations, Saved};
+use lunet_scsi::reserve::{
+    InitiatorPort, NexusId, Outcome, Port, Request, Seat, Seats, TargetPort,
+};
 use lunet_scsi::{Action, CommandIn, Nexus, Reply, Unit, execute, parameters};
 
 pub const GOOD: u8 = 0x00;
 pub const CHECK: u8 = 0x02;
 pub const CONFLICT: u8 = 0x18;
+
+/// The reservations of a volume, and who is logged in at the unit.
+pub struct State {
+    pub reservations: Reservations,
+    pub seats: Seats,
+}
+
+impl State {
+    pub fn new(ports: Vec<Port>, capable: bool) -> Self {
+        Self { reservations: Reservations::new(capable), seats: Seats::new(ports) }
+    }
+
+    /// What saves itself a look at the state goes by.
+    pub fn changes(&self) -> u64 {
+        1 + self.reservations.changes() + self.seats.changes()
+    }
+
+    pub fn attach(&mut self, nexus: Arc<NexusId>) -> Seat {
+        self.seats.attach(nexus)
+    }
+
+    pub fn detach(&mut self, seat: Seat) {
+        let registrant = self.seats.detach(seat).expect("it has its seat");
+        self.reservations.session_ended(&registrant);
+    }
+
+    pub fn reset(&mut self) {
+        self.seats.reset();
+        self.reservations.end_claim();
+    }
+
+    pub fn refresh(&mut self, seat: Seat, nexus: &mut Nexus) {
+        let seen = self.changes();
+        self.seats.refresh(seat, &self.reservations, seen, nexus);
+    }
+
+    pub fn execute(&mut self, seat: Seat, request: &Request) -> Outcome {
+        let nexus = self.seats.nexus(seat).expect("it has its seat");
+        let outcome = request.execute(&mut self.reservations, nexus, self.seats.ports());
+        self.seats.tell(&outcome.events);
+        outcome
+    }
+
+    pub fn saved(&self) -> Option<Saved> {
+        self.reservations.saved()
+    }
+
+    pub fn restore(&mut self, saved: Saved) -> Result<(), Damaged> {
+        self.reservations.restore(saved)
+    }
+}
 
 pub struct Node {
     pub id: Arc<NexusId>,
@@ -18,10 +72,12 @@ pub struct Node {
 
 pub struct Cluster {
     pub unit: Unit,
-    pub state: Reservations,
+    pub state: State,
     pub nodes: Vec<Node>,
     /// What the last PREEMPT AND ABORT aborted.
-    pub aborts: Vec<Arc<NexusId>>,
+    pub aborts: Vec<Registrant>,
+    /// Who has lost what to the last command on reservations.
+    pub events: Vec<Event>,
 }
 
 pub fn port(tag: u16) -> TargetPort {
@@ -46,21 +102,22 @@ impl Cluster {
     /// Hosts a, b and d through port 1, host a through port 2 as well: nodes 0, 1, 3 and 2.
     pub fn new() -> Self {
         let other = TargetPort { target: "iqn.other".into(), tag: 3 };
-        Self::over(Reservations::new([port(1), port(2), other].map(leading).to_vec(), true))
+        Self::over(State::new([port(1), port(2), other].map(leading).to_vec(), true))
     }
 
-    pub fn over(state: Reservations) -> Self {
+    pub fn over(state: State) -> Self {
         Self::of(state, [('a', 1), ('b', 1), ('a', 2), ('d', 1)])
     }
 
     /// Two hosts with two paths each: nodes 0 and 1 are the paths of a, nodes 2 and 3 those of b.
     pub fn two_hosts() -> Self {
-        let state = Reservations::new([port(1), port(2)].map(leading).to_vec(), true);
+        let state = State::new([port(1), port(2)].map(leading).to_vec(), true);
         Self::of(state, [('a', 1), ('a', 2), ('b', 1), ('b', 2)])
     }
 
-    fn of(state: Reservations, paths: [(char, u16); 4]) -> Self {
-        let mut cluster = Self { unit: unit(), state, nodes: vec![], aborts: vec![] };
+    fn of(state: State, paths: [(char, u16); 4]) -> Self {
+        let (nodes, aborts, events) = (vec![], vec![], vec![]);
+        let mut cluster = Self { unit: unit(), state, nodes, aborts, events };
         for (letter, tag) in paths {
             let id = Arc::new(NexusId { initiator: initiator(letter), port: port(tag) });
             let seat = cluster.state.attach(id.clone());
@@ -79,7 +136,7 @@ impl Cluster {
 
     /// The target loses power: what was kept is taken up, and all sessions begin anew.
     pub fn lose_power(&mut self) {
-        let mut fresh = Reservations::new(self.state.ports().to_vec(), true);
+        let mut fresh = State::new(self.state.seats.ports().to_vec(), true);
         if let Some(saved) = self.state.saved() {
             fresh.restore(saved).expect("what was saved makes sense");
         }
@@ -105,8 +162,9 @@ impl Cluster {
         match action {
             Action::Complete(reply) => reply,
             Action::Reservation(request) => {
-                let Outcome { reply, aborts } = self.state.execute(node.seat, &request);
-                self.aborts = aborts;
+                let Outcome { reply, events } = self.state.execute(node.seat, &request);
+                self.aborts = Event::aborted(&events).cloned().collect();
+                self.events = events;
                 reply
             }
             // An operation on blocks: it was let through.

@@ -1,4 +1,4 @@
-//! Parameter lists of EXTENDED COPY (SPC-5 6.4 to 6.6). The tests of lunet-target use this file as well.
+//! Parameter lists of EXTENDED COPY (SPC-5 6.4 to 6.6). The tests of lunet-front-iscsi use this file as well.
 
 /// An identification descriptor with an NAA designator.
 pub fn cscd(naa: &[u8]) -> Vec<u8> {

@@ -16,6 +16,7 @@ mod replies;
 mod reserve;
 mod reserve_fight;
 mod reserve_model;
+mod reserve_neighbour;
 mod reserve_random;
 mod reserve_saved;
 mod rod;

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::cluster::leading;
+use crate::cluster::{State, leading};
 use crate::common::*;
-use lunet_scsi::reserve::{
-    InitiatorPort, NexusId, Out, Register, Request, Reservations, TargetPort,
-};
+use lunet_scsi::reserve::{InitiatorPort, NexusId, Out, Register, Request, TargetPort};
 use lunet_scsi::{Action, Attention, Code, Key, Nexus, Power, PowerChange};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -114,32 +112,32 @@ fn id(name: &str) -> Arc<NexusId> {
 
 #[test]
 fn the_medium_stays_while_anyone_who_is_there_prevents_its_removal() {
-    let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
+    let mut state = State::new(vec![leading(id("a").port.clone())], false);
     let (a, b) = (state.attach(id("a")), state.attach(id("b")));
-    assert!(!state.removal_prevented());
-    state.prevent_removal(a, true);
-    state.prevent_removal(b, true);
-    state.prevent_removal(a, false);
-    assert!(state.removal_prevented(), "b");
+    assert!(!state.seats.removal_prevented());
+    state.seats.prevent_removal(a, true);
+    state.seats.prevent_removal(b, true);
+    state.seats.prevent_removal(a, false);
+    assert!(state.seats.removal_prevented(), "b");
     state.detach(b);
-    assert!(!state.removal_prevented(), "the nexus is lost");
+    assert!(!state.seats.removal_prevented(), "the nexus is lost");
     let b = state.attach(id("b"));
-    assert!(!state.removal_prevented(), "who comes back has forgotten");
-    state.prevent_removal(b, true);
+    assert!(!state.seats.removal_prevented(), "who comes back has forgotten");
+    state.seats.prevent_removal(b, true);
     state.reset();
-    assert!(!state.removal_prevented(), "a reset");
+    assert!(!state.seats.removal_prevented(), "a reset");
 }
 
 #[test]
 fn who_loses_the_registration_prevents_nothing_any_more() {
     for abort in [true, false] {
-        let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
+        let mut state = State::new(vec![leading(id("a").port.clone())], false);
         let (a, b) = (state.attach(id("a")), state.attach(id("b")));
         for (seat, new_key) in [(a, 1), (b, 2)] {
             let register = Register { new_key, ignore: true, ..register() };
             state.execute(seat, &Request::Out(Out::Register(register)));
         }
-        state.prevent_removal(b, true);
+        state.seats.prevent_removal(b, true);
         let out = if abort {
             Out::Preempt { key: 1, victim: 2, scope_and_kind: 1, abort }
         } else {
@@ -147,7 +145,7 @@ fn who_loses_the_registration_prevents_nothing_any_more() {
         };
         let outcome = state.execute(a, &Request::Out(out));
         assert_eq!(outcome.reply, lunet_scsi::Reply::GOOD);
-        assert!(!state.removal_prevented());
+        assert!(!state.seats.removal_prevented());
     }
 }
 
@@ -164,9 +162,9 @@ fn register() -> Register {
 
 #[test]
 fn a_loaded_medium_is_told_to_all_before_other_changes() {
-    let mut state = Reservations::new(vec![leading(id("a").port.clone())], false);
+    let mut state = State::new(vec![leading(id("a").port.clone())], false);
     let seat = state.attach(id("a"));
-    state.attend_all(Attention::MediumChanged);
+    state.seats.attend_all(Attention::MediumChanged);
     let mut nexus = Nexus::new();
     nexus.establish(Attention::ModeParametersChanged);
     assert_ne!(state.changes(), nexus.seen());

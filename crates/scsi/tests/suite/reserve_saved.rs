@@ -1,8 +1,8 @@
 //! Reservations through power loss.
 
 use crate::cluster::*;
+use lunet_reservations::{Kind, Saved};
 use lunet_scsi::Code;
-use lunet_scsi::reserve::{Kind, Reservations, Saved};
 
 #[test]
 fn what_is_kept_through_power_loss() {
@@ -14,7 +14,7 @@ fn what_is_kept_through_power_loss() {
     for kind in [1, 8] {
         assert_eq!(c.plain(1, 1, kind, 2, 0), GOOD);
         let saved = c.state.saved().expect("it is activated");
-        let mut fresh = Reservations::new(vec![leading(port(1))], true);
+        let mut fresh = State::new(vec![leading(port(1))], true);
         assert_eq!(fresh.restore(saved.clone()), Ok(()));
         assert_eq!(fresh.saved(), Some(saved));
         let mut after = Cluster::over(fresh);
@@ -27,7 +27,7 @@ fn what_is_kept_through_power_loss() {
     assert_eq!(c.register(0, 1, 3), GOOD);
     assert_eq!(c.state.saved(), None, "the latest registration says no");
     // A unit that cannot keep anything says so.
-    let mut c = Cluster::over(Reservations::new(vec![leading(port(1))], false));
+    let mut c = Cluster::over(State::new(vec![leading(port(1))], false));
     assert_eq!(c.report(0, 2)[2..4], [0x1C, 0xB0]);
     let sense = c.out(0, 0, 0, &list(0, 2, 1)).sense.map(|sense| sense.code);
     assert_eq!(sense, Some(Code::INVALID_FIELD_IN_PARAMETER_LIST));
@@ -57,7 +57,7 @@ fn what_was_kept_must_make_sense() {
             saved.kind = Some(all);
         }
         damage(&mut saved);
-        let mut state = Reservations::new(vec![], true);
+        let mut state = State::new(vec![], true);
         assert!(state.restore(saved).is_err(), "{n}");
         assert_eq!(state.saved(), None, "{n}");
     }

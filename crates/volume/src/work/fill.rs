@@ -135,7 +135,7 @@ impl Plain {
             }
             let range = self.ranges[self.next];
             self.next += 1;
-            storage.submit(requests, self.op, range, None);
+            storage.submit_to(requests.writes_on(), requests, self.op, range, None);
         }
         Progress::finished_if(requests.in_flight() == 0)
     }

@@ -4,9 +4,11 @@
 //! it writes comes from a [`Source`] that is asked for it. A protocol implements both for its commands.
 
 mod compare;
+mod copy;
 mod exclusive;
 mod fill;
 mod intake;
+mod overwrite;
 mod read;
 mod write;
 
@@ -14,9 +16,11 @@ use lunet_block::{ByteRange, Error, Op};
 use lunet_ring::{Buf, Payload};
 
 pub use self::compare::{Compare, Data};
+pub use self::copy::Copy;
 pub use self::exclusive::{Exclusive, Merge};
 pub use self::fill::{Fill, Plain};
 pub use self::intake::{Intake, Piece};
+pub use self::overwrite::Overwrite;
 pub use self::read::Read;
 pub use self::write::Write;
 use crate::memory::Budget;
@@ -73,7 +77,7 @@ pub enum Failure {
         error: Error,
         /// What was asked.
         op: Op,
-        /// Of which part of the volume.
+        /// Of which part of the volume; empty if that is not known.
         range: ByteRange,
     },
     /// The client's data is not what is on the volume.
@@ -94,7 +98,7 @@ pub enum Failure {
 
 /// What an operation does.
 pub enum Work {
-    /// What its protocol does, or nothing.
+    /// Nothing.
     None,
     /// Volume to client, or to nowhere.
     Read(Read),
@@ -110,6 +114,12 @@ pub enum Work {
     Plain(Plain),
     /// What no other operation may come between.
     Exclusive(Box<Exclusive>),
+    /// Volume to volume, begun by [`Executor::copy`](crate::Executor::copy).
+    Copy(Box<Copy>),
+    /// Waits for a lock on all of the volume ([`Executor::hold`](crate::Executor::hold)).
+    Hold,
+    /// Passes over all of the volume.
+    Overwrite(Box<Overwrite>),
 }
 
 impl Work {
@@ -120,7 +130,13 @@ impl Work {
             Self::Compare(compare) => compare.data = Data::None,
             Self::Fill(fill) => fill.pattern = None,
             Self::Exclusive(exclusive) => exclusive.drop_buffers(),
-            Self::None | Self::Write(_) | Self::Collect(_) | Self::Plain(_) => {}
+            Self::Overwrite(overwrite) => overwrite.drop_buffers(),
+            Self::None
+            | Self::Write(_)
+            | Self::Collect(_)
+            | Self::Plain(_)
+            | Self::Copy(_)
+            | Self::Hold => {}
         }
     }
 }

@@ -82,6 +82,7 @@ fn context<'a>(cx: &'a mut Cx<'_, Raw<Buf, Source>>) -> Context<'a> {
 }
 
 impl Connection for Session {
+    type SubmitError = initiator::SubmitError;
     type Failure = Failure;
     type Raw = Raw<Buf, Source>;
 
@@ -91,7 +92,11 @@ impl Connection for Session {
         if self.protocol.is_ready() { self.protocol.window() } else { 0 }
     }
 
-    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), String> {
+    fn submit(
+        &mut self,
+        command: Command,
+        out: &mut Outgoing,
+    ) -> Result<(), initiator::SubmitError> {
         let Command { token, action, lba, blocks, data } = command;
         let cdb = match action {
             Action::Read => cdb::read(lba, blocks),
@@ -113,7 +118,7 @@ impl Connection for Session {
             data,
         };
         let sent = self.protocol.submit(command, out);
-        sent.map(drop).map_err(|refused| refused.error.to_string())
+        sent.map(drop).map_err(|refused| refused.error)
     }
 
     fn discardable(&self) -> usize {

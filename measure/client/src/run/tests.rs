@@ -1,6 +1,7 @@
 //! The load loop on a protocol that exists in memory only.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -65,6 +66,7 @@ impl Memory {
 }
 
 impl Connection for Memory {
+    type SubmitError = Infallible;
     type Failure = &'static str;
     type Raw = Event<&'static str>;
     const COMMAND_LEN: usize = 1;
@@ -73,7 +75,7 @@ impl Connection for Memory {
         self.window - self.pending.len() as u32
     }
 
-    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), String> {
+    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), Infallible> {
         out.bytes(&[0]);
         self.pending.push_back(command);
         self.deepest = self.deepest.max(self.pending.len());

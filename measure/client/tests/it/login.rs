@@ -2,8 +2,8 @@
 
 use lunet_client::iscsi::{DigestOffer, Error, Login, discover, inspect, luns};
 
+use lunet_front_iscsi::{Access, Guard, Initiators, User};
 use lunet_iscsi::chap::{Account, Algorithms, Secret};
-use lunet_target::{Access, Guard, Initiators, User};
 
 use crate::support::{NAME, Served, config, memory, target};
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use lunet_backends::{Storage, Volume, VolumeSpec, open};
 use lunet_client::iscsi::{Initiator, Target};
 use lunet_client::{Outcome, Plan, Workload, run};
+use lunet_front_iscsi::{Config, Layout, Server, TargetEntry, VolumeEntry};
 use lunet_iscsi::target::Options;
 use lunet_ring::DriverChoice;
 use lunet_scsi::{Identity, Unit};
-use lunet_target::{Config, Layout, Limits, Portal, Server, TargetEntry, Transports, VolumeEntry};
+use lunet_server::{Limits, Portal, Transports};
 use lunet_volume::Health;
 
 pub const NAME: &str = "iqn.2026-11.local.lunet:load";

@@ -49,14 +49,19 @@ impl fmt::Display for Profile {
     }
 }
 
-impl std::str::FromStr for Profile {
-    type Err = String;
+/// The word names no profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no profile `{0}`: throughput, latency or mixed")]
+pub struct UnknownProfile(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for Profile {
+    type Err = UnknownProfile;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProfile> {
         Self::ALL
             .into_iter()
             .find(|profile| profile.name() == text)
-            .ok_or_else(|| format!("no profile `{text}`: throughput, latency or mixed"))
+            .ok_or_else(|| UnknownProfile(text.to_owned()))
     }
 }
 

@@ -1,5 +1,5 @@
 use lunet_iscsi::chap::{Algorithm, Proof, Secret};
-use lunet_target::Origin;
+use lunet_server::Origin;
 
 use super::*;
 use crate::config::check;

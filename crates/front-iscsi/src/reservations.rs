@@ -1,0 +1,82 @@
+//! Who is logged in at a logical unit, as all shards see it, and what they do to the volume's reservations.
+//!
+//! The reservations are locked first, where both are.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lunet_reservations::Event;
+use lunet_scsi::Nexus;
+use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Seat, Seats, TargetPort};
+use lunet_volume::reserve::Listener;
+
+use crate::registry;
+use crate::world::ScsiVolume;
+
+/// The seats of one logical unit.
+#[derive(Default)]
+pub struct SharedSeats(Mutex<Seats>);
+
+impl SharedSeats {
+    fn lock(&self) -> MutexGuard<'_, Seats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other target ports lead to the unit from now on.
+    pub fn set_ports(&self, ports: Vec<Port>) {
+        self.lock().set_ports(ports);
+    }
+}
+
+impl Listener for SharedSeats {
+    fn tell(&self, events: &[Event]) {
+        self.lock().tell(events);
+    }
+}
+
+/// Does something with the seats, and lets every shard know if that changed what nexuses have to look at.
+pub fn with_seats<T>(volume: &ScsiVolume, what: impl FnOnce(&mut Seats) -> T) -> T {
+    let mut seats = volume.face.seats.lock();
+    let before = seats.changes();
+    let result = what(&mut seats);
+    if seats.changes() != before {
+        volume.reservations.announce();
+    }
+    result
+}
+
+/// Brings a nexus up to date before its next command. One load, if nothing has changed.
+pub fn refresh(volume: &ScsiVolume, seat: Seat, nexus: &mut Nexus) {
+    let news = volume.reservations.news();
+    if news != nexus.seen() {
+        volume
+            .reservations
+            .look(|state| volume.face.seats.lock().refresh(seat, state, news, nexus));
+    }
+}
+
+/// A nexus is lost.
+pub fn detach(volume: &ScsiVolume, seat: Seat) {
+    volume.reservations.change(|state| {
+        if let Some(registrant) = volume.face.seats.lock().detach(seat) {
+            state.session_ended(&registrant);
+        }
+        ((), Vec::new())
+    });
+}
+
+/// A reset of the unit or the target: it ends RESERVE and PREVENT, persistent reservations stay.
+pub fn reset(volume: &ScsiVolume) {
+    volume.reservations.change(|state| {
+        volume.face.seats.lock().reset();
+        state.end_claim();
+        ((), Vec::new())
+    });
+}
+
+/// A session's nexus by the names of its ends.
+pub fn nexus_id(nexus: &registry::Nexus, target: &str) -> Arc<NexusId> {
+    Arc::new(NexusId {
+        initiator: InitiatorPort { name: nexus.initiator.clone(), isid: nexus.isid },
+        port: TargetPort { target: target.into(), tag: nexus.portal_group },
+    })
+}

@@ -1,0 +1,149 @@
+//! From a finished negotiation to a session, or not.
+
+use lunet_iscsi::pdu::LoginStatus;
+use lunet_iscsi::printable::printable;
+use lunet_iscsi::target::LoginIdentity;
+use lunet_verbs::Sysfs;
+
+use super::refusal::refused;
+use super::{Conn, Pdus, Session, SessionLun, Shard};
+use crate::registry::{Admission, Applicant, Nexus, Request};
+use crate::reservations::nexus_id;
+use crate::world::Exports;
+use lunet_server::conn::{ConnId, Phase, Wire};
+use lunet_server::mail::Mail;
+use lunet_server::places::Place;
+use lunet_server::rationed::Topic;
+
+/// A connection has negotiated, and proved who it is: is there a place for it?
+pub(super) fn login(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>) {
+    ask_for_place(shard, slot, identity, false);
+}
+
+/// `replaced`: the session that stood in the way has ended.
+fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, replaced: bool) {
+    let number = shard.number;
+    let Some(conn) = shard.conns.get_mut(slot) else { return };
+    if conn.phase != Phase::Open {
+        // It has gone while it waited: nobody would end its session.
+        return;
+    }
+    let place = Place { shard: number, connection: conn.serial };
+    // The world may have changed since the login began.
+    let target = match shard.front.world.entrance(conn.portal, &identity, conn.origin()) {
+        Ok(target) => target,
+        Err(status) => return turn_away(shard, slot, status),
+    };
+    let tag = shard.front.world.portals.known(conn.portal).map_or(0, |portal| portal.tag);
+    let nexus = Nexus {
+        initiator: identity.initiator_name.clone(),
+        isid: identity.isid,
+        target,
+        portal_group: tag,
+        // Discovery sessions do not replace each other: nothing hangs on them.
+        discovery: if target.is_none() { conn.serial } else { 0 },
+    };
+    let client = shard.core.throttle.client(conn.peer.ip());
+    let applicant = Applicant { client, proven: identity.proof.is_some() };
+    let request = Request { tsih: identity.tsih, cid: identity.cid, replaced };
+    match shard.core.front.registry.admit(&nexus, place, applicant, request) {
+        Admission::Granted(tsih) => admit(shard, slot, nexus, tsih, &identity),
+        Admission::Full => turn_away(shard, slot, LoginStatus::OutOfResources),
+        Admission::TooManyConnections => {
+            turn_away(shard, slot, LoginStatus::TooManyConnections);
+        }
+        Admission::NoSession => turn_away(shard, slot, LoginStatus::SessionDoesNotExist),
+        Admission::Replaces(old) => {
+            conn.front.waiting = Some(identity);
+            let mail = Mail::End { connection: old.connection, reply: place };
+            if shard.core.mailboxes()[old.shard].send(mail).is_err() {
+                turn_away(shard, slot, LoginStatus::OutOfResources);
+            }
+        }
+    }
+}
+
+/// The session that stood in the way has ended: once more.
+pub(super) fn login_again(shard: &mut Shard, serial: u64) {
+    let Some(slot) = shard.find(serial) else { return };
+    if let Some(identity) = shard.conns[slot].front.waiting.take() {
+        ask_for_place(shard, slot, identity, true);
+        shard.touch(slot);
+    }
+}
+
+fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &LoginIdentity) {
+    let conn = &mut shard.conns[slot];
+    let name = identity.target_name.as_deref().unwrap_or("discovery");
+    let initiator = printable(&identity.initiator_name);
+    let topic = match (nexus.target, &identity.proof) {
+        (None, _) => Topic::Discovery,
+        (Some(_), None) => Topic::Open,
+        (Some(_), Some(_)) => Topic::Proven,
+    };
+    let ration = shard.core.rations.grants(topic, shard.front.exec.storage.now);
+    if let Some(unlogged) = ration {
+        let peer = &conn.peer;
+        tracing::info!(?initiator, target = %name, %peer, tsih, unlogged, "logged in");
+    }
+    let (logged, discovery) = (ration.is_some(), nexus.target.is_none());
+    let world = &shard.front.world;
+    let target = nexus.target.and_then(|target| world.target(target)).cloned();
+    let id = nexus_id(&nexus, name);
+    let view = target.as_ref().map(|t| t.view(&nexus.initiator, conn.peer.ip()));
+    let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {
+        Some(SessionLun::join(lun, volume, world.volume(volume)?, &id))
+    });
+    let luns: Vec<SessionLun> = luns.collect();
+    let numbers = luns.iter().map(|lun| lun.lun).collect();
+    let scsi = target.as_ref().map(|target| target.seen(conn.portal, numbers));
+    let since = shard.front.exec.storage.now;
+    let proof = identity.proof.clone();
+    let scsi = scsi.unwrap_or_default();
+    // Discovery needs no buffers.
+    if target.is_some() {
+        shard.front.exec.storage.renew(&mut conn.reserve);
+    }
+    conn.front.session =
+        Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });
+    conn.front.proto.admit(tsih, &mut Pdus(&mut conn.out));
+    shard.front.protocol.logins += 1;
+    let (client, serial) = (conn.peer.ip(), conn.serial);
+    shard.core.login_ends(client, serial);
+    if discovery {
+        let place = Place { shard: shard.number, connection: serial };
+        let victim = shard.core.front.discovery.enter(client, place);
+        victim.into_iter().for_each(|victim| shard.evict(victim));
+    }
+    if logged {
+        shard.log_session(slot);
+    }
+    tell_of_tcp(shard, slot);
+}
+
+/// A line in the log for a session that could have come by iSER. The kernel is asked elsewhere: it may
+/// take its time.
+fn tell_of_tcp(shard: &Shard, slot: ConnId) {
+    let Conn { peer, local, portal, front, .. } = &shard.conns[slot];
+    let (peer, local, portal, now) = (*peer, *local, *portal, shard.front.exec.storage.now);
+    let session = front.session.as_ref();
+    let serves = session.is_some_and(|session| session.target.is_some());
+    let by_tcp = matches!(shard.conns[slot].wire, Wire::Stream(_));
+    if !(serves && by_tcp && shard.core.rdma.is_served(portal)) {
+        return;
+    }
+    let core = shard.core.clone();
+    let look = move || {
+        let way = core.rdma.over_tcp(portal, local.ip(), &Sysfs::default().ports());
+        core.rdma.tell((peer, local), &way, || core.rations.grants(Topic::OverTcp, now));
+    };
+    // With too much to do there, the line is missing, and `lunet sessions` has it.
+    let _ = shard.core.offload.give(None, Box::new(look));
+}
+
+fn turn_away(shard: &mut Shard, slot: ConnId, status: LoginStatus) {
+    refused(shard, slot, status.code());
+    let conn = &mut shard.conns[slot];
+    conn.front.proto.refuse(status, &mut Pdus(&mut conn.out));
+    shard.drain(slot);
+}

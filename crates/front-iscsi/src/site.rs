@@ -1,0 +1,221 @@
+//! What a connection asks of its surroundings.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_iscsi::pdu::LoginStatus;
+use lunet_iscsi::target::{
+    Credentials, LoginIdentity, LoginRefusal, SendTargets, SessionType, Site, TargetInfo,
+};
+use lunet_ring::{Account, Arena, Buf, Reserve};
+use lunet_volume::take;
+use rustix::rand::GetRandomFlags;
+
+use crate::session::Core;
+use crate::world::{Exports, World};
+use lunet_server::hosting::Portal;
+use lunet_server::network::Origin;
+use lunet_server::portals::Portals;
+
+/// What a client tried to reach.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Aim {
+    /// A target that it may see.
+    Target(String),
+    /// A target that is not there, or that it may not see.
+    Unknown,
+    /// The list of targets.
+    Discovery,
+}
+
+impl Aim {
+    /// What a login is for, if that is there.
+    pub fn of(identity: &LoginIdentity) -> Self {
+        match &identity.target_name {
+            Some(name) if identity.session_type == SessionType::Normal => {
+                Self::Target(name.clone())
+            }
+            _ => Self::Discovery,
+        }
+    }
+}
+
+/// The surroundings of one connection, for the time of one call.
+pub struct Surroundings<'a> {
+    /// The server.
+    pub core: &'a Core,
+    /// What it serves.
+    pub world: &'a World,
+    /// The shard's buffers.
+    pub arena: &'a Arena,
+    /// Who pays for them.
+    pub account: &'a Account,
+    /// How many more bytes the connection may hold of the memory that is for all.
+    pub allowance: usize,
+    /// What is set aside for its session.
+    pub reserve: Option<&'a Reserve>,
+    /// The time.
+    pub now: Duration,
+    /// The portal that it came in by.
+    pub portal: usize,
+    /// The initiator's address.
+    pub peer: IpAddr,
+    /// The initiator's name, once its login is complete.
+    pub initiator: Option<&'a str>,
+    /// The server's address on the connection.
+    pub local: SocketAddr,
+}
+
+/// A portal as SendTargets names it to an initiator.
+struct Listed {
+    slot: usize,
+    address: String,
+    tag: u16,
+    /// The slot of another one with this very address and tag, for another transport.
+    same: Option<usize>,
+}
+
+/// The portals, with the addresses by which an initiator can reach them that has come to `local`.
+fn listed(portals: &Portals, local: SocketAddr) -> Vec<Listed> {
+    let named: HashMap<_, _> =
+        portals.iter().map(|(slot, portal)| ((portal.address, portal.tag), slot)).collect();
+    let listed = |(slot, portal): (usize, &Portal)| {
+        let (mut address, tag) = (portal.address, portal.tag);
+        let mut same = None;
+        // A wildcard address is no address to connect to: name the one that this initiator has just
+        // reached. It stands for the addresses of its own family (IPV6_V6ONLY is set), and which of the
+        // other one the initiator could reach is not known.
+        if address.ip().is_unspecified() {
+            if address.is_ipv4() != local.is_ipv4() {
+                return None;
+            }
+            address.set_ip(local.ip());
+            same = named.get(&(address, tag)).copied();
+        }
+        Some(Listed { slot, address: address.to_string(), tag, same })
+    };
+    portals.iter().filter_map(listed).collect()
+}
+
+impl Surroundings<'_> {
+    /// Where the connection comes from.
+    fn origin(&self) -> Origin {
+        Origin::new(self.peer, self.local.ip())
+    }
+
+    /// Refuses a client that has failed too often at this.
+    fn may_try(&self, aim: &Aim) -> Result<(), LoginRefusal> {
+        match self.core.throttle.allows(self.peer, aim, self.now) {
+            true => Ok(()),
+            // Initiators come back after this, unlike after a failed authentication.
+            false => Err(LoginStatus::ServiceUnavailable.into()),
+        }
+    }
+}
+
+impl Site for Surroundings<'_> {
+    type Buf = Buf;
+
+    fn alloc(&mut self, len: usize) -> Option<Buf> {
+        let buf = take((self.arena, self.allowance), self.reserve, self.account, len)?;
+        self.allowance = self.allowance.saturating_sub(buf.occupies());
+        Some(buf)
+    }
+
+    fn find_target(&self, id: &LoginIdentity) -> Result<TargetInfo, LoginRefusal> {
+        // One that was removed meanwhile leads nowhere.
+        let portal = self.world.portals.get(self.portal).ok_or(LoginStatus::NotFound)?;
+        let portal_group_tag = portal.tag;
+        let Some(name) = &id.target_name else {
+            return Ok(TargetInfo { portal_group_tag, alias: None });
+        };
+        let found = self
+            .world
+            .find_target(name)
+            .filter(|(_, target)| target.admits(self.portal, &id.initiator_name, self.origin()));
+        match found {
+            Some((_, target)) => Ok(TargetInfo { portal_group_tag, alias: target.alias.clone() }),
+            // What is not for this initiator is not there for it: who may not reach a target shall
+            // not learn its name by trying.
+            None => {
+                self.may_try(&Aim::Unknown)?;
+                Err(LoginStatus::NotFound.into())
+            }
+        }
+    }
+
+    fn credentials(&self, id: &LoginIdentity) -> Result<Option<Arc<Credentials>>, LoginRefusal> {
+        let aim = Aim::of(id);
+        self.may_try(&aim)?;
+        let access = match &id.target_name {
+            Some(name) if id.session_type == SessionType::Normal => {
+                let found = self.world.find_target(name).ok_or(LoginStatus::NotFound)?;
+                &found.1.access
+            }
+            _ => &self.world.rules.discovery,
+        };
+        if !access.admits(&id.initiator_name, self.peer) {
+            return Err(LoginStatus::AuthorizationFailure.into());
+        }
+        Ok(access.credentials(&id.initiator_name, self.peer))
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> bool {
+        // The kernel gives up to 256 bytes in one go, once it has collected enough at boot.
+        rustix::rand::getrandom(&mut *bytes, GetRandomFlags::empty()) == Ok(bytes.len())
+    }
+
+    fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
+        let listed = listed(&self.world.portals, self.local);
+        for (_, target) in self.world.targets() {
+            let Some(initiator) = self.initiator else { return };
+            let access = &target.access;
+            if !access.admits(initiator, self.peer) || access.is_closed_to(self.origin()) {
+                continue;
+            }
+            match which {
+                SendTargets::Named(name) if name != target.name => continue,
+                SendTargets::Named(_) | SendTargets::All => {}
+            }
+            let reached = |portal: usize| target.is_reached_through(portal);
+            for portal in listed.iter().filter(|portal| reached(portal.slot)) {
+                if !portal.same.is_some_and(reached) {
+                    each(&target.name, &portal.address, portal.tag);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunet_server::hosting::Transports;
+
+    #[test]
+    fn an_address_of_a_wildcard_and_of_another_portal_is_listed_once() {
+        let at = |address: &str, tag, transports| {
+            let address = address.parse().expect("an address");
+            (Portal { address, tag, transports }, address)
+        };
+        let portals = Portals::new([
+            at("0.0.0.0:3260", 1, Transports::Tcp),
+            at("[::]:3260", 1, Transports::Tcp),
+            at("192.0.2.1:3260", 1, Transports::Rdma),
+            at("192.0.2.2:3260", 2, Transports::Rdma),
+        ]);
+        let told = |local: &str| {
+            let all = listed(&portals, local.parse().expect("an address")).into_iter();
+            all.map(|l| (l.slot, l.address, l.tag, l.same)).collect::<Vec<_>>()
+        };
+        let (one, two) = ("192.0.2.1:3260", "192.0.2.2:3260");
+        let (first, second) = ((2, one.into(), 1, None), (3, two.into(), 2, None));
+        assert_eq!(told(one), [(0, one.into(), 1, Some(2)), first.clone(), second.clone()]);
+        // Another tag is another portal group.
+        assert_eq!(told(two), [(0, two.into(), 1, None), first.clone(), second.clone()]);
+        let v6 = "[2001:db8::1]:3260";
+        assert_eq!(told(v6), [(1, v6.into(), 1, None), first, second]);
+    }
+}

@@ -1,0 +1,372 @@
+//! One connection on its shard: what carries it, and what is on its way in and out. The rest of it is its protocol's.
+
+use std::net::SocketAddr;
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use lunet_ring::{Account, Delivery, Reserve, RxBufs, SocketId, TxChain};
+use lunet_volume::{BACKLOG_HIGH, Budget, OperationId};
+use slab::Slab;
+
+use crate::front::FrontConn;
+use crate::network::Origin;
+use crate::rdma::Link;
+use crate::transmit::Outgoing;
+
+/// Room for headers and small data in one receive. One fill holds 340 command headers.
+const SCRATCH: usize = 16 << 10;
+
+/// A connection with this much waiting to be sent receives nothing, of bytes that no buffer of the shard's bounds: headers, and the answers to pings and texts.
+const COPIED_HIGH: usize = 64 << 10;
+
+/// Bytes of one receive of a connection that does not [serve](FrontConn::serves): what it asks for in them may come
+/// back many times as long.
+const UNSERVED_RECEIVE: usize = 512;
+
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Serving.
+    Open,
+    /// Close the socket when all that is queued has been sent.
+    Draining,
+    /// The socket is closed; the slot is free when the last operation on it has completed.
+    Closed,
+}
+
+/// What carries a connection.
+pub enum Wire {
+    /// A TCP socket, in the event loop.
+    Stream(SocketId),
+    /// A queue pair.
+    Rdma(Box<Link>),
+}
+
+/// How a client takes what is sent to it.
+#[derive(Debug, Default)]
+struct Uptake {
+    /// Something waits to be sent.
+    waits: bool,
+    /// Bytes that the client's system had taken in at the last look at the clock.
+    delivered: u64,
+    /// When it had taken in more than at the look before, or what waits began to wait.
+    taken_at: Duration,
+    /// When was looked.
+    looked: Duration,
+}
+
+impl Uptake {
+    /// Something waits to be sent, or nothing does. The time for it begins when it begins to wait, not when the
+    /// connection was made or looked at last.
+    fn note(&mut self, waits: bool, now: Duration) {
+        if waits && !self.waits {
+            (self.taken_at, self.looked) = (now, now);
+        }
+        self.waits = waits;
+    }
+
+    /// A look at what the client's system has taken in. When it took the last of that, if it is more than before.
+    fn look(&mut self, delivery: Option<Delivery>, waits: bool, now: Duration) -> Option<Duration> {
+        self.note(waits, now);
+        self.looked = now;
+        let Some(Delivery { bytes, ago }) = delivery else {
+            // That cannot be told.
+            self.taken_at = now;
+            return None;
+        };
+        let more = bytes > self.delivered;
+        self.delivered = bytes;
+        if more || !waits {
+            self.taken_at = now;
+        }
+        more.then(|| now.saturating_sub(ago))
+    }
+}
+
+/// Names a connection on its shard. Another connection may get it when that one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnId(u32);
+
+impl ConnId {
+    /// The connection that a token names in its lower half.
+    pub const fn from_token(token: u64) -> Self {
+        Self(token as u32)
+    }
+
+    /// Itself, as the lower half of a token.
+    pub const fn token(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// The connections of a shard. A wrong name is a mistake of lunet's, and stops it.
+pub struct Conns<P>(Slab<Conn<P>>);
+
+impl<P> Default for Conns<P> {
+    fn default() -> Self {
+        Self(Slab::new())
+    }
+}
+
+impl<P> Index<ConnId> for Conns<P> {
+    type Output = Conn<P>;
+
+    fn index(&self, id: ConnId) -> &Conn<P> {
+        &self.0[id.0 as usize]
+    }
+}
+
+impl<P> IndexMut<ConnId> for Conns<P> {
+    fn index_mut(&mut self, id: ConnId) -> &mut Conn<P> {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+impl<P> Conns<P> {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn<P>)> {
+        self.0.iter().map(|(slot, conn)| (ConnId(slot as u32), conn))
+    }
+
+    /// One that may have ended.
+    pub fn get(&self, id: ConnId) -> Option<&Conn<P>> {
+        self.0.get(id.0 as usize)
+    }
+
+    /// One that may have ended, to change it.
+    pub fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn<P>> {
+        self.0.get_mut(id.0 as usize)
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The name of the next one.
+    pub fn next_id(&self) -> ConnId {
+        ConnId(self.0.vacant_key() as u32)
+    }
+
+    /// Takes one in.
+    pub fn insert(&mut self, conn: Conn<P>) -> ConnId {
+        ConnId(self.0.insert(conn) as u32)
+    }
+
+    /// Lets one go.
+    pub fn remove(&mut self, id: ConnId) -> Conn<P> {
+        self.0.remove(id.0 as usize)
+    }
+}
+
+/// A connection. `P` is what its protocol knows of it.
+pub struct Conn<P> {
+    /// Unique in the server's life.
+    pub serial: u64,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// The server's address on this connection.
+    pub local: SocketAddr,
+    /// Index of the portal.
+    pub portal: usize,
+    /// What carries it.
+    pub wire: Wire,
+    /// What its protocol knows of it.
+    pub front: P,
+    /// What is to be sent next.
+    pub out: Outgoing,
+    /// An empty chain for the next turn; `None` while a chain is on its way.
+    pub spare: Option<TxChain>,
+    /// Bytes that are on their way: in the chain, or over RDMA.
+    pub sending: usize,
+    /// Of these, the copied ones.
+    copied: usize,
+    /// How the client takes what is sent.
+    uptake: Uptake,
+    /// The arena memory that this connection holds.
+    pub account: Account,
+    /// The memory that is kept for its session.
+    pub reserve: Option<Reserve>,
+    /// The scratch buffer, while no receive has it.
+    pub scratch: Option<Box<[u8]>>,
+    /// Where the connection is in its end.
+    pub phase: Phase,
+    /// When it is closed even if the client has not taken all that is left for it.
+    pub drain_by: Option<Duration>,
+    /// Queued for a flush at the end of this turn of the loop.
+    pub dirty: bool,
+    /// Operations that wait until the backlog shrinks.
+    pub blocked: Vec<OperationId>,
+    /// Who is to be told when the connection has ended.
+    pub waits_for_end: Vec<crate::places::Place>,
+}
+
+impl<P: FrontConn> Conn<P> {
+    /// A connection that has just been accepted.
+    pub fn new(
+        serial: u64,
+        (peer, local, portal): (SocketAddr, SocketAddr, usize),
+        wire: Wire,
+        front: P,
+    ) -> Self {
+        // Over RDMA each receive has its own buffer.
+        let scratch = if matches!(wire, Wire::Rdma(_)) { 0 } else { SCRATCH };
+        Self {
+            serial,
+            peer,
+            local,
+            portal,
+            wire,
+            front,
+            out: Outgoing::default(),
+            spare: Some(TxChain::new()),
+            sending: 0,
+            copied: 0,
+            uptake: Uptake::default(),
+            account: Account::default(),
+            reserve: None,
+            scratch: Some(vec![0; scratch].into_boxed_slice()),
+            phase: Phase::Open,
+            drain_by: None,
+            dirty: false,
+            blocked: Vec::new(),
+            waits_for_end: Vec::new(),
+        }
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        Origin::new(self.peer.ip(), self.local.ip())
+    }
+
+    /// Tells the protocol if the client's system has taken in more of what was sent since the last
+    /// look: a client that reads for minutes over a slow link may be silent all that time.
+    pub fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
+        if let Some(news) = self.uptake.look(delivery, self.backlog() > 0, now) {
+            self.front.delivered(news);
+        }
+    }
+
+    /// Tells whether anything waits to be sent now.
+    pub fn note_output(&mut self, now: Duration) {
+        self.uptake.note(self.backlog() > 0, now);
+    }
+
+    /// When to look whether the client takes what waits to be sent.
+    fn output_look(&self, timeout: Duration) -> Option<Duration> {
+        let waits = self.backlog() > 0 && !timeout.is_zero();
+        (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.uptake.looked + timeout / 4)
+    }
+
+    /// True if something has been waiting for so long that the client took nothing of it.
+    pub fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
+        self.output_look(timeout).is_some() && now >= self.uptake.taken_at + timeout
+    }
+
+    /// What pays for its buffers.
+    pub fn budget(&self) -> Budget<'_> {
+        Budget { account: &self.account, reserve: self.reserve.as_ref() }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn backlog(&self) -> usize {
+        self.sending + self.out.bytes()
+    }
+
+    /// When the shard has to look at it again, whatever happens.
+    pub fn due(&self, data_timeout: Duration) -> Option<Duration> {
+        let retry = match &self.wire {
+            Wire::Stream(_) => None,
+            Wire::Rdma(link) => link.retry.into_iter().chain(link.look).min(),
+        };
+        let times = [self.front.due(), self.drain_by, retry, self.output_look(data_timeout)];
+        times.into_iter().flatten().min()
+    }
+
+    /// True if a receive is under way.
+    pub fn receiving(&self) -> bool {
+        self.scratch.is_none()
+    }
+
+    /// True if something is on its way.
+    pub fn transmitting(&self) -> bool {
+        self.sending > 0
+    }
+
+    /// The buffers for the next receive, unless one is under way or the connection should not
+    /// receive now.
+    pub fn receive_buffers(&mut self) -> Option<RxBufs> {
+        if self.phase != Phase::Open || self.has_unread() {
+            return None;
+        }
+        let scratch = self.scratch.take()?;
+        let limit = match self.front.serves() {
+            true => scratch.len(),
+            false => scratch.len().min(UNSERVED_RECEIVE),
+        };
+        Some(RxBufs { payload: self.front.take_rx_target(), scratch_limit: limit, scratch })
+    }
+
+    /// True if so much waits for the client to take it that it should not be heard. One that does not
+    /// [serve](FrontConn::serves) waits for each answer before it asks for more.
+    fn has_unread(&self) -> bool {
+        match self.front.serves() {
+            true => {
+                self.backlog() >= BACKLOG_HIGH
+                    || self.copied + self.out.chain.plain().len() >= COPIED_HIGH
+            }
+            false => self.backlog() > 0,
+        }
+    }
+
+    /// The chain to send now, if there is one and none is under way.
+    pub fn next_chain(&mut self) -> Option<TxChain> {
+        if self.phase == Phase::Closed || self.out.chain.is_empty() {
+            return None;
+        }
+        let spare = self.spare.take()?;
+        let full = std::mem::replace(&mut self.out.chain, spare);
+        self.sending = full.len();
+        self.copied = full.plain().len();
+        Some(full)
+    }
+
+    /// Takes a sent chain back for reuse.
+    pub fn chain_sent(&mut self, mut chain: TxChain) {
+        chain.clear();
+        self.sending = 0;
+        self.copied = 0;
+        self.spare = Some(chain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_for_an_answer_begins_with_the_answer() {
+        let at = Duration::from_secs;
+        let heard = |bytes| Some(Delivery { bytes, ago: Duration::ZERO });
+        // A connection that is made when the server is an hour old, and its first answer.
+        let mut uptake = Uptake::default();
+        uptake.note(true, at(3600));
+        assert_eq!(uptake.look(heard(0), true, at(3601)), None);
+        assert_eq!(uptake.taken_at, at(3600));
+        // It was taken, and nothing was sent for an hour; then something is, and no time has passed yet.
+        uptake.note(false, at(3602));
+        uptake.note(true, at(7200));
+        assert_eq!(uptake.look(heard(48), true, at(7200)), Some(at(7200)));
+        uptake.note(false, at(7201));
+        uptake.note(true, at(9000));
+        assert_eq!(uptake.look(heard(48), true, at(9001)), None);
+        assert_eq!((uptake.taken_at, uptake.looked), (at(9000), at(9001)));
+        // What waits on and is not taken stays due.
+        uptake.note(true, at(9002));
+        assert_eq!(uptake.look(heard(48), true, at(9003)), None);
+        assert_eq!(uptake.taken_at, at(9000));
+        // Where it cannot be told, nobody is held to it.
+        uptake.look(None, true, at(9004));
+        assert_eq!(uptake.taken_at, at(9004));
+    }
+}

@@ -1,0 +1,163 @@
+//! What all shards share: set up at start and not changed afterwards, apart from the world and a few counters that
+//! only logins touch.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use lunet_volume::{Drain, Offload, Shards, SlowWork, Ticket, VolumeId, Waiter};
+
+use crate::front::{Front, FrontError};
+use crate::hosting::{Limits, Portal};
+use crate::interfaces;
+use crate::mail::{Mail, Mailbox, Owed};
+use crate::places::{Place, Places};
+use crate::portals::Portals;
+use crate::rationed::Rations;
+use crate::rdma::Status;
+use crate::served::World;
+use crate::throttle::Throttle;
+
+/// The server, as its shards see it.
+pub struct Core<F: Front> {
+    /// When it started: the zero of every time in the server.
+    pub started: Instant,
+    /// The portals of the start, in the first slots: those that are served over RDMA, as long as they are
+    /// there. All that there are now are in the world.
+    pub first_portals: Vec<Portal>,
+    /// Bounds.
+    pub limits: Limits,
+    /// How long a client may take nothing of what is sent to it; zero: for ever.
+    pub data_timeout: Duration,
+    /// Failed logins.
+    pub throttle: Throttle<F::Aim>,
+    /// Lines of the log that strangers can cause.
+    pub rations: Rations,
+    /// How the portals are served over RDMA.
+    pub rdma: Status,
+    /// Connections that have not finished their login.
+    pub logins: Places,
+    /// Connections of each shard.
+    pub loads: Vec<AtomicUsize>,
+    /// Threads for what may block.
+    pub offload: Offload,
+    /// One change of the world at a time.
+    pub changing: Mutex<()>,
+    /// What the protocol shares.
+    pub front: F::Shared,
+    world: Mutex<Arc<World<F>>>,
+    mailboxes: OnceLock<Vec<Mailbox<F>>>,
+    serial: AtomicU64,
+}
+
+impl<F: Front> Core<F> {
+    /// The shared part of a server with this many shards. The portals have their real port numbers.
+    ///
+    /// # Errors
+    /// The protocol cannot serve what it is to serve.
+    pub fn new(config: F::Config, portals: Vec<Portal>, shards: usize) -> Result<Self, FrontError> {
+        let throttle = Throttle::default();
+        throttle.set_networks(interfaces::networks());
+        let hosting = F::hosting(&config);
+        let configured = hosting.portals.iter().map(|portal| portal.address);
+        let all = Arc::new(Portals::new(portals.iter().cloned().zip(configured)));
+        let (limits, data_timeout) = (hosting.limits.clone(), hosting.data_timeout);
+        let (front, world) = F::open(config, all)?;
+        Ok(Self {
+            started: Instant::now(),
+            rdma: Status::new(&portals, F::WORDS),
+            world: Mutex::new(Arc::new(world)),
+            first_portals: portals,
+            logins: Places::new(limits.max_logins),
+            limits,
+            data_timeout,
+            throttle,
+            rations: Rations::default(),
+            loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            offload: Offload::default(),
+            changing: Mutex::new(()),
+            front,
+            mailboxes: OnceLock::new(),
+            serial: AtomicU64::new(1),
+        })
+    }
+
+    /// What is served now. Shards do not ask: they have theirs, and are told of the next one.
+    pub fn world(&self) -> Arc<World<F>> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes this the world that is served.
+    pub fn set_world(&self, world: Arc<World<F>>) {
+        *self.world.lock().unwrap_or_else(PoisonError::into_inner) = world;
+    }
+
+    /// Makes the shards' mailboxes known, once all of them stand.
+    pub fn set_mailboxes(&self, mailboxes: Vec<Mailbox<F>>) {
+        let fresh = self.mailboxes.set(mailboxes).is_ok();
+        debug_assert!(fresh, "mailboxes are set once");
+    }
+
+    /// The shards' mailboxes; none before the server has started.
+    pub fn mailboxes(&self) -> &[Mailbox<F>] {
+        self.mailboxes.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// A number that no connection or command had before.
+    pub fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A client has connected and begins to log in. The connection that has lost its place for it has to end.
+    #[must_use]
+    pub fn login_begins(&self, client: IpAddr, place: Place) -> Option<Place> {
+        self.logins.enter(client, place)
+    }
+
+    /// A login that has begun is over.
+    pub fn login_ends(&self, client: IpAddr, connection: u64) {
+        self.logins.leave(client, connection);
+    }
+
+    /// The shard with the fewest connections; counts one more for it.
+    pub fn least_loaded(&self) -> usize {
+        let loads = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).enumerate();
+        let shard = loads.min_by_key(|(_, load)| *load).map_or(0, |(shard, _)| shard);
+        self.loads[shard].fetch_add(1, Ordering::Relaxed);
+        shard
+    }
+}
+
+impl<F: Front> Shards for Core<F> {
+    fn count(&self) -> usize {
+        self.mailboxes().len()
+    }
+
+    fn ask(&self, shard: usize, drain: Drain) -> bool {
+        self.mailboxes()[shard].send(Mail::Drain(drain)).is_ok()
+    }
+
+    fn wake(&self, waiters: &[Waiter]) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Shard(shard) => drop(self.mailboxes()[*shard].send(Mail::Turn)),
+                Waiter::Thread(thread) => drop(thread.try_send(())),
+            }
+        }
+    }
+
+    fn send_away(
+        &self,
+        (shard, ticket): (usize, Ticket),
+        volume: VolumeId,
+        work: SlowWork,
+    ) -> bool {
+        let mailbox = self.mailboxes()[shard].clone();
+        let work = move || {
+            work();
+            mailbox.deliver(Owed::Returned { ticket });
+        };
+        self.offload.give(Some(volume), Box::new(work))
+    }
+}

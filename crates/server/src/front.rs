@@ -1,0 +1,419 @@
+//! What a protocol brings to the server, and what the shards ask it for.
+//!
+//! A shard owns the event loop, the connections and the way of bytes in and out. What the bytes mean, who may log in,
+//! and what becomes of a command is its front's business. There is one front for each shard, chosen when the server
+//! is built: every call is a direct one.
+
+use std::error::Error;
+use std::hash::Hash;
+use std::io;
+use std::ops::{DerefMut, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_ring::{Buf, Ring};
+use lunet_volume::{Command, Executor, Face, NoChannel, ShardConfig, Ticket, Volume, VolumeCount};
+
+use crate::change::{ApplyError, Next};
+use crate::conn::{Conn, ConnId, Conns};
+use crate::core::Core;
+use crate::hosting::Hosting;
+use crate::places::Place;
+use crate::portals::Portals;
+use crate::rdma::{Fault, Receives, RemoteRead, Words};
+use crate::served::World;
+use crate::shard::Shard;
+use crate::stats::Counts;
+
+/// Why a protocol cannot serve what it is to serve: an error of its own.
+pub type FrontError = Box<dyn Error + Send + Sync>;
+
+/// What a shard and its front share: the volumes with their operations, and what is served.
+pub struct Local<F: Front> {
+    /// Which shard this is.
+    pub number: usize,
+    /// What all shards share.
+    pub core: Arc<Core<F>>,
+    /// What is served.
+    pub world: Arc<World<F>>,
+    /// Work on the storage.
+    pub exec: Executor<F::Command>,
+    /// Counts of the protocol.
+    pub protocol: F::Counts,
+    /// Connections on which commands have made progress.
+    pub touched: Vec<ConnId>,
+    /// Connections that have not taken answers by reference in the time that a lock waits: they are to be closed.
+    pub keep_waiting: Vec<ConnId>,
+}
+
+impl<F: Front> Local<F> {
+    /// What the shard of this number has, over its event loop.
+    ///
+    /// # Errors
+    /// A volume cannot be opened on this loop.
+    pub fn new(number: usize, ring: Ring, core: Arc<Core<F>>) -> Result<Self, NoChannel> {
+        let world = core.world();
+        let (shards, max_sessions) = (core.clone(), core.limits.max_sessions);
+        let config = ShardConfig { shard: number, shards, max_sessions };
+        let mut local = Self {
+            number,
+            core,
+            world: Arc::default(),
+            exec: Executor::new(ring, config),
+            protocol: F::Counts::default(),
+            touched: Vec::with_capacity(256),
+            keep_waiting: Vec::new(),
+        };
+        local.prepare(&world)?;
+        local.adopt(world);
+        Ok(local)
+    }
+
+    /// Opens channels to all that is new in the next world, so that [`adopt`](Self::adopt) cannot fail.
+    ///
+    /// # Errors
+    /// A volume cannot be opened on this loop. Nothing has changed then.
+    pub fn prepare(&mut self, next: &World<F>) -> Result<(), NoChannel> {
+        self.exec.prepare(next.volumes())
+    }
+
+    /// Works by the next world from now on. Its new volumes are [prepared](Self::prepare). Sessions have
+    /// no commands any more on what was removed.
+    pub fn adopt(&mut self, next: Arc<World<F>>) {
+        self.exec.adopt(|slot| next.volume(slot));
+        self.world = next;
+    }
+
+    /// The counts of every volume in the world, by name.
+    pub fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
+        let operations = &self.exec.operations;
+        let served = self.exec.storage.volumes.iter().filter(|(_, volume)| !volume.removed);
+        let counts = served.map(|(slot, volume)| {
+            let on_it = operations.iter().filter(|(_, task)| task.requests.volume == slot);
+            (volume.core.name.clone(), volume.count.with(on_it.count()))
+        });
+        counts.collect()
+    }
+}
+
+/// What a protocol knows of a connection, as the connection and its shard ask for it.
+pub trait FrontConn {
+    /// What its protocol counts.
+    type Counts;
+
+    /// True for a session that reads and writes: it may have several requests under way, and no other connection
+    /// takes its place.
+    fn serves(&self) -> bool;
+
+    /// What it is, if it does not serve: a word for the log, in the plural.
+    fn kind(&self) -> &'static str {
+        "connections"
+    }
+
+    /// When the protocol has to look at it again, whatever happens.
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+
+    /// When it ends if its client, which was asked to leave, does not.
+    fn leaves_by(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The part of a buffer that the next bytes from the client belong into, if they are data.
+    fn take_rx_target(&mut self) -> Option<(Buf, Range<usize>)> {
+        None
+    }
+
+    /// The client's system has taken in, at this time, more of what was sent.
+    fn delivered(&mut self, when: Duration) {
+        let _ = when;
+    }
+
+    /// Adds what it has counted.
+    fn add_counts(&self, counts: &mut Self::Counts) {
+        let _ = counts;
+    }
+
+    /// Over RDMA: messages that the client may send without an answer.
+    fn receives(&self) -> usize {
+        0
+    }
+
+    /// Over RDMA: a read of the client's memory that is to be posted.
+    fn take_read(&mut self) -> Option<RemoteRead> {
+        None
+    }
+}
+
+/// Why a shard ends a connection whose client may not know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// The client takes nothing of what is sent to it.
+    TakesNothing,
+    /// The client has not taken answers by reference that a lock waits for.
+    KeepsLockWaiting,
+    /// The queue pair.
+    Rdma(Fault),
+}
+
+/// A connection over RDMA that a front accepts.
+pub struct AcceptedRdma<P> {
+    /// What the protocol knows of it.
+    pub front: P,
+    /// What the client is told with the acceptance.
+    pub private: Vec<u8>,
+}
+
+/// A protocol on one shard. What reaches beyond a connection is given the shard: the front is part of it.
+pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
+    /// What it knows of a connection.
+    type Conn: FrontConn<Counts = Self::Counts>;
+    /// What it knows of an operation.
+    type Command: Command<Face = Self::Face>;
+    /// How it shows a volume.
+    type Face: Face;
+    /// What clients log in to.
+    type Export: Send + Sync + 'static;
+    /// What else it knows of what is served.
+    type Rules: Default + Send + Sync + 'static;
+    /// What the fronts of all shards share.
+    type Shared: Send + Sync + 'static;
+    /// What one says to itself on another shard.
+    type Message: Send + 'static;
+    /// What a client that logs in is after: who fails too often at it has to wait.
+    type Aim: Clone + Eq + Hash + Send + Sync + 'static;
+    /// What it counts.
+    type Counts: Counts;
+    /// A session, as a report shows it.
+    type Session: Send + 'static;
+    /// What a server is started with.
+    type Config;
+    /// What is to be served next.
+    type Layout;
+    /// What the next world changes of the state that it shares with the one before.
+    type Effects;
+    /// Groups of portals.
+    type Groups: ?Sized;
+    /// A thread of its own, for what takes as long as it takes.
+    type Helper;
+
+    /// Its words.
+    const WORDS: Words = Words::PLAIN;
+
+    /// How the server is hosted.
+    fn hosting(config: &Self::Config) -> Hosting;
+
+    /// What the fronts share, and the first world.
+    ///
+    /// # Errors
+    /// Why it cannot serve what it is to serve.
+    fn open(
+        config: Self::Config,
+        portals: Arc<Portals>,
+    ) -> Result<(Self::Shared, World<Self>), FrontError>;
+
+    /// Starts its thread.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn start_helper(core: Arc<Core<Self>>) -> io::Result<Self::Helper>;
+
+    /// Ends the thread, once it has done what it was told before, or after `limit`.
+    fn stop_helper(helper: Self::Helper, limit: Duration);
+
+    /// The world after this one.
+    ///
+    /// # Errors
+    /// [`ApplyError`]; nothing has changed then.
+    fn next_world(
+        core: &Core<Self>,
+        before: &World<Self>,
+        layout: Self::Layout,
+    ) -> Result<Next<Self>, ApplyError>;
+
+    /// Says whether these groups would do with these portals.
+    ///
+    /// # Errors
+    /// As for [`next_world`](Self::next_world).
+    fn foresee(
+        before: &World<Self>,
+        portals: &Portals,
+        groups: &Self::Groups,
+    ) -> Result<(), ApplyError> {
+        let _ = (before, portals, groups);
+        Ok(())
+    }
+
+    /// Changes what both worlds share: the next one is served from now on.
+    fn publish(effects: Self::Effects) {
+        drop(effects);
+    }
+
+    /// Makes ready what counts as soon as somebody comes by a way that is new.
+    fn begin_world(next: &World<Self>, before: &World<Self>) {
+        let _ = (next, before);
+    }
+
+    /// The shards work by the next world.
+    fn world_begun(next: &World<Self>, before: &World<Self>) {
+        let _ = (next, before);
+    }
+
+    /// True for a volume that has no storage now.
+    fn is_absent(volume: &Volume<Self::Face>) -> bool {
+        let _ = volume;
+        false
+    }
+
+    /// True for a volume of which clients hear how much room there is.
+    fn watches_room(volume: &Volume<Self::Face>) -> bool {
+        let _ = volume;
+        false
+    }
+
+    /// Asks the storage how much room there is. Blocks.
+    fn note_room(volume: &Volume<Self::Face>) {
+        let _ = volume;
+    }
+
+    /// How many sessions there are.
+    fn session_count(core: &Core<Self>) -> usize {
+        let _ = core;
+        0
+    }
+
+    /// Adds to a report what no shard should be asked for.
+    fn complete_sessions(core: &Core<Self>, sessions: &mut [Self::Session]) {
+        let _ = (core, sessions);
+    }
+
+    /// The front of a shard.
+    fn new(local: Local<Self>) -> Self;
+
+    /// Somebody has connected over a stream.
+    fn accept(&mut self) -> Self::Conn;
+
+    /// Bytes have come: `filled` bytes of data into the part of a buffer that the connection
+    /// [had given](FrontConn::take_rx_target), and others behind them.
+    fn received(
+        &mut self,
+        conn: &mut Conn<Self::Conn>,
+        payload: Option<(Buf, Range<usize>)>,
+        filled: usize,
+        bytes: &[u8],
+    );
+
+    /// Does what came of the bytes.
+    fn proceed(shard: &mut Shard<Self>, slot: ConnId);
+
+    /// The time for which [`FrontConn::due`] asked has come.
+    fn tick(shard: &mut Shard<Self>, slot: ConnId) {
+        let _ = (shard, slot);
+    }
+
+    /// A connection has to end.
+    fn fail(shard: &mut Shard<Self>, slot: ConnId, why: Failing) {
+        let _ = why;
+        shard.disconnect(slot);
+    }
+
+    /// Works off every answer of the storage that has come.
+    fn take_answers(&mut self, conns: &mut Conns<Self::Conn>);
+
+    /// The backlog of a connection has shrunk: its reads go on.
+    fn unblock(&mut self, conns: &mut Conns<Self::Conn>, slot: ConnId);
+
+    /// Gives commands that wait for memory another try.
+    fn feed_starved(&mut self, conns: &mut Conns<Self::Conn>);
+
+    /// Looks whose turn it is at locks.
+    fn look(&mut self, conns: &mut Conns<Self::Conn>);
+
+    /// Sees to it that what is at the storage of a volume that hangs counts for the volume alone.
+    fn watch_storage(&mut self, conns: &Conns<Self::Conn>) {
+        let _ = conns;
+    }
+
+    /// Work that a command waited for is done.
+    fn returned(&mut self, conns: &mut Conns<Self::Conn>, ticket: Ticket) {
+        let _ = (conns, ticket);
+    }
+
+    /// A message from the front of another shard, or of this one.
+    fn message(shard: &mut Shard<Self>, message: Self::Message);
+
+    /// All messages have been read.
+    fn messages_read(shard: &mut Shard<Self>) {
+        let _ = shard;
+    }
+
+    /// The connection that stood in the way of this one has ended.
+    fn place_is_free(shard: &mut Shard<Self>, serial: u64) {
+        let _ = (shard, serial);
+    }
+
+    /// Shows a connection the next world.
+    fn see(shard: &mut Shard<Self>, slot: ConnId, next: &World<Self>);
+
+    /// Ends the sessions with these handles, as if what they use had been removed.
+    fn end_sessions(shard: &mut Shard<Self>, handles: &[u16]) {
+        let _ = (shard, handles);
+    }
+
+    /// Asks a client to leave within this time.
+    fn ask_to_leave(&mut self, conn: &mut Conn<Self::Conn>, grace: Duration) {
+        let _ = (conn, grace);
+    }
+
+    /// Ends the commands of a connection that ends.
+    fn end_commands(&mut self, conn: &mut Conn<Self::Conn>, slot: ConnId);
+
+    /// A connection has ended, and has no commands any more. False if it had no session: its login has not ended.
+    fn end_session(&mut self, conn: &mut Conn<Self::Conn>, place: Place) -> bool {
+        let _ = (conn, place);
+        false
+    }
+
+    /// Ends what goes on without a client: the server stops.
+    fn end_background(&mut self) {}
+
+    /// The sessions of the shard.
+    fn sessions(shard: &Shard<Self>) -> Vec<Self::Session> {
+        let _ = shard;
+        Vec::new()
+    }
+
+    /// What connections over RDMA receive into.
+    fn receives(core: &Core<Self>) -> Receives {
+        let _ = core;
+        Receives { len: 0, each: 0 }
+    }
+
+    /// Requests that the client of a connection over RDMA may have outstanding.
+    fn queue_depth(core: &Core<Self>) -> u32 {
+        let _ = core;
+        0
+    }
+
+    /// Somebody wants to connect over RDMA, and says this of itself. `invalidates`: what is sent may take back the
+    /// client's keys. `None` where the protocol is not for RDMA.
+    fn accept_rdma(
+        &mut self,
+        private: &[u8],
+        invalidates: bool,
+    ) -> Option<AcceptedRdma<Self::Conn>> {
+        let _ = (private, invalidates);
+        None
+    }
+
+    /// A message has come over RDMA.
+    fn received_message(&mut self, conn: &mut Conn<Self::Conn>, message: &[u8]) {
+        let _ = (conn, message);
+    }
+
+    /// A read of the client's memory has come back.
+    fn read_done(&mut self, conn: &mut Conn<Self::Conn>, id: u64, buf: Buf) {
+        let _ = (conn, id, buf);
+    }
+}

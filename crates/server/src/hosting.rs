@@ -1,0 +1,88 @@
+//! How a server is hosted: portals, bounds, shards.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lunet_ring::DriverChoice;
+
+/// An address that clients connect to.
+#[derive(Clone, Debug)]
+pub struct Portal {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
+    pub tag: u16,
+    /// Over what.
+    pub transports: Transports,
+}
+
+/// Over what clients reach a portal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transports {
+    /// TCP, and RDMA where a device for it carries the address.
+    #[default]
+    Any,
+    /// TCP alone.
+    Tcp,
+    /// RDMA alone: the server does not start without.
+    Rdma,
+    /// Both; a warning says when RDMA cannot be had.
+    Both,
+}
+
+impl Transports {
+    /// True if TCP is among them.
+    pub const fn tcp(self) -> bool {
+        !matches!(self, Self::Rdma)
+    }
+
+    /// True if RDMA is among them, if only where it can be had.
+    pub const fn rdma(self) -> bool {
+        !matches!(self, Self::Tcp)
+    }
+}
+
+/// The bounds that keep one client's demands from harming the others.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sessions that [serve](crate::front::FrontConn::serves), on the whole server; a login beyond is refused.
+    pub max_sessions: usize,
+    /// Connections on the whole server that have not finished their login. With one more, the oldest of the
+    /// address with the most of them ends.
+    pub max_logins: usize,
+    /// Sessions that only ask what there is, on the whole server, with the same rule. They take no places of other sessions.
+    pub max_discovery: usize,
+    /// Memory for data in flight on each shard, in bytes.
+    pub buffer_bytes: usize,
+    /// How long a change of what is served waits for the shards: once for all to be ready, which decides
+    /// whether it comes, and once for all to have taken it over.
+    pub change_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_sessions: 1024,
+            max_logins: 256,
+            max_discovery: 32,
+            buffer_bytes: 64 << 20,
+            change_wait: Duration::from_secs(20),
+        }
+    }
+}
+
+/// How a server is hosted, whatever it serves.
+pub struct Hosting {
+    /// Where to listen.
+    pub portals: Vec<Portal>,
+    /// Bounds.
+    pub limits: Limits,
+    /// How long a client may take nothing of what is sent to it; zero: for ever.
+    pub data_timeout: Duration,
+    /// How many shards; `None` is one for each processor that the process may run on.
+    pub shards: Option<usize>,
+    /// The event loop's driver.
+    pub driver: DriverChoice,
+    /// How long a shard looks for new work before it sleeps.
+    pub busy_poll: Duration,
+}

@@ -1,0 +1,35 @@
+//! The server, which knows no protocol: shards with their connections, messages between them, what is served and how
+//! that changes, and the transports.
+//!
+//! A protocol is a [`Front`](front::Front). Start at [`Server::start`](server::Server::start); what a shard does is in
+//! [`shard`], and what it asks its front for in [`front`].
+#![forbid(unsafe_code)]
+
+pub mod change;
+pub mod conn;
+pub mod core;
+pub mod entry;
+pub mod front;
+pub mod hosting;
+pub mod interfaces;
+pub mod mail;
+pub mod monitor;
+pub mod network;
+pub mod places;
+pub mod portals;
+pub mod rationed;
+pub mod rdma;
+pub mod served;
+pub mod server;
+pub mod shard;
+pub mod stats;
+pub mod throttle;
+pub mod transmit;
+
+pub use change::{ApplyError, Committed};
+pub use hosting::{Limits, Portal, Transports};
+pub use network::{Network, Origin};
+pub use portals::MOST as MAX_PORTALS;
+pub use rdma::{OverTcp, PortalStatus, Reason};
+pub use server::{StartError, StopReport};
+pub use stats::{Bucket, OpStats, Percentile, VolumeStats};

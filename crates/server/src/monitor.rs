@@ -1,0 +1,88 @@
+//! Looks after the storage of volumes: whether it is where it was, and the room of thin ones.
+//!
+//! A thread that sleeps. It asks no storage itself, which may hang: one thread of [`lunet_volume::Offload`] at a
+//! time does that for each volume, and a volume that has not answered is not asked again. It also says what
+//! the log has left out.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lunet_volume::{Volume, VolumeId};
+
+use crate::core::Core;
+use crate::front::Front;
+use crate::interfaces;
+
+/// How often it looks.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// After how many looks it looks on which networks the machine is.
+const NETWORKS: u32 = 10;
+
+/// The thread.
+pub struct Monitor {
+    /// Dropped, it ends the thread.
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Slots of volumes that have been asked and have not answered.
+type Asked = Arc<Mutex<HashSet<VolumeId>>>;
+
+impl Monitor {
+    /// Starts the thread, which looks for the first time at once.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn start<F: Front>(core: Arc<Core<F>>) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let asked = Asked::default();
+        let work = move || {
+            look(&core, &asked);
+            let mut rounds: u32 = 0;
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                look(&core, &asked);
+                rounds = rounds.wrapping_add(1);
+                if rounds % NETWORKS == 0 {
+                    core.throttle.set_networks(interfaces::networks());
+                }
+                core.rations.report(core.started.elapsed());
+            }
+        };
+        let thread = std::thread::Builder::new().name("lunet-monitor".into()).spawn(work)?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends the thread.
+    pub fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+fn look<F: Front>(core: &Core<F>, asked: &Asked) {
+    let world = core.world();
+    let watched = |volume: &Volume<F::Face>| {
+        !F::is_absent(volume) && (F::watches_room(volume) || volume.path.is_some())
+    };
+    for (slot, volume) in world.volumes().filter(|(_, volume)| watched(volume)) {
+        if !asked.lock().unwrap_or_else(PoisonError::into_inner).insert(slot) {
+            continue;
+        }
+        let (volume, mine) = (volume.clone(), asked.clone());
+        let ask = move || {
+            volume.look_at_storage();
+            if F::watches_room(&volume) {
+                F::note_room(&volume);
+            }
+            mine.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        };
+        if !core.offload.give(Some(slot), Box::new(ask)) {
+            asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        }
+    }
+}

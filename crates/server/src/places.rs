@@ -1,0 +1,171 @@
+//! A bounded number of places for connections that have proved nothing yet, shared between addresses.
+//!
+//! Nobody is kept out by others who hold places for nothing: when all are taken, the next connection gets
+//! one all the same, and the oldest connection of the client that holds the most gives up its own. So a
+//! client keeps its place as long as others hold more than it does. Of IPv6 that is first the /64 with the
+//! most, all addresses of which one client may have, and then the address. Touched by logins only, so a lock
+//! is enough.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::network::Network;
+
+/// Where a connection lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The shard.
+    pub shard: usize,
+    /// The connection's number, unique in the server's life.
+    pub connection: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The connections of each address, the oldest first. None is empty.
+    clients: HashMap<IpAddr, VecDeque<Place>>,
+    taken: usize,
+}
+
+/// Places of one kind: for logins that have not finished, or for discovery sessions.
+#[derive(Debug)]
+pub struct Places {
+    inner: Mutex<Inner>,
+    most: usize,
+}
+
+impl Places {
+    /// So many places, at least one.
+    pub fn new(most: usize) -> Self {
+        Self { inner: Mutex::default(), most: most.max(1) }
+    }
+
+    /// Gives a connection of a client a place. Another one, which may be of the same client, has to end if
+    /// it is returned: it has lost its own.
+    #[must_use]
+    pub fn enter(&self, client: IpAddr, place: Place) -> Option<Place> {
+        let mut inner = self.lock();
+        inner.clients.entry(client).or_default().push_back(place);
+        inner.taken += 1;
+        if inner.taken <= self.most {
+            return None;
+        }
+        let heaviest = inner.heaviest()?;
+        let victim = inner.clients.get_mut(&heaviest)?.pop_front();
+        inner.left(heaviest);
+        victim
+    }
+
+    /// A connection gives its place back. Nothing happens if it has lost it before.
+    pub fn leave(&self, client: IpAddr, connection: u64) {
+        let mut inner = self.lock();
+        let Some(held) = inner.clients.get_mut(&client) else { return };
+        let Some(at) = held.iter().position(|place| place.connection == connection) else { return };
+        held.remove(at);
+        inner.left(client);
+    }
+
+    /// Places that are taken.
+    #[cfg(any(test, feature = "fake"))]
+    pub fn taken(&self) -> usize {
+        self.lock().taken
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The address that holds the most places, of the /64 with the most; of several with as many, that with the
+    /// oldest connection.
+    fn heaviest(&self) -> Option<IpAddr> {
+        let mut groups: HashMap<Network, usize> = HashMap::new();
+        for (client, held) in &self.clients {
+            *groups.entry(Network::of_client(*client)).or_default() += held.len();
+        }
+        let rank = |client: &IpAddr, held: &VecDeque<Place>| {
+            let group = groups.get(&Network::of_client(*client)).copied();
+            (group, held.len(), held.front().map(|place| Reverse(place.connection)))
+        };
+        let heaviest = self.clients.iter().max_by_key(|(client, held)| rank(client, held));
+        heaviest.map(|(client, _)| *client)
+    }
+
+    /// A client has one connection less.
+    fn left(&mut self, client: IpAddr) {
+        self.taken -= 1;
+        if self.clients.get(&client).is_some_and(VecDeque::is_empty) {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
+    }
+
+    fn place(connection: u64) -> Place {
+        Place { shard: 0, connection }
+    }
+
+    #[test]
+    fn the_oldest_of_the_client_with_the_most_goes() {
+        let places = Places::new(8);
+        for n in 0..8 {
+            assert_eq!(places.enter(client(1), place(n)), None);
+        }
+        // Others get in, as many as leave each its share.
+        for n in 8..12 {
+            assert_eq!(places.enter(client(2), place(n)), Some(place(n - 8)));
+        }
+        // Both hold four: the older one's oldest goes.
+        assert_eq!(places.enter(client(3), place(12)), Some(place(4)));
+        // Whoever wants more than its share pays for it.
+        assert_eq!(places.enter(client(1), place(13)), Some(place(5)));
+        assert_eq!(places.enter(client(1), place(14)), Some(place(6)));
+        assert_eq!(places.enter(client(2), place(15)), Some(place(8)));
+        assert_eq!(places.taken(), 8);
+        // The one of the third is safe from all of them.
+        for n in 16..100 {
+            let victim = places.enter(client(n as u32 % 2 + 1), place(n));
+            assert!(victim.is_some_and(|victim| victim != place(12)), "{victim:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_with_all_addresses_of_a_64_is_one() {
+        let places = Places::new(4);
+        let host = |n: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits((0x2001_0db8 << 96) + n));
+        assert_eq!(places.enter(client(1), place(1)), None);
+        for n in 2..5 {
+            assert_eq!(places.enter(host(n.into()), place(n)), None);
+        }
+        for n in 5..50 {
+            let victim = places.enter(host(n.into()), place(n));
+            assert_eq!(victim, Some(place(n - 3)), "one of its own");
+        }
+        assert_eq!(places.enter(client(2), place(50)), Some(place(47)));
+    }
+
+    #[test]
+    fn places_come_back_once() {
+        let places = Places::new(2);
+        assert_eq!((places.enter(client(1), place(1)), places.taken()), (None, 1));
+        assert_eq!((places.enter(client(1), place(2)), places.taken()), (None, 2));
+        assert_eq!(places.enter(client(2), place(3)), Some(place(1)));
+        places.leave(client(1), 1);
+        places.leave(client(9), 2);
+        assert_eq!(places.taken(), 2, "it had lost its place");
+        places.leave(client(1), 2);
+        places.leave(client(2), 3);
+        assert_eq!(places.taken(), 0);
+        assert!(places.lock().clients.is_empty(), "the table is bounded by the places");
+    }
+}

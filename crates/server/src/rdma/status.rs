@@ -1,0 +1,425 @@
+//! How each portal is served over RDMA, and why a session is on TCP: for reports and the log.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lunet_verbs::{Error, PortFacts, port_of};
+
+use super::Words;
+use crate::hosting::{Portal, Transports};
+use crate::portals::Portals;
+
+/// Why a portal is not served over RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its `transport` leaves RDMA out.
+    SwitchedOff,
+    /// No RDMA device carries its address.
+    NoDevice,
+    /// The device has the address for RoCE v1 alone.
+    NoRoceV2,
+    /// The port of the device has no link.
+    LinkDown,
+    /// The libraries of rdma-core are missing or too old.
+    NoLibrary,
+    /// rdma-core has no driver for the device.
+    NoProvider,
+    /// The kernel's connection manager (rdma_ucm) does not answer.
+    NoConnectionManager,
+    /// The limit of locked memory is too low.
+    LockedMemory,
+    /// The device has failed, or went away.
+    DeviceGone,
+    /// The portal came while the server ran: nobody has looked for RDMA there yet.
+    NextStart,
+    /// The portal was removed.
+    Removed,
+    /// Another reason.
+    Other,
+}
+
+impl From<&Error> for Reason {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NoDevice { .. } => Self::NoDevice,
+            Error::NoRoceV2 { .. } => Self::NoRoceV2,
+            Error::LinkDown { .. } => Self::LinkDown,
+            Error::Missing(_) => Self::NoLibrary,
+            Error::NoProvider { .. } => Self::NoProvider,
+            Error::NoConnectionManager { .. } => Self::NoConnectionManager,
+            Error::LockedMemory { .. } | Error::NoMemory { .. } => Self::LockedMemory,
+            Error::Gone { .. } => Self::DeviceGone,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How one portal is served over RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Served(Vec<String>),
+    Not(Reason, String),
+}
+
+/// A portal, as `lunet stats` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortalStatus {
+    /// Where it listens.
+    pub address: String,
+    /// Its portal group tag.
+    pub tag: u16,
+    /// True if it is served over TCP.
+    pub tcp: bool,
+    /// True if it is served over RDMA.
+    pub rdma: bool,
+    /// True if the configuration names it: it is missed if it is not there.
+    pub rdma_wanted: bool,
+    /// Over RDMA: the RDMA devices.
+    pub devices: Vec<String>,
+    /// Not over RDMA: why, in a word.
+    pub reason: Option<Reason>,
+    /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.
+    pub why: Option<String>,
+}
+
+/// Why a session is on TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverTcp {
+    /// The RDMA device that carries this end's address.
+    pub rdma_device: Option<String>,
+    /// True if this end would have taken the session over RDMA. Whether the client can do it
+    /// is not known.
+    pub rdma_offered: bool,
+    /// Why the session is on TCP, in a sentence; `None` on a loopback address, where nobody
+    /// expects anything else.
+    pub why: Option<String>,
+}
+
+/// How all portals are served over RDMA, in the configuration's order. Logins and reports ask; the start, and
+/// the end of a device, write.
+pub struct Status {
+    words: Words,
+    portals: Mutex<Vec<State>>,
+    losses: AtomicU32,
+}
+
+impl Status {
+    /// Before anything was looked at.
+    pub fn new(portals: &[Portal], words: Words) -> Self {
+        let starting = |portal| first(portal, Reason::Other, "the server is starting");
+        let portals = Mutex::new(portals.iter().map(starting).collect());
+        Self { words, portals, losses: AtomicU32::new(0) }
+    }
+
+    /// How the protocol calls things.
+    pub fn words(&self) -> Words {
+        self.words
+    }
+
+    /// Portals come and go: those that come are served by TCP alone until the server is started anew.
+    pub fn follow(&self, portals: &Portals) {
+        let mut states = self.lock();
+        for (slot, portal) in portals.slots().enumerate() {
+            if slot == states.len() {
+                let why = format!(
+                    "the portal came while lunet ran; the next start of lunet looks for {} there",
+                    self.words.rdma
+                );
+                states.push(first(portal, Reason::NextStart, &why));
+            }
+            if portals.get(slot).is_none() {
+                states[slot] = State::Not(Reason::Removed, "the portal was removed".to_owned());
+            }
+        }
+    }
+
+    /// True if the portal was removed: for good.
+    pub fn is_removed(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(State::Not(Reason::Removed, _)))
+    }
+
+    /// A portal is served on these devices.
+    pub fn served(&self, portal: usize, devices: Vec<String>) {
+        self.set(portal, State::Served(devices));
+    }
+
+    /// A portal is not served. False if that was known.
+    pub fn not_served(&self, portal: usize, error: &Error) -> bool {
+        self.set(portal, State::Not(error.into(), error.to_string()))
+    }
+
+    /// A device is gone: portals that only it served are not served any more. False if that was known.
+    pub fn lost(&self, device: &str) -> bool {
+        let mut news = false;
+        for state in self.lock().iter_mut() {
+            let State::Served(devices) = state else { continue };
+            let before = devices.len();
+            devices.retain(|name| name != device);
+            news |= devices.len() < before;
+            if devices.is_empty() {
+                let error = Error::Gone { device: device.to_owned() };
+                *state = State::Not(Reason::DeviceGone, error.to_string());
+            }
+        }
+        if news {
+            self.losses.fetch_add(1, Ordering::Relaxed);
+        }
+        news
+    }
+
+    /// The devices that serve a portal.
+    pub fn devices(&self, portal: usize) -> Vec<String> {
+        match self.lock().get(portal) {
+            Some(State::Served(devices)) => devices.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// How often a device was lost.
+    pub fn losses(&self) -> u32 {
+        self.losses.load(Ordering::Relaxed)
+    }
+
+    /// True if a portal's device is gone.
+    pub fn is_gone(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(State::Not(Reason::DeviceGone, _)))
+    }
+
+    /// True if the portal is served over RDMA.
+    pub fn is_served(&self, portal: usize) -> bool {
+        matches!(self.lock().get(portal), Some(State::Served(_)))
+    }
+
+    /// Where it stands, for a report.
+    pub fn report(&self, portals: &Portals) -> Vec<PortalStatus> {
+        let states = self.lock();
+        let all = portals.iter().filter_map(|(slot, portal)| Some((portal, states.get(slot)?)));
+        all.map(|(portal, state)| {
+            let (devices, reason, why) = match state {
+                State::Served(devices) => (devices.clone(), None, None),
+                State::Not(reason, why) => (Vec::new(), Some(*reason), Some(why.clone())),
+            };
+            let wanted = matches!(portal.transports, Transports::Both | Transports::Rdma);
+            let expected = wanted || !portal.address.ip().is_loopback();
+            PortalStatus {
+                address: portal.address.to_string(),
+                tag: portal.tag,
+                tcp: portal.transports.tcp(),
+                rdma: reason.is_none(),
+                rdma_wanted: wanted,
+                devices,
+                reason,
+                why: why.filter(|_| expected),
+            }
+        })
+        .collect()
+    }
+
+    /// Why a session at this address of a portal is on TCP. `ports`: the RDMA ports of now.
+    pub fn over_tcp(&self, portal: usize, local: IpAddr, ports: &[PortFacts]) -> OverTcp {
+        let local = local.to_canonical();
+        let now = port_of(ports, local);
+        let device = now.as_ref().ok().map(|(port, _)| port.device.clone());
+        let (offered, why) = match (self.lock().get(portal), &now) {
+            (Some(State::Served(devices)), Ok((port, _))) if devices.contains(&port.device) => {
+                let Words { rdma, client, .. } = self.words;
+                let why = format!(
+                    "this address is served over {rdma} too (device {}), and the {client} chose TCP: give \
+                     it an {rdma} interface or adapter",
+                    port.device
+                );
+                (true, why)
+            }
+            (Some(State::Served(_)), Ok((port, _))) => (
+                false,
+                format!(
+                    "the device {} has come: lunet looks for it every few seconds",
+                    port.device
+                ),
+            ),
+            _ if ports.is_empty() => (false, "this machine has no RDMA device".to_owned()),
+            (Some(State::Served(_)), Err(error)) => (false, error.to_string()),
+            (Some(State::Not(Reason::SwitchedOff, why)), Ok((port, _))) => {
+                let could = format!("its address is on the RDMA device {}", port.device);
+                let word = self.words.transport;
+                (false, format!("{why}, although {could}: add \"{word}\" to its transport"))
+            }
+            (Some(State::Not(_, why)), _) => (false, why.clone()),
+            (None, _) => (false, String::new()),
+        };
+        let told = offered || !local.is_loopback();
+        let why = Some(why).filter(|why| told && !why.is_empty());
+        OverTcp { rdma_device: device, rdma_offered: offered, why }
+    }
+
+    /// A line for a login by TCP that could have come over RDMA; `ration` is asked whether it may be written.
+    pub fn tell(
+        &self,
+        (peer, local): (SocketAddr, SocketAddr),
+        way: &OverTcp,
+        ration: impl FnOnce() -> Option<u64>,
+    ) {
+        let Some(why) = way.why.as_ref().filter(|_| way.rdma_offered) else { return };
+        let Some(unlogged) = ration() else { return };
+        tracing::info!(unlogged, "{}: not used by {peer} at {local}: {why}", self.words.rdma);
+    }
+
+    /// False if it was so before.
+    fn set(&self, portal: usize, state: State) -> bool {
+        let mut portals = self.lock();
+        let removed = |place: &State| matches!(place, State::Not(Reason::Removed, _));
+        let Some(place) = portals.get_mut(portal).filter(|place| **place != state) else {
+            return false;
+        };
+        if removed(place) {
+            return false;
+        }
+        *place = state;
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<State>> {
+        self.portals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a portal is served before anything was looked at.
+fn first(portal: &Portal, reason: Reason, why: &str) -> State {
+    match portal.transports {
+        Transports::Tcp => {
+            State::Not(Reason::SwitchedOff, "the portal is for TCP alone".to_owned())
+        }
+        _ => State::Not(reason, why.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lunet_verbs::GidKind;
+
+    use super::super::fake::{WORDS, port_facts};
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn port(device: &str, state: &str, address: &str) -> PortFacts {
+        port_facts(device, state, &[(&format!("::ffff:{address}"), GidKind::RoceV2)])
+    }
+
+    fn portals(all: &[(&str, Transports)]) -> Vec<Portal> {
+        let one = |(n, (address, transports)): (usize, &(&str, Transports))| Portal {
+            address: address.parse().expect("an address"),
+            tag: n as u16 + 1,
+            transports: *transports,
+        };
+        all.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn a_session_on_tcp_says_why() {
+        let ports = [port("a", "ACTIVE", "192.0.2.1"), port("b", "DOWN", "192.0.2.2")];
+        let any = Transports::Any;
+        let portals = portals(&[
+            ("0.0.0.0:3260", any),
+            ("192.0.2.1:1", Transports::Tcp),
+            ("192.0.2.9:2", any),
+        ]);
+        let status = Status::new(&portals, WORDS);
+        status.served(0, vec!["a".into()]);
+        let gone = Error::NoDevice { address: ip("192.0.2.9") };
+        status.not_served(2, &gone);
+        let why = |portal, local| status.over_tcp(portal, ip(local), &ports);
+
+        let offered = why(0, "192.0.2.1");
+        assert!(offered.rdma_offered && offered.rdma_device.as_deref() == Some("a"), "{offered:?}");
+        assert!(offered.why.expect("a sentence").contains("(device a), and the C chose TCP"));
+        assert!(why(0, "::ffff:192.0.2.1").rdma_offered, "an IPv4 address in the form of IPv6");
+        let down = why(0, "192.0.2.2");
+        assert!(!down.rdma_offered && down.why.expect("a sentence").contains("is DOWN"));
+        let elsewhere = why(0, "192.0.2.3");
+        assert!(elsewhere.why.expect("a sentence").contains("no RDMA device carries"));
+        assert_eq!(why(0, "127.0.0.1").why, None, "nobody expects RDMA there");
+        let off = why(1, "192.0.2.1").why.expect("a sentence");
+        assert!(off.contains("TCP alone, although") && off.contains("device a"), "{off}");
+        assert_eq!(why(2, "192.0.2.9").why, Some(gone.to_string()));
+        let bare = status.over_tcp(2, ip("192.0.2.9"), &[]).why;
+        assert_eq!(bare.as_deref(), Some("this machine has no RDMA device"));
+
+        status.served(2, vec!["c".into(), "a".into()]);
+        assert!(status.lost("a") && !status.lost("a"), "it is news once");
+        assert!(!status.is_served(0));
+        let lost = why(0, "192.0.2.1");
+        assert!(status.devices(2) == ["c"] && status.is_served(2));
+        status.lost("c");
+        assert!(status.devices(2).is_empty() && !status.is_served(2));
+        assert!(!lost.rdma_offered && lost.why.expect("a sentence").contains("device a is gone"));
+    }
+
+    #[test]
+    fn a_device_that_came_later_is_not_offered() {
+        let portals = portals(&[("0.0.0.0:3260", Transports::Any)]);
+        let status = Status::new(&portals, WORDS);
+        status.served(0, vec!["a".into()]);
+        let way = status.over_tcp(0, ip("192.0.2.5"), &[port("c", "ACTIVE", "192.0.2.5")]);
+        assert!(!way.rdma_offered && way.why.expect("a sentence").contains("device c has come"));
+    }
+
+    /// Whoever is slow to hear of it, the scout or the end of a device, does not bring a removed portal back.
+    #[test]
+    fn portals_come_without_rdma_and_go_for_good() {
+        let all = portals(&[
+            ("192.0.2.1:3260", Transports::Any),
+            ("192.0.2.2:3260", Transports::Both),
+            ("192.0.2.3:3260", Transports::Tcp),
+        ]);
+        let status = Status::new(&all[..1], WORDS);
+        status.served(0, vec!["a".into()]);
+        let start = Portals::new([(all[0].clone(), all[0].address)]);
+        let more = start.next(&all).expect("there is room").portals;
+        status.follow(&more);
+        let reasons = |portals: &Portals| -> Vec<Option<Reason>> {
+            status.report(portals).iter().map(|portal| portal.reason).collect()
+        };
+        assert_eq!(reasons(&more), [None, Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
+        let fewer = more.next(&all[1..]).expect("there is room").portals;
+        status.follow(&fewer);
+        assert!(status.is_removed(0) && !status.is_served(0) && !status.is_removed(1));
+        status.served(0, vec!["b".into()]);
+        status.lost("b");
+        assert!(status.is_removed(0) && !status.is_served(0));
+        assert_eq!(reasons(&fewer), [Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
+        // At the same address again, it is another one.
+        let back = fewer.next(&all).expect("there is room").portals;
+        status.follow(&back);
+        assert!(status.is_removed(0) && back.get(3).is_some());
+        assert_eq!(reasons(&back)[2], Some(Reason::NextStart));
+    }
+
+    #[test]
+    fn the_report_says_how_each_portal_stands() {
+        let portals = portals(&[
+            ("192.0.2.1:3260", Transports::Both),
+            ("192.0.2.2:3260", Transports::Tcp),
+            ("192.0.2.3:3260", Transports::Any),
+            ("127.0.0.1:3260", Transports::Any),
+            ("127.0.0.1:3261", Transports::Both),
+        ]);
+        let status = Status::new(&portals, WORDS);
+        status.served(0, vec!["a".into(), "b".into()]);
+        for loopback in [3, 4] {
+            status.not_served(loopback, &Error::NoDevice { address: ip("127.0.0.1") });
+        }
+        status.not_served(2, &Error::NoMemory { what: "a queue" });
+        status.lost("b");
+        let live = Portals::new(portals.iter().map(|portal| (portal.clone(), portal.address)));
+        let report = status.report(&live);
+        assert_eq!((report[0].rdma, &report[0].devices[..]), (true, &["a".to_owned()][..]));
+        assert_eq!((report[1].reason, report[1].rdma_wanted), (Some(Reason::SwitchedOff), false));
+        assert_eq!(report[2].reason, Some(Reason::LockedMemory));
+        assert_eq!((report[3].reason, &report[3].why), (Some(Reason::NoDevice), &None));
+        assert!(report[4].why.is_some(), "it was asked for: {:?}", report[4]);
+    }
+}

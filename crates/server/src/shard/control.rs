@@ -1,0 +1,127 @@
+//! Messages to the shard: from other shards, from the control socket, from the signal handler.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Shard;
+use crate::conn::{ConnId, Phase};
+use crate::front::{Front, FrontConn};
+use crate::mail::{Mail, Owed};
+use crate::stats::{ShardLoad, ShardStats};
+
+/// How long the last flush may take before the shard gives it up.
+pub const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+
+impl<F: Front> Shard<F> {
+    pub(super) fn read_mail(&mut self) {
+        while let Some(mail) = self.mail.next() {
+            match mail {
+                Mail::Connection { entry, socket, peer, portal } => {
+                    self.adopt(entry, portal, socket, peer);
+                }
+                Mail::Rdma(change) => self.change_rdma(change),
+                Mail::RdmaRequest(request) => self.adopt_request(*request),
+                Mail::End { connection, reply } => self.end_for(connection, reply),
+                // Who asked may have stopped waiting.
+                Mail::Sessions(reply) => drop(reply.try_send(self.sessions())),
+                Mail::Stats(reply) => self.report(&reply),
+                Mail::Drain(drain) => self.front.exec.drain(&drain),
+                Mail::Turn => self.look(),
+                Mail::World(proposal) => self.propose(proposal),
+                Mail::Owed(owed) => self.receive_owed(owed),
+                Mail::EndSessions(handles) => F::end_sessions(self, &handles),
+            }
+        }
+        F::messages_read(self);
+    }
+
+    fn receive_owed(&mut self, owed: Owed<F::Message>) {
+        match owed {
+            Owed::Stop { grace } => self.stop(grace),
+            Owed::Evict { connection } => self.evicted(connection),
+            Owed::Ended { waiter } => F::place_is_free(self, waiter),
+            Owed::Front(message) => F::message(self, message),
+            Owed::Returned { ticket } => self.front.returned(&mut self.conns, ticket),
+            Owed::Rdma(change) => self.change_rdma(change),
+        }
+    }
+
+    fn report(&self, reply: &SyncSender<ShardStats<F::Counts>>) {
+        let mut protocol = self.front.protocol;
+        for (_, conn) in self.conns.iter().filter(|(_, conn)| conn.phase != Phase::Closed) {
+            conn.front.add_counts(&mut protocol);
+        }
+        let load = self.load();
+        let _ = reply.try_send(ShardStats { volumes: self.front.volume_counts(), protocol, load });
+    }
+
+    fn load(&self) -> ShardLoad {
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let (counters, arena) =
+            (self.front.exec.storage.ring.counters(), self.front.exec.storage.ring.arena());
+        ShardLoad {
+            shard: self.number,
+            cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
+            waits: counters.waits,
+            operations: counters.operations,
+            connections: self.front.exec.storage.connections,
+            commands_in_flight: self.front.exec.operations.len(),
+            buffer_used_bytes: arena.total_bytes() - arena.free_bytes(),
+            buffer_bytes: arena.total_bytes(),
+        }
+    }
+
+    /// The sessions of the shard.
+    pub fn sessions(&self) -> Vec<F::Session> {
+        F::sessions(self)
+    }
+
+    /// Stops accepting and asks every session to log out.
+    fn stop(&mut self, grace: Duration) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(self.front.exec.storage.now + grace);
+        self.front.exec.storage.ring.stop_accepting();
+        self.stop_rdma();
+        let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let conn = &mut self.conns[slot];
+            if conn.front.serves() {
+                self.front.ask_to_leave(conn, grace);
+                self.touch(slot);
+            } else {
+                self.disconnect(slot);
+            }
+        }
+        self.flush();
+    }
+
+    /// True once everything is closed and flushed.
+    pub(super) fn stopped(&mut self) -> bool {
+        let now = self.front.exec.storage.now;
+        if self.stopping.is_some_and(|deadline| now >= deadline) {
+            let slots: Vec<ConnId> = self.conns.iter().map(|(slot, _)| slot).collect();
+            for slot in slots {
+                self.disconnect(slot);
+            }
+        }
+        if !self.conns.is_empty() {
+            return false;
+        }
+        // What was acknowledged is completed, so one flush covers it. Abandoned writes may go on.
+        let limit = *self.flushing.get_or_insert_with(|| {
+            self.front.end_background();
+            self.front.exec.flush_written();
+            self.front.take_answers(&mut self.conns);
+            now + FLUSH_LIMIT
+        });
+        // Commands have had their time: what they have left at storage that hangs is not waited for.
+        let over = self.stopping.is_some_and(|deadline| now >= deadline);
+        self.front.exec.operations.is_empty()
+            || now >= limit
+            || over && self.front.exec.all_hangs(FLUSH_LIMIT)
+    }
+}

@@ -1,0 +1,371 @@
+//! The shard: one thread, one event loop, and the connections that live on it.
+//!
+//! A turn of the loop takes everything that has happened, lets every state machine concerned run,
+//! and then submits all that came of it in one system call.
+
+mod change;
+mod close;
+mod control;
+mod evict;
+mod rdma;
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
+use lunet_volume::NoChannel;
+
+pub use self::control::FLUSH_LIMIT;
+pub use self::rdma::Rdma;
+use crate::change::Proposal;
+use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
+use crate::core::Core;
+use crate::entry::Entry;
+use crate::front::{Failing, Front, Local};
+use crate::mail::{Inbox, Mail};
+use crate::rationed::Topic;
+use crate::stats::Counts;
+
+/// The kinds of tokens, in their top byte. Volumes use another, see `lunet_backends`.
+const RECEIVE: u64 = 1 << 56;
+const SEND: u64 = 2 << 56;
+const LISTEN: u64 = 3 << 56;
+const RDMA: u64 = 4 << 56;
+const KIND: u64 = 0xFF << 56;
+
+/// How often time limits are looked at, at the most.
+const TICK: Duration = Duration::from_millis(100);
+
+/// One shard.
+pub struct Shard<F: Front> {
+    /// Which one.
+    pub number: usize,
+    /// What all shards share.
+    pub core: Arc<Core<F>>,
+    /// The protocol, and what the shard shares with it.
+    pub front: F,
+    /// Its connections.
+    pub conns: Conns<F::Conn>,
+    mail: Inbox<F>,
+    /// A change that it is ready for.
+    proposal: Option<Arc<Proposal<F>>>,
+    /// Its part of the server's RDMA devices, if there are any.
+    pub rdma: Option<Box<Rdma>>,
+    /// Connections that have something to send or may receive again.
+    dirty: Vec<ConnId>,
+    /// When time limits are looked at next.
+    timer: Option<Duration>,
+    /// Set once the server stops: when sessions that are left are ended.
+    stopping: Option<Duration>,
+    /// Set once the last flush is under way: when it is given up.
+    flushing: Option<Duration>,
+}
+
+impl<F: Front> Shard<F> {
+    /// A shard over its event loop.
+    ///
+    /// # Errors
+    /// A volume cannot be opened on this loop.
+    pub fn new(
+        number: usize,
+        core: Arc<Core<F>>,
+        ring: Ring,
+        mail: Inbox<F>,
+    ) -> Result<Self, NoChannel> {
+        Ok(Self {
+            number,
+            front: F::new(Local::new(number, ring, core.clone())?),
+            core,
+            conns: Conns::default(),
+            mail,
+            proposal: None,
+            rdma: None,
+            dirty: Vec::new(),
+            timer: None,
+            stopping: None,
+            flushing: None,
+        })
+    }
+
+    /// Starts accepting at the portal in a slot.
+    pub fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
+        self.front.exec.storage.ring.add_listener(listener, Token(LISTEN | portal as u64));
+    }
+
+    /// Accepts at a portal no more.
+    pub(self) fn end_listener(&mut self, portal: usize) {
+        self.front.exec.storage.ring.remove_listener(Token(LISTEN | portal as u64));
+    }
+
+    /// Serves until the server stops. False if the last flush did not end in time. That one has failed is in
+    /// the health of its volume.
+    ///
+    /// # Errors
+    /// The event loop has failed; every session of the shard is lost.
+    pub fn run(&mut self) -> std::io::Result<bool> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            self.wait(self.patience(), &mut events)?;
+            self.turn(&mut events);
+            if self.stopping.is_some() && self.stopped() {
+                return Ok(self.front.exec.is_done());
+            }
+        }
+    }
+
+    /// Waits for something to do.
+    pub fn wait(
+        &mut self,
+        patience: Option<Duration>,
+        events: &mut Vec<RingEvent>,
+    ) -> std::io::Result<()> {
+        match &mut self.rdma {
+            Some(rdma) => {
+                rdma.expect_memory(self.front.exec.is_starved());
+                self.front.exec.storage.ring.wait_with(patience, events, &mut **rdma)
+            }
+            None => self.front.exec.storage.ring.wait(patience, events),
+        }
+    }
+
+    /// Works off what has happened, and queues all that comes of it.
+    pub fn turn(&mut self, events: &mut Vec<RingEvent>) {
+        self.front.exec.storage.now = self.core.started.elapsed();
+        self.decide();
+        // First, because an event may be that a device is lost, and what was found is of one that was in use.
+        self.work_off_ports();
+        for event in events.drain(..) {
+            self.handle(event);
+        }
+        if self.front.exec.next_watch().is_some_and(|due| due <= self.front.exec.storage.now) {
+            self.front.watch_storage(&self.conns);
+        }
+        self.front.feed_starved(&mut self.conns);
+        if self.front.exec.next_look().is_some_and(|due| due <= self.front.exec.storage.now) {
+            self.look();
+        }
+        self.look_at_the_clock();
+        self.flush();
+    }
+
+    /// Looks whose turn it is at locks, and ends the connections that keep one waiting.
+    fn look(&mut self) {
+        self.front.look(&mut self.conns);
+        for slot in std::mem::take(&mut self.front.keep_waiting) {
+            F::fail(self, slot, Failing::KeepsLockWaiting);
+        }
+    }
+
+    /// How long the loop may sleep.
+    pub fn patience(&self) -> Option<Duration> {
+        // The start of this turn is close enough, and costs no look at the clock.
+        let now = self.front.exec.storage.now;
+        if self.front.exec.feeds() {
+            return Some(Duration::ZERO);
+        }
+        let looks = [self.front.exec.next_look(), self.front.exec.next_watch()];
+        let times = looks.into_iter().chain([self.timer, self.stopping, self.flushing]);
+        let next = times.flatten().min()?;
+        // Rounded up to the tick, so that a shard never spins on a time limit.
+        Some(next.saturating_sub(now).max(Duration::from_millis(1)))
+    }
+
+    fn handle(&mut self, event: RingEvent) {
+        match event {
+            RingEvent::Received { token, bufs, result } => {
+                self.received(ConnId::from_token(token.0), bufs, result);
+            }
+            RingEvent::Sent { token, chain, result } => {
+                self.sent(ConnId::from_token(token.0), chain, result.is_ok());
+            }
+            RingEvent::Disk { token, buf, result } => {
+                if let Some(io) = lunet_backends::parse_disk_token(token) {
+                    self.front.exec.disk_done(io, buf.map(Payload::Buf), result);
+                    self.front.take_answers(&mut self.conns);
+                }
+            }
+            RingEvent::Accepted { token, socket, peer } => {
+                self.accepted((token.0 & !KIND) as usize, socket, peer);
+            }
+            RingEvent::AcceptFailed { errno, .. } => {
+                let ration =
+                    self.core.rations.grants(Topic::TurnedAway, self.front.exec.storage.now);
+                if let Some(unlogged) = ration {
+                    let error = std::io::Error::from_raw_os_error(errno);
+                    tracing::warn!(%error, unlogged, "a connection could not be accepted");
+                }
+            }
+            RingEvent::Woken => self.read_mail(),
+            RingEvent::Readable { token } => self.rdma_readable(token.0 & !KIND),
+        }
+    }
+
+    /// A connection came in: it goes to the shard with the fewest.
+    fn accepted(&mut self, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        if self.front.world.portals.get(portal).is_none() {
+            // It came before the portal was removed.
+            return;
+        }
+        self.front.protocol.connected();
+        let entry = self.enter(peer.ip());
+        let shard = entry.shard();
+        if shard == self.number {
+            return self.adopt(entry, portal, socket, peer);
+        }
+        let mail = Mail::Connection { entry, socket, peer, portal };
+        if self.core.mailboxes()[shard].send(mail).is_err() {
+            self.front.protocol.turned_away();
+        }
+    }
+
+    /// Takes a connection in.
+    fn adopt(&mut self, entry: Entry<F>, portal: usize, socket: OwnedFd, peer: SocketAddr) {
+        let stream = TcpStream::from(socket);
+        let local = stream.local_addr().unwrap_or(peer);
+        // Without it, answers wait for acknowledgements of those before (Nagle's algorithm).
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY could not be set");
+        }
+        let front = self.front.accept();
+        let wire = Wire::Stream(self.front.exec.storage.ring.add_socket(stream.into()));
+        let conn = Conn::new(entry.serial(), (peer, local, portal), wire, front);
+        self.front.exec.storage.connections += 1;
+        let slot = self.conns.insert(conn);
+        entry.keep();
+        self.touch(slot);
+    }
+
+    /// Bytes have come, or the other side is gone.
+    fn received(&mut self, slot: ConnId, bufs: RxBufs, result: Result<usize, i32>) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        let (RxBufs { payload, scratch, .. }, taken) = (bufs, result.unwrap_or(0));
+        if taken == 0 || conn.phase == Phase::Closed {
+            conn.scratch = Some(scratch);
+            return self.disconnect(slot);
+        }
+        if conn.phase == Phase::Draining {
+            // Too late to be heard; what was said before still goes out.
+            conn.scratch = Some(scratch);
+            return;
+        }
+        let filled = payload.as_ref().map_or(0, |(_, range)| range.len().min(taken));
+        self.front.received(conn, payload, filled, &scratch[..taken - filled]);
+        conn.scratch = Some(scratch);
+        F::proceed(self, slot);
+    }
+
+    /// A chain is out.
+    fn sent(&mut self, slot: ConnId, chain: TxChain, ok: bool) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        conn.chain_sent(chain);
+        if !ok || conn.phase == Phase::Closed {
+            return self.disconnect(slot);
+        }
+        self.front.unblock(&mut self.conns, slot);
+        self.touch(slot);
+    }
+
+    /// The connection of this number, if it is there.
+    pub fn find(&self, serial: u64) -> Option<ConnId> {
+        self.conns.iter().find(|(_, conn)| conn.serial == serial).map(|(slot, _)| slot)
+    }
+
+    /// Queues a connection for the flush at the end of this turn.
+    pub fn touch(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Queues the connections on which commands have made progress.
+    fn collect_dirty(&mut self) {
+        while let Some(slot) = self.front.touched.pop() {
+            self.touch(slot);
+        }
+    }
+
+    /// Sends and receives on every connection that was touched in this turn.
+    fn flush(&mut self) {
+        self.flush_dirty();
+        while self.flush_ports() {
+            self.flush_dirty();
+        }
+    }
+
+    fn flush_dirty(&mut self) {
+        self.collect_dirty();
+        for at in 0..self.dirty.len() {
+            let slot = self.dirty[at];
+            let Some(conn) = self.conns.get_mut(slot) else { continue };
+            conn.dirty = false;
+            match conn.wire {
+                Wire::Stream(socket) => {
+                    if let Some(chain) = conn.next_chain() {
+                        let token = Token(SEND | slot.token());
+                        self.front.exec.storage.ring.send(socket, chain, token);
+                    }
+                    if let Some(bufs) = conn.receive_buffers() {
+                        let token = Token(RECEIVE | slot.token());
+                        self.front.exec.storage.ring.recv(socket, bufs, token);
+                    }
+                }
+                Wire::Rdma(_) => self.post(slot),
+            }
+            let conn = &mut self.conns[slot];
+            conn.note_output(self.front.exec.storage.now);
+            if let Some(due) = conn.due(self.core.data_timeout) {
+                self.timer = Some(self.timer.map_or(due, |timer| timer.min(due)));
+            }
+            if conn.phase == Phase::Draining && !conn.transmitting() && conn.backlog() == 0 {
+                self.disconnect(slot);
+            }
+        }
+        self.dirty.clear();
+    }
+
+    /// Lets the connections whose time has come act on it.
+    fn look_at_the_clock(&mut self) {
+        let now = self.front.exec.storage.now;
+        if self.timer.is_none_or(|timer| now < timer) {
+            return;
+        }
+        self.timer = None;
+        let mut next: Option<Duration> = None;
+        let mut due = Vec::new();
+        for (slot, conn) in self.conns.iter() {
+            match conn.due(self.core.data_timeout) {
+                Some(time) if time <= now => due.push(slot),
+                Some(time) => next = Some(next.map_or(time, |next| next.min(time))),
+                None => {}
+            }
+        }
+        for slot in due {
+            self.tick(slot);
+        }
+        // Time limits are seconds: a look ten times a second is close enough, and keeps a busy
+        // shard from walking over all its connections in every turn.
+        self.timer = next.map(|next| next.max(now + TICK));
+    }
+
+    /// A time limit of a connection has passed.
+    fn tick(&mut self, slot: ConnId) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        if conn.drain_by.is_some_and(|limit| limit <= self.front.exec.storage.now) {
+            return self.disconnect(slot);
+        }
+        if let Wire::Stream(socket) = conn.wire {
+            conn.note_delivery(
+                self.front.exec.storage.ring.delivery(socket),
+                self.front.exec.storage.now,
+            );
+            if conn.takes_nothing(self.core.data_timeout, self.front.exec.storage.now) {
+                return F::fail(self, slot, Failing::TakesNothing);
+            }
+        }
+        F::tick(self, slot);
+    }
+}

@@ -1,0 +1,239 @@
+//! What is counted, and how it is reported.
+//!
+//! Each shard counts for itself in plain integers; a report adds the shards up.
+
+use lunet_volume::{Fault, Kind, VolumeCount};
+
+use crate::rdma::PortalStatus;
+
+/// What one shard reports.
+#[derive(Clone, Default)]
+pub struct ShardStats<C> {
+    /// Per volume, with its name.
+    pub volumes: Vec<(String, VolumeCount)>,
+    /// What its protocol has counted.
+    pub protocol: C,
+    /// What it has on its hands.
+    pub load: ShardLoad,
+}
+
+/// What a shard has on its hands, and what it has used so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShardLoad {
+    /// Its number.
+    pub shard: usize,
+    /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
+    pub cpu_us: u64,
+    /// How often it has waited for events.
+    pub waits: u64,
+    /// Operations given to the kernel.
+    pub operations: u64,
+    /// Connections right now.
+    pub connections: usize,
+    /// Commands at work right now, those without a client included.
+    pub commands_in_flight: usize,
+    /// Bytes of buffer memory in use right now.
+    pub buffer_used_bytes: usize,
+    /// Bytes of buffer memory.
+    pub buffer_bytes: usize,
+}
+
+/// What a protocol counts.
+pub trait Counts: Clone + Copy + Default + Send + 'static {
+    /// A connection has come.
+    fn connected(&mut self);
+
+    /// A connection was turned away because a limit was reached.
+    fn turned_away(&mut self);
+
+    /// Adds another shard's counts.
+    fn add(&mut self, other: &Self);
+}
+
+/// Of a protocol that counts nothing.
+impl Counts for () {
+    fn connected(&mut self) {}
+
+    fn turned_away(&mut self) {}
+
+    fn add(&mut self, (): &Self) {}
+}
+
+/// The statistics of a running server. `C` is what its protocol counts.
+#[derive(Clone, Debug)]
+pub struct Stats<C> {
+    /// Seconds since the server started.
+    pub uptime_seconds: u64,
+    /// The event loop's driver.
+    pub driver: &'static str,
+    /// How many shards run.
+    pub shards: usize,
+    /// How many sessions there are, discovery sessions included.
+    pub sessions: usize,
+    /// Each portal, and whether it is served over RDMA.
+    pub portals: Vec<PortalStatus>,
+    /// Each shard.
+    pub loads: Vec<ShardLoad>,
+    /// Counts of the protocol, of all shards.
+    pub protocol: C,
+    /// Each volume.
+    pub volumes: Vec<VolumeStats>,
+}
+
+/// The statistics of one volume.
+#[derive(Clone, Debug)]
+pub struct VolumeStats {
+    /// Its name.
+    pub name: String,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Reads, with data moved and latency.
+    pub read: OpStats,
+    /// Writes, with data moved and latency.
+    pub write: OpStats,
+    /// Flushes.
+    pub flushes: u64,
+    /// UNMAP commands.
+    pub unmaps: u64,
+    /// Other commands.
+    pub others: u64,
+    /// Bytes that EXTENDED COPY and WRITE USING TOKEN have written, without the network.
+    pub copied_bytes: u64,
+    /// Commands that ended with CHECK CONDITION, unit attentions apart.
+    pub errors: u64,
+    /// Commands at work right now.
+    pub commands_in_flight: usize,
+    /// What is wrong with its storage; empty while nothing is.
+    pub faults: Vec<Fault>,
+}
+
+/// Operations of one kind. Latency runs from a command's arrival in full to its answer being
+/// queued for the network, measured by the server.
+#[derive(Clone, Debug)]
+pub struct OpStats {
+    /// How many.
+    pub ops: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Mean latency in microseconds; 0 if there were none.
+    pub mean_us: f64,
+    /// Latency at each percentile.
+    pub percentiles: Vec<Percentile>,
+    /// The histogram: how many operations took at most this long and longer than the one before.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One point of the latency distribution.
+#[derive(Clone, Copy, Debug)]
+pub struct Percentile {
+    /// 50 means the median.
+    pub percentile: f64,
+    /// Microseconds.
+    pub us: u64,
+}
+
+/// One bar of the latency histogram.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    /// Upper bound in microseconds, a power of two minus one.
+    pub up_to_us: u64,
+    /// Operations.
+    pub count: u64,
+}
+
+/// Adds the shards' counts of every volume up. `names` gives name, size in bytes, and what is wrong with it.
+pub fn merge<C: Counts>(shards: &[ShardStats<C>], names: &[Named]) -> (C, Vec<VolumeStats>) {
+    let mut protocol = C::default();
+    let mut sums = vec![VolumeCount::default(); names.len()];
+    for shard in shards {
+        protocol.add(&shard.protocol);
+        for (name, part) in &shard.volumes {
+            if let Some(at) = names.iter().position(|(known, ..)| known == name) {
+                sums[at].add(part);
+            }
+        }
+    }
+    let volumes = sums.iter().zip(names).map(|(sum, name)| volume_stats(sum, name)).collect();
+    (protocol, volumes)
+}
+
+/// A volume's name, its size in bytes, and what is wrong with its storage.
+pub type Named = (String, u64, Vec<Fault>);
+
+fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats {
+    VolumeStats {
+        name: name.clone(),
+        size_bytes: *size,
+        read: op_stats(sum, Kind::Read),
+        write: op_stats(sum, Kind::Write),
+        flushes: sum.ops(Kind::Flush),
+        unmaps: sum.ops(Kind::Unmap),
+        others: sum.ops(Kind::Other),
+        copied_bytes: sum.copied_bytes(),
+        errors: sum.errors(),
+        commands_in_flight: sum.in_flight(),
+        faults: faults.clone(),
+    }
+}
+
+fn op_stats(sum: &VolumeCount, kind: Kind) -> OpStats {
+    let latency = sum.latency(kind);
+    let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0]
+        .map(|p| Percentile { percentile: p, us: latency.value_at_percentile(p) })
+        .to_vec();
+    let mut histogram = Vec::new();
+    let (mut low, mut high) = (0, 1);
+    while low <= latency.max() && !latency.is_empty() {
+        let count = latency.count_between(low, high);
+        if count > 0 {
+            histogram.push(Bucket { up_to_us: high, count });
+        }
+        (low, high) = (high + 1, high * 2 + 1);
+    }
+    OpStats {
+        ops: sum.ops(kind),
+        bytes: sum.bytes(kind),
+        mean_us: if latency.is_empty() { 0.0 } else { latency.mean() },
+        percentiles: if latency.is_empty() { Vec::new() } else { percentiles },
+        histogram,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Default)]
+    struct Logins(u64);
+
+    impl Counts for Logins {
+        fn connected(&mut self) {}
+
+        fn turned_away(&mut self) {}
+
+        fn add(&mut self, other: &Self) {
+            self.0 += other.0;
+        }
+    }
+
+    #[test]
+    fn shards_add_up_and_every_operation_is_in_one_bar() {
+        let mut shards = vec![ShardStats::default(), ShardStats::default()];
+        for (n, shard) in shards.iter_mut().enumerate() {
+            shard.volumes = vec![("vm".into(), VolumeCount::default())];
+            for micros in [0, 1, 2, 3, 100, 5_000] {
+                shard.volumes[0].1.record(Kind::Read, 4096, micros + n as u64, false);
+            }
+            shard.volumes[0].1.record(Kind::Flush, 0, 9, true);
+            shard.protocol = Logins(2);
+        }
+        let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20, Vec::new())]);
+        assert_eq!(protocol.0, 4);
+        let volume = &volumes[0];
+        assert_eq!((volume.read.ops, volume.read.bytes), (12, 12 * 4096));
+        assert_eq!((volume.flushes, volume.errors, volume.write.ops), (2, 2, 0));
+        assert_eq!(volume.read.histogram.iter().map(|b| b.count).sum::<u64>(), 12);
+        assert!(volume.read.percentiles.iter().any(|p| p.percentile == 50.0 && p.us <= 4));
+        assert!(volume.write.percentiles.is_empty());
+    }
+}

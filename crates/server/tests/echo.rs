@@ -1,0 +1,299 @@
+//! A second front, to show that the server knows no protocol: it takes reads and writes of one volume, one at a time on
+//! each connection, and answers with the data and a byte.
+
+use std::convert::Infallible as Never;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_backends::{Storage, VolumeSpec, open};
+use lunet_block::ByteRange;
+use lunet_ring::{Buf, DriverChoice, Payload};
+use lunet_server::conn::{self, ConnId};
+use lunet_server::front::{Front, FrontConn, FrontError, Local};
+use lunet_server::{
+    ApplyError, Limits, Portal, Transports, change::Next, core::Core, hosting::Hosting,
+    portals::Portals, served::World, server::Server, shard::Shard,
+};
+use lunet_volume::{
+    Budget, Client, Command, Face, Health, Intake, Kind, OperationId, Progress, Read, Sink, Source,
+    Volume, VolumeId, Work, Write,
+};
+
+const VOLUME: VolumeId = VolumeId::new(0);
+
+/// Operation, offset and length.
+const HEADER: usize = 17;
+
+type Conn = conn::Conn<EchoConn>;
+type Conns = conn::Conns<EchoConn>;
+type Filled = Option<(Buf, Range<usize>)>;
+
+/// The front of a shard.
+struct Echo(Local<Self>);
+
+impl Deref for Echo {
+    type Target = Local<Self>;
+    fn deref(&self) -> &Local<Self> {
+        &self.0
+    }
+}
+
+impl DerefMut for Echo {
+    fn deref_mut(&mut self) -> &mut Local<Self> {
+        &mut self.0
+    }
+}
+
+/// What has come and was not worked off, and what is at work.
+#[derive(Default)]
+struct EchoConn {
+    bytes: Vec<u8>,
+    busy: Option<OperationId>,
+}
+
+#[derive(Default)]
+struct EchoCommand(Option<ConnId>);
+
+struct Shown;
+
+impl Face for Shown {
+    fn is_closed(&self) -> bool {
+        false
+    }
+    fn writes_through(&self) -> bool {
+        false
+    }
+}
+
+impl Command for EchoCommand {
+    type Face = Shown;
+    fn clear(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl FrontConn for EchoConn {
+    type Counts = ();
+    fn serves(&self) -> bool {
+        true
+    }
+}
+
+/// A connection with what its operation asks for.
+struct Peer<'a> {
+    conn: &'a mut Conn,
+    asked: Vec<(u64, usize, Buf)>,
+}
+
+impl Sink for Peer<'_> {
+    fn is_behind(&mut self, _: OperationId) -> bool {
+        false
+    }
+    fn send(&mut self, payload: Payload, len: usize, _: bool) {
+        let id = self.conn.out.chain.payload(payload);
+        self.conn.out.chain.slice(id, 0..len);
+    }
+}
+
+impl Source for Peer<'_> {
+    fn ask(&mut self, offset: u64, len: usize, buf: Buf) {
+        self.asked.push((offset, len, buf));
+    }
+}
+
+impl Client for Peer<'_> {
+    fn budget(&self) -> Budget<'_> {
+        self.conn.budget()
+    }
+}
+
+impl Echo {
+    /// Begins the next request of a connection, if all of it is there.
+    fn begin(&mut self, conn: &mut Conn, slot: ConnId) {
+        let bytes = &mut conn.front.bytes;
+        if conn.front.busy.is_some() || bytes.len() < HEADER {
+            return;
+        }
+        let number = |at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let (offset, len) = (number(1), number(9));
+        let (kind, work) = if bytes[0] == b'R' {
+            let range = ByteRange::new(offset, len);
+            (Kind::Read, Work::Read(Read::new(range, Some(len), true)))
+        } else if bytes.len() < HEADER + len as usize {
+            return;
+        } else {
+            let (intake, _) = Intake::new(len, 512, None);
+            (Kind::Write, Work::Write(Write::new(offset, intake, false)))
+        };
+        bytes.drain(..HEADER);
+        let id = self.exec.begin(VOLUME, kind);
+        let operation = &mut self.exec.operations[id];
+        (operation.work, operation.command.0) = (work, Some(slot));
+        conn.front.busy = Some(id);
+        self.pump(conn, id, slot);
+    }
+
+    /// An operation goes on, and then its connection; or it ends, if nobody waits for it.
+    fn resume(&mut self, conns: &mut Conns, id: OperationId) {
+        let operation = &self.exec.operations[id];
+        match operation.command.0.and_then(|slot| Some((slot, conns.get_mut(slot)?))) {
+            Some((slot, conn)) => {
+                self.pump(conn, id, slot);
+                self.begin(conn, slot);
+            }
+            None if operation.requests.is_over() => self.exec.remove(id),
+            None => {}
+        }
+    }
+
+    fn pump(&mut self, conn: &mut Conn, id: OperationId, slot: ConnId) {
+        let mut peer = Peer { conn, asked: Vec::new() };
+        let mut progress = self.exec.pump(id, &mut peer);
+        while let Some((offset, len, mut buf)) = peer.asked.pop() {
+            buf[..len].copy_from_slice(&peer.conn.front.bytes[offset as usize..][..len]);
+            self.exec.data_arrived(id, offset, len, buf);
+            progress = self.exec.pump(id, &mut peer);
+        }
+        self.touched.push(slot);
+        if progress == Progress::Waits {
+            return;
+        }
+        let operation = &self.exec.operations[id];
+        if operation.kind == Kind::Write {
+            conn.front.bytes.clear();
+        }
+        conn.front.busy = None;
+        conn.out.chain.bytes(&[u8::from(operation.requests.is_failed())]);
+        self.exec.remove(id);
+    }
+}
+
+impl Front for Echo {
+    type Conn = EchoConn;
+    type Command = EchoCommand;
+    type Face = Shown;
+    type Export = ();
+    type Rules = ();
+    type Shared = ();
+    type Message = ();
+    type Aim = ();
+    type Counts = ();
+    type Session = ();
+    type Config = (Arc<Volume<Shown>>, SocketAddr);
+    type Layout = Never;
+    type Effects = ();
+    type Groups = ();
+    type Helper = ();
+
+    fn hosting(config: &Self::Config) -> Hosting {
+        Hosting {
+            portals: vec![Portal { address: config.1, tag: 1, transports: Transports::Tcp }],
+            limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
+            data_timeout: Duration::ZERO,
+            shards: Some(2),
+            driver: DriverChoice::Auto,
+            busy_poll: Duration::ZERO,
+        }
+    }
+
+    fn open((volume, _): Self::Config, all: Arc<Portals>) -> Result<((), World<Self>), FrontError> {
+        let mut world = World::default().successor(all, ());
+        assert_eq!(world.put_volume(None, volume), VOLUME);
+        Ok(((), world))
+    }
+
+    fn start_helper(_: Arc<Core<Self>>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn next_world(_: &Core<Self>, _: &World<Self>, no: Never) -> Result<Next<Self>, ApplyError> {
+        match no {}
+    }
+
+    fn stop_helper((): (), _: Duration) {}
+    fn unblock(&mut self, _: &mut Conns, _: ConnId) {}
+    fn message(_: &mut Shard<Self>, (): ()) {}
+    fn see(_: &mut Shard<Self>, _: ConnId, _: &World<Self>) {}
+
+    fn new(local: Local<Self>) -> Self {
+        Self(local)
+    }
+    fn accept(&mut self) -> EchoConn {
+        EchoConn::default()
+    }
+
+    fn received(&mut self, conn: &mut Conn, _: Filled, _: usize, bytes: &[u8]) {
+        conn.front.bytes.extend_from_slice(bytes);
+    }
+
+    fn proceed(shard: &mut Shard<Self>, slot: ConnId) {
+        let Some(conn) = shard.conns.get_mut(slot) else { return };
+        shard.front.begin(conn, slot);
+        shard.front.take_answers(&mut shard.conns);
+        shard.touch(slot);
+    }
+
+    fn feed_starved(&mut self, conns: &mut Conns) {
+        for _ in 0..self.exec.begin_feeding() {
+            let Some(id) = self.exec.next_starved() else { break };
+            self.resume(conns, id);
+        }
+        self.take_answers(conns);
+    }
+
+    fn look(&mut self, conns: &mut Conns) {
+        self.exec.look();
+        self.take_answers(conns);
+    }
+
+    fn take_answers(&mut self, conns: &mut Conns) {
+        while let Some(mut batch) = self.exec.next_batch() {
+            for done in batch.drain(..) {
+                let Some((id, seq, done)) = self.exec.take_answer(done) else { continue };
+                self.exec.answered(id, seq, done);
+                self.resume(conns, id);
+            }
+            self.exec.end_batch(batch);
+        }
+    }
+
+    fn end_commands(&mut self, conn: &mut Conn, _: ConnId) {
+        let Some(id) = conn.front.busy.take() else { return };
+        self.exec.operations[id].command.0 = None;
+        self.exec.abandon(id);
+    }
+}
+
+fn ask(stream: &mut TcpStream, operation: u8, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
+    let numbers = [offset.to_be_bytes(), (len as u64).to_be_bytes()].concat();
+    stream.write_all(&[&[operation], &numbers[..], data].concat()).expect("the server takes it");
+    let mut answer = vec![1; if operation == b'R' { len + 1 } else { 1 }];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer.pop(), Some(0), "it has failed");
+    answer
+}
+
+#[test]
+fn reads_and_writes_of_another_protocol_are_served() {
+    let backend = open(&VolumeSpec::new(Storage::Memory { size: 8 << 20 })).expect("a volume");
+    let volume = Volume::new("v".into(), (backend, Health::new("v")), None, Shown);
+    let local = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server::<Echo>::start((Arc::new(volume), local)).expect("a server");
+    let connect = |_| TcpStream::connect(server.portals()[0]).expect("a connection");
+    let mut streams: Vec<TcpStream> = (0..4).map(connect).collect();
+    let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512 + at % 251) as u8).collect();
+    ask(&mut streams[0], b'W', 4096, data.len(), &data);
+    for stream in &mut streams {
+        assert!(ask(stream, b'R', 4096, data.len(), &[]) == data, "other data came back");
+    }
+    ask(&mut streams[1], b'W', 0, 512, &[9; 512]);
+    assert_eq!(ask(&mut streams[2], b'R', 0, 512, &[]), [9; 512]);
+    let stats = server.handle().stats();
+    assert_eq!(stats.loads.iter().map(|load| load.connections).sum::<usize>(), 4);
+    assert_eq!((stats.volumes[0].name.as_str(), stats.volumes[0].commands_in_flight), ("v", 0));
+    drop(streams);
+    assert!(server.stop(Duration::from_secs(5)).flushed);
+}
