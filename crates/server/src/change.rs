@@ -20,7 +20,7 @@ use crate::front::{Front, FrontError};
 use crate::hosting::Portal;
 use crate::mail::{Mail, Undelivered};
 use crate::portals::{Full, MOST, Portals};
-use crate::rdma::Words;
+use crate::rdma::Names;
 use crate::served::World;
 use crate::server::{self, StartError};
 
@@ -224,23 +224,23 @@ pub fn prepare<F: Front>(core: &Core<F>, layout: F::Layout) -> Result<Prepared<'
 pub fn next_portals(
     before: &Portals,
     wanted: &[Portal],
-    words: Words,
+    names: Names,
 ) -> Result<(Arc<Portals>, Vec<usize>, Listeners), ApplyError> {
     let mut next = before.next(wanted)?;
     let mut listeners = Vec::new();
     let fresh = next.fresh.iter().filter_map(|slot| Some((*slot, next.portals.get(*slot)?)));
     let fresh: Vec<(usize, Portal)> = fresh.map(|(slot, portal)| (slot, portal.clone())).collect();
     for (slot, portal) in fresh {
-        let (listener, address) = listen(&portal, words)?;
+        let (listener, address) = listen(&portal, names)?;
         next.portals.set_address(slot, address);
         listeners.push((slot, listener));
     }
     Ok((Arc::new(next.portals), next.slots, listeners))
 }
 
-fn listen(portal: &Portal, words: Words) -> Result<(TcpListener, SocketAddr), ApplyError> {
+fn listen(portal: &Portal, names: Names) -> Result<(TcpListener, SocketAddr), ApplyError> {
     if !portal.transports.tcp() {
-        let (address, why) = (portal.address, format!("{} alone begins with a start", words.rdma));
+        let (address, why) = (portal.address, format!("{} alone begins with a start", names.rdma));
         return Err(ApplyError::Listen { address, why, kind: None });
     }
     Ok(server::listen(portal.address)?)
@@ -257,7 +257,7 @@ pub fn foresee<F: Front>(
     let next = before.portals.next(wanted)?;
     F::foresee(&before, &next.portals, groups)?;
     let mut fresh = next.fresh.iter().filter_map(|slot| next.portals.get(*slot));
-    fresh.try_for_each(|portal| listen(portal, F::WORDS).map(drop))
+    fresh.try_for_each(|portal| listen(portal, F::NAMES).map(drop))
 }
 
 impl From<Full> for ApplyError {
@@ -340,7 +340,7 @@ impl<F: Front> Prepared<'_, F> {
             F::publish(effects);
         }
         F::begin_world(&self.proposal.world, &self.before);
-        self.core.rdma.follow(&self.proposal.world.portals);
+        self.core.rdma.update_portals(&self.proposal.world.portals);
         self.core.set_world(self.proposal.world.clone());
         self.decide(Verdict::Adopt);
         let all = self.core.mailboxes().len();

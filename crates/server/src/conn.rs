@@ -10,7 +10,7 @@ use slab::Slab;
 
 use crate::front::FrontConn;
 use crate::network::Origin;
-use crate::rdma::Link;
+use crate::rdma::QueuePair;
 use crate::transmit::Outgoing;
 
 /// Room for headers and small data in one receive. One fill holds 340 command headers.
@@ -39,7 +39,7 @@ pub enum Wire {
     /// A TCP socket, in the event loop.
     Stream(SocketId),
     /// A queue pair.
-    Rdma(Box<Link>),
+    Rdma(Box<QueuePair>),
 }
 
 /// How a client takes what is sent to it.
@@ -277,7 +277,7 @@ impl<P: FrontConn> Conn<P> {
     pub fn due(&self, data_timeout: Duration) -> Option<Duration> {
         let retry = match &self.wire {
             Wire::Stream(_) => None,
-            Wire::Rdma(link) => link.retry.into_iter().chain(link.look).min(),
+            Wire::Rdma(qp) => qp.retry.into_iter().chain(qp.poll_at).min(),
         };
         let times = [self.front.due(), self.drain_by, retry, self.output_look(data_timeout)];
         times.into_iter().flatten().min()

@@ -66,7 +66,7 @@ impl<F: Front> Core<F> {
         let (front, world) = F::open(config, all)?;
         Ok(Self {
             started: Instant::now(),
-            rdma: Status::new(&portals, F::WORDS),
+            rdma: Status::new(&portals, F::NAMES),
             world: Mutex::new(Arc::new(world)),
             first_portals: portals,
             logins: Places::new(limits.max_logins),

@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::hosting::Hosting;
 use crate::places::Place;
 use crate::portals::Portals;
-use crate::rdma::{Fault, Receives, RemoteRead, Words};
+use crate::rdma::{Fault, Names, Receives, RemoteRead};
 use crate::served::World;
 use crate::shard::Shard;
 use crate::stats::Counts;
@@ -199,7 +199,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     type Helper;
 
     /// Its words.
-    const WORDS: Words = Words::PLAIN;
+    const NAMES: Names = Names::PLAIN;
 
     /// How the server is hosted.
     fn hosting(config: &Self::Config) -> Hosting;

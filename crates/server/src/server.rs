@@ -16,7 +16,7 @@ use crate::front::{Front, FrontError};
 use crate::hosting::Portal;
 use crate::mail::{Mail, Mailbox, Owed};
 use crate::monitor::Monitor;
-use crate::rdma::{self, Fabric, Listening, PortalStatus, Scout, StartFailure};
+use crate::rdma::{self, DeviceMonitor, DeviceSet, Listeners, PortalStatus, StartFailure};
 use crate::served::World;
 use crate::shard::{FLUSH_LIMIT, Shard};
 use crate::stats::{self, ShardStats, Stats};
@@ -68,7 +68,7 @@ pub struct Server<F: Front> {
     threads: Vec<ShardThread>,
     helper: F::Helper,
     monitor: Monitor,
-    scout: Option<Scout>,
+    device_monitor: Option<DeviceMonitor>,
     notes: Vec<String>,
     driver: &'static str,
 }
@@ -101,7 +101,7 @@ struct Begin {
     /// Connections over RDMA are served: not if one shard cannot.
     rdma: bool,
     /// For the first shard.
-    listening: Option<Listening>,
+    listeners: Option<Listeners>,
 }
 
 impl<F: Front> Server<F> {
@@ -131,7 +131,7 @@ impl<F: Front> Server<F> {
         };
         let core = Core::new(config, portals, count).map_err(StartError::Reservations)?;
         let core = Arc::new(core);
-        let fabric = rdma::prepare(&core.first_portals, &core.rdma)?;
+        let device_set = rdma::prepare(&core.first_portals, &core.rdma)?;
         let mut threads = Vec::new();
         let mut standing = Vec::new();
         let mut go = Vec::new();
@@ -140,12 +140,19 @@ impl<F: Front> Server<F> {
             let (start, begin) = sync_channel::<Begin>(1);
             // The first shard accepts; it hands connections to the one with the fewest.
             let listeners = std::mem::take(&mut listeners);
-            let (core, ring, fabric) = (core.clone(), ring.clone(), fabric.clone());
+            let (core, ring, device_set) = (core.clone(), ring.clone(), device_set.clone());
             let (ends, verdict) = sync_channel(1);
             let handle = std::thread::Builder::new()
                 .name(format!("lunet-shard-{number}"))
                 .spawn(move || {
-                    shard_thread(number, core, &ring, (listeners, fabric), &ready, (&begin, &ends));
+                    shard_thread(
+                        number,
+                        core,
+                        &ring,
+                        (listeners, device_set),
+                        &ready,
+                        (&begin, &ends),
+                    );
                 })
                 .map_err(StartError::Shard)?;
             threads.push(ShardThread { handle, verdict });
@@ -158,17 +165,17 @@ impl<F: Front> Server<F> {
             lunet_ring::Driver::IoUring => "io_uring",
             lunet_ring::Driver::Epoll => "epoll",
         };
-        let mut listening = listen_rdma(fabric.as_deref(), &core, &standing)?;
-        let rdma = listening.is_some();
+        let mut listeners = listen_rdma(device_set.as_deref(), &core, &standing)?;
+        let rdma = listeners.is_some();
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let helper = F::start_helper(core.clone()).map_err(StartError::Shard)?;
         let monitor = Monitor::start(core.clone()).map_err(StartError::Shard)?;
-        let scout = Scout::start(core.clone()).map_err(StartError::Shard)?;
+        let device_monitor = DeviceMonitor::start(core.clone()).map_err(StartError::Shard)?;
         for start in go {
             // A shard that died meanwhile is found when the server stops.
-            let _ = start.send(Begin { rdma, listening: listening.take() });
+            let _ = start.send(Begin { rdma, listeners: listeners.take() });
         }
-        Ok(Self { core, threads, helper, monitor, scout, notes, driver })
+        Ok(Self { core, threads, helper, monitor, device_monitor, notes, driver })
     }
 
     /// Where the server listens, with the real port numbers: in the order of the configuration that it was
@@ -211,7 +218,7 @@ impl<F: Front> Server<F> {
             }
         }
         F::stop_helper(self.helper, MARK_LIMIT);
-        self.scout.into_iter().for_each(Scout::stop);
+        self.device_monitor.into_iter().for_each(DeviceMonitor::stop);
         self.monitor.stop();
         StopReport { flushed }
     }
@@ -413,7 +420,7 @@ fn shard_thread<F: Front>(
     number: usize,
     core: Arc<Core<F>>,
     config: &RingConfig,
-    (listeners, fabric): (Vec<(usize, TcpListener)>, Option<Arc<Fabric>>),
+    (listeners, device_set): (Vec<(usize, TcpListener)>, Option<Arc<DeviceSet>>),
     ready: &SyncSender<io::Result<Standing<F>>>,
     (begin, ends): (&Receiver<Begin>, &SyncSender<bool>),
 ) {
@@ -436,17 +443,17 @@ fn shard_thread<F: Front>(
     for (portal, listener) in listeners {
         shard.listen(portal, listener);
     }
-    let rdma = fabric.map_or(Ok(()), |fabric| shard.open_rdma(&fabric));
+    let rdma = device_set.map_or(Ok(()), |device_set| shard.open_rdma(&device_set));
     let _ = ready.send(Ok(Standing { mailbox, notes, driver, rdma }));
-    let Ok(Begin { rdma, listening }) = begin.recv() else {
+    let Ok(Begin { rdma, listeners }) = begin.recv() else {
         // Another shard did not start.
         return;
     };
     if !rdma {
         shard.close_rdma();
     }
-    if let Some(listening) = listening {
-        shard.listen_rdma(listening);
+    if let Some(listeners) = listeners {
+        shard.listen_rdma(listeners);
     }
     let result = shard.run();
     if let Err(error) = &result {
@@ -462,16 +469,16 @@ fn shard_thread<F: Front>(
 
 /// Listens for connections over RDMA, if every shard can serve them.
 fn listen_rdma<F: Front>(
-    fabric: Option<&Fabric>,
+    device_set: Option<&DeviceSet>,
     core: &Core<F>,
     shards: &[Standing<F>],
-) -> Result<Option<Listening>, StartError> {
-    let Some(fabric) = fabric else { return Ok(None) };
+) -> Result<Option<Listeners>, StartError> {
+    let Some(device_set) = device_set else { return Ok(None) };
     if let Some(error) = shards.iter().find_map(|shard| shard.rdma.as_ref().err()) {
-        fabric.give_up(&core.first_portals, error, &core.rdma)?;
+        device_set.give_up(&core.first_portals, error, &core.rdma)?;
         return Ok(None);
     }
-    Ok(fabric.listen(&core.first_portals, &core.rdma)?)
+    Ok(device_set.listen(&core.first_portals, &core.rdma)?)
 }
 
 /// Listens at an address; that, with the real port number. May block for a moment.

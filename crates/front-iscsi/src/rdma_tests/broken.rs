@@ -125,7 +125,7 @@ fn ends_of_work_of_a_connection_that_is_gone_hit_no_other() {
     let new = bench.connect(2);
     assert_eq!(old, new, "at the same place");
     bench.log_in(2);
-    bench.wire.tell_late(1, token(new, 77));
+    bench.wire.complete_late(1, token(new, 77));
     (0..3).for_each(|_| bench.turn());
     assert_eq!(bench.shard.conns.iter().count(), 1);
     bench.log_out(2, 1);

@@ -59,8 +59,8 @@ fn strangers_cannot_fill_the_log_and_sessions_are_in_it() {
         let connect = |bench: &mut Bench, endpoint| {
             let logged = bench.shard.may_log();
             let slot = bench.connect(endpoint);
-            let Wire::Rdma(link) = &mut bench.shard.conns[slot].wire else { return slot };
-            link.logged = logged;
+            let Wire::Rdma(qp) = &mut bench.shard.conns[slot].wire else { return slot };
+            qp.logged = logged;
             slot
         };
         for endpoint in 0..100 {
@@ -72,7 +72,7 @@ fn strangers_cannot_fill_the_log_and_sessions_are_in_it() {
         bench.log_in(100);
         bench.log_out(100, 1);
         assert_eq!(lines.with("iSER: disconnected"), 31, "that of the session");
-        // Time passes: what was kept back is told with the next one.
+        // Time passes: what was kept back is notified with the next one.
         bench.shard.front.exec.storage.now += Duration::from_secs(3600);
         assert!(bench.shard.may_log());
         assert_eq!(lines.with("71 connections were not logged"), 1);

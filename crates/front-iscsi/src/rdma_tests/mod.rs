@@ -27,7 +27,7 @@ use lunet_server::hosting::{Limits, Portal, Transports};
 use lunet_server::mail::Mailbox;
 use lunet_server::places::Place;
 use lunet_server::rdma::fake::{self, Work};
-use lunet_server::rdma::{Endpoint, Link, Plug, Port};
+use lunet_server::rdma::{Adapter, Endpoint, QueuePair, ReceivePool};
 use lunet_server::shard::Rdma;
 
 const TARGET: &str = "iqn.2026-11.local.lunet:test";
@@ -96,9 +96,9 @@ impl Bench {
         let core = Arc::new(Core::new(config, portals, 1).expect("no reservations"));
         let (mailbox, mail) = Mailbox::new(ring.waker());
         core.set_mailboxes(vec![mailbox]);
-        let plug = Plug::new(Port::Fake(device), Engine::receives(&core));
+        let pool = ReceivePool::new(Adapter::Fake(device), Engine::receives(&core));
         let mut rdma = Rdma::default();
-        rdma.add(&mut ring, plug, None).expect("a port");
+        rdma.add(&mut ring, pool, None).expect("a device");
         let mut shard = Shard::new(0, core, ring, mail).expect("a shard");
         shard.rdma = Some(Box::new(rdma));
         let free = shard.front.exec.storage.ring.arena().free_bytes();
@@ -112,11 +112,11 @@ impl Bench {
         let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
         assert_eq!(core.login_begins(peer.ip(), place), None);
         let proto = over_rdma(&core.front.options, true, Duration::ZERO);
-        let link = Link::new(0, Endpoint::Fake(endpoint), 2);
+        let qp = QueuePair::new(0, Endpoint::Fake(endpoint), 2);
         let addresses = (peer, core.first_portals[0].address, 0);
-        let wire = Wire::Rdma(Box::new(link));
+        let wire = Wire::Rdma(Box::new(qp));
         let conn = Conn::new(place.connection, addresses, wire, IscsiConn::new(proto));
-        self.shard.join(conn).expect("there is room")
+        self.shard.attach(conn).expect("there is room")
     }
 
     fn turn(&mut self) {
@@ -357,5 +357,5 @@ fn a_server_without_rdma_lets_go_of_the_devices() {
     let mut bench = Bench::new(64, layout(None));
     bench.shard.close_rdma();
     bench.turn();
-    assert!(bench.shard.rdma.is_none() && !bench.shard.flush_ports());
+    assert!(bench.shard.rdma.is_none() && !bench.shard.flush_adapters());
 }

@@ -9,24 +9,24 @@ use lunet_server::hosting::Limits;
 #[test]
 fn connections_leave_half_of_the_memory_for_data() {
     let mut bench = Bench::new(64, layout(None));
-    let mut joined = 0;
+    let mut attached = 0;
     let refused = loop {
         let core = bench.shard.core.clone();
         let proto = over_rdma(&core.front.options, true, Duration::ZERO);
         let address = core.first_portals[0].address;
-        let wire = Wire::Rdma(Box::new(Link::new(0, Endpoint::Fake(joined), 2)));
+        let wire = Wire::Rdma(Box::new(QueuePair::new(0, Endpoint::Fake(attached), 2)));
         let conn =
             Conn::new(core.next_serial(), (address, address, 0), wire, IscsiConn::new(proto));
-        match bench.shard.join(conn) {
-            Ok(_) => joined += 1,
+        match bench.shard.attach(conn) {
+            Ok(_) => attached += 1,
             Err(why) => break why,
         }
     };
     assert!(refused.to_string().contains("give server.buffer-memory more"), "{refused}");
     let arena = bench.shard.front.exec.storage.ring.arena();
-    assert!(joined > 0 && arena.free_bytes() >= arena.total_bytes() / 2);
-    assert_eq!(bench.shard.conns.iter().count(), joined as usize);
-    assert_eq!(bench.wire.with(|state| state.closed.clone()), [joined]);
+    assert!(attached > 0 && arena.free_bytes() >= arena.total_bytes() / 2);
+    assert_eq!(bench.shard.conns.iter().count(), attached as usize);
+    assert_eq!(bench.wire.with(|state| state.closed.clone()), [attached]);
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn receives_that_broken_messages_have_kept_are_replaced_and_then_no_longer_share
     };
     bench.wire.with(|state| keep(state, 40));
     bench.turn();
-    bench.shard.flush_ports();
+    bench.shard.flush_adapters();
     assert_eq!(shared(&bench), each);
     let taken =
         |bench: &Bench| bench.free - bench.shard.front.exec.storage.ring.arena().free_bytes();
     let before = taken(&bench);
-    bench.wire.with(|state| state.worn = true);
+    bench.wire.with(|state| state.exhausted = true);
     bench.connect(2);
     assert_eq!((shared(&bench), bench.wire.receives(2)), (each, each), "each has its own");
     bench.log_in(2);

@@ -12,14 +12,14 @@ fn ready(depth: usize) -> (Bench, ConnId) {
 }
 
 impl Bench {
-    fn link(&self, slot: ConnId) -> &Link {
+    fn queue_pair(&self, slot: ConnId) -> &QueuePair {
         match &self.shard.conns[slot].wire {
-            Wire::Rdma(link) => link,
+            Wire::Rdma(qp) => qp,
             Wire::Stream(_) => panic!("it is a connection over RDMA"),
         }
     }
 
-    /// Lets the shard take in the ends of all that was carried out, and rest.
+    /// Lets the shard handle all completions, until it has nothing to do.
     fn settle(&mut self, slot: ConnId) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.shard.conns[slot].sending > 0 {
@@ -44,8 +44,8 @@ impl Bench {
         self.wire.with(|state| state.asked.clear());
         loop {
             self.turn();
-            if let Some(ends) = self.wire.with(|state| state.asked.last().copied()) {
-                return ends;
+            if let Some(sends) = self.wire.with(|state| state.asked.last().copied()) {
+                return sends;
             }
             assert!(Instant::now() < deadline, "it never sleeps");
         }
@@ -55,23 +55,23 @@ impl Bench {
         self.shard.front.exec.storage.ring.arena().free_bytes()
     }
 
-    /// So often the shard was told of something.
-    fn told(&self) -> usize {
-        self.wire.with(|state| state.told)
+    /// How often the shard was notified.
+    fn notified(&self) -> usize {
+        self.wire.with(|state| state.notified)
     }
 }
 
 #[test]
-fn nobody_is_woken_for_the_end_of_an_answer() {
+fn send_completions_raise_no_interrupt() {
     let (mut bench, slot) = ready(64);
     bench.command(1, 1, (READ, &cdb(0x28, 8), 4096), opens(None, Some(4)), &[]);
     bench.until_posted(2);
     assert!(!bench.rests());
-    let told = bench.told();
+    let notified = bench.notified();
     assert!(matches!(bench.next(1, &[], Status::Success), Work::Write(..)));
     assert_eq!(bench.status(1, 1).0, 0);
     bench.settle(slot);
-    assert_eq!(bench.told(), told);
+    assert_eq!(bench.notified(), notified);
     assert!(!bench.rests());
 }
 
@@ -86,13 +86,13 @@ fn the_end_of_an_answer_is_found_before_long() {
     assert!(patience <= Duration::from_millis(200), "it looks soon: {patience:?}");
     // While it sleeps the answer goes out.
     bench.shard.wait(Some(patience), &mut bench.events).expect("the kernel waits");
-    let told = bench.told();
+    let notified = bench.notified();
     assert!(matches!(bench.wire.next(1, &[], Status::Success), Some(Work::Write(..))));
     assert!(matches!(bench.wire.next(1, &[], Status::Success), Some(Work::Send(..))));
-    assert_eq!((bench.told(), bench.free() < free), (told, true), "it is not told");
+    assert_eq!((bench.notified(), bench.free() < free), (notified, true), "it is not notified");
     bench.shard.turn(&mut bench.events);
     assert_eq!((bench.shard.conns[slot].sending, bench.free()), (0, free));
-    assert_eq!(bench.link(slot).look, None, "nothing is left to look for");
+    assert_eq!(bench.queue_pair(slot).poll_at, None, "nothing is left to look for");
 }
 
 #[test]
@@ -100,16 +100,16 @@ fn a_look_that_finds_nothing_is_followed_by_another() {
     let (mut bench, slot) = ready(64);
     ping(&mut bench, 1);
     bench.until_posted(1);
-    let first = bench.link(slot).look.expect("an answer is on its way");
+    let first = bench.queue_pair(slot).poll_at.expect("an answer is on its way");
     let deadline = Instant::now() + Duration::from_secs(20);
-    while bench.link(slot).look == Some(first) {
+    while bench.queue_pair(slot).poll_at == Some(first) {
         assert!(Instant::now() < deadline, "it does not look");
         let patience = bench.shard.patience().expect("it does not sleep for ever");
         assert!(patience <= Duration::from_millis(200), "it looks soon: {patience:?}");
         bench.shard.wait(Some(patience), &mut bench.events).expect("the kernel waits");
         bench.shard.turn(&mut bench.events);
     }
-    assert!(bench.link(slot).look > Some(first));
+    assert!(bench.queue_pair(slot).poll_at > Some(first));
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn data_that_is_fetched_wakes_the_shard() {
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
     bench.until_posted(1);
     assert!(bench.rests());
-    let told = bench.told();
+    let notified = bench.notified();
     assert!(matches!(bench.next(1, &data, Status::Success), Work::Read(65_536, _)));
-    assert_eq!(bench.told(), told + 1);
+    assert_eq!(bench.notified(), notified + 1);
     assert_eq!(bench.status(1, 1).0, 0);
     assert!(!bench.rests(), "it waits for nothing any more");
 }
@@ -134,12 +134,12 @@ fn room_in_a_full_send_queue_wakes_the_shard() {
     }
     bench.until_posted(2);
     assert!(bench.rests());
-    let told = bench.told();
+    let notified = bench.notified();
     for number in 1..=4 {
         assert!(matches!(bench.next(1, &[], Status::Success), Work::Write(..)));
         assert_eq!(bench.status(1, number).0, 0);
     }
-    assert!(bench.told() > told);
+    assert!(bench.notified() > notified);
     assert!(!bench.rests(), "it waits for nothing any more");
 }
 
@@ -153,7 +153,7 @@ fn memory_that_a_task_waits_for_wakes_the_shard() {
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
     bench.turn();
     assert!(bench.shard.front.exec.is_starved(), "there is no memory for it");
-    assert!(!bench.link(slot).waits, "its connection waits for nothing");
+    assert!(!bench.queue_pair(slot).waits, "its connection waits for nothing");
     assert!(bench.rests());
     drop(held);
     assert!(matches!(bench.next(1, &pattern(65_536), Status::Success), Work::Read(65_536, _)));
@@ -193,9 +193,9 @@ fn the_end_of_the_last_answer_wakes_the_shard() {
     bench.send(1, Header::default(), &logout, &[]);
     bench.until_posted(1);
     assert!(bench.rests());
-    let told = bench.told();
+    let notified = bench.notified();
     assert_eq!(bench.answer(1).0[0], 0x26);
-    assert_eq!(bench.told(), told + 1);
+    assert_eq!(bench.notified(), notified + 1);
     bench.until_closed(1);
     assert!(!bench.rests());
     bench.assert_all_is_given_back();
@@ -216,7 +216,7 @@ fn what_comes_while_answers_leave_does_not_overtake_what_came_before() {
     let (mut bench, _) = ready(64);
     (0..22).for_each(|itt| numbered_ping(&mut bench, 1, itt));
     // The last two come to light in the middle of the batch.
-    bench.wire.with(|state| state.meanwhile = state.ended.split_off(20));
+    bench.wire.with(|state| state.meanwhile = state.completed.split_off(20));
     bench.turn();
     let itts: Vec<u8> = (0..22).map(|_| bench.answer(1).0[19]).collect();
     assert_eq!(itts, (0..22).collect::<Vec<u8>>());

@@ -135,7 +135,7 @@ fn tell_of_tcp(shard: &Shard, slot: ConnId) {
     let core = shard.core.clone();
     let look = move || {
         let way = core.rdma.over_tcp(portal, local.ip(), &Sysfs::default().ports());
-        core.rdma.tell((peer, local), &way, || core.rations.grants(Topic::OverTcp, now));
+        core.rdma.log_over_tcp((peer, local), &way, || core.rations.grants(Topic::OverTcp, now));
     };
     // With too much to do there, the line is missing, and `lunet sessions` has it.
     let _ = shard.core.offload.give(None, Box::new(look));

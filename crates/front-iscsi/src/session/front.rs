@@ -32,7 +32,7 @@ use lunet_server::front::{AcceptedRdma, Failing, Front, FrontConn, FrontError, L
 use lunet_server::hosting::Hosting;
 use lunet_server::places::Place;
 use lunet_server::portals::Portals;
-use lunet_server::rdma::{Fault, Receives, RemoteRead, Words};
+use lunet_server::rdma::{Fault, Names, Receives, RemoteRead};
 
 /// How long an initiator whose discovery session has taken too long has to end it.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -123,8 +123,8 @@ impl Front for Engine {
     type Groups = [PortGroup];
     type Helper = Keeper;
 
-    const WORDS: Words =
-        Words { rdma: "iSER", transport: "iser", client: "initiator", fewer: "iscsi.queue-depth" };
+    const NAMES: Names =
+        Names { rdma: "iSER", transport: "iser", client: "initiator", fewer: "iscsi.queue-depth" };
 
     fn hosting(config: &Config) -> Hosting {
         Hosting {

@@ -41,7 +41,7 @@ pub(super) fn next_world(
     let (portals, listeners) = match &layout.portals {
         None => (before.portals.clone(), Vec::new()),
         Some(wanted) => {
-            let (portals, slots, listeners) = next_portals(&before.portals, wanted, Engine::WORDS)?;
+            let (portals, slots, listeners) = next_portals(&before.portals, wanted, Engine::NAMES)?;
             // The layout's targets name their portals by slots from then on.
             for target in &mut layout.targets {
                 target.portals = target.portals.iter().map(|portal| slots[*portal]).collect();

@@ -1,4 +1,4 @@
-//! A device that is none: the test sees what was posted, and says how it ended.
+//! An RDMA device in memory: the test sees what was posted, and decides how it completes.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -14,16 +14,16 @@ use lunet_verbs::{
     Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Status, Why,
 };
 
-use super::Words;
-use super::port::{Done, Endpoint};
+use super::Names;
+use super::adapter::{Completion, Endpoint};
 
-/// Receives that a shared queue holds.
+/// Depth of the shared receive queue.
 pub const SHARED: u32 = 100;
 
-/// How a protocol calls things.
-pub const WORDS: Words = Words { rdma: "R", transport: "r", client: "C", fewer: "depth" };
+/// A protocol's words.
+pub const NAMES: Names = Names { rdma: "R", transport: "r", client: "C", fewer: "depth" };
 
-/// What the kernel says of a port with these GIDs.
+/// The facts of a port with these GIDs.
 pub fn port_facts(device: &str, state: &str, gids: &[(&str, GidKind)]) -> PortFacts {
     let gid = |(index, (text, kind)): (usize, &(&str, GidKind))| {
         let bytes = text.parse::<Ipv6Addr>().expect("a GID").octets();
@@ -42,78 +42,78 @@ pub fn port_facts(device: &str, state: &str, gids: &[(&str, GidKind)]) -> PortFa
 
 /// Something that was posted.
 pub enum Work {
-    /// A message, and the key that it takes back.
+    /// A Send, and the remote key that it invalidates.
     Send(Vec<u8>, Option<u32>),
-    /// Data for the client's memory.
+    /// An RDMA Write.
     Write(Vec<u8>, Remote),
-    /// Data wanted from there: how much.
+    /// An RDMA Read of so many bytes.
     Read(usize, Remote),
 }
 
-/// Work, and what its end needs.
+/// An operation, and what its completion needs.
 struct Posted {
     endpoint: u32,
     token: u64,
-    report: bool,
+    signaled: bool,
     work: Work,
     into: Option<Buf>,
-    /// What the device would read until its end.
+    /// What the device may read until it completes.
     _held: Pieces,
 }
 
-/// What the device knows.
+/// The state of the device.
 #[derive(Default)]
 pub struct State {
     receives: Vec<(u32, Buf, u64)>,
-    /// Receives that all connections share, if they do, and their tokens.
+    /// The shared receive queue, if there is one, and the tokens of its connections.
     pub shared: Option<Vec<Buf>>,
     tokens: HashMap<u32, u64>,
-    /// Receives that connections have kept when they ended.
+    /// Receives of the shared queue that were lost with connections that have ended.
     pub lost: Vec<Buf>,
-    /// Connections to come have receives of their own.
-    pub worn: bool,
+    /// Too many are lost: new connections have receives of their own.
+    pub exhausted: bool,
     queued: Vec<Posted>,
     posted: VecDeque<Posted>,
-    /// Ends that the shard has not taken yet.
-    pub ended: Vec<Done>,
-    /// Work that fits into a send queue; 0: nothing is taken.
+    /// Completions that the shard has not polled yet.
+    pub completed: Vec<Completion>,
+    /// Depth of a send queue; 0: nothing is accepted.
     pub depth: usize,
-    /// Ends that come to light when work is handed over next.
-    pub meanwhile: Vec<Done>,
+    /// Completions that are found at the next flush.
+    pub meanwhile: Vec<Completion>,
     /// The device has failed.
     pub failed: bool,
-    /// Endpoints that were closed.
+    /// Endpoints that were closed, in order.
     pub closed: Vec<u32>,
-    /// What sends and writes that were carried out have read, until their end is taken.
+    /// Memory of Sends and Writes that were carried out, until their completion is polled.
     held: Vec<(u32, Pieces)>,
-    /// Whether the end of the next receive is told of, and that of other work.
+    /// Notifications of the next receive completion, and of the next send completion.
     notices: [Notice; 2],
     /// How often the descriptor was written to.
-    pub told: usize,
-    /// Each time that notices were asked for: whether of the ends of other work, too.
+    pub notified: usize,
+    /// For each request of notifications: whether it included send completions.
     pub asked: Vec<bool>,
-    /// How many Sends were handed over at a time.
+    /// Number of Sends of each flush that had any.
     pub flushed: Vec<usize>,
 }
 
-/// A notice, as a completion queue has it.
+/// The notification state of a completion queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Notice {
-    /// Nobody has asked for it.
+    /// Not requested.
     #[default]
     Unwanted,
     Wanted,
-    /// It was given, and not read.
+    /// Given, and not read.
     Given,
 }
 
-/// The device, as a shard has it.
+/// The shard's end of the device.
 pub struct Adapter {
     state: Rc<RefCell<State>>,
     notices: UnixStream,
 }
 
-/// The device, as the other end has it.
+/// The test's end of the device.
 pub struct Wire {
     state: Rc<RefCell<State>>,
     notices: UnixStream,
@@ -137,18 +137,18 @@ fn bytes(data: &Pieces) -> Vec<u8> {
 }
 
 impl State {
-    /// Work of a connection that is under way.
+    /// Operations of a connection that are in progress.
     pub fn posted(&self, endpoint: u32) -> usize {
         self.posted.iter().filter(|work| work.endpoint == endpoint).count()
     }
 
-    /// RDMA Reads of a connection that are under way.
+    /// RDMA Reads of a connection that are in progress.
     pub fn posted_reads(&self, endpoint: u32) -> usize {
         let own = self.posted.iter().filter(|work| work.endpoint == endpoint);
         own.filter(|posted| matches!(posted.work, Work::Read(..))).count()
     }
 
-    /// Where the nth piece of work of a connection reads, and how much.
+    /// Remote address and length of the nth operation of a connection, which is an RDMA Read.
     pub fn read_at(&self, endpoint: u32, n: usize) -> (u64, usize) {
         let mut own = self.posted.iter().filter(|work| work.endpoint == endpoint);
         match own.nth(n).map(|posted| &posted.work) {
@@ -207,7 +207,7 @@ impl Adapter {
 
     pub(super) fn shares_receives(&self, endpoint: u32) -> bool {
         let state = self.state.borrow();
-        let begins = || !state.worn && state.receives.iter().all(|(of, ..)| *of != endpoint);
+        let begins = || !state.exhausted && state.receives.iter().all(|(of, ..)| *of != endpoint);
         state.shared.is_some() && (state.tokens.contains_key(&endpoint) || begins())
     }
 
@@ -227,7 +227,7 @@ impl Adapter {
         let mut state = self.state.borrow_mut();
         state.shared.iter_mut().for_each(Vec::clear);
         state.lost.clear();
-        state.worn = false;
+        state.exhausted = false;
     }
 
     pub(super) fn queue_send(
@@ -236,11 +236,11 @@ impl Adapter {
         head: &[u8],
         data: Pieces,
         invalidate: Option<u32>,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
         let work = Work::Send([head, &bytes(&data)].concat(), invalidate);
         let fits = self.room(endpoint) > 0;
-        let posted = Posted { endpoint, token, report, work, into: None, _held: data };
+        let posted = Posted { endpoint, token, signaled, work, into: None, _held: data };
         self.queue(if fits { Ok(posted) } else { Err(posted._held) })
     }
 
@@ -249,11 +249,11 @@ impl Adapter {
         endpoint: u32,
         data: Pieces,
         to: Remote,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
         let work = Work::Write(bytes(&data), to);
         let fits = self.room(endpoint) > 0;
-        let posted = Posted { endpoint, token, report, work, into: None, _held: data };
+        let posted = Posted { endpoint, token, signaled, work, into: None, _held: data };
         self.queue(if fits { Ok(posted) } else { Err(posted._held) })
     }
 
@@ -270,7 +270,7 @@ impl Adapter {
         }
         let work = Work::Read(range.len(), from);
         let (into, _held) = (Some(into), Pieces::new());
-        self.queue(Ok(Posted { endpoint, token, report: true, work, into, _held }))
+        self.queue(Ok(Posted { endpoint, token, signaled: true, work, into, _held }))
     }
 
     pub(super) fn close(&mut self, endpoint: u32) {
@@ -279,7 +279,7 @@ impl Adapter {
         state.receives.retain(|(of, ..)| *of != endpoint);
         state.queued.retain(|work| work.endpoint != endpoint);
         state.posted.retain(|work| work.endpoint != endpoint);
-        state.ended.retain(|done| done.endpoint != Endpoint::Fake(endpoint));
+        state.completed.retain(|done| done.endpoint != Endpoint::Fake(endpoint));
         state.held.retain(|(of, _)| *of != endpoint);
     }
 
@@ -291,32 +291,32 @@ impl Adapter {
             state.flushed.push(sends);
         }
         state.posted.extend(queued);
-        // It says so as one that has refused work, whose end comes with them.
+        // Like a device that has refused work: the next poll reports it.
         let meanwhile = std::mem::take(&mut state.meanwhile);
         let any = !meanwhile.is_empty();
-        state.ended.extend(meanwhile);
+        state.completed.extend(meanwhile);
         any
     }
 
-    pub(super) fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, Error> {
+    pub(super) fn poll(&mut self, done: &mut Vec<Completion>) -> Result<bool, Error> {
         let mut state = self.state.borrow_mut();
         if state.failed {
             return Err(Error::Gone { device: "fake".into() });
         }
-        let ended = std::mem::take(&mut state.ended);
-        for end in ended.iter().filter(|done| done.operation != Operation::Receive) {
-            // With the end of one all before it have ended.
-            state.held.retain(|(of, _)| Endpoint::Fake(*of) != end.endpoint);
+        let completed = std::mem::take(&mut state.completed);
+        for completion in completed.iter().filter(|done| done.operation != Operation::Receive) {
+            // A completion covers all operations before it.
+            state.held.retain(|(of, _)| Endpoint::Fake(*of) != completion.endpoint);
         }
-        done.extend(ended);
+        done.extend(completed);
         Ok(false)
     }
 
-    pub(super) fn arm(&mut self, _: bool, ends: bool) -> Result<(), Error> {
+    pub(super) fn arm(&mut self, _: bool, sends: bool) -> Result<(), Error> {
         while self.notices.read(&mut [0; 16]).is_ok_and(|n| n > 0) {}
         let mut state = self.state.borrow_mut();
-        state.asked.push(ends);
-        for (notice, wanted) in state.notices.iter_mut().zip([true, ends]) {
+        state.asked.push(sends);
+        for (notice, wanted) in state.notices.iter_mut().zip([true, sends]) {
             match notice {
                 Notice::Given if !wanted => *notice = Notice::Unwanted,
                 _ if wanted => *notice = Notice::Wanted,
@@ -333,31 +333,31 @@ impl Wire {
         self.state.borrow().receives.iter().filter(|(of, ..)| *of == endpoint).count()
     }
 
-    /// Looks at what the device knows, or changes it.
+    /// Reads or changes the state of the device.
     pub fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         f(&mut self.state.borrow_mut())
     }
 
-    fn tell(&self, done: Done) {
+    fn complete(&self, done: Completion) {
         let mut state = self.state.borrow_mut();
         let notice = &mut state.notices[usize::from(done.operation != Operation::Receive)];
         if *notice == Notice::Wanted {
             *notice = Notice::Given;
-            state.told += 1;
+            state.notified += 1;
             (&self.notices).write_all(&[1]).expect("a socket pair");
         }
-        state.ended.push(done);
+        state.completed.push(done);
     }
 
-    /// The device fails, and its descriptor tells that there is something.
+    /// The device fails, and its descriptor becomes readable.
     pub fn fail(&self) {
         self.with(|state| state.failed = true);
         (&self.notices).write_all(&[1]).expect("a socket pair");
     }
 
-    /// The end of something that the device was busy with when its connection ended.
-    pub fn tell_late(&self, endpoint: u32, token: u64) {
-        self.tell(Done {
+    /// A completion of an operation of a connection that has ended.
+    pub fn complete_late(&self, endpoint: u32, token: u64) {
+        self.complete(Completion {
             endpoint: Endpoint::Fake(endpoint),
             token,
             operation: Operation::Send,
@@ -367,7 +367,7 @@ impl Wire {
         });
     }
 
-    /// The client sends something.
+    /// The client sends a message.
     pub fn send(&self, endpoint: u32, message: &[u8]) {
         let (mut buf, token) = self.with(|state| match &mut state.shared {
             Some(shared) if state.tokens.contains_key(&endpoint) => {
@@ -380,7 +380,7 @@ impl Wire {
             }
         });
         buf[..message.len()].copy_from_slice(message);
-        self.tell(Done {
+        self.complete(Completion {
             endpoint: Endpoint::Fake(endpoint),
             token,
             operation: Operation::Receive,
@@ -390,19 +390,19 @@ impl Wire {
         });
     }
 
-    /// Carries out the next piece of work: a read gets `data`.
+    /// Carries out the next operation: a Read returns `data`.
     pub fn next(&self, endpoint: u32, data: &[u8], status: Status) -> Option<Work> {
         self.nth(endpoint, 0, data, status)
     }
 
-    /// Carries out a piece of work before those in front of it.
+    /// Carries out the nth operation before those in front of it.
     pub fn nth(&self, endpoint: u32, n: usize, data: &[u8], status: Status) -> Option<Work> {
         let at = {
             let state = self.state.borrow();
             let mut own = state.posted.iter().enumerate().filter(|(_, w)| w.endpoint == endpoint);
             own.nth(n)?.0
         };
-        let Posted { token, report, work, mut into, _held: held, .. } =
+        let Posted { token, signaled, work, mut into, _held: held, .. } =
             self.state.borrow_mut().posted.remove(at)?;
         self.with(|state| state.held.push((endpoint, held)));
         let (operation, bytes) = match &work {
@@ -413,10 +413,10 @@ impl Wire {
         if let Some(buf) = into.as_mut().filter(|_| status.is_success()) {
             buf[..bytes].copy_from_slice(&data[..bytes]);
         }
-        if report || !status.is_success() {
+        if signaled || !status.is_success() {
             let endpoint = Endpoint::Fake(endpoint);
             let bytes = bytes as u32;
-            self.tell(Done { endpoint, token, operation, status, bytes, buf: into });
+            self.complete(Completion { endpoint, token, operation, status, bytes, buf: into });
         }
         Some(work)
     }

@@ -1,24 +1,24 @@
-//! What RDMA needs beside the protocol: devices, listeners, and the ends of connections.
+//! RDMA as a transport: devices, listeners, queue pairs and their completions.
 //!
-//! A connection over RDMA lives on a shard like any other, and its front serves it with the same code. What
-//! differs is here and in `shard/rdma/`: its effects are queued on a [`Port`], handed to the device in one
-//! call at the end of a turn, and their ends come back in batches. Buffers stay with their work until the
-//! device is done with it, or until the queue pair is gone.
+//! An RDMA connection lives on a shard like any other, and its front serves it with the same code. What
+//! differs is here and in `shard/rdma/`: its output is queued on an [`Adapter`], posted to the device in one
+//! call at the end of a loop iteration, and completions are handled in batches. The device owns a buffer until
+//! its operation has completed, or until the queue pair is destroyed.
 
+mod adapter;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-mod link;
-mod plug;
-mod port;
-mod scout;
+mod monitor;
+mod queue_pair;
+mod receives;
 mod start;
 mod status;
 
-pub use link::{Fault, Link, RemoteRead, fault, token};
-pub use plug::{Plug, Receives};
-pub use port::{Done, Endpoint, NotOpened, Port};
-pub use scout::Scout;
-pub use start::{Fabric, Listening, Opened, StartFailure, prepare};
+pub use adapter::{Adapter, Completion, Endpoint, NotOpened};
+pub use monitor::DeviceMonitor;
+pub use queue_pair::{Fault, QueuePair, RemoteRead, fault, token};
+pub use receives::{ReceivePool, Receives};
+pub use start::{DeviceInfo, DeviceSet, Listeners, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::net::SocketAddr;
@@ -31,79 +31,79 @@ use lunet_verbs::{CmId, Device, Error, PRIVATE_MAX};
 use crate::entry::Entry;
 use crate::front::Front;
 
-/// Sends, RDMA Writes and RDMA Reads of a connection that the device may have at a time.
+/// Depth of a connection's send queue: Sends, RDMA Writes and RDMA Reads.
 pub const SENDS: u32 = 256;
 
-/// Completions of one shard's connections on one device, at most.
+/// Entries of a shard's completion queues on one device, at most.
 pub const COMPLETIONS: u32 = 1 << 16;
 
-/// The tokens of connections' events begin with this bit; those of listeners are portals.
+/// This bit is set in the event tokens of connections; those of listeners are indices of portals.
 pub const CONNECTION: u64 = 1 << 63;
 
-/// How a protocol calls what the log and reports tell of.
+/// How log lines and reports name what they speak of, in the words of the front's protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct Names {
     /// The protocol over RDMA.
     pub rdma: &'static str,
-    /// The same in the `transport` of a portal.
+    /// The same in a portal's `transport` setting.
     pub transport: &'static str,
     /// The other end of a connection.
     pub client: &'static str,
-    /// The setting that makes a connection need less memory.
+    /// The setting that reduces a connection's memory.
     pub fewer: &'static str,
 }
 
-impl Words {
-    /// Those of nobody.
+impl Names {
+    /// Without a protocol.
     pub const PLAIN: Self =
         Self { rdma: "RDMA", transport: "rdma", client: "client", fewer: "the queue depth" };
 }
 
-/// What becomes of the server's RDMA devices while it runs.
+/// A change of the server's RDMA devices while it runs.
 pub enum Change {
-    /// Open these, and say whether that worked.
-    Open(Arc<Fabric>, SyncSender<Result<(), Error>>),
+    /// Open these, and reply whether that worked.
+    Open(Arc<DeviceSet>, SyncSender<Result<(), Error>>),
     /// All shards have opened them: listen there.
-    Listen(Arc<Fabric>),
-    /// Another shard could not open them: let go of them.
-    Close(Arc<Fabric>),
-    /// This one is gone: end its connections, and let go of it.
+    Listen(Arc<DeviceSet>),
+    /// Another shard could not open them: close them.
+    Close(Arc<DeviceSet>),
+    /// This one is lost: end its connections and close it.
     Lost(Device),
 }
 
-/// Somebody wants to connect.
+/// A connect request.
 pub struct Request<F: Front> {
-    /// The connection that is to be.
+    /// The connection's identifier, not accepted yet.
     pub id: CmId,
     /// The client's address.
     pub peer: SocketAddr,
-    /// The address that it came to.
+    /// The address that the client connects to.
     pub local: SocketAddr,
-    /// What it is counted for.
+    /// Its count at the shard and the client's address.
     pub entry: Entry<F>,
-    /// Index of the portal that it came in by.
+    /// Index of the portal.
     pub portal: usize,
-    /// RDMA Reads that the client serves at a time, and those that it wants to have served.
+    /// Concurrent RDMA Reads that the client serves, and that it asks the server to serve.
     pub reads: (u8, u8),
-    /// The log has a line for each of its steps.
+    /// Each step of the connection is logged.
     pub logged: bool,
-    /// What it says of itself, in the words of its protocol.
+    /// The private data of the connect request: the protocol's.
     pub private: ArrayVec<u8, PRIVATE_MAX>,
 }
 
-/// Why a connection over RDMA is refused.
+/// Why an RDMA connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// No more connections are taken in.
+    /// The server stops.
     #[error("this server stops")]
     Stopping,
     /// The protocol does not speak RDMA.
     #[error("the protocol is not served over RDMA")]
     NotServed,
-    /// Its device was lost meanwhile.
+    /// Its device was lost in the meantime.
     #[error("the RDMA device is gone")]
     Gone,
-    /// Its queues need more than the memory that is left for connections.
+    /// Its queues need more than what is left of the connections' half of the arena.
     #[error(
         "its queues need {} KiB, and half of this shard's buffer memory is for data: give \
          server.buffer-memory more, or {fewer} less",
@@ -112,7 +112,7 @@ pub enum Refused {
     Memory {
         /// Bytes that its queues need.
         needed: usize,
-        /// The setting that makes a connection need less.
+        /// The setting that reduces what a connection needs.
         fewer: &'static str,
     },
     /// The device refuses it.

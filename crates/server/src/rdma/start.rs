@@ -1,4 +1,4 @@
-//! RDMA when the server starts: which devices carry its portals, and the listeners there.
+//! Which RDMA devices carry the portals' addresses, and the listeners on them.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use lunet_verbs::{CmId, Device, Error, EventChannel, Gid, GidKind, Library, Port
 use super::Status;
 use crate::hosting::{Portal, Transports};
 
-/// How many connect requests of a portal may wait.
+/// Connect requests that may wait at a portal.
 const BACKLOG: u16 = 128;
 
-/// Why a portal that must be reached over RDMA is not.
+/// Why a portal that is for RDMA alone cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {name} at {address}: {why}")]
 pub struct StartFailure {
@@ -19,122 +19,126 @@ pub struct StartFailure {
     pub name: &'static str,
     /// The portal's address.
     pub address: SocketAddr,
-    /// A sentence.
+    /// The reason, as a sentence.
     pub why: String,
 }
 
-/// The library, and the devices that carry portals.
-pub struct Fabric {
+/// Devices that carry portals' addresses and are to be opened, and the library that opens them.
+pub struct DeviceSet {
     library: Arc<Library>,
-    /// Devices that carry a portal, and are not in use yet.
+    /// The devices, not in use yet.
     pub devices: Vec<Device>,
     ports: Vec<PortFacts>,
-    places: Vec<Place>,
+    bindings: Vec<Binding>,
 }
 
-/// What remains to be known of a device that is in use.
-pub struct Opened {
+/// A device in use, and the facts of its ports when it was opened.
+pub struct DeviceInfo {
     /// The device.
     pub device: Device,
     ports: Vec<PortFacts>,
 }
 
-/// Where RDMA is served.
-struct Place {
+/// A portal on a device: the GID is that of the portal's address.
+struct Binding {
     portal: usize,
     device: String,
     gid: Gid,
 }
 
-/// Listeners, for the shard that hands connections out.
-pub struct Listening {
-    /// Reports connect requests, with the index of the portal as their token.
+/// RDMA listeners, for the shard that accepts connections.
+pub struct Listeners {
+    /// Reports connect requests; the token is the index of the portal.
     pub channel: EventChannel,
-    /// The listeners, with their portals: they listen as long as they are there.
+    /// The listeners with their portals. Dropping one closes it.
     ids: Vec<(u64, CmId)>,
 }
 
-impl Listening {
+impl Listeners {
     /// True without a listener.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Ends the listeners of other portals: their device goes away, and waits for that.
+    /// Closes the listeners of other portals: the removal of their device waits for that.
     pub fn retain(&mut self, served: impl Fn(usize) -> bool) {
         self.ids.retain(|(portal, _)| served(*portal as usize));
     }
 }
 
-/// Looks for what the portals need beside what serves them already. `None` if there is nothing; then why they
-/// are not served over RDMA is in the log.
+/// Finds the devices that the portals need in addition to those that serve them. `None` if there are none; then
+/// the log says why portals are not served over RDMA.
 ///
 /// # Errors
-/// A portal must be reached over RDMA and nothing else, and cannot.
-pub fn prepare(portals: &[Portal], status: &Status) -> Result<Option<Arc<Fabric>>, StartFailure> {
+/// A portal is for RDMA alone and cannot be served.
+pub fn prepare(
+    portals: &[Portal],
+    status: &Status,
+) -> Result<Option<Arc<DeviceSet>>, StartFailure> {
     let wants =
         |(index, portal): &(usize, &Portal)| portal.transports.rdma() && !status.is_removed(*index);
     let wanted = || portals.iter().enumerate().filter(wants);
     if wanted().next().is_none() {
         return Ok(None);
     }
-    // What the kernel says comes first: without a device nothing needs to be installed.
+    // sysfs comes first: without a device, rdma-core need not be installed.
     let sysfs = Sysfs::default();
     let ports = sysfs.ports();
-    let mut places = Vec::new();
+    let mut bindings = Vec::new();
     for (index, portal) in wanted() {
         let served = status.devices(index);
         match find(portal, index, &ports, &sysfs) {
-            Ok(found) => places.extend(found.into_iter().filter(|p| !served.contains(&p.device))),
+            Ok(found) => bindings.extend(found.into_iter().filter(|p| !served.contains(&p.device))),
             Err(_) if !served.is_empty() => {}
-            Err(error) => complain([(index, portal)], &error, status)?,
+            Err(error) => report_not_served([(index, portal)], &error, status)?,
         }
     }
-    if places.is_empty() {
+    if bindings.is_empty() {
         return Ok(None);
     }
     let (library, mut devices) = match open() {
         Ok(opened) => opened,
         Err(error) => {
-            let carried = |index: usize| places.iter().any(|place| place.portal == index);
-            // The kernel names a device until the last program has let go of it.
-            let told = |index: usize| status.is_served(index) || status.is_gone(index);
-            let carried = wanted().filter(|(index, _)| carried(*index) && !told(*index));
-            complain(carried, &error, status)?;
+            let carried = |index: usize| bindings.iter().any(|binding| binding.portal == index);
+            // The kernel lists a lost device until the last program has closed it: that was logged before.
+            let known = |index: usize| status.is_served(index) || status.is_gone(index);
+            let carried = wanted().filter(|(index, _)| carried(*index) && !known(*index));
+            report_not_served(carried, &error, status)?;
             return Ok(None);
         }
     };
-    drop_undriven(&mut places, &devices, portals, status)?;
-    devices.retain(|device| places.iter().any(|place| place.device == device.name()));
-    let fabric = Fabric { library, devices, ports, places };
-    Ok((!fabric.places.is_empty()).then(|| Arc::new(fabric)))
+    drop_without_driver(&mut bindings, &devices, portals, status)?;
+    devices.retain(|device| bindings.iter().any(|binding| binding.device == device.name()));
+    let device_set = DeviceSet { library, devices, ports, bindings };
+    Ok((!device_set.bindings.is_empty()).then(|| Arc::new(device_set)))
 }
 
-/// Leaves places out whose device the kernel has, but the library cannot drive.
+/// Drops bindings to devices that the kernel has but rdma-core has no driver for.
 ///
 /// # Errors
-/// As [`complain`].
-fn drop_undriven(
-    places: &mut Vec<Place>,
+/// As [`report_not_served`].
+fn drop_without_driver(
+    bindings: &mut Vec<Binding>,
     devices: &[Device],
     portals: &[Portal],
     status: &Status,
 ) -> Result<(), StartFailure> {
-    let driven = |place: &Place| devices.iter().any(|device| device.name() == place.device);
-    let (kept, lost): (Vec<Place>, Vec<Place>) = places.drain(..).partition(driven);
-    *places = kept;
-    for Place { portal, device, .. } in lost {
-        let told = status.is_served(portal) || status.is_gone(portal);
-        if !told && !places.iter().any(|place| place.portal == portal) {
-            complain([(portal, &portals[portal])], &Error::NoProvider { device }, status)?;
+    let has_driver =
+        |binding: &Binding| devices.iter().any(|device| device.name() == binding.device);
+    let (kept, lost): (Vec<Binding>, Vec<Binding>) = bindings.drain(..).partition(has_driver);
+    *bindings = kept;
+    for Binding { portal, device, .. } in lost {
+        let known = status.is_served(portal) || status.is_gone(portal);
+        if !known && !bindings.iter().any(|binding| binding.portal == portal) {
+            report_not_served([(portal, &portals[portal])], &Error::NoProvider { device }, status)?;
         }
     }
     Ok(())
 }
 
-/// Has the library let go of devices that are gone: it looks at what there is whenever it is asked for
-/// devices. Of a machine's only device it does not let go, which soft RoCE waits for.
-pub fn let_go() {
+/// Makes the library close devices that were removed: it does so whenever it is asked for its devices. It does not
+/// close a machine's only device, for which the removal of a soft RoCE device waits.
+pub fn release_lost_devices() {
     drop(open());
 }
 
@@ -144,27 +148,27 @@ fn open() -> Result<(Arc<Library>, Vec<Device>), Error> {
     Ok((library, devices))
 }
 
-/// Says that portals are not served over RDMA: an error where they have nothing else, a warning where it was
-/// asked for, and a note where nothing was.
+/// Reports that portals are not served over RDMA: an error if a portal is for RDMA alone, a warning in the log if
+/// RDMA was configured, else an informational line.
 ///
 /// # Errors
-/// For the first that has nothing else.
-fn complain<'a>(
+/// For the first portal that is for RDMA alone.
+fn report_not_served<'a>(
     portals: impl IntoIterator<Item = (usize, &'a Portal)>,
     error: &Error,
     status: &Status,
 ) -> Result<(), StartFailure> {
     for (index, Portal { address, transports, .. }) in portals {
         let news = status.not_served(index, error);
-        let name = status.words().rdma;
+        let name = status.names().rdma;
         match transports {
             Transports::Rdma => {
                 return Err(StartFailure { name, address: *address, why: error.to_string() });
             }
-            // It was tried again, and is as it was.
+            // The same as at the last attempt.
             _ if !news => {}
             Transports::Both => tracing::warn!("{name}: not served at {address}: {error}"),
-            // No device carries such an address, and nobody expects it.
+            // No device carries a loopback address, so nothing is missing.
             _ if address.ip().is_loopback() => {
                 tracing::debug!("{name}: not served at {address}: {error}");
             }
@@ -180,53 +184,53 @@ fn find(
     index: usize,
     ports: &[PortFacts],
     sysfs: &Sysfs,
-) -> Result<Vec<Place>, Error> {
+) -> Result<Vec<Binding>, Error> {
     let address = portal.address.ip();
     if !address.is_unspecified() {
         let (port, gid) = sysfs.port_of(address)?;
-        return Ok(vec![Place { portal: index, device: port.device, gid }]);
+        return Ok(vec![Binding { portal: index, device: port.device, gid }]);
     }
-    let places = ports.iter().filter(|port| port.is_active()).filter_map(|port| {
+    let bindings = ports.iter().filter(|port| port.is_active()).filter_map(|port| {
         let usable = |gid: &&Gid| gid.kind == GidKind::RoceV2 || port.link_layer != "Ethernet";
-        // One that stands for an address is told rather than one of the link.
+        // A GID of an IPv4 address is reported rather than a link-local one.
         let named = |gid: &&Gid| usable(gid) && gid.address().is_ipv4();
         let gid = port.gids.iter().find(named).or_else(|| port.gids.iter().find(usable))?;
-        Some(Place { portal: index, device: port.device.clone(), gid: gid.clone() })
+        Some(Binding { portal: index, device: port.device.clone(), gid: gid.clone() })
     });
-    let places: Vec<Place> = places.collect();
-    if places.is_empty() { Err(Error::NoDevice { address }) } else { Ok(places) }
+    let bindings: Vec<Binding> = bindings.collect();
+    if bindings.is_empty() { Err(Error::NoDevice { address }) } else { Ok(bindings) }
 }
 
-/// A GID in words.
-fn words(gid: &Gid) -> String {
+/// A GID in the notation of an IPv6 address.
+fn gid_text(gid: &Gid) -> String {
     Ipv6Addr::from(gid.bytes).to_string()
 }
 
-impl Fabric {
-    /// Says that the devices cannot be used.
+impl DeviceSet {
+    /// Reports that these devices cannot be used.
     ///
     /// # Errors
-    /// A portal has nothing else.
+    /// A portal is for RDMA alone.
     pub fn give_up(
         &self,
         portals: &[Portal],
         error: &Error,
         status: &Status,
     ) -> Result<(), StartFailure> {
-        let served = |index: &usize| self.places.iter().any(|place| place.portal == *index);
+        let served = |index: &usize| self.bindings.iter().any(|binding| binding.portal == *index);
         let portals = portals.iter().enumerate().filter(|(index, _)| served(index));
-        complain(portals, error, status)
+        report_not_served(portals, error, status)
     }
 
-    /// Listens, and says so.
+    /// Listens on the portals of these devices, and logs that. `None` if there is no event channel.
     ///
     /// # Errors
-    /// A portal has nothing else, and cannot be listened on.
+    /// A portal is for RDMA alone, and cannot be listened on.
     pub fn listen(
         &self,
         portals: &[Portal],
         status: &Status,
-    ) -> Result<Option<Listening>, StartFailure> {
+    ) -> Result<Option<Listeners>, StartFailure> {
         let channel = match EventChannel::new(&self.library) {
             Ok(channel) => channel,
             Err(error) => {
@@ -236,58 +240,59 @@ impl Fabric {
         };
         let mut ids = Vec::new();
         for (index, portal) in portals.iter().enumerate() {
-            let mut places = self.places.iter().filter(|place| place.portal == index).peekable();
-            // It may have been removed since somebody has looked.
-            if places.peek().is_none() || status.is_removed(index) {
+            let mut bindings =
+                self.bindings.iter().filter(|binding| binding.portal == index).peekable();
+            // It may have been removed in the meantime.
+            if bindings.peek().is_none() || status.is_removed(index) {
                 continue;
             }
-            // A listener on all addresses knows of devices that come later.
+            // A listener on all addresses also covers devices that are added later.
             let mut on = status.devices(index);
             if on.is_empty() {
                 match CmId::listen(&channel, portal.address, BACKLOG, index as u64) {
                     Ok(id) => ids.push((index as u64, id)),
                     Err(error) => {
-                        complain([(index, portal)], &error, status)?;
+                        report_not_served([(index, portal)], &error, status)?;
                         continue;
                     }
                 }
             }
-            on.extend(places.clone().map(|place| place.device.clone()));
+            on.extend(bindings.clone().map(|binding| binding.device.clone()));
             status.served(index, on);
-            for Place { device, gid, .. } in places {
-                let (address, gid) = (portal.address, words(gid));
-                let name = status.words().rdma;
+            for Binding { device, gid, .. } in bindings {
+                let (address, gid) = (portal.address, gid_text(gid));
+                let name = status.names().rdma;
                 tracing::info!("{name}: listening on {address} (device {device}, GID {gid})");
             }
         }
-        Ok(Some(Listening { channel, ids }))
+        Ok(Some(Listeners { channel, ids }))
     }
 
-    /// A channel for the events of one shard's connections.
+    /// An event channel for the connections of one shard.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// Out of file descriptors.
     pub fn channel(&self) -> Result<EventChannel, Error> {
         EventChannel::new(&self.library)
     }
 
-    /// A device as it is kept.
-    pub fn opened(&self, device: &Device) -> Opened {
+    /// A device with the facts of its ports.
+    pub fn info(&self, device: &Device) -> DeviceInfo {
         let own = |port: &&PortFacts| port.device == device.name();
         let ports = self.ports.iter().filter(own).cloned().collect();
-        Opened { device: device.clone(), ports }
+        DeviceInfo { device: device.clone(), ports }
     }
 }
 
-impl Opened {
-    /// The GID at a place of a port's table, in words.
+impl DeviceInfo {
+    /// The GID at an index of a port's GID table, as text.
     pub fn gid(&self, port: u8, index: u8) -> String {
         let device = self.device.name();
         let of = |ports: &[PortFacts]| {
             let port = ports.iter().find(|facts| (&*facts.device, facts.port) == (device, port))?;
-            port.gids.iter().find(|gid| gid.index == u16::from(index)).map(words)
+            port.gids.iter().find(|gid| gid.index == u16::from(index)).map(gid_text)
         };
-        // Addresses may have come since the start.
+        // Addresses may have been added since.
         of(&self.ports).or_else(|| of(&Sysfs::default().ports())).unwrap_or_default()
     }
 }
@@ -296,7 +301,7 @@ impl Opened {
 mod tests {
     use std::net::IpAddr;
 
-    use super::super::fake::{WORDS, port_facts as port};
+    use super::super::fake::{NAMES, port_facts as port};
     use super::*;
     use crate::portals::Portals;
 
@@ -317,8 +322,10 @@ mod tests {
         let nowhere = Sysfs::at("/nonexistent".as_ref());
         let any = portal("0.0.0.0:3260", Transports::Any);
         let found = find(&any, 4, &ports, &nowhere).expect("two devices");
-        let found: Vec<_> =
-            found.iter().map(|place| (place.portal, &*place.device, words(&place.gid))).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|binding| (binding.portal, &*binding.device, gid_text(&binding.gid)))
+            .collect();
         let first = (4, "a", "::ffff:192.0.2.1".to_owned());
         assert_eq!(found, [first, (4, "d", "fe80::2".to_owned())]);
         assert!(matches!(find(&any, 4, &ports[1..3], &nowhere), Err(Error::NoDevice { .. })));
@@ -333,13 +340,13 @@ mod tests {
         let [any, tcp, rdma, both] =
             [Transports::Any, Transports::Tcp, Transports::Rdma, Transports::Both]
                 .map(|transports| portal("192.0.2.1:3260", transports));
-        let status = Status::new(&[any.clone(), both.clone()], WORDS);
-        assert!(complain([(0, &any), (1, &both)], &error, &status).is_ok());
+        let status = Status::new(&[any.clone(), both.clone()], NAMES);
+        assert!(report_not_served([(0, &any), (1, &both)], &error, &status).is_ok());
         let live = [any.clone(), both].map(|portal| (portal.clone(), portal.address));
         let report = status.report(&Portals::new(live));
         assert!(report.iter().all(|portal| portal.why == Some(error.to_string())), "{report:?}");
-        let failure =
-            complain([(0, &any), (1, &rdma)], &error, &status).expect_err("nothing is left of it");
+        let failure = report_not_served([(0, &any), (1, &rdma)], &error, &status)
+            .expect_err("nothing is left of it");
         let text = failure.to_string();
         assert!(text.starts_with("cannot serve R at 192.0.2.1:3260: no RDMA device"), "{text}");
         assert!(prepare(&[tcp], &status).expect("it is not asked for").is_none());

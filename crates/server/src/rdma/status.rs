@@ -1,4 +1,4 @@
-//! How each portal is served over RDMA, and why a session is on TCP: for reports and the log.
+//! Whether each portal is served over RDMA, and why a session uses TCP: for reports and the log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunet_verbs::{Error, PortFacts, port_of};
 
-use super::Words;
+use super::Names;
 use crate::hosting::{Portal, Transports};
 use crate::portals::Portals;
 
 /// Why a portal is not served over RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its `transport` leaves RDMA out.
+    /// Its `transport` setting excludes RDMA.
     SwitchedOff,
     /// No RDMA device carries its address.
     NoDevice,
-    /// The device has the address for RoCE v1 alone.
+    /// The device has the address only as a RoCE v1 GID.
     NoRoceV2,
     /// The port of the device has no link.
     LinkDown,
@@ -29,9 +29,9 @@ pub enum Reason {
     NoConnectionManager,
     /// The limit of locked memory is too low.
     LockedMemory,
-    /// The device has failed, or went away.
+    /// The device has failed or was removed.
     DeviceGone,
-    /// The portal came while the server ran: nobody has looked for RDMA there yet.
+    /// The portal was added while the server ran: devices are looked for at the next start.
     NextStart,
     /// The portal was removed.
     Removed,
@@ -55,7 +55,7 @@ impl From<&Error> for Reason {
     }
 }
 
-/// How one portal is served over RDMA.
+/// Whether one portal is served over RDMA: the devices, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     Served(Vec<String>),
@@ -65,7 +65,7 @@ enum State {
 /// A portal, as `lunet stats` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortalStatus {
-    /// Where it listens.
+    /// The address and port where it listens.
     pub address: String,
     /// Its portal group tag.
     pub tag: u16,
@@ -73,58 +73,57 @@ pub struct PortalStatus {
     pub tcp: bool,
     /// True if it is served over RDMA.
     pub rdma: bool,
-    /// True if the configuration names it: it is missed if it is not there.
+    /// True if the configuration asks for RDMA.
     pub rdma_wanted: bool,
-    /// Over RDMA: the RDMA devices.
+    /// The RDMA devices that serve it; empty without RDMA.
     pub devices: Vec<String>,
-    /// Not over RDMA: why, in a word.
+    /// Why it is not served over RDMA; `None` if it is.
     pub reason: Option<Reason>,
-    /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.
+    /// The reason as a sentence; `None` on a loopback address, where RDMA is not to be expected.
     pub why: Option<String>,
 }
 
-/// Why a session is on TCP.
+/// Why a session uses TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverTcp {
-    /// The RDMA device that carries this end's address.
+    /// The RDMA device that carries the server's address.
     pub rdma_device: Option<String>,
-    /// True if this end would have taken the session over RDMA. Whether the client can do it
-    /// is not known.
+    /// True if the server would have accepted the session over RDMA. Whether the client could have used it is not
+    /// known.
     pub rdma_offered: bool,
-    /// Why the session is on TCP, in a sentence; `None` on a loopback address, where nobody
-    /// expects anything else.
+    /// Why the session uses TCP, as a sentence; `None` on a loopback address, where RDMA is not to be expected.
     pub why: Option<String>,
 }
 
-/// How all portals are served over RDMA, in the configuration's order. Logins and reports ask; the start, and
-/// the end of a device, write.
+/// Whether the portals are served over RDMA, in the order of their indices. Logins and reports read it; the start of
+/// the server, and devices that are added or lost, write it.
 pub struct Status {
-    words: Words,
+    names: Names,
     portals: Mutex<Vec<State>>,
     losses: AtomicU32,
 }
 
 impl Status {
-    /// Before anything was looked at.
-    pub fn new(portals: &[Portal], words: Words) -> Self {
+    /// The state before devices were looked for.
+    pub fn new(portals: &[Portal], names: Names) -> Self {
         let starting = |portal| first(portal, Reason::Other, "the server is starting");
         let portals = Mutex::new(portals.iter().map(starting).collect());
-        Self { words, portals, losses: AtomicU32::new(0) }
+        Self { names, portals, losses: AtomicU32::new(0) }
     }
 
-    /// How the protocol calls things.
-    pub fn words(&self) -> Words {
-        self.words
+    /// The protocol's words for the log.
+    pub fn names(&self) -> Names {
+        self.names
     }
 
-    /// Portals come and go: those that come are served by TCP alone until the server is started anew.
-    pub fn follow(&self, portals: &Portals) {
+    /// Follows a change of the portals: new ones are served by TCP alone until the next start.
+    pub fn update_portals(&self, portals: &Portals) {
         let mut states = self.lock();
         for (slot, portal) in portals.slots().enumerate() {
             if slot == states.len() {
                 let why = format!(
                     "the portal came while lunet ran; the next start of lunet looks for {} there",
-                    self.words.rdma
+                    self.names.rdma
                 );
                 states.push(first(portal, Reason::NextStart, &why));
             }
@@ -134,22 +133,22 @@ impl Status {
         }
     }
 
-    /// True if the portal was removed: for good.
+    /// True if the portal was removed. Its index is not used again.
     pub fn is_removed(&self, portal: usize) -> bool {
         matches!(self.lock().get(portal), Some(State::Not(Reason::Removed, _)))
     }
 
-    /// A portal is served on these devices.
+    /// Records that a portal is served on these devices.
     pub fn served(&self, portal: usize, devices: Vec<String>) {
         self.set(portal, State::Served(devices));
     }
 
-    /// A portal is not served. False if that was known.
+    /// Records why a portal is not served. False if that was known.
     pub fn not_served(&self, portal: usize, error: &Error) -> bool {
         self.set(portal, State::Not(error.into(), error.to_string()))
     }
 
-    /// A device is gone: portals that only it served are not served any more. False if that was known.
+    /// Records that a device is lost: portals that only it served are not served any more. False if that was known.
     pub fn lost(&self, device: &str) -> bool {
         let mut news = false;
         for state in self.lock().iter_mut() {
@@ -181,7 +180,7 @@ impl Status {
         self.losses.load(Ordering::Relaxed)
     }
 
-    /// True if a portal's device is gone.
+    /// True if a portal's only device is lost.
     pub fn is_gone(&self, portal: usize) -> bool {
         matches!(self.lock().get(portal), Some(State::Not(Reason::DeviceGone, _)))
     }
@@ -191,7 +190,7 @@ impl Status {
         matches!(self.lock().get(portal), Some(State::Served(_)))
     }
 
-    /// Where it stands, for a report.
+    /// The state of each portal, for a report.
     pub fn report(&self, portals: &Portals) -> Vec<PortalStatus> {
         let states = self.lock();
         let all = portals.iter().filter_map(|(slot, portal)| Some((portal, states.get(slot)?)));
@@ -216,14 +215,14 @@ impl Status {
         .collect()
     }
 
-    /// Why a session at this address of a portal is on TCP. `ports`: the RDMA ports of now.
+    /// Why a session at this address of a portal uses TCP. `ports`: the RDMA ports that exist now.
     pub fn over_tcp(&self, portal: usize, local: IpAddr, ports: &[PortFacts]) -> OverTcp {
         let local = local.to_canonical();
         let now = port_of(ports, local);
         let device = now.as_ref().ok().map(|(port, _)| port.device.clone());
         let (offered, why) = match (self.lock().get(portal), &now) {
             (Some(State::Served(devices)), Ok((port, _))) if devices.contains(&port.device) => {
-                let Words { rdma, client, .. } = self.words;
+                let Names { rdma, client, .. } = self.names;
                 let why = format!(
                     "this address is served over {rdma} too (device {}), and the {client} chose TCP: give \
                      it an {rdma} interface or adapter",
@@ -242,7 +241,7 @@ impl Status {
             (Some(State::Served(_)), Err(error)) => (false, error.to_string()),
             (Some(State::Not(Reason::SwitchedOff, why)), Ok((port, _))) => {
                 let could = format!("its address is on the RDMA device {}", port.device);
-                let word = self.words.transport;
+                let word = self.names.transport;
                 (false, format!("{why}, although {could}: add \"{word}\" to its transport"))
             }
             (Some(State::Not(_, why)), _) => (false, why.clone()),
@@ -253,29 +252,29 @@ impl Status {
         OverTcp { rdma_device: device, rdma_offered: offered, why }
     }
 
-    /// A line for a login by TCP that could have come over RDMA; `ration` is asked whether it may be written.
-    pub fn tell(
+    /// Logs a login by TCP that could have used RDMA. `ration`: how many such lines were left out, or `None` if this one
+    /// has to be.
+    pub fn log_over_tcp(
         &self,
         (peer, local): (SocketAddr, SocketAddr),
-        way: &OverTcp,
+        over_tcp: &OverTcp,
         ration: impl FnOnce() -> Option<u64>,
     ) {
-        let Some(why) = way.why.as_ref().filter(|_| way.rdma_offered) else { return };
+        let Some(why) = over_tcp.why.as_ref().filter(|_| over_tcp.rdma_offered) else { return };
         let Some(unlogged) = ration() else { return };
-        tracing::info!(unlogged, "{}: not used by {peer} at {local}: {why}", self.words.rdma);
+        tracing::info!(unlogged, "{}: not used by {peer} at {local}: {why}", self.names.rdma);
     }
 
-    /// False if it was so before.
+    /// False if nothing changes.
     fn set(&self, portal: usize, state: State) -> bool {
         let mut portals = self.lock();
-        let removed = |place: &State| matches!(place, State::Not(Reason::Removed, _));
-        let Some(place) = portals.get_mut(portal).filter(|place| **place != state) else {
+        let Some(current) = portals.get_mut(portal).filter(|current| **current != state) else {
             return false;
         };
-        if removed(place) {
+        if matches!(current, State::Not(Reason::Removed, _)) {
             return false;
         }
-        *place = state;
+        *current = state;
         true
     }
 
@@ -284,7 +283,7 @@ impl Status {
     }
 }
 
-/// How a portal is served before anything was looked at.
+/// The state of a portal before devices were looked for.
 fn first(portal: &Portal, reason: Reason, why: &str) -> State {
     match portal.transports {
         Transports::Tcp => {
@@ -298,7 +297,7 @@ fn first(portal: &Portal, reason: Reason, why: &str) -> State {
 mod tests {
     use lunet_verbs::GidKind;
 
-    use super::super::fake::{WORDS, port_facts};
+    use super::super::fake::{NAMES, port_facts};
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -327,7 +326,7 @@ mod tests {
             ("192.0.2.1:1", Transports::Tcp),
             ("192.0.2.9:2", any),
         ]);
-        let status = Status::new(&portals, WORDS);
+        let status = Status::new(&portals, NAMES);
         status.served(0, vec!["a".into()]);
         let gone = Error::NoDevice { address: ip("192.0.2.9") };
         status.not_served(2, &gone);
@@ -361,13 +360,16 @@ mod tests {
     #[test]
     fn a_device_that_came_later_is_not_offered() {
         let portals = portals(&[("0.0.0.0:3260", Transports::Any)]);
-        let status = Status::new(&portals, WORDS);
+        let status = Status::new(&portals, NAMES);
         status.served(0, vec!["a".into()]);
-        let way = status.over_tcp(0, ip("192.0.2.5"), &[port("c", "ACTIVE", "192.0.2.5")]);
-        assert!(!way.rdma_offered && way.why.expect("a sentence").contains("device c has come"));
+        let over_tcp = status.over_tcp(0, ip("192.0.2.5"), &[port("c", "ACTIVE", "192.0.2.5")]);
+        assert!(
+            !over_tcp.rdma_offered
+                && over_tcp.why.expect("a sentence").contains("device c has come")
+        );
     }
 
-    /// Whoever is slow to hear of it, the scout or the end of a device, does not bring a removed portal back.
+    /// Whoever is slow to hear of it, the device monitor or the loss of a device, does not bring a removed portal back.
     #[test]
     fn portals_come_without_rdma_and_go_for_good() {
         let all = portals(&[
@@ -375,17 +377,17 @@ mod tests {
             ("192.0.2.2:3260", Transports::Both),
             ("192.0.2.3:3260", Transports::Tcp),
         ]);
-        let status = Status::new(&all[..1], WORDS);
+        let status = Status::new(&all[..1], NAMES);
         status.served(0, vec!["a".into()]);
         let start = Portals::new([(all[0].clone(), all[0].address)]);
         let more = start.next(&all).expect("there is room").portals;
-        status.follow(&more);
+        status.update_portals(&more);
         let reasons = |portals: &Portals| -> Vec<Option<Reason>> {
             status.report(portals).iter().map(|portal| portal.reason).collect()
         };
         assert_eq!(reasons(&more), [None, Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
         let fewer = more.next(&all[1..]).expect("there is room").portals;
-        status.follow(&fewer);
+        status.update_portals(&fewer);
         assert!(status.is_removed(0) && !status.is_served(0) && !status.is_removed(1));
         status.served(0, vec!["b".into()]);
         status.lost("b");
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(reasons(&fewer), [Some(Reason::NextStart), Some(Reason::SwitchedOff)]);
         // At the same address again, it is another one.
         let back = fewer.next(&all).expect("there is room").portals;
-        status.follow(&back);
+        status.update_portals(&back);
         assert!(status.is_removed(0) && back.get(3).is_some());
         assert_eq!(reasons(&back)[2], Some(Reason::NextStart));
     }
@@ -407,7 +409,7 @@ mod tests {
             ("127.0.0.1:3260", Transports::Any),
             ("127.0.0.1:3261", Transports::Both),
         ]);
-        let status = Status::new(&portals, WORDS);
+        let status = Status::new(&portals, NAMES);
         status.served(0, vec!["a".into(), "b".into()]);
         for loopback in [3, 4] {
             status.not_served(loopback, &Error::NoDevice { address: ip("127.0.0.1") });

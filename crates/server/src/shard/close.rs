@@ -41,7 +41,7 @@ impl<F: Front> Shard<F> {
             conn.phase = Phase::Closed;
             match &conn.wire {
                 Wire::Stream(socket) => self.front.exec.storage.ring.close_socket(*socket),
-                Wire::Rdma(_) => self.close_link(slot),
+                Wire::Rdma(_) => self.close_queue_pair(slot),
             }
             self.end_commands(slot);
             self.end_session(slot);

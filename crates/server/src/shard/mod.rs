@@ -135,7 +135,7 @@ impl<F: Front> Shard<F> {
         self.front.exec.storage.now = self.core.started.elapsed();
         self.decide();
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
-        self.work_off_ports();
+        self.process_completions();
         for event in events.drain(..) {
             self.handle(event);
         }
@@ -291,7 +291,7 @@ impl<F: Front> Shard<F> {
     /// Sends and receives on every connection that was touched in this turn.
     fn flush(&mut self) {
         self.flush_dirty();
-        while self.flush_ports() {
+        while self.flush_adapters() {
             self.flush_dirty();
         }
     }

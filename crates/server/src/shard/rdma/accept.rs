@@ -1,4 +1,4 @@
-//! How connections over RDMA come to a shard.
+//! RDMA connections from the connect request to the established connection.
 
 use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
@@ -7,31 +7,31 @@ use crate::conn::{Conn, ConnId, Wire};
 use crate::front::{AcceptedRdma, Front};
 use crate::mail::Mail;
 use crate::rationed::Topic;
-use crate::rdma::{CONNECTION, Endpoint, Link, Refused, Request, token};
+use crate::rdma::{CONNECTION, Endpoint, QueuePair, Refused, Request, token};
 use crate::stats::Counts;
 
 impl<F: Front> Shard<F> {
-    /// Somebody wants to connect.
+    /// Handles the events of the listeners: connect requests, and devices that are removed.
     pub(super) fn rdma_requests(&mut self) {
         let mut n = 0;
         loop {
-            let listening = self.rdma.as_mut().and_then(|rdma| rdma.listening.get_mut(n));
-            let Some((listening, id)) = listening else { return };
-            let CmEvent { token, kind, private, .. } = match listening.channel.next_event() {
+            let listeners = self.rdma.as_mut().and_then(|rdma| rdma.listeners.get_mut(n));
+            let Some((listeners, id)) = listeners else { return };
+            let CmEvent { token, kind, private, .. } = match listeners.channel.next_event() {
                 Ok(Some(event)) => event,
                 Ok(None) => {
-                    // Those that were not readable are watched still.
+                    // Listeners that were not readable are still watched: for them this changes nothing.
                     self.front.exec.storage.ring.watch_again(*id);
                     n += 1;
                     continue;
                 }
                 Err(error) => {
-                    return tracing::error!("{}: no more connections: {error}", F::WORDS.rdma);
+                    return tracing::error!("{}: no more connections: {error}", F::NAMES.rdma);
                 }
             };
             match kind {
                 CmEventKind::ConnectRequest { id, reads, reads_served } => {
-                    // One without addresses has ended already: dropping it is the answer.
+                    // Without addresses it has ended already: dropping the id is enough.
                     let (Some(peer), Some(local)) = (id.peer(), id.local()) else { continue };
                     self.front.protocol.connected();
                     let entry = self.enter(peer.ip());
@@ -49,26 +49,26 @@ impl<F: Front> Shard<F> {
                     // Another shard may have been told before.
                     self.end_listeners();
                 }
-                // Of a connection that was given up before it began.
+                // Of a connect request that the client has given up.
                 _ => {}
             }
         }
     }
 
-    /// True if the steps of a connection may be logged: strangers cannot fill the log.
+    /// True if this connection may be logged: unknown clients cannot fill the log.
     pub fn may_log(&self) -> bool {
         let kept_back = self.core.rations.grants(Topic::Rdma, self.front.exec.storage.now);
         if let Some(count @ 1..) = kept_back {
-            tracing::info!("{}: {count} connections were not logged", F::WORDS.rdma);
+            tracing::info!("{}: {count} connections were not logged", F::NAMES.rdma);
         }
         kept_back.is_some()
     }
 
-    /// A connect request: it goes to the shard with the fewest connections.
+    /// Passes a connect request to the shard with the fewest connections.
     fn rdma_request(&mut self, request: Request<F>) {
         let Request { peer, local, logged, .. } = request;
         if logged {
-            tracing::info!("{}: connect request from {peer} to {local}", F::WORDS.rdma);
+            tracing::info!("{}: connect request from {peer} to {local}", F::NAMES.rdma);
         }
         let shard = request.entry.shard();
         if shard == self.number {
@@ -79,12 +79,12 @@ impl<F: Front> Shard<F> {
         }
     }
 
-    /// Takes a connection in.
+    /// Accepts a connection on this shard, or logs why it is refused.
     pub(in crate::shard) fn adopt_request(&mut self, request: Request<F>) {
         let Request { peer, local, logged, .. } = request;
         if let Err(why) = self.accept(request) {
             if logged {
-                tracing::warn!("{}: refused {peer} at {local}: {why}", F::WORDS.rdma);
+                tracing::warn!("{}: refused {peer} at {local}: {why}", F::NAMES.rdma);
             }
             self.front.protocol.turned_away();
         }
@@ -94,83 +94,83 @@ impl<F: Front> Shard<F> {
         let Request { id, peer, local, entry, portal, reads, logged, private } = request;
         let (reads, reads_served) = reads;
         if self.stopping.is_some() {
-            // It may have gone by itself.
+            // The client may have given up already.
             let _ = id.reject(&[]);
             return Err(Refused::Stopping);
         }
         let serial = entry.serial();
         id.set_token(CONNECTION | serial);
         let opened = self.open_endpoint(id);
-        let (port, endpoint, invalidates) = opened.map_err(|(why, id)| {
-            // It may have gone by itself.
+        let (device, endpoint, invalidates) = opened.map_err(|(why, id)| {
+            // The client may have given up already.
             let _ = id.reject(&[]);
             why
         })?;
         let accepted = self.front.accept_rdma(&private, invalidates);
         let Some(AcceptedRdma { front, private }) = accepted else {
-            let plug = self.rdma.as_mut().and_then(|rdma| rdma.plug(port));
-            plug.into_iter().for_each(|plug| plug.port.close(endpoint));
+            let pool = self.rdma.as_mut().and_then(|rdma| rdma.pool(device));
+            pool.into_iter().for_each(|pool| pool.adapter.close(endpoint));
             return Err(Refused::NotServed);
         };
-        let mut link = Link::new(port, endpoint, reads);
-        link.logged = logged;
-        let wire = Wire::Rdma(Box::new(link));
+        let mut qp = QueuePair::new(device, endpoint, reads);
+        qp.logged = logged;
+        let wire = Wire::Rdma(Box::new(qp));
         let conn = Conn::new(serial, (peer, local, portal), wire, front);
-        let slot = self.join(conn)?;
+        let slot = self.attach(conn)?;
         let params = ConnParams { reads_served, reads, private: &private };
         let rdma = self.rdma.as_mut();
-        let plug = rdma.and_then(|rdma| rdma.plug(port)).ok_or(Refused::Gone)?;
-        if let Err(error) = plug.port.accept(endpoint, params) {
-            plug.close(endpoint);
+        let pool = rdma.and_then(|rdma| rdma.pool(device)).ok_or(Refused::Gone)?;
+        if let Err(error) = pool.adapter.accept(endpoint, params) {
+            pool.close(endpoint);
             self.conns.remove(slot);
             self.front.exec.storage.connections -= 1;
             return Err(error.into());
         }
         entry.keep();
         if logged {
-            tracing::info!("{}: accepted {peer} at {local}", F::WORDS.rdma);
+            tracing::info!("{}: accepted {peer} at {local}", F::NAMES.rdma);
         }
         Ok(())
     }
 
-    /// Makes the queue pair of a connection, and tells its port, its name there, and whether its Sends may
-    /// take back keys. An error comes with the connection.
+    /// Creates the queue pair of a connection. Returns the index of its device, its endpoint there, and whether
+    /// its Sends may invalidate remote keys. An error comes with the connection.
     fn open_endpoint(&mut self, mut id: CmId) -> Result<(usize, Endpoint, bool), (Refused, CmId)> {
         let Some(rdma) = &mut self.rdma else { return Err((Refused::Gone, id)) };
         let Some((channel, _)) = &rdma.channel else { return Err((Refused::Gone, id)) };
         if let Err(error) = id.migrate(channel) {
             return Err((error.into(), id));
         }
-        let mut ports = rdma.ports.iter_mut().enumerate();
-        let own = ports.find_map(|(index, port)| {
-            let place = port.as_mut().filter(|place| place.plug.port.is_of(&id))?;
-            Some((index, &mut place.plug))
+        let mut devices = rdma.devices.iter_mut().enumerate();
+        let own = devices.find_map(|(index, device)| {
+            let device = device.as_mut().filter(|device| device.pool.adapter.is_of(&id))?;
+            Some((index, &mut device.pool))
         });
-        let Some((index, plug)) = own else { return Err((Refused::Gone, id)) };
-        match plug.open(id) {
-            Ok(endpoint) => Ok((index, endpoint, plug.port.invalidates())),
+        let Some((index, pool)) = own else { return Err((Refused::Gone, id)) };
+        match pool.open(id) {
+            Ok(endpoint) => Ok((index, endpoint, pool.adapter.invalidates())),
             Err(not) => Err((not.why.into(), not.id)),
         }
     }
 
-    /// Gives a connection its receives, and a place on the shard.
+    /// Posts the receives of a connection, and adds it to the shard's connections.
     ///
     /// # Errors
-    /// Why it is refused; it leaves nothing behind.
-    pub fn join(&mut self, conn: Conn<F::Conn>) -> Result<ConnId, Refused> {
-        let Wire::Rdma(link) = &conn.wire else { return Err(Refused::Gone) };
-        let (index, endpoint) = (link.port, link.endpoint);
+    /// Why it is refused; its queue pair is closed.
+    pub fn attach(&mut self, conn: Conn<F::Conn>) -> Result<ConnId, Refused> {
+        let Wire::Rdma(qp) = &conn.wire else { return Err(Refused::Gone) };
+        let (index, endpoint) = (qp.device, qp.endpoint);
         let slot = self.conns.next_id();
         let arena = self.front.exec.storage.ring.arena();
         let rdma = self.rdma.as_mut().ok_or(Refused::Gone)?;
-        let taken: usize = rdma.ports.iter().flatten().map(|place| place.plug.memory()).sum();
-        let plug = rdma.plug(index).ok_or(Refused::Gone)?;
-        let needed = plug.needed(endpoint);
+        let taken: usize = rdma.devices.iter().flatten().map(|device| device.pool.memory()).sum();
+        let pool = rdma.pool(index).ok_or(Refused::Gone)?;
+        let needed = pool.needed(endpoint);
         if taken + needed > arena.total_bytes() / 2 {
-            plug.port.close(endpoint);
-            return Err(Refused::Memory { needed, fewer: F::WORDS.fewer });
+            pool.adapter.close(endpoint);
+            return Err(Refused::Memory { needed, fewer: F::NAMES.fewer });
         }
-        if !plug.join(endpoint, token(slot, 0), arena) {
+        if !pool.attach(endpoint, token(slot, 0), arena) {
             return Err(Error::NoBuffers.into());
         }
         self.conns.insert(conn);
@@ -179,38 +179,38 @@ impl<F: Front> Shard<F> {
         Ok(slot)
     }
 
-    /// A connection stands.
+    /// A connection is established.
     pub(super) fn established(&mut self, slot: ConnId) {
         let conn = &mut self.conns[slot];
-        let (Wire::Rdma(link), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
-        let place = rdma.ports.get(link.port).and_then(Option::as_ref);
-        let path = place.and_then(|place| place.plug.port.path(link.endpoint));
-        if let (Some(path), Some(opened)) = (path, place.and_then(|place| place.opened.as_ref())) {
-            link.facts.device = opened.device.name().to_owned();
-            link.facts.gid = opened.gid(path.port, path.gid_index);
-            link.facts.path_mtu = path.mtu.bytes();
+        let (Wire::Rdma(qp), Some(rdma)) = (&mut conn.wire, &self.rdma) else { return };
+        let device = rdma.devices.get(qp.device).and_then(Option::as_ref);
+        let path = device.and_then(|device| device.pool.adapter.path(qp.endpoint));
+        if let (Some(path), Some(info)) = (path, device.and_then(|device| device.info.as_ref())) {
+            qp.facts.device = info.device.name().to_owned();
+            qp.facts.gid = info.gid(path.port, path.gid_index);
+            qp.facts.path_mtu = path.mtu.bytes();
         }
-        if link.logged {
+        if qp.logged {
             self.log_established(slot);
         }
     }
 
-    /// A session has logged in: the log has its way, and its end, whoever else connects.
+    /// A session has logged in: its connection and its end are logged, however many others connect.
     pub fn log_session(&mut self, slot: ConnId) {
-        let Wire::Rdma(link) = &mut self.conns[slot].wire else { return };
-        // Without facts, it is yet to be told that the connection stands.
-        if !std::mem::replace(&mut link.logged, true) && !link.facts.device.is_empty() {
+        let Wire::Rdma(qp) = &mut self.conns[slot].wire else { return };
+        // Without facts, the event that the connection is established is still to come.
+        if !std::mem::replace(&mut qp.logged, true) && !qp.facts.device.is_empty() {
             self.log_established(slot);
         }
     }
 
     fn log_established(&self, slot: ConnId) {
         let conn = &self.conns[slot];
-        let Wire::Rdma(link) = &conn.wire else { return };
-        let (peer, local, facts) = (conn.peer, conn.local, &link.facts);
+        let Wire::Rdma(qp) = &conn.wire else { return };
+        let (peer, local, facts) = (conn.peer, conn.local, &qp.facts);
         tracing::info!(
             "{}: established {peer} at {local} (device {}, GID {}, path MTU {} bytes, queue depth {})",
-            F::WORDS.rdma,
+            F::NAMES.rdma,
             facts.device,
             facts.gid,
             facts.path_mtu,

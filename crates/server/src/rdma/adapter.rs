@@ -1,27 +1,27 @@
-//! A device, as one shard has it: an adapter, or in tests one that needs none.
+//! One interface to an RDMA device of a shard: a real adapter, or in tests one in memory.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use lunet_ring::{Arena, Buf};
 use lunet_verbs::{
-    Adapter, AdapterConfig, CmId, Completion, ConnParams, EndpointConfig, EndpointId, Error,
-    NotQueued, Operation, Path, Pieces, Remote, Status,
+    AdapterConfig, CmId, ConnParams, EndpointConfig, EndpointId, Error, NotQueued, Operation, Path,
+    Pieces, Remote, Status,
 };
 
 #[cfg(any(test, feature = "fake"))]
 use super::fake;
 
-/// A device of one shard.
-pub enum Port {
-    /// A real one, and the list that its completions are taken into.
-    Verbs(Box<Adapter>, Vec<Completion>),
+/// An RDMA device that is open on one shard.
+pub enum Adapter {
+    /// A real one, and the list that its completions are polled into.
+    Verbs(Box<lunet_verbs::Adapter>, Vec<lunet_verbs::Completion>),
     /// One in memory.
     #[cfg(any(test, feature = "fake"))]
     Fake(fake::Adapter),
 }
 
-/// Names the queue pair of a connection at its port.
+/// Names the queue pair of a connection at its adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// At a real device.
@@ -31,15 +31,15 @@ pub enum Endpoint {
     Fake(u32),
 }
 
-/// The end of a piece of work.
-pub struct Done {
-    /// Whose it was.
+/// The completion of an operation.
+pub struct Completion {
+    /// The connection's queue pair.
     pub endpoint: Endpoint,
-    /// What it was queued with.
+    /// The token that it was queued with.
     pub token: u64,
-    /// What it was.
+    /// The kind of operation.
     pub operation: Operation,
-    /// How it ended.
+    /// Success, or how it failed.
     pub status: Status,
     /// Bytes received or read.
     pub bytes: u32,
@@ -47,47 +47,47 @@ pub struct Done {
     pub buf: Option<Buf>,
 }
 
-impl From<Completion> for Done {
-    fn from(done: Completion) -> Self {
-        let Completion { endpoint, token, operation, status, bytes, buf, .. } = done;
+impl From<lunet_verbs::Completion> for Completion {
+    fn from(done: lunet_verbs::Completion) -> Self {
+        let lunet_verbs::Completion { endpoint, token, operation, status, bytes, buf, .. } = done;
         Self { endpoint: Endpoint::Verbs(endpoint), token, operation, status, bytes, buf }
     }
 }
 
-/// A connection for which there was no room.
+/// A connection whose queue pair could not be created.
 pub struct NotOpened {
-    /// Why, in a sentence.
+    /// Why.
     pub why: Error,
     /// The connection, to be rejected.
     pub id: CmId,
 }
 
-/// Calls the same method of whichever port it is.
-macro_rules! port {
-    ($self:ident, $port:ident => $call:expr) => {
+/// Calls the same method of either kind of adapter.
+macro_rules! dispatch {
+    ($self:ident, $adapter:ident => $call:expr) => {
         match $self {
-            Port::Verbs($port, _) => $call,
+            Adapter::Verbs($adapter, _) => $call,
             #[cfg(any(test, feature = "fake"))]
-            Port::Fake($port) => $call,
+            Adapter::Fake($adapter) => $call,
         }
     };
-    ($self:ident, $of:expr, $port:ident, $endpoint:ident => $call:expr) => {
+    ($self:ident, $of:expr, $adapter:ident, $endpoint:ident => $call:expr) => {
         match ($self, $of) {
-            (Port::Verbs($port, _), Endpoint::Verbs($endpoint)) => $call,
+            (Adapter::Verbs($adapter, _), Endpoint::Verbs($endpoint)) => $call,
             #[cfg(any(test, feature = "fake"))]
-            (Port::Fake($port), Endpoint::Fake($endpoint)) => $call,
+            (Adapter::Fake($adapter), Endpoint::Fake($endpoint)) => $call,
             #[cfg(any(test, feature = "fake"))]
-            _ => unreachable!("an endpoint of another kind of port"),
+            _ => unreachable!("an endpoint of another kind of adapter"),
         }
     };
 }
 
-impl Port {
-    /// Opens a device for a shard, and registers the shard's memory with it. `shared`: receives of a queue
-    /// for all connections, if the device has such queues.
+impl Adapter {
+    /// Opens a device for a shard, and registers the shard's arena with it. `shared`: depth of the shared receive
+    /// queue, if the device supports one.
     ///
     /// # Errors
-    /// The limit of locked memory, or the device has no room.
+    /// The limit of locked memory (`RLIMIT_MEMLOCK`), or the device's resources are exhausted.
     pub fn open(
         device: &lunet_verbs::Device,
         arena: &Arena,
@@ -96,13 +96,13 @@ impl Port {
     ) -> Result<Self, Error> {
         let completions = device.limits().completions.min(super::COMPLETIONS);
         let interrupt = shard as u32;
-        // Each connection's own operations need places for their completions, too.
+        // The completion queue also has to hold the connections' own operations.
         let shared_receives = Some(shared.min(completions / 4));
         let config = AdapterConfig { completions, shared_receives, interrupt };
-        Ok(Self::Verbs(Box::new(Adapter::open(device, arena, &config)?), Vec::new()))
+        Ok(Self::Verbs(Box::new(lunet_verbs::Adapter::open(device, arena, &config)?), Vec::new()))
     }
 
-    /// The descriptor that tells of completions.
+    /// The descriptor that becomes readable when completions were asked for and have arrived.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Verbs(adapter, _) => adapter.as_fd(),
@@ -111,8 +111,8 @@ impl Port {
         }
     }
 
-    /// The real device.
-    pub fn adapter(&mut self) -> Option<&mut Adapter> {
+    /// The real adapter; `None` in tests.
+    pub fn verbs(&mut self) -> Option<&mut lunet_verbs::Adapter> {
         match self {
             Self::Verbs(adapter, _) => Some(adapter),
             #[cfg(any(test, feature = "fake"))]
@@ -120,7 +120,7 @@ impl Port {
         }
     }
 
-    /// True if a connection is one of this device.
+    /// True if a connection request arrived by this device.
     pub fn is_of(&self, id: &CmId) -> bool {
         match self {
             Self::Verbs(adapter, _) => id.is_on(adapter.device()),
@@ -129,7 +129,7 @@ impl Port {
         }
     }
 
-    /// Responses may take back keys of the client (Send with Invalidate).
+    /// True if responses may invalidate remote keys (Send with Invalidate).
     pub fn invalidates(&self) -> bool {
         match self {
             Self::Verbs(adapter, _) => adapter.device().limits().invalidates,
@@ -138,12 +138,12 @@ impl Port {
         }
     }
 
-    /// Makes the queue pair of a connection.
+    /// Creates the queue pair of a connection.
     ///
     /// # Errors
     /// [`NotOpened`], with the connection.
     pub fn open_endpoint(&mut self, id: CmId, receives: u32) -> Result<Endpoint, Box<NotOpened>> {
-        let Some(adapter) = self.adapter() else {
+        let Some(adapter) = self.verbs() else {
             return Err(Box::new(NotOpened { why: Error::Ended, id }));
         };
         let sends = super::SENDS.min(adapter.device().limits().queue_depth);
@@ -153,7 +153,7 @@ impl Port {
         }
     }
 
-    /// Says yes to the client.
+    /// Accepts the connection.
     ///
     /// # Errors
     /// The client has given up, or the device refuses.
@@ -165,7 +165,7 @@ impl Port {
         }
     }
 
-    /// Where a connection goes along.
+    /// The path of an established connection: port, GID, MTU.
     pub fn path(&self, endpoint: Endpoint) -> Option<Path> {
         match (self, endpoint) {
             (Self::Verbs(adapter, _), Endpoint::Verbs(id)) => adapter.path(id).ok(),
@@ -181,72 +181,72 @@ impl Port {
         buf: Buf,
         token: u64,
     ) -> Result<(), Box<NotQueued<Buf>>> {
-        port!(self, endpoint, port, id => port.queue_receive(id, buf, token))
+        dispatch!(self, endpoint, adapter, id => adapter.queue_receive(id, buf, token))
     }
 
-    /// Receives of the queue of all connections that can take a message, at most; `None` if each has its own.
+    /// Depth of the shared receive queue; `None` if each connection has its own receives.
     pub fn shared_depth(&self) -> Option<u32> {
-        port!(self, port => port.shared_depth())
+        dispatch!(self, adapter => adapter.shared_depth())
     }
 
-    /// Receives in the queue of all connections that can take a message, at least.
+    /// Receives in the shared queue that can take a message, at least.
     pub fn shared_receives(&self) -> u32 {
-        port!(self, port => port.shared_receives())
+        dispatch!(self, adapter => adapter.shared_receives())
     }
 
-    /// Receives that this queue takes now.
+    /// Receives that the shared queue takes now.
     pub fn shared_room(&self) -> u32 {
-        port!(self, port => port.shared_room())
+        dispatch!(self, adapter => adapter.shared_room())
     }
 
-    /// Receives of that queue that connections may have kept when they ended, at most.
+    /// Receives of the shared queue that connections may have kept when they ended, at most.
     pub fn shared_lost(&self) -> u32 {
-        port!(self, port => port.shared_lost())
+        dispatch!(self, adapter => adapter.shared_lost())
     }
 
-    /// True if a connection takes its receives from the queue of all.
+    /// True if a connection takes its receives from the shared queue.
     pub fn shares_receives(&self, endpoint: Endpoint) -> bool {
-        port!(self, endpoint, port, id => port.shares_receives(id))
+        dispatch!(self, endpoint, adapter, id => adapter.shares_receives(id))
     }
 
-    /// Queues a receive for whichever connection the next message comes to.
+    /// Queues a receive to the shared queue.
     pub fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
-        port!(self, port => port.queue_shared_receive(buf))
+        dispatch!(self, adapter => adapter.queue_shared_receive(buf))
     }
 
-    /// The token of receives that a connection takes from the queue of all.
+    /// Sets the token of receives that a connection takes from the shared queue.
     pub fn set_receive_token(&mut self, endpoint: Endpoint, token: u64) {
-        port!(self, endpoint, port, id => port.set_receive_token(id, token));
+        dispatch!(self, endpoint, adapter, id => adapter.set_receive_token(id, token));
     }
 
-    /// Gives back what the queue of all connections holds, if none takes from it.
+    /// Recreates the shared queue, which frees its buffers. No connection may use it.
     pub fn renew_shared(&mut self) {
-        port!(self, port => port.renew_shared());
+        dispatch!(self, adapter => adapter.renew_shared());
     }
 
-    /// Queues a message. `report`: its end is told even if it was sent.
+    /// Queues a Send. `signaled`: it has a completion even if it succeeds.
     pub fn queue_send(
         &mut self,
         endpoint: Endpoint,
         (head, data): (&[u8], Pieces),
         invalidate: Option<u32>,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
-        port!(self, endpoint, port, id => port.queue_send(id, head, data, invalidate, (token, report)))
+        dispatch!(self, endpoint, adapter, id => adapter.queue_send(id, head, data, invalidate, (token, signaled)))
     }
 
-    /// Queues data for the client's memory.
+    /// Queues an RDMA Write. `signaled`: it has a completion even if it succeeds.
     pub fn queue_write(
         &mut self,
         endpoint: Endpoint,
         data: Pieces,
         to: Remote,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
-        port!(self, endpoint, port, id => port.queue_write(id, data, to, (token, report)))
+        dispatch!(self, endpoint, adapter, id => adapter.queue_write(id, data, to, (token, signaled)))
     }
 
-    /// Queues a read of the client's memory.
+    /// Queues an RDMA Read, which is always signaled.
     pub fn queue_read(
         &mut self,
         endpoint: Endpoint,
@@ -254,21 +254,21 @@ impl Port {
         from: Remote,
         token: u64,
     ) -> Result<(), Box<NotQueued<Buf>>> {
-        port!(self, endpoint, port, id => port.queue_read(id, into, range, from, token))
+        dispatch!(self, endpoint, adapter, id => adapter.queue_read(id, into, range, from, token))
     }
 
-    /// How many more sends, writes and reads fit.
+    /// How many more Sends, Writes and Reads fit into the send queue.
     pub fn room(&self, endpoint: Endpoint) -> usize {
-        port!(self, endpoint, port, id => port.room(id))
+        dispatch!(self, endpoint, adapter, id => adapter.room(id))
     }
 
-    /// Ends a queue pair: nothing of it comes later, and its memory is free.
+    /// Destroys a queue pair: it has no completions later, and its memory is free.
     pub fn close(&mut self, endpoint: Endpoint) {
-        port!(self, endpoint, port, id => port.close(id));
+        dispatch!(self, endpoint, adapter, id => adapter.close(id));
     }
 
-    /// Hands everything that was queued to the device. True if it has refused some of it, which the next
-    /// poll tells.
+    /// Posts everything that was queued to the device. True if it has refused some of it, which the next poll
+    /// reports.
     pub fn flush(&mut self) -> bool {
         match self {
             Self::Verbs(adapter, _) => {
@@ -280,15 +280,15 @@ impl Port {
         }
     }
 
-    /// Takes ends of work. True if there may be more.
+    /// Polls for completions. True if there may be more.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn poll(&mut self, done: &mut Vec<Done>) -> Result<bool, Error> {
+    pub fn poll(&mut self, done: &mut Vec<Completion>) -> Result<bool, Error> {
         match self {
             Self::Verbs(adapter, completions) => {
                 let more = adapter.poll(completions)?;
-                done.extend(completions.drain(..).map(Done::from));
+                done.extend(completions.drain(..).map(Completion::from));
                 Ok(more)
             }
             #[cfg(any(test, feature = "fake"))]
@@ -296,12 +296,12 @@ impl Port {
         }
     }
 
-    /// Asks to be told of the next receive, and with `ends` of all ends of work; those that are there already
-    /// are not told of. `told`: the descriptor has been readable since the last call.
+    /// Requests a notification for the next receive completion, and with `sends` for send completions; those that
+    /// have arrived already cause none. `notified`: the descriptor has been readable since the last call.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
-        port!(self, port => port.arm(told, ends))
+    pub fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
+        dispatch!(self, adapter => adapter.arm(notified, sends))
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection over RDMA has on its way.
+//! The queue pair of a connection, and the work that is posted to it.
 
 use std::time::Duration;
 
@@ -6,67 +6,67 @@ use lunet_ring::{Account, Arena, Buf, Payload};
 use lunet_verbs::{Pieces, Remote, Status};
 use slab::Slab;
 
-use super::port::{Endpoint, Port};
+use super::adapter::{Adapter, Endpoint};
 use crate::conn::ConnId;
 use crate::transmit::{Outgoing, Post};
 
-/// After so many operations whose end was not asked for, one is asked for: with it their buffers come back.
-const SILENT: u32 = 16;
+/// After so many unsignaled operations one is signaled: its completion returns the buffers of all before it.
+const MAX_UNSIGNALED: u32 = 16;
 
 /// How long a connection waits for arena memory before it tries again.
-const PATIENCE: Duration = Duration::from_millis(10);
+const RETRY: Duration = Duration::from_millis(10);
 
-/// What is told of a connection.
+/// What the log and reports say of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The device's name.
     pub device: String,
-    /// This end's GID.
+    /// The GID of the server's end.
     pub gid: String,
-    /// The largest payload of a packet, in bytes.
+    /// Path MTU in bytes.
     pub path_mtu: u32,
 }
 
-/// The queue pair of a connection, as its shard sees it.
-pub struct Link {
-    /// Which of the shard's ports.
-    pub port: usize,
-    /// Its queue pair there.
+/// A shard's state of a connection's queue pair.
+pub struct QueuePair {
+    /// Index of its device on the shard.
+    pub device: usize,
+    /// Names the queue pair at the device.
     pub endpoint: Endpoint,
-    /// Where it goes along.
+    /// For the log and reports; empty until the connection is established.
     pub facts: Facts,
-    /// The log has a line for each of its steps. Of strangers it has so many lines and no more.
+    /// Each step of the connection is logged. For unknown clients the number of lines is limited.
     pub logged: bool,
-    /// The log has its end.
-    pub told: bool,
-    /// Sends taken in this turn. All of them had come before the first of its answers left, so it is those
-    /// that the client has sent without one, or less.
+    /// The end of the connection has been logged.
+    pub end_logged: bool,
+    /// Messages received in this batch of completions. All of them had arrived before the first of their responses
+    /// was sent, so the client has sent at least that many without a response.
     pub taken: usize,
-    /// The turn in which they were counted.
-    pub turn: u64,
-    /// RDMA Reads under way.
+    /// The batch in which they were counted.
+    pub batch: u64,
+    /// RDMA Reads in progress, with the protocol's ids.
     reads: Slab<u64>,
-    /// So many of them at a time.
+    /// At most so many of them at a time.
     depth: usize,
-    /// Bytes queued so far, as far as they fit: the difference to `done` is what is on its way.
+    /// Bytes queued and bytes sent since the start, modulo 2^32: the difference is in flight.
     posted: u32,
     done: u32,
-    /// Operations queued since the last one whose end is told.
-    silent: u32,
+    /// Operations queued since the last signaled one.
+    unsignaled: u32,
     /// Arena memory was short: when to try again.
     pub retry: Option<Duration>,
-    /// Something is on its way, whose end nobody is woken for: when to look.
-    pub look: Option<Duration>,
-    /// The shard counts it among those that wait for the end of something.
+    /// Sends are in flight whose completions raise no interrupt: when to poll for them.
+    pub poll_at: Option<Duration>,
+    /// The shard counts it among the connections that wait for a send completion or data.
     pub waits: bool,
 }
 
-/// The token of a piece of work: the connection's slot, and a number.
+/// The token of an operation: the connection's slot, and a number.
 pub fn token(slot: ConnId, number: u32) -> u64 {
     slot.token() << 32 | u64::from(number)
 }
 
-/// Why a connection has broken.
+/// Why a connection has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The client's memory cannot be reached with the key and address that it gave.
@@ -85,7 +85,7 @@ pub enum Fault {
 
 /// A read of the client's memory that is to be posted.
 pub struct RemoteRead {
-    /// Names it, for its protocol.
+    /// The protocol's id of this read.
     pub id: u64,
     /// Takes the data, from its first byte on.
     pub buf: Buf,
@@ -95,7 +95,7 @@ pub struct RemoteRead {
     pub from: Remote,
 }
 
-/// What the protocol is told of a failed operation.
+/// The fault that a protocol is told for the status of a failed operation.
 pub fn fault(status: Status) -> Fault {
     match status {
         Status::RemoteAccess => Fault::RemoteAccess,
@@ -106,41 +106,41 @@ pub fn fault(status: Status) -> Fault {
     }
 }
 
-impl Link {
+impl QueuePair {
     /// A queue pair on which nothing was sent. `reads`: RDMA Reads that the client serves at a time.
-    pub fn new(port: usize, endpoint: Endpoint, reads: u8) -> Self {
+    pub fn new(device: usize, endpoint: Endpoint, reads: u8) -> Self {
         let depth = usize::from(reads.max(1));
         let reads = Slab::with_capacity(depth);
         Self {
-            port,
+            device,
             endpoint,
             facts: Facts::default(),
             logged: true,
-            told: false,
+            end_logged: false,
             taken: 0,
-            turn: 0,
+            batch: 0,
             reads,
             depth,
             posted: 0,
             done: 0,
-            silent: 0,
+            unsignaled: 0,
             retry: None,
-            look: None,
+            poll_at: None,
             waits: false,
         }
     }
 
-    /// Bytes that are on their way.
+    /// Bytes that are posted and not known to be sent.
     pub fn in_flight(&self) -> usize {
         self.posted.wrapping_sub(self.done) as usize
     }
 
-    /// RDMA Reads are under way.
+    /// True while RDMA Reads are in progress.
     pub fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// A Send or RDMA Write is out, and all before it.
+    /// A signaled Send or RDMA Write has completed, and with it all before it.
     pub fn sent(&mut self, number: u32) {
         self.done = number;
     }
@@ -150,23 +150,23 @@ impl Link {
         self.reads.len() < self.depth
     }
 
-    /// An RDMA Read has come back.
+    /// An RDMA Read has completed; returns the protocol's id of it.
     pub fn read_done(&mut self, number: u32) -> Option<u64> {
         self.reads.try_remove(number as usize)
     }
 
     /// Queues an RDMA Read. False if the device does not take it.
-    pub fn read(&mut self, port: &mut Port, slot: ConnId, read: RemoteRead) -> bool {
+    pub fn read(&mut self, adapter: &mut Adapter, slot: ConnId, read: RemoteRead) -> bool {
         let number = self.reads.insert(read.id) as u32;
         let into = (read.buf, 0..read.len as usize);
-        port.queue_read(self.endpoint, into, read.from, token(slot, number)).is_ok()
+        adapter.queue_read(self.endpoint, into, read.from, token(slot, number)).is_ok()
     }
 
     /// Queues what waits, as far as the send queue and the memory go. False if the device does not take
     /// it: the connection is broken.
     pub fn post(
         &mut self,
-        port: &mut Port,
+        adapter: &mut Adapter,
         out: &mut Outgoing,
         slot: ConnId,
         memory: (&Arena, &Account),
@@ -174,28 +174,30 @@ impl Link {
     ) -> bool {
         self.retry = None;
         loop {
-            let room = port.room(self.endpoint);
+            let room = adapter.room(self.endpoint);
             if room == 0 {
                 return true;
             }
             let Some(post) = out.pop() else { return true };
-            // With the end of one the buffers of all before it come back, so few ends need to be told.
+            // A completion returns the buffers of all operations before it, so few need to be signaled.
             let follows = out.posts.front().is_some_and(Post::is_in_place);
-            let report = !follows || room == 1 || self.silent >= SILENT;
+            let signaled = !follows || room == 1 || self.unsignaled >= MAX_UNSIGNALED;
             let bytes = post.bytes() as u32;
             let Some(copy) = copy_of(&post, memory) else {
                 out.put_back(post);
-                self.retry = Some(now + PATIENCE);
+                self.retry = Some(now + RETRY);
                 return true;
             };
             self.posted = self.posted.wrapping_add(bytes);
-            self.silent = if report { 0 } else { self.silent + 1 };
-            let name = (token(slot, self.posted), report);
-            let queued = match place(post, copy) {
-                Placed::Send { head, data, invalidate } => {
-                    port.queue_send(self.endpoint, (&head, data), invalidate, name)
+            self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+            let name = (token(slot, self.posted), signaled);
+            let queued = match into_registered(post, copy) {
+                Registered::Send { head, data, invalidate } => {
+                    adapter.queue_send(self.endpoint, (&head, data), invalidate, name)
                 }
-                Placed::Write { data, to } => port.queue_write(self.endpoint, data, to, name),
+                Registered::Write { data, to } => {
+                    adapter.queue_write(self.endpoint, data, to, name)
+                }
             };
             // There was room: so the queue pair has failed.
             if queued.is_err() {
@@ -205,8 +207,8 @@ impl Link {
     }
 }
 
-/// A post whose bytes lie where the device reaches them.
-enum Placed {
+/// A post whose bytes lie in registered memory.
+enum Registered {
     Send {
         head: arrayvec::ArrayVec<u8, { crate::transmit::HEAD }>,
         data: Pieces,
@@ -218,7 +220,7 @@ enum Placed {
     },
 }
 
-/// Takes memory for what does not lie in the arena; nothing if all of it does. `None`: there is no room.
+/// Allocates memory for bytes that are not in the arena; `Some(None)` if all are. `None`: the arena is full.
 fn copy_of(post: &Post, (arena, account): (&Arena, &Account)) -> Option<Option<Buf>> {
     if post.is_in_place() {
         return Some(None);
@@ -230,8 +232,8 @@ fn copy_of(post: &Post, (arena, account): (&Arena, &Account)) -> Option<Option<B
     arena.alloc_for(len, account).map(Some)
 }
 
-/// Puts the bytes of a post where the device reaches them: into `copy`, unless they lie there.
-fn place(post: Post, copy: Option<Buf>) -> Placed {
+/// Moves the bytes of a post into registered memory: into `copy`, unless they are in the arena.
+fn into_registered(post: Post, copy: Option<Buf>) -> Registered {
     let mut data = Pieces::new();
     match (post, copy) {
         (Post::Send { head, rest, invalidate }, copy) => {
@@ -239,11 +241,11 @@ fn place(post: Post, copy: Option<Buf>) -> Placed {
                 buf.copy_from_slice(&rest);
                 data.push((Payload::Buf(buf), 0..rest.len()));
             }
-            Placed::Send { head, data, invalidate }
+            Registered::Send { head, data, invalidate }
         }
         (Post::Write { payload, range, to }, None) => {
             data.push((payload, range));
-            Placed::Write { data, to }
+            Registered::Write { data, to }
         }
         (Post::Write { payload, range, to }, Some(mut buf)) => {
             let mut at = 0;
@@ -252,7 +254,7 @@ fn place(post: Post, copy: Option<Buf>) -> Placed {
                 at += bytes.len();
             });
             data.push((Payload::Buf(buf), 0..at));
-            Placed::Write { data, to }
+            Registered::Write { data, to }
         }
     }
 }
@@ -287,7 +289,9 @@ mod tests {
         assert!(copy_of(&post, (&arena, &account)).is_none(), "there is no memory");
         drop(all);
         let copy = copy_of(&post, (&arena, &account)).expect("there is memory");
-        let Placed::Write { data, to } = place(post, copy) else { panic!("it is a Write") };
+        let Registered::Write { data, to } = into_registered(post, copy) else {
+            panic!("it is a Write")
+        };
         assert_eq!((to.address, to.key, data.len()), (2, 1, 1));
         assert!(matches!(&data[0], (Payload::Buf(buf), range)
             if **buf == [5; 5000] && *range == (0..5000)));

@@ -1,11 +1,11 @@
-//! Looks for RDMA devices that come later than the server, or come back.
+//! Finds RDMA devices that appear or return while the server runs.
 //!
-//! A thread that sleeps, because the kernel may take its time to answer, and no shard may wait for that. It
-//! looks at nothing but what the kernel says of its devices, until that changes or one is lost.
+//! A thread of its own, because the kernel may take its time to answer and no shard may wait for that. It reads
+//! only sysfs until that changes or a device is lost.
 //!
-//! A device that goes away is still named by the kernel until the last program has let go of it, and with some
-//! drivers (soft RoCE) the kernel waits for that. The library knows better: asked for its devices, it lets go
-//! of those that are gone, and does not offer them any more.
+//! The kernel lists a removed device until the last program has closed it, and with some drivers (soft RoCE)
+//! the removal waits for that. The library closes removed devices when it is asked for its devices, and does
+//! not list them any more.
 
 use std::io;
 use std::sync::Arc;
@@ -15,43 +15,43 @@ use std::time::{Duration, Instant};
 
 use lunet_verbs::{Error, PortFacts, Sysfs};
 
-use super::start::let_go;
+use super::start::release_lost_devices;
 use super::{Change, prepare};
 use crate::core::Core;
 use crate::front::Front;
 use crate::hosting::{Portal, Transports};
 use crate::mail::{Mail, Owed};
 
-/// How often it looks.
+/// How often it reads sysfs.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// What failed is tried again after one interval, two, four, and so on, and at last after so many.
+/// A failed attempt is repeated after one interval, two, four, and so on, up to this many.
 const LONGEST: u32 = 64;
 
-/// How long all shards together may take to open devices.
+/// Time limit for all shards together to open devices.
 const OPENING: Duration = Duration::from_secs(30);
 
 /// The thread.
-pub struct Scout {
-    /// Dropped, it ends the thread.
+pub struct DeviceMonitor {
+    /// Dropping it ends the thread.
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// When to try.
-struct Patience {
-    /// The devices at the last try.
+/// When to try to open devices again.
+struct Backoff {
+    /// The devices at the last attempt.
     seen: Option<Vec<PortFacts>>,
-    /// Intervals until the next try with the same devices, and between the last two.
+    /// Intervals until the next attempt with the same devices, and between the last two.
     left: u32,
     pause: u32,
 }
 
-impl Patience {
-    /// The next look is worth a try.
-    const EAGER: Self = Self { seen: None, left: 1, pause: 1 };
+impl Backoff {
+    /// Try at the next interval.
+    const RESET: Self = Self { seen: None, left: 1, pause: 1 };
 
-    /// True if it is worth a try now, with these devices.
+    /// True if an attempt is due now, with these devices.
     fn is_due(&mut self, ports: Vec<PortFacts>) -> bool {
         if self.seen.as_ref() != Some(&ports) {
             *self = Self { seen: Some(ports), left: 1, pause: 1 };
@@ -70,7 +70,7 @@ impl Patience {
     }
 }
 
-impl Scout {
+impl DeviceMonitor {
     /// Starts the thread, if portals may be served over RDMA.
     ///
     /// # Errors
@@ -83,19 +83,19 @@ impl Scout {
         let (stop, stopped) = channel();
         let work = move || {
             let sysfs = Sysfs::default();
-            let mut patience = Patience { seen: Some(sysfs.ports()), ..Patience::EAGER };
+            let mut backoff = Backoff { seen: Some(sysfs.ports()), ..Backoff::RESET };
             let mut opened = (core.rdma.losses(), sysfs.usable());
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let now = (core.rdma.losses(), sysfs.usable());
                 if has_lost(&opened, &now) {
                     // If nothing was ever served, the library has not opened anything.
                     if now.0 > 0 || (0..core.first_portals.len()).any(|n| core.rdma.is_served(n)) {
-                        let_go();
+                        release_lost_devices();
                     }
-                    patience = Patience::EAGER;
+                    backoff = Backoff::RESET;
                 }
                 opened = now;
-                if patience.is_due(sysfs.ports()) {
+                if backoff.is_due(sysfs.ports()) {
                     open(&core);
                 }
             }
@@ -111,39 +111,41 @@ impl Scout {
     }
 }
 
-/// True if a device was lost between two looks: one that serves a portal, or one that the library has opened
-/// with the others. Each is losses so far, and devices that can be opened.
+/// True if a device was lost between two intervals: one that serves a portal, or one that the library has opened
+/// with the others. Each argument is the losses so far and the devices that can be opened.
 fn has_lost(before: &(u32, Vec<String>), now: &(u32, Vec<String>)) -> bool {
     before.0 != now.0 || before.1.iter().any(|device| !now.1.contains(device))
 }
 
-/// Opens what the portals need on all shards, and has the first one listen. Why it cannot is in the log, once.
+/// Opens the devices that the portals need on all shards, and has the first shard listen. If it cannot, the reason
+/// is logged once.
 fn open<F: Front>(core: &Core<F>) {
-    let softened = |portal: &Portal| match portal.transports {
-        // The server would not have started without it.
+    let optional = |portal: &Portal| match portal.transports {
+        // It was served when the server started: a failure now must not end the server.
         Transports::Rdma => Portal { transports: Transports::Both, ..portal.clone() },
         _ => portal.clone(),
     };
-    let portals: Vec<Portal> = core.first_portals.iter().map(softened).collect();
-    let Ok(Some(fabric)) = prepare(&portals, &core.rdma) else { return };
+    let portals: Vec<Portal> = core.first_portals.iter().map(optional).collect();
+    let Ok(Some(device_set)) = prepare(&portals, &core.rdma) else { return };
     let mailboxes = core.mailboxes();
     let (reply, answers) = sync_channel(mailboxes.len());
     let tell = |shard: usize, change| mailboxes[shard].send(Mail::Rdma(change)).is_ok();
     let deadline = Instant::now() + OPENING;
-    let told = (0..mailboxes.len()).all(|n| tell(n, Change::Open(fabric.clone(), reply.clone())));
+    let sent =
+        (0..mailboxes.len()).all(|n| tell(n, Change::Open(device_set.clone(), reply.clone())));
     drop(reply);
     let left = || deadline.saturating_duration_since(Instant::now());
     let silent = |_| Err(Error::Ended);
     let mut opened = mailboxes.iter().map(|_| answers.recv_timeout(left()).unwrap_or_else(silent));
     match opened.find_map(Result::err) {
-        None if told && tell(0, Change::Listen(fabric.clone())) => {}
+        None if sent && tell(0, Change::Listen(device_set.clone())) => {}
         error => {
             for mailbox in mailboxes {
-                mailbox.deliver(Owed::Rdma(Change::Close(fabric.clone())));
+                mailbox.deliver(Owed::Rdma(Change::Close(device_set.clone())));
             }
             let error = error.unwrap_or(Error::Ended);
             // No portal is for RDMA alone here.
-            let _ = fabric.give_up(&portals, &error, &core.rdma);
+            let _ = device_set.give_up(&portals, &error, &core.rdma);
         }
     }
 }
@@ -170,13 +172,13 @@ mod tests {
 
     #[test]
     fn what_has_changed_is_tried_at_once_and_what_failed_ever_less_often() {
-        let mut patience = Patience { seen: Some(Vec::new()), left: 1, pause: 1 };
-        assert!((0..100).all(|_| !patience.is_due(Vec::new())), "there is nothing to try");
-        assert!(patience.is_due(ports("DOWN")));
-        let tries: Vec<usize> = (1..40).filter(|_| patience.is_due(ports("DOWN"))).collect();
+        let mut backoff = Backoff { seen: Some(Vec::new()), left: 1, pause: 1 };
+        assert!((0..100).all(|_| !backoff.is_due(Vec::new())), "there is nothing to try");
+        assert!(backoff.is_due(ports("DOWN")));
+        let tries: Vec<usize> = (1..40).filter(|_| backoff.is_due(ports("DOWN"))).collect();
         assert_eq!(tries, [1, 3, 7, 15, 31]);
-        let most = (0..1000).filter(|_| patience.is_due(ports("DOWN"))).count();
+        let most = (0..1000).filter(|_| backoff.is_due(ports("DOWN"))).count();
         assert!(most <= 1000 / LONGEST as usize + 1, "{most}");
-        assert!(patience.is_due(ports("ACTIVE")));
+        assert!(backoff.is_due(ports("ACTIVE")));
     }
 }
