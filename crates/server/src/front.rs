@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_ring::{Buf, Ring};
-use lunet_volume::{Command, Executor, Face, NoChannel, ShardConfig, Ticket, Volume, VolumeCount};
+use lunet_volume::{
+    Command, Executor, Face, NoChannel, OperationId, ShardConfig, Step, Volume, VolumeCount,
+    VolumeId,
+};
 
 use crate::change::{ApplyError, Next};
 use crate::conn::{Conn, ConnId, Conns};
@@ -42,8 +45,6 @@ pub struct Local<F: Front> {
     pub protocol: F::Counts,
     /// Connections on which commands have made progress.
     pub touched: Vec<ConnId>,
-    /// Connections that have not taken answers by reference in the time that a lock waits: they are to be closed.
-    pub keep_waiting: Vec<ConnId>,
 }
 
 impl<F: Front> Local<F> {
@@ -62,7 +63,6 @@ impl<F: Front> Local<F> {
             exec: Executor::new(ring, config),
             protocol: F::Counts::default(),
             touched: Vec::with_capacity(256),
-            keep_waiting: Vec::new(),
         };
         local.prepare(&world)?;
         local.adopt(world);
@@ -157,6 +157,15 @@ pub enum Failing {
     Rdma(Fault),
 }
 
+/// Why an operation may get on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// Memory has come back, for which it waited.
+    Memory,
+    /// The shard looks whose turn it is at locks, and the operation is [queued](Executor::queued).
+    Look,
+}
+
 /// A connection over RDMA that a front accepts.
 pub struct AcceptedRdma<P> {
     /// What the protocol knows of it.
@@ -246,9 +255,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     }
 
     /// Changes what both worlds share: the next one is served from now on.
-    fn publish(effects: Self::Effects) {
-        drop(effects);
-    }
+    fn publish(effects: Self::Effects);
 
     /// Makes ready what counts as soon as somebody comes by a way that is new.
     fn begin_world(next: &World<Self>, before: &World<Self>) {
@@ -274,7 +281,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
 
     /// Asks the storage how much room there is. Blocks.
     fn note_room(volume: &Volume<Self::Face>) {
-        let _ = volume;
+        unreachable!("nobody watches the room of {}", volume.name);
     }
 
     /// How many sessions there are.
@@ -307,9 +314,10 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// Does what came of the bytes.
     fn proceed(shard: &mut Shard<Self>, slot: ConnId);
 
-    /// The time for which [`FrontConn::due`] asked has come.
+    /// A time has come for which a connection is looked at, be it that for which [`FrontConn::due`] asked.
     fn tick(shard: &mut Shard<Self>, slot: ConnId) {
-        let _ = (shard, slot);
+        let due = shard.conns.get(slot).and_then(|conn| conn.front.due());
+        debug_assert!(due.is_none(), "who asks for a time does something then");
     }
 
     /// A connection has to end.
@@ -324,20 +332,18 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// The backlog of a connection has shrunk: its reads go on.
     fn unblock(&mut self, conns: &mut Conns<Self::Conn>, slot: ConnId);
 
-    /// Gives commands that wait for memory another try.
-    fn feed_starved(&mut self, conns: &mut Conns<Self::Conn>);
+    /// An operation may get on, if it has not ended: it is to be [pumped](Executor::pump). The shard takes the answers
+    /// that come of it.
+    fn resume(&mut self, conns: &mut Conns<Self::Conn>, id: OperationId, why: Occasion);
 
-    /// Looks whose turn it is at locks.
-    fn look(&mut self, conns: &mut Conns<Self::Conn>);
+    /// Work of another thread for an operation [has come back](Executor::came_back). The shard takes the answers that
+    /// come of it.
+    fn returned(&mut self, conns: &mut Conns<Self::Conn>, id: OperationId, step: Step);
 
-    /// Sees to it that what is at the storage of a volume that hangs counts for the volume alone.
-    fn watch_storage(&mut self, conns: &Conns<Self::Conn>) {
-        let _ = conns;
-    }
-
-    /// Work that a command waited for is done.
-    fn returned(&mut self, conns: &mut Conns<Self::Conn>, ticket: Ticket) {
-        let _ = (conns, ticket);
+    /// A volume hangs: what is at its storage counts for the volume alone from now on. By default all of that does
+    /// anyway.
+    fn storage_hangs(&mut self, conns: &Conns<Self::Conn>, volume: VolumeId) {
+        let _ = (conns, volume);
     }
 
     /// A message from the front of another shard, or of this one.
@@ -348,20 +354,19 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
         let _ = shard;
     }
 
-    /// The connection that stood in the way of this one has ended.
+    /// The connection that stood in the way of this one has ended: this one has asked for it by
+    /// [`Mail::End`](crate::mail::Mail::End).
     fn place_is_free(shard: &mut Shard<Self>, serial: u64) {
-        let _ = (shard, serial);
+        unreachable!("connection {serial} of shard {} waits for no other", shard.number);
     }
 
     /// Shows a connection the next world.
     fn see(shard: &mut Shard<Self>, slot: ConnId, next: &World<Self>);
 
     /// Ends the sessions with these handles, as if what they use had been removed.
-    fn end_sessions(shard: &mut Shard<Self>, handles: &[u16]) {
-        let _ = (shard, handles);
-    }
+    fn end_sessions(shard: &mut Shard<Self>, handles: &[u16]);
 
-    /// Asks a client to leave within this time.
+    /// Asks a client to leave within this time. By default its connection ends when that is over.
     fn ask_to_leave(&mut self, conn: &mut Conn<Self::Conn>, grace: Duration) {
         let _ = (conn, grace);
     }
@@ -410,10 +415,12 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// A message has come over RDMA.
     fn received_message(&mut self, conn: &mut Conn<Self::Conn>, message: &[u8]) {
         let _ = (conn, message);
+        unreachable!("no connection over RDMA was accepted");
     }
 
     /// A read of the client's memory has come back.
     fn read_done(&mut self, conn: &mut Conn<Self::Conn>, id: u64, buf: Buf) {
         let _ = (conn, id, buf);
+        unreachable!("no connection over RDMA was accepted");
     }
 }

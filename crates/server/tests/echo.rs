@@ -12,14 +12,14 @@ use lunet_backends::{Storage, VolumeSpec, open};
 use lunet_block::ByteRange;
 use lunet_ring::{Buf, DriverChoice, Payload};
 use lunet_server::conn::{self, ConnId};
-use lunet_server::front::{Front, FrontConn, FrontError, Local};
+use lunet_server::front::{Front, FrontConn, FrontError, Local, Occasion};
 use lunet_server::{
     ApplyError, Limits, Portal, Transports, change::Next, core::Core, hosting::Hosting,
     portals::Portals, served::World, server::Server, shard::Shard,
 };
 use lunet_volume::{
     Budget, Client, Command, Face, Health, Intake, Kind, OperationId, Progress, Read, Sink, Source,
-    Volume, VolumeId, Work, Write,
+    Step, Volume, VolumeId, Work, Write,
 };
 
 const VOLUME: VolumeId = VolumeId::new(0);
@@ -136,19 +136,6 @@ impl Echo {
         self.pump(conn, id, slot);
     }
 
-    /// An operation goes on, and then its connection; or it ends, if nobody waits for it.
-    fn resume(&mut self, conns: &mut Conns, id: OperationId) {
-        let operation = &self.exec.operations[id];
-        match operation.command.0.and_then(|slot| Some((slot, conns.get_mut(slot)?))) {
-            Some((slot, conn)) => {
-                self.pump(conn, id, slot);
-                self.begin(conn, slot);
-            }
-            None if operation.requests.is_over() => self.exec.remove(id),
-            None => {}
-        }
-    }
-
     fn pump(&mut self, conn: &mut Conn, id: OperationId, slot: ConnId) {
         let mut peer = Peer { conn, asked: Vec::new() };
         let mut progress = self.exec.pump(id, &mut peer);
@@ -214,6 +201,8 @@ impl Front for Echo {
     }
 
     fn stop_helper((): (), _: Duration) {}
+    fn publish((): ()) {}
+    fn end_sessions(_: &mut Shard<Self>, _: &[u16]) {}
     fn unblock(&mut self, _: &mut Conns, _: ConnId) {}
     fn message(_: &mut Shard<Self>, (): ()) {}
     fn see(_: &mut Shard<Self>, _: ConnId, _: &World<Self>) {}
@@ -236,25 +225,29 @@ impl Front for Echo {
         shard.touch(slot);
     }
 
-    fn feed_starved(&mut self, conns: &mut Conns) {
-        for _ in 0..self.exec.begin_feeding() {
-            let Some(id) = self.exec.next_starved() else { break };
-            self.resume(conns, id);
+    /// An operation goes on, and then its connection; or it ends, if nobody waits for it.
+    fn resume(&mut self, conns: &mut Conns, id: OperationId, _: Occasion) {
+        let Some(operation) = self.exec.operations.get(id) else { return };
+        match operation.command.0.and_then(|slot| Some((slot, conns.get_mut(slot)?))) {
+            Some((slot, conn)) => {
+                self.pump(conn, id, slot);
+                self.begin(conn, slot);
+            }
+            None if operation.requests.is_over() => self.exec.remove(id),
+            None => {}
         }
-        self.take_answers(conns);
     }
 
-    fn look(&mut self, conns: &mut Conns) {
-        self.exec.look();
-        self.take_answers(conns);
+    fn returned(&mut self, conns: &mut Conns, id: OperationId, _: Step) {
+        self.resume(conns, id, Occasion::Look);
     }
 
     fn take_answers(&mut self, conns: &mut Conns) {
         while let Some(mut batch) = self.exec.next_batch() {
             for done in batch.drain(..) {
                 let Some((id, seq, done)) = self.exec.take_answer(done) else { continue };
-                self.exec.answered(id, seq, done);
-                self.resume(conns, id);
+                let step = self.exec.answered(id, seq, done);
+                self.returned(conns, id, step);
             }
             self.exec.end_batch(batch);
         }

@@ -3,7 +3,7 @@
 
 use lunet_block::{BlockRange, Error, Extent, Op};
 use lunet_scsi::{Sense, lba_status, status};
-use lunet_volume::{Kind, OperationId, Ticket, VolumeId};
+use lunet_volume::{Kind, OperationId, Step, VolumeId};
 
 use super::Engine;
 use super::task::{Job, Owner, fail};
@@ -30,8 +30,7 @@ impl Engine {
     }
 
     /// Work that a command waited for is done.
-    pub fn returned(&mut self, conns: &mut Conns, ticket: Ticket) {
-        let Some((id, step)) = self.exec.came_back(ticket) else { return };
+    pub fn returned(&mut self, conns: &mut Conns, id: OperationId, step: Step) {
         match self.conn_of(conns, id) {
             Some(conn) => {
                 let job = &mut self.exec.operations[id].command.job;
@@ -44,7 +43,6 @@ impl Engine {
             }
             None => self.let_go(id),
         }
-        self.take_answers(conns);
     }
 
     /// Asks which blocks of a range, that ends with the volume, are mapped.

@@ -1,6 +1,4 @@
-//! What is looked at again and again: whose turn it is at locks, who gets memory, which volumes hang.
-
-use std::time::Duration;
+//! Commands that get on because something has changed: their turn at a lock, memory, storage that hangs.
 
 use lunet_ring::Account;
 use lunet_scsi::status;
@@ -9,44 +7,25 @@ use lunet_volume::{OperationId, VolumeId};
 use super::Engine;
 use super::task::{Job, fail};
 use crate::session::{Conn, Conns, find_lun};
-use lunet_server::conn::{Phase, Wire};
-
-/// How long a lock waits for answers by reference that initiators do not take, or for `iscsi.data-timeout` if that is
-/// shorter: less than what initiators give a COMPARE AND WRITE (ESXi: 8 s).
-const LENT: Duration = Duration::from_secs(5);
+use lunet_server::front::Occasion;
 
 impl Engine {
-    /// Looks whose turn it is.
-    pub fn look(&mut self, conns: &mut Conns) {
-        let timeout = self.core.data_timeout;
-        let patience = if timeout.is_zero() { LENT } else { timeout.min(LENT) };
-        for slot in self.exec.look_at_lent(patience) {
-            self.find_lenders(slot, conns);
+    /// An operation may get on, if it has not ended because of another.
+    pub fn resume(&mut self, conns: &mut Conns, id: OperationId, why: Occasion) {
+        let Some(task) = self.exec.operations.get(id) else { return };
+        let sanitizes = matches!(task.command.job, Job::Sanitize(_));
+        if sanitizes && why == Occasion::Look {
+            return self.step_sanitize(conns, id);
         }
-        self.exec.look();
-        for id in self.exec.queued() {
-            // One may have ended because of another.
-            let Some(task) = self.exec.operations.get(id) else { continue };
-            if matches!(task.command.job, Job::Sanitize(_)) {
-                self.step_sanitize(conns, id);
-            } else if let Some(conn) = self.conn_of(conns, id) {
-                self.give_way_to_sanitize(id);
-                self.pump(conn, id);
+        let Some(conn) = self.conn_of(conns, id) else { return };
+        match why {
+            Occasion::Look => self.give_way_to_sanitize(id),
+            Occasion::Memory if conn.reserve.is_none() => {
+                self.exec.storage.renew(&mut conn.reserve);
             }
+            Occasion::Memory => {}
         }
-        self.take_answers(conns);
-    }
-
-    /// The connections on which answers by reference of a volume wait to be taken.
-    fn find_lenders(&mut self, slot: VolumeId, conns: &Conns) {
-        for (number, conn) in conns.iter() {
-            let Wire::Stream(socket) = conn.wire else { continue };
-            if conn.phase != Phase::Closed
-                && self.exec.storage.is_lender(slot, &conn.out.chain, socket)
-            {
-                self.keep_waiting.push(number);
-            }
-        }
+        self.pump(conn, id);
     }
 
     /// A command that waits for a range behind a sanitize operation is over.
@@ -63,27 +42,12 @@ impl Engine {
         }
     }
 
-    /// Gives commands that wait for memory another try.
-    pub fn feed_starved(&mut self, conns: &mut Conns) {
-        for _ in 0..self.exec.begin_feeding() {
-            let Some(id) = self.exec.next_starved() else { break };
-            let Some(conn) = self.conn_of(conns, id) else { continue };
-            if conn.reserve.is_none() {
-                self.exec.storage.renew(&mut conn.reserve);
-            }
-            self.pump(conn, id);
-        }
-        self.take_answers(conns);
-    }
-
-    /// Sees to it that what is at the storage of a volume that hangs counts for the volume alone.
-    pub fn watch_storage(&mut self, conns: &Conns) {
-        for slot in self.exec.watch_storage() {
-            let sessions = conns.iter().filter_map(|(_, conn)| conn.front.session.as_ref());
-            for lun in sessions.flat_map(|session| &session.luns) {
-                if let Some(part) = lun.at_storage.as_ref().filter(|_| lun.volume == slot) {
-                    part.detach();
-                }
+    /// A volume hangs: what is at its storage counts for the volume alone.
+    pub fn storage_hangs(&mut self, conns: &Conns, volume: VolumeId) {
+        let sessions = conns.iter().filter_map(|(_, conn)| conn.front.session.as_ref());
+        for lun in sessions.flat_map(|session| &session.luns) {
+            if let Some(part) = lun.at_storage.as_ref().filter(|_| lun.volume == volume) {
+                part.detach();
             }
         }
     }

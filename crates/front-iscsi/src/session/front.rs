@@ -13,7 +13,7 @@ use lunet_iscsi::target::{
 use lunet_ring::Buf;
 use lunet_scsi::alua::PortGroup;
 use lunet_verbs::Remote;
-use lunet_volume::{Keeper, Ticket};
+use lunet_volume::{Keeper, OperationId, Step, VolumeId};
 
 use super::events::{close, handle_events, log_out};
 use super::{
@@ -28,7 +28,7 @@ use crate::site::Aim;
 use crate::world::{CoreTarget, Effects, LogicalUnit, Rules, ScsiVolume, World};
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
-use lunet_server::front::{AcceptedRdma, Failing, Front, FrontConn, FrontError, Local};
+use lunet_server::front::{AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Occasion};
 use lunet_server::hosting::Hosting;
 use lunet_server::places::Place;
 use lunet_server::portals::Portals;
@@ -253,20 +253,16 @@ impl Front for Engine {
         self.unblock(conns, slot);
     }
 
-    fn feed_starved(&mut self, conns: &mut Conns) {
-        self.feed_starved(conns);
+    fn resume(&mut self, conns: &mut Conns, id: OperationId, why: Occasion) {
+        self.resume(conns, id, why);
     }
 
-    fn look(&mut self, conns: &mut Conns) {
-        self.look(conns);
+    fn returned(&mut self, conns: &mut Conns, id: OperationId, step: Step) {
+        self.returned(conns, id, step);
     }
 
-    fn watch_storage(&mut self, conns: &Conns) {
-        self.watch_storage(conns);
-    }
-
-    fn returned(&mut self, conns: &mut Conns, ticket: Ticket) {
-        self.returned(conns, ticket);
+    fn storage_hangs(&mut self, conns: &Conns, volume: VolumeId) {
+        self.storage_hangs(conns, volume);
     }
 
     fn message(shard: &mut Shard, message: Message) {

@@ -43,7 +43,11 @@ impl<F: Front> Shard<F> {
             Owed::Evict { connection } => self.evicted(connection),
             Owed::Ended { waiter } => F::place_is_free(self, waiter),
             Owed::Front(message) => F::message(self, message),
-            Owed::Returned { ticket } => self.front.returned(&mut self.conns, ticket),
+            Owed::Returned { ticket } => {
+                let Some((id, step)) = self.front.exec.came_back(ticket) else { return };
+                self.front.returned(&mut self.conns, id, step);
+                self.front.take_answers(&mut self.conns);
+            }
             Owed::Rdma(change) => self.change_rdma(change),
         }
     }

@@ -23,7 +23,7 @@ use crate::change::Proposal;
 use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
 use crate::core::Core;
 use crate::entry::Entry;
-use crate::front::{Failing, Front, Local};
+use crate::front::{Failing, Front, Local, Occasion};
 use crate::mail::{Inbox, Mail};
 use crate::rationed::Topic;
 use crate::stats::Counts;
@@ -34,6 +34,10 @@ const SEND: u64 = 2 << 56;
 const LISTEN: u64 = 3 << 56;
 const RDMA: u64 = 4 << 56;
 const KIND: u64 = 0xFF << 56;
+
+/// How long a lock waits for answers by reference that clients do not take, or for the data timeout if that is shorter:
+/// less than what clients give a command that compares and writes (ESXi: 8 s).
+const LENT: Duration = Duration::from_secs(5);
 
 /// How often time limits are looked at, at the most.
 const TICK: Duration = Duration::from_millis(100);
@@ -95,7 +99,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Accepts at a portal no more.
-    pub(self) fn end_listener(&mut self, portal: usize) {
+    fn end_listener(&mut self, portal: usize) {
         self.front.exec.storage.ring.remove_listener(Token(LISTEN | portal as u64));
     }
 
@@ -140,9 +144,11 @@ impl<F: Front> Shard<F> {
             self.handle(event);
         }
         if self.front.exec.next_watch().is_some_and(|due| due <= self.front.exec.storage.now) {
-            self.front.watch_storage(&self.conns);
+            for volume in self.front.exec.watch_storage() {
+                self.front.storage_hangs(&self.conns, volume);
+            }
         }
-        self.front.feed_starved(&mut self.conns);
+        self.feed();
         if self.front.exec.next_look().is_some_and(|due| due <= self.front.exec.storage.now) {
             self.look();
         }
@@ -150,12 +156,44 @@ impl<F: Front> Shard<F> {
         self.flush();
     }
 
+    /// Gives operations that wait for memory another try.
+    fn feed(&mut self) {
+        for _ in 0..self.front.exec.begin_feeding() {
+            let Some(id) = self.front.exec.next_starved() else { break };
+            self.front.resume(&mut self.conns, id, Occasion::Memory);
+        }
+        self.front.take_answers(&mut self.conns);
+    }
+
     /// Looks whose turn it is at locks, and ends the connections that keep one waiting.
     fn look(&mut self) {
-        self.front.look(&mut self.conns);
-        for slot in std::mem::take(&mut self.front.keep_waiting) {
+        let lenders = self.late_lenders();
+        self.front.exec.look();
+        for id in self.front.exec.queued() {
+            self.front.resume(&mut self.conns, id, Occasion::Look);
+        }
+        self.front.take_answers(&mut self.conns);
+        for slot in lenders {
             F::fail(self, slot, Failing::KeepsLockWaiting);
         }
+    }
+
+    /// The connections whose clients have not taken answers by reference in the time that a lock waits for that.
+    fn late_lenders(&mut self) -> Vec<ConnId> {
+        let timeout = self.core.data_timeout;
+        let patience = if timeout.is_zero() { LENT } else { timeout.min(LENT) };
+        let mut lenders = Vec::new();
+        for volume in self.front.exec.look_at_lent(patience) {
+            for (slot, conn) in self.conns.iter() {
+                let Wire::Stream(socket) = conn.wire else { continue };
+                let storage = &mut self.front.exec.storage;
+                if conn.phase != Phase::Closed && storage.is_lender(volume, &conn.out.chain, socket)
+                {
+                    lenders.push(slot);
+                }
+            }
+        }
+        lenders
     }
 
     /// How long the loop may sleep.
