@@ -14,6 +14,9 @@ use lunet_volume::Health;
 use crate::access::Access;
 use lunet_server::hosting::{Limits, Portal};
 
+/// Discovery sessions that a server has at a time, if nobody says otherwise.
+pub const MAX_DISCOVERY: usize = 32;
+
 /// A volume and the logical unit that shows it.
 pub struct VolumeEntry {
     /// The volume's name in configuration and statistics.
@@ -89,6 +92,9 @@ pub struct Config {
     pub iscsi: Options,
     /// Bounds.
     pub limits: Limits,
+    /// Discovery sessions, on the whole server. With one more, the oldest of the address with the most of them ends.
+    /// They take no places of other sessions.
+    pub max_discovery: usize,
     /// How many shards; `None` is one for each processor that the process may run on.
     pub shards: Option<usize>,
     /// The event loop's driver.

@@ -22,7 +22,7 @@ mod tokens;
 mod world;
 
 pub use access::{Access, Guard, Initiators, Objection, User};
-pub use config::{Config, Layout, TargetEntry, VolumeEntry};
+pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
 pub use session::{Protocol, RdmaPath, SessionInfo, sanitations};
 

@@ -169,7 +169,7 @@ impl Site for Surroundings<'_> {
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
         let listed = listed(&self.world.portals, self.local);
-        for (_, target) in self.world.targets() {
+        for (_, target) in self.world.exports() {
             let Some(initiator) = self.initiator else { return };
             let access = &target.access;
             if !access.admits(initiator, self.peer) || access.is_closed_to(self.origin()) {

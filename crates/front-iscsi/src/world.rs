@@ -177,7 +177,7 @@ impl Exports for World {
         proof: Option<&Proof>,
         (portal, initiator, origin): (usize, &str, Origin),
     ) -> bool {
-        self.targets().any(|(_, target)| {
+        self.exports().any(|(_, target)| {
             target.view(initiator, origin.address).iter().any(|(_, volume)| *volume == slot)
                 && self
                     .way_of(Some(target), portal)
@@ -226,7 +226,7 @@ impl Exports for World {
     }
 
     fn find_target(&self, name: &str) -> Option<(usize, &Arc<CoreTarget>)> {
-        self.targets().find(|(_, target)| target.name == name)
+        self.exports().find(|(_, target)| target.name == name)
     }
 
     fn next(
@@ -261,7 +261,7 @@ impl Exports for World {
         for entry in layout.targets {
             let old = self.find_target(&entry.name).map(|(slot, _)| slot);
             let target = Arc::new(CoreTarget::new(entry, &slots, (ports, &ways)));
-            next.put_target(old, target);
+            next.put_export(old, target);
         }
         Ok((next, effects))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Answer, Change, Request};
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
-use lunet_front_iscsi::{Handle, Layout, Server, TargetEntry, VolumeEntry};
+use lunet_front_iscsi::{Handle, Layout, MAX_DISCOVERY, Server, TargetEntry, VolumeEntry};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
@@ -525,6 +525,7 @@ pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_fr
             buffer_bytes: usize::try_from(server.buffer_memory).unwrap_or(usize::MAX),
             ..Limits::default()
         },
+        max_discovery: MAX_DISCOVERY,
         shards: server.shards,
         driver: match server.driver {
             Driver::Auto => DriverChoice::Auto,

@@ -22,7 +22,7 @@ use crate::mail::{Mail, Undelivered};
 use crate::portals::{Full, MOST, Portals};
 use crate::rdma::Names;
 use crate::served::World;
-use crate::server::{self, StartError};
+use crate::server;
 
 /// The shard that accepts connections, and hands them out.
 const ACCEPTS: usize = 0;
@@ -33,12 +33,9 @@ pub enum ApplyError {
     /// Another one has not ended.
     #[error("another change is under way: try again when it has ended")]
     Busy,
-    /// The persistent reservations of a new volume were kept, and cannot be taken up.
-    #[error("persistent reservations: {0}")]
-    Reservations(FrontError),
-    /// The protocol has no number for a new way to a volume.
+    /// The protocol cannot serve what is to be served.
     #[error("{0}")]
-    Ports(FrontError),
+    Front(FrontError),
     /// There can be no more portals.
     #[error(
         "there were {taken} portals since the start, with those that were removed, and {fresh} more would \
@@ -243,7 +240,13 @@ fn listen(portal: &Portal, names: Names) -> Result<(TcpListener, SocketAddr), Ap
         let (address, why) = (portal.address, format!("{} alone begins with a start", names.rdma));
         return Err(ApplyError::Listen { address, why, kind: None });
     }
-    Ok(server::listen(portal.address)?)
+    server::listen(portal.address).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => ApplyError::InUse(portal.address),
+        kind => {
+            let (address, why) = (portal.address, error.to_string());
+            ApplyError::Listen { address, why, kind: Some(kind) }
+        }
+    })
 }
 
 /// Says whether [`prepare`] would refuse these portals, with their groups. Listens at each address that is new, and
@@ -263,18 +266,6 @@ pub fn foresee<F: Front>(
 impl From<Full> for ApplyError {
     fn from(Full { taken, fresh }: Full) -> Self {
         Self::Portals { taken, fresh }
-    }
-}
-
-impl From<StartError> for ApplyError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::InUse { address } => Self::InUse(address),
-            StartError::Listen { address, source } => {
-                Self::Listen { address, why: source.to_string(), kind: Some(source.kind()) }
-            }
-            other => Self::Ports(other.into()),
-        }
     }
 }
 

@@ -304,7 +304,7 @@ impl<P: FrontConn> Conn<P> {
             true => scratch.len(),
             false => scratch.len().min(UNSERVED_RECEIVE),
         };
-        Some(RxBufs { payload: self.front.take_rx_target(), scratch_limit: limit, scratch })
+        Some(RxBufs { payload: self.front.take_rx_buffer(), scratch_limit: limit, scratch })
     }
 
     /// True if so much waits for the client to take it that it should not be heard. One that does not

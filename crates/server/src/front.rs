@@ -121,7 +121,7 @@ pub trait FrontConn {
     }
 
     /// The part of a buffer that the next bytes from the client belong into, if they are data.
-    fn take_rx_target(&mut self) -> Option<(Buf, Range<usize>)> {
+    fn take_rx_buffer(&mut self) -> Option<(Buf, Range<usize>)> {
         None
     }
 
@@ -302,7 +302,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     fn accept(&mut self) -> Self::Conn;
 
     /// Bytes have come: `filled` bytes of data into the part of a buffer that the connection
-    /// [had given](FrontConn::take_rx_target), and others behind them.
+    /// [had given](FrontConn::take_rx_buffer), and others behind them.
     fn received(
         &mut self,
         conn: &mut Conn<Self::Conn>,

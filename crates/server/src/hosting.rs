@@ -10,7 +10,7 @@ use lunet_ring::DriverChoice;
 pub struct Portal {
     /// Where to listen; port 0 takes a free one.
     pub address: SocketAddr,
-    /// The portal group tag, 1 to 65535 (RFC 7143 section 4.1).
+    /// By what its protocol groups portals. One with another tag is another portal.
     pub tag: u16,
     /// Over what.
     pub transports: Transports,
@@ -50,8 +50,6 @@ pub struct Limits {
     /// Connections on the whole server that have not finished their login. With one more, the oldest of the
     /// address with the most of them ends.
     pub max_logins: usize,
-    /// Sessions that only ask what there is, on the whole server, with the same rule. They take no places of other sessions.
-    pub max_discovery: usize,
     /// Memory for data in flight on each shard, in bytes.
     pub buffer_bytes: usize,
     /// How long a change of what is served waits for the shards: once for all to be ready, which decides
@@ -64,7 +62,6 @@ impl Default for Limits {
         Self {
             max_sessions: 1024,
             max_logins: 256,
-            max_discovery: 32,
             buffer_bytes: 64 << 20,
             change_wait: Duration::from_secs(20),
         }

@@ -29,7 +29,7 @@ struct Inner {
     taken: usize,
 }
 
-/// Places of one kind: for logins that have not finished, or for discovery sessions.
+/// Places of one kind: for logins that have not finished, or for sessions that only ask what there is.
 #[derive(Debug)]
 pub struct Places {
     inner: Mutex<Inner>,

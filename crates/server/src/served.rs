@@ -15,7 +15,7 @@ use crate::portals::Portals;
 /// One state of what is served.
 pub struct World<F: Front> {
     volumes: Vec<Slot<Volume<F::Face>>>,
-    targets: Vec<Slot<F::Export>>,
+    exports: Vec<Slot<F::Export>>,
     /// The portals by which clients come.
     pub portals: Arc<Portals>,
     /// What else the protocol knows of what is served.
@@ -25,7 +25,7 @@ pub struct World<F: Front> {
 impl<F: Front> Default for World<F> {
     fn default() -> Self {
         let (portals, rules) = (Arc::default(), F::Rules::default());
-        Self { volumes: Vec::new(), targets: Vec::new(), portals, rules }
+        Self { volumes: Vec::new(), exports: Vec::new(), portals, rules }
     }
 }
 
@@ -64,8 +64,8 @@ impl<F: Front> World<F> {
     }
 
     /// What is in a slot for what clients log in to.
-    pub fn target(&self, slot: usize) -> Option<&Arc<F::Export>> {
-        self.targets.get(slot).and_then(Slot::get)
+    pub fn export(&self, slot: usize) -> Option<&Arc<F::Export>> {
+        self.exports.get(slot).and_then(Slot::get)
     }
 
     /// The volumes with their slots.
@@ -75,15 +75,15 @@ impl<F: Front> World<F> {
     }
 
     /// What clients log in to, with the slots.
-    pub fn targets(&self) -> impl Iterator<Item = (usize, &Arc<F::Export>)> {
-        self.targets.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
+    pub fn exports(&self) -> impl Iterator<Item = (usize, &Arc<F::Export>)> {
+        self.exports.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.get()?)))
     }
 
     /// A world after this one that serves nothing yet: all slots are left.
     pub fn successor(&self, portals: Arc<Portals>, rules: F::Rules) -> Self {
         let volumes = self.volumes.iter().map(Slot::leave).collect();
-        let targets = self.targets.iter().map(Slot::leave).collect();
-        Self { volumes, targets, portals, rules }
+        let exports = self.exports.iter().map(Slot::leave).collect();
+        Self { volumes, exports, portals, rules }
     }
 
     /// Puts a volume into the slot that it has had, or into a free one.
@@ -92,8 +92,8 @@ impl<F: Front> World<F> {
     }
 
     /// Puts what clients log in to into the slot that it has had, or into a free one.
-    pub fn put_target(&mut self, own: Option<usize>, target: Arc<F::Export>) -> usize {
-        place(&mut self.targets, own, target)
+    pub fn put_export(&mut self, own: Option<usize>, export: Arc<F::Export>) -> usize {
+        place(&mut self.exports, own, export)
     }
 }
 

@@ -51,15 +51,25 @@ pub enum StartError {
         /// The operating system's reason.
         source: io::Error,
     },
-    /// The persistent reservations of a volume were kept, and cannot be taken up.
-    #[error("persistent reservations: {0}")]
-    Reservations(FrontError),
+    /// The protocol cannot serve what is to be served.
+    #[error("{0}")]
+    Front(FrontError),
     /// A portal that is for RDMA alone cannot be served.
     #[error(transparent)]
     Rdma(#[from] StartFailure),
     /// A shard could not be set up.
     #[error("cannot start the event loop: {0}")]
     Shard(io::Error),
+}
+
+impl StartError {
+    /// The address cannot be listened on for this reason.
+    fn not_listening(address: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse { address },
+            _ => Self::Listen { address, source },
+        }
+    }
 }
 
 /// A running server.
@@ -116,7 +126,8 @@ impl<F: Front> Server<F> {
         for portal in &hosting.portals {
             let mut portal = portal.clone();
             if portal.transports.tcp() {
-                let (listener, address) = listen(portal.address)?;
+                let (listener, address) = listen(portal.address)
+                    .map_err(|source| StartError::not_listening(portal.address, source))?;
                 portal.address = address;
                 listeners.push((portals.len(), listener));
             }
@@ -129,7 +140,7 @@ impl<F: Front> Server<F> {
             busy_poll: hosting.busy_poll,
             ..RingConfig::default()
         };
-        let core = Core::new(config, portals, count).map_err(StartError::Reservations)?;
+        let core = Core::new(config, portals, count).map_err(StartError::Front)?;
         let core = Arc::new(core);
         let device_set = rdma::prepare(&core.first_portals, &core.rdma)?;
         let mut threads = Vec::new();
@@ -484,25 +495,21 @@ fn listen_rdma<F: Front>(
 /// Listens at an address; that, with the real port number. May block for a moment.
 ///
 /// # Errors
-/// It is in use, or cannot be listened on.
-pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => StartError::InUse { address },
-        _ => StartError::Listen { address, source },
-    };
+/// It is in use, or cannot be listened on for another reason.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).map_err(failed)?;
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
     // So that a restart does not wait for connections of the last run to time out.
-    socket.set_reuse_address(true).map_err(failed)?;
+    socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         // An IPv4 portal on the same port is a portal of its own.
-        socket.set_only_v6(true).map_err(failed)?;
+        socket.set_only_v6(true)?;
     }
     let in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let bind = || socket.bind(&address.into()).and_then(|()| socket.listen(1024));
-    lunet_backends::patience::retry(bind, in_use).map_err(failed)?;
+    lunet_backends::patience::retry(bind, in_use)?;
     let listener = TcpListener::from(socket);
-    let address = listener.local_addr().map_err(failed)?;
+    let address = listener.local_addr()?;
     Ok((listener, address))
 }
 

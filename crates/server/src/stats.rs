@@ -68,7 +68,7 @@ pub struct Stats<C> {
     pub driver: &'static str,
     /// How many shards run.
     pub shards: usize,
-    /// How many sessions there are, discovery sessions included.
+    /// How many sessions there are, with those that only ask what there is.
     pub sessions: usize,
     /// Each portal, and whether it is served over RDMA.
     pub portals: Vec<PortalStatus>,
@@ -93,13 +93,13 @@ pub struct VolumeStats {
     pub write: OpStats,
     /// Flushes.
     pub flushes: u64,
-    /// UNMAP commands.
+    /// Commands that unmap.
     pub unmaps: u64,
     /// Other commands.
     pub others: u64,
-    /// Bytes that EXTENDED COPY and WRITE USING TOKEN have written, without the network.
+    /// Bytes that copies have written, without the network.
     pub copied_bytes: u64,
-    /// Commands that ended with CHECK CONDITION, unit attentions apart.
+    /// Commands that have failed.
     pub errors: u64,
     /// Commands at work right now.
     pub commands_in_flight: usize,

@@ -1,7 +1,7 @@
 //! Failed logins: who fails too often has to wait.
 //!
 //! A failure counts for the client's address and for what it tried to reach. So a client that guesses
-//! slows itself down, there and only there: neither other addresses nor its own other targets notice.
+//! slows itself down, there and only there: neither other addresses nor what else it tries to reach notice.
 //! Of IPv6 a client elsewhere is its /64, all addresses of which it may have. On networks that this machine
 //! is on, many hosts share one, so each address counts for itself. Touched by logins only, so a lock is enough.
 
@@ -118,17 +118,17 @@ mod tests {
 
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     enum Aim {
-        Target(String),
+        Export(String),
         Unknown,
-        Discovery,
+        Listing,
     }
 
     fn ip(n: u32) -> IpAddr {
         IpAddr::V4(n.into())
     }
 
-    fn target(name: &str) -> Aim {
-        Aim::Target(name.into())
+    fn export(name: &str) -> Aim {
+        Aim::Export(name.into())
     }
 
     const START: Duration = Duration::from_secs(1000);
@@ -137,19 +137,19 @@ mod tests {
     fn who_fails_too_often_waits_and_nobody_else() {
         let throttle = Throttle::default();
         for _ in 0..FREE {
-            assert!(throttle.allows(ip(1), &target("a"), START));
-            throttle.failed(ip(1), target("a"), START);
+            assert!(throttle.allows(ip(1), &export("a"), START));
+            throttle.failed(ip(1), export("a"), START);
         }
-        assert!(!throttle.allows(ip(1), &target("a"), START));
-        assert!(throttle.allows(ip(2), &target("a"), START), "a neighbour");
-        assert!(throttle.allows(ip(1), &target("b"), START), "another target");
-        assert!(throttle.allows(ip(1), &Aim::Discovery, START));
+        assert!(!throttle.allows(ip(1), &export("a"), START));
+        assert!(throttle.allows(ip(2), &export("a"), START), "a neighbour");
+        assert!(throttle.allows(ip(1), &export("b"), START), "another export");
+        assert!(throttle.allows(ip(1), &Aim::Listing, START));
         let later = START + FORGET;
-        assert!(!throttle.allows(ip(1), &target("a"), later - Duration::from_millis(1)));
-        assert!(throttle.allows(ip(1), &target("a"), later));
-        throttle.failed(ip(1), target("a"), later);
-        assert!(!throttle.allows(ip(1), &target("a"), later), "one more, and it waits again");
-        assert!(throttle.allows(ip(1), &target("a"), later + FORGET * FREE));
+        assert!(!throttle.allows(ip(1), &export("a"), later - Duration::from_millis(1)));
+        assert!(throttle.allows(ip(1), &export("a"), later));
+        throttle.failed(ip(1), export("a"), later);
+        assert!(!throttle.allows(ip(1), &export("a"), later), "one more, and it waits again");
+        assert!(throttle.allows(ip(1), &export("a"), later + FORGET * FREE));
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         throttle.set_networks(Network::new(address("fd00::2"), 64).into_iter().collect());
         let fails = |client: &str| {
-            (0..FREE).for_each(|_| throttle.failed(address(client), target("a"), START));
+            (0..FREE).for_each(|_| throttle.failed(address(client), export("a"), START));
         };
-        let may = |client: &str| throttle.allows(address(client), &target("a"), START);
+        let may = |client: &str| throttle.allows(address(client), &export("a"), START);
         // On this machine's network each address counts for itself.
         fails("fd00::66");
         assert!(!may("fd00::66") && may("fd00::77"));
@@ -178,15 +178,15 @@ mod tests {
         let network = Ipv6Addr::from_bits(0xfd00 << 112);
         throttle.set_networks(Network::new(network.into(), 64).into_iter().collect());
         for _ in 0..FREE {
-            throttle.failed(ip(7), target("a"), START);
+            throttle.failed(ip(7), export("a"), START);
         }
         for n in 0..3 * CLIENTS as u128 {
             let address = Ipv6Addr::from_bits(network.to_bits() + n + 1).into();
             // Each tries twice, so that it waits longer than those before.
-            (0..FREE + 1).for_each(|_| throttle.failed(address, target("a"), START));
+            (0..FREE + 1).for_each(|_| throttle.failed(address, export("a"), START));
             assert!(throttle.lock().clients.len() <= CLIENTS);
         }
-        assert!(!throttle.allows(ip(7), &target("a"), START), "it has to wait still");
+        assert!(!throttle.allows(ip(7), &export("a"), START), "it has to wait still");
     }
 
     #[test]
@@ -203,15 +203,15 @@ mod tests {
     fn the_table_has_a_bound_and_keeps_the_worst() {
         let throttle = Throttle::default();
         for _ in 0..50 {
-            throttle.failed(ip(7), target("a"), START);
+            throttle.failed(ip(7), export("a"), START);
         }
         for n in 0..3 * CLIENTS as u32 {
-            throttle.failed(ip(1000 + n), target("a"), START);
+            throttle.failed(ip(1000 + n), export("a"), START);
             assert!(throttle.lock().clients.len() <= CLIENTS);
         }
-        assert!(!throttle.allows(ip(7), &target("a"), START));
+        assert!(!throttle.allows(ip(7), &export("a"), START));
         // Who has waited long enough goes first.
-        throttle.failed(ip(8), target("a"), START + FORGET * 2);
+        throttle.failed(ip(8), export("a"), START + FORGET * 2);
         throttle.lock().forget(START + FORGET * 2);
         assert_eq!(throttle.lock().clients.len(), 2);
     }

@@ -16,7 +16,7 @@ pub enum Post {
     Send {
         /// Its first bytes.
         head: ArrayVec<u8, HEAD>,
-        /// The bytes behind them: of logins, texts and long sense data.
+        /// The bytes behind them, of a long message.
         rest: Vec<u8>,
         /// The key of the client's memory that it takes back.
         invalidate: Option<u32>,

@@ -87,6 +87,7 @@ impl Bench {
             port_numbers: None,
             iscsi: Options { queue_depth: 16, ..Options::default() },
             limits: Limits { buffer_bytes: 16 << 20, ..Limits::default() },
+            max_discovery: 32,
             shards: Some(1),
             driver: DriverChoice::Auto,
             busy_poll: Duration::ZERO,

@@ -88,7 +88,7 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     }
     let (logged, discovery) = (ration.is_some(), nexus.target.is_none());
     let world = &shard.front.world;
-    let target = nexus.target.and_then(|target| world.target(target)).cloned();
+    let target = nexus.target.and_then(|target| world.export(target)).cloned();
     let id = nexus_id(&nexus, name);
     let view = target.as_ref().map(|t| t.view(&nexus.initiator, conn.peer.ip()));
     let luns = view.unwrap_or_default().into_iter().filter_map(|(lun, volume)| {

@@ -83,7 +83,7 @@ impl FrontConn for IscsiConn {
         self.proto.log_out_by()
     }
 
-    fn take_rx_target(&mut self) -> Option<(Buf, Range<usize>)> {
+    fn take_rx_buffer(&mut self) -> Option<(Buf, Range<usize>)> {
         self.proto.take_rx_target().map(|target| (target.buf, target.range))
     }
 

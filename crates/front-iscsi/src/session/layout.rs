@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use lunet_scsi::Attention;
 use lunet_scsi::alua::{Alua, PortGroup};
+use lunet_volume::files::ReadError;
 
 use super::{Core, Shared};
 use crate::config::{Config, Layout};
@@ -24,10 +25,17 @@ pub(super) fn open(config: Config, portals: Arc<Portals>) -> Result<(Shared, Wor
     let groups = ports::groups(&Default::default(), &portals, &config.layout.groups)?;
     ports.number(&config.layout.targets, &portals)?;
     let ways = Ways { portals, groups };
-    let (world, effects) = World::default().next(config.layout, ways, &ports)?;
+    let next = World::default().next(config.layout, ways, &ports);
+    let (world, effects) = next.map_err(NotTakenUp)?;
     effects.publish();
-    Ok((Shared::new(config.iscsi, &config.limits, ports), world))
+    let sessions = (config.limits.max_sessions, config.max_discovery);
+    Ok((Shared::new(config.iscsi, sessions, ports), world))
 }
+
+/// What was kept of a volume's reservations cannot be taken up.
+#[derive(Debug, thiserror::Error)]
+#[error("persistent reservations: {0}")]
+struct NotTakenUp(ReadError);
 
 /// The world after this one.
 ///
@@ -54,12 +62,12 @@ pub(super) fn next_world(
     let mut ports = core.front.ports.lock().unwrap_or_else(PoisonError::into_inner);
     ports.number(&layout.targets, &ways.portals).map_err(ports_error)?;
     let next = before.next(layout, ways, &ports);
-    let (world, effects) = next.map_err(|error| ApplyError::Reservations(error.into()))?;
+    let (world, effects) = next.map_err(|error| ApplyError::Front(NotTakenUp(error).into()))?;
     Ok(Next { world, effects, listeners })
 }
 
 fn ports_error(error: PortsError) -> ApplyError {
-    ApplyError::Ports(error.into())
+    ApplyError::Front(error.into())
 }
 
 /// Says whether these groups would do with these portals.

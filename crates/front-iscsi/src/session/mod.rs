@@ -38,7 +38,6 @@ use crate::reservations::with_seats;
 use crate::site::Surroundings;
 use crate::tokens::Tokens;
 use crate::world::{CoreTarget, ScsiVolume};
-use lunet_server::hosting::Limits;
 use lunet_server::places::Places;
 use lunet_server::transmit::Outgoing;
 use lunet_server::{conn, core, mail, shard};
@@ -77,13 +76,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// What shards share that serve nobody yet.
-    fn new(options: Options, limits: &Limits, ports: Ports) -> Self {
+    /// What shards share that serve nobody yet. At most so many sessions of targets, and for discovery.
+    fn new(options: Options, (most, discovery): (usize, usize), ports: Ports) -> Self {
         Self {
             options,
             ports: Mutex::new(ports),
-            registry: Registry::new(limits.max_sessions, limits.max_discovery),
-            discovery: Places::new(limits.max_discovery),
+            registry: Registry::new(most, discovery),
+            discovery: Places::new(discovery),
             tokens: Tokens::default(),
             keeper: OnceLock::new(),
         }

@@ -38,7 +38,7 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     let Some(now) = &session.target else { return };
     let stays =
         |target: &&Arc<CoreTarget>| stays(shard, session, (portal, origin), [now, target], next);
-    let target = next.target(number).filter(stays).cloned();
+    let target = next.export(number).filter(stays).cloned();
     let Some(target) = target else { return dismiss(shard, slot) };
     let (gone, came) = compare_view(shard, slot, next, &target, peer);
     for lun in &gone {

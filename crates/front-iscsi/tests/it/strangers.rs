@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use lunet_front_iscsi::Server;
 use lunet_iscsi::initiator::{Error, Options};
-use lunet_server::Limits;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::client::Client;
@@ -64,7 +63,7 @@ fn half_open_logins_keep_nobody_out() {
 fn discovery_sessions_keep_nobody_out() {
     on_each_driver(|driver| {
         let mut config = config(vec![memory(1)], driver);
-        config.limits = Limits { max_sessions: 4, max_discovery: 8, ..config.limits };
+        (config.limits.max_sessions, config.max_discovery) = (4, 8);
         let (server, address) = start(config);
         let from = |host| log_in(address, [127, 0, 0, host], discovery()).expect("it gets in");
         let mut stranger = from(9);

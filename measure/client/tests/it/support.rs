@@ -47,6 +47,7 @@ pub fn config(volumes: Vec<Volume>) -> Config {
         port_numbers: None,
         iscsi: Options::default(),
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
+        max_discovery: 32,
         shards: Some(2),
         driver: DriverChoice::Auto,
         busy_poll: Duration::ZERO,

@@ -65,6 +65,7 @@ pub fn config(volumes: Vec<lunet_backends::Volume>, driver: DriverChoice) -> Con
         port_numbers: None,
         iscsi: Options::default(),
         limits: Limits { buffer_bytes: 8 << 20, ..Limits::default() },
+        max_discovery: 32,
         shards: Some(2),
         driver,
         busy_poll: std::time::Duration::ZERO,
