@@ -1,4 +1,4 @@
-//! Columns and wrapped lines.
+//! Columns, and text that is safe to print.
 
 use lunet_iscsi::printable::printable;
 
@@ -71,24 +71,6 @@ impl Columns {
     }
 }
 
-/// Appends words, indented by two spaces, in lines of at most `width` characters if they fit.
-pub(super) fn wrap(out: &mut String, words: impl IntoIterator<Item = String>, width: usize) {
-    let mut used = 0;
-    for word in words {
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > width {
-            out.push('\n');
-            used = 0;
-        }
-        out.push_str(if used == 0 { "  " } else { " " });
-        used += length + if used == 0 { 2 } else { 1 };
-        out.push_str(&word);
-    }
-    if used > 0 {
-        out.push('\n');
-    }
-}
-
 /// `text` without what could steer a terminal or is not seen: names come from the network.
 pub(crate) fn harmless(text: &str) -> String {
     printable(text).to_string()
@@ -106,13 +88,6 @@ mod tests {
         let mut out = String::new();
         columns.write(&mut out);
         assert_eq!(out, "        operations   data\n  read       1 234  8 GiB\n");
-    }
-
-    #[test]
-    fn words_wrap_before_the_width() {
-        let mut out = String::new();
-        wrap(&mut out, ["aaaa", "bbbb", "cccc"].map(String::from), 11);
-        assert_eq!(out, "  aaaa bbbb\n  cccc\n");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lunet_api::{OverTcp, Session};
+use lunet_bench::report::wrapped;
 
-use super::layout::{harmless, wrap};
+use super::layout::harmless;
 use crate::units;
 
 /// The width of wrapped lines, in characters.
@@ -51,7 +52,10 @@ fn paragraph(out: &mut String, session: &Session) {
     let time = units::duration(Duration::from_secs(session.connected_seconds));
     out.push_str(&format!("  connected for {time}, {commands} at work\n"));
     let keys = session.keys.iter().map(|(key, value)| harmless(&format!("{key}={value}")));
-    wrap(out, keys, WIDTH);
+    let keys: Vec<String> = keys.collect();
+    if !keys.is_empty() {
+        out.push_str(&wrapped(&keys.join(" "), Some(WIDTH), 2, 2));
+    }
 }
 
 #[cfg(test)]

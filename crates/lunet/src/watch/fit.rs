@@ -1,6 +1,7 @@
 //! Tables that are never wrong by cutting: figures are shown whole or not at all, names that are
 //! cut say so, and rows without a place are counted.
 
+use lunet_bench::report::lines;
 use ratatui::text::Line;
 
 /// Between two columns.
@@ -108,21 +109,12 @@ fn cells_of_head(heads: &[&str], column: usize) -> usize {
     heads.get(column).map_or(0, |head| cells(head))
 }
 
-/// A sentence in lines of a width, at most so many; the last one is shortened if there is more to say.
+/// A paragraph in at most `most` lines of a width; the last line is shortened if the text is longer.
 pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let full = lines.len() == most;
-        let Some(line) = lines.last_mut() else { break };
-        if !line.is_empty() && (full || cells(line) + 1 + cells(word) <= width) {
-            line.push(' ');
-            line.push_str(word);
-        } else if line.is_empty() {
-            line.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut lines = lines(&words.join(" "), width, 0, 0);
+    let rest = lines.split_off(most.min(lines.len()).saturating_sub(1)).join(" ");
+    lines.push(rest);
     lines.iter().map(|line| shortened(line, width)).collect()
 }
 

@@ -1,5 +1,7 @@
 //! Plain text in columns, and in lines that a terminal does not break.
 
+use unicode_width::UnicodeWidthStr;
+
 use super::format::plain;
 
 /// Between columns.
@@ -99,19 +101,23 @@ fn part(heads: &[&str], rows: &[Row<'_>], first: usize, widths: &[usize], begin:
     told
 }
 
-/// A sentence in lines no longer than `width`, as far as its words allow: the first one begins with so many spaces, the others
-/// with `hang`. Ends with a line feed.
+/// A paragraph in [`lines`] of at least [`NARROWEST`] columns, each with a line feed; one line without a width.
 pub fn wrapped(text: &str, width: Option<usize>, first: usize, hang: usize) -> String {
     let Some(width) = width.map(|width| width.max(NARROWEST)) else {
         return format!("{}{text}\n", " ".repeat(first));
     };
-    let (mut told, mut line) = (String::new(), " ".repeat(first));
+    lines(text, width, first, hang).join("\n") + "\n"
+}
+
+/// Breaks a paragraph between words into lines of at most `width` terminal columns; a longer word has a line of its own. The
+/// first line is indented by `first` spaces, the others by `hang`.
+pub fn lines(text: &str, width: usize, first: usize, hang: usize) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), " ".repeat(first));
     let mut empty = true;
     // One space only: columns within the text keep theirs.
     for word in text.split(' ') {
         if !empty && length(&line) + 1 + length(word) > width {
-            told += line.trim_end();
-            told.push('\n');
+            lines.push(line.trim_end().to_owned());
             line = " ".repeat(hang);
             empty = true;
         }
@@ -121,11 +127,13 @@ pub fn wrapped(text: &str, width: Option<usize>, first: usize, hang: usize) -> S
         line += word;
         empty = false;
     }
-    told + line.trim_end() + "\n"
+    lines.push(line.trim_end().to_owned());
+    lines
 }
 
+/// Terminal columns that a text takes.
 fn length(text: &str) -> usize {
-    text.chars().count()
+    text.width()
 }
 
 #[cfg(test)]

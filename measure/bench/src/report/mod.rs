@@ -8,7 +8,7 @@ mod plots;
 mod svg;
 mod table;
 
-pub use columns::wrapped;
+pub use columns::{lines, wrapped};
 pub use compare::{compare_page, compare_table, joined};
 pub use format::{iops, number, time};
 pub use page::page;
