@@ -83,28 +83,41 @@ fn files_below(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
     files
 }
 
+/// Names of protocols, and words that are at home in one of them.
+const NAMES: &str = "iscsi scsi iser nvme nvmf lun luns cdb pdu pdus initiator initiators nexus \
+    nexuses target targets discovery attention attentions isid tsih iqn nqn naa eui chap tmf itt ttt \
+    r2t namespace namespaces subsystem subsystems capsule spc sbc sam 7143 7144 7145";
+
+/// The names of protocols in a source, be they parts of words such as `CoreTarget`.
+fn names_in(text: &str) -> Vec<String> {
+    let names: Vec<&str> = NAMES.split_whitespace().collect();
+    let mut found = Vec::new();
+    for word in text.split(|c: char| !c.is_alphanumeric()) {
+        let mut parts = vec![word.to_owned(), String::new()];
+        let mut before = 'A';
+        for c in word.chars() {
+            if c.is_uppercase() && !before.is_uppercase() {
+                parts.push(String::new());
+            }
+            parts.last_mut().expect("a part").push(c);
+            before = c;
+        }
+        let parts = parts.into_iter().map(|part| part.to_lowercase());
+        found.extend(parts.filter(|part| names.contains(&part.as_str())));
+    }
+    found
+}
+
 /// Crates that serve every protocol name none of them.
 #[test]
 fn crates_for_every_protocol_name_none() {
+    assert_eq!(names_in("the iSCSI CoreTarget, an R2T; Targeted").len(), 4);
     let neutral = ["crates/reservations", "crates/server", "crates/volume"];
     let files = files_below(neutral.map(|folder| root().join(folder)).to_vec());
     for path in &files {
-        let text = fs::read_to_string(path).expect("text").to_lowercase();
-        let words = text.split(|c: char| !c.is_alphanumeric());
-        let names = [
-            "iscsi",
-            "scsi",
-            "iser",
-            "nvme",
-            "lun",
-            "luns",
-            "cdb",
-            "pdu",
-            "initiator",
-            "initiators",
-            "nexus",
-        ];
-        let named: Vec<&str> = words.filter(|word| names.contains(word)).collect();
+        // Of what a wrapper derefs to, the language says so.
+        let text = fs::read_to_string(path).expect("text").replace("Target = Local<Self>", "");
+        let named = names_in(&text);
         assert!(named.is_empty(), "{} names {named:?}", path.display());
     }
     assert!(files.len() > 50, "only {} files were found", files.len());

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant};
 use lunet_volume::{HeldVolume, NoChannel};
 
 use crate::core::Core;
-use crate::front::{Front, FrontError};
+use crate::front::{Front, FrontError, Names};
 use crate::hosting::Portal;
 use crate::mail::{Mail, Undelivered};
 use crate::portals::{Full, MOST, Portals};
-use crate::rdma::Names;
 use crate::served::World;
 use crate::server;
 

@@ -23,13 +23,39 @@ use crate::core::Core;
 use crate::hosting::Hosting;
 use crate::places::Place;
 use crate::portals::Portals;
-use crate::rdma::{Fault, Names, Receives, RemoteRead};
+use crate::rdma::{Fault, Receives, RemoteRead};
 use crate::served::World;
 use crate::shard::Shard;
 use crate::stats::Counts;
 
 /// Why a protocol cannot serve what it is to serve: an error of its own.
 pub type FrontError = Box<dyn Error + Send + Sync>;
+
+/// How log lines and reports name what they speak of, in the words of the front's protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The protocol over RDMA.
+    pub rdma: &'static str,
+    /// The same in a portal's `transport` setting.
+    pub transport: &'static str,
+    /// The other end of a connection.
+    pub client: &'static str,
+    /// Sessions that only ask what there is.
+    pub listing: &'static str,
+    /// The setting that reduces a connection's memory.
+    pub fewer: &'static str,
+}
+
+impl Names {
+    /// Without a protocol.
+    pub const PLAIN: Self = Self {
+        rdma: "RDMA",
+        transport: "rdma",
+        client: "client",
+        listing: "sessions that only ask what there is",
+        fewer: "the queue depth",
+    };
+}
 
 /// What a shard and its front share: the volumes with their operations, and what is served.
 pub struct Local<F: Front> {
@@ -207,7 +233,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// A thread of its own, for what takes as long as it takes.
     type Helper;
 
-    /// Its words.
+    /// What log lines and reports call it.
     const NAMES: Names = Names::PLAIN;
 
     /// How the server is hosted.

@@ -50,7 +50,7 @@ impl Monitor {
                 if rounds % NETWORKS == 0 {
                     core.throttle.set_networks(interfaces::networks());
                 }
-                core.rations.report(core.started.elapsed());
+                core.rations.report(core.started.elapsed(), F::NAMES);
             }
         };
         let thread = std::thread::Builder::new().name("lunet-monitor".into()).spawn(work)?;

@@ -7,6 +7,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::front::Names;
+
 /// Lines of one kind that are logged in one go, and how long it takes until there is one more.
 pub const LINES: u32 = 30;
 const LINE: Duration = Duration::from_secs(2);
@@ -36,8 +38,8 @@ pub enum Topic {
     Unfinished,
     /// Logins that are refused.
     Refused,
-    /// Discovery sessions.
-    Discovery,
+    /// Sessions that only ask what there is.
+    Listing,
     /// Sessions of clients that had to prove nothing.
     Open,
     /// Sessions of clients that have proved who they are.
@@ -53,19 +55,19 @@ impl Topic {
         Self::TurnedAway,
         Self::Unfinished,
         Self::Refused,
-        Self::Discovery,
+        Self::Listing,
         Self::Open,
         Self::Proven,
         Self::Rdma,
         Self::OverTcp,
     ];
 
-    const fn words(self) -> &'static str {
+    const fn words(self, names: Names) -> &'static str {
         match self {
             Self::TurnedAway => "connections that were turned away",
             Self::Unfinished => "connections that ended before their login",
             Self::Refused => "refused logins",
-            Self::Discovery => "discovery sessions",
+            Self::Listing => names.listing,
             Self::Open => "sessions without authentication",
             Self::Proven => "authenticated sessions",
             Self::Rdma => "connections over RDMA",
@@ -92,7 +94,7 @@ impl Rations {
     }
 
     /// Says what was left out and has not been said with a later line. To be called every few seconds.
-    pub fn report(&self, now: Duration) {
+    pub fn report(&self, now: Duration, names: Names) {
         for topic in Topic::ALL {
             let mut ration = self.0[topic as usize].lock().unwrap_or_else(PoisonError::into_inner);
             let (level, left_out) = &mut *ration;
@@ -100,7 +102,7 @@ impl Rations {
             if *left_out > 0 && level.has_room(now, LINES, LINE) {
                 level.raise(now, LINES, LINE);
                 let unlogged = std::mem::take(left_out);
-                tracing::info!(unlogged, "lines about {} were left out", topic.words());
+                tracing::info!(unlogged, "lines about {} were left out", topic.words(names));
             }
         }
     }
@@ -122,10 +124,10 @@ mod tests {
         let left_out = Some(1000 - u64::from(LINES));
         assert_eq!(rations.grants(Topic::Refused, START + LINE), left_out);
         assert_eq!(rations.grants(Topic::Refused, START + LINE), None);
-        rations.report(START + LINE);
+        rations.report(START + LINE, Names::PLAIN);
         assert_eq!(rations.grants(Topic::Open, START + LINE), None, "the report is a line, too");
         assert_eq!(rations.grants(Topic::Refused, START + LINE * 2), Some(1));
-        rations.report(START + LINE * 3);
+        rations.report(START + LINE * 3, Names::PLAIN);
         assert_eq!(rations.grants(Topic::Open, START + LINE * 4), Some(0), "it was said");
     }
 }

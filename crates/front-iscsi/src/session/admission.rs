@@ -77,7 +77,7 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let name = identity.target_name.as_deref().unwrap_or("discovery");
     let initiator = printable(&identity.initiator_name);
     let topic = match (nexus.target, &identity.proof) {
-        (None, _) => Topic::Discovery,
+        (None, _) => Topic::Listing,
         (Some(_), None) => Topic::Open,
         (Some(_), Some(_)) => Topic::Proven,
     };

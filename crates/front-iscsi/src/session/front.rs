@@ -28,11 +28,13 @@ use crate::site::Aim;
 use crate::world::{CoreTarget, Effects, LogicalUnit, Rules, ScsiVolume, World};
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
-use lunet_server::front::{AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Occasion};
+use lunet_server::front::{
+    AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion,
+};
 use lunet_server::hosting::Hosting;
 use lunet_server::places::Place;
 use lunet_server::portals::Portals;
-use lunet_server::rdma::{Fault, Names, Receives, RemoteRead};
+use lunet_server::rdma::{Fault, Receives, RemoteRead};
 
 /// How long an initiator whose discovery session has taken too long has to end it.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -123,8 +125,13 @@ impl Front for Engine {
     type Groups = [PortGroup];
     type Helper = Keeper;
 
-    const NAMES: Names =
-        Names { rdma: "iSER", transport: "iser", client: "initiator", fewer: "iscsi.queue-depth" };
+    const NAMES: Names = Names {
+        rdma: "iSER",
+        transport: "iser",
+        client: "initiator",
+        listing: "discovery sessions",
+        fewer: "iscsi.queue-depth",
+    };
 
     fn hosting(config: &Config) -> Hosting {
         Hosting {

@@ -14,14 +14,15 @@ use lunet_verbs::{
     Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Status, Why,
 };
 
-use super::Names;
 use super::adapter::{Completion, Endpoint};
+use crate::front::Names;
 
 /// Depth of the shared receive queue.
 pub const SHARED: u32 = 100;
 
 /// A protocol's words.
-pub const NAMES: Names = Names { rdma: "R", transport: "r", client: "C", fewer: "depth" };
+pub const NAMES: Names =
+    Names { rdma: "R", transport: "r", client: "C", fewer: "depth", ..Names::PLAIN };
 
 /// The facts of a port with these GIDs.
 pub fn port_facts(device: &str, state: &str, gids: &[(&str, GidKind)]) -> PortFacts {

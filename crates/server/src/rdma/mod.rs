@@ -40,25 +40,6 @@ pub const COMPLETIONS: u32 = 1 << 16;
 /// This bit is set in the event tokens of connections; those of listeners are indices of portals.
 pub const CONNECTION: u64 = 1 << 63;
 
-/// How log lines and reports name what they speak of, in the words of the front's protocol.
-#[derive(Clone, Copy, Debug)]
-pub struct Names {
-    /// The protocol over RDMA.
-    pub rdma: &'static str,
-    /// The same in a portal's `transport` setting.
-    pub transport: &'static str,
-    /// The other end of a connection.
-    pub client: &'static str,
-    /// The setting that reduces a connection's memory.
-    pub fewer: &'static str,
-}
-
-impl Names {
-    /// Without a protocol.
-    pub const PLAIN: Self =
-        Self { rdma: "RDMA", transport: "rdma", client: "client", fewer: "the queue depth" };
-}
-
 /// A change of the server's RDMA devices while it runs.
 pub enum Change {
     /// Open these, and reply whether that worked.

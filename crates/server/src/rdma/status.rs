@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lunet_verbs::{Error, PortFacts, port_of};
 
-use super::Names;
+use crate::front::Names;
 use crate::hosting::{Portal, Transports};
 use crate::portals::Portals;
 
@@ -67,7 +67,7 @@ enum State {
 pub struct PortalStatus {
     /// The address and port where it listens.
     pub address: String,
-    /// Its portal group tag.
+    /// By what its protocol groups portals.
     pub tag: u16,
     /// True if it is served over TCP.
     pub tcp: bool,
