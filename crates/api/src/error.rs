@@ -9,41 +9,41 @@ use crate::words::words;
 words! {
     /// What kind of error it is, in a word that stays the same from version to version.
     pub enum Code {
-        /// It is no request: no JSON, too long, a field is missing or has the wrong type.
+        /// The request is invalid: not JSON, too long, or a field is missing or has the wrong type.
         BadRequest = "bad-request",
-        /// One side does not know what the other one says: the message tells which is older.
+        /// Client and server have incompatible versions; the message says which is older.
         OtherVersion = "other-version",
-        /// Too many clients ask at once.
+        /// Too many clients are connected.
         TooManyClients = "too-many-clients",
-        /// Another change is under way.
+        /// Another change is in progress.
         ChangeUnderWay = "change-under-way",
-        /// The server stops.
+        /// The server is stopping.
         Stopping = "stopping",
-        /// The configuration file was changed by hand, and is not read yet.
+        /// The configuration file was edited and has not been applied yet.
         ChangedByHand = "changed-by-hand",
-        /// What the request names is not there.
+        /// What the request names does not exist.
         NotFound = "not-found",
-        /// What the request would make is there already, or something is in its way.
+        /// What the request would create exists already, or something else has its place.
         Exists = "exists",
-        /// Sessions use what would be gone. `force` does it all the same.
+        /// Sessions use what would be removed. `force` overrides this.
         InUse = "in-use",
-        /// Others than those who are named lose or get access by it, or nobody has any. `force` does it all the same.
+        /// Initiators that the change does not name would lose or gain access, or nobody would have access. `force` overrides this.
         ChangesAccess = "changes-access",
-        /// The last one of its kind stays.
+        /// The last one of its kind cannot be removed.
         LastOne = "last-one",
-        /// A value is not allowed, or the configuration would be wrong with it.
+        /// A value is not allowed, or the resulting configuration would be invalid.
         Invalid = "invalid",
-        /// It cannot be done with this kind of volume, target or portal.
+        /// It is not supported for this kind of volume, target or portal.
         Unsupported = "unsupported",
-        /// It can change at a restart only.
+        /// It can only change at a restart.
         NeedsRestart = "needs-restart",
-        /// The volume is not served, or its storage is not where it was.
+        /// The volume is not served, or its storage is missing.
         NotServed = "not-served",
-        /// The write-back of the volume has failed, and is not seen to yet.
+        /// The write-back of the volume has failed, and the volume has not been reopened yet.
         WriteBackFailed = "write-back-failed",
-        /// An event loop of the server does not answer in time.
+        /// An event loop of the server did not respond in time.
         NotAnswered = "not-answered",
-        /// Anything else: the operating system has refused something, or lunet has a fault.
+        /// Any other error: the operating system refused something, or lunet has a defect.
         Failed = "failed",
     }
 }
