@@ -144,12 +144,12 @@ fn kinds() -> Vec<Configuration> {
     let slow = format!("backend = \"memory\"\nsize = {SIZE}\n{delays}");
     let read_only = "backend = \"file\"\nread-only = true";
     vec![
-        Configuration::new("thin", "a thin file, as it comes", &thin),
+        Configuration::new("thin", "a thin file, all defaults", &thin),
         Configuration::new("full", "a fully provisioned file", &more("provisioning = \"full\"")),
         Configuration::new("direct", "a file with direct I/O", &more("cache = \"direct\"")),
         Configuration {
             leaves_out: |name| {
-                let why = "expects a unit to be ready that it has stopped (START = 0): SBC-4 says NOT READY";
+                let why = "it expects a stopped unit (START = 0) to be ready: SBC-4 says NOT READY";
                 (name == "StartStopUnit.NoLoej").then_some(why).or_else(|| needs_delay(name))
             },
             ..Configuration::new("removable", "a removable medium", &more("removable = true"))
@@ -203,7 +203,7 @@ fn ways() -> Vec<Configuration> {
         Configuration {
             more: second_portal,
             second: Second::Portal,
-            ..Configuration::new("two-portals", "two portals with tags of their own", thin)
+            ..Configuration::new("two-portals", "two portals with different tags", thin)
         },
         Configuration {
             more: second_target,
@@ -213,7 +213,7 @@ fn ways() -> Vec<Configuration> {
         Configuration {
             target: format!("luns = [\"a\"]\n{USER}"),
             chap: ("tester%secretOfTheUser@", ""),
-            ..Configuration::new("chap", "CHAP (libiscsi knows MD5)", thin)
+            ..Configuration::new("chap", "CHAP (MD5, the only algorithm of libiscsi)", thin)
         },
         Configuration {
             target: format!("luns = [\"a\"]\n{USER}\n{MUTUAL}"),
@@ -221,11 +221,11 @@ fn ways() -> Vec<Configuration> {
                 "tester%secretOfTheUser@",
                 "?target_user=storage&target_password=secretOfTheTarget",
             ),
-            ..Configuration::new("chap-mutual", "CHAP both ways", thin)
+            ..Configuration::new("chap-mutual", "mutual CHAP", thin)
         },
         Configuration {
             iscsi: "header-digest = \"require\"".into(),
-            ..Configuration::new("header-digest", "header digests alone, without a relay", thin)
+            ..Configuration::new("header-digest", "header digests only, without a relay", thin)
         },
         Configuration {
             iscsi: "max-recv-data-segment-length = 4096\nfirst-burst-length = 4096\n\
@@ -233,7 +233,7 @@ fn ways() -> Vec<Configuration> {
                     immediate-data = false\nqueue-depth = 4"
                 .into(),
             leaves_out: aborts,
-            ..Configuration::new("narrow", "the smallest bursts, every byte asked for", thin)
+            ..Configuration::new("narrow", "minimal bursts, all data solicited by R2T", thin)
         },
     ]
 }
@@ -256,7 +256,7 @@ fn writes(name: &str) -> Option<&'static str> {
     ];
     let does = THEY_DO.iter().any(|start| name.starts_with(start))
         || (name.starts_with("MultipathIO.") && name != "MultipathIO.Reset");
-    does.then_some("it writes without asking whether the medium is write-protected")
+    does.then_some("it writes without checking for write protection")
 }
 
 /// The tests that abort a write for which an R2T may be on its way. libiscsi 1.19 then frees the write twice and crashes, now
@@ -269,26 +269,26 @@ fn aborts(name: &str) -> Option<&'static str> {
 /// All but the tests that a fast volume is done with before they look.
 fn need_no_delay(name: &str) -> Option<&'static str> {
     let needs = ["Sanitize.Reset", "iSCSITMF."].iter().any(|start| name.starts_with(start));
-    (!needs).then_some("a slow volume tells nothing more")
+    (!needs).then_some("adds nothing on a slow volume")
 }
 
 /// `Sanitize.BlockErase` wants GET LBA STATUS to say 'deallocated' afterwards. Of a block device nobody knows what it holds,
 /// and the answer is 0h, 'mapped or unknown' (SBC-4 5.9.2).
 fn cannot_tell(name: &str) -> Option<&'static str> {
-    let why = "a block device does not tell what it has deallocated";
+    let why = "a block device does not report what is deallocated";
     (name == "Sanitize.BlockErase").then_some(why).or_else(|| needs_delay(name))
 }
 
 /// The tests of reservations send 512 bytes for a WRITE of one block, whatever a block is: of less than a block nothing can be
 /// written, and lunet says so (5/0E/03) where it answered GOOD before.
 fn half_blocks(name: &str) -> Option<&'static str> {
-    let why = "it writes one block with 512 bytes of data, whatever the size of a block";
+    let why = "it sends 512 bytes of data for one block, whatever the block size";
     name.starts_with("ProutReserve.Access").then_some(why)
 }
 
 /// `Sanitize.Reset` looks after three seconds whether the volume is still being overwritten.
 fn needs_delay(name: &str) -> Option<&'static str> {
-    (name == "Sanitize.Reset").then_some("it wants a volume that takes 4 s to overwrite")
+    (name == "Sanitize.Reset").then_some("it needs a volume that takes 4 s to overwrite")
 }
 
 /// The few configurations that together run every test that can run at all.

@@ -37,8 +37,8 @@ pub(super) const DEFECTS: [Defect; 3] = [
 ];
 
 /// SPC-5 6.16: what PREVENT ALLOW MEDIUM REMOVAL prevents is the removal.
-const LOADS_UNDER_PREVENT: &str = "with the medium out and PREVENT set it wants LOAD to fail with MEDIUM REMOVAL PREVENTED; Linux locks \
-     a removable drive when it opens it, and loads it then (`eject -t`), and nothing is removed by that. All its other steps hold";
+const LOADS_UNDER_PREVENT: &str = "with the medium ejected and PREVENT set it expects LOAD to fail with MEDIUM REMOVAL PREVENTED; but Linux locks \
+     a removable drive when it opens it and then loads the medium (`eject -t`), which removes nothing. All its other steps pass";
 
 /// A test to run twice in one process, and what to run in between.
 ///
@@ -72,12 +72,12 @@ pub const NEVER: [(&str, &str); 9] = [
     ("PreventAllow.Eject", LOADS_UNDER_PREVENT),
     (
         "Sanitize.CryptoErase",
-        "it runs only where REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
-         that they hold; lunet's volumes do not",
+        "it runs only if REPORT SUPPORTED OPERATION CODES lists CRYPTOGRAPHIC ERASE, which is for media that encrypt all \
+         data; lunet's volumes do not",
     ),
     (
         "StartStopUnit.NoLoej",
-        "it runs on removable media alone, and expects a unit to be ready that it has stopped (START = 0): SBC-4 says NOT READY",
+        "it runs on removable media only, and it expects a stopped unit (START = 0) to be ready: SBC-4 says NOT READY",
     ),
     ("WriteAtomic16.Simple", NO_WRITE_ATOMIC),
     ("WriteAtomic16.BeyondEol", NO_WRITE_ATOMIC),
@@ -88,5 +88,5 @@ pub const NEVER: [(&str, &str); 9] = [
 ];
 
 /// WRITE ATOMIC (16), SBC-4 5.48.
-const NO_WRITE_ATOMIC: &str = "WRITE ATOMIC (16) is not implemented: what it promises must hold at a power loss, which no file can promise \
-     whatever lies below it";
+const NO_WRITE_ATOMIC: &str = "WRITE ATOMIC (16) is not implemented: it must hold across a power loss, which a file cannot guarantee on \
+     arbitrary storage";
