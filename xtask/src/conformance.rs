@@ -24,22 +24,22 @@ const SHORT: Duration = Duration::from_secs(10);
 /// Options of `xtask conformance`.
 #[derive(Args)]
 pub struct Arguments {
-    /// Which target to test.
+    /// Target to test
     #[arg(long, value_enum, default_value_t = Peer::Lunet)]
     peer: Peer,
-    /// A running target's logical unit instead. Its data is destroyed.
+    /// Test this logical unit of a running target instead; its data is destroyed
     #[arg(long)]
     url: Option<String>,
-    /// Only the tests whose name contains this.
+    /// Only tests whose name contains this
     #[arg(long, default_value = "")]
     only: String,
-    /// Only the configurations whose name contains this. `list` lists them.
+    /// Only configurations whose name contains this; `list` lists them
     #[arg(long, default_value = "")]
     configuration: String,
-    /// How many configurations run at a time. The tests sleep more than they work.
+    /// Number of configurations that run in parallel; the tests mostly sleep
     #[arg(long, default_value_t = 6)]
     jobs: usize,
-    /// Where the page goes. docs/conformance.md for a whole run on lunet, nowhere for a part or another suite.
+    /// Page to write [default: docs/conformance.md for a complete run on lunet, otherwise none]
     #[arg(long)]
     page: Option<PathBuf>,
 }

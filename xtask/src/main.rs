@@ -9,26 +9,26 @@ mod planted;
 use anyhow::Result;
 use clap::Parser;
 
-/// Tools for those who work on lunet.
+/// Development tools of lunet.
 #[derive(Parser)]
 #[command(name = "xtask")]
 enum Tool {
-    /// Compares lunet with tgt, and with other targets, on this machine and writes docs/benchmarks/. Needs root and two cores.
+    /// Compare lunet with tgt and other targets on this machine, and write docs/benchmarks/ (root, two cores)
     Bench(bench::Arguments),
-    /// Compares this build of lunet with another one, and prints the ratios. Needs two cores.
+    /// Compare this build of lunet with another one, and print the ratios (two cores)
     Compare(bench::compare::Arguments),
-    /// Measures a volume beside one that does not answer, and prints the ratios. Needs two cores.
+    /// Measure a volume while another volume's storage hangs, and print the ratios (two cores)
     Neighbour(bench::neighbour::Arguments),
-    /// Compares lunet's initiator with libiscsi's iscsi-perf: reads per CPU second. Needs two cores.
+    /// Compare lunet's load generator with libiscsi's iscsi-perf: reads per CPU second (two cores)
     Initiator(bench::initiator::Arguments),
-    /// Compares what fio and lunet's initiator say of the same slow LUN. Needs two cores and /dev/fuse.
+    /// Compare what fio and lunet's load generator measure on the same slow LUN (two cores, /dev/fuse)
     Agree(bench::agree::Arguments),
-    /// Runs one load of lunet's initiator; `initiator` calls it.
+    /// Run one load of lunet's load generator; `initiator` calls it
     #[command(hide = true)]
     Load(bench::initiator::LoadArguments),
-    /// Plants bottlenecks one by one, and looks whether lunet bench names them. Needs root and two cores.
+    /// Plant bottlenecks one by one, and check that lunet bench names them (root, two cores)
     Planted(planted::Arguments),
-    /// Runs libiscsi's test suite against a volume and writes docs/conformance.md.
+    /// Run libiscsi's test suite on every configuration, and write docs/conformance.md
     Conformance(conformance::Arguments),
 }
 

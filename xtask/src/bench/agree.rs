@@ -31,17 +31,17 @@ const MIB: u64 = 1 << 20;
 /// Options of `xtask agree`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often everything is repeated; six are the fewest that tell confidence.
+    /// Number of rounds; six are the fewest that give a confidence interval
     #[arg(long, default_value_t = 6)]
     rounds: u32,
-    /// How long each run is measured, in seconds.
+    /// Duration of each run in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// What an operation of the LUN takes at least, as lunet.toml writes it. Where many are on their way, each takes longer by a
-    /// random time up to as much again: else all of them would come back at once, and wait for each other at every station.
+    /// Minimum latency of the LUN, written as in lunet.toml; at queue depths above 1 a random time up to as much again is added,
+    /// so that operations do not complete together and queue up at every hop
     #[arg(long, default_value = "10ms")]
     delay: String,
-    /// Size of each of two volumes in MiB, in memory.
+    /// Size of each of the two volumes in MiB, in memory
     #[arg(long, default_value_t = 512)]
     size: u64,
 }

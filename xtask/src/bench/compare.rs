@@ -17,24 +17,24 @@ use super::{CLIENT_CORE, TARGET_CORE, loads, usage};
 /// Options of `xtask compare`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The other build: a program.
+    /// The lunet program of the other build
     before: PathBuf,
-    /// How often everything is repeated.
+    /// Number of rounds
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// How long each run by time takes.
+    /// Duration of each timed run in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u32,
-    /// All depths and numbers of sessions, by lunet's own initiator, instead of the usual loads.
+    /// Measure all queue depths and numbers of sessions with lunet's load generator, instead of the usual loads
     #[arg(long)]
     depths: bool,
-    /// Only the rows that have one of these in them, such as 'memory' or 'depth 32,'; all by default.
+    /// Only rows that contain this, such as 'memory' or 'depth 32,' [default: all]; can be repeated
     #[arg(long)]
     only: Vec<String>,
-    /// Size of each volume in MiB; two are made in memory and two in files.
+    /// Size of each volume in MiB; two are created in memory and two in files
     #[arg(long, default_value_t = 512)]
     size: u64,
-    /// Where the files of the volumes are made: on a disk, not in memory.
+    /// Directory for the files of the volumes, on a disk and not in memory
     #[arg(long, default_value = "target")]
     scratch: PathBuf,
 }

@@ -21,16 +21,16 @@ use super::{CLIENT_CORE, TARGET_CORE, usage};
 /// Options of `xtask initiator`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often everything is repeated.
+    /// Number of rounds
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// How long each run takes.
+    /// Duration of each run in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u32,
-    /// A target that runs already; without it, a lunet with a memory volume is started. It is only read.
+    /// A running target, which is only read [default: a lunet with a memory volume is started]
     #[arg(long)]
     url: Option<String>,
-    /// Where the files of the volumes are made.
+    /// Directory for the files of the volumes
     #[arg(long, default_value = "target")]
     scratch: std::path::PathBuf,
 }
@@ -42,13 +42,13 @@ pub struct LoadArguments {
     block: u32,
     depth: u32,
     seconds: u64,
-    /// Receive the data into memory instead of throwing it away.
+    /// Receive the data into memory instead of discarding it
     #[arg(long)]
     receive: bool,
-    /// Sessions, each at that depth.
+    /// Number of sessions, each at that queue depth
     #[arg(long, default_value_t = 1)]
     sessions: u32,
-    /// Write instead of reading.
+    /// Write instead of reading
     #[arg(long)]
     writes: bool,
 }

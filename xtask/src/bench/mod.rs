@@ -46,25 +46,25 @@ const LOADS: [&str; 5] = [
 /// Options of `xtask bench`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often everything is repeated; six are the fewest that tell confidence.
+    /// Number of rounds; six are the fewest that give a confidence interval
     #[arg(long, default_value_t = 6)]
     rounds: u32,
-    /// How long each run is measured, as `lunet bench` takes it.
+    /// Duration of each run, as for `lunet bench`
     #[arg(long, default_value = "1500ms")]
     runtime: String,
-    /// Size of each volume in MiB. Seven of them are made, four of these in memory.
+    /// Size of each volume in MiB; seven are created, four of them in memory
     #[arg(long, default_value_t = 1024)]
     size: u64,
-    /// Another target that runs already, as NAME=iscsi://HOST/TARGET/LUN; may be given again. It is written to.
+    /// Another running target, as NAME=iscsi://HOST/TARGET/LUN; it is written to; can be repeated
     #[arg(long, value_name = "NAME=URL")]
     target: Vec<String>,
-    /// This other target may be overwritten although it holds data, as `lunet bench` takes it; may be given again.
+    /// Overwrite this other target although it holds data, as for `lunet bench`; can be repeated
     #[arg(long, value_name = "URL")]
     destroy: Vec<String>,
-    /// Where the files of the volumes are made: on a disk, not in memory.
+    /// Directory for the files of the volumes, on a disk and not in memory
     #[arg(long, default_value = "target")]
     scratch: PathBuf,
-    /// Where the report goes.
+    /// Directory for the report
     #[arg(long, default_value = "docs/benchmarks")]
     out: PathBuf,
 }

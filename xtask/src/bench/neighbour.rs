@@ -25,13 +25,13 @@ const WRITES: usize = 100;
 /// Options of `xtask neighbour`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often everything is repeated.
+    /// Number of rounds
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// How long each iscsi-perf run takes.
+    /// Duration of each iscsi-perf run in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u32,
-    /// Size of the volumes in MiB, in memory.
+    /// Size of the volumes in MiB, in memory
     #[arg(long, default_value_t = 256)]
     size: u64,
 }

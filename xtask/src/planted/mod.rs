@@ -30,16 +30,16 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Options of `xtask planted`.
 #[derive(Args)]
 pub struct Arguments {
-    /// How often each bottleneck is measured, on its own.
+    /// Number of measurements of each bottleneck
     #[arg(long, default_value_t = 10)]
     runs: u32,
-    /// Only the cases that have these words in their names; may be given again.
+    /// Only cases with these words in their names; can be repeated
     #[arg(long, value_name = "WORDS")]
     only: Vec<String>,
-    /// How long each measurement takes, in milliseconds.
+    /// Duration of each measurement in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     runtime: u32,
-    /// Tell every sentence, and not only those that name something else.
+    /// Print every verdict, not only those that name something else
     #[arg(long)]
     sentences: bool,
 }
