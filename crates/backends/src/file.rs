@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::path::Path;
 use std::sync::Arc;
 
+use lunet_files::parent;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -222,13 +223,6 @@ fn locked(
     Ok(Opened { file, created, place, notes: note.into_iter().collect() })
 }
 
-pub(crate) fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
-}
-
 fn no_directory(path: &Path) -> OpenError {
     OpenError::NoDirectory { path: path.to_path_buf(), directory: parent(path).to_path_buf() }
 }
@@ -266,8 +260,7 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
             if found.len() > 0 {
                 return Ok(());
             }
-            let directory = File::open(parent(path));
-            directory.and_then(|d| d.sync_all()).map_err(|e| fail("store the new file's name", e))
+            lunet_files::sync_parent(path).map_err(|e| fail("store the new file's name", e))
         }
         Some(configured) if configured != found.len() => {
             Err(OpenError::SizeMismatch { path: path.to_path_buf(), size: found.len(), configured })

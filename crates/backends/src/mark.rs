@@ -96,7 +96,7 @@ fn write(file: &File, path: &Path, mark: &str) -> Result<(), MarkError> {
             kept.write_all_at(mark.as_bytes(), 0)?;
             kept.set_len(mark.len() as u64)?;
             kept.sync_all()?;
-            Ok(File::open(crate::file::parent(path))?.sync_all()?)
+            Ok(lunet_files::sync_parent(path)?)
         }
         Err(error) => Err(io::Error::from(error).into()),
     }

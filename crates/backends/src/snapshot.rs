@@ -395,9 +395,8 @@ fn temporary(to: &Path) -> Result<PathBuf, SnapshotError> {
 }
 
 fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
-    let directory = crate::file::parent(path);
-    let synced = File::open(directory).and_then(|d| d.sync_all());
-    synced.map_err(|error| SnapshotError::Unsynced { path: path.to_path_buf(), error })
+    lunet_files::sync_parent(path)
+        .map_err(|error| SnapshotError::Unsynced { path: path.to_path_buf(), error })
 }
 
 #[cfg(test)]

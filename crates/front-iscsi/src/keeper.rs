@@ -143,8 +143,8 @@ mod tests {
     use std::fs::{self, File};
     use std::path::Path;
 
+    use lunet_files as files;
     use lunet_reservations::{Kind, Saved};
-    use lunet_volume::files;
     use lunet_volume::reserve::Store;
 
     fn store(dir: &Path, owner: &str) -> Store {

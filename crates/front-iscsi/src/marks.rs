@@ -7,8 +7,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use lunet_files::{self as files, ReadError};
 use lunet_scsi::Sanitation;
-use lunet_volume::files::{self, ReadError};
 use lunet_volume::reserve::Store;
 use serde::{Deserialize, Serialize};
 

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 
+use lunet_files::{self as files, ReadError};
 use lunet_scsi::alua::{AccessState, PortGroup, PortGroups};
 use lunet_scsi::reserve::{Port, TargetPort};
-use lunet_volume::files::{self, ReadError};
 use serde::{Deserialize, Serialize};
 
 use crate::config::TargetEntry;

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use lunet_files::ReadError;
 use lunet_iscsi::chap::Proof;
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::target::LoginIdentity;
 use lunet_scsi::alua::PortGroups;
 use lunet_scsi::reserve::Port;
 use lunet_scsi::{Modes, PowerChange, Sanitation, Unit};
-use lunet_volume::files::ReadError;
 use lunet_volume::reserve::{Listener, Shared, Store};
 use lunet_volume::{Volume, VolumeId};
 

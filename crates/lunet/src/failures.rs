@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_volume::{Fault, Health, MarkFile, StorageId, files, read_mark};
+use lunet_files as files;
+use lunet_volume::{Fault, Health, MarkFile, StorageId, read_mark};
 
 use crate::config::Volume;
 use crate::{identity, record};

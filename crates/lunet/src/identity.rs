@@ -5,12 +5,13 @@
 //! the same volume stays the same, and two machines never have the same. The same file says which
 //! form the names have, so that a data directory keeps those that it has given out.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use lunet_files as files;
 use lunet_scsi::Identity;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -19,9 +20,6 @@ use crate::trouble::At;
 
 /// The file in the data directory.
 pub const FILE: &str = "identity";
-
-/// Who may do what with the file: its owner, and nobody else.
-const MODE: u32 = 0o600;
 
 /// The second line of the file: names of the second form, a long NAA designator alone. Without it,
 /// they have the first form.
@@ -43,7 +41,7 @@ pub fn machine(data: &Path) -> Result<Machine> {
     let path = data.join(FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(data, &path).and_then(|()| fs::read_to_string(&path))
+            make(&path).and_then(|()| fs::read_to_string(&path))
         }
         read => read,
     };
@@ -71,18 +69,9 @@ fn open_to_others(path: &Path) -> Option<u32> {
     (mode & 0o077 != 0).then_some(mode)
 }
 
-/// Writes a new UUID. Whole or not at all, also if the machine fails.
-fn make(data: &Path, path: &Path) -> io::Result<()> {
-    let new = data.join(format!(".{FILE}.{}", std::process::id()));
-    // Whoever knows it knows the names of all volumes; a umask may also have taken the owner's bits.
-    let mut options = File::options();
-    let fresh = options.write(true).create(true).truncate(true).mode(MODE).open(&new);
-    let written = fresh.and_then(|mut file| {
-        file.set_permissions(Permissions::from_mode(MODE))?;
-        writeln!(file, "{}\n{LONG}", uuid()?)?;
-        file.sync_all()
-    });
-    written.and_then(|()| fs::rename(&new, path)).and_then(|()| File::open(data)?.sync_all())
+/// Writes a new UUID. The file is its owner's alone: the names of all volumes follow from it.
+fn make(path: &Path) -> io::Result<()> {
+    Ok(files::replace(path, format!("{}\n{LONG}\n", uuid()?).as_bytes())?)
 }
 
 /// A random UUID (RFC 9562, version 4).
@@ -165,7 +154,7 @@ mod tests {
         let file = one.path().join(FILE);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(open_to_others(&file), None);
-        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(open_to_others(&file), Some(0o644));
     }
 

@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use lunet_files::{self as files, Found};
 use lunet_scsi::alua::AccessState;
 use lunet_server::Transports;
-use lunet_volume::files::{self, Found};
 use zeroize::Zeroizing;
 
 use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use lunet_backends::mark::MarkError;
 use lunet_backends::{Known, mark};
 use lunet_block::Size;
-use lunet_volume::files;
+use lunet_files as files;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Backend, Volume};

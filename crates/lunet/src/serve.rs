@@ -34,7 +34,7 @@ use crate::plan::{self, Options, Plan, plan};
 use crate::signals::{Signals, Wish};
 use crate::trouble::{self, At};
 use crate::{exposure, failures, holder, identity, log, owned, ready, record, secrets};
-use lunet_volume::files;
+use lunet_files as files;
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use lunet_block::{Error, Op, Size};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, ReadError};
+use lunet_files::{self as files, ReadError};
 
 /// Bits of [`Health::word`].
 const WRITE_BACK: u32 = 1;

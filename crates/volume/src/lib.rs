@@ -10,7 +10,6 @@ mod channel;
 mod count;
 mod executor;
 mod fence;
-pub mod files;
 mod health;
 mod hold;
 mod keeper;

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lunet_backends::{Storage, VolumeSpec, open};
+use lunet_files as files;
 use lunet_reservations::{
     Event, Kind, Loss, Refusal, Register, Registrant, Registration, Reservations,
 };
 use lunet_volume::reserve::{Listener, Record, Request, Shared, Store, Unchanged};
-use lunet_volume::{Health, Keeper, Volume, files};
+use lunet_volume::{Health, Keeper, Volume};
 use serde::{Deserialize, Serialize};
 
 fn path(name: &str) -> Registrant {

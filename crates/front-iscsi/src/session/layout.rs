@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
+use lunet_files::ReadError;
 use lunet_scsi::Attention;
 use lunet_scsi::alua::{Alua, PortGroup};
-use lunet_volume::files::ReadError;
 
 use super::{Core, Shared};
 use crate::config::{Config, Layout};

@@ -19,7 +19,7 @@ use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::trouble::refuse;
 use crate::{exposure, record, units};
-use lunet_volume::files::{self, Found};
+use lunet_files::{self as files, Found};
 
 /// How consent is given to what hurts sessions.
 const FORCE: &str = "run `lunet config apply --force`";

@@ -20,7 +20,7 @@ use crate::config::edit;
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse};
 use crate::units;
-use lunet_volume::files;
+use lunet_files as files;
 
 impl Manager {
     pub(super) fn clone_volume(

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use lunet_volume::files::{self, Found};
+use lunet_files::{self as files, Found};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;

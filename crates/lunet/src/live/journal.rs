@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use lunet_block::Size;
-use lunet_volume::files::{self, Found, Unremoved};
+use lunet_files::{self as files, Found, Unremoved};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

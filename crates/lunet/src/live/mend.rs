@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use lunet_api::{Code, Done};
-use lunet_volume::{Cause, files};
+use lunet_files as files;
+use lunet_volume::Cause;
 
 use super::served::Open;
 use super::{Manager, Served, done, snapshots, storage};

@@ -55,8 +55,8 @@ use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
 use crate::serve;
 use crate::trouble::{self, refuse, refused};
+use lunet_files::{self as files, Found};
 use lunet_volume::HeldVolume;
-use lunet_volume::files::{self, Found};
 
 pub use effects::notes as concerned;
 pub use journal::recover;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lunet_api::{Code, Done, NewSecret, NewUser, SessionChange, SessionFate};
+use lunet_files as files;
 use lunet_front_iscsi::Objection;
 use lunet_iscsi::chap::Algorithms;
-use lunet_volume::files;
 use rustix::rand::{GetRandomFlags, getrandom};
 use toml_edit::{Array, Value};
 

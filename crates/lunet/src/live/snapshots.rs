@@ -19,8 +19,8 @@ use super::{Manager, Served, done};
 use crate::config::{self, Backend};
 use crate::trouble::{At, refuse, refused};
 use crate::{names, serve};
+use lunet_files::{self as files, Found};
 use lunet_volume::HeldVolume;
-use lunet_volume::files::{self, Found};
 
 /// How long the storage has to end what is under way.
 pub(super) const HOLD: Duration = Duration::from_secs(30);

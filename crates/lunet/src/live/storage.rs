@@ -15,8 +15,8 @@ use super::served::{Open, backend};
 use crate::config::{self, Backend};
 use crate::trouble::{refuse, refused};
 use crate::{failures, serve};
+use lunet_files::{self as files, Found};
 use lunet_volume::Cause;
-use lunet_volume::files::{self, Found};
 
 /// How long the `zfs` command may take. It waits for the pool, which may be busy.
 const ZFS_TIME: Duration = Duration::from_secs(60);

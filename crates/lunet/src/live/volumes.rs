@@ -17,7 +17,7 @@ use crate::config::{self, Backend, edit};
 use crate::opening::{self, How};
 use crate::trouble::{At, refuse, refused};
 use crate::{failures, names, record, serve, units};
-use lunet_volume::files::{self, Found};
+use lunet_files::{self as files, Found};
 
 impl Manager {
     pub(super) fn create_volume(&self, now: &Served, new: &NewVolume) -> Result<Done> {

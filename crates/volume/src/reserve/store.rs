@@ -7,7 +7,7 @@ use lunet_reservations::{Kind, Registration, Reservations, Saved};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, ReadError};
+use lunet_files::{self as files, ReadError};
 
 /// A larger file is none of ours: it has room for every registration that there may be.
 const MAX_FILE: u64 = 1 << 20;

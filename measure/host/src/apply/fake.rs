@@ -2,16 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::machine::{Fault, Kept, Machine};
 use crate::source::{Command, Output, Source, Tree};
 
-/// How the name of a file ends that was not finished.
-const NEW: &str = ".lunet-new";
+/// The temporary file of a file that is being replaced.
+fn fresh(path: &str) -> String {
+    lunet_files::fresh(Path::new(path)).display().to_string()
+}
 
-/// The machine.
+/// A machine in memory, whose nth change can fail or kill the program.
 #[derive(Default)]
 pub struct Fake {
     tree: RefCell<Tree>,
@@ -253,7 +256,7 @@ impl Machine for Fake {
         self.gate().inspect_err(|_| {
             // A kill in the middle leaves the new file beside the old one.
             if self.dead.get() && !was_dead && kept.is_some() {
-                self.tree.borrow_mut().file(&format!("{path}{NEW}"), "half\n");
+                self.tree.borrow_mut().file(&fresh(path), "half\n");
             }
         })?;
         self.check(path)?;
@@ -269,9 +272,9 @@ impl Machine for Fake {
     }
 
     fn tidy(&self, path: &str) -> Result<(), Fault> {
-        if self.read(&format!("{path}{NEW}")).is_some() {
+        if self.read(&fresh(path)).is_some() {
             self.gate()?;
-            self.tree.borrow_mut().remove(&format!("{path}{NEW}"));
+            self.tree.borrow_mut().remove(&fresh(path));
         }
         Ok(())
     }

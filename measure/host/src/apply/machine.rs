@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+
+use lunet_files::{self as files, Mode};
 
 use crate::source::{Live, Source};
 
@@ -129,11 +131,12 @@ impl Machine for LiveMachine {
     }
 
     fn put(&self, path: &str, kept: Option<&Kept>) -> Result<(), Fault> {
-        replace(Path::new(path), kept).map_err(|error| words(&error))
+        put(&real(Path::new(path)), kept).map_err(|error| words(&error))
     }
 
     fn tidy(&self, path: &str) -> Result<(), Fault> {
-        remove(&beside(&real(Path::new(path)))).map_err(|error| words(&error))
+        let left = files::fresh(&real(Path::new(path)));
+        files::remove(&left).map(drop).map_err(|error| words(&error.into()))
     }
 
     fn prune(&self, directory: &str) {
@@ -164,48 +167,9 @@ fn real(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Where a file is written before it takes its place.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".lunet-new");
-    path.with_file_name(name)
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Writes beside the file, then renames; the directory is made if it is missing.
-fn replace(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
-    let path = real(path);
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    let Some(kept) = kept else {
-        remove(&path)?;
-        return match File::open(directory) {
-            Ok(directory) => directory.sync_all(),
-            Err(_) => Ok(()),
-        };
-    };
-    fs::create_dir_all(directory)?;
-    let beside = beside(&path);
-    let write = || {
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(&kept.bytes)?;
-        if let Ok(there) = fs::metadata(&path) {
-            std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()))?;
-        }
-        // After the owner, which takes away set-user-ID.
-        file.set_permissions(fs::Permissions::from_mode(kept.mode))?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)?;
-        File::open(directory)?.sync_all()
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
+/// Replaces or removes a file; the directory is made if it is missing.
+fn put(path: &Path, kept: Option<&Kept>) -> io::Result<()> {
+    let Some(kept) = kept else { return Ok(files::remove(path).map(drop)?) };
+    fs::create_dir_all(files::parent(path))?;
+    Ok(files::replace_as(path, &kept.bytes, Mode::Exactly(kept.mode))?)
 }

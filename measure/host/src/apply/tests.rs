@@ -330,10 +330,10 @@ fn a_file_is_replaced_whole_and_what_a_kill_leaves_is_taken_away() {
     let kept = Kept { bytes: b"one\n".to_vec(), mode: 0o640 };
     LiveMachine.put(&name("file"), Some(&kept)).expect("it can");
     // As a kill in the middle would leave it.
-    std::fs::write(name("file.lunet-new"), "ha").expect("it can");
+    std::fs::write(name(".file.new"), "ha").expect("it can");
     LiveMachine.tidy(&name("link")).expect("it can");
     LiveMachine.tidy(&name("link")).expect("nothing is left");
-    assert!(!folder.path().join("file.lunet-new").exists());
+    assert!(!folder.path().join(".file.new").exists());
     let two = Kept { bytes: b"two\n".to_vec(), ..kept };
     LiveMachine.put(&name("link"), Some(&two)).expect("it can");
     assert!(folder.path().join("link").is_symlink());

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use lunet_files as files;
 
 /// A page that will be written.
 pub struct Page(PathBuf);
@@ -28,14 +29,8 @@ impl Page {
 
     /// Writes it whole or not at all.
     pub fn write(&self, text: &str) -> Result<()> {
-        let mut name = self.0.clone().into_os_string();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = PathBuf::from(name);
-        let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &self.0));
-        if written.is_err() {
-            let _ = fs::remove_file(&part);
-        }
-        written.with_context(|| format!("cannot write {}", self.0.display()))
+        files::replace_as(&self.0, text.as_bytes(), files::Mode::Shared)
+            .with_context(|| format!("cannot write {}", self.0.display()))
     }
 }
 

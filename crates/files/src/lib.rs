@@ -1,16 +1,40 @@
-//! Files that are replaced whole or not at all, also if the machine fails in between.
+//! Files that are replaced whole or not at all, and stay so after a power loss.
+//!
+//! New content is written to a temporary file beside the old one, flushed, and takes its name by a rename; then the
+//! directory is flushed. Where the file system can exchange two names, a directory that cannot be flushed gets the old
+//! content back.
+#![forbid(unsafe_code)]
 
 use std::cell::Cell;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-/// The mode of a file that was not there before: its owner's alone.
-const MODE: u32 = 0o600;
+/// The mode of a file that was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The old file's; a new file is its owner's alone, 0600.
+    Private,
+    /// The old file's; a new file has what the umask leaves of 0666.
+    Shared,
+    /// These permission bits.
+    Exactly(u32),
+}
+
+impl Mode {
+    /// The bits to set, if the old file has these; `None`: those that the file was created with.
+    fn bits(self, old: Option<u32>) -> Option<u32> {
+        match self {
+            Self::Exactly(bits) => Some(bits),
+            Self::Private => old.or(Some(0o600)),
+            Self::Shared => old,
+        }
+    }
+}
 
 /// Why a file of the data directory cannot be taken up.
 #[derive(Debug, thiserror::Error)]
@@ -111,13 +135,21 @@ impl From<Unreplaced> for io::Error {
     }
 }
 
-/// Replaces a file, and returns when that is on stable storage. The file keeps its mode, and a
-/// link to it stays a link.
+/// [`replace_as`] with [`Mode::Private`].
+///
+/// # Errors
+/// As [`replace_as`].
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
+    replace_as(path, bytes, Mode::Private)
+}
+
+/// Replaces a file or creates it, and returns when that is on stable storage. A link to the file stays a link. The owner
+/// stays, if this process may give files away.
 ///
 /// # Errors
 /// [`Unreplaced`]; a file whose new name cannot be made stable is exchanged back.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
-    replace_with(path, bytes, sync_parent)
+pub fn replace_as(path: &Path, bytes: &[u8], mode: Mode) -> Result<(), Unreplaced> {
+    replace_checked(path, bytes, mode, sync_parent, |_| Ok(()))
 }
 
 /// The same, but only while the file has the content `before`; `None`: while there is none. It is compared once the
@@ -127,7 +159,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Unreplaced> {
 /// # Errors
 /// [`Unreplaced`], which [says](Unreplaced::is_changed) if the content was another one.
 pub fn replace_known(path: &Path, before: Option<&[u8]>, bytes: &[u8]) -> Result<(), Unreplaced> {
-    replace_checked(path, bytes, sync_parent, |path| is_still(path, before))
+    replace_checked(path, bytes, Mode::Private, sync_parent, |path| is_still(path, before))
 }
 
 /// # Errors
@@ -142,19 +174,30 @@ fn is_still(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
     if same { Ok(()) } else { Err(io::Error::other(Changed)) }
 }
 
-/// [`replace`], with something that makes the names in a path's directory stable.
-fn replace_with(
-    path: &Path,
-    bytes: &[u8],
-    sync: impl Fn(&Path) -> io::Result<()>,
-) -> Result<(), Unreplaced> {
-    replace_checked(path, bytes, sync, |_| Ok(()))
+/// Writes a file and flushes it. `old`: the file that it will replace.
+fn write_fresh(fresh: &Path, bytes: &[u8], mode: Mode, old: Option<&Metadata>) -> io::Result<()> {
+    let bits = mode.bits(old.map(|old| old.permissions().mode() & 0o7777));
+    let created = if bits.is_some() { 0o600 } else { 0o666 };
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(created).open(fresh)?;
+    file.write_all(bytes)?;
+    if let Some(old) = old {
+        // Fails without privileges: the file is this process's own then.
+        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
+    }
+    if let Some(bits) = bits {
+        // After the owner, which takes away set-user-ID.
+        file.set_permissions(fs::Permissions::from_mode(bits))?;
+    }
+    file.sync_all()
 }
 
-/// The same, with a look at what is replaced: before, and after the exchange.
+/// [`replace_as`], with a function that makes the names in a path's directory stable, and a check of what is replaced:
+/// before the exchange, and after it.
 fn replace_checked(
     path: &Path,
     bytes: &[u8],
+    mode: Mode,
     sync: impl Fn(&Path) -> io::Result<()>,
     check: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
@@ -163,24 +206,14 @@ fn replace_checked(
         other => other?,
     };
     // A link that leads nowhere is replaced itself.
-    let (mode, is_there) = match look_at_name(&path) {
-        Found::There(found) if found.is_symlink() => (MODE, true),
-        Found::There(found) => (found.permissions().mode() & 0o7777, true),
-        Found::Absent => (MODE, false),
+    let (old, is_there) = match look_at_name(&path) {
+        Found::There(found) if found.is_symlink() => (None, true),
+        Found::There(found) => (Some(found), true),
+        Found::Absent => (None, false),
         Found::Unknown(error) => return Err(error.into()),
     };
     let fresh = fresh(&path);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(MODE)
-        .open(&fresh)
-        .and_then(|mut file| {
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-            file.write_all(bytes)?;
-            file.sync_all()
-        });
+    let written = write_fresh(&fresh, bytes, mode, old.as_ref());
     let ready = written.and_then(|()| check(&path)).map_err(Unreplaced::from);
     // What was displaced and is another one comes back, as after a sync that has failed.
     let looked = Cell::new(false);
@@ -298,7 +331,7 @@ pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Where the next content is written before it takes its place.
+/// The temporary file that new content is written to.
 pub fn fresh(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -326,6 +359,21 @@ mod tests {
         assert!(fs::symlink_metadata(&link).expect("it can").is_symlink());
         assert_eq!(fs::read_dir(dir.path()).expect("it can").count(), 2);
         assert_eq!((remove(&path).expect("it can"), remove(&path).expect("it can")), (true, false));
+    }
+
+    #[test]
+    fn a_new_file_has_the_mode_that_was_asked_for() {
+        let dir = TempDir::new().expect("it can");
+        let mode = |path: &Path| fs::metadata(path).expect("it can").permissions().mode() & 0o7777;
+        let (own, shared) = (dir.path().join("own"), dir.path().join("shared"));
+        replace_as(&own, b"1", Mode::Exactly(0o754)).expect("it can");
+        replace_as(&shared, b"1", Mode::Shared).expect("it can");
+        fs::write(dir.path().join("plain"), "").expect("it can");
+        assert_eq!((mode(&own), mode(&shared)), (0o754, mode(&dir.path().join("plain"))));
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).expect("it can");
+        replace_as(&shared, b"2", Mode::Shared).expect("it can");
+        replace_as(&own, b"2", Mode::Private).expect("it can");
+        assert_eq!((mode(&own), mode(&shared)), (0o754, 0o640));
     }
 
     #[test]
@@ -360,15 +408,20 @@ mod tests {
         let path = dir.path().join("file");
         replace(&path, b"one").expect("it can");
         for times in [1, 2] {
-            let failed = replace_with(&path, b"two", failing(times)).expect_err("no sync");
+            let failed = replace_checked(&path, b"two", Mode::Private, failing(times), |_| Ok(()))
+                .expect_err("no sync");
             assert!(!failed.visible, "{failed:?}");
             assert_eq!(fs::read(&path).expect("it can"), b"one");
             assert_eq!(fs::read_dir(dir.path()).expect("it can").count(), 1, "nothing is left");
         }
-        replace_with(&path, b"two", failing(0)).expect("it can");
+        replace_checked(&path, b"two", Mode::Private, failing(0), |_| Ok(())).expect("it can");
         assert_eq!(fs::read(&path).expect("it can"), b"two");
         let new = dir.path().join("new");
-        assert!(!replace_with(&new, b"new", failing(1)).expect_err("no sync").visible);
+        assert!(
+            !replace_checked(&new, b"new", Mode::Private, failing(1), |_| Ok(()))
+                .expect_err("no sync")
+                .visible
+        );
         assert!(matches!(look(&new), Found::Absent));
     }
 
@@ -393,7 +446,8 @@ mod tests {
             }
             same
         };
-        let failed = replace_checked(&path, b"three", sync_parent, edited).expect_err("by hand");
+        let failed = replace_checked(&path, b"three", Mode::Private, sync_parent, edited)
+            .expect_err("by hand");
         assert!(failed.is_changed() && !failed.visible && looks.get() == 2, "{failed:?}");
         assert_eq!(
             (read(), fs::read_dir(dir.path()).expect("it can").count()),
