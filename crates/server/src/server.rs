@@ -320,7 +320,7 @@ impl<F: Front> Handle<F> {
         let world = self.core.world();
         let found = world.volumes().find(|(_, served)| served.name == volume);
         let (slot, served) = found.ok_or(HoldError::Unknown)?;
-        HeldVolume::new(self.core.clone(), (slot, served.locks.clone()), limit)
+        HeldVolume::new(self.core.clone(), (slot, served), limit)
     }
 
     /// The open volumes with their names, as they are served now.

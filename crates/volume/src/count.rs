@@ -52,7 +52,7 @@ impl VolumeCount {
     }
 
     /// Counts bytes that were copied here from a volume of this server, or zeroed by a token.
-    pub fn copied(&mut self, bytes: u64) {
+    pub(crate) fn copied(&mut self, bytes: u64) {
         self.copied += bytes;
     }
 

@@ -17,7 +17,7 @@ use crate::channel::ChannelHandle;
 use crate::count::Kind;
 use crate::memory::Budget;
 use crate::offload::Ticket;
-use crate::open::VolumeId;
+use crate::open::{OpenVolume, VolumeId};
 use crate::operation::{
     Command, Face, Operation, OperationId, Operations, Parties, request_tag, split_tag,
 };
@@ -37,9 +37,9 @@ const EMFILE: i32 = 24;
 #[error("volume {volume} cannot be opened on an event loop: {error}")]
 pub struct NoChannel {
     /// Its name.
-    pub volume: String,
+    pub(crate) volume: String,
     /// The operating system's reason.
-    pub error: io::Error,
+    pub(crate) error: io::Error,
 }
 
 /// Operations of one shard.
@@ -582,7 +582,7 @@ impl<C: Command> Executor<C> {
     /// Lets a volume go that was removed and has no operations.
     #[inline]
     fn retire(&mut self, slot: VolumeId) {
-        let over = |volume: &crate::OpenVolume<C::Face>| volume.removed && volume.operations == 0;
+        let over = |volume: &OpenVolume<C::Face>| volume.removed && volume.operations == 0;
         if self.storage.volumes.get(slot).is_some_and(over) {
             if let Some(volume) = self.storage.volumes.take(slot) {
                 self.leave_channel(volume.channel);

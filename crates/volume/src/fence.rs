@@ -19,14 +19,14 @@ pub struct Fence {
 
 impl Fence {
     /// Keeps commands away from `range` until it is lifted.
-    pub fn raise(&self, range: ByteRange) {
+    pub(crate) fn raise(&self, range: ByteRange) {
         let mut ranges = self.ranges.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         ranges.push(range);
         self.count.store(ranges.len(), Ordering::Release);
     }
 
     /// The storage has answered: `range` is free again.
-    pub fn lift(&self, range: ByteRange) {
+    pub(crate) fn lift(&self, range: ByteRange) {
         let mut ranges = self.ranges.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(at) = ranges.iter().position(|r| *r == range) {
             ranges.swap_remove(at);

@@ -264,7 +264,7 @@ impl Health {
     }
 
     /// True while the mark of a failed write-back is being made stable.
-    pub fn is_marking(&self) -> bool {
+    pub(crate) fn is_marking(&self) -> bool {
         self.marking.load(Ordering::Acquire)
     }
 
@@ -344,14 +344,14 @@ impl Health {
     }
 
     /// Why a request does not go to the storage any more. One load of a line that nobody writes.
-    pub fn refuses(&self, op: Op) -> Option<Error> {
+    pub(crate) fn refuses(&self, op: Op) -> Option<Error> {
         let reads = matches!(op, Op::Read | Op::ReadMapped);
         (!reads && self.word.load(Ordering::Acquire) & STORAGE != 0).then_some(Error::Gone)
     }
 
     /// What the answer of the storage to a request means. A failure to make data stable is remembered; after
     /// one, nothing is called stable any more, whatever the storage says.
-    pub fn judge(&self, op: Op, result: Result<(), Error>) -> Result<(), Error> {
+    pub(crate) fn judge(&self, op: Op, result: Result<(), Error>) -> Result<(), Error> {
         let during = match op {
             Op::Flush => During::Flush,
             Op::Write { fua: true } => During::FuaWrite,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::locks::{Locks, Stage, Waiter};
 use crate::open::VolumeId;
 use crate::storage::{Drain, Shards};
-use crate::volume::WHOLE;
+use crate::volume::{Volume, WHOLE};
 
 /// How often is looked, should a message be lost.
 const LOOK: Duration = Duration::from_millis(10);
@@ -35,18 +35,18 @@ pub struct HeldVolume {
 }
 
 impl HeldVolume {
-    /// Waits for the volume in a slot, whose locks these are, for at most `limit`.
+    /// Waits for the volume in a slot, for at most `limit`.
     ///
     /// # Errors
     /// [`HoldError`]; commands go on then.
-    pub fn new(
+    pub fn new<F>(
         shards: Arc<dyn Shards>,
-        (slot, locks): (VolumeId, Arc<Locks>),
+        (slot, volume): (VolumeId, &Volume<F>),
         limit: Duration,
     ) -> Result<Self, HoldError> {
         let until = Instant::now() + limit;
         let (told, news) = sync_channel(1);
-        let count = shards.count();
+        let (count, locks) = (shards.count(), volume.locks.clone());
         let place = locks.lock(WHOLE, Waiter::Thread(told), count);
         let place = place.ok_or(HoldError::Crowded)?;
         // From here on, the drop gives the place up.

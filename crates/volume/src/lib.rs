@@ -27,19 +27,17 @@ mod work;
 
 pub use count::{Kind, VolumeCount};
 pub use executor::{Executor, NoChannel, Step};
-pub use fence::Fence;
-pub use health::{Cause, During, Fault, Health, MarkFile, StorageId, read_mark};
+pub use health::{Cause, Fault, Health, MarkFile, StorageId, read_mark};
 pub use hold::{HeldVolume, HoldError};
 pub use keeper::{Keeper, Orders};
-pub use locks::{Locks, Passage, Stage, Waiter};
+pub use locks::Waiter;
 pub use memory::{BACKLOG_HIGH, Budget, take};
 pub use offload::{Offload, SlowWork, Ticket};
-pub use open::{OpenVolume, OpenVolumes, VolumeId};
+pub use open::{OpenVolumes, VolumeId};
 pub use operation::{
     CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Parties, Requests,
 };
 pub use storage::{Drain, ShardConfig, Shards, Storage};
-pub use stride::Stride;
 pub use volume::Volume;
 pub use work::{
     Client, Compare, Copy, Exclusive, Failure, Fill, Intake, Merge, Overwrite, Piece, Plain,

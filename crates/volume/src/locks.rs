@@ -34,7 +34,7 @@ impl PartialEq for Waiter {
 
 /// How far a lock has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Others come first.
     Waiting,
     /// It is the next, but requests of others are still under way, or shards have not been asked.
@@ -45,7 +45,7 @@ pub enum Stage {
 
 /// What a request of a shard finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub(crate) enum Passage {
     /// There is no queue at all.
     NoQueue,
     /// Its way is free.
@@ -56,7 +56,7 @@ pub enum Passage {
 
 /// The locks of one volume, from all shards.
 #[derive(Debug, Default)]
-pub struct Locks {
+pub(crate) struct Locks {
     queue: Mutex<Queue>,
 }
 
@@ -90,7 +90,7 @@ impl Locks {
     }
 
     /// Takes a place for a range that each of `shards` shards must be drained of. `None` if the queue is full.
-    pub fn lock(&self, range: ByteRange, waiter: Waiter, shards: usize) -> Option<u64> {
+    pub(crate) fn lock(&self, range: ByteRange, waiter: Waiter, shards: usize) -> Option<u64> {
         let mut queue = self.queue();
         let locks = queue.places.iter().filter(|place| matches!(place.kind, Kind::Lock(_)));
         if locks.count() >= MOST {
@@ -100,7 +100,7 @@ impl Locks {
     }
 
     /// How far a lock has come; `None` if it was given up.
-    pub fn stage(&self, id: u64) -> Option<Stage> {
+    pub(crate) fn stage(&self, id: u64) -> Option<Stage> {
         let queue = self.queue();
         queue.find(id).map(|place| match place.kind {
             Kind::Lock(0) if place.first => Stage::Granted,
@@ -111,7 +111,7 @@ impl Locks {
 
     /// A shard holds back what reaches into the range of a lock, and has nothing of it at the storage. Returns
     /// whom to tell if it was the last.
-    pub fn drained(&self, id: u64) -> Option<Waiter> {
+    pub(crate) fn drained(&self, id: u64) -> Option<Waiter> {
         let mut queue = self.queue();
         let place = queue.places.iter_mut().find(|place| place.id == id)?;
         let Kind::Lock(left) = &mut place.kind else { return None };
@@ -121,7 +121,7 @@ impl Locks {
 
     /// Whether a request of a shard may go to the storage. It waits for those locks only that are first: what
     /// comes later waits for it.
-    pub fn pass(&self, shard: usize, range: ByteRange) -> Passage {
+    pub(crate) fn pass(&self, shard: usize, range: ByteRange) -> Passage {
         let mut queue = self.queue();
         if queue.places.is_empty() {
             return Passage::NoQueue;
@@ -146,7 +146,7 @@ impl Locks {
     }
 
     /// True if no lock is in the way of a request: it may go to the storage at once.
-    pub fn is_free(&self, range: ByteRange) -> bool {
+    pub(crate) fn is_free(&self, range: ByteRange) -> bool {
         let queue = self.queue();
         !queue.places.iter().any(|place| {
             place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
@@ -155,13 +155,13 @@ impl Locks {
 
     /// True if it is the turn of the requests with this place. They must go to the storage, all of them,
     /// before the place is left.
-    pub fn may_pass(&self, id: u64) -> bool {
+    pub(crate) fn may_pass(&self, id: u64) -> bool {
         self.queue().find(id).is_some_and(|place| place.first)
     }
 
     /// Gives a place up. Returns whose turn it is now.
     #[must_use]
-    pub fn leave(&self, id: u64) -> Vec<Waiter> {
+    pub(crate) fn leave(&self, id: u64) -> Vec<Waiter> {
         let mut queue = self.queue();
         queue.places.retain(|place| place.id != id);
         queue.advance()

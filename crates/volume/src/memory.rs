@@ -133,7 +133,12 @@ impl<F> Storage<F> {
     }
 
     /// A buffer within a connection's allowance, for work on the volume in this slot.
-    pub fn take_buffer(&self, budget: Budget<'_>, slot: VolumeId, len: usize) -> Option<Buf> {
+    pub(crate) fn take_buffer(
+        &self,
+        budget: Budget<'_>,
+        slot: VolumeId,
+        len: usize,
+    ) -> Option<Buf> {
         if self.is_full(slot) {
             return None;
         }
@@ -143,7 +148,7 @@ impl<F> Storage<F> {
 
     /// A buffer within the allowance, of this length or, if memory is short, a part of it: whole
     /// pages, 16 KiB at least.
-    pub fn take_some(&self, budget: Budget<'_>, slot: VolumeId, len: usize) -> Option<Buf> {
+    pub(crate) fn take_some(&self, budget: Budget<'_>, slot: VolumeId, len: usize) -> Option<Buf> {
         let mut wanted = len;
         loop {
             match self.take_buffer(budget, slot, wanted) {
@@ -209,7 +214,7 @@ impl<F> Storage<F> {
     }
 
     /// An operation waits for memory.
-    pub fn starve(&mut self, requests: &mut Requests) -> Progress {
+    pub(crate) fn starve(&mut self, requests: &mut Requests) -> Progress {
         // Once in the list is enough.
         if !std::mem::replace(&mut requests.starved, true) {
             self.starved.push_back(requests.id());

@@ -32,14 +32,14 @@ pub struct OpenVolume<F> {
     /// What was done with it.
     pub count: VolumeCount,
     /// The buffers at its storage.
-    pub account: Account,
+    pub(crate) account: Account,
     /// There was a lock on it: its data is no longer read by reference, so that no answer on its way to a client
     /// shows half of what a command with a lock has written.
     pub exclusive: bool,
     /// It is served no longer, and stays until its last operation has ended.
     pub removed: bool,
     /// Written since the last flush that this shard asked for.
-    pub written: bool,
+    pub(crate) written: bool,
     /// The number of the channel that leads to it.
     pub(crate) channel: usize,
     /// Operations that work on it.
@@ -101,7 +101,7 @@ impl<F> OpenVolumes<F> {
     }
 
     /// How many slots there are.
-    pub fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.0.len()
     }
 

@@ -172,7 +172,7 @@ impl Requests {
     }
 
     /// The operation that they belong to.
-    pub const fn id(&self) -> OperationId {
+    pub(crate) const fn id(&self) -> OperationId {
         self.id
     }
 
@@ -199,7 +199,7 @@ impl Requests {
     }
 
     /// Requests in flight.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
@@ -209,7 +209,7 @@ impl Requests {
     }
 
     /// True if no more of them may be in flight.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.in_flight.is_full()
     }
 
@@ -219,7 +219,7 @@ impl Requests {
     }
 
     /// True if what the operation may write is fenced off.
-    pub fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.is_some()
     }
 

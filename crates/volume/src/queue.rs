@@ -1,5 +1,5 @@
 //! What the locks of a volume mean on one shard: requests are held back while a command has their range for
-//! itself, and such a command waits until those before it have left the storage. See [`crate::Locks`].
+//! itself, and such a command waits until those before it have left the storage. See [`Locks`](crate::locks::Locks).
 
 use std::ops::{Bound, RangeInclusive};
 use std::time::Duration;

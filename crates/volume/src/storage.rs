@@ -41,13 +41,13 @@ pub trait Shards: Send + Sync {
 #[derive(Clone)]
 pub struct Drain {
     /// The slot of the volume.
-    pub volume: VolumeId,
+    pub(crate) volume: VolumeId,
     /// Its locks.
-    pub locks: Arc<Locks>,
+    pub(crate) locks: Arc<Locks>,
     /// The lock's place in the queue.
-    pub id: u64,
+    pub(crate) id: u64,
     /// The range.
-    pub range: ByteRange,
+    pub(crate) range: ByteRange,
 }
 
 /// What an executor is told about its shard.

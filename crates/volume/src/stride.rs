@@ -13,7 +13,7 @@ const LOOK: usize = 64;
 
 /// How a copy goes on. Lengths are whole blocks of both volumes, from the start on, and not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stride {
+pub(crate) enum Stride {
     /// So much has been copied.
     Copied(u64),
     /// So much is to read as zeroes.
@@ -29,7 +29,12 @@ impl<F> Volume<F> {
     ///
     /// # Errors
     /// The storage's.
-    pub fn copy_from(&self, at: u64, source: &Self, from: ByteRange) -> Result<Stride, Error> {
+    pub(crate) fn copy_from(
+        &self,
+        at: u64,
+        source: &Self,
+        from: ByteRange,
+    ) -> Result<Stride, Error> {
         let (reads, writes) = (source.backend.slow(), self.backend.slow());
         let caps = &self.caps;
         // Unmapped blocks are as good as zeroes only where they read so.

@@ -32,7 +32,7 @@ pub struct Volume<F> {
     /// Abandoned writes.
     pub fence: Arc<Fence>,
     /// Ranges that commands have for themselves.
-    pub locks: Arc<Locks>,
+    pub(crate) locks: Arc<Locks>,
     /// Who may use it.
     pub reservations: Arc<Shared>,
     /// What keeps its state through power loss.

@@ -68,7 +68,7 @@ pub struct Fill {
 
 impl Fill {
     /// Fills a range with a pattern of whole blocks.
-    pub const fn new(range: ByteRange, pattern: Buf) -> Self {
+    pub(crate) const fn new(range: ByteRange, pattern: Buf) -> Self {
         Self { range, written: 0, pattern: Some(pattern) }
     }
 

@@ -26,11 +26,11 @@ pub struct Intake {
 /// A piece of whole blocks.
 pub struct Piece {
     /// Offset in the command's data.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Length in bytes.
-    pub len: usize,
+    pub(crate) len: usize,
     /// The bytes, from its start on.
-    pub buf: Buf,
+    pub(crate) buf: Buf,
 }
 
 impl Intake {

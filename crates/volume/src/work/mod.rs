@@ -63,7 +63,7 @@ pub enum Progress {
 
 impl Progress {
     /// Finished, if it is; else it waits.
-    pub const fn finished_if(finished: bool) -> Self {
+    pub(crate) const fn finished_if(finished: bool) -> Self {
         if finished { Self::Finished } else { Self::Waits }
     }
 }
