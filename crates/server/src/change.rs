@@ -80,7 +80,7 @@ pub enum ApplyError {
 
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The next world is served.
     Adopt,
     /// It does not come.
@@ -90,7 +90,7 @@ pub enum Verdict {
 /// A change as the shards know it.
 pub struct Proposal<F: Front> {
     /// What comes.
-    pub world: Arc<World<F>>,
+    pub(crate) world: Arc<World<F>>,
     verdict: OnceLock<Verdict>,
     answers: Mutex<Answers>,
     news: Condvar,
@@ -121,12 +121,12 @@ impl<F: Front> Proposal<F> {
     }
 
     /// What was decided, if it was. Never changes again.
-    pub fn verdict(&self) -> Option<Verdict> {
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.verdict.get().copied()
     }
 
     /// The listeners of portals that are new, once, for the shard that accepts.
-    pub fn take_listeners_for(&self, shard: usize) -> Vec<(usize, TcpListener)> {
+    pub(crate) fn take_listeners_for(&self, shard: usize) -> Vec<(usize, TcpListener)> {
         if shard != ACCEPTS {
             return Vec::new();
         }
@@ -134,7 +134,7 @@ impl<F: Front> Proposal<F> {
     }
 
     /// A shard has opened what is new, or cannot.
-    pub fn answer_prepared(&self, result: Result<(), NoChannel>) {
+    pub(crate) fn answer_prepared(&self, result: Result<(), NoChannel>) {
         self.note(|answers| match result {
             Ok(()) => answers.prepared += 1,
             Err(error) => answers.refusal = Some(error),
@@ -142,7 +142,7 @@ impl<F: Front> Proposal<F> {
     }
 
     /// A shard works by the next world.
-    pub fn answer_adopted(&self) {
+    pub(crate) fn answer_adopted(&self) {
         self.note(|answers| answers.adopted += 1);
     }
 

@@ -89,12 +89,12 @@ pub struct ConnId(u32);
 
 impl ConnId {
     /// The connection that a token names in its lower half.
-    pub const fn from_token(token: u64) -> Self {
+    pub(crate) const fn from_token(token: u64) -> Self {
         Self(token as u32)
     }
 
     /// Itself, as the lower half of a token.
-    pub const fn token(self) -> u64 {
+    pub(crate) const fn token(self) -> u64 {
         self.0 as u64
     }
 }
@@ -129,7 +129,7 @@ impl<P> Conns<P> {
     }
 
     /// One that may have ended.
-    pub fn get(&self, id: ConnId) -> Option<&Conn<P>> {
+    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn<P>> {
         self.0.get(id.0 as usize)
     }
 
@@ -144,17 +144,17 @@ impl<P> Conns<P> {
     }
 
     /// The name of the next one.
-    pub fn next_id(&self) -> ConnId {
+    pub(crate) fn next_id(&self) -> ConnId {
         ConnId(self.0.vacant_key() as u32)
     }
 
     /// Takes one in.
-    pub fn insert(&mut self, conn: Conn<P>) -> ConnId {
+    pub(crate) fn insert(&mut self, conn: Conn<P>) -> ConnId {
         ConnId(self.0.insert(conn) as u32)
     }
 
     /// Lets one go.
-    pub fn remove(&mut self, id: ConnId) -> Conn<P> {
+    pub(crate) fn remove(&mut self, id: ConnId) -> Conn<P> {
         self.0.remove(id.0 as usize)
     }
 }
@@ -176,7 +176,7 @@ pub struct Conn<P> {
     /// What is to be sent next.
     pub out: Outgoing,
     /// An empty chain for the next turn; `None` while a chain is on its way.
-    pub spare: Option<TxChain>,
+    pub(crate) spare: Option<TxChain>,
     /// Bytes that are on their way: in the chain, or over RDMA.
     pub sending: usize,
     /// Of these, the copied ones.
@@ -188,17 +188,17 @@ pub struct Conn<P> {
     /// The memory that is kept for its session.
     pub reserve: Option<Reserve>,
     /// The scratch buffer, while no receive has it.
-    pub scratch: Option<Box<[u8]>>,
+    pub(crate) scratch: Option<Box<[u8]>>,
     /// Where the connection is in its end.
     pub phase: Phase,
     /// When it is closed even if the client has not taken all that is left for it.
-    pub drain_by: Option<Duration>,
+    pub(crate) drain_by: Option<Duration>,
     /// Queued for a flush at the end of this turn of the loop.
-    pub dirty: bool,
+    pub(crate) dirty: bool,
     /// Operations that wait until the backlog shrinks.
     pub blocked: Vec<OperationId>,
     /// Who is to be told when the connection has ended.
-    pub waits_for_end: Vec<crate::places::Place>,
+    pub(crate) waits_for_end: Vec<crate::places::Place>,
 }
 
 impl<P: FrontConn> Conn<P> {
@@ -241,14 +241,14 @@ impl<P: FrontConn> Conn<P> {
 
     /// Tells the protocol if the client's system has taken in more of what was sent since the last
     /// look: a client that reads for minutes over a slow link may be silent all that time.
-    pub fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
+    pub(crate) fn note_delivery(&mut self, delivery: Option<Delivery>, now: Duration) {
         if let Some(news) = self.uptake.look(delivery, self.backlog() > 0, now) {
             self.front.delivered(news);
         }
     }
 
     /// Tells whether anything waits to be sent now.
-    pub fn note_output(&mut self, now: Duration) {
+    pub(crate) fn note_output(&mut self, now: Duration) {
         self.uptake.note(self.backlog() > 0, now);
     }
 
@@ -259,7 +259,7 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// True if something has been waiting for so long that the client took nothing of it.
-    pub fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
+    pub(crate) fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
         self.output_look(timeout).is_some() && now >= self.uptake.taken_at + timeout
     }
 
@@ -274,7 +274,7 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// When the shard has to look at it again, whatever happens.
-    pub fn due(&self, data_timeout: Duration) -> Option<Duration> {
+    pub(crate) fn due(&self, data_timeout: Duration) -> Option<Duration> {
         let retry = match &self.wire {
             Wire::Stream(_) => None,
             Wire::Rdma(qp) => qp.retry.into_iter().chain(qp.poll_at).min(),
@@ -284,18 +284,18 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// True if a receive is under way.
-    pub fn receiving(&self) -> bool {
+    pub(crate) fn receiving(&self) -> bool {
         self.scratch.is_none()
     }
 
     /// True if something is on its way.
-    pub fn transmitting(&self) -> bool {
+    pub(crate) fn transmitting(&self) -> bool {
         self.sending > 0
     }
 
     /// The buffers for the next receive, unless one is under way or the connection should not
     /// receive now.
-    pub fn receive_buffers(&mut self) -> Option<RxBufs> {
+    pub(crate) fn receive_buffers(&mut self) -> Option<RxBufs> {
         if self.phase != Phase::Open || self.has_unread() {
             return None;
         }
@@ -320,7 +320,7 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// The chain to send now, if there is one and none is under way.
-    pub fn next_chain(&mut self) -> Option<TxChain> {
+    pub(crate) fn next_chain(&mut self) -> Option<TxChain> {
         if self.phase == Phase::Closed || self.out.chain.is_empty() {
             return None;
         }
@@ -332,7 +332,7 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// Takes a sent chain back for reuse.
-    pub fn chain_sent(&mut self, mut chain: TxChain) {
+    pub(crate) fn chain_sent(&mut self, mut chain: TxChain) {
         chain.clear();
         self.sending = 0;
         self.copied = 0;

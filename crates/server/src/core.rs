@@ -27,9 +27,9 @@ pub struct Core<F: Front> {
     /// there. All that there are now are in the world.
     pub first_portals: Vec<Portal>,
     /// Bounds.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// How long a client may take nothing of what is sent to it; zero: for ever.
-    pub data_timeout: Duration,
+    pub(crate) data_timeout: Duration,
     /// Failed logins.
     pub throttle: Throttle<F::Aim>,
     /// Lines of the log that strangers can cause.
@@ -43,7 +43,7 @@ pub struct Core<F: Front> {
     /// Threads for what may block.
     pub offload: Offload,
     /// One change of the world at a time.
-    pub changing: Mutex<()>,
+    pub(crate) changing: Mutex<()>,
     /// What the protocol shares.
     pub front: F::Shared,
     world: Mutex<Arc<World<F>>>,
@@ -84,12 +84,12 @@ impl<F: Front> Core<F> {
     }
 
     /// What is served now. Shards do not ask: they have theirs, and are told of the next one.
-    pub fn world(&self) -> Arc<World<F>> {
+    pub(crate) fn world(&self) -> Arc<World<F>> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes this the world that is served.
-    pub fn set_world(&self, world: Arc<World<F>>) {
+    pub(crate) fn set_world(&self, world: Arc<World<F>>) {
         *self.world.lock().unwrap_or_else(PoisonError::into_inner) = world;
     }
 

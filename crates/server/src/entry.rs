@@ -27,7 +27,7 @@ impl<F: Front> Entry<F> {
     }
 
     /// The shard that it is counted on.
-    pub fn shard(&self) -> usize {
+    pub(crate) fn shard(&self) -> usize {
         self.place.shard
     }
 

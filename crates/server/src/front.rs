@@ -78,7 +78,7 @@ impl<F: Front> Local<F> {
     ///
     /// # Errors
     /// A volume cannot be opened on this loop.
-    pub fn new(number: usize, ring: Ring, core: Arc<Core<F>>) -> Result<Self, NoChannel> {
+    pub(crate) fn new(number: usize, ring: Ring, core: Arc<Core<F>>) -> Result<Self, NoChannel> {
         let world = core.world();
         let (shards, max_sessions) = (core.clone(), core.limits.max_sessions);
         let config = ShardConfig { shard: number, shards, max_sessions };
@@ -99,19 +99,19 @@ impl<F: Front> Local<F> {
     ///
     /// # Errors
     /// A volume cannot be opened on this loop. Nothing has changed then.
-    pub fn prepare(&mut self, next: &World<F>) -> Result<(), NoChannel> {
+    pub(crate) fn prepare(&mut self, next: &World<F>) -> Result<(), NoChannel> {
         self.exec.prepare(next.volumes())
     }
 
     /// Works by the next world from now on. Its new volumes are [prepared](Self::prepare). Sessions have
     /// no commands any more on what was removed.
-    pub fn adopt(&mut self, next: Arc<World<F>>) {
+    pub(crate) fn adopt(&mut self, next: Arc<World<F>>) {
         self.exec.adopt(|slot| next.volume(slot));
         self.world = next;
     }
 
     /// The counts of every volume in the world, by name.
-    pub fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
+    pub(crate) fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
         let operations = &self.exec.operations;
         let served = self.exec.storage.volumes.iter().filter(|(_, volume)| !volume.removed);
         let counts = served.map(|(slot, volume)| {

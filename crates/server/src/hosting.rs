@@ -32,12 +32,12 @@ pub enum Transports {
 
 impl Transports {
     /// True if TCP is among them.
-    pub const fn tcp(self) -> bool {
+    pub(crate) const fn tcp(self) -> bool {
         !matches!(self, Self::Rdma)
     }
 
     /// True if RDMA is among them, if only where it can be had.
-    pub const fn rdma(self) -> bool {
+    pub(crate) const fn rdma(self) -> bool {
         !matches!(self, Self::Tcp)
     }
 }

@@ -174,7 +174,7 @@ impl<F: Front> Mailbox<F> {
     }
 
     /// Has the shard begin another turn.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 }

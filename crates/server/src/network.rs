@@ -76,7 +76,7 @@ impl Network {
 
 impl Network {
     /// The /64 around an address or network of IPv6; itself if it is larger, or of IPv4.
-    pub fn around(self) -> Self {
+    pub(crate) fn around(self) -> Self {
         match self.address {
             IpAddr::V6(address) if self.bits > 64 => Self::of_client(address.into()),
             _ => self,

@@ -29,19 +29,19 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
     /// How many slots are taken, by portals that were removed as well.
-    pub taken: usize,
+    pub(crate) taken: usize,
     /// How many portals are new.
-    pub fresh: usize,
+    pub(crate) fresh: usize,
 }
 
 /// The next portals.
 pub struct Next {
     /// All of them. Those that are new have no real port numbers yet.
-    pub portals: Portals,
+    pub(crate) portals: Portals,
     /// The slot of each that was asked for.
-    pub slots: Vec<usize>,
+    pub(crate) slots: Vec<usize>,
     /// The slots of those that are new.
-    pub fresh: Vec<usize>,
+    pub(crate) fresh: Vec<usize>,
 }
 
 impl Portals {
@@ -74,7 +74,7 @@ impl Portals {
 
     /// The slots that configured portals have now: with the same address, tag and transports. None for
     /// those that are not there.
-    pub fn claims(&self, wanted: &[Portal]) -> Vec<Option<usize>> {
+    pub(crate) fn claims(&self, wanted: &[Portal]) -> Vec<Option<usize>> {
         let mut taken = vec![false; self.0.len()];
         let mut claim = |portal: &Portal| {
             let same = |(number, slot): &(usize, &Slot)| {
@@ -102,7 +102,7 @@ impl Portals {
 
     /// The slots whose sessions each of `wanted` would have, if they are configured: its own, and those of
     /// portals that were at its address before. What [`home`](Self::home) says then, told beforehand.
-    pub fn homes(&self, wanted: &[Portal]) -> Vec<Vec<usize>> {
+    pub(crate) fn homes(&self, wanted: &[Portal]) -> Vec<Vec<usize>> {
         let claims = self.claims(wanted);
         let of = |(claim, portal): (&Option<usize>, &Portal)| {
             // The real port number, if it has one already.
@@ -116,7 +116,7 @@ impl Portals {
     }
 
     /// The address that is configured for the portal that listens at `real`; they differ if its port is 0.
-    pub fn configured(&self, real: SocketAddr) -> Option<SocketAddr> {
+    pub(crate) fn configured(&self, real: SocketAddr) -> Option<SocketAddr> {
         let found = self.0.iter().find(|slot| slot.there && slot.portal.address == real)?;
         Some(found.configured)
     }
@@ -125,7 +125,7 @@ impl Portals {
     ///
     /// # Errors
     /// There is no slot left for one that is new.
-    pub fn next(&self, wanted: &[Portal]) -> Result<Next, Full> {
+    pub(crate) fn next(&self, wanted: &[Portal]) -> Result<Next, Full> {
         let claims = self.claims(wanted);
         let mut next = self.0.clone();
         for (number, slot) in next.iter_mut().enumerate() {
@@ -148,7 +148,7 @@ impl Portals {
     }
 
     /// A portal that is new listens at this address.
-    pub fn set_address(&mut self, slot: usize, address: SocketAddr) {
+    pub(crate) fn set_address(&mut self, slot: usize, address: SocketAddr) {
         self.0[slot].portal.address = address;
     }
 }

@@ -10,21 +10,21 @@ use std::time::Duration;
 use crate::front::Names;
 
 /// Lines of one kind that are logged in one go, and how long it takes until there is one more.
-pub const LINES: u32 = 30;
+const LINES: u32 = 30;
 const LINE: Duration = Duration::from_secs(2);
 
 /// A level that each event raises by one and time lowers, kept as the time when it is empty.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Level(pub(crate) Duration);
+pub(crate) struct Level(pub(crate) Duration);
 
 impl Level {
     /// True if the level leaves room for one more.
-    pub fn has_room(self, now: Duration, most: u32, forget: Duration) -> bool {
+    pub(crate) fn has_room(self, now: Duration, most: u32, forget: Duration) -> bool {
         self.0 <= now + forget * (most - 1)
     }
 
     /// Counts an event. More than `most` of them are forgotten as soon as that many.
-    pub fn raise(&mut self, now: Duration, most: u32, forget: Duration) {
+    pub(crate) fn raise(&mut self, now: Duration, most: u32, forget: Duration) {
         self.0 = (self.0.max(now) + forget).min(now + forget * most);
     }
 }
@@ -94,7 +94,7 @@ impl Rations {
     }
 
     /// Says what was left out and has not been said with a later line. To be called every few seconds.
-    pub fn report(&self, now: Duration, names: Names) {
+    pub(crate) fn report(&self, now: Duration, names: Names) {
         for topic in Topic::ALL {
             let mut ration = self.0[topic as usize].lock().unwrap_or_else(PoisonError::into_inner);
             let (level, left_out) = &mut *ration;

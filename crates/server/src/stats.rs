@@ -10,11 +10,11 @@ use crate::rdma::PortalStatus;
 #[derive(Clone, Default)]
 pub struct ShardStats<C> {
     /// Per volume, with its name.
-    pub volumes: Vec<(String, VolumeCount)>,
+    pub(crate) volumes: Vec<(String, VolumeCount)>,
     /// What its protocol has counted.
-    pub protocol: C,
+    pub(crate) protocol: C,
     /// What it has on its hands.
-    pub load: ShardLoad,
+    pub(crate) load: ShardLoad,
 }
 
 /// What a shard has on its hands, and what it has used so far.

@@ -44,7 +44,7 @@ impl<A> Default for Throttle<A> {
 
 impl<A: Clone + Eq + Hash> Throttle<A> {
     /// Takes in which IPv6 networks this machine is on now.
-    pub fn set_networks(&self, networks: Vec<Network>) {
+    pub(crate) fn set_networks(&self, networks: Vec<Network>) {
         *self.networks.write().unwrap_or_else(PoisonError::into_inner) = networks;
     }
 

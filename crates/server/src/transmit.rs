@@ -8,7 +8,7 @@ use lunet_ring::{Payload, TxChain};
 use lunet_verbs::Remote;
 
 /// Room for what almost every Send has: both headers, and a little data.
-pub const HEAD: usize = 128;
+pub(crate) const HEAD: usize = 128;
 
 /// Something to be done over RDMA.
 pub enum Post {
@@ -34,7 +34,7 @@ pub enum Post {
 
 impl Post {
     /// Bytes that leave with it.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Send { head, rest, .. } => head.len() + rest.len(),
             Self::Write { range, .. } => range.len(),
@@ -42,12 +42,12 @@ impl Post {
     }
 
     /// True for a message.
-    pub fn is_send(&self) -> bool {
+    pub(crate) fn is_send(&self) -> bool {
         matches!(self, Self::Send { .. })
     }
 
     /// True if all of its bytes lie where a device can reach them.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         match self {
             Self::Send { rest, .. } => rest.is_empty(),
             Self::Write { payload, .. } => matches!(payload, Payload::Buf(_)),
@@ -71,17 +71,17 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Bytes that wait.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.chain.len() + self.waiting
     }
 
     /// Sends that wait.
-    pub fn sends(&self) -> usize {
+    pub(crate) fn sends(&self) -> usize {
         self.sends
     }
 
     /// Takes the first of the list.
-    pub fn pop(&mut self) -> Option<Post> {
+    pub(crate) fn pop(&mut self) -> Option<Post> {
         let post = self.posts.pop_front()?;
         self.waiting -= post.bytes();
         self.sends -= usize::from(post.is_send());
@@ -89,7 +89,7 @@ impl Outgoing {
     }
 
     /// Puts one back that could not be done.
-    pub fn put_back(&mut self, post: Post) {
+    pub(crate) fn put_back(&mut self, post: Post) {
         self.waiting += post.bytes();
         self.sends += usize::from(post.is_send());
         self.posts.push_front(post);

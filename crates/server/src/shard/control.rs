@@ -12,7 +12,7 @@ use crate::mail::{Mail, Owed};
 use crate::stats::{ShardLoad, ShardStats};
 
 /// How long the last flush may take before the shard gives it up.
-pub const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 impl<F: Front> Shard<F> {
     pub(super) fn read_mail(&mut self) {

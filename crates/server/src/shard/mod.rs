@@ -17,7 +17,7 @@ use std::time::Duration;
 use lunet_ring::{Event as RingEvent, Payload, Ring, RxBufs, Token, TxChain};
 use lunet_volume::NoChannel;
 
-pub use self::control::FLUSH_LIMIT;
+pub(crate) use self::control::FLUSH_LIMIT;
 pub use self::rdma::Rdma;
 use crate::change::Proposal;
 use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
@@ -94,7 +94,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Starts accepting at the portal in a slot.
-    pub fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
+    pub(crate) fn listen(&mut self, portal: usize, listener: std::net::TcpListener) {
         self.front.exec.storage.ring.add_listener(listener, Token(LISTEN | portal as u64));
     }
 
@@ -108,7 +108,7 @@ impl<F: Front> Shard<F> {
     ///
     /// # Errors
     /// The event loop has failed; every session of the shard is lost.
-    pub fn run(&mut self) -> std::io::Result<bool> {
+    pub(crate) fn run(&mut self) -> std::io::Result<bool> {
         let mut events = Vec::with_capacity(256);
         loop {
             self.wait(self.patience(), &mut events)?;
