@@ -7,7 +7,7 @@ use lunet_reservations::{Event, Registration, Reservations};
 use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Request, Seat, TargetPort};
 use lunet_scsi::{Reply, Sanitation, status};
 use lunet_volume::VolumeId;
-use lunet_volume::reserve::{self, Record, Unchanged};
+use lunet_volume::reserve::{self, StoredRegistration, Unchanged};
 use serde::{Deserialize, Serialize};
 
 use crate::marks;
@@ -117,7 +117,7 @@ pub struct KeptRegistration {
     key: u64,
 }
 
-impl Record for KeptRegistration {
+impl StoredRegistration for KeptRegistration {
     fn of(registration: &Registration) -> Option<Self> {
         let NexusId { initiator, port } = NexusId::of(&registration.registrant)?;
         Some(Self {

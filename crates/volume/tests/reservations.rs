@@ -10,7 +10,7 @@ use lunet_files as files;
 use lunet_reservations::{
     Event, Kind, Loss, Refusal, Register, Registrant, Registration, Reservations,
 };
-use lunet_volume::reserve::{Listener, Record, Request, Shared, Store, Unchanged};
+use lunet_volume::reserve::{Listener, Request, Shared, Store, StoredRegistration, Unchanged};
 use lunet_volume::{Health, Keeper, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ enum Kept {
     Host { host: [u8; 16], key: u64 },
 }
 
-impl Record for Kept {
+impl StoredRegistration for Kept {
     fn of(registration: &Registration) -> Option<Self> {
         let Registration { registrant, key } = registration;
         if let Some(name) = registrant.name_in("path") {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lunet_reservations::{Event, Reservations};
 
 pub use keep::{Request, Unchanged};
-pub use store::{Record, Store};
+pub use store::{Store, StoredRegistration};
 
 /// A protocol that tells its clients what they lose.
 pub trait Listener: Send + Sync {

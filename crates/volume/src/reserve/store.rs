@@ -25,7 +25,7 @@ const NUMBERS: [(u8, Kind); 6] = [
 ];
 
 /// A registration as it is in the file. One type has room for the registrants of every protocol that serves the volume.
-pub trait Record: Serialize + DeserializeOwned {
+pub trait StoredRegistration: Serialize + DeserializeOwned {
     /// What to write; `None` if there is no room for such a registrant.
     fn of(registration: &Registration) -> Option<Self>;
 
@@ -58,7 +58,7 @@ struct Kept<R> {
 
 impl Store {
     /// The store of a volume whose registrants have room in an `R`.
-    pub fn new<R: Record>(path: PathBuf, owner: String) -> Self {
+    pub fn new<R: StoredRegistration>(path: PathBuf, owner: String) -> Self {
         Self { path, owner, save: save::<R>, load: load::<R> }
     }
 
@@ -89,7 +89,7 @@ fn damaged(path: &Path, error: impl ToString) -> ReadError {
     ReadError::Damaged { path: path.to_owned(), error }
 }
 
-fn save<R: Record>(store: &Store, saved: Option<&Saved>) -> io::Result<()> {
+fn save<R: StoredRegistration>(store: &Store, saved: Option<&Saved>) -> io::Result<()> {
     let Some(saved) = saved else { return Ok(files::remove(&store.path).map(drop)?) };
     let registrations: Option<Vec<R>> = saved.registrations.iter().map(R::of).collect();
     let no_room = || io::Error::other("the file has no room for one of the registrants");
@@ -104,7 +104,7 @@ fn save<R: Record>(store: &Store, saved: Option<&Saved>) -> io::Result<()> {
     Ok(files::replace(&store.path, &serde_json::to_vec_pretty(&kept)?)?)
 }
 
-fn load<R: Record>(store: &Store) -> Result<Option<Saved>, ReadError> {
+fn load<R: StoredRegistration>(store: &Store) -> Result<Option<Saved>, ReadError> {
     let path = &store.path;
     let Some(text) = files::read(path, MAX_FILE)? else { return Ok(None) };
     let kept: Kept<R> = serde_json::from_slice(&text)
