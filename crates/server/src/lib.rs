@@ -8,7 +8,6 @@
 pub mod change;
 pub mod conn;
 pub mod core;
-pub mod entry;
 pub mod front;
 pub mod hosting;
 pub mod interfaces;

@@ -18,9 +18,8 @@ use lunet_ring::Waker;
 use lunet_volume::{Drain, Ticket};
 
 use crate::change::Proposal;
-use crate::entry::Entry;
 use crate::front::Front;
-use crate::places::Place;
+use crate::places::{Entry, Place};
 use crate::rdma::{Change, Request};
 use crate::stats::ShardStats;
 

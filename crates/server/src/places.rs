@@ -9,8 +9,11 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::core::Core;
+use crate::front::Front;
 use crate::network::Network;
 
 /// Where a connection lives.
@@ -99,6 +102,49 @@ impl Inner {
         self.taken -= 1;
         if self.clients.get(&client).is_some_and(VecDeque::is_empty) {
             self.clients.remove(&client);
+        }
+    }
+}
+
+/// A place among the logins, and one on a shard. Dropping it gives both back, so it may be lost
+/// anywhere on its way: refused, in a full mailbox, or in that of a shard that ends.
+pub struct Entry<F: Front> {
+    core: Arc<Core<F>>,
+    client: IpAddr,
+    place: Place,
+    kept: bool,
+}
+
+impl<F: Front> Entry<F> {
+    /// Counts a client that begins to log in, on the shard with the fewest connections. If there was no place
+    /// left, another connection has lost its own, and has to end.
+    pub fn new(core: &Arc<Core<F>>, client: IpAddr) -> (Self, Option<Place>) {
+        let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
+        let victim = core.login_begins(client, place);
+        (Self { core: core.clone(), client, place, kept: false }, victim)
+    }
+
+    /// The shard that it is counted on.
+    pub(crate) fn shard(&self) -> usize {
+        self.place.shard
+    }
+
+    /// The connection's number.
+    pub fn serial(&self) -> u64 {
+        self.place.connection
+    }
+
+    /// The connection stands on its shard: its end gives back what it is counted for.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl<F: Front> Drop for Entry<F> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.core.login_ends(self.client, self.place.connection);
+            self.core.loads[self.place.shard].fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
-use lunet_server::entry::Entry;
 use lunet_server::hosting::Limits;
+use lunet_server::places::Entry;
 
 #[test]
 fn connections_leave_half_of_the_memory_for_data() {

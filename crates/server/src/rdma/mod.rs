@@ -14,11 +14,12 @@ mod receives;
 mod start;
 mod status;
 
-pub use adapter::{Adapter, Completion, Endpoint, NotOpened};
-pub use monitor::DeviceMonitor;
-pub use queue_pair::{Fault, QueuePair, RemoteRead, fault, token};
+pub use adapter::{Adapter, Completion, Endpoint};
+pub(crate) use monitor::DeviceMonitor;
+pub(crate) use queue_pair::fault;
+pub use queue_pair::{Fault, QueuePair, RemoteRead, token};
 pub use receives::{ReceivePool, Receives};
-pub use start::{DeviceInfo, DeviceSet, Listeners, StartFailure, prepare};
+pub(crate) use start::{DeviceInfo, DeviceSet, Listeners, StartFailure, prepare};
 pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::net::SocketAddr;
@@ -28,17 +29,17 @@ use std::sync::mpsc::SyncSender;
 use arrayvec::ArrayVec;
 use lunet_verbs::{CmId, Device, Error, PRIVATE_MAX};
 
-use crate::entry::Entry;
 use crate::front::Front;
+use crate::places::Entry;
 
 /// Depth of a connection's send queue: Sends, RDMA Writes and RDMA Reads.
-pub const SENDS: u32 = 256;
+pub(crate) const SENDS: u32 = 256;
 
 /// Entries of a shard's completion queues on one device, at most.
-pub const COMPLETIONS: u32 = 1 << 16;
+pub(crate) const COMPLETIONS: u32 = 1 << 16;
 
 /// This bit is set in the event tokens of connections; those of listeners are indices of portals.
-pub const CONNECTION: u64 = 1 << 63;
+pub(crate) const CONNECTION: u64 = 1 << 63;
 
 /// A change of the server's RDMA devices while it runs.
 pub enum Change {

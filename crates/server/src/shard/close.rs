@@ -1,7 +1,8 @@
-//! The end of a connection.
+//! The end of a connection, be it that it has lost its place to another one.
 //!
 //! A slot is freed by the last completion on it only: the kernel may still hold its buffers.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use super::Shard;
 use crate::conn::{ConnId, Phase, Wire};
 use crate::front::{Front, FrontConn};
 use crate::mail::Owed;
-use crate::places::Place;
+use crate::places::{Entry, Place};
+use crate::rationed::Topic;
+use crate::stats::Counts;
 
 /// How long a client has to take what is left for it at the end of its connection.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
@@ -87,5 +90,42 @@ impl<F: Front> Shard<F> {
     fn tell_ended(&mut self, waiter: Place) {
         let owed = Owed::Ended { waiter: waiter.connection };
         self.core.mailboxes()[waiter.shard].deliver(owed);
+    }
+
+    /// Counts a connection that has just come, at the cost of another one if there is no place left.
+    pub(super) fn enter(&mut self, client: IpAddr) -> Entry<F> {
+        let (entry, victim) = Entry::new(&self.core, client);
+        victim.into_iter().for_each(|victim| self.evict(victim));
+        entry
+    }
+
+    /// Ends a connection that has lost its place, on whatever shard it is.
+    pub fn evict(&mut self, Place { shard, connection }: Place) {
+        if shard == self.number {
+            return self.evicted(connection);
+        }
+        self.core.mailboxes()[shard].deliver(Owed::Evict { connection });
+    }
+
+    /// A connection of this shard has lost its place: it ends, if it still does not
+    /// [serve](FrontConn::serves).
+    pub(super) fn evicted(&mut self, connection: u64) {
+        let Some(slot) = self.find(connection) else { return };
+        let conn = &self.conns[slot];
+        if conn.front.serves() {
+            return;
+        }
+        self.front.protocol.turned_away();
+        if let Some(unlogged) =
+            self.core.rations.grants(Topic::TurnedAway, self.front.exec.storage.now)
+        {
+            let what = conn.front.kind();
+            tracing::warn!(
+                peer = %conn.peer,
+                unlogged,
+                "disconnected: too many {what} at one time, and its address has most of them"
+            );
+        }
+        self.disconnect(slot);
     }
 }

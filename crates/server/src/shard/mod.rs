@@ -6,7 +6,6 @@
 mod change;
 mod close;
 mod control;
-mod evict;
 mod rdma;
 
 use std::net::{SocketAddr, TcpStream};
@@ -22,9 +21,9 @@ pub use self::rdma::Rdma;
 use crate::change::Proposal;
 use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
 use crate::core::Core;
-use crate::entry::Entry;
 use crate::front::{Failing, Front, Local, Occasion};
 use crate::mail::{Inbox, Mail};
+use crate::places::Entry;
 use crate::rationed::Topic;
 use crate::stats::Counts;
 
