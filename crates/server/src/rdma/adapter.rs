@@ -103,7 +103,7 @@ impl Adapter {
     }
 
     /// The descriptor that becomes readable when completions were asked for and have arrived.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Verbs(adapter, _) => adapter.as_fd(),
             #[cfg(any(test, feature = "fake"))]
@@ -112,7 +112,7 @@ impl Adapter {
     }
 
     /// The real adapter; `None` in tests.
-    pub fn verbs(&mut self) -> Option<&mut lunet_verbs::Adapter> {
+    pub(crate) fn verbs(&mut self) -> Option<&mut lunet_verbs::Adapter> {
         match self {
             Self::Verbs(adapter, _) => Some(adapter),
             #[cfg(any(test, feature = "fake"))]
@@ -142,7 +142,11 @@ impl Adapter {
     ///
     /// # Errors
     /// [`NotOpened`], with the connection.
-    pub fn open_endpoint(&mut self, id: CmId, receives: u32) -> Result<Endpoint, Box<NotOpened>> {
+    pub(crate) fn open_endpoint(
+        &mut self,
+        id: CmId,
+        receives: u32,
+    ) -> Result<Endpoint, Box<NotOpened>> {
         let Some(adapter) = self.verbs() else {
             return Err(Box::new(NotOpened { why: Error::Ended, id }));
         };
@@ -175,7 +179,7 @@ impl Adapter {
     }
 
     /// Queues a receive of one message.
-    pub fn queue_receive(
+    pub(crate) fn queue_receive(
         &mut self,
         endpoint: Endpoint,
         buf: Buf,
@@ -185,47 +189,47 @@ impl Adapter {
     }
 
     /// Depth of the shared receive queue; `None` if each connection has its own receives.
-    pub fn shared_depth(&self) -> Option<u32> {
+    pub(crate) fn shared_depth(&self) -> Option<u32> {
         dispatch!(self, adapter => adapter.shared_depth())
     }
 
     /// Receives in the shared queue that can take a message, at least.
-    pub fn shared_receives(&self) -> u32 {
+    pub(crate) fn shared_receives(&self) -> u32 {
         dispatch!(self, adapter => adapter.shared_receives())
     }
 
     /// Receives that the shared queue takes now.
-    pub fn shared_room(&self) -> u32 {
+    pub(crate) fn shared_room(&self) -> u32 {
         dispatch!(self, adapter => adapter.shared_room())
     }
 
     /// Receives of the shared queue that connections may have kept when they ended, at most.
-    pub fn shared_lost(&self) -> u32 {
+    pub(crate) fn shared_lost(&self) -> u32 {
         dispatch!(self, adapter => adapter.shared_lost())
     }
 
     /// True if a connection takes its receives from the shared queue.
-    pub fn shares_receives(&self, endpoint: Endpoint) -> bool {
+    pub(crate) fn shares_receives(&self, endpoint: Endpoint) -> bool {
         dispatch!(self, endpoint, adapter, id => adapter.shares_receives(id))
     }
 
     /// Queues a receive to the shared queue.
-    pub fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
+    pub(crate) fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
         dispatch!(self, adapter => adapter.queue_shared_receive(buf))
     }
 
     /// Sets the token of receives that a connection takes from the shared queue.
-    pub fn set_receive_token(&mut self, endpoint: Endpoint, token: u64) {
+    pub(crate) fn set_receive_token(&mut self, endpoint: Endpoint, token: u64) {
         dispatch!(self, endpoint, adapter, id => adapter.set_receive_token(id, token));
     }
 
     /// Recreates the shared queue, which frees its buffers. No connection may use it.
-    pub fn renew_shared(&mut self) {
+    pub(crate) fn renew_shared(&mut self) {
         dispatch!(self, adapter => adapter.renew_shared());
     }
 
     /// Queues a Send. `signaled`: it has a completion even if it succeeds.
-    pub fn queue_send(
+    pub(crate) fn queue_send(
         &mut self,
         endpoint: Endpoint,
         (head, data): (&[u8], Pieces),
@@ -236,7 +240,7 @@ impl Adapter {
     }
 
     /// Queues an RDMA Write. `signaled`: it has a completion even if it succeeds.
-    pub fn queue_write(
+    pub(crate) fn queue_write(
         &mut self,
         endpoint: Endpoint,
         data: Pieces,
@@ -247,7 +251,7 @@ impl Adapter {
     }
 
     /// Queues an RDMA Read, which is always signaled.
-    pub fn queue_read(
+    pub(crate) fn queue_read(
         &mut self,
         endpoint: Endpoint,
         (into, range): (Buf, Range<usize>),

@@ -38,7 +38,7 @@ pub struct QueuePair {
     /// Each step of the connection is logged. For unknown clients the number of lines is limited.
     pub logged: bool,
     /// The end of the connection has been logged.
-    pub end_logged: bool,
+    pub(crate) end_logged: bool,
     /// Messages received in this batch of completions. All of them had arrived before the first of their responses
     /// was sent, so the client has sent at least that many without a response.
     pub taken: usize,
@@ -131,12 +131,12 @@ impl QueuePair {
     }
 
     /// Bytes that are posted and not known to be sent.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.posted.wrapping_sub(self.done) as usize
     }
 
     /// True while RDMA Reads are in progress.
-    pub fn is_reading(&self) -> bool {
+    pub(crate) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
     }
 
@@ -146,7 +146,7 @@ impl QueuePair {
     }
 
     /// True while another RDMA Read may be posted.
-    pub fn takes_reads(&self) -> bool {
+    pub(crate) fn takes_reads(&self) -> bool {
         self.reads.len() < self.depth
     }
 
@@ -164,7 +164,7 @@ impl QueuePair {
 
     /// Queues what waits, as far as the send queue and the memory go. False if the device does not take
     /// it: the connection is broken.
-    pub fn post(
+    pub(crate) fn post(
         &mut self,
         adapter: &mut Adapter,
         out: &mut Outgoing,

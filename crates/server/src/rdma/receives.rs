@@ -132,7 +132,7 @@ impl ReceivePool {
     }
 
     /// Posts the buffer of a receive again after its message was read.
-    pub fn repost(&mut self, endpoint: Endpoint, buf: Buf, token: u64) {
+    pub(crate) fn repost(&mut self, endpoint: Endpoint, buf: Buf, token: u64) {
         // A queue that refuses it has failed, and reports that by its completions.
         let _ = if !self.adapter.shares_receives(endpoint) {
             self.adapter.queue_receive(endpoint, buf, token)
@@ -145,7 +145,7 @@ impl ReceivePool {
     }
 
     /// Replaces shared receives that were lost with connections that have ended.
-    pub fn replenish(&mut self, arena: &Arena) {
+    pub(crate) fn replenish(&mut self, arena: &Arena) {
         let wanted = self.wanted(self.sharing);
         while self.adapter.shared_receives() < wanted && self.adapter.shared_room() > 0 {
             let Some(buf) = arena.alloc(self.receives.len) else { return };

@@ -138,7 +138,7 @@ fn drop_without_driver(
 
 /// Makes the library close devices that were removed: it does so whenever it is asked for its devices. It does not
 /// close a machine's only device, for which the removal of a soft RoCE device waits.
-pub fn release_lost_devices() {
+pub(crate) fn release_lost_devices() {
     drop(open());
 }
 
@@ -211,7 +211,7 @@ impl DeviceSet {
     ///
     /// # Errors
     /// A portal is for RDMA alone.
-    pub fn give_up(
+    pub(crate) fn give_up(
         &self,
         portals: &[Portal],
         error: &Error,

@@ -117,7 +117,7 @@ impl Status {
     }
 
     /// Follows a change of the portals: new ones are served by TCP alone until the next start.
-    pub fn update_portals(&self, portals: &Portals) {
+    pub(crate) fn update_portals(&self, portals: &Portals) {
         let mut states = self.lock();
         for (slot, portal) in portals.slots().enumerate() {
             if slot == states.len() {
@@ -134,7 +134,7 @@ impl Status {
     }
 
     /// True if the portal was removed. Its index is not used again.
-    pub fn is_removed(&self, portal: usize) -> bool {
+    pub(crate) fn is_removed(&self, portal: usize) -> bool {
         matches!(self.lock().get(portal), Some(State::Not(Reason::Removed, _)))
     }
 
@@ -144,7 +144,7 @@ impl Status {
     }
 
     /// Records why a portal is not served. False if that was known.
-    pub fn not_served(&self, portal: usize, error: &Error) -> bool {
+    pub(crate) fn not_served(&self, portal: usize, error: &Error) -> bool {
         self.set(portal, State::Not(error.into(), error.to_string()))
     }
 
@@ -176,12 +176,12 @@ impl Status {
     }
 
     /// How often a device was lost.
-    pub fn losses(&self) -> u32 {
+    pub(crate) fn losses(&self) -> u32 {
         self.losses.load(Ordering::Relaxed)
     }
 
     /// True if a portal's only device is lost.
-    pub fn is_gone(&self, portal: usize) -> bool {
+    pub(crate) fn is_gone(&self, portal: usize) -> bool {
         matches!(self.lock().get(portal), Some(State::Not(Reason::DeviceGone, _)))
     }
 

@@ -161,7 +161,7 @@ impl<F: Front> Shard<F> {
     ///
     /// # Errors
     /// Why one of them cannot be used.
-    pub fn open_rdma(&mut self, device_set: &DeviceSet) -> Result<(), Error> {
+    pub(crate) fn open_rdma(&mut self, device_set: &DeviceSet) -> Result<(), Error> {
         let ring = &mut self.front.exec.storage.ring;
         let mut rdma = self.rdma.take().unwrap_or_else(|| Box::new(Rdma::default()));
         let opened =
@@ -250,7 +250,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Accepts connections from these listeners too, and watches the devices' events.
-    pub fn listen_rdma(&mut self, listeners: Listeners) {
+    pub(crate) fn listen_rdma(&mut self, listeners: Listeners) {
         let Some(rdma) = &mut self.rdma else { return };
         let ring = &mut self.front.exec.storage.ring;
         // Without one, the new devices carry portals that have listeners already.
