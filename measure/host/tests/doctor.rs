@@ -180,7 +180,7 @@ fn a_target_for_this_machine_alone_is_not_called_open() {
             assert!(found.is_none(), "{found:?}");
             let looked = report.looked.iter().find(|looked| looked.check == check);
             let words = format!("{looked:?}");
-            assert!(words.contains("for this machine alone"), "{words}");
+            assert!(words.contains("for this machine only"), "{words}");
         }
     }
 }
