@@ -34,17 +34,17 @@ pub enum Endpoint {
 /// The completion of an operation.
 pub struct Completion {
     /// The connection's queue pair.
-    pub endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// The token that it was queued with.
-    pub token: u64,
+    pub(crate) token: u64,
     /// The kind of operation.
-    pub operation: Operation,
+    pub(crate) operation: Operation,
     /// Success, or how it failed.
-    pub status: Status,
+    pub(crate) status: Status,
     /// Bytes received or read.
-    pub bytes: u32,
+    pub(crate) bytes: u32,
     /// The buffer of a receive or a read.
-    pub buf: Option<Buf>,
+    pub(crate) buf: Option<Buf>,
 }
 
 impl From<lunet_verbs::Completion> for Completion {
@@ -57,9 +57,9 @@ impl From<lunet_verbs::Completion> for Completion {
 /// A connection whose queue pair could not be created.
 pub struct NotOpened {
     /// Why.
-    pub why: Error,
+    pub(crate) why: Error,
     /// The connection, to be rejected.
-    pub id: CmId,
+    pub(crate) id: CmId,
 }
 
 /// Calls the same method of either kind of adapter.
@@ -88,7 +88,7 @@ impl Adapter {
     ///
     /// # Errors
     /// The limit of locked memory (`RLIMIT_MEMLOCK`), or the device's resources are exhausted.
-    pub fn open(
+    pub(crate) fn open(
         device: &lunet_verbs::Device,
         arena: &Arena,
         shared: u32,
@@ -121,7 +121,7 @@ impl Adapter {
     }
 
     /// True if a connection request arrived by this device.
-    pub fn is_of(&self, id: &CmId) -> bool {
+    pub(crate) fn is_of(&self, id: &CmId) -> bool {
         match self {
             Self::Verbs(adapter, _) => id.is_on(adapter.device()),
             #[cfg(any(test, feature = "fake"))]
@@ -130,7 +130,7 @@ impl Adapter {
     }
 
     /// True if responses may invalidate remote keys (Send with Invalidate).
-    pub fn invalidates(&self) -> bool {
+    pub(crate) fn invalidates(&self) -> bool {
         match self {
             Self::Verbs(adapter, _) => adapter.device().limits().invalidates,
             #[cfg(any(test, feature = "fake"))]
@@ -161,7 +161,11 @@ impl Adapter {
     ///
     /// # Errors
     /// The client has given up, or the device refuses.
-    pub fn accept(&mut self, endpoint: Endpoint, params: ConnParams<'_>) -> Result<(), Error> {
+    pub(crate) fn accept(
+        &mut self,
+        endpoint: Endpoint,
+        params: ConnParams<'_>,
+    ) -> Result<(), Error> {
         match (self, endpoint) {
             (Self::Verbs(adapter, _), Endpoint::Verbs(id)) => adapter.accept(id, params),
             #[cfg(any(test, feature = "fake"))]
@@ -170,7 +174,7 @@ impl Adapter {
     }
 
     /// The path of an established connection: port, GID, MTU.
-    pub fn path(&self, endpoint: Endpoint) -> Option<Path> {
+    pub(crate) fn path(&self, endpoint: Endpoint) -> Option<Path> {
         match (self, endpoint) {
             (Self::Verbs(adapter, _), Endpoint::Verbs(id)) => adapter.path(id).ok(),
             #[cfg(any(test, feature = "fake"))]
@@ -262,18 +266,18 @@ impl Adapter {
     }
 
     /// How many more Sends, Writes and Reads fit into the send queue.
-    pub fn room(&self, endpoint: Endpoint) -> usize {
+    pub(crate) fn room(&self, endpoint: Endpoint) -> usize {
         dispatch!(self, endpoint, adapter, id => adapter.room(id))
     }
 
     /// Destroys a queue pair: it has no completions later, and its memory is free.
-    pub fn close(&mut self, endpoint: Endpoint) {
+    pub(crate) fn close(&mut self, endpoint: Endpoint) {
         dispatch!(self, endpoint, adapter, id => adapter.close(id));
     }
 
     /// Posts everything that was queued to the device. True if it has refused some of it, which the next poll
     /// reports.
-    pub fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         match self {
             Self::Verbs(adapter, _) => {
                 adapter.flush();
@@ -288,7 +292,7 @@ impl Adapter {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn poll(&mut self, done: &mut Vec<Completion>) -> Result<bool, Error> {
+    pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) -> Result<bool, Error> {
         match self {
             Self::Verbs(adapter, completions) => {
                 let more = adapter.poll(completions)?;
@@ -305,7 +309,7 @@ impl Adapter {
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
+    pub(crate) fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
         dispatch!(self, adapter => adapter.arm(notified, sends))
     }
 }

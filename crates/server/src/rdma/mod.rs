@@ -56,21 +56,21 @@ pub enum Change {
 /// A connect request.
 pub struct Request<F: Front> {
     /// The connection's identifier, not accepted yet.
-    pub id: CmId,
+    pub(crate) id: CmId,
     /// The client's address.
-    pub peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// The address that the client connects to.
-    pub local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// Its count at the shard and the client's address.
-    pub entry: Entry<F>,
+    pub(crate) entry: Entry<F>,
     /// Index of the portal.
-    pub portal: usize,
+    pub(crate) portal: usize,
     /// Concurrent RDMA Reads that the client serves, and that it asks the server to serve.
-    pub reads: (u8, u8),
+    pub(crate) reads: (u8, u8),
     /// Each step of the connection is logged.
-    pub logged: bool,
+    pub(crate) logged: bool,
     /// The private data of the connect request: the protocol's.
-    pub private: ArrayVec<u8, PRIVATE_MAX>,
+    pub(crate) private: ArrayVec<u8, PRIVATE_MAX>,
 }
 
 /// Why an RDMA connection is refused.

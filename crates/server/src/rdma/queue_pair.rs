@@ -30,9 +30,9 @@ pub struct Facts {
 /// A shard's state of a connection's queue pair.
 pub struct QueuePair {
     /// Index of its device on the shard.
-    pub device: usize,
+    pub(crate) device: usize,
     /// Names the queue pair at the device.
-    pub endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// For the log and reports; empty until the connection is established.
     pub facts: Facts,
     /// Each step of the connection is logged. For unknown clients the number of lines is limited.
@@ -41,9 +41,9 @@ pub struct QueuePair {
     pub(crate) end_logged: bool,
     /// Messages received in this batch of completions. All of them had arrived before the first of their responses
     /// was sent, so the client has sent at least that many without a response.
-    pub taken: usize,
+    pub(crate) taken: usize,
     /// The batch in which they were counted.
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// RDMA Reads in progress, with the protocol's ids.
     reads: Slab<u64>,
     /// At most so many of them at a time.
@@ -54,7 +54,7 @@ pub struct QueuePair {
     /// Operations queued since the last signaled one.
     unsignaled: u32,
     /// Arena memory was short: when to try again.
-    pub retry: Option<Duration>,
+    pub(crate) retry: Option<Duration>,
     /// Sends are in flight whose completions raise no interrupt: when to poll for them.
     pub poll_at: Option<Duration>,
     /// The shard counts it among the connections that wait for a send completion or data.
@@ -141,7 +141,7 @@ impl QueuePair {
     }
 
     /// A signaled Send or RDMA Write has completed, and with it all before it.
-    pub fn sent(&mut self, number: u32) {
+    pub(crate) fn sent(&mut self, number: u32) {
         self.done = number;
     }
 
@@ -151,12 +151,12 @@ impl QueuePair {
     }
 
     /// An RDMA Read has completed; returns the protocol's id of it.
-    pub fn read_done(&mut self, number: u32) -> Option<u64> {
+    pub(crate) fn read_done(&mut self, number: u32) -> Option<u64> {
         self.reads.try_remove(number as usize)
     }
 
     /// Queues an RDMA Read. False if the device does not take it.
-    pub fn read(&mut self, adapter: &mut Adapter, slot: ConnId, read: RemoteRead) -> bool {
+    pub(crate) fn read(&mut self, adapter: &mut Adapter, slot: ConnId, read: RemoteRead) -> bool {
         let number = self.reads.insert(read.id) as u32;
         let into = (read.buf, 0..read.len as usize);
         adapter.queue_read(self.endpoint, into, read.from, token(slot, number)).is_ok()

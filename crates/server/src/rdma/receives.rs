@@ -37,7 +37,7 @@ pub struct Receives {
 
 impl Receives {
     /// The size of the shared receive queue of one of so many devices, in receives.
-    pub fn shared(self, arena: &Arena, devices: usize) -> u32 {
+    pub(crate) fn shared(self, arena: &Arena, devices: usize) -> u32 {
         let quarter = arena.total_bytes() / 4 / devices.max(1) / Arena::cost(self.len);
         (quarter as u32).max(self.each).min(COMPLETIONS / 4)
     }
@@ -46,7 +46,7 @@ impl Receives {
 /// An adapter, and the receives that are posted to it.
 pub struct ReceivePool {
     /// The adapter. Endpoints that were attached are closed by [`ReceivePool::close`].
-    pub adapter: Adapter,
+    pub(crate) adapter: Adapter,
     receives: Receives,
     /// Depth of the shared receive queue; `None` if each connection has its own receives.
     most: Option<u32>,
@@ -68,14 +68,14 @@ impl ReceivePool {
     }
 
     /// Arena memory of its connections, in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         let shared = self.wanted(self.sharing) + self.adapter.shared_lost();
         let receives = shared as usize + self.own as usize * self.receives.each as usize;
         receives * Arena::cost(self.receives.len) + (self.sharing + self.own) as usize * HEADS
     }
 
     /// Arena memory that [`Self::attach`] takes for a connection, in bytes.
-    pub fn needed(&self, endpoint: Endpoint) -> usize {
+    pub(crate) fn needed(&self, endpoint: Endpoint) -> usize {
         let receives = if self.adapter.shares_receives(endpoint) {
             self.wanted(self.sharing + 1) - self.wanted(self.sharing)
         } else {
@@ -88,13 +88,13 @@ impl ReceivePool {
     ///
     /// # Errors
     /// [`NotOpened`], with the connection.
-    pub fn open(&mut self, id: CmId) -> Result<Endpoint, Box<NotOpened>> {
+    pub(crate) fn open(&mut self, id: CmId) -> Result<Endpoint, Box<NotOpened>> {
         self.adapter.open_endpoint(id, self.receives.each)
     }
 
     /// Posts the receives of a connection, whose completions carry this token. False if there is no memory for
     /// them or the device refuses them; the connection is closed then.
-    pub fn attach(&mut self, endpoint: Endpoint, token: u64, arena: &Arena) -> bool {
+    pub(crate) fn attach(&mut self, endpoint: Endpoint, token: u64, arena: &Arena) -> bool {
         let Receives { len, each } = self.receives;
         let attached = if self.adapter.shares_receives(endpoint) {
             self.sharing += 1;
@@ -116,7 +116,7 @@ impl ReceivePool {
     }
 
     /// Closes a connection that was [attached](Self::attach): it has no completions later, and its memory is free.
-    pub fn close(&mut self, endpoint: Endpoint) {
+    pub(crate) fn close(&mut self, endpoint: Endpoint) {
         let shared = self.adapter.shares_receives(endpoint);
         self.adapter.close(endpoint);
         if !shared {

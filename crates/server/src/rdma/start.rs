@@ -16,18 +16,18 @@ const BACKLOG: u16 = 128;
 #[error("cannot serve {name} at {address}: {why}")]
 pub struct StartFailure {
     /// The protocol over RDMA.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The portal's address.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// The reason, as a sentence.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// Devices that carry portals' addresses and are to be opened, and the library that opens them.
 pub struct DeviceSet {
     library: Arc<Library>,
     /// The devices, not in use yet.
-    pub devices: Vec<Device>,
+    pub(crate) devices: Vec<Device>,
     ports: Vec<PortFacts>,
     bindings: Vec<Binding>,
 }
@@ -35,7 +35,7 @@ pub struct DeviceSet {
 /// A device in use, and the facts of its ports when it was opened.
 pub struct DeviceInfo {
     /// The device.
-    pub device: Device,
+    pub(crate) device: Device,
     ports: Vec<PortFacts>,
 }
 
@@ -49,19 +49,19 @@ struct Binding {
 /// RDMA listeners, for the shard that accepts connections.
 pub struct Listeners {
     /// Reports connect requests; the token is the index of the portal.
-    pub channel: EventChannel,
+    pub(crate) channel: EventChannel,
     /// The listeners with their portals. Dropping one closes it.
     ids: Vec<(u64, CmId)>,
 }
 
 impl Listeners {
     /// True without a listener.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
     /// Closes the listeners of other portals: the removal of their device waits for that.
-    pub fn retain(&mut self, served: impl Fn(usize) -> bool) {
+    pub(crate) fn retain(&mut self, served: impl Fn(usize) -> bool) {
         self.ids.retain(|(portal, _)| served(*portal as usize));
     }
 }
@@ -226,7 +226,7 @@ impl DeviceSet {
     ///
     /// # Errors
     /// A portal is for RDMA alone, and cannot be listened on.
-    pub fn listen(
+    pub(crate) fn listen(
         &self,
         portals: &[Portal],
         status: &Status,
@@ -272,12 +272,12 @@ impl DeviceSet {
     ///
     /// # Errors
     /// Out of file descriptors.
-    pub fn channel(&self) -> Result<EventChannel, Error> {
+    pub(crate) fn channel(&self) -> Result<EventChannel, Error> {
         EventChannel::new(&self.library)
     }
 
     /// A device with the facts of its ports.
-    pub fn info(&self, device: &Device) -> DeviceInfo {
+    pub(crate) fn info(&self, device: &Device) -> DeviceInfo {
         let own = |port: &&PortFacts| port.device == device.name();
         let ports = self.ports.iter().filter(own).cloned().collect();
         DeviceInfo { device: device.clone(), ports }
@@ -286,7 +286,7 @@ impl DeviceSet {
 
 impl DeviceInfo {
     /// The GID at an index of a port's GID table, as text.
-    pub fn gid(&self, port: u8, index: u8) -> String {
+    pub(crate) fn gid(&self, port: u8, index: u8) -> String {
         let device = self.device.name();
         let of = |ports: &[PortFacts]| {
             let port = ports.iter().find(|facts| (&*facts.device, facts.port) == (device, port))?;

@@ -105,14 +105,14 @@ pub struct Status {
 
 impl Status {
     /// The state before devices were looked for.
-    pub fn new(portals: &[Portal], names: Names) -> Self {
+    pub(crate) fn new(portals: &[Portal], names: Names) -> Self {
         let starting = |portal| first(portal, Reason::Other, "the server is starting");
         let portals = Mutex::new(portals.iter().map(starting).collect());
         Self { names, portals, losses: AtomicU32::new(0) }
     }
 
     /// The protocol's words for the log.
-    pub fn names(&self) -> Names {
+    pub(crate) fn names(&self) -> Names {
         self.names
     }
 
@@ -139,7 +139,7 @@ impl Status {
     }
 
     /// Records that a portal is served on these devices.
-    pub fn served(&self, portal: usize, devices: Vec<String>) {
+    pub(crate) fn served(&self, portal: usize, devices: Vec<String>) {
         self.set(portal, State::Served(devices));
     }
 
@@ -149,7 +149,7 @@ impl Status {
     }
 
     /// Records that a device is lost: portals that only it served are not served any more. False if that was known.
-    pub fn lost(&self, device: &str) -> bool {
+    pub(crate) fn lost(&self, device: &str) -> bool {
         let mut news = false;
         for state in self.lock().iter_mut() {
             let State::Served(devices) = state else { continue };
@@ -168,7 +168,7 @@ impl Status {
     }
 
     /// The devices that serve a portal.
-    pub fn devices(&self, portal: usize) -> Vec<String> {
+    pub(crate) fn devices(&self, portal: usize) -> Vec<String> {
         match self.lock().get(portal) {
             Some(State::Served(devices)) => devices.clone(),
             _ => Vec::new(),
@@ -191,7 +191,7 @@ impl Status {
     }
 
     /// The state of each portal, for a report.
-    pub fn report(&self, portals: &Portals) -> Vec<PortalStatus> {
+    pub(crate) fn report(&self, portals: &Portals) -> Vec<PortalStatus> {
         let states = self.lock();
         let all = portals.iter().filter_map(|(slot, portal)| Some((portal, states.get(slot)?)));
         all.map(|(portal, state)| {
