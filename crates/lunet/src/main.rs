@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use lunet::{config, log, plan, serve, units};
 
-/// Block storage at wire speed, over iSCSI
+/// iSCSI and iSER target, tuner, doctor and benchmark for storage servers
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

@@ -92,7 +92,7 @@ fn attach(way: &Way<'_>) -> String {
         Reach::Named => "\nNot everybody may log in to this target: see docs/access.md.\n",
         Reach::Everybody => "\nAnyone who can reach a portal can read and write the volumes.\n",
         Reach::ThisMachine => {
-            "\nThis target is for this machine alone, until something says who else may use it:\n\
+            "\nThis target is for this machine alone, until access rules let others in:\n\
              lunet target allow, or open = true for everybody (docs/access.md).\n"
         }
     });

@@ -126,7 +126,7 @@ pub fn better(ceilings: &mut [Ceiling], again: &[Ceiling]) {
             (one.value, one.how) = (other.value, other.how.clone());
         }
         one.latency_us = latency;
-        one.how += "; the better of two, before and behind the rounds";
+        one.how += "; the better of two, before and after the rounds";
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut kept = [slow.clone()];
         better(&mut kept, std::slice::from_ref(&fast));
         assert_eq!((kept[0].value, kept[0].latency_us), (200.0, Some(20.0)));
-        assert!(kept[0].how.ends_with("before and behind the rounds"));
+        assert!(kept[0].how.ends_with("before and after the rounds"));
         let mut kept = [fast];
         better(&mut kept, std::slice::from_ref(&slow));
         assert_eq!((kept[0].value, kept[0].latency_us), (200.0, Some(20.0)));

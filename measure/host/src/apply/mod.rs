@@ -98,10 +98,10 @@ pub enum ApplyError {
 fn after(undone: usize, left: &[Failure]) -> String {
     match (undone, left) {
         (0, []) => "nothing was changed".to_owned(),
-        (_, []) => "everything was taken back".to_owned(),
+        (_, []) => "everything was rolled back".to_owned(),
         (_, left) => {
             let left: Vec<String> = left.iter().map(Failure::to_string).collect();
-            format!("these could not be taken back: {}", left.join("; "))
+            format!("these could not be rolled back: {}", left.join("; "))
         }
     }
 }

@@ -199,7 +199,7 @@ fn a_value_that_the_kernel_makes_another_one_of_is_refused() {
     let told = format!("t.ahead: {path}: 512 was written, and it is 256");
     assert!(error.to_string().starts_with(&told), "{error}");
     // The fake makes 256 of the old value, too: that cannot be taken back, and is told.
-    assert!(error.to_string().contains("could not be taken back: t.ahead"), "{error}");
+    assert!(error.to_string().contains("could not be rolled back: t.ahead"), "{error}");
     assert!(Journal::read(&machine, STATE).expect("it can be read").is_some());
     *machine.clamp.borrow_mut() = None;
     assert_eq!(rollback(&machine, STATE).expect("it can").left, []);
@@ -219,7 +219,7 @@ fn read_only_missing_and_unwritable_are_named() {
     };
     let error = told(|machine| *machine.read_only.borrow_mut() = Some("/sys".to_owned()), false);
     let wanted = "t.sched: /sys/block/nvme0n1/queue/scheduler: read-only file system; everything \
-                  was taken back";
+                  was rolled back";
     assert_eq!(error, wanted);
     let error = told(|machine| *machine.read_only.borrow_mut() = Some("/etc/udev".into()), true);
     assert!(error.starts_with("/etc/udev/rules.d/90-lunet-tune.rules: read-only"), "{error}");

@@ -2,7 +2,7 @@
 //!
 //! In every round there is a run without any change, one with each change alone and one with all
 //! together, in an order that changes from round to round. What helps is kept, and tried once more
-//! together; what harms or cannot be told from noise is taken back. All changes are in the journal
+//! together; what harms or cannot be told from noise is rolled back. All changes are in the journal
 //! before the first one is made: whatever ends the program, `lunet tune rollback` restores the
 //! machine.
 
@@ -98,7 +98,7 @@ pub enum ProveError {
     #[error("{0}")]
     Apply(#[from] ApplyError),
     /// What was changed could not be taken back: it stays in the journal.
-    #[error("{}; these could not be taken back: {}", .why, list(.left))]
+    #[error("{}; these could not be rolled back: {}", .why, list(.left))]
     Left {
         /// Why it ended.
         why: String,

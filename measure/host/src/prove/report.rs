@@ -13,7 +13,7 @@ pub fn write(report: &Report) -> String {
     } else {
         let _ = writeln!(
             out,
-            "Without changes: {} (middle of {} runs). With a confidence of 95 %:",
+            "Without changes: {} (median of {} runs). With a confidence of 95 %:",
             rate(report.baseline),
             report.rounds
         );
@@ -27,7 +27,7 @@ pub fn write(report: &Report) -> String {
     let helps = report.steps.iter().any(|worth| worth.judgement == Judgement::Helps);
     match (kept.is_empty(), helps) {
         (true, true) => {
-            out.push_str("What helps alone does not help together: everything was taken back.\n")
+            out.push_str("What helps alone does not help together: everything was rolled back.\n")
         }
         (true, false) => out.push_str("Nothing is kept: everything is as it was.\n"),
         (false, _) => {
@@ -50,8 +50,8 @@ fn line(worth: &Worth) -> String {
     let told = match (worth.judgement, worth.kept) {
         (Judgement::Helps, true) => "helps, kept",
         (Judgement::Helps, false) => "helps",
-        (Judgement::Harms, _) => "harms, taken back",
-        (Judgement::Noise, _) => "cannot be told from noise, taken back",
+        (Judgement::Harms, _) => "harms, rolled back",
+        (Judgement::Noise, _) => "cannot be told from noise, rolled back",
     };
     format!(
         "{}: {} ({} to {}): {told}",

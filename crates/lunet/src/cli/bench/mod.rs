@@ -69,7 +69,7 @@ struct Measure {
     /// Also measure this LUN, which serves the given path, in the same rounds
     #[arg(long, value_name = "URL")]
     through: Option<String>,
-    /// Workloads: quick (a minute), recipe (the fio line of the how-to), sweep (all depths and sizes)
+    /// Workloads: quick (a minute), recipe (the fio command of the how-to in docs/tune.md), sweep (all depths and sizes)
     #[arg(long, value_enum, default_value_t = Which::Quick)]
     profile: Which,
     /// Number of rounds, 1 to 100 [default: 6, the fewest that give a confidence interval]

@@ -140,15 +140,15 @@ fn page(host: SocketAddr, measured: &Measured) -> String {
     let gbit = |mib: f64| mib * f64::from(1 << 20) * 8.0 / 1e9;
     let (to, from) = (measured.to_server_mib_per_s, measured.from_server_mib_per_s);
     let loopback = if measured.loopback {
-        "This is the loopback of one machine: memory and processors, and no network.\n"
+        "This is the loopback of one machine: it measures memory and processors, not a network.\n"
     } else {
         ""
     };
     format!(
         "to {host}     {to:.0} MiB/s = {:.2} Gbit/s of data\n\
          from {host}   {from:.0} MiB/s = {:.2} Gbit/s of data\n\
-         there and back  {:.0} us (64 bytes, the middle of all)\n\
-         TCP, {} streams, {:.1} s each way. Headers take another 1 to 6 % of the wire.\n{loopback}",
+         round trip  {:.0} us (64 bytes, median)\n\
+         TCP, {} streams, {:.1} s each way. Headers take another 1 to 6 % of the link.\n{loopback}",
         gbit(to),
         gbit(from),
         measured.round_trip_us,

@@ -128,7 +128,7 @@ pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {
         _ if !told.left.is_empty() => {}
         steps => {
             let but = if told.kept.is_empty() { "" } else { " but what is named above" };
-            let _ = writeln!(out, "{steps} steps taken back: everything{but} is as it was.");
+            let _ = writeln!(out, "{steps} steps rolled back: everything{but} is as it was.");
         }
     }
     for note in &told.notes {
@@ -138,7 +138,7 @@ pub fn rollback(args: &RollbackArgs) -> Result<ExitCode> {
     if !told.left.is_empty() {
         let left: Vec<String> = told.left.iter().map(ToString::to_string).collect();
         bail!(
-            "these could not be taken back, and stay in the journal for another `lunet tune \
+            "these could not be rolled back, and stay in the journal for another `lunet tune \
              rollback`:\n{}",
             left.join("\n")
         );

@@ -96,7 +96,7 @@ impl Measured {
         let way = if self.loopback { "loopback of this machine" } else { "network" };
         let how = format!(
             "lunet bench net over TCP, {} streams for {:.1} s each way: {to:.0} MiB/s to the server, {from:.0} MiB/s from it, \
-             {:.0} us there and back",
+             round trip {:.0} us",
             self.plan.streams,
             self.plan.time.as_secs_f64(),
             self.round_trip_us
