@@ -25,7 +25,6 @@ mod disk;
 mod error;
 mod file;
 mod geometry;
-mod grow;
 pub mod layers;
 mod lock;
 pub mod mark;
@@ -35,10 +34,9 @@ pub mod patience;
 pub mod snapshot;
 mod spec;
 mod sysfs;
-mod token;
 pub mod zfs;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -48,12 +46,11 @@ use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
 pub use beside::beside;
+pub use disk::{disk_token, parse_disk_token};
 pub use error::OpenError;
-pub use grow::{grow, opened};
 pub use lock::holding;
 pub use null::absent;
 pub use spec::{Access, FileSpec, Known, Provisioning, Storage, VolumeSpec};
-pub use token::{disk_token, parse_disk_token};
 
 /// An open volume. Its storage is let go with the last clone and the last channel.
 pub type Volume = Arc<dyn Backend<Payload, Ring>>;
@@ -77,6 +74,50 @@ pub fn open(spec: &VolumeSpec) -> Result<Volume, OpenError> {
 /// As [`open`].
 pub fn open_in_place_of(old: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
     open_with(spec, disk_of(old, |disk| disk.place().cloned()).flatten())
+}
+
+/// Makes a volume larger, and gives what is to be served in its place: with the same file or
+/// device, under the same lock. The old volume stays valid, with its old size, until it is
+/// dropped. A crash leaves the old size or the new one.
+///
+/// `spec` is what the volume is to be, with the same path as before and the new size. Without a
+/// size, and on a block device, the volume gets the size that its file or device has by now.
+/// Blocks; one call at a time.
+///
+/// # Errors
+/// [`OpenError::Shrink`] if the new size is smaller, [`OpenError::Fixed`] for a volume in memory or
+/// a storage of another kind, else as [`open`]. The volume is as it was then.
+pub fn grow(volume: &Volume, spec: &VolumeSpec) -> Result<Volume, OpenError> {
+    if let Some(layered) = layers::of(volume) {
+        return Ok(layered.over(grow(layered.inner(), spec)?));
+    }
+    let any = volume.slow().as_any();
+    let disk = any.and_then(|any| any.downcast_ref::<disk::Disk>());
+    let old = volume.caps().bytes();
+    let grown = match (&spec.storage, disk) {
+        (Storage::File(what), Some(disk)) => file::grow(spec, what, disk)?,
+        (Storage::Block { path }, Some(disk)) => device::again(spec, path, disk.opened())?,
+        (Storage::Null { size }, _) if any.is_some_and(|any| any.is::<null::Null>()) => {
+            null::open(spec, *size)?
+        }
+        (Storage::Memory { size }, _) if *size == old => return Ok(volume.clone()),
+        (storage, _) => return Err(OpenError::Fixed { volume: storage.to_string() }),
+    };
+    let wanted = grown.caps().bytes();
+    if wanted < old {
+        let volume = spec.storage.to_string();
+        return Err(OpenError::Shrink { volume, size: old, wanted });
+    }
+    Ok(grown)
+}
+
+/// What the file system says about the file or device that a volume has open, whatever its path leads to by
+/// now; `None` for a volume without one.
+///
+/// # Errors
+/// The operating system's.
+pub fn opened(volume: &Volume) -> io::Result<Option<Metadata>> {
+    disk_of(volume, |disk| disk.opened().metadata()).transpose()
 }
 
 /// What should be known of an open volume besides, a sentence each: who else may read its file, or
