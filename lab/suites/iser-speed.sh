@@ -50,7 +50,7 @@ from figures import *
 measured = Measured()
 with open(sys.argv[1], 'w') as out:
     print('| random | throughput, iSER, lunet / LIO | CPU per GiB of the guest, iSER, lunet / LIO '
-          '| throughput, lunet, iSER / TCP | CPU per GiB of the guest, lunet, iSER / TCP | of lunet, iSER / TCP |', file=out)
+          '| throughput, lunet, iSER / TCP | CPU per GiB of the guest, lunet, iSER / TCP | CPU per GiB of lunet, iSER / TCP |', file=out)
     print('|---|---|---|---|---|---|', file=out)
     for load in sys.argv[2:]:
         where, depth = load.split(':')

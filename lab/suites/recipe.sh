@@ -67,7 +67,7 @@ measured = Measured()
 ratio = lambda where, figure: measured.ratio(where, 'lunet', 'lio', figure)
 pool = measured.median('pool', 'none', RATE)
 with open(sys.argv[1], 'w') as out:
-    print('| the recipe on | of the pool: lunet | LIO | throughput, lunet / LIO | CPU per GiB of the guest | of the target |', file=out)
+    print('| the recipe on | lunet / pool | LIO / pool | throughput, lunet / LIO | CPU per GiB of the guest, lunet / LIO | CPU per GiB of the target, lunet / LIO |', file=out)
     print('|---|---|---|---|---|---|', file=out)
     for where, name in (('one', 'one initiator'), ('two', 'two initiators at once')):
         shares = [f"{measured.median(where, target, RATE) / pool:.2f}" for target in ('lunet', 'lio')]
