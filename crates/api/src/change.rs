@@ -34,29 +34,29 @@ pub enum Change {
     CreateVolume(NewVolume),
     /// Give a volume more room.
     ResizeVolume {
-        /// The volume.
+        /// Name of the volume.
         name: String,
         /// The new size in bytes; if left out, that which its device has by now.
         size: Option<u64>,
     },
     /// Open the storage of a volume anew, and end what a failed write-back began.
     ReopenVolume {
-        /// The volume.
+        /// Name of the volume.
         name: String,
     },
     /// Make the file of a volume anew, empty, after it was lost.
     RecreateVolume {
-        /// The volume.
+        /// Name of the volume.
         name: String,
     },
     /// Take what is in the place of a volume's storage as the volume.
     AdoptVolume {
-        /// The volume.
+        /// Name of the volume.
         name: String,
     },
     /// Remove a volume, its LUNs and its data.
     DeleteVolume {
-        /// The volume.
+        /// Name of the volume.
         name: String,
         /// Leave its data where it is.
         keep_data: bool,
@@ -65,32 +65,32 @@ pub enum Change {
     },
     /// Keep the present content of a volume.
     CreateSnapshot {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The name of the snapshot.
+        /// Name of the snapshot, unique within its volume.
         snapshot: String,
     },
     /// Remove a snapshot.
     DeleteSnapshot {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The name of the snapshot.
+        /// Name of the snapshot, unique within its volume.
         snapshot: String,
     },
     /// Make a volume with the content of another one.
     CloneVolume {
-        /// The source.
+        /// Name of the volume to copy from.
         volume: String,
         /// Its content at that time; the present one if left out.
         snapshot: Option<String>,
-        /// The new volume.
+        /// Name of the new volume.
         name: String,
     },
     /// Give a volume the content of a snapshot.
     Rollback {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The name of the snapshot.
+        /// Name of the snapshot, unique within its volume.
         snapshot: String,
         /// Although sessions use it.
         force: bool,
@@ -99,7 +99,7 @@ pub enum Change {
     CreateTarget {
         /// Its iSCSI name.
         name: String,
-        /// Its name for people.
+        /// TargetAlias (RFC 7143): a name for people.
         alias: Option<String>,
     },
     /// Remove a target.
@@ -111,7 +111,7 @@ pub enum Change {
     },
     /// Let initiators in to a target.
     AllowInitiators {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
         /// Names, addresses and networks, as in the configuration.
         initiators: Vec<String>,
@@ -124,7 +124,7 @@ pub enum Change {
     },
     /// Let initiators in no more.
     DenyInitiators {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
         /// Entries of its list.
         initiators: Vec<String>,
@@ -137,14 +137,14 @@ pub enum Change {
     },
     /// Open a target that names nobody to everybody.
     OpenTarget {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
     },
     /// Add a user of a target, or give one another secret.
     AddUser {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
-        /// The user.
+        /// Name, secret and initiators of the user.
         user: NewUser,
         /// Although sessions end by it.
         #[serde(default)]
@@ -155,9 +155,9 @@ pub enum Change {
     },
     /// Remove a user of a target.
     RemoveUser {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
-        /// The user's name.
+        /// CHAP name of the user.
         name: String,
         /// Although nobody is asked for CHAP then.
         #[serde(default)]
@@ -168,7 +168,7 @@ pub enum Change {
     },
     /// Listen at an address.
     AddPortal {
-        /// The address.
+        /// IP address and TCP port to listen on.
         address: SocketAddr,
         /// The portal group tag; 1 if left out.
         tag: Option<u16>,
@@ -189,11 +189,11 @@ pub enum Change {
     },
     /// Make a volume a LUN of a target.
     Map {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
-        /// The number of the LUN.
+        /// Logical unit number, unique within the target.
         lun: u16,
-        /// The volume.
+        /// Name of the volume.
         volume: String,
         /// Although the target closes by it, and sessions end.
         #[serde(default)]
@@ -201,9 +201,9 @@ pub enum Change {
     },
     /// Remove a LUN of a target.
     Unmap {
-        /// The target.
+        /// iSCSI name of the target.
         target: String,
-        /// The number of the LUN.
+        /// Logical unit number, unique within the target.
         lun: u16,
         /// Although sessions use it.
         #[serde(default)]
@@ -222,13 +222,13 @@ impl Change {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
-    /// The name.
+    /// Name of the volume, unique on the server.
     pub name: String,
     /// Where its blocks are kept.
     pub backend: Backend,
     /// In bytes.
     pub size: Option<u64>,
-    /// The file or device.
+    /// Path of the file or device.
     pub path: Option<PathBuf>,
     /// All space is taken at once.
     pub full: bool,
@@ -247,7 +247,7 @@ pub struct NewVolume {
 pub struct NewUser {
     /// The name (CHAP_N).
     pub name: String,
-    /// The secret.
+    /// CHAP secret of the user.
     pub secret: NewSecret,
     /// The initiators that may use it; all if there are none.
     #[serde(default)]
@@ -277,7 +277,7 @@ impl SecretText {
         Self(text)
     }
 
-    /// The secret.
+    /// The secret in clear text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -317,7 +317,7 @@ pub struct Done {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Preview {
-    /// The configuration file.
+    /// Path of the configuration file.
     pub file: String,
     /// What would be different.
     pub changes: Vec<Difference>,

@@ -73,7 +73,7 @@ impl Error {
     }
 }
 
-/// The whole sentence.
+/// The message with the fix, as one sentence.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;

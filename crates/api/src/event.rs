@@ -30,7 +30,7 @@ pub struct Rates {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeRates {
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
     /// Reads.
     pub read: OperationRates,
@@ -66,7 +66,7 @@ pub struct SessionRates {
     pub initiator: String,
     /// The initiator's address.
     pub peer: String,
-    /// The shard that serves it.
+    /// Number of the shard that serves the session.
     pub shard: u64,
     /// SCSI commands per second.
     pub commands_per_second: f64,
@@ -82,7 +82,7 @@ pub struct SessionRates {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShardRates {
-    /// Its number.
+    /// Number of the shard, from 0.
     pub shard: u64,
     /// Processor time of its thread, in percent of one processor.
     pub cpu_percent: f64,

@@ -38,7 +38,7 @@ pub struct Session {
     pub isid: String,
     /// The target session identifying handle: it names the session in the server's life.
     pub tsih: u16,
-    /// The shard that serves it.
+    /// Number of the shard that serves the session.
     pub shard: u64,
     /// Seconds since the login.
     pub connected_seconds: u64,

@@ -31,7 +31,7 @@ pub struct Stats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ShardLoad {
-    /// Its number.
+    /// Number of the shard, from 0.
     pub shard: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
@@ -129,7 +129,7 @@ impl Protocol {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeStats {
-    /// Its name.
+    /// Name of the volume in the configuration.
     pub name: String,
     /// Capacity in bytes.
     pub size_bytes: u64,
@@ -226,7 +226,7 @@ words! {
 pub struct Portal {
     /// Where it listens.
     pub address: String,
-    /// Its portal group tag.
+    /// Portal group tag (RFC 7143), which is also the target port group of its LUNs.
     pub tag: u16,
     /// True if it is served over TCP.
     pub tcp: bool,

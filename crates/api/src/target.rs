@@ -34,7 +34,7 @@ words! {
 pub struct Target {
     /// Its iSCSI name.
     pub name: String,
-    /// Its name for people.
+    /// TargetAlias (RFC 7143): a name for people.
     pub alias: Option<String>,
     /// For whom it is.
     #[serde(rename = "for")]
@@ -55,9 +55,9 @@ pub struct Target {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lun {
-    /// Its number.
+    /// Logical unit number.
     pub lun: u16,
-    /// The volume behind it.
+    /// Name of the volume that it maps.
     pub volume: String,
     /// The volume's capacity in bytes; `None` if it is not served.
     pub size_bytes: Option<u64>,
@@ -71,7 +71,7 @@ pub struct User {
     pub name: String,
     /// Where the secret is.
     pub secret: SecretPlace,
-    /// The file that it is in.
+    /// Path of the file that holds the secret, if a file does.
     pub file: Option<String>,
     /// The initiators that may use it, in words.
     pub initiators: String,

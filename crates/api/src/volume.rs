@@ -91,7 +91,7 @@ words! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Volume {
-    /// Its name.
+    /// Name of the volume in the configuration.
     pub name: String,
     /// Where its blocks are kept.
     pub backend: Backend,
@@ -111,7 +111,7 @@ pub struct Volume {
     pub erasure: Option<Erasure>,
     /// The rates that all its reads or writes are kept to.
     pub limits: Vec<Limit>,
-    /// Its file or device.
+    /// Path of its file or device; `None` for other backends.
     pub path: Option<String>,
     /// Where it is a LUN.
     pub luns: Vec<MappedAs>,
@@ -171,9 +171,9 @@ pub struct MappedAs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// The snapshot's name.
+    /// Name of the snapshot, unique within its volume.
     pub snapshot: String,
     /// The volume's capacity at that time, in bytes.
     pub size_bytes: Option<u64>,

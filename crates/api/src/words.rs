@@ -15,7 +15,7 @@ macro_rules! words {
             /// Every word that this version knows, in the order of their documentation.
             pub const KNOWN: &[Self] = &[$(Self::$variant),+];
 
-            /// The word.
+            /// The value as it is written in JSON.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $word,)+

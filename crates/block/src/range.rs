@@ -7,7 +7,7 @@ pub struct Lba(pub u64);
 /// A run of logical blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRange {
-    /// The first block.
+    /// First logical block.
     pub start: Lba,
     /// How many blocks; 0 is an empty range.
     pub blocks: u64,

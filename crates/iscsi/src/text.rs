@@ -164,7 +164,7 @@ impl Writer {
         self.text.as_bytes()
     }
 
-    /// The key data.
+    /// The text as `key=value` pairs, each with a NUL byte behind it (RFC 7143 section 6.1).
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.text.into_bytes()

@@ -76,7 +76,7 @@ pub fn forget(data: &Path, config: &Volume) {
     others.filter(|(path, _)| *path != own.path).for_each(|(path, _)| clear(&path));
 }
 
-/// The number of an error.
+/// The operating system's number of an error; EIO if it has none.
 pub fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(EIO)
 }

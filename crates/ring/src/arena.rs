@@ -239,7 +239,7 @@ impl Block {
 }
 
 impl Reserve {
-    /// Its size in bytes.
+    /// Size in bytes: a power of two pages.
     pub fn bytes(&self) -> usize {
         PAGE << self.block.order
     }

@@ -96,9 +96,9 @@ pub enum Event {
     Accepted {
         /// The listener's token.
         token: Token,
-        /// The connection.
+        /// The accepted socket.
         socket: OwnedFd,
-        /// The other end.
+        /// Address of the client.
         peer: SocketAddr,
     },
     /// Accepting failed. The listener goes on: at once, or after a pause if the process or the
@@ -113,7 +113,7 @@ pub enum Event {
     Received {
         /// The receive's token.
         token: Token,
-        /// Its buffers.
+        /// The buffers that the receive was given.
         bufs: RxBufs,
         /// Bytes received: the payload range first, then the scratch bytes. ECANCELED if the
         /// socket was closed by [`Ring::close_socket`](crate::Ring::close_socket), EINVAL if the

@@ -226,7 +226,7 @@ impl RegionRef {
         Self(Rc::new(Local(DropElsewhere::new(region))))
     }
 
-    /// The region itself.
+    /// The region that the handle refers to.
     pub fn region(&self) -> &Region {
         &self.0.0
     }

@@ -77,7 +77,7 @@ impl Ring {
         Ok(Self { inner, arena, waker, notes, ready: Vec::new(), timers: Timers::default() })
     }
 
-    /// The driver in use.
+    /// The driver in use: io_uring, or epoll where that is not available.
     pub const fn driver(&self) -> Driver {
         match self.inner {
             Inner::Uring(_) => Driver::IoUring,
@@ -90,7 +90,7 @@ impl Ring {
         &self.notes
     }
 
-    /// The memory for payloads.
+    /// The arena whose buffers carry payloads.
     pub const fn arena(&self) -> &Arena {
         &self.arena
     }

@@ -3,7 +3,7 @@
 /// A place in [`Slots`] and the generation of what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The place.
+    /// Index in the table.
     pub index: u32,
     /// How often it was emptied before, as far as the table's mask goes.
     pub generation: u32,

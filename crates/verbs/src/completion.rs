@@ -47,7 +47,7 @@ pub enum Status {
     RetryExceeded,
     /// The peer has no receive posted.
     ReceiverNotReady,
-    /// The device failed.
+    /// The device has reported a fatal error.
     Fatal,
     /// The device refused to take the work, with this error number.
     NotPosted(i32),
@@ -112,7 +112,7 @@ impl fmt::Display for Status {
 /// The end of a piece of work.
 #[derive(Debug)]
 pub struct Completion {
-    /// The connection.
+    /// The endpoint whose work has completed.
     pub endpoint: EndpointId,
     /// The number that the work was queued with.
     pub token: u64,

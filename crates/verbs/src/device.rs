@@ -226,7 +226,7 @@ impl Device {
     /// of the process: its descriptor ([`AsFd`]) is readable when there is something.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn next_event(&self) -> Result<Option<DeviceEvent>, Error> {
         let mut event = IbvAsyncEvent { element: 0, event_type: 0 };
         let verbs = &self.library().verbs;

@@ -76,7 +76,7 @@ pub enum Error {
         /// IP address that was to be used.
         address: IpAddr,
     },
-    /// The port has no link.
+    /// The port is not ACTIVE.
     #[error(
         "port {port} of the RDMA device {device} is {state}: see its cable, its switch port and \
          `ip link`"

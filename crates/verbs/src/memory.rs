@@ -171,7 +171,7 @@ impl Exposed {
         Ok(Self { registration, region: Arc::clone(region) })
     }
 
-    /// The memory itself.
+    /// The exposed memory.
     pub const fn region(&self) -> &Arc<Region> {
         &self.region
     }

@@ -72,7 +72,7 @@ impl Profile {
         [quick(), recipe(), sweep()]
     }
 
-    /// The profile of this name.
+    /// Finds a profile by the name that `--profile` takes.
     pub fn named(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|profile| profile.name == name)
     }

@@ -124,7 +124,7 @@ pub struct Command {
     pub token: u32,
     /// What it does.
     pub action: Action,
-    /// The first logical block.
+    /// First logical block.
     pub lba: u64,
     /// Logical blocks.
     pub blocks: u32,

@@ -210,7 +210,7 @@ impl Outcome {
 pub enum Stage {
     /// Nothing is counted yet.
     Ramp,
-    /// The load.
+    /// The load is running.
     Load,
     /// What was written is read back.
     ReadBack,
@@ -225,6 +225,6 @@ pub struct Progress<'a> {
     pub elapsed: Duration,
     /// The part of the stage that is done, 0 to 1, where it is known.
     pub done: Option<f64>,
-    /// The last second.
+    /// Figures of the last second.
     pub second: &'a Second,
 }

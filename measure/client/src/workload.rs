@@ -33,7 +33,7 @@ pub enum ReadData {
 /// as a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// The job ends.
+    /// The job stops, and the run goes on with the others.
     #[default]
     Stop,
     /// It is counted.
@@ -58,7 +58,7 @@ pub const MAX_KEPT_BLOCK: u32 = 1 << 20;
 /// The largest queue depth of a job.
 pub const MAX_DEPTH: u32 = 4096;
 
-/// The most jobs.
+/// Upper bound of `jobs`.
 pub const MAX_JOBS: u32 = 1024;
 
 /// An upper limit for all jobs together.
@@ -230,7 +230,7 @@ impl Workload {
 pub struct Plan<F> {
     /// The volume, and how to reach it.
     pub front: F,
-    /// The load.
+    /// Block size, queue depth, mix and duration of the load.
     pub workload: Workload,
     /// Threads that the jobs are spread over; `None`: one for each processor, and no more than
     /// jobs.

@@ -230,7 +230,7 @@ pub(crate) struct Layered {
 }
 
 impl Layered {
-    /// The volume below.
+    /// The volume that the layer wraps.
     pub fn inner(&self) -> &Volume {
         &self.inner
     }

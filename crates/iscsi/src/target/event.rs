@@ -16,7 +16,7 @@ pub enum Event<B> {
     Command(Command<B>),
     /// Data that was asked for with `solicit` is complete.
     Data {
-        /// The task.
+        /// Names the command's task at this connection.
         tag: Tag,
         /// Where the data belongs in the command's transfer, in bytes.
         offset: u32,
@@ -28,7 +28,7 @@ pub enum Event<B> {
     /// The data transfer of a command broke; no more data will come. Call `respond` with
     /// [`Response::transfer_error`] when the task's own operations have ended.
     TransferFailed {
-        /// The task.
+        /// Names the command's task at this connection.
         tag: Tag,
         /// What happened.
         error: TransferError,

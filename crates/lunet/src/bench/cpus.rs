@@ -55,7 +55,7 @@ impl Cpus {
     /// Those that this thread may use now.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// `sched_getaffinity` has failed.
     pub fn allowed() -> io::Result<Self> {
         let set = sched_getaffinity(None)?;
         Ok(Self((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))

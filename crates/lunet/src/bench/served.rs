@@ -34,7 +34,7 @@ pub struct Stopped;
 /// The own initiator on a LUN, with the name that its target has in the results.
 #[derive(Clone, Debug)]
 pub struct Served<'a> {
-    /// The name in the results.
+    /// Name of the target in the results.
     pub name: String,
     target: Target,
     unit: LogicalUnit,

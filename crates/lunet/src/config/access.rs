@@ -78,7 +78,7 @@ pub struct Login {
     pub name: String,
     /// Where the secret is.
     pub secret: Source,
-    /// The line that says so.
+    /// Line in the configuration file, from 1.
     pub line: usize,
     /// The key that says so, with the tables around it.
     pub key: String,
@@ -102,7 +102,7 @@ pub enum Source {
     Environment(String),
     /// It was read from where it is.
     Read {
-        /// The secret.
+        /// The CHAP secret.
         secret: Secret,
         /// The file, if it was one.
         file: Option<PathBuf>,

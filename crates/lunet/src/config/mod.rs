@@ -165,7 +165,7 @@ pub enum Digest {
 pub struct Portal {
     /// Where it listens.
     pub address: SocketAddr,
-    /// The portal group tag.
+    /// Portal group tag (RFC 7143), which is also the target port group of its LUNs.
     pub tag: u16,
     /// The access state of its target port group; the same for all portals with the tag.
     pub group_state: AccessState,

@@ -18,7 +18,7 @@ pub struct Key {
 pub struct Table {
     /// The heading, as written in the file; `NAME` stands for a name that is the user's own.
     pub heading: &'static str,
-    /// Its keys.
+    /// Keys that the table may have, in the order of the documentation.
     pub keys: &'static [Key],
 }
 
@@ -38,7 +38,7 @@ impl Table {
 /// server stays down after an upgrade because of a line that does nothing.
 #[derive(Debug)]
 pub struct Retired {
-    /// The heading of its table.
+    /// Heading of its table: `[server]`.
     pub heading: &'static str,
     /// The name, as written in the file.
     pub name: &'static str,

@@ -21,7 +21,7 @@ pub struct FileMark {
 }
 
 impl FileMark {
-    /// The mark of a file.
+    /// Identifies a file by inode number and time of creation.
     pub fn of(found: &Metadata) -> Self {
         let born = found.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let born = born.and_then(|time| u64::try_from(time.as_nanos()).ok());

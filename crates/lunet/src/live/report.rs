@@ -8,7 +8,7 @@ use lunet_front_iscsi::SessionInfo;
 use lunet_server::{OpStats, PortalStatus, Reason};
 use lunet_volume::Cause;
 
-/// The sessions.
+/// Sessions as the API reports them.
 pub fn sessions(all: Vec<SessionInfo>) -> Vec<Session> {
     all.into_iter().map(session).collect()
 }
@@ -46,7 +46,7 @@ fn session(info: SessionInfo) -> Session {
     }
 }
 
-/// The portals.
+/// Portals as the API reports them.
 pub fn portals(all: Vec<PortalStatus>) -> Vec<Portal> {
     all.into_iter().map(portal).collect()
 }

@@ -20,7 +20,7 @@ use crate::{failures, serve};
 pub struct Open {
     /// As it was configured when it was opened. What has changed since takes effect after a restart.
     pub config: config::Volume,
-    /// The volume.
+    /// The open volume, shared by all shards.
     pub volume: lunet_backends::Volume,
     /// Whether its storage has failed: one for as long as that is open.
     pub health: Arc<Health>,

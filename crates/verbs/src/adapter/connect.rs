@@ -27,7 +27,7 @@ const RETRY: u8 = 12;
 pub struct NotOpened {
     /// Why.
     pub error: Error,
-    /// The connection.
+    /// The connection without a queue pair: to be rejected or dropped.
     pub id: CmId,
 }
 

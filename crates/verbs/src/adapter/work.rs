@@ -23,7 +23,7 @@ pub type Pieces = ArrayVec<(Payload, Range<usize>), { SGES - 1 }>;
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its address there.
+    /// Address in the peer's memory.
     pub address: u64,
     /// The key that the peer has given (STag, rkey).
     pub key: u32,

@@ -36,7 +36,7 @@ pub enum CmEventKind {
     RouteError,
     /// Somebody wants to connect. Dropping the id turns them away without a word.
     ConnectRequest {
-        /// The new connection.
+        /// The connection to be accepted or rejected.
         id: CmId,
         /// RDMA reads that the peer will serve at a time; the most that this end may have in flight.
         reads: u8,
@@ -49,7 +49,7 @@ pub enum CmEventKind {
     ConnectError,
     /// Nobody answers at the peer's address.
     Unreachable,
-    /// The peer does not want.
+    /// The peer has rejected the connection.
     Rejected,
     /// The connection stands. For the end that connected, with the peer's private data.
     Established,

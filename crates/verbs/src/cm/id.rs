@@ -71,7 +71,7 @@ impl CmId {
     /// An id that is to connect. Its events carry the token.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// `rdma_create_id` has failed.
     pub fn new(channel: &EventChannel, token: u64) -> Result<Self, Error> {
         let inner = &channel.inner;
         let mut raw = ptr::null_mut();
@@ -155,7 +155,7 @@ impl CmId {
         context.store(token as *mut c_void, Ordering::Relaxed);
     }
 
-    /// The address of this end.
+    /// Local address, once the connection is bound to a device.
     pub fn local(&self) -> Option<SocketAddr> {
         self.look(|raw| from_c(&raw.route.addr.src))
     }
@@ -230,7 +230,7 @@ impl CmId {
     /// Looks for a route, and ends in an event. After [`CmEventKind::AddressResolved`](crate::CmEventKind).
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// `rdma_resolve_route` has failed.
     pub fn resolve_route(&mut self, limit: Duration) -> Result<(), Error> {
         // SAFETY: the id is alive.
         let rc = unsafe { (self.channel.library.cm.rdma_resolve_route)(self.raw(), millis(limit)) };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CeilingKind {
-    /// The memory bus.
+    /// Bandwidth of the memory.
     Memory,
     /// A processor's own work: CRC32C.
     Cpu,
@@ -44,7 +44,7 @@ impl Unit {
 /// What a layer can carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// The layer.
+    /// Which layer the ceiling is of.
     pub kind: CeilingKind,
     /// For people: `network`, `drive /dev/nvme0n1`.
     pub name: String,
@@ -116,7 +116,7 @@ pub enum Bound {
     Network,
     /// The network's round trip.
     NetworkLatency,
-    /// The memory bus.
+    /// Bandwidth of the memory.
     Memory,
     /// The protocol and its implementation, without any storage.
     Protocol,
@@ -129,7 +129,7 @@ pub enum Bound {
 /// A layer's load in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The layer.
+    /// The layer that limits the workload.
     pub bound: Bound,
     /// For people.
     pub name: String,

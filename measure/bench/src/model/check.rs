@@ -24,7 +24,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Flaw> {
 /// Names are unique, runs refer to what is there, numbers are finite and not negative, histograms add up.
 ///
 /// # Errors
-/// The first contradiction.
+/// Returns the first value that contradicts another.
 pub fn check(results: &Results) -> Result<(), Flaw> {
     ensure(results.schema == SCHEMA, || format!("schema is {}, not {SCHEMA}", results.schema))?;
     let targets = names("target", results.targets.iter().map(|target| target.name.as_str()))?;

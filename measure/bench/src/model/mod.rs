@@ -63,7 +63,7 @@ pub struct Results {
     /// What each layer can carry.
     #[serde(default)]
     pub ceilings: Vec<Ceiling>,
-    /// The bottleneck.
+    /// What limits each workload on each target.
     #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// The runs of all rounds together: follows from `runs`.
@@ -100,7 +100,7 @@ pub enum ReadError {
     Schema {
         /// Path of the results file.
         path: String,
-        /// Its form.
+        /// Schema version of the document.
         schema: u32,
     },
     /// It contradicts itself.

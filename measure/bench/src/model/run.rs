@@ -11,9 +11,9 @@ pub struct Run {
     pub round: u32,
     /// The place in the whole benchmark, from 1: who begins changes with the rounds.
     pub order: u32,
-    /// The name of the target.
+    /// Name of the target.
     pub target: String,
-    /// The name of the workload.
+    /// Name of the workload.
     pub workload: String,
     /// When it began, in seconds since the start of the benchmark.
     pub began_s: f64,
@@ -44,7 +44,7 @@ pub struct Run {
     /// What else ran, busiest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Process>,
-    /// The machine as a whole.
+    /// Load of the whole machine during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<System>,
 }
@@ -130,7 +130,7 @@ pub struct Process {
 pub struct System {
     /// How long it and the processes were watched, in seconds: processor times are of this time.
     pub watched_s: f64,
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u32,
     /// Busy processor time of all that there was, 0 to 1.
     pub busy: f64,
@@ -154,7 +154,7 @@ pub struct System {
 /// A temperature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sensor {
-    /// The sensor.
+    /// Name of the sensor.
     pub name: String,
     /// Degrees Celsius before the run.
     pub before_c: f64,

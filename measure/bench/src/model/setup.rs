@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Machine {
     /// What it did: `client and server`, `client`, `server`.
     pub role: String,
-    /// Its facts.
+    /// Hardware and software of the machine, by section.
     pub sections: Vec<Section>,
 }
 

@@ -15,7 +15,7 @@ const OPEN: usize = 6;
 /// More workloads than these are too many for a bar each.
 const MANY: usize = 8;
 
-/// The results as a page.
+/// The results as one HTML page that loads nothing.
 pub fn page(results: &Results) -> String {
     let names: Vec<&str> = results.targets.iter().map(|target| target.name.as_str()).collect();
     let title = format!("Benchmark: {}", names.join(" · "));

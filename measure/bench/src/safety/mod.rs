@@ -43,7 +43,7 @@ pub enum Refusal {
     /// It is in use.
     #[error("{place} is in use: {what}")]
     Used {
-        /// The place.
+        /// The path or URL.
         place: String,
         /// By what, and what to do.
         what: String,
@@ -51,7 +51,7 @@ pub enum Refusal {
     /// It can never be written to.
     #[error("{place} {what}")]
     Unfit {
-        /// The place.
+        /// The path or URL.
         place: String,
         /// Why.
         what: String,
@@ -59,7 +59,7 @@ pub enum Refusal {
     /// It cannot be looked at.
     #[error("{place} cannot be looked at: {error}")]
     Io {
-        /// The place.
+        /// The path or URL.
         place: String,
         /// What the system says.
         error: io::Error,

@@ -18,7 +18,7 @@ use super::median;
 /// The effect of a change, as parts of what it was: 0.1 = a tenth more.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effect {
-    /// The best guess.
+    /// Point estimate of the effect.
     pub mean: f64,
     /// With a confidence of 95 %, no less than this.
     pub low: f64,

@@ -15,7 +15,7 @@ pub enum Interval {
 /// A figure, from one run of each round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The middle of the rounds.
+    /// Median of the rounds.
     pub median: f64,
     /// See `interval`.
     pub low: f64,
@@ -23,9 +23,9 @@ pub struct Estimate {
     pub high: f64,
     /// What `low` and `high` are.
     pub interval: Interval,
-    /// The least.
+    /// Smallest value of a round.
     pub min: f64,
-    /// The greatest.
+    /// Largest value of a round.
     pub max: f64,
     /// The median distance from the median: half of the rounds lie within it.
     pub mad: f64,

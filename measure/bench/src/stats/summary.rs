@@ -48,7 +48,7 @@ pub struct Summary {
 pub enum Measure {
     /// MiB/s. Operations per second have the same ratio.
     Throughput,
-    /// The mean latency.
+    /// Mean latency of a request.
     Latency,
     /// Processor seconds of the server for each GiB.
     ServerCpu,

@@ -24,7 +24,7 @@ pub struct Usage {
     pub processes: Vec<Process>,
     /// What else ran.
     pub others: Vec<Process>,
-    /// The machine.
+    /// Load of the whole machine.
     pub system: System,
 }
 

@@ -47,7 +47,7 @@ impl Link {
     /// attention.
     ///
     /// # Errors
-    /// The session broke.
+    /// The session has ended; a CHECK CONDITION is an [`Answer`].
     pub fn ask(&mut self, lun: u16, cdb: &Cdb, len: usize) -> Result<Answer, Error> {
         let data = || if len > 0 { Data::Read(vec![0; len]) } else { Data::None };
         let Ended { failure, read, took } = self.repeat(address(lun), cdb, data)?;
@@ -84,7 +84,7 @@ impl Link {
     /// A page of vital product data; empty if there is no such page.
     ///
     /// # Errors
-    /// The session broke.
+    /// The session has ended.
     pub fn page(&mut self, lun: u16, code: u8) -> Result<Vec<u8>, Error> {
         let data = self.read(lun, &cdb::inquiry(Some(code), 252), 252)?.unwrap_or_default();
         Ok(if data.get(1) == Some(&code) { data } else { Vec::new() })

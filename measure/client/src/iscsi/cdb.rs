@@ -14,7 +14,7 @@ impl Cdb {
         cdb
     }
 
-    /// Its bytes.
+    /// The command descriptor block without padding.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]

@@ -219,7 +219,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// The address that answered.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The socket is no longer connected.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         Ok(self.stream.peer_addr()?)
     }
@@ -245,7 +245,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// Sends a ping that the target itself answers; how long that took.
     ///
     /// # Errors
-    /// The session broke.
+    /// The session has ended.
     pub fn ping(&mut self) -> Result<Duration, Error> {
         let mut out = Plain::default();
         let sent = Instant::now();

@@ -26,9 +26,9 @@ pub enum State {
 /// A setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The rule.
+    /// Id of the rule.
     pub rule: String,
-    /// The setting.
+    /// What was set.
     pub setting: Setting,
     /// What it was.
     pub before: Option<String>,
@@ -43,7 +43,7 @@ pub struct Entry {
 pub struct Owned {
     /// The rule; nothing for what keeps the settings of several.
     pub rule: Option<String>,
-    /// The step.
+    /// The step that was done.
     pub step: Step,
 }
 
@@ -58,7 +58,7 @@ pub struct Layer {
     pub profile: Profile,
     /// Whether it persists across reboots.
     pub persist: bool,
-    /// The settings.
+    /// The settings with their old and new values.
     pub entries: Vec<Entry>,
     /// The steps, in the order in which they are done.
     pub steps: Vec<Owned>,
@@ -69,7 +69,7 @@ pub struct Layer {
 /// Everything that was changed and not taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
-    /// The form of this file.
+    /// Version of the journal's format.
     pub version: u32,
     /// How far it has come.
     pub state: State,

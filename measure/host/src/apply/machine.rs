@@ -20,7 +20,7 @@ pub struct Fault(pub String);
 pub struct Kept {
     /// What is in it.
     pub bytes: Vec<u8>,
-    /// Its permissions.
+    /// Permission bits, as of chmod(2).
     pub mode: u32,
 }
 

@@ -41,7 +41,7 @@ pub enum Step {
     },
     /// Entries of a ring of a NIC.
     Ring {
-        /// The network interface.
+        /// Name of the network interface: `eth0`.
         nic: String,
         /// `rx` or `tx`.
         ring: String,
@@ -54,7 +54,7 @@ pub enum Step {
     Zfs {
         /// The volume or file system.
         dataset: String,
-        /// The property.
+        /// Name of the ZFS property.
         property: String,
         /// What it was; nothing if it was not set there but inherited.
         before: Option<String>,

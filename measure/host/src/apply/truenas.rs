@@ -36,7 +36,7 @@ pub enum Kept {
     },
     /// A command that is run at each start.
     Script {
-        /// The command.
+        /// The command line of the entry.
         command: String,
         /// Whether an entry with this command that was there before was enabled.
         before: Option<bool>,

@@ -37,7 +37,7 @@ pub struct Layer {
     pub one_session: bool,
 }
 
-/// The layers of a machine.
+/// What each layer of a machine can do at most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Ceilings {
     /// From the drives to the wire.

@@ -123,7 +123,7 @@ pub enum CheckError {
     Syntax {
         /// Name of the file with the mistake.
         file: String,
-        /// The check.
+        /// Id of the check.
         id: String,
         /// Which part of it.
         part: &'static str,
@@ -135,7 +135,7 @@ pub enum CheckError {
     Name {
         /// Name of the file with the mistake.
         file: String,
-        /// The check.
+        /// Id of the check.
         id: String,
         /// Which part of it.
         part: &'static str,

@@ -8,9 +8,9 @@ use crate::facts::Facts;
 /// Something that should be otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The check that found it.
+    /// Id of the check.
     pub check: String,
-    /// Its layer.
+    /// Layer that the check belongs to.
     pub layer: String,
     /// How bad it is.
     pub severity: Severity,
@@ -45,9 +45,9 @@ pub enum State {
 /// What was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Looked {
-    /// The check.
+    /// Id of the check.
     pub check: String,
-    /// Its layer.
+    /// Layer that the check belongs to.
     pub layer: String,
     /// What it looked at.
     pub about: Option<String>,

@@ -67,7 +67,7 @@ impl Template {
         Ok(out)
     }
 
-    /// The expressions in it.
+    /// The CEL expressions of the text.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,

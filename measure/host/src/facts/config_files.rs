@@ -41,9 +41,9 @@ pub struct ModprobeOption {
     pub file: String,
     /// Number of the line, from 1.
     pub line: i64,
-    /// The module.
+    /// Name of the kernel module.
     pub module: String,
-    /// The option.
+    /// Name of the module's parameter.
     pub name: String,
     /// What it is to be.
     pub value: Option<Value>,
@@ -57,7 +57,7 @@ pub struct UdevRule {
     pub file: String,
     /// Number of the line, from 1.
     pub line: i64,
-    /// The rule.
+    /// The rule as it is written.
     pub text: String,
 }
 

@@ -108,7 +108,7 @@ pub struct Drive {
     pub zfs_pool: Option<String>,
     /// Vdev of the pool: `raidz1-0`.
     pub zfs_vdev: Option<String>,
-    /// Its partitions.
+    /// Kernel names of its partitions: `sda1`.
     pub partitions: Vec<String>,
     /// What lies on it or its partitions: `md0`, `dm-3`.
     pub holders: Vec<String>,

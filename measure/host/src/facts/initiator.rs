@@ -27,7 +27,7 @@ pub struct Initiators {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenIscsi {
-    /// Its version.
+    /// Version of open-iscsi.
     pub version: Option<String>,
     /// Name of this machine.
     pub initiator_name: Option<String>,
@@ -74,7 +74,7 @@ pub struct IscsiSession {
     /// `FirstBurstLength`, `MaxBurstLength`, `MaxOutstandingR2T`, `HeaderDigest`, `DataDigest`,
     /// `ImmediateData`, `InitialR2T`.
     pub params: BTreeMap<String, Value>,
-    /// Its disks.
+    /// Disks that are attached by the session.
     pub disks: Vec<IscsiDisk>,
 }
 
@@ -104,7 +104,7 @@ pub struct NvmeHost {
     pub nqn: String,
     /// `numa`, `round-robin`, `queue-depth`.
     pub io_policy: Option<String>,
-    /// The ways to it.
+    /// Controllers by which it is reached.
     pub paths: Vec<NvmePath>,
     /// Its namespaces: `nvme3n1`.
     pub namespaces: Vec<String>,
@@ -158,7 +158,7 @@ pub struct MultipathMap {
     pub device: String,
     /// Its name: `mpatha`.
     pub name: Option<String>,
-    /// The disks below it.
+    /// Kernel names of its paths: `sdb`.
     pub paths: Vec<String>,
     /// Whether commands wait for ever when all paths are lost.
     pub queue_if_no_path: Option<bool>,

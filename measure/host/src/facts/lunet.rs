@@ -12,7 +12,7 @@ use crate::source::Source;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lunet {
-    /// Its process.
+    /// Process id of the server.
     pub pid: i64,
     /// Its control socket; empty if it is not asked, because a stranger runs it.
     pub socket: String,

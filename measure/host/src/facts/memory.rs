@@ -40,7 +40,7 @@ pub struct Memory {
 pub struct Dimm {
     /// Where it is: `DIMMA1`, `P0_Node0_Channel0_Dimm0`.
     pub locator: Option<String>,
-    /// Its size in bytes.
+    /// Capacity in bytes.
     pub size_bytes: Option<i64>,
     /// `DDR4`, `DDR5`.
     pub kind: Option<String>,

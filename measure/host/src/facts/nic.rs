@@ -72,7 +72,7 @@ pub struct Nic {
     pub pcie: Option<Pcie>,
     /// NUMA node that the card is next to.
     pub numa_node: Option<i64>,
-    /// Its interrupts.
+    /// Interrupts of its queues, and where they are handled.
     pub irqs: Option<Irqs>,
     /// Length of the queue of packets to be sent.
     pub tx_queue_len: Option<i64>,

@@ -15,7 +15,7 @@ pub struct NumaNode {
     pub cpus: Option<i64>,
     /// Which, as Linux writes it: `0-15,32-47`.
     pub cpu_list: Option<String>,
-    /// Its memory in bytes.
+    /// Memory of the node in bytes.
     pub memory_bytes: Option<i64>,
     /// How far it is to each node; 10 = itself.
     pub distances: Vec<i64>,

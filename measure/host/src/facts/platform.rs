@@ -38,7 +38,7 @@ pub struct Platform {
     pub container: Option<bool>,
     /// Maker of the machine.
     pub vendor: Option<String>,
-    /// Its model.
+    /// Product name of the system.
     pub model: Option<String>,
     /// Maker and model of the board.
     pub board: Option<String>,

@@ -39,9 +39,9 @@ pub struct Rdma {
     pub mtu: Option<i64>,
     /// The largest that it could be.
     pub mtu_max: Option<i64>,
-    /// Its network interface.
+    /// Name of the port's network interface.
     pub netdev: Option<String>,
-    /// Its addresses.
+    /// GIDs of the port.
     pub gids: Vec<Gid>,
     /// What connections are made with unless they say otherwise: `RoCE v2`, `IB/RoCE v1`.
     pub default_roce_mode: Option<String>,
@@ -59,7 +59,7 @@ pub struct Rdma {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gid {
-    /// Its place in the table.
+    /// Index in the GID table.
     pub index: i64,
     /// As the kernel writes it: `0000:0000:0000:0000:0000:ffff:0a00:0001`.
     pub gid: String,

@@ -20,7 +20,7 @@ use crate::source::Source;
 pub struct Target {
     /// What serves it: `lunet`, `scst`, `lio`, `nvmet`, `tgt`.
     pub kind: String,
-    /// Its version.
+    /// Version of the target software.
     pub version: Option<String>,
     /// IQN or NQN.
     pub name: String,

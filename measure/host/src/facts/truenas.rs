@@ -35,7 +35,7 @@ pub struct Tunable {
     pub kind: Option<String>,
     /// Name of the sysctl, parameter or rule.
     pub name: Option<String>,
-    /// The value that it sets.
+    /// The value that is configured.
     pub value: Option<Value>,
     /// The value that it found, for going back.
     pub original: Option<Value>,

@@ -28,7 +28,7 @@ pub struct Zfs {
     pub datasets: Vec<Dataset>,
     /// Parameters of the modules zfs and spl, as far as rules speak of them, by their names.
     pub params: BTreeMap<String, Value>,
-    /// The cache in memory.
+    /// Limits and statistics of the adaptive replacement cache.
     pub arc: Option<Arc>,
 }
 
@@ -86,7 +86,7 @@ pub struct Vdev {
     pub state: Option<String>,
     /// Its sector size as a power of two: 12 = 4096 bytes.
     pub ashift: Option<i64>,
-    /// Its drives.
+    /// Drives of the vdev.
     pub disks: Vec<VdevDisk>,
 }
 
@@ -114,7 +114,7 @@ pub struct VdevDisk {
 pub struct Zvol {
     /// `tank/vm/disk1`.
     pub name: String,
-    /// Its pool.
+    /// Name of its pool.
     pub pool: String,
     /// Its block device: `zd0`.
     pub device: Option<String>,
@@ -164,7 +164,7 @@ pub struct Zvol {
 pub struct Dataset {
     /// `tank/files`.
     pub name: String,
-    /// Its pool.
+    /// Name of its pool.
     pub pool: String,
     /// Largest block in bytes.
     pub recordsize_bytes: Option<i64>,
@@ -186,7 +186,7 @@ pub struct Dataset {
     pub used_bytes: Option<i64>,
 }
 
-/// The cache in memory.
+/// The adaptive replacement cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Arc {

@@ -28,14 +28,14 @@ pub struct Plan {
 /// What a rule says of this machine, or of one thing in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// The rule.
+    /// Id of the rule.
     pub rule: String,
     /// What the rule does.
     pub title: String,
     /// The thing that it is about: `nvme0n1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// The setting.
+    /// What the rule sets; `None` if it only advises.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setting: Option<Setting>,
     /// What it is.
@@ -107,7 +107,7 @@ pub enum Verdict {
 pub struct PlanError {
     /// The file that the rule is in.
     pub file: String,
-    /// The rule.
+    /// Id of the rule.
     pub rule: String,
     /// What is wrong.
     pub error: EvalError,

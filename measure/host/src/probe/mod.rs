@@ -73,7 +73,7 @@ pub struct Answered {
 pub struct Offered {
     /// iSCSI name of the target.
     pub name: String,
-    /// Its addresses.
+    /// Addresses and ports of its portals, as SendTargets reports them.
     pub addresses: Vec<String>,
 }
 
@@ -117,13 +117,13 @@ pub struct Session {
 pub struct Latency {
     /// How many were measured.
     pub samples: i64,
-    /// The fastest.
+    /// Minimum in microseconds.
     pub min_us: f64,
     /// Half of them are faster.
     pub median_us: f64,
     /// Nine of ten are faster.
     pub p90_us: f64,
-    /// The slowest.
+    /// Maximum in microseconds.
     pub max_us: f64,
 }
 

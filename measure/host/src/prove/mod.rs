@@ -91,7 +91,7 @@ pub enum ProveError {
     /// Somebody stopped it.
     #[error("stopped: everything is as it was")]
     Stopped,
-    /// The load cannot be run.
+    /// The load generator has failed.
     #[error("{0}")]
     Bench(String),
     /// A change cannot be made.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Judgement, Report, Worth};
 use crate::expr::rate;
 
-/// The report as a text.
+/// The report for a terminal.
 pub fn write(report: &Report) -> String {
     let mut out = String::new();
     if report.steps.is_empty() {

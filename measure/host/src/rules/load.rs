@@ -47,7 +47,7 @@ pub enum LoadError {
     Expression {
         /// Name of the file with the mistake.
         file: String,
-        /// The rule.
+        /// Id of the rule.
         rule: String,
         /// Which of its fields.
         field: &'static str,
@@ -61,7 +61,7 @@ pub enum LoadError {
     Rule {
         /// Name of the file with the mistake.
         file: String,
-        /// The rule.
+        /// Id of the rule.
         rule: String,
         /// What is wrong with it.
         what: String,
@@ -166,7 +166,7 @@ impl Loader {
         Ok(self)
     }
 
-    /// The rules.
+    /// All rules that were loaded.
     pub fn finish(self) -> Rules {
         Rules { rules: self.rules }
     }

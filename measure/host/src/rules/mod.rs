@@ -149,7 +149,7 @@ impl Text {
         }
     }
 
-    /// The expressions in it.
+    /// The CEL expressions of the text, for the check of the facts that they name.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.template.expressions()
     }
@@ -158,7 +158,7 @@ impl Text {
 /// Something that must be so for a rule to apply.
 #[derive(Debug)]
 pub struct Need {
-    /// The condition.
+    /// The rule applies if this is true.
     pub when: Expression,
     /// Why the rule does not apply otherwise.
     pub otherwise: Text,
@@ -167,7 +167,7 @@ pub struct Need {
 /// What a rule ranges over.
 #[derive(Debug)]
 pub struct Each {
-    /// The list.
+    /// The rule is evaluated for each element of this list.
     pub list: Expression,
     /// The name of an element in the rule's other expressions.
     pub name: String,
@@ -237,7 +237,7 @@ impl Rules {
         &self.rules
     }
 
-    /// The rule of this name.
+    /// Finds a rule by its id.
     pub fn get(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
     }

@@ -18,9 +18,9 @@ pub enum Setting {
     },
     /// A parameter of a kernel module.
     Module {
-        /// The module.
+        /// Name of the kernel module.
         module: String,
-        /// The parameter.
+        /// Name of the module's parameter.
         name: String,
     },
     /// An attribute of a device, by its path below /sys.
@@ -40,7 +40,7 @@ pub enum Setting {
     },
     /// Entries of a ring of a NIC.
     Ring {
-        /// The network interface.
+        /// Name of the network interface, as a template.
         nic: String,
         /// `rx` or `tx`.
         ring: String,
@@ -49,14 +49,14 @@ pub enum Setting {
     Zfs {
         /// The volume or file system.
         dataset: String,
-        /// The property.
+        /// Name of the ZFS property.
         property: String,
     },
     /// A `key = value` line of a configuration file.
     Conf {
         /// Path of the file.
         file: String,
-        /// The key.
+        /// Name of the key in that file.
         key: String,
     },
 }

@@ -85,7 +85,7 @@ impl Command {
         &self.program
     }
 
-    /// Its arguments.
+    /// The arguments, without the program.
     pub fn args(&self) -> &[String] {
         &self.args
     }

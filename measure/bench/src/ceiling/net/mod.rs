@@ -49,7 +49,7 @@ pub enum NetError {
     Version {
         /// Where.
         address: String,
-        /// Its version.
+        /// Protocol version of the other end.
         theirs: u32,
     },
     /// It has too much to do.
