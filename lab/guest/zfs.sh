@@ -20,7 +20,7 @@ zfs_pool() {
     zfs_load
     # Giving drives their partitions takes ZFS some seconds. Those that an earlier pool has left will do.
     [ ! -b /dev/nvme7n1p1 ] || part=p1
-    # An I/O error is an error: the default would wait for somebody who mends it.
+    # An I/O error is an error: the default would wait until somebody fixes it.
     zpool create -f -o ashift=12 -o failmode=continue -O atime=off "$@" $POOL \
         raidz1 /dev/nvme{0..3}n1$part raidz1 /dev/nvme{4..7}n1$part
 }

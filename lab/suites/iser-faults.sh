@@ -46,11 +46,11 @@ cable_loses() {
         rdma) iptables -I INPUT -i rdma+ -p udp --dport 4791 -j DROP ;;
     esac
 }
-mend() { iptables -F INPUT; }
+restore_network() { iptables -F INPUT; }
 
 # Instead of the helpers' own: what a failed test has left undone.
 network_mend() {
-    mend
+    restore_network
     [ -e /sys/class/infiniband/rxe1 ] || rdma link add rxe1 type rxe netdev rdma1
 }
 
@@ -119,7 +119,7 @@ test_twenty_seconds_without_a_cable() {
     within 30 test -s /run/load.main.rounds
     cable_loses rdma
     sleep 20
-    mend
+    restore_network
     goes_on main
     load_end main
     dd if="$d" of=/run/read bs=256k iflag=direct status=none
@@ -152,7 +152,7 @@ test_twenty_seconds_without_a_link() {
     logged 'iSER: port 1 of rxe1 has a link again'
 }
 
-# Two paths to one LUN, by TCP and by iSER, and a file system on both; one is cut and mended: TRANSPORT
+# Two paths to one LUN, by TCP and by iSER, and a file system on both; one is cut and restored: TRANSPORT
 one_path_cut() {
     local carries_on gone
     served
@@ -168,7 +168,7 @@ one_path_cut() {
     cable_loses "$1"
     within 60 is state "$gone" failed
     carries $((1 - gone))
-    mend
+    restore_network
     within 90 is state "$gone" active
     carries "$gone"
     no_harm_done ext4

@@ -44,7 +44,7 @@ luns = ["disk0"]
 TOML
 }
 
-# Cuts one wire in one way and mends it: the load goes on over the other meanwhile, and over both afterwards.
+# Cuts one link in one way and restores it: the load goes on over the other meanwhile, and over both afterwards.
 cut_and_mend() {
     local wire=$1 how=$2
     wire_cut "$wire" "$how"

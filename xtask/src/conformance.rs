@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use lunet_e2e::conformance::configurations::{self, Configuration};
 use lunet_e2e::conformance::matrix;
 use lunet_e2e::conformance::page::{About, markdown};
-use lunet_e2e::conformance::{self, Case, Place, Report, Verdict};
+use lunet_e2e::conformance::{self, Case, Report, Unit, Verdict};
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::output;
 use lunet_e2e::server;
@@ -71,8 +71,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
 /// A target that is not started from a configuration.
 fn other(name: &str, url: &str, names: &[String]) -> Result<()> {
     let urls = [url.to_owned(), url.to_owned()];
-    let place = Place { urls, leaves_out: |_| None, slow: false };
-    let report = conformance::run(&place, names, |case| progress("", case))?;
+    let unit = Unit { urls, leaves_out: |_| None, slow: false };
+    let report = conformance::run(&unit, names, |case| progress("", case))?;
     print!("{}", report.failures());
     summary(name, &report)
 }
@@ -144,7 +144,7 @@ fn summary(name: &str, report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn progress(place: &str, case: &Case) {
+fn progress(label: &str, case: &Case) {
     let word = match &case.verdict {
         Verdict::Passed => "passed".to_owned(),
         Verdict::Partly(reasons) => format!("passed but for: {}", reasons.join("; ")),
@@ -154,5 +154,5 @@ fn progress(place: &str, case: &Case) {
         Verdict::Hung => "HUNG".to_owned(),
         Verdict::Unfit(why) => format!("unfit: {why}"),
     };
-    eprintln!("{place:28} {:40} {:6.2} s  {word}", case.name, case.elapsed.as_secs_f64());
+    eprintln!("{label:28} {:40} {:6.2} s  {word}", case.name, case.elapsed.as_secs_f64());
 }

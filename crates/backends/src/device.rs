@@ -13,7 +13,7 @@ use crate::disk::{Abilities, Discard, Disk, Handle, Known};
 use crate::file::describe;
 use crate::geometry::Geometry;
 use crate::sysfs::{How, Queue};
-use crate::{OpenError, Volume, VolumeSpec, patience};
+use crate::{OpenError, Volume, VolumeSpec, retry};
 
 pub(crate) fn open(spec: &VolumeSpec, path: &Path) -> Result<Volume, OpenError> {
     open_with(spec, path, Path::new("/sys"))
@@ -111,14 +111,15 @@ fn claim(spec: &VolumeSpec, path: &Path) -> Result<(File, u64), OpenError> {
     let mut how = OpenOptions::new();
     how.read(true).write(!spec.read_only).custom_flags(libc::O_DIRECT | libc::O_EXCL);
     let busy = |e: &io::Error| Errno::from_io_error(e) == Some(Errno::BUSY);
-    let device =
-        patience::retry(|| how.open(path), busy).map_err(|e| match Errno::from_io_error(&e) {
+    let device = retry::while_in_use(|| how.open(path), busy).map_err(|e| {
+        match Errno::from_io_error(&e) {
             Some(Errno::BUSY) => OpenError::InUse { path: path.to_path_buf() },
             Some(Errno::NXIO | Errno::NODEV) => {
                 OpenError::MissingDevice { path: path.to_path_buf() }
             }
             _ => OpenError::from_io(path, "open the device", e),
-        })?;
+        }
+    })?;
     Ok((device, found.rdev()))
 }
 

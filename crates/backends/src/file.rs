@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::disk::{self, Abilities, Disk, Handle, reopen};
 use crate::geometry::Geometry;
-use crate::lock::{self, Lock, Place};
-use crate::{Access, FileSpec, Known, OpenError, Provisioning, Volume, VolumeSpec, beside, mark};
+use crate::lock::{self, Lock, SidecarLock};
+use crate::{Access, FileSpec, Known, OpenError, Provisioning, Volume, VolumeSpec, mark, sidecar};
 
 /// The unit of the page cache, and of nearly all file systems.
 const PAGE: u32 = 4096;
@@ -37,7 +37,7 @@ pub(crate) fn open(
     if made.is_err() && opened.created {
         // It was made a moment ago and holds nothing. If this fails too, an empty file stays,
         // which the next attempt takes as missing.
-        drop(std::fs::remove_file(beside::beside(path)));
+        drop(std::fs::remove_file(sidecar::path(path)));
         drop(std::fs::remove_file(path));
     }
     made?;
@@ -213,10 +213,10 @@ fn locked(
     created: bool,
 ) -> Result<Opened, OpenError> {
     let (place, how) = if place.is_some() {
-        (place, Place::Inherited)
+        (place, SidecarLock::Replaced)
     } else {
         let taken = lock::take(path, spec.read_only)?.map(Arc::new);
-        let how = if taken.is_some() { Place::Taken } else { Place::Free };
+        let how = if taken.is_some() { SidecarLock::This } else { SidecarLock::Nobody };
         (taken, how)
     };
     let note = lock::take_own(path, &file, spec.read_only, how)?;

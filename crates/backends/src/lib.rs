@@ -16,7 +16,6 @@
 #[cfg(test)]
 extern crate self as lunet_backends;
 
-mod beside;
 #[cfg(test)]
 #[path = "../tests/suite/common.rs"]
 mod common;
@@ -30,7 +29,8 @@ mod lock;
 pub mod mark;
 mod memory;
 mod null;
-pub mod patience;
+pub mod retry;
+pub mod sidecar;
 pub mod snapshot;
 mod spec;
 mod sysfs;
@@ -45,7 +45,6 @@ use std::sync::Arc;
 use lunet_block::Backend;
 use lunet_ring::{Payload, Ring};
 
-pub use beside::beside;
 pub use disk::{disk_token, parse_disk_token};
 pub use error::OpenError;
 pub use lock::holding;

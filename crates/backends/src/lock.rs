@@ -1,9 +1,9 @@
 //! One lunet at a time writes to a file; many may read it.
 //!
 //! Whoever can open a file for reading can lock it, with `flock` or otherwise: a backup program, or somebody who means
-//! harm. So the lock that counts is on the [file beside](crate::beside) the volume's, which nobody else can
+//! harm. So the lock that counts is on the [sidecar](crate::sidecar) of the volume's file, which nobody else can
 //! open. The volume's own file is locked too, for lunets that reach it by another hard link or are
-//! older than the file beside it; a lock of another program on it is passed over, and told.
+//! older than the sidecar; a lock of another program on it is passed over, and told.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::{OpenError, beside, patience};
+use crate::{OpenError, retry, sidecar};
 
 /// How often a file is looked for anew that goes while it is being locked.
 const ATTEMPTS: u32 = 8;
@@ -29,13 +29,13 @@ pub(crate) struct Lock {
 pub(crate) fn take(path: &Path, read_only: bool) -> Result<Option<Lock>, OpenError> {
     for _ in 0..ATTEMPTS {
         let opened = match read_only {
-            true => File::open(beside::beside(path)).map(Some),
-            false => beside::open(path),
+            true => File::open(sidecar::path(path)).map(Some),
+            false => sidecar::open(path),
         };
         // Where it cannot be made, the volume's own file must do.
         let Ok(Some(file)) = opened else { return Ok(None) };
         let in_use = |e: &Errno| *e == Errno::WOULDBLOCK;
-        match patience::retry(|| flock(&file, operation(read_only)), in_use) {
+        match retry::while_in_use(|| flock(&file, operation(read_only)), in_use) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked { path: path.to_path_buf() }),
             Err(_) => return Ok(None),
@@ -44,22 +44,22 @@ pub(crate) fn take(path: &Path, read_only: bool) -> Result<Option<Lock>, OpenErr
         let same = |there: fs::Metadata| {
             file.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()))
         };
-        if beside::beside(path).symlink_metadata().is_ok_and(same) {
+        if sidecar::path(path).symlink_metadata().is_ok_and(same) {
             return Ok(Some(Lock { _file: file }));
         }
     }
     Err(OpenError::Locked { path: path.to_path_buf() })
 }
 
-/// How the place of a volume's file is locked.
+/// Who holds the lock on the sidecar of a volume's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Not: there can be no file beside it.
-    Free,
-    /// By this volume.
-    Taken,
-    /// By the volume in whose place this one is opened; so may be the file.
-    Inherited,
+pub(crate) enum SidecarLock {
+    /// Nobody: there can be no sidecar.
+    Nobody,
+    /// This volume.
+    This,
+    /// The volume that this one replaces, which may also hold the lock on the file itself.
+    Replaced,
 }
 
 /// Locks the volume's own file. Gives back a sentence if another program has a lock on it.
@@ -67,21 +67,20 @@ pub(crate) fn take_own(
     path: &Path,
     file: &File,
     read_only: bool,
-    place: Place,
+    sidecar: SidecarLock,
 ) -> Result<Option<String>, OpenError> {
-    if place == Place::Inherited {
-        // If that fails, the old volume has it, and the place is locked after that.
+    if sidecar == SidecarLock::Replaced {
+        // If that fails, the old volume has it, and the sidecar is locked after that.
         let _ = flock(file, operation(read_only));
         return Ok(None);
     }
-    let place = place == Place::Taken;
+    let ours = sidecar == SidecarLock::This;
     let inode = file.metadata().map_err(|e| OpenError::from_io(path, "look at the file", e))?.ino();
     // A lunet that was killed lets go in a moment; a stranger may take hours.
-    let waits =
-        |e: &Errno| *e == Errno::WOULDBLOCK && !(place && holder(inode) == Holder::Stranger);
-    match patience::retry(|| flock(file, operation(read_only)), waits) {
+    let waits = |e: &Errno| *e == Errno::WOULDBLOCK && !(ours && holder(inode) == Holder::Stranger);
+    match retry::while_in_use(|| flock(file, operation(read_only)), waits) {
         Ok(()) => Ok(None),
-        Err(Errno::WOULDBLOCK) if place && holder(inode) != Holder::Lunet => {
+        Err(Errno::WOULDBLOCK) if ours && holder(inode) != Holder::Lunet => {
             // Keeps an older lunet out where that is possible.
             let _ = flock(file, FlockOperation::NonBlockingLockShared);
             Ok(Some(format!(

@@ -3,7 +3,7 @@
 //!
 //! It is the extended attribute `user.lunet.mark`. It goes with the file when that is renamed or moved, and with
 //! copies that keep attributes (`cp -a`, `rsync -X`, `tar --xattrs`). Where the file system has no extended
-//! attributes, the mark is in the [file beside](crate::beside).
+//! attributes, the mark is in the [sidecar](crate::sidecar).
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
-use crate::{Volume, beside, disk_of};
+use crate::{Volume, disk_of, sidecar};
 
 const ATTRIBUTE: &str = "user.lunet.mark";
 
@@ -50,7 +50,7 @@ pub fn set(volume: &Volume, path: &Path, mark: &str) -> Result<(), MarkError> {
 }
 
 /// Gives an open volume, whose file will take the place of that of `from`, the mark of that. A mark that is
-/// in the file beside it needs nothing done: it goes with the place.
+/// in the sidecar needs nothing done: it stays with the path.
 ///
 /// # Errors
 /// The operating system's.
@@ -80,7 +80,7 @@ pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
     if let Some(mark) = attribute(file)? {
         return Ok(Some(mark));
     }
-    match fs::read(beside::beside(path)) {
+    match fs::read(sidecar::path(path)) {
         Ok(bytes) => Ok(text(&bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -92,7 +92,7 @@ fn write(file: &File, path: &Path, mark: &str) -> Result<(), MarkError> {
         Ok(()) => file.sync_all().map_err(MarkError::NotStable),
         Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => {
             let kept =
-                beside::open(path)?.ok_or_else(|| io::Error::from(ErrorKind::PermissionDenied))?;
+                sidecar::open(path)?.ok_or_else(|| io::Error::from(ErrorKind::PermissionDenied))?;
             kept.write_all_at(mark.as_bytes(), 0)?;
             kept.set_len(mark.len() as u64)?;
             kept.sync_all()?;

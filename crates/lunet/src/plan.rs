@@ -34,15 +34,15 @@ pub const OWN_FILE: &str = "lunet.toml";
 /// The options of `lunet serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The configuration file.
+    /// Path of the configuration file; if left out, [`OWN_FILE`] in the data directory, if there is one.
     pub config: Option<PathBuf>,
-    /// The data directory.
+    /// Path of the data directory.
     pub data: Option<PathBuf>,
     /// Address of the only portal, instead of those in the file.
     pub listen: Option<SocketAddr>,
     /// The size of the demo volume, in bytes.
     pub size: Option<u64>,
-    /// The control socket.
+    /// Path of the control socket; if left out, in the data directory.
     pub socket: Option<PathBuf>,
     /// The data directory if neither `data` nor the configuration file says one.
     pub default_data: Option<PathBuf>,
@@ -69,9 +69,9 @@ pub struct Plan {
     pub file: PathBuf,
     /// What the file says; `None` is the embedded default. There may be secrets in it.
     pub text: Option<Zeroizing<String>>,
-    /// The data directory.
+    /// Path of the data directory.
     pub data: PathBuf,
-    /// The control socket.
+    /// Path of the control socket.
     pub socket: PathBuf,
 }
 
@@ -80,7 +80,7 @@ pub struct Plan {
 #[error("{text}")]
 pub struct Wrong {
     text: String,
-    /// The mistakes.
+    /// The mistakes in the order of their lines.
     pub mistakes: Vec<config::Mistake>,
 }
 
@@ -156,7 +156,7 @@ pub fn plan(options: &Options) -> Result<Plan> {
     if options.config.is_some() || !matches!(files::look(&file), Found::Absent) {
         return of_text(options, &file, read_own(&file)?);
     }
-    Ok(settle(options, demo(options), file, None))
+    Ok(resolve(options, demo(options), file, None))
 }
 
 /// A sentence on a configuration that somebody may expect to be read because it is in the current directory, as
@@ -181,11 +181,11 @@ pub fn of_text(options: &Options, file: &Path, text: Zeroizing<String>) -> Resul
     let mut config = check(file, &text)?;
     agree(options, &config)?;
     secrets::read(&mut config, file).map_err(|mistakes| Wrong::new(file, mistakes))?;
-    Ok(settle(options, config, file.to_owned(), Some(text)))
+    Ok(resolve(options, config, file.to_owned(), Some(text)))
 }
 
 /// Fills in what the configuration leaves out.
-fn settle(
+fn resolve(
     options: &Options,
     mut config: Config,
     file: PathBuf,

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::config::{Config, Reach};
 
-/// One way to a logical unit.
+/// A path to a logical unit: portal, target and LUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Way<'c> {
+struct LunPath<'c> {
     portal: SocketAddr,
     target: &'c str,
     lun: u16,
@@ -16,7 +16,7 @@ struct Way<'c> {
     served: bool,
 }
 
-impl Way<'_> {
+impl LunPath<'_> {
     /// The URL that libiscsi, QEMU and libvirt understand.
     fn url(&self) -> String {
         format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
@@ -27,39 +27,39 @@ impl Way<'_> {
 /// served last, then how to attach. `portals` are the addresses in use, in the order of the configuration; `unserved` says
 /// which volumes are not served.
 pub fn text(config: &Config, portals: &[SocketAddr], unserved: impl Fn(&str) -> bool) -> String {
-    let mut ways = ways(config, portals, unserved);
-    ways.sort_by_key(|way| !way.served);
+    let mut paths = paths(config, portals, unserved);
+    paths.sort_by_key(|path| !path.served);
     let version = env!("CARGO_PKG_VERSION");
-    let Some((first, others)) = ways.split_first() else {
+    let Some((first, others)) = paths.split_first() else {
         let listening: Vec<String> = portals.iter().map(SocketAddr::to_string).collect();
         return format!("lunet {version} is ready on {}, with no LUN\n", listening.join(", "));
     };
     let mark = if first.served { "" } else { " (not served)" };
     let mut out = format!("lunet {version} is ready: {}{mark}\n", first.url());
-    for way in others {
-        let word = if way.served { "and" } else { "not served:" };
-        out.push_str(&format!("  {word} {}\n", way.url()));
+    for path in others {
+        let word = if path.served { "and" } else { "not served:" };
+        out.push_str(&format!("  {word} {}\n", path.url()));
     }
     out.push_str(&attach(first));
     out
 }
 
 /// Every logical unit, over the first portal of its target.
-fn ways<'c>(
+fn paths<'c>(
     config: &'c Config,
     portals: &[SocketAddr],
     unserved: impl Fn(&str) -> bool,
-) -> Vec<Way<'c>> {
+) -> Vec<LunPath<'c>> {
     let mut out = Vec::new();
     for target in &config.targets {
         let portal = portals.get(target.portals.first().copied().unwrap_or(0));
         let Some(portal) = portal.copied().map(reachable) else { continue };
         let reach = target.reach();
-        let way = |(lun, at): &(u16, usize)| {
+        let path = |(lun, at): &(u16, usize)| {
             let served = !unserved(&config.volumes[*at].name);
-            Way { portal, target: &target.name, lun: *lun, reach, served }
+            LunPath { portal, target: &target.name, lun: *lun, reach, served }
         };
-        out.extend(target.luns.iter().map(way));
+        out.extend(target.luns.iter().map(path));
     }
     out
 }
@@ -74,9 +74,9 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn attach(way: &Way<'_>) -> String {
-    let Way { portal, target, lun, reach, served: _ } = way;
-    let (url, host, port) = (way.url(), portal.ip(), portal.port());
+fn attach(path: &LunPath<'_>) -> String {
+    let LunPath { portal, target, lun, reach, served: _ } = path;
+    let (url, host, port) = (path.url(), portal.ip(), portal.port());
     // A hypervisor of its own cannot come to this machine's loopback address.
     let (from_afar, mut elsewhere) = match host.is_loopback() {
         true => (

@@ -365,7 +365,7 @@ fn take_data(data: &Path) -> Result<(File, Made)> {
         let file = file.at("lock the data directory with", &path)?;
         let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
         let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
-        match lunet_backends::patience::retry(lock, locked) {
+        match lunet_backends::retry::while_in_use(lock, locked) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 made.keep();
@@ -411,10 +411,10 @@ impl Made {
         };
         if path.symlink_metadata().is_err() {
             let record = record::path(data, &config.name);
-            let beside = lunet_backends::beside(&path);
+            let sidecar = lunet_backends::sidecar::path(&path);
             // A record that was there says that this file was there once: it is not made then.
             if !record.exists() {
-                self.files.splice(0..0, [record, beside, path]);
+                self.files.splice(0..0, [record, sidecar, path]);
             }
         }
     }

@@ -507,7 +507,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr
     }
     let in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let bind = || socket.bind(&address.into()).and_then(|()| socket.listen(1024));
-    lunet_backends::patience::retry(bind, in_use)?;
+    lunet_backends::retry::while_in_use(bind, in_use)?;
     let listener = TcpListener::from(socket);
     let address = listener.local_addr()?;
     Ok((listener, address))

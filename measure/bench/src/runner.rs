@@ -1,4 +1,4 @@
-//! Runs everything in turns.
+//! Runs every workload on every target, interleaved in rounds.
 //!
 //! In every round each target runs every workload once, and neighbours in time are runs of the same workload: what disturbs the
 //! machine for a while disturbs all targets alike. Who begins changes with the rounds, and the order of the workloads too.
@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use crate::fio::{Fio, FioError, Place};
+use crate::fio::{Fio, FioError, Location};
 use crate::model::{Command, Results, Run, SCHEMA, Target, TargetKind, Workload};
 use crate::profiles::{Profile, Style};
 
@@ -42,7 +42,7 @@ pub trait Generator {
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
-    /// The target that runs.
+    /// Name of the target that is measured now.
     pub target: &'a str,
     /// The workload that it runs.
     pub workload: &'a str,
@@ -72,7 +72,7 @@ pub struct RunError {
     pub error: Box<dyn Error + Send + Sync>,
 }
 
-/// The runs of one round: places of the workload and of the target. Rounds begin at 1.
+/// The runs of one round: indices of the workload and of the target. Rounds begin at 1.
 pub fn turns(round: u32, workloads: usize, targets: usize) -> Vec<(usize, usize)> {
     let shift = round as usize;
     let mut turns = Vec::with_capacity(workloads * targets);
@@ -181,11 +181,11 @@ fn left(profile: &Profile, targets: usize, done: f64, spent: f64) -> f64 {
     planned * (1.0 - done) + seen * done
 }
 
-/// fio on a place, with the name that its target has in the results.
+/// fio on a location, with the name that its target has in the results.
 #[derive(Debug)]
 pub struct Local<'a> {
     name: String,
-    place: &'a Place,
+    location: &'a Location,
     fio: Fio<'a>,
     /// Layouts that were made: workloads with the same files share them.
     made: Vec<Command>,
@@ -198,13 +198,13 @@ impl<'a> Local<'a> {
     /// There is no fio.
     pub fn new(
         name: impl Into<String>,
-        place: &'a Place,
+        location: &'a Location,
         style: Style,
         servers: Vec<i32>,
         stop: &'a std::sync::atomic::AtomicBool,
     ) -> Result<Self, FioError> {
-        let fio = Fio::new(place, style, servers, stop)?;
-        Ok(Self { name: name.into(), place, fio, made: Vec::new() })
+        let fio = Fio::new(location, style, servers, stop)?;
+        Ok(Self { name: name.into(), location, fio, made: Vec::new() })
     }
 
     /// See [`Fio::on_cpus`].
@@ -215,8 +215,8 @@ impl<'a> Local<'a> {
 
 impl Generator for Local<'_> {
     fn target(&self) -> Target {
-        let kind: TargetKind = self.place.kind();
-        let location = self.place.named().display().to_string();
+        let kind: TargetKind = self.location.kind();
+        let location = self.location.named().display().to_string();
         Target {
             name: self.name.clone(),
             kind,

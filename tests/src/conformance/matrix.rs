@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::configurations::{Configuration, SIZE, Second, TARGET};
-use super::{Case, Place, Report};
+use super::{Case, Report, Unit};
 use crate::data::scratch;
 use crate::fuse::{LoopDevice, is_root};
 use crate::server::{Serve, Server, free_port, url};
@@ -72,15 +72,15 @@ impl Configuration {
             Second::Portal => way(&second, TARGET),
             Second::Target => way(&portal, &format!("{TARGET}-2")),
         };
-        let place = Place { urls: [first, other], leaves_out: self.leaves_out, slow: self.slow };
-        Ok(Stand { place, server, relay, device, directory })
+        let unit = Unit { urls: [first, other], leaves_out: self.leaves_out, slow: self.slow };
+        Ok(Stand { unit, server, relay, device, directory })
     }
 
     /// Starts a server, runs every test of `names` on it, and stops it.
     pub fn run(&self, names: &[String], progress: impl FnMut(&Case)) -> Result<Outcome> {
         let start = Instant::now();
         let stand = self.start()?;
-        let report = super::run(&stand.place, names, progress)?;
+        let report = super::run(&stand.unit, names, progress)?;
         let digests = stand.relay.as_ref().map(Relay::checked).transpose()?;
         stand.stop()?;
         Ok(Outcome { report, digests, elapsed: start.elapsed() })
@@ -104,7 +104,7 @@ fn protect(portal: &str) -> Result<()> {
 
 /// A running server with all that belongs to it, in the order in which they must go.
 struct Stand {
-    place: Place,
+    unit: Unit,
     server: Server,
     relay: Option<Relay>,
     device: Option<LoopDevice>,

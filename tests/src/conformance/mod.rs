@@ -85,9 +85,9 @@ pub fn list() -> Result<Vec<String>> {
     Ok(tests)
 }
 
-/// What the tests run on.
+/// The logical unit that the tests run on, and what is known of it.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Unit {
     /// Both lead to the same logical unit. Its data is destroyed.
     pub urls: [String; 2],
     /// Why a test is not to be started here; `None`: it is.
@@ -97,10 +97,10 @@ pub struct Place {
 }
 
 /// Runs every test of `names`.
-pub fn run(place: &Place, names: &[String], mut progress: impl FnMut(&Case)) -> Result<Report> {
+pub fn run(unit: &Unit, names: &[String], mut progress: impl FnMut(&Case)) -> Result<Report> {
     let mut report = Report::default();
     for name in names {
-        let case = match ((place.leaves_out)(name), report.missing_command(name)) {
+        let case = match ((unit.leaves_out)(name), report.missing_command(name)) {
             (Some(reason), _) => Case {
                 name: name.clone(),
                 verdict: Verdict::LeftOut(reason),
@@ -113,7 +113,7 @@ pub fn run(place: &Place, names: &[String], mut progress: impl FnMut(&Case)) -> 
                 elapsed: Duration::ZERO,
                 busy: 0,
             },
-            (None, None) => run_one(place, name)?,
+            (None, None) => run_one(unit, name)?,
         };
         progress(&case);
         report.cases.push(case);
@@ -121,9 +121,9 @@ pub fn run(place: &Place, names: &[String], mut progress: impl FnMut(&Case)) -> 
     Ok(report)
 }
 
-fn run_one(place: &Place, name: &str) -> Result<Case> {
+fn run_one(unit: &Unit, name: &str) -> Result<Case> {
     let (again, between) = reasons::SECOND_RUN;
-    let twice = place.slow && name == again;
+    let twice = unit.slow && name == again;
     let tests = if twice {
         // In two families, so that it is named twice.
         format!("ALL.{name},ALL.{between},iSCSI.{name}")
@@ -135,7 +135,7 @@ fn run_one(place: &Place, name: &str) -> Result<Case> {
         let mut command = program();
         // Some tests say only with the SCSI log switched on that they leave something out.
         command.args(["--dataloss", "--allow-sanitize", "--verbose", "--Verbose-scsi"]);
-        command.arg(format!("--test={tests}")).args(&place.urls);
+        command.arg(format!("--test={tests}")).args(&unit.urls);
         let finished = process::run(&mut command, LIMIT)?;
         let judge = if twice { verdict::of_second } else { verdict::of };
         let verdict = judge(name, &finished);

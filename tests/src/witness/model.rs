@@ -198,7 +198,7 @@ impl Model {
                 if whole.is_none() && self.tears && self.is_torn(slot, found) {
                     let what = self.describe(slot, found);
                     println!("LUN {} block {slot}, as it may: {what}", self.lun);
-                    self.mend(session, slot)?;
+                    self.repair(session, slot)?;
                     continue;
                 }
                 let version = whole.with_context(|| {
@@ -238,7 +238,7 @@ impl Model {
     }
 
     /// Writes a torn block anew, as a file system's own journal would.
-    fn mend(&mut self, session: &mut Session, slot: usize) -> Result<()> {
+    fn repair(&mut self, session: &mut Session, slot: usize) -> Result<()> {
         let version = self.kinds.len() as Version;
         self.kinds.push(Kind::Written);
         self.torn += 1;

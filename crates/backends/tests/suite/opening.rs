@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::common::{LoopDevice, Mounted, file, full};
 use lunet_backends::{
-    Access, FileSpec, Known, OpenError, Storage, Volume, VolumeSpec, beside, mark, notes, open,
-    open_in_place_of,
+    Access, FileSpec, Known, OpenError, Storage, Volume, VolumeSpec, mark, notes, open,
+    open_in_place_of, sidecar,
 };
 use lunet_block::Support;
 
@@ -202,7 +202,7 @@ fn a_new_file_is_its_owners_alone_and_a_looser_one_is_told() {
     let path = directory.path().join("volume");
     let volume = opened(&thin(&path));
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&path), mode(&beside(&path))), (0o600, 0o600));
+    assert_eq!((mode(&path), mode(&sidecar::path(&path))), (0o600, 0o600));
     assert_eq!(notes(&volume), [""; 0]);
     drop(volume);
     for loose in [0o640, 0o602] {
@@ -249,7 +249,7 @@ fn a_file_that_takes_the_place_of_another_has_its_lock() {
     fs::rename(&fresh, &path).unwrap();
     drop(old);
     assert!(matches!(refusal(&thin(&path), &path), OpenError::Locked { .. }));
-    assert!(!beside(&fresh).exists());
+    assert!(!sidecar::path(&fresh).exists());
     drop(new);
     drop(opened(&thin(&path)));
 }

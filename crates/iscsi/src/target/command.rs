@@ -6,7 +6,7 @@ use super::held::Waiting;
 use super::options::MAX_IMMEDIATE;
 use super::rx::{Pending, Sink};
 use super::task::{Failure, Kind, Task};
-use super::window::Place;
+use super::window::Position;
 use super::{Cx, Response, Site, Tag, Transmit};
 use crate::pdu::{self, Ahs, BasicHeader, Bhs, RejectReason, ScsiCommand, TaskAttribute, Wire};
 use alloc::boxed::Box;
@@ -21,8 +21,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     ) -> (Sink<B>, Pending) {
         let header = BasicHeader::from_bhs(bhs);
         let pdu = ScsiCommand::from_bhs(bhs);
-        let place = self.place(pdu.cmd_sn.get(), header.immediate());
-        if place == Place::Outside {
+        let position = self.position(pdu.cmd_sn.get(), header.immediate());
+        if position == Position::Outside {
             self.counters.outside_window += 1;
             self.counters.swallowed_bytes += header.data_len() as u64;
             return (Sink::Discard, Pending::Nothing);
@@ -33,7 +33,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             Err(reason) => {
                 self.counters.protocol_errors += 1;
                 self.counters.swallowed_bytes += header.data_len() as u64;
-                self.take_number(place, pdu.cmd_sn.get(), Waiting::Void, cx);
+                self.take_number(position, pdu.cmd_sn.get(), Waiting::Void, cx);
                 return (Sink::Discard, Pending::Reject(reason));
             }
         };
@@ -46,10 +46,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     }
 
     /// Where a numbered PDU stands; a number that is held already counts as outside.
-    pub(super) fn place(&self, cmd_sn: u32, immediate: bool) -> Place {
-        match self.window.place(cmd_sn, immediate) {
-            Place::Ahead if self.held.contains(cmd_sn) => Place::Outside,
-            place => place,
+    pub(super) fn position(&self, cmd_sn: u32, immediate: bool) -> Position {
+        match self.window.position(cmd_sn, immediate) {
+            Position::Ahead if self.held.contains(cmd_sn) => Position::Outside,
+            position => position,
         }
     }
 
@@ -149,7 +149,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             self.reject(RejectReason::DataDigestError, bhs, cx.tx);
         }
         let cmd_sn = ScsiCommand::from_bhs(bhs).cmd_sn.get();
-        let place = self.place(cmd_sn, header.immediate());
+        let position = self.position(cmd_sn, header.immediate());
         let mut waiting = Waiting::Void;
         if let Some(task) = self.tasks.get_mut(tag) {
             waiting = Waiting::Command(tag);
@@ -166,28 +166,28 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 (task.filled, task.received) = (len, len);
             }
         }
-        self.take_number(place, cmd_sn, waiting, cx);
+        self.take_number(position, cmd_sn, waiting, cx);
     }
 
     /// Takes a number from the window, now or when the gap in front of it is closed, and does what
     /// was waiting for it.
     pub(super) fn take_number<S: Site<Buf = B>, T: Transmit>(
         &mut self,
-        place: Place,
+        position: Position,
         cmd_sn: u32,
         waiting: Waiting,
         cx: &mut Cx<'_, S, T>,
     ) {
-        match place {
-            Place::Outside => {}
-            Place::Immediate => self.proceed(waiting, cx),
-            Place::Ahead => {
+        match position {
+            Position::Outside => {}
+            Position::Immediate => self.proceed(waiting, cx),
+            Position::Ahead => {
                 self.counters.held += 1;
                 if !self.held.push(cmd_sn, waiting) {
                     self.close(CloseReason::HeldTooMuch, cx.events);
                 }
             }
-            Place::Next => {
+            Position::Next => {
                 self.window.advance();
                 self.proceed(waiting, cx);
                 self.release_held(cx);
@@ -263,19 +263,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         data: &[u8],
         cx: &mut Cx<'_, S, T>,
     ) {
-        let place = self.place(cmd_sn, BasicHeader::from_bhs(bhs).immediate());
-        match place {
-            Place::Outside => self.counters.outside_window += 1,
-            Place::Immediate => self.numbered(bhs, data, cx),
-            Place::Next => {
+        let position = self.position(cmd_sn, BasicHeader::from_bhs(bhs).immediate());
+        match position {
+            Position::Outside => self.counters.outside_window += 1,
+            Position::Immediate => self.numbered(bhs, data, cx),
+            Position::Next => {
                 // The window moves first: the answer carries the new numbers.
                 self.window.advance();
                 self.numbered(bhs, data, cx);
                 self.release_held(cx);
             }
-            Place::Ahead => {
+            Position::Ahead => {
                 let waiting = Waiting::Pdu(Box::new(*bhs), data.to_vec());
-                self.take_number(place, cmd_sn, waiting, cx);
+                self.take_number(position, cmd_sn, waiting, cx);
             }
         }
     }

@@ -5,7 +5,7 @@ use super::event::Event;
 use super::held::Waiting;
 use super::options::MAX_IMMEDIATE;
 use super::task::{Kind, Task};
-use super::window::{Place, before};
+use super::window::{Position, before};
 use super::{Cx, Site, Tag, Transmit};
 use crate::pdu::{
     self, BasicHeader, Bhs, RejectReason, TmfFunction, TmfRequest, TmfResponse, U32, Wire,
@@ -89,9 +89,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         // The command was answered already, or was not received. If its number is still to come, it
         // counts as received.
         let cmd_sn = pdu.ref_cmd_sn.get();
-        match self.place(cmd_sn, false) {
-            place @ (Place::Next | Place::Ahead) if before(cmd_sn, pdu.cmd_sn.get()) => {
-                self.take_number(place, cmd_sn, Waiting::Void, cx);
+        match self.position(cmd_sn, false) {
+            position @ (Position::Next | Position::Ahead) if before(cmd_sn, pdu.cmd_sn.get()) => {
+                self.take_number(position, cmd_sn, Waiting::Void, cx);
                 Abort::Known(TmfResponse::Complete)
             }
             _ => Abort::Known(TmfResponse::TaskDoesNotExist),

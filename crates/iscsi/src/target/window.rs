@@ -5,9 +5,9 @@ pub(super) const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Where a command stands in the window.
+/// The position of a command in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// For immediate delivery: it does not count.
     Immediate,
     /// The next one.
@@ -47,16 +47,16 @@ impl Window {
         self.max
     }
 
-    /// Where a command with this number stands.
-    pub(super) const fn place(&self, cmd_sn: u32, immediate: bool) -> Place {
+    /// The position of a command with this CmdSN.
+    pub(super) const fn position(&self, cmd_sn: u32, immediate: bool) -> Position {
         if immediate {
-            Place::Immediate
+            Position::Immediate
         } else if cmd_sn == self.expected && !before(self.max, cmd_sn) {
-            Place::Next
+            Position::Next
         } else if before(cmd_sn, self.expected) || before(self.max, cmd_sn) {
-            Place::Outside
+            Position::Outside
         } else {
-            Place::Ahead
+            Position::Ahead
         }
     }
 
@@ -74,12 +74,12 @@ mod tests {
     #[test]
     fn commands_are_placed_in_the_window() {
         let window = Window::new(u32::MAX, 4);
-        assert_eq!(window.place(u32::MAX, false), Place::Next);
-        assert_eq!(window.place(0, false), Place::Ahead);
-        assert_eq!(window.place(2, false), Place::Ahead);
-        assert_eq!(window.place(3, false), Place::Outside);
-        assert_eq!(window.place(u32::MAX - 1, false), Place::Outside);
-        assert_eq!(window.place(77, true), Place::Immediate);
+        assert_eq!(window.position(u32::MAX, false), Position::Next);
+        assert_eq!(window.position(0, false), Position::Ahead);
+        assert_eq!(window.position(2, false), Position::Ahead);
+        assert_eq!(window.position(3, false), Position::Outside);
+        assert_eq!(window.position(u32::MAX - 1, false), Position::Outside);
+        assert_eq!(window.position(77, true), Position::Immediate);
     }
 
     #[test]
@@ -87,9 +87,9 @@ mod tests {
         let mut window = Window::new(10, 1);
         window.advance();
         assert_eq!(window.max(1), 10);
-        assert_eq!(window.place(11, false), Place::Outside);
+        assert_eq!(window.position(11, false), Position::Outside);
         assert_eq!(window.max(0), 11);
-        assert_eq!(window.place(11, false), Place::Next);
+        assert_eq!(window.position(11, false), Position::Next);
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use lunet_iscsi::text::{Writer, pairs};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::disk::Place;
+use crate::disk::TestSite;
 use crate::settings::base_initiator;
 use crate::wire::Outgoing;
 use crate::world::{Initiator, InitiatorEvent};
@@ -57,7 +57,7 @@ enum Meddling {
     Repeat,
     /// Changes a byte of a value.
     Change,
-    /// Puts another value of the conversation, or a strange one, in a value's place.
+    /// Puts another value of the conversation, or a strange one, in the place of another.
     Replace,
     /// Adds a pair that was said before.
     Replay,
@@ -171,8 +171,8 @@ fn login(case: &Case, meddling: Vec<Meddling>, seed: u64) -> End {
     let options = initiator::Options { chap: Some(case.initiator.clone()), ..base_initiator() };
     let mut initiator = Initiator::new(options);
     let mut target = target::Connection::<Vec<u8>>::new(target::Options::default(), now);
-    let mut place = Place::new(Random::new(seed));
-    place.credentials = Some(Arc::new(case.target.clone()));
+    let mut site = TestSite::new(Random::new(seed));
+    site.credentials = Some(Arc::new(case.target.clone()));
     let mut middle = Middle { rng: Random::new(!seed), meddling, heard: Vec::new() };
     let (mut sent, mut events) = (Vec::new(), Vec::<InitiatorEvent>::new());
     let (mut answers, mut let_in, mut closed) = (Outgoing::default(), false, None);
@@ -181,7 +181,7 @@ fn login(case: &Case, meddling: Vec<Meddling>, seed: u64) -> End {
     while !sent.is_empty() {
         let bytes = middle.pass(&std::mem::take(&mut sent));
         let mut raised = Vec::new();
-        let site = &mut place;
+        let site = &mut site;
         target
             .rx_bytes(&bytes, &mut target::Cx { now, site, tx: &mut answers, events: &mut raised });
         for event in raised {

@@ -32,7 +32,7 @@ fn run(
     check_agreement(&world);
     assert_eq!(world.initiator.negotiated().header_digest, header);
     assert_eq!(world.initiator.negotiated().data_digest, data);
-    world.place.failing = failing;
+    world.site.failing = failing;
     let count = actions.len();
     let allowed = Allowed { no_memory: failing > 0, damage: false };
     let mut driver = Driver::new(&world, actions, allowed);

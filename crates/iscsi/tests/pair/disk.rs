@@ -32,7 +32,7 @@ pub fn cdb(op: u8, offset: u32, len: u32) -> [u8; 10] {
 pub const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0];
 
 /// The surroundings of the target's end.
-pub struct Place {
+pub struct TestSite {
     pub rng: Random,
     /// How many of a hundred allocations fail.
     pub failing: u64,
@@ -42,13 +42,13 @@ pub struct Place {
     pub credentials: Option<Arc<Credentials>>,
 }
 
-impl Place {
+impl TestSite {
     pub fn new(rng: Random) -> Self {
         Self { rng, failing: 0, portals: Vec::new(), credentials: None }
     }
 }
 
-impl Site for Place {
+impl Site for TestSite {
     type Buf = Vec<u8>;
 
     fn alloc(&mut self, len: usize) -> Option<Vec<u8>> {

@@ -143,8 +143,8 @@ fn discovery_shows_all_targets_however_many() {
         let mut world = World::connected(options, target::Options::default(), 9);
         let name = |i: usize| format!("iqn.2026-11.local.lunet:volume-{i}");
         for i in 0..300 {
-            world.place.portals.push((name(i), format!("192.0.2.1:{}", 3260 + i), 1));
-            world.place.portals.push((name(i), "[2001:db8::1]:3260".to_string(), 2));
+            world.site.portals.push((name(i), format!("192.0.2.1:{}", 3260 + i), 1));
+            world.site.portals.push((name(i), "[2001:db8::1]:3260".to_string(), 2));
         }
         world.initiator.send_targets("All", &mut world.sent).expect("accepted");
         let events = events(&mut world);
@@ -159,7 +159,7 @@ fn discovery_shows_all_targets_however_many() {
 fn a_normal_session_may_ask_for_its_own_target() {
     for mut world in worlds() {
         for name in [TARGET, "iqn.2026-11.local.lunet:other"] {
-            world.place.portals.push((name.to_string(), "192.0.2.1:3260".to_string(), 1));
+            world.site.portals.push((name.to_string(), "192.0.2.1:3260".to_string(), 1));
         }
         world.initiator.send_targets("", &mut world.sent).expect("accepted");
         let events = events(&mut world);

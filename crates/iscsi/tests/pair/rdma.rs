@@ -113,7 +113,7 @@ proptest! {
         failing in 1u64..100, registrations in 1u64..90,
     ) {
         let mut world = World::connected(from, to, seed);
-        world.place.failing = failing;
+        world.site.failing = failing;
         if let Some(fabric) = &mut world.fabric {
             fabric.failing = registrations;
         }
@@ -217,7 +217,7 @@ fn discovery_goes_over_rdma_too() {
     let mut world = World::connected(options, target::Options::default(), 3);
     for i in 0..400 {
         let name = format!("iqn.2026-11.local.lunet:target-{i:04}");
-        world.place.portals.push((name, "192.0.2.1:3260".to_string(), 1));
+        world.site.portals.push((name, "192.0.2.1:3260".to_string(), 1));
     }
     world.initiator.send_targets("All", &mut world.sent).expect("sent");
     let [Event::Targets { targets, .. }] = &events(&mut world)[..] else { panic!("no answer") };
@@ -234,7 +234,7 @@ fn sends_of_a_normal_session_fit_the_buffers_of_linux() {
     }
     for i in 0..20 {
         let portal = (settings::TARGET.to_string(), format!("192.0.2.{i}:3260"), 1);
-        world.place.portals.push(portal);
+        world.site.portals.push(portal);
     }
     world.initiator.send_targets("", &mut world.sent).expect("sent");
     let [Event::Targets { targets, .. }] = &events(&mut world)[..] else { panic!("no answer") };

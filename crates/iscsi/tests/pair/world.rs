@@ -9,7 +9,7 @@ use lunet_block::Random;
 use lunet_iscsi::initiator::{Command, Data, Finished, SubmitError, Tag};
 use lunet_iscsi::{initiator, target};
 
-use crate::disk::{Disk, Place};
+use crate::disk::{Disk, TestSite};
 use crate::fabric::{Arrival, Fabric};
 use crate::wire::{Outgoing, Sent, Wire};
 
@@ -26,7 +26,7 @@ pub struct World {
     pub initiator: Initiator,
     pub target: target::Connection<Vec<u8>>,
     pub disk: Disk,
-    pub place: Place,
+    pub site: TestSite,
     pub to_target: Wire,
     pub to_initiator: Wire,
     /// Instead of the wires, over RDMA.
@@ -69,7 +69,7 @@ impl World {
             fabric,
             opened: BTreeMap::new(),
             disk: Disk::new(Random::new(rng.bits())),
-            place: Place { credentials, ..Place::new(Random::new(rng.bits())) },
+            site: TestSite { credentials, ..TestSite::new(Random::new(rng.bits())) },
             rng,
             to_target: Wire::default(),
             to_initiator: Wire::default(),
@@ -188,7 +188,7 @@ impl World {
         self.initiator.handle_timeout(&mut cx);
         let mut cx = target::Cx {
             now: self.now,
-            site: &mut self.place,
+            site: &mut self.site,
             tx: &mut self.answers,
             events: &mut self.target_events,
         };
@@ -210,9 +210,9 @@ impl World {
     /// Lets something happen on the fabric.
     fn step_fabric(&mut self) -> bool {
         let Some(arrival) = self.fabric.as_mut().and_then(Fabric::step) else { return false };
-        let Self { now, initiator, target, place, answers, target_events, sent, events, .. } = self;
+        let Self { now, initiator, target, site, answers, target_events, sent, events, .. } = self;
         let mut to = initiator::Cx { now: *now, tx: sent, events };
-        let mut cx = target::Cx { now: *now, site: place, tx: answers, events: target_events };
+        let mut cx = target::Cx { now: *now, site, tx: answers, events: target_events };
         match arrival {
             Arrival::AtTarget(send) => target.rx_send(&send, &mut cx),
             Arrival::AtInitiator(send, invalidated) => {
@@ -235,8 +235,8 @@ impl World {
         }
         let bytes = self.to_target.take(&mut self.rng);
         let mut rest = bytes.as_slice();
-        let Self { now, rng, target, place, answers, target_events, .. } = self;
-        let mut cx = target::Cx { now: *now, site: place, tx: answers, events: target_events };
+        let Self { now, rng, target, site, answers, target_events, .. } = self;
+        let mut cx = target::Cx { now: *now, site, tx: answers, events: target_events };
         if !rng.chance(20) {
             if let Some(mut lent) = target.take_rx_target() {
                 let n = lent.range.len().min(rest.len());
@@ -259,8 +259,8 @@ impl World {
             if !self.target.logs_out() {
                 return;
             }
-            let Self { now, target, answers, target_events, place, .. } = self;
-            let mut cx = target::Cx { now: *now, site: place, tx: answers, events: target_events };
+            let Self { now, target, answers, target_events, site, .. } = self;
+            let mut cx = target::Cx { now: *now, site, tx: answers, events: target_events };
             target.log_out(&mut cx);
         }
     }

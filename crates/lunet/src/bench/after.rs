@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lunet_bench::fio::{Fio, Place};
+use lunet_bench::fio::{Fio, Location};
 use lunet_bench::model::{Results, Workload};
 use lunet_bench::verdict::{Extras, verdicts};
 
@@ -20,7 +20,7 @@ pub(super) struct After<'a, 'b> {
     /// What the caller wants.
     pub options: &'b Options,
     /// Of each target; `None` for LUNs.
-    pub places: &'b [Option<Place>],
+    pub locations: &'b [Option<Location>],
     /// The LUNs.
     pub served: &'b mut [Served<'a>],
     /// Set when the user has had enough.
@@ -51,7 +51,7 @@ impl After<'_, '_> {
         told: &mut dyn FnMut(&Step),
     ) -> End {
         let loads = self.options.profile.workloads.clone();
-        let paths = self.places.iter().filter(|place| place.is_some()).count();
+        let paths = self.locations.iter().filter(|location| location.is_some()).count();
         let null = usize::from(self.options.null.is_some());
         let all = 1 + loads.len() * (paths + null + self.served.len());
         let mut at = At { passed: 0, all, told };
@@ -77,17 +77,17 @@ impl After<'_, '_> {
     }
 
     fn drives(&self, names: &[String], loads: &[Workload], results: &mut Results, at: &mut At<'_>) {
-        for (place, name) in self.places.iter().zip(names) {
-            let Some(place) = place else { continue };
+        for (location, name) in self.locations.iter().zip(names) {
+            let Some(location) = location else { continue };
             // What is served stands on the same storage.
             let targets = if self.options.through { names } else { std::slice::from_ref(name) };
-            let where_ = place.named().display().to_string();
+            let where_ = location.named().display().to_string();
             for load in loads {
                 if self.stopped() {
                     return;
                 }
                 at.tell(&format!("drive {where_}: {}", load.name), self.options);
-                let fio = Fio::new(place, self.options.profile.style, Vec::new(), self.stop);
+                let fio = Fio::new(location, self.options.profile.style, Vec::new(), self.stop);
                 let one = fio.map_err(|error| error.to_string());
                 let one = one
                     .and_then(|fio| ceilings::drive(&fio, &where_, load, targets, &mut |_, _| {}));

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use lunet_bench::fio::{self, Place};
+use lunet_bench::fio::{self, Location};
 use lunet_bench::model::{Ceiling, Command, Fact, Machine, Results, SCHEMA, Section};
 use lunet_bench::profiles::Profile;
 use lunet_bench::runner::{self, Generator, Local};
@@ -132,7 +132,7 @@ pub fn run(
     let mut results = head(options);
     let looked = look::all(options, &mut results.notes).map_err(Refused)?;
     let names = options.names.clone();
-    let places = places(&looked)?;
+    let locations = locations(&looked)?;
     let mut served = served(options, &looked, &names, stop)?;
     watch_servers(options, &mut served, &mut results.notes);
     ask_servers(options, &mut served).map_err(Refused)?;
@@ -141,13 +141,14 @@ pub fn run(
     results.ceilings = layers(options, &served, &mut results.notes);
     results.ceilings.extend(served.iter().flat_map(|one| one.limits(&options.profile.workloads)));
     let mut generators =
-        generators(options, &looked, &names, &places, &served, stop).map_err(Refused)?;
+        generators(options, &looked, &names, &locations, &served, stop).map_err(Refused)?;
     let mut shown = |progress: &runner::Progress<'_>| told(&of_rounds(progress, options));
     let measured = runner::measure(&mut results, &options.profile, &mut generators, &mut shown);
     drop(generators);
     let end = match measured {
         Ok(()) => {
-            let mut after = after::After { options, places: &places, served: &mut served, stop };
+            let mut after =
+                after::After { options, locations: &locations, served: &mut served, stop };
             after.measure(&names, &mut results, told)
         }
         Err(_) if results.runs.is_empty() && stop.load(Ordering::Relaxed) => {
@@ -165,7 +166,7 @@ pub fn run(
     if let End::Partial(why) = &end {
         results.notes.push(format!("Not complete: {why}."));
     }
-    results.notes.extend(agreement(&served, &places, &results));
+    results.notes.extend(agreement(&served, &locations, &results));
     results.seconds = began.elapsed().as_secs_f64();
     Ok((results, end))
 }
@@ -176,13 +177,13 @@ fn head(options: &Options) -> Results {
     let words = ["lunet", "bench"].map(str::to_owned).into_iter();
     let usual = given::names(&options.targets);
     let shown = |(one, (name, usual)): (&Given, (&String, &String))| {
-        let place = match one {
+        let location = match one {
             Given::Path(path) => path.display().to_string(),
             Given::Url(target) => given::shown(target),
         };
         match name == usual || options.through {
-            true => place,
-            false => format!("{name}={place}"),
+            true => location,
+            false => format!("{name}={location}"),
         }
     };
     let through = if options.through { Some("--through".to_owned()) } else { None };
@@ -201,14 +202,14 @@ fn head(options: &Options) -> Results {
     }
 }
 
-fn places(looked: &[Looked]) -> Result<Vec<Option<Place>>, Refused> {
-    let place = |one: &Looked| match one {
+fn locations(looked: &[Looked]) -> Result<Vec<Option<Location>>, Refused> {
+    let location = |one: &Looked| match one {
         Looked::Path { path, .. } => {
-            Place::new(path).map(Some).map_err(|error| Refused(error.to_string()))
+            Location::new(path).map(Some).map_err(|error| Refused(error.to_string()))
         }
         Looked::Lun(..) => Ok(None),
     };
-    looked.iter().map(place).collect()
+    looked.iter().map(location).collect()
 }
 
 fn served<'a>(
@@ -335,17 +336,17 @@ fn generators<'a>(
     options: &Options,
     looked: &[Looked],
     names: &[String],
-    places: &'a [Option<Place>],
+    locations: &'a [Option<Location>],
     served: &[Served<'a>],
     stop: &'a AtomicBool,
 ) -> Result<Vec<Box<dyn Generator + 'a>>, String> {
     let mut luns = served.iter();
     let mut all: Vec<Box<dyn Generator + 'a>> = Vec::new();
-    for ((one, place), name) in looked.iter().zip(places).zip(names) {
-        match (one, place) {
-            (Looked::Path { .. }, Some(place)) => {
+    for ((one, location), name) in looked.iter().zip(locations).zip(names) {
+        match (one, location) {
+            (Looked::Path { .. }, Some(location)) => {
                 let style = options.profile.style;
-                let local = Local::new(name, place, style, Vec::new(), stop);
+                let local = Local::new(name, location, style, Vec::new(), stop);
                 let cpus = options.cpus.as_ref().map(Cpus::to_string);
                 all.push(Box::new(local.map_err(|error| error.to_string())?.on_cpus(cpus)));
             }
@@ -381,9 +382,13 @@ fn step(what: &str, done: f64, options: &Options) -> Step {
 }
 
 /// What the doctor's model says to it, where the machine that it is of takes part.
-fn agreement(served: &[Served<'_>], places: &[Option<Place>], results: &Results) -> Vec<String> {
+fn agreement(
+    served: &[Served<'_>],
+    locations: &[Option<Location>],
+    results: &Results,
+) -> Vec<String> {
     let remote = served.iter().any(|one| !here::is_here(&one.address().host, one.address().port));
-    let local = places.iter().any(Option::is_some)
+    let local = locations.iter().any(Option::is_some)
         || served.iter().any(|one| here::is_here(&one.address().host, one.address().port));
     if !local {
         return vec![

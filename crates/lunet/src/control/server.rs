@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Who asks, as the kernel noted it when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// The user.
+    /// User id of the client's process.
     pub uid: u32,
     /// The process; 0 if it is in a namespace that this one does not see into.
     pub pid: i32,
@@ -163,7 +163,7 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, source: &Arc<dyn Sourc
             }
             continue;
         };
-        let place = Place::new(&clients);
+        let permit = Permit::new(&clients);
         if clients.load(Ordering::Relaxed) > CLIENTS {
             refuse(stream, Code::TooManyClients, TOO_MANY);
             continue;
@@ -171,24 +171,24 @@ fn accept(listener: &UnixListener, stopping: &AtomicBool, source: &Arc<dyn Sourc
         let source = Arc::clone(source);
         let client = move || {
             serve(stream, &*source);
-            drop(place);
+            drop(permit);
         };
         // Without a thread the stream is dropped, and the client sees the end of it.
         let _ = thread::Builder::new().name("control-client".into()).spawn(client);
     }
 }
 
-/// One client's place among [`CLIENTS`]; given back when dropped.
-struct Place(Arc<AtomicUsize>);
+/// One of at most [`CLIENTS`] connections; released when dropped.
+struct Permit(Arc<AtomicUsize>);
 
-impl Place {
+impl Permit {
     fn new(clients: &Arc<AtomicUsize>) -> Self {
         clients.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(clients))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -201,7 +201,7 @@ impl Manager {
     }
 }
 
-/// The volumes that are served although something is wrong with their storage, which no configuration mends: a
+/// The volumes that are served although something is wrong with their storage, which no configuration fixes: a
 /// file that was replaced, removed or cut short, a write-back that has failed. A sentence each.
 fn unsound(now: &Served) -> Vec<String> {
     let wrong = |open: &Open| {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lunet_api::{Code, Done};
-use lunet_backends::patience;
+use lunet_backends::retry;
 use lunet_backends::snapshot as reflink;
 use lunet_backends::zfs::{Dataset, Zfs};
 use toml_edit::Value;
@@ -134,7 +134,7 @@ impl Manager {
         let added = self.add_volume(now, plan, name, None, |config, plan| {
             // The device comes a moment after the volume.
             let look = || if device.exists() { Ok(()) } else { Err(()) };
-            let _ = patience::retry(look, |()| true);
+            let _ = retry::while_in_use(look, |()| true);
             Ok(opening::open(config, &plan.data, How::Take)?)
         });
         added.map(drop).inspect_err(|_| {

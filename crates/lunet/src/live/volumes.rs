@@ -265,7 +265,7 @@ impl Manager {
         // What has failed is the storage: as long as that is there, so is its mark.
         let mark = failures::mark(&now.plan.data, name);
         kept.retain(|path| file.is_some() || *path != mark);
-        kept.extend(file.iter().map(|file| lunet_backends::beside(file)));
+        kept.extend(file.iter().map(|file| lunet_backends::sidecar::path(file)));
         let data = match &file {
             Some(file) => data_of(file)?,
             None => Vec::new(),
@@ -395,7 +395,7 @@ fn data_of(file: &Path) -> Result<Vec<Known>> {
 /// not come to be.
 pub(super) fn traces(config: &config::Volume, data: &Path) -> Entry {
     let beside = match config.backend {
-        Backend::File { .. } => config.path(data).map(|file| lunet_backends::beside(&file)),
+        Backend::File { .. } => config.path(data).map(|file| lunet_backends::sidecar::path(&file)),
         _ => None,
     };
     let paths = [Some(record::path(data, &config.name)), beside].into_iter().flatten();

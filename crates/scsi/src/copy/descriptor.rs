@@ -101,9 +101,9 @@ pub(super) enum Length {
     Bytes(u32),
 }
 
-/// A place of a segment: a block, and bytes from its start on.
+/// Where a segment begins: a block, and an offset into it in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Address {
     pub lba: u64,
     pub offset: u16,
     /// Where in the parameter list the address stands.
@@ -118,13 +118,13 @@ pub(super) struct Segment {
     pub source: Party,
     pub destination: Party,
     pub length: Length,
-    pub from: Place,
-    pub to: Place,
+    pub from: Address,
+    pub to: Address,
 }
 
 impl Segment {
-    /// Decodes the descriptor at `at` of the parameter list, which ends at `end`; gives the place of
-    /// the next one too.
+    /// Decodes the descriptor at `at` of the parameter list, which ends at `end`; also gives the position of
+    /// the next one.
     ///
     /// # Errors
     /// UNSUPPORTED SEGMENT DESCRIPTOR TYPE CODE; INVALID FIELD IN PARAMETER LIST if it does not have
@@ -140,12 +140,12 @@ impl Segment {
             return Err(wrong_length);
         }
         let d = &list[at..at + len];
-        let place = |lba: usize, offset: u16| {
+        let address = |lba: usize, offset: u16| {
             let at = (at + lba) as u16;
-            Place { lba: be64(d, lba), offset, at }
+            Address { lba: be64(d, lba), offset, at }
         };
         let (length, from, to) = if d[0] == BLOCK_OFFSET {
-            (Length::Bytes(be32(d, 8)), place(12, be16(d, 28)), place(20, be16(d, 30)))
+            (Length::Bytes(be32(d, 8)), address(12, be16(d, 28)), address(20, be16(d, 30)))
         } else {
             let blocks = be16(d, 10);
             let counts_destination = d[1] & 0x02 != 0;
@@ -154,7 +154,7 @@ impl Segment {
             } else {
                 Length::SourceBlocks(blocks)
             };
-            (length, place(12, 0), place(20, 0))
+            (length, address(12, 0), address(20, 0))
         };
         let source = Party::new(be16(d, 4));
         let destination = Party::new(be16(d, 6));

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use lunet_block::ByteRange;
 
-use super::descriptor::{CSCD, Cscd, Length, Party, Place, Segment, UnitName};
+use super::descriptor::{Address, CSCD, Cscd, Length, Party, Segment, UnitName};
 use super::limits::{GRANULARITY, MAX_CSCDS, MAX_DESCRIPTORS, MAX_SEGMENT_BYTES, MAX_SEGMENTS};
 use super::{action, be16, be32};
 use crate::action::status;
@@ -246,20 +246,26 @@ impl Extended {
         served.map_err(|sense| self.failure(index, side, status::CHECK_CONDITION, Some(sense)))
     }
 
-    /// A place as a range of bytes: whole blocks, on the volume.
-    fn range(&self, index: usize, place: Place, len: u64, unit: &Unit) -> Result<ByteRange, Sense> {
+    /// An address as a range of bytes: whole blocks, on the volume.
+    fn range(
+        &self,
+        index: usize,
+        address: Address,
+        len: u64,
+        unit: &Unit,
+    ) -> Result<ByteRange, Sense> {
         let block = u64::from(unit.caps.block_size);
         // There is no PAD and no CAT: a part of a block can neither be filled up nor kept.
-        if len % block != 0 || u64::from(place.offset) % block != 0 {
-            return Err(self.fault(index, Code::UNEXPECTED_INEXACT_SEGMENT, place.at));
+        if len % block != 0 || u64::from(address.offset) % block != 0 {
+            return Err(self.fault(index, Code::UNEXPECTED_INEXACT_SEGMENT, address.at));
         }
-        let start = place.lba.checked_add(u64::from(place.offset) / block);
+        let start = address.lba.checked_add(u64::from(address.offset) / block);
         let end = start.and_then(|start| start.checked_add(len / block));
         match (start, end) {
             (Some(start), Some(end)) if end <= unit.caps.blocks => {
                 Ok(ByteRange::new(start * block, len))
             }
-            _ => Err(self.fault(index, Code::NO_ADDITIONAL_SENSE, place.at)),
+            _ => Err(self.fault(index, Code::NO_ADDITIONAL_SENSE, address.at)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::net::{Limits, NetError, Plan, loopback, measure, serve};
 use super::*;
-use crate::fio::{Fio, Place};
+use crate::fio::{Fio, Location};
 use crate::model::{CeilingKind, Pattern, Sync, Unit, Workload};
 use crate::profiles::Style;
 
@@ -116,9 +116,9 @@ fn others_are_told_apart_in_a_sentence() {
 fn a_drive_is_measured_by_fio() {
     let folder =
         tempfile::Builder::new().prefix("bench").tempdir_in("/var/tmp").expect("a directory");
-    let place = Place::new(folder.path()).expect("it is writable");
+    let location = Location::new(folder.path()).expect("it is writable");
     let stop = AtomicBool::new(false);
-    let fio = Fio::new(&place, Style::default(), Vec::new(), &stop).expect("fio is there");
+    let fio = Fio::new(&location, Style::default(), Vec::new(), &stop).expect("fio is there");
     let load = Workload {
         name: "4k random reads".into(),
         block_bytes: 4096,

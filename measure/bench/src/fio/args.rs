@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Place;
+use super::Location;
 use crate::model::{Pattern, Sync, TargetKind, Workload};
 use crate::profiles::Style;
 
@@ -12,9 +12,9 @@ pub(super) fn log_ms(workload: &Workload) -> u64 {
 }
 
 /// Where, for all kinds of runs.
-fn place_args(workload: &Workload, place: &Place) -> Vec<String> {
-    let mut args = vec![place.argument(), format!("--numjobs={}", workload.jobs)];
-    let shared = place.kind() != TargetKind::Directory;
+fn location_args(workload: &Workload, location: &Location) -> Vec<String> {
+    let mut args = vec![location.argument(), format!("--numjobs={}", workload.jobs)];
+    let shared = location.kind() != TargetKind::Directory;
     let jobs = u64::from(workload.jobs.max(1));
     match workload.size_bytes {
         // Sequential jobs on one file get a part of it each, or all would read what the first one has just read.
@@ -22,7 +22,7 @@ fn place_args(workload: &Workload, place: &Place) -> Vec<String> {
             args.push(format!("--size={size}"));
             args.push(format!("--offset_increment={size}"));
         }
-        Some(size) if shared && place.made() => args.push(format!("--size={}", size * jobs)),
+        Some(size) if shared && location.made() => args.push(format!("--size={}", size * jobs)),
         Some(size) if !shared => args.push(format!("--size={size}")),
         _ => {}
     }
@@ -32,7 +32,7 @@ fn place_args(workload: &Workload, place: &Place) -> Vec<String> {
 /// The arguments of a workload; with the prefix of logs, if they are wanted.
 pub fn arguments(
     workload: &Workload,
-    place: &Place,
+    location: &Location,
     style: Style,
     logs: Option<&Path>,
 ) -> Vec<String> {
@@ -51,12 +51,12 @@ pub fn arguments(
         format!("--bs={}", workload.block_bytes),
         format!("--iodepth={}", workload.depth),
         format!("--ioengine={}", style.engine.name()),
-        format!("--direct={}", u8::from(place.direct())),
+        format!("--direct={}", u8::from(location.direct())),
         "--group_reporting".to_owned(),
         "--time_based".to_owned(),
         format!("--runtime={}", seconds(workload.seconds)),
     ];
-    args.extend(place_args(workload, place));
+    args.extend(location_args(workload, location));
     // Half and half is what fio does by itself.
     if !matches!(workload.read_percent, 0 | 50 | 100) {
         args.push(format!("--rwmixread={}", workload.read_percent));
@@ -103,24 +103,24 @@ fn log_args(workload: &Workload, style: Style, prefix: &Path) -> Vec<String> {
 }
 
 /// Fills what a workload reads, with data that does not compress.
-pub(super) fn layout(workload: &Workload, place: &Place) -> Vec<String> {
+pub(super) fn layout(workload: &Workload, location: &Location) -> Vec<String> {
     // The name is part of the files' names in a directory: it has to be the one of the runs.
     let mut same = workload.clone();
     (same.pattern, same.rate_mib_per_s) = (Pattern::Sequential, None);
-    let name = arguments(workload, place, Style::default(), None).swap_remove(0);
-    let mut args = fill(name, place);
-    args.extend(place_args(&same, place));
+    let name = arguments(workload, location, Style::default(), None).swap_remove(0);
+    let mut args = fill(name, location);
+    args.extend(location_args(&same, location));
     args
 }
 
 /// Fills what is named behind these arguments.
-pub(super) fn fill(name: String, place: &Place) -> Vec<String> {
+pub(super) fn fill(name: String, location: &Location) -> Vec<String> {
     vec![
         name,
         "--rw=write".to_owned(),
         format!("--bs={}", 1 << 20),
         "--ioengine=psync".to_owned(),
-        format!("--direct={}", u8::from(place.direct())),
+        format!("--direct={}", u8::from(location.direct())),
         "--refill_buffers".to_owned(),
         "--end_fsync=1".to_owned(),
         "--group_reporting".to_owned(),

@@ -2,10 +2,10 @@
 
 mod args;
 mod child;
+mod location;
 mod logs;
 mod made;
 mod parse;
-mod place;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,8 +17,8 @@ use crate::profiles::{Engine, Style};
 use crate::system::{Root, Watch, has_children};
 
 pub use args::{arguments, shell};
+pub use location::Location;
 pub use made::abandon;
-pub use place::Place;
 
 /// Why fio brought no result.
 #[derive(Debug, thiserror::Error)]
@@ -40,15 +40,15 @@ pub enum FioError {
     /// What it says cannot be read.
     #[error("fio's output is not understood ({0}): this lunet knows fio 3.1 to 3.40")]
     Output(String),
-    /// The place cannot be used.
+    /// The file, directory or device cannot be used.
     #[error("{0}")]
-    Place(String),
+    Location(String),
 }
 
-/// fio, on a place.
+/// fio on one location.
 #[derive(Debug)]
 pub struct Fio<'a> {
-    place: &'a Place,
+    location: &'a Location,
     style: Style,
     /// Servers that are watched besides, on this machine.
     servers: Vec<i32>,
@@ -90,25 +90,25 @@ pub fn measure(args: &[String], seconds: f64, stop: &AtomicBool) -> Result<Run, 
 ///
 /// # Errors
 /// See [`FioError`].
-pub fn fill(place: &Place, bytes: u64, stop: &AtomicBool) -> Result<(), FioError> {
-    let mut args = args::fill("--name=fill".to_owned(), place);
-    args.extend([place.argument(), format!("--size={bytes}")]);
+pub fn fill(location: &Location, bytes: u64, stop: &AtomicBool) -> Result<(), FioError> {
+    let mut args = args::fill("--name=fill".to_owned(), location);
+    args.extend([location.argument(), format!("--size={bytes}")]);
     child::run(&args, LAYOUT, stop, &mut |_| {}).map(drop)
 }
 
 impl<'a> Fio<'a> {
-    /// For this place. `servers` are processes on this machine that are watched with it; `stop` ends a run early.
+    /// Runs at this location. `servers` are processes on this machine that are watched with it; `stop` ends a run early.
     ///
     /// # Errors
     /// There is no fio.
     pub fn new(
-        place: &'a Place,
+        location: &'a Location,
         style: Style,
         servers: Vec<i32>,
         stop: &'a AtomicBool,
     ) -> Result<Self, FioError> {
         version()?;
-        Ok(Self { place, style, servers, cpus: None, stop })
+        Ok(Self { location, style, servers, cpus: None, stop })
     }
 
     /// The same with its jobs on these processors alone, written as `0-3,8`.
@@ -117,7 +117,7 @@ impl<'a> Fio<'a> {
     }
 
     fn arguments(&self, workload: &Workload, logs: Option<&Path>) -> Vec<String> {
-        let mut all = arguments(workload, self.place, self.style, logs);
+        let mut all = arguments(workload, self.location, self.style, logs);
         all.extend(self.cpus.as_ref().map(|cpus| format!("--cpus_allowed={cpus}")));
         all
     }
@@ -126,15 +126,15 @@ impl<'a> Fio<'a> {
     pub fn command(&self, workload: &Workload) -> model::Command {
         let line = self.arguments(workload, None);
         let line = std::iter::once("fio".to_owned()).chain(line);
-        let what = format!("{} on {}", workload.name, self.place.path().display());
+        let what = format!("{} on {}", workload.name, self.location.path().display());
         model::Command { what, line: shell(line) }
     }
 
     /// The command that makes and fills the files of a workload. Workloads with the same one have the same files.
     pub fn layout(&self, workload: &Workload) -> model::Command {
-        let line = args::layout(workload, self.place);
+        let line = args::layout(workload, self.location);
         let line = shell(std::iter::once("fio".to_owned()).chain(line));
-        model::Command { what: format!("the files in {}", self.place.path().display()), line }
+        model::Command { what: format!("the files in {}", self.location.path().display()), line }
     }
 
     /// Makes and fills the files that the workload reads, so that no read finds a hole. Does nothing where files are there
@@ -143,10 +143,10 @@ impl<'a> Fio<'a> {
     /// # Errors
     /// See [`FioError`].
     pub fn prepare(&self, workload: &Workload, progress: Progress<'_>) -> Result<(), FioError> {
-        if !self.place.made() {
+        if !self.location.made() {
             return Ok(());
         }
-        let args = args::layout(workload, self.place);
+        let args = args::layout(workload, self.location);
         child::run(&args, LAYOUT, self.stop, &mut |passed| progress(passed, 0.0)).map(drop)
     }
 
@@ -223,8 +223,8 @@ struct Logs(PathBuf);
 
 impl Logs {
     fn new() -> Result<Self, FioError> {
-        let path = place::fresh(&std::env::temp_dir(), "lunet-bench-logs")
-            .map_err(|error| FioError::Place(error.to_string()))?;
+        let path = location::fresh(&std::env::temp_dir(), "lunet-bench-logs")
+            .map_err(|error| FioError::Location(error.to_string()))?;
         made::note(&path);
         Ok(Self(path.join("log")))
     }

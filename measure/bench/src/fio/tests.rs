@@ -37,12 +37,12 @@ fn scratch() -> tempfile::TempDir {
 fn a_directory_is_measured_and_left_as_it_was() {
     let folder = scratch();
     let stop = AtomicBool::new(false);
-    let place = Place::new(folder.path()).expect("it is writable");
-    assert_eq!(place.kind(), TargetKind::Directory);
-    let fio = Fio::new(&place, Style::default(), Vec::new(), &stop).expect("fio is there");
+    let location = Location::new(folder.path()).expect("it is writable");
+    assert_eq!(location.kind(), TargetKind::Directory);
+    let fio = Fio::new(&location, Style::default(), Vec::new(), &stop).expect("fio is there");
     let load = load(70);
     fio.prepare(&load, &mut quiet()).expect("there is space");
-    let laid_out: u64 = fs::read_dir(place.path())
+    let laid_out: u64 = fs::read_dir(location.path())
         .expect("it was made")
         .map(|entry| entry.expect("it can be read").metadata().expect("so can this").len())
         .sum();
@@ -71,7 +71,7 @@ fn a_directory_is_measured_and_left_as_it_was() {
     assert_eq!((fio.name.as_str(), fio.role), ("fio", Role::Client));
     assert!(fio.user_s + fio.system_s > 0.0, "{fio:?}");
     assert!(run.system.expect("it was watched").context_switches > 0);
-    drop(place);
+    drop(location);
     assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 0);
 }
 
@@ -81,8 +81,8 @@ fn reads_change_nothing_and_stable_writes_are_seen() {
     let stop = AtomicBool::new(false);
     let path = folder.path().join("a file: named oddly");
     fs::write(&path, vec![0x5a; 4 << 20]).expect("there is space");
-    let place = Place::new(&path).expect("it is there");
-    let fio = Fio::new(&place, Style::default(), Vec::new(), &stop).expect("fio is there");
+    let location = Location::new(&path).expect("it is there");
+    let fio = Fio::new(&location, Style::default(), Vec::new(), &stop).expect("fio is there");
     let reads = load(100);
     let run = fio.run(&reads, &mut quiet()).expect("it runs");
     assert!(run.write.is_none() && run.read.expect("reads").operations > 0);
@@ -91,7 +91,7 @@ fn reads_change_nothing_and_stable_writes_are_seen() {
     stable.sync = Sync::EachWrite;
     let run = fio.run(&stable, &mut quiet()).expect("it runs");
     assert!(run.read.is_none() && run.write.expect("writes").operations > 0);
-    drop(place);
+    drop(location);
     assert!(path.exists(), "what was there stays");
 }
 
@@ -99,9 +99,9 @@ fn reads_change_nothing_and_stable_writes_are_seen() {
 fn fio_can_be_stopped_and_says_what_is_wrong() {
     let folder = scratch();
     let stop = AtomicBool::new(false);
-    let place = Place::new(&folder.path().join("new")).expect("it can be made");
-    assert!(place.made());
-    let fio = Fio::new(&place, Style::default(), Vec::new(), &stop).expect("fio is there");
+    let location = Location::new(&folder.path().join("new")).expect("it can be made");
+    assert!(location.made());
+    let fio = Fio::new(&location, Style::default(), Vec::new(), &stop).expect("fio is there");
     let mut long = load(0);
     long.seconds = 60.0;
     let began = Instant::now();
@@ -119,9 +119,9 @@ fn fio_can_be_stopped_and_says_what_is_wrong() {
 #[test]
 fn the_recipe_is_the_line_of_the_how_to() {
     let folder = scratch();
-    let place = Place::new(folder.path()).expect("it is writable");
+    let location = Location::new(folder.path()).expect("it is writable");
     let recipe = Profile::named("recipe").expect("it is there");
-    let args = arguments(&recipe.workloads[0], &place, recipe.style, None);
+    let args = arguments(&recipe.workloads[0], &location, recipe.style, None);
     let mut expected = vec![
         "--bs=131072".to_owned(),
         "--direct=1".to_owned(),
@@ -136,7 +136,7 @@ fn the_recipe_is_the_line_of_the_how_to() {
         "--rw=randrw".to_owned(),
         "--size=268435456".to_owned(),
         "--time_based".to_owned(),
-        format!("--directory={}", place.path().display()),
+        format!("--directory={}", location.path().display()),
     ];
     let mut args = args;
     expected.sort();
@@ -148,9 +148,9 @@ fn the_recipe_is_the_line_of_the_how_to() {
 fn the_recipe_runs_in_small_without_latencies() {
     let folder = scratch();
     let stop = AtomicBool::new(false);
-    let place = Place::new(folder.path()).expect("it is writable");
+    let location = Location::new(folder.path()).expect("it is writable");
     let recipe = Profile::named("recipe").expect("it is there");
-    let fio = Fio::new(&place, recipe.style, Vec::new(), &stop).expect("fio is there");
+    let fio = Fio::new(&location, recipe.style, Vec::new(), &stop).expect("fio is there");
     let mut load = recipe.workloads[0].clone();
     (load.jobs, load.seconds, load.ramp_seconds, load.size_bytes) = (2, 0.6, 0.1, Some(2 << 20));
     fio.prepare(&load, &mut quiet()).expect("there is space");

@@ -47,7 +47,7 @@ impl Ledger {
         let stamp = Stamp::read(block).filter(|stamp| stamp.key == self.key);
         match (stamp, expected) {
             (Some(stamp), _) if stamp.lba != lba => {
-                Sight::Wrong(Found::Place { lba: stamp.lba, generation: stamp.generation })
+                Sight::Wrong(Found::OtherBlock { lba: stamp.lba, generation: stamp.generation })
             }
             (_, 0) => Sight::Unknown,
             (Some(stamp), _) if stamp.generation == expected => Sight::Right,
@@ -103,7 +103,7 @@ impl Ledger {
             _ => return None,
         };
         let fault = match found {
-            Found::Place { .. } => Fault::Misplaced,
+            Found::OtherBlock { .. } => Fault::Misplaced,
             Found::Bits { .. } => Fault::Flipped,
             Found::Part(_) => Fault::Torn,
             Found::Generation(_) | Found::Zeroes | Found::Foreign if !lasting => Fault::Stale,
@@ -133,9 +133,10 @@ impl Ledger {
 /// True if the second is the continuation of the first.
 fn alike(run: &Finding, next: &Finding) -> bool {
     let found = match (run.found, next.found) {
-        (Found::Place { lba: a, generation: x }, Found::Place { lba: b, generation: y }) => {
-            a + run.blocks == b && x == y
-        }
+        (
+            Found::OtherBlock { lba: a, generation: x },
+            Found::OtherBlock { lba: b, generation: y },
+        ) => a + run.blocks == b && x == y,
         (Found::Bits { .. } | Found::Part(_), _) => false,
         (a, b) => a == b,
     };

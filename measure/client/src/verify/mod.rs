@@ -44,7 +44,7 @@ impl Fault {
     pub const ALL: [Self; 5] =
         [Self::Lost, Self::Torn, Self::Stale, Self::Misplaced, Self::Flipped];
 
-    /// Its name in reports.
+    /// The kind of damage in capitals, as reports print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,10 +60,10 @@ impl Fault {
 /// What was found instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The same place as of another write.
+    /// The same block as of another write, whose generation this is.
     Generation(u32),
-    /// Another place.
-    Place {
+    /// A block that belongs elsewhere.
+    OtherBlock {
         /// Where it belongs.
         lba: u64,
         /// The write that it comes from.
@@ -89,7 +89,7 @@ pub enum Found {
 pub struct Finding {
     /// What it is called.
     pub fault: Fault,
-    /// The first block.
+    /// First logical block of the run.
     pub lba: u64,
     /// How many blocks.
     pub blocks: u64,
@@ -116,7 +116,7 @@ impl fmt::Display for Finding {
         }
         match self.found {
             Found::Generation(generation) => write!(f, "found write {generation}")?,
-            Found::Place { lba, generation } => {
+            Found::OtherBlock { lba, generation } => {
                 write!(f, "found the data of LBA {lba}, write {generation}")?;
             }
             Found::Bits { count: 1, first_byte } => {
@@ -143,7 +143,7 @@ pub struct VerifyOutcome {
     pub checked: u64,
     /// Wrong logical blocks by [`Fault::ALL`].
     pub faults: [u64; 5],
-    /// The first findings.
+    /// The first findings, in the order in which they were made.
     pub findings: Vec<Finding>,
     /// The run was interrupted, or ended by a failure, before all was read back.
     pub incomplete: bool,

@@ -139,7 +139,7 @@ fn a_misplaced_write_is_found_at_both_ends() {
     assert_eq!(names(&bench.read(0, 8)), [("LOST", 0, 8)]);
     let findings = bench.read(496, 24);
     assert_eq!(names(&findings), [("MISPLACED", 504, 8)], "though nothing was written there");
-    assert_eq!(findings[0].found, Found::Place { lba: 0, generation: write });
+    assert_eq!(findings[0].found, Found::OtherBlock { lba: 0, generation: write });
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn a_misplaced_write_is_misplaced_where_it_lies_and_lost_where_it_does_not() {
     let misplaced = verify.findings.iter().find(|f| f.fault == Fault::Misplaced);
     let misplaced = misplaced.expect("it was found");
     assert_eq!(misplaced.lba, (SIZE_MIB << 20) / 512 - 32);
-    assert!(matches!(misplaced.found, Found::Place { lba: 256, .. }), "{misplaced}");
+    assert!(matches!(misplaced.found, Found::OtherBlock { lba: 256, .. }), "{misplaced}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ looked = "{n.name}: {n.mtu}"
 when = "twice > 3000"
 found = "{n.name} has {twice}"
 why = "because"
-fix = "mend {n.name}"
+fix = "repair {n.name}"
 "#;
 
 fn own(mtu: Option<i64>) -> Report {
@@ -58,7 +58,7 @@ fn a_check_finds_is_content_or_does_not_know() {
     assert_eq!((report.exit_code(), report.findings[0].found.as_str()), (1, "eth0 has 18000"));
     let text = page(&report, false);
     assert!(
-        text.contains("NOTE own (eth0)\n  eth0 has 18000\n  why: because\n  fix: mend eth0"),
+        text.contains("NOTE own (eth0)\n  eth0 has 18000\n  why: because\n  fix: repair eth0"),
         "{text}"
     );
     let report = own(Some(1500));
@@ -78,7 +78,7 @@ fn a_wrong_file_is_told_with_check_and_part() {
         ("severity = \"note\"", "severity = \"bad\"", "own.toml: TOML parse error"),
         ("title", "titel", "own.toml: TOML parse error"),
         ("n.mtu * 2", "n.mut * 2", "own.toml: check own: let: there is no fact `n.mut`"),
-        ("mend {n.name}", "mend {m.name}", "own.toml: check own: fix: there is no `m` here"),
+        ("repair {n.name}", "repair {m.name}", "own.toml: check own: fix: there is no `m` here"),
     ] {
         let wrong = Checks::default().add("own.toml", &OWN.replacen(from, to, 1));
         let text = wrong.expect_err(to).to_string();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use lunet_bench::fio::{FioError, Place, fill, measure, version};
+use lunet_bench::fio::{FioError, Location, fill, measure, version};
 
 use super::{Bench, ProveError};
 use crate::rules::Profile;
@@ -20,7 +20,7 @@ pub struct Fio<'a> {
     seconds: f64,
     stop: &'a AtomicBool,
     /// Takes the file away, if one was made.
-    _place: Place,
+    _location: Location,
 }
 
 impl<'a> Fio<'a> {
@@ -45,12 +45,12 @@ impl<'a> Fio<'a> {
         if kind.is_dir() && file.exists() {
             return Err(wrong(format!("{} already exists: remove it", file.display())));
         }
-        let place = Place::new(&file)?;
-        if place.made() {
-            fill(&place, size, stop)?;
+        let location = Location::new(&file)?;
+        if location.made() {
+            fill(&location, size, stop)?;
         }
-        let args = args(profile, &place, size, seconds);
-        Ok(Self { args, seconds: seconds.into(), stop, _place: place })
+        let args = args(profile, &location, size, seconds);
+        Ok(Self { args, seconds: seconds.into(), stop, _location: location })
     }
 
     /// What it does, in words.
@@ -81,8 +81,8 @@ impl From<FioError> for ProveError {
     }
 }
 
-fn args(profile: Profile, place: &Place, size: u64, seconds: u32) -> Vec<String> {
-    let only_reads = !place.made();
+fn args(profile: Profile, location: &Location, size: u64, seconds: u32) -> Vec<String> {
+    let only_reads = !location.made();
     let load: &[&str] = match (profile, only_reads) {
         (Profile::Throughput, _) => {
             &["--rw=read", "--bs=128k", "--ioengine=psync", "--invalidate=1"]
@@ -104,7 +104,7 @@ fn args(profile: Profile, place: &Place, size: u64, seconds: u32) -> Vec<String>
         ],
     };
     let mut args =
-        vec!["--name=prove".to_owned(), place.argument(), format!("--runtime={seconds}")];
+        vec!["--name=prove".to_owned(), location.argument(), format!("--runtime={seconds}")];
     // What was read once is in the page cache: sequential reads end where the file does.
     if profile != Profile::Throughput {
         args.push("--time_based".to_owned());

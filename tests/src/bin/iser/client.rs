@@ -71,9 +71,9 @@ pub struct Session {
     stands: bool,
 }
 
-/// Which way data goes.
+/// The direction of the data.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum Direction {
     /// READ(10).
     Read,
     /// WRITE(10), all of it fetched by the target.
@@ -184,7 +184,7 @@ impl Client {
     pub fn submit(
         &mut self,
         session: &mut Session,
-        (way, block, blocks): (Way, u32, u16),
+        (direction, block, blocks): (Direction, u32, u16),
         key: u32,
     ) -> Result<()> {
         let len = u32::from(blocks) * 512;
@@ -192,19 +192,19 @@ impl Client {
         let mut cdb = [0; 10];
         cdb[2..6].copy_from_slice(&block.to_be_bytes());
         cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
-        let data = match way {
-            Way::Read => Data::Discard(len),
+        let data = match direction {
+            Direction::Read => Data::Discard(len),
             // What it would send of its own accord; it sends none.
-            Way::Write => Data::Write(vec![0; len as usize]),
+            Direction::Write => Data::Write(vec![0; len as usize]),
         };
-        cdb[0] = if matches!(way, Way::Read) { 0x28 } else { 0x2a };
+        cdb[0] = if matches!(direction, Direction::Read) { 0x28 } else { 0x2a };
         let memory = Remote { stag: memory.key ^ key, offset: memory.address };
         session.proto.submit_rdma(command(&cdb, data), Some(memory), &mut session.sent)?;
         self.send(session)
     }
 
     /// Sends a command and waits until it has ended well.
-    pub fn run(&mut self, session: &mut Session, what: (Way, u32, u16)) -> Result<()> {
+    pub fn run(&mut self, session: &mut Session, what: (Direction, u32, u16)) -> Result<()> {
         self.submit(session, what, 0)?;
         ensure!(self.is_good(session)?, "{what:?} has failed");
         Ok(())
@@ -235,7 +235,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets everything go at once, with whatever is under way.
+    /// Lets everything go at once, with whatever is under direction.
     pub fn vanish(&mut self, session: Session) {
         self.adapter.close(session.endpoint);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lunet_iscsi::initiator::Event;
 
-use client::{Client, MEMORY, Way};
+use client::{Client, Direction, MEMORY};
 
 /// Each is run with a connected device; the number is how often.
 type Trial = fn(&mut Client, u64) -> Result<()>;
@@ -57,7 +57,7 @@ fn many(client: &mut Client, count: u64) -> Result<()> {
     let pattern: Vec<u8> = (0..512).map(|i| (i * 7 + 3) as u8).collect();
     let mut session = client.logged_in()?;
     client.memory().write(0, &pattern);
-    client.run(&mut session, (Way::Write, 8, 1))?;
+    client.run(&mut session, (Direction::Write, 8, 1))?;
     client.log_out(session)?;
     for round in 0..count {
         let ended = match round % 5 {
@@ -83,7 +83,7 @@ fn crowd(client: &mut Client, count: u64) -> Result<()> {
     }
     println!("crowded");
     for (n, session) in sessions.iter_mut().enumerate() {
-        for way in [Way::Write, Way::Read] {
+        for way in [Direction::Write, Direction::Read] {
             client.run(session, (way, 0, 64)).with_context(|| format!("session {n}"))?;
         }
     }
@@ -97,7 +97,7 @@ fn crowd(client: &mut Client, count: u64) -> Result<()> {
 fn read_and_log_out(client: &mut Client, pattern: &[u8]) -> Result<()> {
     let mut session = client.logged_in()?;
     client.memory().zero(0, 512);
-    client.run(&mut session, (Way::Read, 8, 1))?;
+    client.run(&mut session, (Direction::Read, 8, 1))?;
     let mut found = vec![0; 512];
     client.memory().read(0, &mut found);
     ensure!(found == pattern, "the block has changed");
@@ -107,7 +107,7 @@ fn read_and_log_out(client: &mut Client, pattern: &[u8]) -> Result<()> {
 fn read_and_vanish(client: &mut Client) -> Result<()> {
     let mut session = client.logged_in()?;
     for _ in 0..4 {
-        client.submit(&mut session, (Way::Read, 0, 256), 0)?;
+        client.submit(&mut session, (Direction::Read, 0, 256), 0)?;
     }
     client.vanish(session);
     Ok(())
@@ -116,7 +116,7 @@ fn read_and_vanish(client: &mut Client) -> Result<()> {
 /// Commands whose memory has another key than they say: their connection ends, and nothing is moved.
 fn wrong_key(client: &mut Client, _: u64) -> Result<()> {
     client.memory().zero(0, MEMORY);
-    for way in [Way::Read, Way::Write] {
+    for way in [Direction::Read, Direction::Write] {
         let mut session = client.logged_in()?;
         client.submit(&mut session, (way, 0, 128), 0xff)?;
         client.until(&mut session, |seen| matches!(seen, Event::Failed(_)))?;
@@ -127,14 +127,14 @@ fn wrong_key(client: &mut Client, _: u64) -> Result<()> {
     ensure!(found.iter().all(|byte| *byte == 0), "something was written");
     // The server serves the next one.
     let mut session = client.logged_in()?;
-    client.run(&mut session, (Way::Read, 0, 128))?;
+    client.run(&mut session, (Direction::Read, 0, 128))?;
     client.log_out(session)
 }
 
 /// A logout with reads and writes under way.
 fn logout(client: &mut Client, _: u64) -> Result<()> {
     let mut session = client.logged_in()?;
-    for way in [Way::Read, Way::Write].repeat(4) {
+    for way in [Direction::Read, Direction::Write].repeat(4) {
         client.submit(&mut session, (way, 0, 1024), 0)?;
     }
     client.log_out(session)
@@ -143,7 +143,7 @@ fn logout(client: &mut Client, _: u64) -> Result<()> {
 /// Reads and writes under way, until the process is killed.
 fn hold(client: &mut Client, _: u64) -> Result<()> {
     let mut session = client.logged_in()?;
-    for way in [Way::Read, Way::Write].repeat(4) {
+    for way in [Direction::Read, Direction::Write].repeat(4) {
         client.submit(&mut session, (way, 0, 1024), 0)?;
     }
     println!("holding");

@@ -1,4 +1,4 @@
-//! Where fio works.
+//! The file, directory or block device that fio works on.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,7 +11,7 @@ use crate::model::TargetKind;
 
 /// A file, a directory or a block device. What was made here is removed at the end.
 #[derive(Debug)]
-pub struct Place {
+pub struct Location {
     /// What the caller named.
     named: PathBuf,
     /// The file, the device, or the directory that holds the files.
@@ -21,16 +21,16 @@ pub struct Place {
     direct: bool,
 }
 
-impl Place {
+impl Location {
     /// For a path that `safety` has allowed: in a directory, a new directory is made; a file that is not there is made;
     /// what is there is used as it is.
     ///
     /// # Errors
     /// It cannot be made or opened.
     pub fn new(path: &Path) -> Result<Self, FioError> {
-        let wrong = |error: io::Error| FioError::Place(format!("{}: {error}", path.display()));
+        let wrong = |error: io::Error| FioError::Location(format!("{}: {error}", path.display()));
         let named = path.to_owned();
-        let place = match fs::metadata(path) {
+        let location = match fs::metadata(path) {
             Ok(about) if about.is_dir() => {
                 let made = fresh(path, "lunet-bench").map_err(wrong)?;
                 Self { named, path: made, kind: TargetKind::Directory, made: true, direct: true }
@@ -47,12 +47,12 @@ impl Place {
             }
             Err(error) => return Err(wrong(error)),
         };
-        let mut place = place;
-        if place.made {
-            made::note(&place.path);
+        let mut location = location;
+        if location.made {
+            made::note(&location.path);
         }
-        place.direct = place.takes_direct().map_err(wrong)?;
-        Ok(place)
+        location.direct = location.takes_direct().map_err(wrong)?;
+        Ok(location)
     }
 
     /// Whether the page cache can be left out (O_DIRECT): some file systems refuse it.
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Location {
     fn drop(&mut self) {
         if self.made {
             made::remove(&self.path);

@@ -1,4 +1,4 @@
-//! Volumes whose storage is missing or another's: an administrator says what becomes of them.
+//! Recovery of volumes whose storage is missing or not recognised, as an administrator decides.
 
 use anyhow::Result;
 use lunet_api::{Code, Done};
@@ -12,8 +12,8 @@ use crate::opening::{self, How, Kind};
 use crate::trouble::{At, refuse};
 use crate::{failures, units};
 
-/// A volume in need of help.
-struct Patient<'a> {
+/// A volume that is not served, or whose storage is gone.
+struct Unserved<'a> {
     /// With the size that it had, if the configuration says none.
     config: Volume,
     /// It is still open, although its storage is gone.
@@ -25,9 +25,9 @@ struct Patient<'a> {
 impl Manager {
     /// Makes the file of a volume anew, empty, after it was lost.
     pub(super) fn recreate_volume(&self, now: &Served, name: &str) -> Result<Done> {
-        let patient = patient(now, name)?;
+        let unserved = unserved(now, name)?;
         let (Backend::File { .. }, Some(path)) =
-            (&patient.config.backend, patient.config.path(&now.plan.data))
+            (&unserved.config.backend, unserved.config.path(&now.plan.data))
         else {
             return refuse(
                 Code::Unsupported,
@@ -46,14 +46,14 @@ impl Manager {
                 ),
             );
         }
-        if patient.config.size().is_none() {
+        if unserved.config.size().is_none() {
             return refuse(
                 Code::Invalid,
                 format!("volume {name} has no size"),
                 "say in the configuration how large its file should be",
             );
         }
-        self.open_anew(now, &patient, How::Remake)?;
+        self.open_anew(now, &unserved, How::Remake)?;
         let size = units::exact_size(self.now().volume(name)?.volume.caps().bytes());
         let mut done = done(format!("volume {name} is served again, empty, with {size}"));
         done.notes
@@ -63,8 +63,8 @@ impl Manager {
 
     /// Takes what is in the place of a volume's storage as the volume.
     pub(super) fn adopt_volume(&self, now: &Served, name: &str) -> Result<Done> {
-        let patient = patient(now, name)?;
-        if matches!(patient.kind, Kind::Missing | Kind::NotMade) {
+        let unserved = unserved(now, name)?;
+        if matches!(unserved.kind, Kind::Missing | Kind::NotMade) {
             return refuse(
                 Code::NotServed,
                 format!("there is nothing to adopt, as volume {name} has no storage"),
@@ -73,16 +73,16 @@ impl Manager {
                 ),
             );
         }
-        self.open_anew(now, &patient, How::Adopt)?;
+        self.open_anew(now, &unserved, How::Adopt)?;
         let open = &self.now().open[name];
         let size = units::exact_size(open.volume.caps().bytes());
         let path = open.config.path(&now.plan.data).unwrap_or_default();
         Ok(done(format!("volume {name} is served again, with {size} in {}", path.display())))
     }
 
-    fn open_anew(&self, now: &Served, patient: &Patient<'_>, how: How) -> Result<()> {
-        let (config, data) = (&patient.config, &now.plan.data);
-        let volume = match patient.open {
+    fn open_anew(&self, now: &Served, unserved: &Unserved<'_>, how: How) -> Result<()> {
+        let (config, data) = (&unserved.config, &now.plan.data);
+        let volume = match unserved.open {
             Some(old) => opening::open_in_place_of(&old.volume, config, data, how)?,
             None => opening::open(config, data, how)?,
         };
@@ -91,7 +91,7 @@ impl Manager {
         self.adopt(now.with(now.plan.clone(), all), None)?;
         // What the storage of before has lost is over, and so is what this one has.
         failures::forget(data, config);
-        match patient.open {
+        match unserved.open {
             Some(old) => snapshots::forget(old),
             None => {
                 let mark = failures::mark(data, &config.name);
@@ -103,7 +103,7 @@ impl Manager {
 }
 
 /// The volume with this name, if something is wrong with its storage.
-fn patient<'a>(now: &'a Served, name: &str) -> Result<Patient<'a>> {
+fn unserved<'a>(now: &'a Served, name: &str) -> Result<Unserved<'a>> {
     if let Some(unserved) = now.unserved.get(name) {
         // The embedded default says how large a first file should be, not this one.
         let configured = unserved.config.size().filter(|_| now.plan.text.is_some());
@@ -111,7 +111,7 @@ fn patient<'a>(now: &'a Served, name: &str) -> Result<Patient<'a>> {
             (None, Some(size)) => storage::with_size(&unserved.config, size),
             _ => unserved.config.clone(),
         };
-        return Ok(Patient { config, open: None, kind: unserved.failure.kind });
+        return Ok(Unserved { config, open: None, kind: unserved.failure.kind });
     }
     let open = now.volume(name)?;
     let faults = open.health.faults();
@@ -131,5 +131,5 @@ fn patient<'a>(now: &'a Served, name: &str) -> Result<Patient<'a>> {
         );
     };
     let config = storage::with_size(&open.config, open.volume.caps().bytes());
-    Ok(Patient { config, open: Some(open), kind })
+    Ok(Unserved { config, open: Some(open), kind })
 }

@@ -10,7 +10,7 @@ const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Tries again while the error says that something is in use, for two seconds.
-pub fn retry<T, E>(
+pub fn while_in_use<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     in_use: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn only_what_is_in_use_is_tried_again() {
         let mut tries = 0;
-        let third = retry(
+        let third = while_in_use(
             || {
                 tries += 1;
                 if tries < 3 { Err("in use") } else { Ok(tries) }
@@ -39,7 +39,7 @@ mod tests {
         );
         assert_eq!(third, Ok(3));
         let mut tries = 0;
-        let failed = retry(
+        let failed = while_in_use(
             || {
                 tries += 1;
                 Err::<(), _>("missing")

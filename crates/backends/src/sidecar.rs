@@ -1,4 +1,4 @@
-//! The file that lunet keeps beside that of a volume: it carries the volume's lock, and its mark where
+//! The sidecar: a hidden file next to a volume's file. It carries the volume's lock, and its mark where
 //! the file system has no extended attributes.
 
 use std::ffi::OsString;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 /// Its owner's alone: who cannot open it cannot lock it.
 const MODE: u32 = 0o600;
 
-/// Where the file beside a volume's file is: a link to the volume leads to the same one.
-pub fn beside(volume: &Path) -> PathBuf {
+/// The path of a volume file's sidecar; a link to the volume's file has the same one.
+pub fn path(volume: &Path) -> PathBuf {
     let place = volume.canonicalize().unwrap_or_else(|_| volume.to_path_buf());
     let mut name = OsString::from(".");
     name.push(place.file_name().unwrap_or_default());
@@ -25,7 +25,7 @@ pub fn beside(volume: &Path) -> PathBuf {
 /// # Errors
 /// The operating system's.
 pub(crate) fn open(volume: &Path) -> io::Result<Option<File>> {
-    let path = beside(volume);
+    let path = path(volume);
     let mut how = OpenOptions::new();
     how.read(true).write(true).create(true).truncate(false).mode(MODE);
     // Not through a link that somebody has laid there.
