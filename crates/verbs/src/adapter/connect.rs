@@ -114,13 +114,13 @@ impl Adapter {
         let address = heads.start().as_ptr() as u64;
         let heads_key = self.memory.iter().find_map(|m| m.key_for(address, heads.len() as u64));
         let heads_key = heads_key.unwrap_or_default();
-        if !self.queues.ends.take(depth) {
-            return over("completions left", depth, self.queues.ends.free());
+        if !self.queues.sends.take(depth) {
+            return over("completions left", depth, self.queues.sends.free());
         }
         // Those of the shared queue have their places already.
-        if !self.queues.arrivals.take(own) {
-            self.queues.ends.give_back(depth);
-            return over("completions of receives left", own, self.queues.arrivals.free());
+        if !self.queues.receives.take(own) {
+            self.queues.sends.give_back(depth);
+            return over("completions of receives left", own, self.queues.receives.free());
         }
         match self.make_pair(id, depth, (own, queue)) {
             Ok((qp, inline)) => {
@@ -129,8 +129,8 @@ impl Adapter {
                 Ok(Made { qp, depth, heads, heads_key, inline, receives })
             }
             Err(error) => {
-                self.queues.ends.give_back(depth);
-                self.queues.arrivals.give_back(own);
+                self.queues.sends.give_back(depth);
+                self.queues.receives.give_back(own);
                 Err(error)
             }
         }
@@ -148,8 +148,8 @@ impl Adapter {
         for inline in [INLINE, 0] {
             let mut attr = IbvQpInitAttr {
                 qp_context: ptr::null_mut(),
-                send_cq: self.queues.ends.raw(),
-                recv_cq: self.queues.arrivals.raw(),
+                send_cq: self.queues.sends.raw(),
+                recv_cq: self.queues.receives.raw(),
                 srq: shared,
                 cap: IbvQpCap {
                     max_send_wr: sends,
@@ -283,8 +283,8 @@ impl Adapter {
         let Some(endpoint) = self.endpoints.remove(key) else { return true };
         self.by_number.remove(&endpoint.number());
         let (sends, receives) = endpoint.places();
-        self.queues.ends.leave(sends);
-        self.queues.arrivals.leave(receives);
+        self.queues.sends.leave(sends);
+        self.queues.receives.leave(receives);
         let shared = endpoint.receives.is_none() && endpoint.begun;
         let gone = endpoint.destroy();
         if shared {

@@ -33,7 +33,7 @@ pub(super) struct SendOp {
     pub(super) token: u64,
     pub(super) operation: Operation,
     /// True if its success is to be reported.
-    pub(super) report: bool,
+    pub(super) signaled: bool,
     pub(super) held: Held,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Endpoint {
     next: u32,
     depth: u32,
     /// Sends without a signal since the last one with it.
-    silent: u32,
+    unsignaled: u32,
     /// Room for one head for each send in flight.
     heads: Buf,
     heads_key: u32,
@@ -101,7 +101,7 @@ impl Endpoint {
             pieces: Vec::with_capacity(room),
             next: 0,
             depth,
-            silent: 0,
+            unsignaled: 0,
             heads,
             heads_key,
             inline,
@@ -161,11 +161,11 @@ impl Endpoint {
             Order::Read(remote) => (WR_RDMA_READ, 0, Some(remote)),
         };
         // What has no signal is freed by the next one that has: so there is always one to come.
-        self.silent += 1;
+        self.unsignaled += 1;
         let mut flags = 0;
-        if op.report || self.silent * 2 >= self.depth {
+        if op.signaled || self.unsignaled * 2 >= self.depth {
             flags |= SEND_SIGNALED;
-            self.silent = 0;
+            self.unsignaled = 0;
         }
         let bytes: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
         if opcode != WR_RDMA_READ && bytes > 0 && bytes <= u64::from(self.inline) {

@@ -116,13 +116,13 @@ impl Adapter {
         // With a shared queue only few connections have one of their own.
         let of_own = config.completions / if shared.is_some() { 4 } else { 1 };
         let places = limits.completions.min(of_shared + of_own);
-        let mut arrivals = CompletionQueue::new(&channel, places, config.interrupt)?;
+        let mut receive_queue = CompletionQueue::new(&channel, places, config.interrupt)?;
         if shared.is_some() {
-            arrivals.take(of_shared);
+            receive_queue.take(of_shared);
             receives.reserve(of_shared as usize);
         }
-        let ends = CompletionQueue::new(&channel, config.completions, config.interrupt)?;
-        let queues = Queues { arrivals, ends };
+        let sends = CompletionQueue::new(&channel, config.completions, config.interrupt)?;
+        let queues = Queues { receives: receive_queue, sends };
         Ok(Self {
             endpoints: Slots::with_mask(ENDPOINT_GENERATIONS),
             shared,

@@ -22,7 +22,7 @@ impl Adapter {
 
     /// Queues a message: a head of at most [`HEAD_MAX`] bytes, which is copied, and data behind it.
     /// With `invalidate` the peer's device ends the validity of that key of its own when it comes.
-    /// Without `report` there is a completion on failure only; data is then freed with the next
+    /// Without `signaled` there is a completion on failure only; data is then freed with the next
     /// work that has one.
     ///
     /// # Errors
@@ -33,13 +33,13 @@ impl Adapter {
         head: &[u8],
         data: Pieces,
         invalidate: Option<u32>,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
         let order = Order::Send { invalidate };
-        self.queue_pieces(id, head, data, &order, (token, report, Operation::Send))
+        self.queue_pieces(id, head, data, &order, (token, signaled, Operation::Send))
     }
 
-    /// Queues data to be written to the peer's memory. `report` as for
+    /// Queues data to be written to the peer's memory. `signaled` as for
     /// [`queue_send`](Self::queue_send). A message that is queued behind it comes after the data.
     ///
     /// # Errors
@@ -49,9 +49,9 @@ impl Adapter {
         id: EndpointId,
         data: Pieces,
         to: Remote,
-        (token, report): (u64, bool),
+        (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
-        self.queue_pieces(id, &[], data, &Order::Write(to), (token, report, Operation::Write))
+        self.queue_pieces(id, &[], data, &Order::Write(to), (token, signaled, Operation::Write))
     }
 
     fn queue_pieces(
@@ -60,7 +60,7 @@ impl Adapter {
         head: &[u8],
         data: Pieces,
         order: &Order,
-        (token, report, operation): (u64, bool, Operation),
+        (token, signaled, operation): (u64, bool, Operation),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
         let refuse = |why, back| Err(Box::new(NotQueued { why, back }));
         let Some(endpoint) = self.endpoints.get_mut(id.0).filter(|e| !e.broken) else {
@@ -84,7 +84,7 @@ impl Adapter {
             sges.insert(0, sge);
         }
         let was_clean = !endpoint.is_dirty();
-        let op = SendOp { token, operation, report, held: Held::Pieces(data) };
+        let op = SendOp { token, operation, signaled, held: Held::Pieces(data) };
         endpoint.push(id.0, &sges, order, op);
         if was_clean {
             self.dirty.push(id.0);
@@ -117,7 +117,7 @@ impl Adapter {
         };
         let was_clean = !endpoint.is_dirty();
         let held = Held::Into(into, sge.length);
-        let op = SendOp { token, operation: Operation::Read, report: true, held };
+        let op = SendOp { token, operation: Operation::Read, signaled: true, held };
         endpoint.push(id.0, &[sge], &Order::Read(from), op);
         if was_clean {
             self.dirty.push(id.0);
@@ -139,9 +139,8 @@ impl Adapter {
         }
     }
 
-    /// True if the device has refused work in a [`flush`](Self::flush), or if ends of work were taken to
-    /// close an endpoint: the next [`poll`](Self::poll) tells them, and the descriptor may not become
-    /// readable for them.
+    /// True if the device has refused work in a [`flush`](Self::flush), or if completions were taken to close an
+    /// endpoint: the next [`poll`](Self::poll) returns them, and the descriptor may not become readable for them.
     pub fn has_refused(&self) -> bool {
         !self.refused.is_empty()
     }
@@ -149,7 +148,7 @@ impl Adapter {
     /// Takes all completions that the queue has, for a later [`poll`](Self::poll).
     pub(super) fn drain(&mut self) {
         let mut waiting = std::mem::take(&mut self.refused);
-        // Whoever polls next is told if the device has failed.
+        // If the device has failed, the next poll returns the error.
         while let Ok(true) = self.take(&mut waiting) {}
         self.refused = waiting;
     }
@@ -165,12 +164,12 @@ impl Adapter {
 
     fn take(&mut self, completions: &mut Vec<Completion>) -> Result<bool, Error> {
         for _ in 0..BATCHES {
-            // Ends first: they free memory and places in the send queues.
-            let ends = self.queues.ends.poll(&mut self.batch[..])?;
-            self.work_off(ends, completions);
-            let arrivals = self.queues.arrivals.poll(&mut self.batch[..])?;
-            self.work_off(arrivals, completions);
-            if ends.max(arrivals) < BATCH {
+            // Sends first: they free memory and room in the send queues.
+            let sends = self.queues.sends.poll(&mut self.batch[..])?;
+            self.work_off(sends, completions);
+            let receives = self.queues.receives.poll(&mut self.batch[..])?;
+            self.work_off(receives, completions);
+            if sends.max(receives) < BATCH {
                 return Ok(false);
             }
         }
@@ -187,15 +186,15 @@ impl Adapter {
         }
     }
 
-    /// Has the descriptor become readable with the next receive, and with `ends` also with the next end of a
-    /// send, write or read, and not be so before. To be called before a wait for it, and followed by one
-    /// more [`poll`](Self::poll): what has come just before is not announced. `told`: it has become readable
-    /// since the last call. Nothing is asked for again that is still to come.
+    /// Makes the descriptor readable with the next receive completion, and if `sends` with the next completion of a
+    /// send, write or read; it is not readable until then. Call it before waiting, and [`poll`](Self::poll) once
+    /// more afterwards: completions that arrived just before are not announced. `notified`: the descriptor has
+    /// become readable since the last call. A notification that is still pending is not requested again.
     ///
     /// # Errors
     /// The device has failed.
-    pub fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
-        self.queues.arm(told, ends)
+    pub fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
+        self.queues.arm(notified, sends)
     }
 
     fn received(&mut self, key: Key, wc: &IbvWc, completions: &mut Vec<Completion>) {
@@ -243,7 +242,7 @@ impl Adapter {
         while let Some(op) = ended.next() {
             // All but the last had no signal: that there is none for them says that they were done.
             let status = if ended.peek().is_some() { Status::Success } else { status };
-            if op.report || !status.is_success() {
+            if op.signaled || !status.is_success() {
                 completions.push(completion(key, op, status, None));
             }
         }

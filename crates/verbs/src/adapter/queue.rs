@@ -189,33 +189,33 @@ impl CompletionQueue {
     }
 }
 
-/// The queues of a thread: one for what comes, and one for the ends of what was sent.
+/// The completion queues of a thread: one for receives, and one for sends, writes and reads.
 ///
-/// Somebody always waits for what comes. For the end of a message nobody does, most of the time: the peer has
-/// its answer, and only memory is to be had back. So each tells of itself when it is asked to.
+/// A receive is always waited for. A send completion mostly returns memory and nothing waits for it, so its queue
+/// notifies only when it is asked to.
 pub(super) struct Queues {
-    pub(super) arrivals: CompletionQueue,
-    pub(super) ends: CompletionQueue,
+    pub(super) receives: CompletionQueue,
+    pub(super) sends: CompletionQueue,
 }
 
 impl Queues {
-    /// Asks for a notice with the next arrival, and with the next end if `ends`, but not for one that is
-    /// still to come. `told`: the descriptor was readable.
-    pub(super) fn arm(&mut self, told: bool, ends: bool) -> Result<(), Error> {
-        let fired = usize::from(self.arrivals.has_fired()) + usize::from(self.ends.has_fired());
-        for _ in 0..fired.max(usize::from(told)) {
-            let Some(raw) = self.arrivals.channel.take_notice()? else { break };
-            let arrivals = raw == self.arrivals.raw();
-            if arrivals { self.arrivals.noticed() } else { self.ends.noticed() }
+    /// Requests a notification of the next receive completion, and of the next send completion if `sends`, unless one
+    /// is still pending. `notified`: the descriptor was readable.
+    pub(super) fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
+        let fired = usize::from(self.receives.has_fired()) + usize::from(self.sends.has_fired());
+        for _ in 0..fired.max(usize::from(notified)) {
+            let Some(raw) = self.receives.channel.take_notice()? else { break };
+            let receives = raw == self.receives.raw();
+            if receives { self.receives.noticed() } else { self.sends.noticed() }
         }
-        self.arrivals.arm()?;
-        if ends { self.ends.arm() } else { Ok(()) }
+        self.receives.arm()?;
+        if sends { self.sends.arm() } else { Ok(()) }
     }
 }
 
 impl AsFd for Queues {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.arrivals.channel.as_fd()
+        self.receives.channel.as_fd()
     }
 }
 

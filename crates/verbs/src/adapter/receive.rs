@@ -362,7 +362,7 @@ impl Adapter {
         }
         self.shared = SharedQueue::new(&self.domain, depth).ok();
         if self.shared.is_none() {
-            self.queues.arrivals.leave(places);
+            self.queues.receives.leave(places);
         }
     }
 

@@ -37,9 +37,9 @@ impl Bench {
         self.arena.alloc(len).expect("room")
     }
 
-    fn write(&mut self, id: EndpointId, token: u64, report: bool) -> Result<(), Why> {
+    fn write(&mut self, id: EndpointId, token: u64, signaled: bool) -> Result<(), Why> {
         let data = whole(self.buf(8192));
-        self.adapter.queue_write(id, data, REMOTE, (token, report)).map_err(|e| e.why)
+        self.adapter.queue_write(id, data, REMOTE, (token, signaled)).map_err(|e| e.why)
     }
 
     fn polled(&mut self) -> Vec<Completion> {
@@ -153,7 +153,7 @@ fn what_the_device_refuses_comes_back_and_the_rest_stays() {
     let refused = bench.polled();
     assert!(!bench.adapter.has_refused());
     let tokens: Vec<u64> = refused.iter().map(|c| c.token).collect();
-    assert_eq!(tokens, [2, 3], "in order, and the silent one too");
+    assert_eq!(tokens, [2, 3], "in order, and the unsignaled one too");
     assert!(refused.iter().all(|c| c.status == Status::NotPosted(libc::ENOMEM)));
     assert!(refused[1].buf.is_some(), "the read's buffer");
     assert_eq!(bench.write(id, 4, true), Err(Why::Ended), "nothing more on this endpoint");

@@ -18,7 +18,7 @@ impl Told {
         let mut bench = Bench::new(None);
         let id = bench.endpoint(4);
         let queues = &bench.adapter.queues;
-        let (arrivals, ends) = (queues.arrivals.raw(), queues.ends.raw());
+        let (arrivals, ends) = (queues.receives.raw(), queues.sends.raw());
         Self { bench, id, arrivals, ends }
     }
 
