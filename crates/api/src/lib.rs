@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod change;
-mod configuration;
 mod error;
 mod event;
 mod request;
@@ -28,10 +27,9 @@ pub use change::{
     Change, Difference, Done, NewSecret, NewUser, NewVolume, Preview, SecretText, SessionChange,
     SessionFate,
 };
-pub use configuration::Configuration;
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
-pub use request::{Answer, Request};
+pub use request::{Answer, Configuration, Request};
 pub use session::{OverTcp, RdmaPath, Session, Transport};
 pub use stats::{
     Bucket, NoIser, Operations, Percentile, Portal, Protocol, ShardLoad, Stats, VolumeStats,

@@ -15,7 +15,6 @@ mod arena;
 mod buddy;
 mod chain;
 mod config;
-mod disk;
 mod epoll;
 mod event;
 mod leave;

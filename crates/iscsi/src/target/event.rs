@@ -2,7 +2,7 @@
 
 use super::rdma::{RdmaFault, SendFault};
 use super::site::LoginIdentity;
-use super::tag::Tag;
+use super::task::Tag;
 use crate::pdu::{TaskAttribute, TmfFunction};
 use alloc::boxed::Box;
 use thiserror::Error;

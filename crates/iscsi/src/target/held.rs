@@ -1,6 +1,6 @@
 //! PDUs that wait for a command with a lower CmdSN.
 
-use super::tag::Tag;
+use super::task::Tag;
 use crate::pdu::Bhs;
 use alloc::boxed::Box;
 use alloc::vec::Vec;

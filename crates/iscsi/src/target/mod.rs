@@ -29,7 +29,6 @@ mod rdma;
 mod rx;
 mod site;
 mod stall;
-mod tag;
 mod task;
 mod text_phase;
 mod tmf;
@@ -46,7 +45,7 @@ pub use site::{
     Cx, LoginIdentity, LoginRefusal, Payload, RxTarget, SendTargets, SessionType, Site, TargetInfo,
     Transmit,
 };
-pub use tag::Tag;
+pub use task::Tag;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Solicited data transfers and their Target Transfer Tags.
 
-use super::tag::Tag;
+use super::task::Tag;
 use slab::Slab;
 
 /// Bits of a Target Transfer Tag that are the index; the others are a generation.

@@ -2,7 +2,6 @@
 
 pub mod access;
 pub mod edit;
-mod files;
 mod layers;
 mod mistake;
 mod reader;
@@ -372,7 +371,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let iscsi = sections::iscsi(&top, &mut mistakes);
     let portals = sections::portals(&top, &mut mistakes);
     let volumes = volumes::volumes(&top, &mut mistakes);
-    files::check(&volumes, &mut mistakes);
+    volumes::check_files(&volumes, &mut mistakes);
     let targets = targets::targets(&top, &portals, &volumes, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
     mistakes.extend(access::same_secrets(&targets, &discovery));

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use super::Epoll;
-use crate::disk::{DiskOp, Refused};
 use crate::pool::{Call, Job};
+use crate::ring::{DiskOp, Refused};
 use crate::{Buf, DropElsewhere, Event, FileId, Token};
 
 /// A file in use.

@@ -10,8 +10,8 @@ use io_uring::{opcode, types};
 
 use super::Uring;
 use super::queue::{Handle, Kind};
-use crate::disk::{DiskOp, Refused};
 use crate::pool::Call;
+use crate::ring::{DiskOp, Refused};
 use crate::{Buf, DropElsewhere, Event, FileId, Token, sys};
 
 /// A file in use. The handle refers to it, so it stays open as long.

@@ -9,8 +9,8 @@ use io_uring::opcode;
 use super::Uring;
 use super::disk::Disk;
 use super::queue::{Handle, Kind};
-use crate::disk::Refused;
 use crate::pool::{Call, Job, Outcome, Pool};
+use crate::ring::Refused;
 use crate::{Event, FileId, Token};
 
 /// One that is held up by a slow device leaves another.

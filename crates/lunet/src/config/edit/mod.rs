@@ -6,7 +6,6 @@
 
 mod access;
 mod comments;
-mod hide;
 mod luns;
 mod portals;
 
@@ -22,6 +21,9 @@ use zeroize::Zeroizing;
 /// shares what it holds.
 const OWN: &[&str] =
     &["backend", "path", "size", "provisioning", "serial", "naa", "eui", "read-only"];
+
+/// What stands in the place of a secret. It is too short to be one.
+const HIDDEN: &str = "not shown";
 
 /// Why a text could not be edited. Each is one plain sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +70,7 @@ impl Editor {
 
     /// Takes the secrets out, for a text that is to be shown.
     pub fn hide_secrets(&mut self) {
-        hide::hide(self.document.as_table_mut());
+        hide(self.document.as_table_mut());
     }
 
     /// Adds the volume `name` with these keys, behind the other volumes.
@@ -364,4 +366,32 @@ fn no_user(user: &str, target: &str) -> EditError {
 
 fn no_target(name: &str) -> EditError {
     EditError::Missing(format!("target {name}"))
+}
+
+/// Takes the secrets out of a table and of all that is in it.
+fn hide(table: &mut dyn TableLike) {
+    for (key, item) in table.iter_mut() {
+        match item {
+            Item::Value(value) if key == "secret" => cover(value),
+            Item::Value(value) => within(value),
+            Item::Table(table) => hide(table),
+            Item::ArrayOfTables(tables) => tables.iter_mut().for_each(|table| hide(table)),
+            Item::None => {}
+        }
+    }
+}
+
+fn within(value: &mut Value) {
+    match value {
+        Value::InlineTable(table) => hide(table),
+        Value::Array(array) => array.iter_mut().for_each(within),
+        _ => {}
+    }
+}
+
+/// Puts something else there; what stands around it stays.
+fn cover(value: &mut Value) {
+    let decor = value.decor().clone();
+    *value = HIDDEN.into();
+    *value.decor_mut() = decor;
 }
