@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use lunet_server::network::Network;
-use lunet_server::places::Place;
+use lunet_server::places::ConnRef;
 
 /// What makes two sessions the same I_T nexus (RFC 7143 section 4.4.3.1): the initiator's name
 /// and ISID, and the target portal group.
@@ -43,7 +43,7 @@ pub enum Admission {
     Granted(u16),
     /// The nexus has a session already, which must end first: session reinstatement with TSIH 0, or
     /// connection reinstatement with the session's own TSIH and CID (RFC 7143 sections 6.3.5, 6.3.4).
-    Replaces(Place),
+    Replaces(ConnRef),
     /// The session has its one connection, under another CID: there is no MC/S.
     TooManyConnections,
     /// The nexus has no session with this TSIH.
@@ -71,7 +71,7 @@ const MANY: usize = 64;
 struct Entry {
     tsih: u16,
     cid: u16,
-    place: Place,
+    conn_ref: ConnRef,
     applicant: Applicant,
 }
 
@@ -109,7 +109,7 @@ impl Registry {
     pub fn admit(
         &self,
         nexus: &Nexus,
-        place: Place,
+        conn_ref: ConnRef,
         applicant: Applicant,
         request: Request,
     ) -> Admission {
@@ -117,7 +117,7 @@ impl Registry {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         match inner.sessions.get(nexus) {
             Some(old) if tsih == 0 || (tsih, cid) == (old.tsih, old.cid) => {
-                return Admission::Replaces(old.place);
+                return Admission::Replaces(old.conn_ref);
             }
             Some(old) if tsih == old.tsih => return Admission::TooManyConnections,
             Some(_) => return Admission::NoSession,
@@ -138,14 +138,14 @@ impl Registry {
         // A connection that was reinstated belongs to the session that it was of.
         let tsih = if tsih == 0 { inner.free_handle() } else { tsih };
         inner.handles.insert(tsih);
-        inner.sessions.insert(nexus.clone(), Entry { tsih, cid, place, applicant });
+        inner.sessions.insert(nexus.clone(), Entry { tsih, cid, conn_ref, applicant });
         Admission::Granted(tsih)
     }
 
     /// A session has ended. Nothing happens if the nexus belongs to another connection by now.
-    pub fn remove(&self, nexus: &Nexus, place: Place) {
+    pub fn remove(&self, nexus: &Nexus, conn_ref: ConnRef) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = inner.sessions.get(nexus).filter(|entry| entry.place == place).copied();
+        let found = inner.sessions.get(nexus).filter(|entry| entry.conn_ref == conn_ref).copied();
         let Some(Entry { tsih, applicant, .. }) = found else { return };
         inner.sessions.remove(nexus);
         inner.handles.remove(&tsih);
@@ -214,8 +214,8 @@ mod tests {
         Applicant { client: Network::host(std::net::IpAddr::V4(host.into())), proven: false }
     }
 
-    const HERE: Place = Place { shard: 0, connection: 1 };
-    const THERE: Place = Place { shard: 1, connection: 2 };
+    const HERE: ConnRef = ConnRef { shard: 0, connection: 1 };
+    const THERE: ConnRef = ConnRef { shard: 1, connection: 2 };
 
     const NEW: Request = Request { tsih: 0, cid: 0, replaced: false };
 
@@ -246,8 +246,8 @@ mod tests {
         let mut take = |applicant: Applicant| {
             serial += 1;
             let nexus = Nexus { initiator: format!("iqn.x:{serial}"), ..nexus(1) };
-            let place = Place { shard: 0, connection: serial };
-            matches!(registry.admit(&nexus, place, applicant, NEW), Admission::Granted(_))
+            let conn_ref = ConnRef { shard: 0, connection: serial };
+            matches!(registry.admit(&nexus, conn_ref, applicant, NEW), Admission::Granted(_))
         };
         let mut all =
             |applicant| std::iter::repeat_with(|| take(applicant)).take_while(|got| *got).count();
@@ -268,7 +268,8 @@ mod tests {
     #[test]
     fn a_handle_names_a_session_of_its_own_nexus() {
         let registry = Registry::new(8, 0);
-        let admit = |nexus: &Nexus, place, request| registry.admit(nexus, place, from(1), request);
+        let admit =
+            |nexus: &Nexus, conn_ref, request| registry.admit(nexus, conn_ref, from(1), request);
         let with = |tsih, cid| Request { tsih, cid, replaced: false };
         assert_eq!(admit(&nexus(1), HERE, with(1, 0)), Admission::NoSession);
         assert_eq!(admit(&nexus(1), HERE, with(0, 7)), Admission::Granted(1));

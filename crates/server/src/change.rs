@@ -295,7 +295,7 @@ impl<F: Front> Prepared<'_, F> {
             loop {
                 match mailbox.send(Mail::World(self.proposal.clone())) {
                     Ok(()) => break,
-                    // The shard reads its mail in its next turn.
+                    // The shard reads its mail in its next loop iteration.
                     Err(Undelivered::Full) if Instant::now() < until => {
                         std::thread::sleep(Duration::from_millis(1));
                     }

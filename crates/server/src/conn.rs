@@ -175,7 +175,7 @@ pub struct Conn<P> {
     pub front: P,
     /// What is to be sent next.
     pub out: Outgoing,
-    /// An empty chain for the next turn; `None` while a chain is on its way.
+    /// An empty chain for the next loop iteration; `None` while a chain is on its way.
     pub(crate) spare: Option<TxChain>,
     /// Bytes that are on their way: in the chain, or over RDMA.
     pub sending: usize,
@@ -193,12 +193,12 @@ pub struct Conn<P> {
     pub phase: Phase,
     /// When it is closed even if the client has not taken all that is left for it.
     pub(crate) drain_by: Option<Duration>,
-    /// Queued for a flush at the end of this turn of the loop.
+    /// Queued for a flush at the end of this loop iteration.
     pub(crate) dirty: bool,
     /// Operations that wait until the backlog shrinks.
     pub blocked: Vec<OperationId>,
     /// Who is to be told when the connection has ended.
-    pub(crate) waits_for_end: Vec<crate::places::Place>,
+    pub(crate) waits_for_end: Vec<crate::places::ConnRef>,
 }
 
 impl<P: FrontConn> Conn<P> {

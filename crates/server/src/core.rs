@@ -12,7 +12,7 @@ use crate::front::{Front, FrontError};
 use crate::hosting::{Limits, Portal};
 use crate::interfaces;
 use crate::mail::{Mail, Mailbox, Owed};
-use crate::places::{Place, Places};
+use crate::places::{ConnRef, Places};
 use crate::portals::Portals;
 use crate::rationed::Rations;
 use crate::rdma::Status;
@@ -111,8 +111,8 @@ impl<F: Front> Core<F> {
 
     /// A client has connected and begins to log in. The connection that has lost its place for it has to end.
     #[must_use]
-    pub fn login_begins(&self, client: IpAddr, place: Place) -> Option<Place> {
-        self.logins.enter(client, place)
+    pub fn login_begins(&self, client: IpAddr, conn_ref: ConnRef) -> Option<ConnRef> {
+        self.logins.enter(client, conn_ref)
     }
 
     /// A login that has begun is over.

@@ -21,7 +21,7 @@ use crate::change::{ApplyError, Next};
 use crate::conn::{Conn, ConnId, Conns};
 use crate::core::Core;
 use crate::hosting::Hosting;
-use crate::places::Place;
+use crate::places::ConnRef;
 use crate::portals::Portals;
 use crate::rdma::{Fault, Receives, RemoteRead};
 use crate::served::World;
@@ -401,8 +401,8 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     fn end_commands(&mut self, conn: &mut Conn<Self::Conn>, slot: ConnId);
 
     /// A connection has ended, and has no commands any more. False if it had no session: its login has not ended.
-    fn end_session(&mut self, conn: &mut Conn<Self::Conn>, place: Place) -> bool {
-        let _ = (conn, place);
+    fn end_session(&mut self, conn: &mut Conn<Self::Conn>, conn_ref: ConnRef) -> bool {
+        let _ = (conn, conn_ref);
         false
     }
 

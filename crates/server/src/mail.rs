@@ -19,7 +19,7 @@ use lunet_volume::{Drain, Ticket};
 
 use crate::change::Proposal;
 use crate::front::Front;
-use crate::places::{Entry, Place};
+use crate::places::{ConnRef, Entry};
 use crate::rdma::{Change, Request};
 use crate::stats::ShardStats;
 
@@ -48,7 +48,7 @@ pub enum Mail<F: Front> {
         /// The connection to end.
         connection: u64,
         /// Who waits for it.
-        reply: Place,
+        reply: ConnRef,
     },
     /// Hold requests back that reach into a range, and say when none of this shard's is at the storage any more.
     Drain(Drain),
@@ -172,7 +172,7 @@ impl<F: Front> Mailbox<F> {
         self.deliver(Owed::Front(message));
     }
 
-    /// Has the shard begin another turn.
+    /// Has the shard begin another loop iteration.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }

@@ -16,19 +16,19 @@ use crate::core::Core;
 use crate::front::Front;
 use crate::network::Network;
 
-/// Where a connection lives.
+/// Names a connection on the whole server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The shard.
+pub struct ConnRef {
+    /// Number of the shard that it lives on.
     pub shard: usize,
-    /// The connection's number, unique in the server's life.
+    /// Serial number of the connection, unique while the server runs.
     pub connection: u64,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     /// The connections of each address, the oldest first. None is empty.
-    clients: HashMap<IpAddr, VecDeque<Place>>,
+    clients: HashMap<IpAddr, VecDeque<ConnRef>>,
     taken: usize,
 }
 
@@ -48,9 +48,9 @@ impl Places {
     /// Gives a connection of a client a place. Another one, which may be of the same client, has to end if
     /// it is returned: it has lost its own.
     #[must_use]
-    pub fn enter(&self, client: IpAddr, place: Place) -> Option<Place> {
+    pub fn enter(&self, client: IpAddr, conn_ref: ConnRef) -> Option<ConnRef> {
         let mut inner = self.lock();
-        inner.clients.entry(client).or_default().push_back(place);
+        inner.clients.entry(client).or_default().push_back(conn_ref);
         inner.taken += 1;
         if inner.taken <= self.most {
             return None;
@@ -65,7 +65,9 @@ impl Places {
     pub fn leave(&self, client: IpAddr, connection: u64) {
         let mut inner = self.lock();
         let Some(held) = inner.clients.get_mut(&client) else { return };
-        let Some(at) = held.iter().position(|place| place.connection == connection) else { return };
+        let Some(at) = held.iter().position(|conn_ref| conn_ref.connection == connection) else {
+            return;
+        };
         held.remove(at);
         inner.left(client);
     }
@@ -89,9 +91,9 @@ impl Inner {
         for (client, held) in &self.clients {
             *groups.entry(Network::of_client(*client)).or_default() += held.len();
         }
-        let rank = |client: &IpAddr, held: &VecDeque<Place>| {
+        let rank = |client: &IpAddr, held: &VecDeque<ConnRef>| {
             let group = groups.get(&Network::of_client(*client)).copied();
-            (group, held.len(), held.front().map(|place| Reverse(place.connection)))
+            (group, held.len(), held.front().map(|conn_ref| Reverse(conn_ref.connection)))
         };
         let heaviest = self.clients.iter().max_by_key(|(client, held)| rank(client, held));
         heaviest.map(|(client, _)| *client)
@@ -111,27 +113,27 @@ impl Inner {
 pub struct Entry<F: Front> {
     core: Arc<Core<F>>,
     client: IpAddr,
-    place: Place,
+    conn_ref: ConnRef,
     kept: bool,
 }
 
 impl<F: Front> Entry<F> {
     /// Counts a client that begins to log in, on the shard with the fewest connections. If there was no place
     /// left, another connection has lost its own, and has to end.
-    pub fn new(core: &Arc<Core<F>>, client: IpAddr) -> (Self, Option<Place>) {
-        let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
-        let victim = core.login_begins(client, place);
-        (Self { core: core.clone(), client, place, kept: false }, victim)
+    pub fn new(core: &Arc<Core<F>>, client: IpAddr) -> (Self, Option<ConnRef>) {
+        let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
+        let victim = core.login_begins(client, conn_ref);
+        (Self { core: core.clone(), client, conn_ref, kept: false }, victim)
     }
 
     /// The shard that it is counted on.
     pub(crate) fn shard(&self) -> usize {
-        self.place.shard
+        self.conn_ref.shard
     }
 
     /// The connection's number.
     pub fn serial(&self) -> u64 {
-        self.place.connection
+        self.conn_ref.connection
     }
 
     /// The connection stands on its shard: its end gives back what it is counted for.
@@ -143,8 +145,8 @@ impl<F: Front> Entry<F> {
 impl<F: Front> Drop for Entry<F> {
     fn drop(&mut self) {
         if !self.kept {
-            self.core.login_ends(self.client, self.place.connection);
-            self.core.loads[self.place.shard].fetch_sub(1, Ordering::Relaxed);
+            self.core.login_ends(self.client, self.conn_ref.connection);
+            self.core.loads[self.conn_ref.shard].fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -157,31 +159,31 @@ mod tests {
         IpAddr::V4(n.into())
     }
 
-    fn place(connection: u64) -> Place {
-        Place { shard: 0, connection }
+    fn conn_ref(connection: u64) -> ConnRef {
+        ConnRef { shard: 0, connection }
     }
 
     #[test]
     fn the_oldest_of_the_client_with_the_most_goes() {
         let places = Places::new(8);
         for n in 0..8 {
-            assert_eq!(places.enter(client(1), place(n)), None);
+            assert_eq!(places.enter(client(1), conn_ref(n)), None);
         }
         // Others get in, as many as leave each its share.
         for n in 8..12 {
-            assert_eq!(places.enter(client(2), place(n)), Some(place(n - 8)));
+            assert_eq!(places.enter(client(2), conn_ref(n)), Some(conn_ref(n - 8)));
         }
         // Both hold four: the older one's oldest goes.
-        assert_eq!(places.enter(client(3), place(12)), Some(place(4)));
+        assert_eq!(places.enter(client(3), conn_ref(12)), Some(conn_ref(4)));
         // Whoever wants more than its share pays for it.
-        assert_eq!(places.enter(client(1), place(13)), Some(place(5)));
-        assert_eq!(places.enter(client(1), place(14)), Some(place(6)));
-        assert_eq!(places.enter(client(2), place(15)), Some(place(8)));
+        assert_eq!(places.enter(client(1), conn_ref(13)), Some(conn_ref(5)));
+        assert_eq!(places.enter(client(1), conn_ref(14)), Some(conn_ref(6)));
+        assert_eq!(places.enter(client(2), conn_ref(15)), Some(conn_ref(8)));
         assert_eq!(places.taken(), 8);
         // The one of the third is safe from all of them.
         for n in 16..100 {
-            let victim = places.enter(client(n as u32 % 2 + 1), place(n));
-            assert!(victim.is_some_and(|victim| victim != place(12)), "{victim:?}");
+            let victim = places.enter(client(n as u32 % 2 + 1), conn_ref(n));
+            assert!(victim.is_some_and(|victim| victim != conn_ref(12)), "{victim:?}");
         }
     }
 
@@ -189,23 +191,23 @@ mod tests {
     fn a_client_with_all_addresses_of_a_64_is_one() {
         let places = Places::new(4);
         let host = |n: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits((0x2001_0db8 << 96) + n));
-        assert_eq!(places.enter(client(1), place(1)), None);
+        assert_eq!(places.enter(client(1), conn_ref(1)), None);
         for n in 2..5 {
-            assert_eq!(places.enter(host(n.into()), place(n)), None);
+            assert_eq!(places.enter(host(n.into()), conn_ref(n)), None);
         }
         for n in 5..50 {
-            let victim = places.enter(host(n.into()), place(n));
-            assert_eq!(victim, Some(place(n - 3)), "one of its own");
+            let victim = places.enter(host(n.into()), conn_ref(n));
+            assert_eq!(victim, Some(conn_ref(n - 3)), "one of its own");
         }
-        assert_eq!(places.enter(client(2), place(50)), Some(place(47)));
+        assert_eq!(places.enter(client(2), conn_ref(50)), Some(conn_ref(47)));
     }
 
     #[test]
     fn places_come_back_once() {
         let places = Places::new(2);
-        assert_eq!((places.enter(client(1), place(1)), places.taken()), (None, 1));
-        assert_eq!((places.enter(client(1), place(2)), places.taken()), (None, 2));
-        assert_eq!(places.enter(client(2), place(3)), Some(place(1)));
+        assert_eq!((places.enter(client(1), conn_ref(1)), places.taken()), (None, 1));
+        assert_eq!((places.enter(client(1), conn_ref(2)), places.taken()), (None, 2));
+        assert_eq!(places.enter(client(2), conn_ref(3)), Some(conn_ref(1)));
         places.leave(client(1), 1);
         places.leave(client(9), 2);
         assert_eq!(places.taken(), 2, "it had lost its place");

@@ -1,11 +1,11 @@
 //! The queue for ranges of a volume that a command, or a thread, wants for itself.
 //!
-//! A lock is granted in three steps. [`Locks::lock`] takes a place in the queue: it is *first* once nothing that came
+//! A lock is granted in three steps. [`Locks::lock`] adds an entry to the queue: it is *first* once nothing that came
 //! before it reaches into its range. Then every shard is asked to hold requests of others back, and to say
 //! ([`Locks::drained`]) when none of its own is at the storage any more. When all have, the range is *granted*, until
 //! [`Locks::leave`].
 //!
-//! A shard that holds requests back takes a place in the queue for them, as a *guest*. So neither do locks
+//! A shard that holds requests back adds an entry for them, as a *guest*. So neither do locks
 //! keep requests away for ever, nor the other way round: all goes by the order of arrival. Whoever waits is told by
 //! a message that may be lost, and looks by itself as well.
 
@@ -50,7 +50,7 @@ pub(crate) enum Passage {
     NoQueue,
     /// Its way is free.
     Free,
-    /// It waits, with this place in the queue.
+    /// It waits, with this entry in the queue.
     Behind(u64),
 }
 
@@ -63,12 +63,12 @@ pub(crate) struct Locks {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    places: Vec<Place>,
+    entries: Vec<Entry>,
 }
 
-/// A place in the queue.
+/// An entry of the queue.
 #[derive(Debug)]
-struct Place {
+struct Entry {
     id: u64,
     range: ByteRange,
     waiter: Waiter,
@@ -89,10 +89,10 @@ impl Locks {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a range that each of `shards` shards must be drained of. `None` if the queue is full.
+    /// Queues a lock on a range that each of `shards` shards must be drained of. `None` if the queue is full.
     pub(crate) fn lock(&self, range: ByteRange, waiter: Waiter, shards: usize) -> Option<u64> {
         let mut queue = self.queue();
-        let locks = queue.places.iter().filter(|place| matches!(place.kind, Kind::Lock(_)));
+        let locks = queue.entries.iter().filter(|entry| matches!(entry.kind, Kind::Lock(_)));
         if locks.count() >= MOST {
             return None;
         }
@@ -102,9 +102,9 @@ impl Locks {
     /// How far a lock has come; `None` if it was given up.
     pub(crate) fn stage(&self, id: u64) -> Option<Stage> {
         let queue = self.queue();
-        queue.find(id).map(|place| match place.kind {
-            Kind::Lock(0) if place.first => Stage::Granted,
-            _ if place.first => Stage::First,
+        queue.find(id).map(|entry| match entry.kind {
+            Kind::Lock(0) if entry.first => Stage::Granted,
+            _ if entry.first => Stage::First,
             _ => Stage::Waiting,
         })
     }
@@ -113,34 +113,34 @@ impl Locks {
     /// whom to tell if it was the last.
     pub(crate) fn drained(&self, id: u64) -> Option<Waiter> {
         let mut queue = self.queue();
-        let place = queue.places.iter_mut().find(|place| place.id == id)?;
-        let Kind::Lock(left) = &mut place.kind else { return None };
+        let entry = queue.entries.iter_mut().find(|entry| entry.id == id)?;
+        let Kind::Lock(left) = &mut entry.kind else { return None };
         *left = left.saturating_sub(1);
-        (*left == 0).then(|| place.waiter.clone())
+        (*left == 0).then(|| entry.waiter.clone())
     }
 
     /// Whether a request of a shard may go to the storage. It waits for those locks only that are first: what
     /// comes later waits for it.
     pub(crate) fn pass(&self, shard: usize, range: ByteRange) -> Passage {
         let mut queue = self.queue();
-        if queue.places.is_empty() {
+        if queue.entries.is_empty() {
             return Passage::NoQueue;
         }
-        let in_the_way = |place: &&Place| {
-            place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
+        let in_the_way = |entry: &&Entry| {
+            entry.first && matches!(entry.kind, Kind::Lock(_)) && entry.range.overlaps(range)
         };
-        let Some(lock) = queue.places.iter().rev().find(in_the_way).map(|place| place.id) else {
+        let Some(lock) = queue.entries.iter().rev().find(in_the_way).map(|entry| entry.id) else {
             return Passage::Free;
         };
-        let same = |place: &&mut Place| {
-            place.kind == Kind::Guests(lock) && place.waiter == Waiter::Shard(shard)
+        let same = |entry: &&mut Entry| {
+            entry.kind == Kind::Guests(lock) && entry.waiter == Waiter::Shard(shard)
         };
-        if let Some(place) = queue.places.iter_mut().find(same) {
+        if let Some(entry) = queue.entries.iter_mut().find(same) {
             // Both reach into the range of the lock, so there is no gap between them.
-            let end = place.range.end().max(range.end());
-            place.range.offset = place.range.offset.min(range.offset);
-            place.range.len = end - place.range.offset;
-            return Passage::Behind(place.id);
+            let end = entry.range.end().max(range.end());
+            entry.range.offset = entry.range.offset.min(range.offset);
+            entry.range.len = end - entry.range.offset;
+            return Passage::Behind(entry.id);
         }
         Passage::Behind(queue.push(range, Waiter::Shard(shard), Kind::Guests(lock)))
     }
@@ -148,36 +148,36 @@ impl Locks {
     /// True if no lock is in the way of a request: it may go to the storage at once.
     pub(crate) fn is_free(&self, range: ByteRange) -> bool {
         let queue = self.queue();
-        !queue.places.iter().any(|place| {
-            place.first && matches!(place.kind, Kind::Lock(_)) && place.range.overlaps(range)
+        !queue.entries.iter().any(|entry| {
+            entry.first && matches!(entry.kind, Kind::Lock(_)) && entry.range.overlaps(range)
         })
     }
 
-    /// True if it is the turn of the requests with this place. They must go to the storage, all of them,
-    /// before the place is left.
+    /// True if it is the turn of the requests with this entry. They must go to the storage, all of them,
+    /// before the entry is removed.
     pub(crate) fn may_pass(&self, id: u64) -> bool {
-        self.queue().find(id).is_some_and(|place| place.first)
+        self.queue().find(id).is_some_and(|entry| entry.first)
     }
 
-    /// Gives a place up. Returns whose turn it is now.
+    /// Removes an entry. Returns whose turn it is now.
     #[must_use]
     pub(crate) fn leave(&self, id: u64) -> Vec<Waiter> {
         let mut queue = self.queue();
-        queue.places.retain(|place| place.id != id);
+        queue.entries.retain(|entry| entry.id != id);
         queue.advance()
     }
 }
 
 impl Queue {
-    fn find(&self, id: u64) -> Option<&Place> {
-        self.places.iter().find(|place| place.id == id)
+    fn find(&self, id: u64) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.id == id)
     }
 
     fn push(&mut self, range: ByteRange, waiter: Waiter, kind: Kind) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.places.push(Place { id, range, waiter, kind, first: false });
-        // Who takes the place looks at its stage by itself.
+        self.entries.push(Entry { id, range, waiter, kind, first: false });
+        // The caller asks for the stage of its entry.
         let _ = self.advance();
         id
     }
@@ -185,18 +185,18 @@ impl Queue {
     /// Finds out who has become first.
     fn advance(&mut self) -> Vec<Waiter> {
         let mut woken: Vec<Waiter> = Vec::new();
-        for at in 0..self.places.len() {
-            let (before, rest) = self.places.split_at_mut(at);
-            let place = &mut rest[0];
+        for at in 0..self.entries.len() {
+            let (before, rest) = self.entries.split_at_mut(at);
+            let entry = &mut rest[0];
             // Guests pass beside guests.
-            let in_the_way = |other: &Place| {
-                other.range.overlaps(place.range)
-                    && matches!((other.kind, place.kind), (Kind::Lock(_), _) | (_, Kind::Lock(_)))
+            let in_the_way = |other: &Entry| {
+                other.range.overlaps(entry.range)
+                    && matches!((other.kind, entry.kind), (Kind::Lock(_), _) | (_, Kind::Lock(_)))
             };
-            if !place.first && !before.iter().any(in_the_way) {
-                place.first = true;
-                if !woken.contains(&place.waiter) {
-                    woken.push(place.waiter.clone());
+            if !entry.first && !before.iter().any(in_the_way) {
+                entry.first = true;
+                if !woken.contains(&entry.waiter) {
+                    woken.push(entry.waiter.clone());
                 }
             }
         }
@@ -278,25 +278,25 @@ mod tests {
         prop::collection::vec(step, 1..80)
     }
 
-    /// A place that the model knows of. Guests have all their requests.
+    /// An entry that the model knows of. Guests have all their requests.
     struct Known {
         id: u64,
         lock: bool,
         ranges: Vec<ByteRange>,
     }
 
-    /// What must hold at any time, for places in the order of arrival.
+    /// What must hold at any time, for entries in the order of arrival.
     fn check(locks: &Locks, known: &[Known]) {
-        let first = |place: &Known| match place.lock {
-            true => locks.stage(place.id) != Some(Stage::Waiting),
-            false => locks.may_pass(place.id),
+        let first = |entry: &Known| match entry.lock {
+            true => locks.stage(entry.id) != Some(Stage::Waiting),
+            false => locks.may_pass(entry.id),
         };
         let meet =
             |a: &Known, b: &Known| a.ranges.iter().any(|a| b.ranges.iter().any(|b| a.overlaps(*b)));
-        for (at, place) in known.iter().enumerate() {
+        for (at, entry) in known.iter().enumerate() {
             let mut others = known.iter().enumerate().filter(|(other, _)| *other != at);
             let beside = others.find(|(_, other)| {
-                (place.lock || other.lock) && first(place) && first(other) && meet(place, other)
+                (entry.lock || other.lock) && first(entry) && first(other) && meet(entry, other)
             });
             assert!(beside.is_none(), "two are first that meet");
         }
@@ -311,9 +311,9 @@ mod tests {
             let locks = Locks::default();
             let mut known: Vec<Known> = Vec::new();
             let leave = |known: &mut Vec<Known>, at: usize| {
-                let place = known.remove(at);
+                let entry = known.remove(at);
                 let waiting: Vec<u64> = known.iter().map(|p| p.id).filter(|id| !locks.may_pass(*id)).collect();
-                let woken = locks.leave(place.id);
+                let woken = locks.leave(entry.id);
                 let turned = waiting.iter().any(|id| locks.may_pass(*id));
                 assert_eq!(turned, !woken.is_empty(), "who is first is told");
             };
@@ -329,13 +329,13 @@ mod tests {
                         match locks.pass(shard, range) {
                             Passage::NoQueue => prop_assert!(known.is_empty()),
                             Passage::Free => {
-                                let meets = known.iter().any(|place| {
-                                    place.lock && locks.may_pass(place.id) && place.ranges[0].overlaps(range)
+                                let meets = known.iter().any(|entry| {
+                                    entry.lock && locks.may_pass(entry.id) && entry.ranges[0].overlaps(range)
                                 });
                                 prop_assert!(!meets, "a request passes a lock");
                             }
                             Passage::Behind(id) => match known.iter_mut().find(|p| p.id == id) {
-                                Some(place) => place.ranges.push(range),
+                                Some(entry) => entry.ranges.push(range),
                                 None => known.push(Known { id, lock: false, ranges: vec![range] }),
                             },
                         }

@@ -30,13 +30,13 @@ fn a_connection_that_breaks_with_reads_under_way_gives_its_memory_back() {
     bench.log_in(1);
     bench.command(1, 1, (WRITE, &cdb(0x2a, 2048), 1 << 20), opens(Some(3), None), &[]);
     while bench.wire.with(|state| state.posted_reads(1)) < 2 {
-        bench.turn();
+        bench.iterate();
     }
     // The initiator serves two at a time, so there are not more.
-    (0..3).for_each(|_| bench.turn());
+    (0..3).for_each(|_| bench.iterate());
     assert_eq!(bench.wire.with(|state| state.posted_reads(1)), 2);
     bench.shard.disconnect(slot);
-    bench.turn();
+    bench.iterate();
     bench.assert_all_is_given_back();
 }
 
@@ -51,7 +51,7 @@ fn a_device_that_fails_takes_its_own_connections_along() {
     bench.until_closed(1);
     bench.until_closed(2);
     assert!(bench.shard.rdma.is_none(), "it was the last one");
-    bench.turn();
+    bench.iterate();
     bench.assert_all_is_given_back();
 }
 
@@ -67,7 +67,7 @@ fn reads_that_come_back_in_another_order_fill_their_own_places() {
         // The last one that is under way comes back first.
         let reads = bench.wire.with(|state| state.posted_reads(1));
         if reads == 0 || (reads == 1 && left > 256 << 10) {
-            bench.turn();
+            bench.iterate();
             continue;
         }
         let (at, len) = bench.wire.with(|state| state.read_at(1, reads - 1));
@@ -126,7 +126,7 @@ fn ends_of_work_of_a_connection_that_is_gone_hit_no_other() {
     assert_eq!(old, new, "at the same place");
     bench.log_in(2);
     bench.wire.complete_late(1, token(new, 77));
-    (0..3).for_each(|_| bench.turn());
+    (0..3).for_each(|_| bench.iterate());
     assert_eq!(bench.shard.conns.iter().count(), 1);
     bench.log_out(2, 1);
     bench.assert_all_is_given_back();

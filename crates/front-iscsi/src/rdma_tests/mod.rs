@@ -25,7 +25,7 @@ use lunet_server::core::Core;
 use lunet_server::front::{Front, FrontConn};
 use lunet_server::hosting::{Limits, Portal, Transports};
 use lunet_server::mail::Mailbox;
-use lunet_server::places::Place;
+use lunet_server::places::ConnRef;
 use lunet_server::rdma::fake::{self, Work};
 use lunet_server::rdma::{Adapter, Endpoint, QueuePair, ReceivePool};
 use lunet_server::shard::Rdma;
@@ -110,20 +110,20 @@ impl Bench {
     fn connect(&mut self, endpoint: u32) -> ConnId {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
-        let place = Place { shard: core.least_loaded(), connection: core.next_serial() };
-        assert_eq!(core.login_begins(peer.ip(), place), None);
+        let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
+        assert_eq!(core.login_begins(peer.ip(), conn_ref), None);
         let proto = over_rdma(&core.front.options, true, Duration::ZERO);
         let qp = QueuePair::new(0, Endpoint::Fake(endpoint), 2);
         let addresses = (peer, core.first_portals[0].address, 0);
         let wire = Wire::Rdma(Box::new(qp));
-        let conn = Conn::new(place.connection, addresses, wire, IscsiConn::new(proto));
+        let conn = Conn::new(conn_ref.connection, addresses, wire, IscsiConn::new(proto));
         self.shard.attach(conn).expect("there is room")
     }
 
-    fn turn(&mut self) {
+    fn iterate(&mut self) {
         let limit = Some(Duration::from_millis(1));
         self.shard.wait(limit, &mut self.events).expect("the kernel waits");
-        self.shard.turn(&mut self.events);
+        self.shard.iterate(&mut self.events);
     }
 
     /// Lets the shard work until it has posted something, which the device carries out.
@@ -134,7 +134,7 @@ impl Bench {
                 return work;
             }
             assert!(Instant::now() < deadline, "nothing was posted");
-            self.turn();
+            self.iterate();
         }
     }
 
@@ -219,7 +219,7 @@ impl Bench {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !self.wire.with(|state| state.closed.contains(&endpoint)) {
             assert!(Instant::now() < deadline, "the connection stays");
-            self.turn();
+            self.iterate();
         }
     }
 
@@ -345,7 +345,7 @@ fn answers_wait_for_memory() {
     let arena = bench.shard.front.exec.storage.ring.arena().clone();
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
     bench.send_login(1);
-    (0..20).for_each(|_| bench.turn());
+    (0..20).for_each(|_| bench.iterate());
     assert!(bench.wire.next(1, &[], Status::Success).is_none(), "there is no memory for it");
     drop(held);
     bench.logged_in(1);
@@ -357,6 +357,6 @@ fn answers_wait_for_memory() {
 fn a_server_without_rdma_lets_go_of_the_devices() {
     let mut bench = Bench::new(64, layout(None));
     bench.shard.close_rdma();
-    bench.turn();
+    bench.iterate();
     assert!(bench.shard.rdma.is_none() && !bench.shard.flush_adapters());
 }

@@ -99,7 +99,7 @@ fn receives_of_connections_that_broke_are_replaced() {
     let lost = bench.shard.conns.iter().find(|(_, conn)| conn.peer.port() == 40_003);
     let slot = lost.expect("it is there").0;
     bench.shard.disconnect(slot);
-    bench.turn();
+    bench.iterate();
     assert_eq!(shared(&bench), 2 * (16 + 32));
 }
 
@@ -116,7 +116,7 @@ fn receives_that_broken_messages_have_kept_are_replaced_and_then_no_longer_share
         state.lost.extend(kept);
     };
     bench.wire.with(|state| keep(state, 40));
-    bench.turn();
+    bench.iterate();
     bench.shard.flush_adapters();
     assert_eq!(shared(&bench), each);
     let taken =
@@ -155,7 +155,7 @@ fn who_sends_more_than_the_window_allows_is_disconnected_alone() {
     (1..=3).for_each(|endpoint| bench.log_in(endpoint));
     // As much as is allowed twice: then one more.
     (0..96).for_each(|_| ping(&mut bench, 1));
-    bench.turn();
+    bench.iterate();
     (0..96).for_each(|_| drop(bench.answer(1)));
     (0..97).for_each(|_| ping(&mut bench, 2));
     bench.until_closed(2);
@@ -173,7 +173,7 @@ fn who_takes_no_answers_is_disconnected() {
     // The device has eight of them; the others wait.
     for _ in 0..104 {
         ping(&mut bench, 1);
-        bench.turn();
+        bench.iterate();
     }
     assert!(bench.wire.with(|state| state.closed.is_empty()), "that many may wait");
     ping(&mut bench, 1);

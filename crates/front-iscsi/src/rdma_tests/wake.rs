@@ -24,7 +24,7 @@ impl Bench {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.shard.conns[slot].sending > 0 {
             assert!(Instant::now() < deadline, "an end is missed");
-            self.turn();
+            self.iterate();
         }
         self.rests();
     }
@@ -34,7 +34,7 @@ impl Bench {
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.wire.with(|state| state.posted(1)) < count {
             assert!(Instant::now() < deadline, "nothing was posted");
-            self.turn();
+            self.iterate();
         }
     }
 
@@ -43,7 +43,7 @@ impl Bench {
         let deadline = Instant::now() + Duration::from_secs(20);
         self.wire.with(|state| state.asked.clear());
         loop {
-            self.turn();
+            self.iterate();
             if let Some(sends) = self.wire.with(|state| state.asked.last().copied()) {
                 return sends;
             }
@@ -90,7 +90,7 @@ fn the_end_of_an_answer_is_found_before_long() {
     assert!(matches!(bench.wire.next(1, &[], Status::Success), Some(Work::Write(..))));
     assert!(matches!(bench.wire.next(1, &[], Status::Success), Some(Work::Send(..))));
     assert_eq!((bench.notified(), bench.free() < free), (notified, true), "it is not notified");
-    bench.shard.turn(&mut bench.events);
+    bench.shard.iterate(&mut bench.events);
     assert_eq!((bench.shard.conns[slot].sending, bench.free()), (0, free));
     assert_eq!(bench.queue_pair(slot).poll_at, None, "nothing is left to look for");
 }
@@ -107,7 +107,7 @@ fn a_look_that_finds_nothing_is_followed_by_another() {
         let patience = bench.shard.patience().expect("it does not sleep for ever");
         assert!(patience <= Duration::from_millis(200), "it looks soon: {patience:?}");
         bench.shard.wait(Some(patience), &mut bench.events).expect("the kernel waits");
-        bench.shard.turn(&mut bench.events);
+        bench.shard.iterate(&mut bench.events);
     }
     assert!(bench.queue_pair(slot).poll_at > Some(first));
 }
@@ -151,7 +151,7 @@ fn memory_that_a_task_waits_for_wakes_the_shard() {
     // What the data of a write is fetched into.
     bench.command(1, 1, (WRITE, &cdb(0x2a, 128), 65_536), opens(Some(7), None), &[]);
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096)).collect();
-    bench.turn();
+    bench.iterate();
     assert!(bench.shard.front.exec.is_starved(), "there is no memory for it");
     assert!(!bench.queue_pair(slot).waits, "its connection waits for nothing");
     assert!(bench.rests());
@@ -206,7 +206,7 @@ fn answers_leave_in_eights() {
     let (mut bench, _) = ready(64);
     bench.wire.with(|state| state.flushed.clear());
     (0..20).for_each(|_| ping(&mut bench, 1));
-    bench.turn();
+    bench.iterate();
     assert_eq!(bench.wire.with(|state| state.flushed.clone()), [8, 8, 4]);
     (0..20).for_each(|_| assert_eq!(bench.answer(1).0[0], 0x20));
 }
@@ -217,7 +217,7 @@ fn what_comes_while_answers_leave_does_not_overtake_what_came_before() {
     (0..22).for_each(|itt| numbered_ping(&mut bench, 1, itt));
     // The last two come to light in the middle of the batch.
     bench.wire.with(|state| state.meanwhile = state.completed.split_off(20));
-    bench.turn();
+    bench.iterate();
     let itts: Vec<u8> = (0..22).map(|_| bench.answer(1).0[19]).collect();
     assert_eq!(itts, (0..22).collect::<Vec<u8>>());
 }

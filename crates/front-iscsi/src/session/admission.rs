@@ -12,7 +12,7 @@ use crate::reservations::nexus_id;
 use crate::world::Exports;
 use lunet_server::conn::{ConnId, Phase, Wire};
 use lunet_server::mail::Mail;
-use lunet_server::places::Place;
+use lunet_server::places::ConnRef;
 use lunet_server::rationed::Topic;
 
 /// A connection has negotiated, and proved who it is: is there a place for it?
@@ -28,7 +28,7 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
         // It has gone while it waited: nobody would end its session.
         return;
     }
-    let place = Place { shard: number, connection: conn.serial };
+    let conn_ref = ConnRef { shard: number, connection: conn.serial };
     // The world may have changed since the login began.
     let target = match shard.front.world.entrance(conn.portal, &identity, conn.origin()) {
         Ok(target) => target,
@@ -46,7 +46,7 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
     let client = shard.core.throttle.client(conn.peer.ip());
     let applicant = Applicant { client, proven: identity.proof.is_some() };
     let request = Request { tsih: identity.tsih, cid: identity.cid, replaced };
-    match shard.core.front.registry.admit(&nexus, place, applicant, request) {
+    match shard.core.front.registry.admit(&nexus, conn_ref, applicant, request) {
         Admission::Granted(tsih) => admit(shard, slot, nexus, tsih, &identity),
         Admission::Full => turn_away(shard, slot, LoginStatus::OutOfResources),
         Admission::TooManyConnections => {
@@ -55,7 +55,7 @@ fn ask_for_place(shard: &mut Shard, slot: ConnId, identity: Box<LoginIdentity>, 
         Admission::NoSession => turn_away(shard, slot, LoginStatus::SessionDoesNotExist),
         Admission::Replaces(old) => {
             conn.front.waiting = Some(identity);
-            let mail = Mail::End { connection: old.connection, reply: place };
+            let mail = Mail::End { connection: old.connection, reply: conn_ref };
             if shard.core.mailboxes()[old.shard].send(mail).is_err() {
                 turn_away(shard, slot, LoginStatus::OutOfResources);
             }
@@ -111,8 +111,8 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let (client, serial) = (conn.peer.ip(), conn.serial);
     shard.core.login_ends(client, serial);
     if discovery {
-        let place = Place { shard: shard.number, connection: serial };
-        let victim = shard.core.front.discovery.enter(client, place);
+        let conn_ref = ConnRef { shard: shard.number, connection: serial };
+        let victim = shard.core.front.discovery.enter(client, conn_ref);
         victim.into_iter().for_each(|victim| shard.evict(victim));
     }
     if logged {

@@ -32,7 +32,7 @@ use lunet_server::front::{
     AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion,
 };
 use lunet_server::hosting::Hosting;
-use lunet_server::places::Place;
+use lunet_server::places::ConnRef;
 use lunet_server::portals::Portals;
 use lunet_server::rdma::{Fault, Receives, RemoteRead};
 
@@ -326,14 +326,14 @@ impl Front for Engine {
         }
     }
 
-    fn end_session(&mut self, conn: &mut Conn, place: Place) -> bool {
+    fn end_session(&mut self, conn: &mut Conn, conn_ref: ConnRef) -> bool {
         self.protocol.add_counters(conn.front.proto.counters());
         let Some(session) = conn.front.session.take() else { return false };
         for lun in &session.luns {
             let core = &self.exec.storage.volumes[lun.volume].core;
             reservations::detach(core, lun.seat);
         }
-        self.core.front.registry.remove(&session.nexus, place);
+        self.core.front.registry.remove(&session.nexus, conn_ref);
         if session.nexus.target.is_none() {
             self.core.front.discovery.leave(conn.peer.ip(), conn.serial);
         }

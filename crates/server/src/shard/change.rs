@@ -19,7 +19,7 @@ impl<F: Front> Shard<F> {
         }
     }
 
-    /// Does what was decided about a change. Looked at in each turn before anything else, so that a shard
+    /// Does what was decided about a change. Looked at in each loop iteration before anything else, so that a shard
     /// that has stalled does nothing more by a world that is over.
     pub(super) fn decide(&mut self) {
         let Some(verdict) = self.proposal.as_ref().and_then(|proposal| proposal.verdict()) else {

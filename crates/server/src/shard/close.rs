@@ -10,7 +10,7 @@ use super::Shard;
 use crate::conn::{ConnId, Phase, Wire};
 use crate::front::{Front, FrontConn};
 use crate::mail::Owed;
-use crate::places::{Entry, Place};
+use crate::places::{ConnRef, Entry};
 use crate::rationed::Topic;
 use crate::stats::Counts;
 
@@ -64,8 +64,8 @@ impl<F: Front> Shard<F> {
     fn end_session(&mut self, slot: ConnId) {
         let conn = &mut self.conns[slot];
         conn.reserve = None;
-        let place = Place { shard: self.number, connection: conn.serial };
-        if !self.front.end_session(conn, place) {
+        let conn_ref = ConnRef { shard: self.number, connection: conn.serial };
+        if !self.front.end_session(conn, conn_ref) {
             self.core.login_ends(conn.peer.ip(), conn.serial);
         }
         self.front.exec.storage.connections -= 1;
@@ -76,7 +76,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Another connection of the same client takes the place of this one, which ends.
-    pub(super) fn end_for(&mut self, serial: u64, reply: Place) {
+    pub(super) fn end_for(&mut self, serial: u64, reply: ConnRef) {
         match self.find(serial) {
             Some(slot) if self.conns[slot].phase != Phase::Closed => {
                 self.conns[slot].waits_for_end.push(reply);
@@ -87,7 +87,7 @@ impl<F: Front> Shard<F> {
         }
     }
 
-    fn tell_ended(&mut self, waiter: Place) {
+    fn tell_ended(&mut self, waiter: ConnRef) {
         let owed = Owed::Ended { waiter: waiter.connection };
         self.core.mailboxes()[waiter.shard].deliver(owed);
     }
@@ -100,7 +100,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Ends a connection that has lost its place, on whatever shard it is.
-    pub fn evict(&mut self, Place { shard, connection }: Place) {
+    pub fn evict(&mut self, ConnRef { shard, connection }: ConnRef) {
         if shard == self.number {
             return self.evicted(connection);
         }

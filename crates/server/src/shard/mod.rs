@@ -1,6 +1,6 @@
 //! The shard: one thread, one event loop, and the connections that live on it.
 //!
-//! A turn of the loop takes everything that has happened, lets every state machine concerned run,
+//! A loop iteration takes everything that has happened, lets every state machine concerned run,
 //! and then submits all that came of it in one system call.
 
 mod change;
@@ -111,7 +111,7 @@ impl<F: Front> Shard<F> {
         let mut events = Vec::with_capacity(256);
         loop {
             self.wait(self.patience(), &mut events)?;
-            self.turn(&mut events);
+            self.iterate(&mut events);
             if self.stopping.is_some() && self.stopped() {
                 return Ok(self.front.exec.is_done());
             }
@@ -134,7 +134,7 @@ impl<F: Front> Shard<F> {
     }
 
     /// Works off what has happened, and queues all that comes of it.
-    pub fn turn(&mut self, events: &mut Vec<RingEvent>) {
+    pub fn iterate(&mut self, events: &mut Vec<RingEvent>) {
         self.front.exec.storage.now = self.core.started.elapsed();
         self.decide();
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
@@ -197,7 +197,7 @@ impl<F: Front> Shard<F> {
 
     /// How long the loop may sleep.
     pub fn patience(&self) -> Option<Duration> {
-        // The start of this turn is close enough, and costs no look at the clock.
+        // The start of this iteration is close enough, and costs no look at the clock.
         let now = self.front.exec.storage.now;
         if self.front.exec.feeds() {
             return Some(Duration::ZERO);
@@ -309,7 +309,7 @@ impl<F: Front> Shard<F> {
         self.conns.iter().find(|(_, conn)| conn.serial == serial).map(|(slot, _)| slot)
     }
 
-    /// Queues a connection for the flush at the end of this turn.
+    /// Queues a connection for the flush at the end of this loop iteration.
     pub fn touch(&mut self, slot: ConnId) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         if !conn.dirty {
@@ -325,7 +325,7 @@ impl<F: Front> Shard<F> {
         }
     }
 
-    /// Sends and receives on every connection that was touched in this turn.
+    /// Sends and receives on every connection that was touched in this loop iteration.
     fn flush(&mut self) {
         self.flush_dirty();
         while self.flush_adapters() {
@@ -384,7 +384,7 @@ impl<F: Front> Shard<F> {
             self.tick(slot);
         }
         // Time limits are seconds: a look ten times a second is close enough, and keeps a busy
-        // shard from walking over all its connections in every turn.
+        // shard from walking over all its connections in every iteration.
         self.timer = next.map(|next| next.max(now + TICK));
     }
 
