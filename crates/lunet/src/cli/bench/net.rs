@@ -191,6 +191,6 @@ mod tests {
         };
         let text = page(([127, 0, 0, 1], PORT).into(), &measured);
         assert!(text.contains("1000 MiB/s = 8.39 Gbit/s") && text.contains("42 us"), "{text}");
-        assert!(text.contains("no network"), "{text}");
+        assert!(text.contains("not a network"), "{text}");
     }
 }
