@@ -50,7 +50,7 @@ fn files_that_come_and_go_leave_nothing_behind(config: Config) {
         let file = named.reopen().expect("the file again");
         while !lock(&file) {
             assert!(Instant::now() < deadline, "round {round}: still locked by the one before");
-            l.turn(Some(Duration::from_millis(1)));
+            l.iterate(Some(Duration::from_millis(1)));
         }
         let id = l.ring.add_file(Arc::new(file));
         if round % 16 == 0 {
@@ -68,7 +68,7 @@ fn files_that_come_and_go_leave_nothing_behind(config: Config) {
     };
     // The last one may still be on its way out.
     while open() > 1 && Instant::now() < deadline {
-        l.turn(Some(Duration::from_millis(1)));
+        l.iterate(Some(Duration::from_millis(1)));
     }
     assert_eq!(open(), 1, "our own");
 }

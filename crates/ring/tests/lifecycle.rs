@@ -49,7 +49,7 @@ fn after_stop_accepting_connections_are_refused(config: Config) {
     assert!(l.poll().is_none());
     l.ring.stop_accepting();
     assert!(TcpStream::connect(to).is_err());
-    // The cancellation ends within a few turns and reports nothing.
+    // The cancellation ends within a few iterations and reports nothing.
     let deadline = Instant::now() + Duration::from_secs(20);
     while is_open(&link) {
         assert!(Instant::now() < deadline, "the listener was not closed");
@@ -228,7 +228,7 @@ fn timers_end_in_order_and_not_before_their_time(config: Config) {
     assert!(l.poll().is_none());
     // A wait that ends earlier than the timer.
     l.ring.timer(Duration::from_secs(60), Token(6));
-    l.turn(Some(Duration::from_millis(5)));
+    l.iterate(Some(Duration::from_millis(5)));
     l.ring.waker().wake();
     assert!(matches!(l.next(), lunet_ring::Event::Woken));
 }

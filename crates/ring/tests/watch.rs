@@ -75,7 +75,7 @@ fn what_is_let_go_is_closed_and_not_told_of(config: Config) {
         l.ring.unwatch(id);
         l.ring.unwatch(id);
         l.ring.watch_again(id);
-        // A cancellation ends within a few turns and reports nothing.
+        // A cancellation ends within a few iterations and reports nothing.
         let deadline = Instant::now() + Duration::from_secs(20);
         while is_open(&link) {
             assert!(Instant::now() < deadline, "the descriptor was not closed");

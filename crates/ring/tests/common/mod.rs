@@ -94,19 +94,19 @@ impl Loop {
                 return event;
             }
             assert!(Instant::now() < deadline, "no event came");
-            self.turn(Some(Duration::from_secs(1)));
+            self.iterate(Some(Duration::from_secs(1)));
         }
     }
 
     /// One wait, whatever comes of it.
-    pub fn turn(&mut self, timeout: Option<Duration>) {
+    pub fn iterate(&mut self, timeout: Option<Duration>) {
         self.ring.wait(timeout, &mut self.fresh).expect("the kernel waits");
         self.pending.extend(self.fresh.drain(..));
     }
 
     /// The next event, if one is there at once.
     pub fn poll(&mut self) -> Option<Event> {
-        self.turn(Some(Duration::ZERO));
+        self.iterate(Some(Duration::ZERO));
         self.pending.pop_front()
     }
 

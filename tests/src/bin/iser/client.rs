@@ -160,7 +160,7 @@ impl Client {
         while !session.stands {
             ensure!(Instant::now() < end, "no connection within {LIMIT:?}");
             ensure!(!session.proto.is_over(), "the connection was refused");
-            self.turn(&mut session)?;
+            self.iterate(&mut session)?;
         }
         Ok(session)
     }
@@ -257,12 +257,12 @@ impl Client {
                 }
             }
             ensure!(Instant::now() < end, "nothing of it within {LIMIT:?}");
-            self.turn(session)?;
+            self.iterate(session)?;
         }
     }
 
     /// Takes in what has happened, or waits for something to happen.
-    fn turn(&mut self, session: &mut Session) -> Result<()> {
+    fn iterate(&mut self, session: &mut Session) -> Result<()> {
         self.send(session)?;
         self.adapter.arm(true, true)?;
         // What was sent before a farewell is heard before it: so the completions are looked at later.

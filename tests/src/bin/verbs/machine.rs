@@ -75,7 +75,7 @@ impl Machine {
     }
 
     /// Waits for anything, as an event loop would: armed, looked once more, then asleep.
-    fn turn(&mut self, limit: Duration) -> Result<()> {
+    fn iterate(&mut self, limit: Duration) -> Result<()> {
         let mut completions = Vec::new();
         self.adapter.poll(&mut completions)?;
         if completions.is_empty() {
@@ -103,7 +103,7 @@ impl Machine {
                 return self.events.remove(at).context("it was just there");
             }
             ensure!(Instant::now() < end, "no event for {token} within {LIMIT:?}");
-            self.turn(LIMIT)?;
+            self.iterate(LIMIT)?;
         }
     }
 
@@ -116,7 +116,7 @@ impl Machine {
                 return self.done.remove(at).context("it was just there");
             }
             ensure!(Instant::now() < end, "no {operation:?} has ended within {LIMIT:?}");
-            self.turn(LIMIT)?;
+            self.iterate(LIMIT)?;
         }
     }
 
