@@ -37,12 +37,12 @@ impl Initiators {
             && other.networks.iter().all(|network| self.networks.contains(network))
     }
 
-    /// The patterns of names.
+    /// Patterns of initiator names.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The networks.
+    /// Networks whose addresses are members of the set.
     pub fn networks(&self) -> &[Network] {
         &self.networks
     }

@@ -79,7 +79,7 @@ impl Drop for Receipt {
 /// A command that waits for the other shards.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
-    /// The shard that it is on.
+    /// Number of the shard that it is on.
     pub shard: usize,
     /// What it is answered by.
     pub ticket: u64,

@@ -33,9 +33,9 @@ pub enum PortsError {
     /// The file gives a number to two ports, two numbers to a port, or the number 0.
     #[error("{} is damaged: port {number}", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The number.
+        /// Relative target port identifier.
         number: u16,
     },
     /// No number is left.

@@ -56,7 +56,7 @@ pub struct Surroundings<'a> {
     pub allowance: usize,
     /// What is set aside for its session.
     pub reserve: Option<&'a Reserve>,
-    /// The time.
+    /// Time since the server's start.
     pub now: Duration,
     /// The portal that it came in by.
     pub portal: usize,

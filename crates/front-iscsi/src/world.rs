@@ -51,7 +51,7 @@ fn is_same(volume: &ScsiVolume, entry: &VolumeEntry) -> bool {
 pub struct CoreTarget {
     /// The iSCSI name.
     pub name: String,
-    /// The alias.
+    /// TargetAlias (RFC 7143): a name for people.
     pub alias: Option<String>,
     /// Its LUNs, ascending, each with the slot of its volume.
     luns: Vec<(u16, VolumeId)>,

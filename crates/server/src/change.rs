@@ -54,7 +54,7 @@ pub enum ApplyError {
     Listen {
         /// The portal's address.
         address: SocketAddr,
-        /// The reason.
+        /// The operating system's reason, as a sentence.
         why: String,
         /// Its kind, if the operating system has refused it.
         kind: Option<std::io::ErrorKind>,
@@ -62,7 +62,7 @@ pub enum ApplyError {
     /// A volume cannot be opened.
     #[error("volume {volume} cannot be opened: {error}")]
     Volume {
-        /// Its name.
+        /// Name of the volume.
         volume: String,
         /// The operating system's reason.
         error: std::io::Error,
@@ -185,7 +185,7 @@ pub struct Committed {
 
 /// What a protocol makes of a layout.
 pub struct Next<F: Front> {
-    /// The next world.
+    /// The world that replaces the present one.
     pub world: World<F>,
     /// What it changes of what both worlds share, once it is served.
     pub effects: F::Effects,

@@ -143,7 +143,7 @@ impl<P> Conns<P> {
         self.0.is_empty()
     }
 
-    /// The name of the next one.
+    /// The id that the next connection will have.
     pub(crate) fn next_id(&self) -> ConnId {
         ConnId(self.0.vacant_key() as u32)
     }

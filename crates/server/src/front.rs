@@ -179,7 +179,7 @@ pub enum Failing {
     TakesNothing,
     /// The client has not taken answers by reference that a lock waits for.
     KeepsLockWaiting,
-    /// The queue pair.
+    /// The queue pair has failed, or the client has closed it.
     Rdma(Fault),
 }
 
@@ -321,7 +321,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
         let _ = (core, sessions);
     }
 
-    /// The front of a shard.
+    /// Creates the front of a shard.
     fn new(local: Local<Self>) -> Self;
 
     /// Somebody has connected over a stream.

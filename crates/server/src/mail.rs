@@ -32,7 +32,7 @@ pub enum Mail<F: Front> {
     Connection {
         /// What it is counted for.
         entry: Entry<F>,
-        /// Its socket.
+        /// The accepted socket.
         socket: OwnedFd,
         /// The client's address.
         peer: SocketAddr,
@@ -45,7 +45,7 @@ pub enum Mail<F: Front> {
     Rdma(Change),
     /// End this connection: its client has logged in anew. Answer with `Ended` to `reply`.
     End {
-        /// The connection to end.
+        /// Serial number of the connection to end.
         connection: u64,
         /// Who waits for it.
         reply: ConnRef,
@@ -77,7 +77,7 @@ pub enum Owed<M> {
     },
     /// This connection has lost its place to another one: it ends, unless it [serves](crate::front::FrontConn::serves).
     Evict {
-        /// The connection.
+        /// Serial number of the connection.
         connection: u64,
     },
     /// The connection that stood in the way of this one has ended.
@@ -182,7 +182,7 @@ impl<F: Front> Mailbox<F> {
 pub struct Inbox<F: Front>(Arc<Mutex<Queue<F>>>);
 
 impl<F: Front> Inbox<F> {
-    /// The oldest message.
+    /// Takes the oldest message.
     pub fn next(&self) -> Option<Mail<F>> {
         open(&self.0).messages.pop_front()
     }

@@ -87,7 +87,7 @@ impl Network {
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its address.
+    /// Address of the client.
     pub address: IpAddr,
     /// It is on this machine.
     pub here: bool,

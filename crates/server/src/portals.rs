@@ -34,7 +34,7 @@ pub struct Full {
     pub(crate) fresh: usize,
 }
 
-/// The next portals.
+/// The portals after a change.
 pub struct Next {
     /// All of them. Those that are new have no real port numbers yet.
     pub(crate) portals: Portals,

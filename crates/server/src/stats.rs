@@ -20,7 +20,7 @@ pub struct ShardStats<C> {
 /// What a shard has on its hands, and what it has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShardLoad {
-    /// Its number.
+    /// Number of the shard, from 0.
     pub shard: usize,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
@@ -83,7 +83,7 @@ pub struct Stats<C> {
 /// The statistics of one volume.
 #[derive(Clone, Debug)]
 pub struct VolumeStats {
-    /// Its name.
+    /// Name of the volume in the configuration.
     pub name: String,
     /// Capacity in bytes.
     pub size_bytes: u64,

@@ -59,7 +59,7 @@ impl Post {
 /// gathers one Send, or one payload, and the list has what is complete.
 #[derive(Default)]
 pub struct Outgoing {
-    /// The stream.
+    /// Over TCP: the bytes of the stream, in order.
     pub chain: TxChain,
     /// Over RDMA: Sends and RDMA Writes, in order.
     pub posts: VecDeque<Post>,

@@ -139,7 +139,7 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageId {
-    /// The file or device.
+    /// Path of the file or device.
     pub path: PathBuf,
     /// What it is known by wherever it is: the mark of a file, the identity of a device.
     pub known_by: Option<String>,
@@ -158,7 +158,7 @@ impl StorageId {
 /// Where the failed write-back of a volume is kept, and what that is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkFile {
-    /// The file.
+    /// Path of the mark.
     pub path: PathBuf,
     /// The storage of the volume; `None` if nothing is known of it.
     pub storage: Option<StorageId>,

@@ -18,7 +18,7 @@ enum Order {
     End,
 }
 
-/// The way to the thread.
+/// A handle to the keeper's thread.
 #[derive(Clone)]
 pub struct Orders(SyncSender<Order>);
 
@@ -48,7 +48,7 @@ impl Keeper {
         Ok(Self { orders: Orders(orders), thread })
     }
 
-    /// The way to it.
+    /// A handle by which shards send it orders.
     pub fn orders(&self) -> Orders {
         self.orders.clone()
     }

@@ -14,12 +14,12 @@ use crate::volume::Volume;
 pub struct VolumeId(usize);
 
 impl VolumeId {
-    /// The volume in a slot.
+    /// The id of the volume with this index in the world.
     pub const fn new(slot: usize) -> Self {
         Self(slot)
     }
 
-    /// Its slot.
+    /// Index of the volume in the world.
     pub const fn slot(self) -> usize {
         self.0
     }
@@ -27,7 +27,7 @@ impl VolumeId {
 
 /// A volume on one shard.
 pub struct OpenVolume<F> {
-    /// The volume itself.
+    /// What all shards share of the volume.
     pub core: Arc<Volume<F>>,
     /// What was done with it.
     pub count: VolumeCount,

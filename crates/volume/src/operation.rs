@@ -52,7 +52,7 @@ pub struct Operation<C> {
     pub requests: Requests,
     /// What it does.
     pub work: Work,
-    /// The command.
+    /// The protocol's command, for its answer.
     pub command: C,
 }
 

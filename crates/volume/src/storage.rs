@@ -52,7 +52,7 @@ pub struct Drain {
 
 /// What an executor is told about its shard.
 pub struct ShardConfig {
-    /// Its number.
+    /// Number of the shard, from 0.
     pub shard: usize,
     /// All shards.
     pub shards: Arc<dyn Shards>,
@@ -63,7 +63,7 @@ pub struct ShardConfig {
 /// The event loop of a shard, its volumes, and all that requests pass on their way to them. `F` is what protocols show
 /// of a volume.
 pub struct Storage<F> {
-    /// The event loop.
+    /// The shard's event loop.
     pub ring: Ring,
     /// The volumes that are served, and those removed that still have operations.
     pub volumes: OpenVolumes<F>,

@@ -21,9 +21,9 @@ pub(crate) const WHOLE: ByteRange = ByteRange::new(0, u64::MAX);
 /// A volume, shared by all shards. Another size or another content of the same volume is another one of these,
 /// with the same fence, the same locks and the same reservations. `F` is what protocols show of it.
 pub struct Volume<F> {
-    /// Its name.
+    /// Name of the volume in the configuration.
     pub name: String,
-    /// The open storage.
+    /// The open storage, shared by all shards.
     pub backend: lunet_backends::Volume,
     /// What that is and can do.
     pub caps: Caps,

@@ -24,7 +24,7 @@ pub type Task = Operation<ScsiCommand>;
 pub struct ScsiCommand {
     /// Who waits for the answer; `None` once it was aborted, or answered before it was done.
     pub owner: Option<Owner>,
-    /// Its logical unit number.
+    /// Logical unit number that the command names.
     pub lun: u16,
     /// What the command block asks for, in bytes.
     pub transfer: Transfer,

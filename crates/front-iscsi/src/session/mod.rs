@@ -118,7 +118,7 @@ pub struct IscsiConn {
 
 /// A session in full feature phase.
 pub struct Session {
-    /// Its key in the registry.
+    /// I_T nexus: the key of the session in the registry.
     pub nexus: Nexus,
     /// The same, as reservations know it.
     pub id: Arc<NexusId>,
@@ -140,7 +140,7 @@ pub struct Session {
 
 /// A logical unit as one session sees it.
 pub struct SessionLun {
-    /// Its number.
+    /// Logical unit number.
     pub lun: u16,
     /// The slot of its volume.
     pub volume: VolumeId,

@@ -136,7 +136,7 @@ pub struct SessionInfo {
     pub isid: String,
     /// The target session identifying handle.
     pub tsih: u16,
-    /// The shard that serves it.
+    /// Number of the shard that serves it.
     pub shard: usize,
     /// Seconds since the login.
     pub connected_seconds: u64,

@@ -291,7 +291,7 @@ impl Adapter {
     /// Polls for completions. True if there may be more.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed or was removed.
     pub(crate) fn poll(&mut self, done: &mut Vec<Completion>) -> Result<bool, Error> {
         match self {
             Self::Verbs(adapter, completions) => {
@@ -308,7 +308,7 @@ impl Adapter {
     /// have arrived already cause none. `notified`: the descriptor has been readable since the last call.
     ///
     /// # Errors
-    /// The device has failed.
+    /// The device has failed or was removed.
     pub(crate) fn arm(&mut self, notified: bool, sends: bool) -> Result<(), Error> {
         dispatch!(self, adapter => adapter.arm(notified, sends))
     }
