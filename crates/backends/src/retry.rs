@@ -3,7 +3,6 @@
 //! The files, devices and locks of a killed process that used io_uring are released a moment after
 //! its end, by a thread of the kernel. Its successor should not fail for that.
 
-use std::thread;
 use std::time::Duration;
 
 const ATTEMPTS: u32 = 40;
@@ -16,7 +15,7 @@ pub fn while_in_use<T, E>(
 ) -> Result<T, E> {
     for _ in 0..ATTEMPTS {
         match attempt() {
-            Err(error) if in_use(&error) => thread::sleep(PAUSE),
+            Err(error) if in_use(&error) => lunet_os::thread::sleep(PAUSE),
             other => return other,
         }
     }

@@ -3,8 +3,9 @@
 //! Touched at login and at the end of a session only, so a lock is enough.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
+use lunet_os::sync::Mutex;
 use lunet_server::network::Network;
 use lunet_server::places::ConnRef;
 

@@ -2,8 +2,9 @@
 //!
 //! The reservations are locked first, where both are.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_reservations::Event;
 use lunet_scsi::Nexus;
 use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Seat, Seats, TargetPort};

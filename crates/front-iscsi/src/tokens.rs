@@ -3,9 +3,10 @@
 //! A token says what its data is, not where a copy of it lies (access upon reference): the data is what the
 //! source holds when the token is used. Tokens do not survive the server, nor a change of the volume.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use lunet_os::sync::Mutex;
 use lunet_scsi::copy::{Rod, RodToken};
 use lunet_scsi::{Code, Sense};
 

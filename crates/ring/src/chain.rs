@@ -123,6 +123,21 @@ impl TxChain {
         self.sent = 0;
     }
 
+    /// A copy of all that is to be sent.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn gathered(&self) -> Vec<u8> {
+        let mut all = Vec::with_capacity(self.len);
+        for segment in &self.segments {
+            match *segment {
+                Segment::Bytes { start, len } => all.extend(&self.bytes[start..start + len]),
+                Segment::Slice { id, start, len } => {
+                    self.payloads[id].for_each_chunk(start..start + len, |chunk| all.extend(chunk));
+                }
+            }
+        }
+        all
+    }
+
     /// Builds the list of memory ranges to send. The pointers stay valid until the chain is
     /// changed or dropped, wherever it is moved: all of them lead to the heap, the arena or a
     /// region that a payload keeps alive.

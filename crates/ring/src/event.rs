@@ -69,6 +69,16 @@ impl RxBufs {
         in_payload && self.scratch_limit <= self.scratch.len() && self.room() > 0
     }
 
+    /// Fills the payload range, and then the scratch bytes. There is room.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn fill(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(bytes.len().min(self.payload_len()));
+        if let Some((buf, range)) = &mut self.payload {
+            buf[range.start..range.start + first.len()].copy_from_slice(first);
+        }
+        self.scratch[..rest.len()].copy_from_slice(rest);
+    }
+
     /// The one or two memory ranges to fill, in order. Valid while `self` stays where its buffers
     /// are not touched by anyone else; moving `self` is fine.
     pub(crate) fn vectors(&mut self) -> ([libc::iovec; 2], usize) {

@@ -23,6 +23,8 @@ mod payload;
 mod pool;
 mod region;
 mod ring;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod slots;
 mod sys;
 mod timers;

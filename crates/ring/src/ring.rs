@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::epoll::Epoll;
-use crate::sys;
 use crate::timers::Timers;
 use crate::uring::Uring;
 use crate::{
@@ -55,6 +54,8 @@ impl DiskOp {
 enum Inner {
     Uring(Box<Uring>),
     Epoll(Box<Epoll>),
+    #[cfg(feature = "simulated")]
+    Simulated(Box<crate::simulated::Simulated>),
 }
 
 /// Calls the same method of whichever driver is in use.
@@ -63,6 +64,8 @@ macro_rules! driver {
         match &mut $self.inner {
             Inner::Uring($driver) => $call,
             Inner::Epoll($driver) => $call,
+            #[cfg(feature = "simulated")]
+            Inner::Simulated($driver) => $call,
         }
     };
 }
@@ -93,6 +96,19 @@ impl Ring {
         let waker = Waker::new()?;
         let mut notes = Vec::new();
         let epoll = || Epoll::new(config, waker.clone()).map(|e| Inner::Epoll(Box::new(e)));
+        #[cfg(feature = "simulated")]
+        if let Some(key) = waker.key() {
+            let driver = crate::simulated::Simulated::new(waker.clone(), key);
+            let inner = Inner::Simulated(Box::new(driver));
+            return Ok(Self {
+                inner,
+                arena,
+                waker,
+                notes,
+                ready: Vec::new(),
+                timers: Timers::default(),
+            });
+        }
         let inner = match config.driver {
             DriverChoice::Epoll => epoll()?,
             choice => match Uring::new(config, &arena, waker.clone(), &mut notes) {
@@ -116,6 +132,8 @@ impl Ring {
         match self.inner {
             Inner::Uring(_) => Driver::IoUring,
             Inner::Epoll(_) => Driver::Epoll,
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(_) => Driver::Epoll,
         }
     }
 
@@ -139,6 +157,8 @@ impl Ring {
         match &self.inner {
             Inner::Uring(driver) => driver.counters(),
             Inner::Epoll(driver) => driver.counters(),
+            #[cfg(feature = "simulated")]
+            Inner::Simulated(driver) => driver.counters(),
         }
     }
 
@@ -183,7 +203,7 @@ impl Ring {
     /// How far the peer's system has taken in what was sent on a socket. One system call; `None` if
     /// the socket is gone or not one of TCP.
     pub fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
-        driver!(self, d => d.socket_fd(id)).and_then(sys::delivery)
+        driver!(self, d => d.delivery(id))
     }
 
     /// The chain that is on its way on a socket.

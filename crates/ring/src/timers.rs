@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lunet_os::time::now;
+
 use crate::{Event, Token};
 
 /// What is to end, and when. The number tells timers of one moment apart.
@@ -18,7 +20,7 @@ impl Timers {
     }
 
     pub(crate) fn add(&mut self, time: Duration, token: Token) {
-        let now = Instant::now();
+        let now = now();
         // A time beyond all clocks: as good as never.
         let at = now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 32));
         self.count += 1;
@@ -37,13 +39,13 @@ impl Timers {
     /// A timeout that is over when the next timer is due.
     pub(crate) fn limit(&self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(((at, _), _)) = self.due.first_key_value() else { return timeout };
-        let left = at.saturating_duration_since(Instant::now());
+        let left = at.saturating_duration_since(now());
         Some(timeout.map_or(left, |timeout| timeout.min(left)))
     }
 
     /// Ends the timers that are due.
     pub(crate) fn fire(&mut self, events: &mut Vec<Event>) {
-        let now = Instant::now();
+        let now = now();
         while let Some(first) = self.due.first_entry() {
             if first.key().0 > now {
                 return;

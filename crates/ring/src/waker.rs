@@ -42,6 +42,9 @@ impl EventFd {
 struct Shared {
     event: EventFd,
     pending: AtomicBool,
+    /// What the event loop of a simulated world waits for.
+    #[cfg(feature = "simulated")]
+    key: Option<lunet_os::simulated::Key>,
 }
 
 /// Wakes an event loop from any thread: the loop reports [`Event::Woken`](crate::Event::Woken).
@@ -52,15 +55,36 @@ pub struct Waker(Arc<Shared>);
 impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
         let pending = AtomicBool::new(false);
-        Ok(Self(Arc::new(Shared { event: EventFd::new()?, pending })))
+        Ok(Self(Arc::new(Shared {
+            event: EventFd::new()?,
+            pending,
+            #[cfg(feature = "simulated")]
+            key: lunet_os::simulated::key(),
+        })))
     }
 
     /// Wakes the event loop. Many calls before it wakes are one event, and only the first costs a
     /// system call. Without effect once the event loop is gone.
     pub fn wake(&self) {
         if !self.0.pending.swap(true, Ordering::AcqRel) {
+            #[cfg(feature = "simulated")]
+            if let Some(key) = self.0.key {
+                return lunet_os::simulated::wake(key, true);
+            }
             self.0.event.signal();
         }
+    }
+
+    /// What the event loop of a simulated world waits for; `None` outside of one.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn key(&self) -> Option<lunet_os::simulated::Key> {
+        self.0.key
+    }
+
+    /// Whether it was used since the last call.
+    #[cfg(feature = "simulated")]
+    pub(crate) fn take(&self) -> bool {
+        self.0.pending.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn event(&self) -> &EventFd {

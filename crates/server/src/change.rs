@@ -10,9 +10,10 @@
 
 use std::any::Any;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use lunet_os::sync::{Condvar, Mutex, MutexGuard};
 use lunet_volume::{HeldVolume, NoChannel};
 
 use crate::core::Core;
@@ -155,7 +156,7 @@ impl<F: Front> Proposal<F> {
     fn wait(&self, until: Instant, enough: impl Fn(&Answers) -> bool) -> MutexGuard<'_, Answers> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(lunet_os::time::now());
             if enough(&answers) || left.is_zero() {
                 return answers;
             }
@@ -289,15 +290,15 @@ fn open_files<F: Front>(
 impl<F: Front> Prepared<'_, F> {
     /// Asks every shard, and waits for all.
     fn propose(&self) -> Result<(), ApplyError> {
-        let until = Instant::now() + self.core.limits.change_wait;
+        let until = lunet_os::time::now() + self.core.limits.change_wait;
         let mailboxes = self.core.mailboxes();
         for mailbox in mailboxes {
             loop {
                 match mailbox.send(Mail::World(self.proposal.clone())) {
                     Ok(()) => break,
                     // The shard reads its mail in its next loop iteration.
-                    Err(Undelivered::Full) if Instant::now() < until => {
-                        std::thread::sleep(Duration::from_millis(1));
+                    Err(Undelivered::Full) if lunet_os::time::now() < until => {
+                        lunet_os::thread::sleep(Duration::from_millis(1));
                     }
                     Err(_) => return Err(ApplyError::NotReady),
                 }
@@ -334,7 +335,7 @@ impl<F: Front> Prepared<'_, F> {
         self.core.set_world(self.proposal.world.clone());
         self.decide(Verdict::Adopt);
         let all = self.core.mailboxes().len();
-        let until = Instant::now() + self.core.limits.change_wait;
+        let until = lunet_os::time::now() + self.core.limits.change_wait;
         let adopted = self.proposal.wait(until, |now| now.adopted == all).adopted;
         F::world_begun(&self.proposal.world, &self.before);
         let late = all.saturating_sub(adopted);

@@ -3,9 +3,10 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use lunet_os::sync::Mutex;
 use lunet_volume::{Drain, Offload, Shards, SlowWork, Ticket, VolumeId, Waiter};
 
 use crate::front::{Front, FrontError};
@@ -65,7 +66,7 @@ impl<F: Front> Core<F> {
         let (limits, data_timeout) = (hosting.limits.clone(), hosting.data_timeout);
         let (front, world) = F::open(config, all)?;
         Ok(Self {
-            started: Instant::now(),
+            started: lunet_os::time::now(),
             rdma: Status::new(&portals, F::NAMES),
             world: Mutex::new(Arc::new(world)),
             first_portals: portals,

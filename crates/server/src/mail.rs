@@ -10,10 +10,11 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use lunet_os::sync::mpsc::SyncSender;
+use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_ring::Waker;
 use lunet_volume::{Drain, Ticket};
 

@@ -6,11 +6,12 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use lunet_os::sync::Mutex;
+use lunet_os::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use lunet_os::thread::JoinHandle;
 use lunet_volume::{Volume, VolumeId};
 
 use crate::core::Core;
@@ -50,10 +51,10 @@ impl Monitor {
                 if rounds % NETWORKS == 0 {
                     core.throttle.set_networks(interfaces::networks());
                 }
-                core.rations.report(core.started.elapsed(), F::NAMES);
+                core.rations.report(lunet_os::time::since(core.started), F::NAMES);
             }
         };
-        let thread = std::thread::Builder::new().name("lunet-monitor".into()).spawn(work)?;
+        let thread = lunet_os::thread::spawn("lunet-monitor", work)?;
         Ok(Self { stop, thread })
     }
 

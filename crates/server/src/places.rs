@@ -10,7 +10,9 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use lunet_os::sync::{Mutex, MutexGuard};
 
 use crate::core::Core;
 use crate::front::Front;

@@ -4,8 +4,10 @@
 //! a bound it would fill the log, and hide in it what others do. So every such line belongs to a [`Topic`],
 //! and is written only if its ration has room for it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
+
+use lunet_os::sync::Mutex;
 
 use crate::front::Names;
 

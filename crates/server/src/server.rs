@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lunet_os::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use lunet_os::thread::JoinHandle;
 use lunet_ring::{Config as RingConfig, Ring};
 use lunet_volume::{Face, HeldVolume, HoldError, Volume};
 
@@ -153,19 +153,10 @@ impl<F: Front> Server<F> {
             let listeners = std::mem::take(&mut listeners);
             let (core, ring, device_set) = (core.clone(), ring.clone(), device_set.clone());
             let (ends, verdict) = sync_channel(1);
-            let handle = std::thread::Builder::new()
-                .name(format!("lunet-shard-{number}"))
-                .spawn(move || {
-                    shard_thread(
-                        number,
-                        core,
-                        &ring,
-                        (listeners, device_set),
-                        &ready,
-                        (&begin, &ends),
-                    );
-                })
-                .map_err(StartError::Shard)?;
+            let handle = lunet_os::thread::spawn(&format!("lunet-shard-{number}"), move || {
+                shard_thread(number, core, &ring, (listeners, device_set), &ready, (&begin, &ends));
+            })
+            .map_err(StartError::Shard)?;
             threads.push(ShardThread { handle, verdict });
             go.push(start);
             let stands = stands.recv().unwrap_or_else(|_| Err(io::Error::other("a shard died")));
@@ -211,20 +202,21 @@ impl<F: Front> Server<F> {
         for mailbox in self.core.mailboxes() {
             mailbox.deliver(Owed::Stop { grace });
         }
-        let until = Instant::now() + grace + FLUSH_LIMIT + STALL_LIMIT;
+        let until = lunet_os::time::now() + grace + FLUSH_LIMIT + STALL_LIMIT;
         let mut flushed = true;
         for (shard, thread) in self.threads.iter().enumerate() {
             flushed &= thread.ends(shard, until);
         }
-        let until = Instant::now() + END_LIMIT;
+        let until = lunet_os::time::now() + END_LIMIT;
         self.threads.into_iter().for_each(|thread| thread.let_go(until));
         // Whoever asked for the last flushes.
         let sound = |volume: &Volume<F::Face>| F::is_absent(volume) || volume.health.is_sound();
-        let until = Instant::now() + MARK_LIMIT;
+        let until = lunet_os::time::now() + MARK_LIMIT;
         for (_, volume) in self.core.world().volumes() {
             flushed &= sound(volume);
             // The next start has to know what the last flushes have told.
-            if !volume.health.wait_for_mark(until.saturating_duration_since(Instant::now())) {
+            if !volume.health.wait_for_mark(until.saturating_duration_since(lunet_os::time::now()))
+            {
                 tracing::error!(volume = %volume.name, "a restart may forget that its write-back failed");
             }
         }
@@ -243,7 +235,7 @@ impl<F: Front> Server<F> {
 impl ShardThread {
     /// Waits for the end of the event loop. True if all could be flushed.
     fn ends(&self, shard: usize, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(lunet_os::time::now());
         let verdict = self.verdict.recv_timeout(left);
         if verdict == Err(RecvTimeoutError::Timeout) {
             tracing::error!(shard, "the event loop does not answer: it is not waited for any more");
@@ -254,7 +246,7 @@ impl ShardThread {
     /// Waits until the thread has dropped all that it had. It is not joined: the kernel lets a thread go when the
     /// last of its requests is done, and storage that hangs does none.
     fn let_go(self, until: Instant) {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(lunet_os::time::now());
         // The way of the verdict is the last that it drops.
         let _ = self.verdict.recv_timeout(left);
     }
@@ -404,7 +396,7 @@ impl<F: Front> Handle<F> {
         let names: Vec<stats::Named> = served.collect();
         let (protocol, volumes) = stats::merge(&shards, &names);
         Stats {
-            uptime_seconds: core.started.elapsed().as_secs(),
+            uptime_seconds: lunet_os::time::since(core.started).as_secs(),
             driver: self.driver,
             shards: core.mailboxes().len(),
             sessions: F::session_count(core),
@@ -417,12 +409,12 @@ impl<F: Front> Handle<F> {
 
     /// One answer of each shard that answers in time.
     fn ask<T>(&self, mail: impl Fn(SyncSender<T>) -> Mail<F>) -> Vec<T> {
-        let deadline = Instant::now() + REPORT_LIMIT;
+        let deadline = lunet_os::time::now() + REPORT_LIMIT;
         let mailboxes = self.core.mailboxes();
         let (sender, answers): (_, Receiver<T>) = sync_channel(mailboxes.len());
         let asked = mailboxes.iter().filter(|m| m.send(mail(sender.clone())).is_ok()).count();
         drop(sender);
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let left = || deadline.saturating_duration_since(lunet_os::time::now());
         (0..asked).map_while(|_| answers.recv_timeout(left()).ok()).collect()
     }
 }

@@ -8,8 +8,10 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
+
+use lunet_os::sync::Mutex;
 
 use crate::network::Network;
 use crate::rationed::Level;
@@ -75,7 +77,7 @@ impl<A: Clone + Eq + Hash> Throttle<A> {
         inner.clients.entry(key).or_default().raise(now, FREE, FORGET);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner<A>> {
+    fn lock(&self) -> lunet_os::sync::MutexGuard<'_, Inner<A>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

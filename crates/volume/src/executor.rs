@@ -7,10 +7,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use lunet_block::{ByteRange, Completion, Error, IoDone, IoToken, Op, Submit};
+use lunet_os::sync::mpsc::Receiver;
 use lunet_ring::{Account, Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;

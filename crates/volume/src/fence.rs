@@ -5,10 +5,10 @@
 //! could land on top of the new. So until the storage has let go of it, a command that touches the
 //! same blocks is told to try again.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lunet_block::ByteRange;
+use lunet_os::sync::Mutex;
 
 /// The abandoned writes of one volume, from all shards.
 #[derive(Debug, Default)]

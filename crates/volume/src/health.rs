@@ -11,10 +11,11 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use lunet_block::{Error, Op, Size};
+use lunet_os::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use lunet_files::{self as files, ReadError};
@@ -257,7 +258,7 @@ impl Health {
                 tracing::error!(%volume, %error, "a restart will forget that its write-back failed");
             }
         };
-        let thread = std::thread::Builder::new().name("lunet-mark".into()).spawn(work);
+        let thread = lunet_os::thread::spawn("lunet-mark", work);
         if let Err(error) = thread {
             tracing::error!(volume = %self.volume, %error, "no thread to keep the mark");
         }
@@ -271,12 +272,12 @@ impl Health {
     /// Waits until the mark of a failed write-back is stable, or cannot be, for at most `limit`. For a thread that
     /// is no shard. False if the time is over.
     pub fn wait_for_mark(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+        let until = lunet_os::time::now() + limit;
         while self.is_marking() {
-            if Instant::now() >= until {
+            if lunet_os::time::now() >= until {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            lunet_os::thread::sleep(Duration::from_millis(1));
         }
         true
     }
@@ -284,7 +285,7 @@ impl Health {
     /// The health of a volume that is not served.
     pub fn absent(volume: &str) -> Arc<Self> {
         let health = Self::new(volume);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = lunet_os::time::unix().as_secs();
         health.take_up(Fault { cause: Cause::NotServed, since }, false);
         health
     }
@@ -394,7 +395,7 @@ impl Drop for Marking {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    lunet_os::time::unix().as_secs()
 }
 
 #[cfg(test)]

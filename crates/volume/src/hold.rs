@@ -2,8 +2,9 @@
 //! command may come between, such as a rollback.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
+
+use lunet_os::sync::mpsc::{Receiver, sync_channel};
 
 use crate::locks::{Locks, Stage, Waiter};
 use crate::open::VolumeId;
@@ -44,7 +45,7 @@ impl HeldVolume {
         (slot, volume): (VolumeId, &Volume<F>),
         limit: Duration,
     ) -> Result<Self, HoldError> {
-        let until = Instant::now() + limit;
+        let until = lunet_os::time::now() + limit;
         let (told, news) = sync_channel(1);
         let (count, locks) = (shards.count(), volume.locks.clone());
         let place = locks.lock(WHOLE, Waiter::Thread(told), count);
@@ -59,10 +60,10 @@ impl HeldVolume {
             if unasked.is_empty() {
                 break;
             }
-            if Instant::now() >= until {
+            if lunet_os::time::now() >= until {
                 return Err(HoldError::Timeout);
             }
-            std::thread::sleep(LOOK);
+            lunet_os::thread::sleep(LOOK);
         }
         held.reach(Stage::Granted, &news, until)?;
         Ok(held)
@@ -73,7 +74,7 @@ impl HeldVolume {
         loop {
             match self.locks.stage(self.place) {
                 Some(now) if now == stage || now == Stage::Granted => return Ok(()),
-                _ if Instant::now() >= until => return Err(HoldError::Timeout),
+                _ if lunet_os::time::now() >= until => return Err(HoldError::Timeout),
                 // Told, or time to look.
                 _ => drop(news.recv_timeout(LOOK)),
             }

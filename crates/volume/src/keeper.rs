@@ -4,9 +4,10 @@
 //! the other, so that what is kept is what is in force.
 
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use lunet_os::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use lunet_os::thread::JoinHandle;
 
 use crate::offload::SlowWork;
 
@@ -42,9 +43,7 @@ impl Keeper {
     /// The operating system's.
     pub fn start() -> io::Result<Self> {
         let (orders, received) = sync_channel(ORDERS);
-        let thread = std::thread::Builder::new()
-            .name("lunet-keeper".into())
-            .spawn(move || work(&received))?;
+        let thread = lunet_os::thread::spawn("lunet-keeper", move || work(&received))?;
         Ok(Self { orders: Orders(orders), thread })
     }
 
@@ -56,17 +55,17 @@ impl Keeper {
     /// Ends the thread, once it has done what it was told before. If that takes longer than `limit`, because the
     /// data directory hangs, it goes with the process.
     pub fn stop(self, limit: Duration) {
-        let until = Instant::now() + limit;
+        let until = lunet_os::time::now() + limit;
         let mut told = false;
         while !self.thread.is_finished() {
             // Nobody orders anything any more, so there is room as soon as one order has been done.
             told =
                 told || !matches!(self.orders.0.try_send(Order::End), Err(TrySendError::Full(_)));
-            if Instant::now() >= until {
+            if lunet_os::time::now() >= until {
                 tracing::error!("what is kept in the data directory may not be what was in force");
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            lunet_os::thread::sleep(Duration::from_millis(1));
         }
         let _ = self.thread.join();
     }

@@ -9,10 +9,11 @@
 //! keep requests away for ever, nor the other way round: all goes by the order of arrival. Whoever waits is told by
 //! a message that may be lost, and looks by itself as well.
 
-use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use lunet_block::ByteRange;
+use lunet_os::sync::mpsc::SyncSender;
+use lunet_os::sync::{Mutex, MutexGuard};
 
 /// How many locks of one volume may wait. Commands beyond are answered BUSY.
 const MOST: usize = 256;

@@ -5,7 +5,9 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use lunet_os::sync::{Condvar, Mutex};
 
 use crate::open::VolumeId;
 
@@ -76,9 +78,9 @@ impl Offload {
 
     fn start(&self, number: usize) -> io::Result<()> {
         let shared = self.shared.clone();
-        let thread = std::thread::Builder::new().name(format!("lunet-slow-{number}"));
+        let name = format!("lunet-slow-{number}");
         // Never joined: it may hang in the storage below, and holds nothing that must be stable.
-        thread.spawn(move || shared.work()).map(drop)
+        lunet_os::thread::spawn(&name, move || shared.work()).map(drop)
     }
 }
 
@@ -116,7 +118,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use lunet_os::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::time::Duration;
 
     fn says(number: usize, to: &SyncSender<usize>) -> SlowWork {

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use lunet_block::{ByteRange, Completion, Op, Request, Submit};
+use lunet_os::sync::mpsc::{Receiver, sync_channel};
 use lunet_ring::{Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;

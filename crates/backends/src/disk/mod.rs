@@ -8,11 +8,12 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use lunet_block::{
     Backend, Caps, Channel, Completion, IoDone, IoToken, Request, Slow, Submit, Support,
 };
+use lunet_os::sync::Mutex;
 use lunet_ring::{DropElsewhere, FileId, Payload, Ring, Token};
 use rustix::io::Errno;
 
@@ -133,7 +134,7 @@ impl Disk {
         }
     }
 
-    fn ready(&self) -> std::sync::MutexGuard<'_, Vec<Arc<File>>> {
+    fn ready(&self) -> lunet_os::sync::MutexGuard<'_, Vec<Arc<File>>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -213,7 +213,7 @@ pub fn wrap(volume: Volume, layers: &[Layer]) -> (Volume, Controls) {
         controls: Arc::downgrade(&alive),
         held: AtomicUsize::new(0),
         seeds: AtomicU64::new(0),
-        began: Instant::now(),
+        began: lunet_os::time::now(),
     });
     (Arc::new(Layered { inner, shared: Arc::clone(&shared) }), Controls { shared, _alive: alive })
 }

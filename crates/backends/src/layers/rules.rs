@@ -66,7 +66,7 @@ impl Rules {
     /// Takes the next free stretch of a limit, of this length. Returns how long it is until it begins.
     fn turn(&self, index: usize, cost: Duration) -> Duration {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let now = nanos(self.shared.began.elapsed());
+        let now = nanos(lunet_os::time::since(self.shared.began));
         let begin = |free: u64| free.max(now.saturating_sub(nanos(BURST)));
         let taken = |free| Some(begin(free).saturating_add(nanos(cost)));
         let of = &self.shared.layers[index].free;
@@ -122,7 +122,6 @@ impl Rules {
 mod tests {
     use std::num::NonZeroU64;
     use std::sync::Weak;
-    use std::time::Instant;
 
     use super::super::{Layer, Ops, Rate, State};
     use super::*;
@@ -137,7 +136,7 @@ mod tests {
             controls: Weak::new(),
             held: 0.into(),
             seeds: 0.into(),
-            began: Instant::now(),
+            began: lunet_os::time::now(),
         }))
     }
 
@@ -219,7 +218,8 @@ mod tests {
             let waits = waits(&mut rules, 20);
             assert_eq!(waits[0], Duration::ZERO, "the first one has all of it");
             // The last one begins when 19 have had their time, less what this test took and what may be caught up on.
-            let (most, took) = (Duration::from_millis(1900), rules.shared.began.elapsed());
+            let (most, took) =
+                (Duration::from_millis(1900), lunet_os::time::since(rules.shared.began));
             assert!(waits[19] <= most && waits[19] + took + BURST >= most, "{:?}", waits[19]);
             assert!(rules.wait(Op::Read, HERE).delay.is_none(), "reads are not limited");
         }
@@ -237,7 +237,8 @@ mod tests {
         let mut rules = rules(&[limit(100), delay, limit(1)].map(|one| Layer::new(one, Ops::ALL)));
         let waits = waits(&mut rules, 3);
         assert_eq!(waits[0], time);
-        let (most, took) = (time + Duration::from_secs(2), rules.shared.began.elapsed());
+        let (most, took) =
+            (time + Duration::from_secs(2), lunet_os::time::since(rules.shared.began));
         assert!(waits[2] <= most && waits[2] + took + BURST >= most, "{:?}", waits[2]);
     }
 }

@@ -4,7 +4,6 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use lunet_block::{ByteRange, Error, Extent, Op, Slow, Space};
@@ -22,10 +21,10 @@ impl Layered {
         let wait = rules.wait(op, range);
         self.shared.held.fetch_add(1, Ordering::SeqCst);
         while wait.hang.is_some_and(|layer| rules.is_on(layer)) {
-            thread::sleep(LOOK_AGAIN);
+            lunet_os::thread::sleep(LOOK_AGAIN);
         }
         if let Some(delay) = wait.delay {
-            thread::sleep(delay);
+            lunet_os::thread::sleep(delay);
         }
         self.shared.held.fetch_sub(1, Ordering::SeqCst);
         rules.fault(op, range).map_or(Ok(()), Err)

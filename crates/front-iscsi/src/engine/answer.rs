@@ -60,7 +60,7 @@ impl Engine {
         let failed = task.requests.is_failed();
         let bytes =
             if failed { 0 } else { task.command.transfer.data_in + task.command.transfer.data_out };
-        let now = self.answered.unwrap_or_else(|| self.core.started.elapsed());
+        let now = self.answered.unwrap_or_else(|| lunet_os::time::since(self.core.started));
         let elapsed = now.saturating_sub(task.started);
         let count = &mut self.local.exec.storage.volumes[task.requests.volume].count;
         count.record(task.kind, bytes, elapsed.as_micros() as u64, failed);

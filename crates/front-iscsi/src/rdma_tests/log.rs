@@ -1,8 +1,8 @@
 //! What connections leave in the log.
 
 use std::fmt::Debug;
-use std::sync::Mutex;
 
+use lunet_os::sync::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};

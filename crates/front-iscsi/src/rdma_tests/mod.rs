@@ -7,7 +7,7 @@ mod wake;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lunet_backends::{Storage, VolumeSpec, open};
 use lunet_iscsi::iser::{HEADER_LEN, Header, Remote};
@@ -128,12 +128,12 @@ impl Bench {
 
     /// Lets the shard work until it has posted something, which the device carries out.
     fn next(&mut self, endpoint: u32, data: &[u8], status: Status) -> Work {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = lunet_os::time::now() + Duration::from_secs(20);
         loop {
             if let Some(work) = self.wire.next(endpoint, data, status) {
                 return work;
             }
-            assert!(Instant::now() < deadline, "nothing was posted");
+            assert!(lunet_os::time::now() < deadline, "nothing was posted");
             self.iterate();
         }
     }
@@ -216,9 +216,9 @@ impl Bench {
     }
 
     fn until_closed(&mut self, endpoint: u32) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = lunet_os::time::now() + Duration::from_secs(20);
         while !self.wire.with(|state| state.closed.contains(&endpoint)) {
-            assert!(Instant::now() < deadline, "the connection stays");
+            assert!(lunet_os::time::now() < deadline, "the connection stays");
             self.iterate();
         }
     }

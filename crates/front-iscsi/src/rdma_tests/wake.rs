@@ -21,9 +21,9 @@ impl Bench {
 
     /// Lets the shard handle all completions, until it has nothing to do.
     fn settle(&mut self, slot: ConnId) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = lunet_os::time::now() + Duration::from_secs(20);
         while self.shard.conns[slot].sending > 0 {
-            assert!(Instant::now() < deadline, "an end is missed");
+            assert!(lunet_os::time::now() < deadline, "an end is missed");
             self.iterate();
         }
         self.rests();
@@ -31,23 +31,23 @@ impl Bench {
 
     /// Lets the shard work until it has posted so much.
     fn until_posted(&mut self, count: usize) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = lunet_os::time::now() + Duration::from_secs(20);
         while self.wire.with(|state| state.posted(1)) < count {
-            assert!(Instant::now() < deadline, "nothing was posted");
+            assert!(lunet_os::time::now() < deadline, "nothing was posted");
             self.iterate();
         }
     }
 
     /// Lets the shard work until it sleeps. Whether it has asked to be woken for the end of what it has sent.
     fn rests(&mut self) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = lunet_os::time::now() + Duration::from_secs(20);
         self.wire.with(|state| state.asked.clear());
         loop {
             self.iterate();
             if let Some(sends) = self.wire.with(|state| state.asked.last().copied()) {
                 return sends;
             }
-            assert!(Instant::now() < deadline, "it never sleeps");
+            assert!(lunet_os::time::now() < deadline, "it never sleeps");
         }
     }
 
@@ -101,9 +101,9 @@ fn a_look_that_finds_nothing_is_followed_by_another() {
     ping(&mut bench, 1);
     bench.until_posted(1);
     let first = bench.queue_pair(slot).poll_at.expect("an answer is on its way");
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = lunet_os::time::now() + Duration::from_secs(20);
     while bench.queue_pair(slot).poll_at == Some(first) {
-        assert!(Instant::now() < deadline, "it does not look");
+        assert!(lunet_os::time::now() < deadline, "it does not look");
         let patience = bench.shard.patience().expect("it does not sleep for ever");
         assert!(patience <= Duration::from_millis(200), "it looks soon: {patience:?}");
         bench.shard.wait(Some(patience), &mut bench.events).expect("the kernel waits");

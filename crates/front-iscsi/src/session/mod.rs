@@ -12,7 +12,7 @@ mod view;
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lunet_iscsi::chap::Proof;
@@ -21,6 +21,7 @@ use lunet_iscsi::iser;
 use lunet_iscsi::target::{
     self as iscsi, Connection, Cx, Event, LoginIdentity, Options, Tag, Transmit,
 };
+use lunet_os::sync::Mutex;
 use lunet_ring::{Account, Buf, Payload};
 use lunet_scsi::Attention;
 use lunet_scsi::reserve::{NexusId, Seat};

@@ -40,12 +40,13 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError, TryLockError};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
 use lunet_front_iscsi::{Handle, Prepared};
+use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_server::ApplyError;
 use zeroize::Zeroizing;
 
@@ -203,15 +204,15 @@ impl Manager {
     /// longer, because its storage hangs, is finished or undone at the next start.
     pub fn close(&self, limit: Duration) {
         self.closed.store(true, Ordering::Release);
-        let until = Instant::now() + limit;
+        let until = lunet_os::time::now() + limit;
         while matches!(self.changing.try_lock(), Err(TryLockError::WouldBlock)) {
-            if Instant::now() >= until {
+            if lunet_os::time::now() >= until {
                 tracing::error!(
                     "a change that is under way does not end: it is not waited for any more"
                 );
                 return;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            lunet_os::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -1,12 +1,13 @@
 //! Changes of a server in this process, whose event loops can be stalled.
 
 use std::fs;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_backends::Volume;
 use lunet_block::{Backend, Caps, Channel, Completion, IoDone, Request, Slow, Submit};
 use lunet_front_iscsi::Server;
+use lunet_os::sync::{Condvar, Mutex};
 use lunet_ring::{Payload, Ring};
 use tempfile::TempDir;
 

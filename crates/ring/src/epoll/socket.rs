@@ -2,11 +2,11 @@
 //! change, and not again until it does.
 
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::{Epoll, Kind};
 use crate::sys;
-use crate::{Event, RxBufs, SocketId, Token, TxChain};
+use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
 
 /// A receive that is queued.
 struct Recv {
@@ -51,8 +51,8 @@ impl Epoll {
         SocketId(key)
     }
 
-    pub(crate) fn socket_fd(&mut self, id: SocketId) -> Option<RawFd> {
-        self.sockets.get_mut(id.0).map(|socket| socket.fd.as_raw_fd())
+    pub(crate) fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
+        self.sockets.get_mut(id.0).and_then(|socket| sys::delivery(socket.fd.as_raw_fd()))
     }
 
     pub(crate) fn close_socket(&mut self, id: SocketId) {

@@ -1,14 +1,14 @@
 //! Sockets on io_uring.
 
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::opcode;
 
 use super::Uring;
 use super::queue::{Handle, Kind};
 use crate::sys;
-use crate::{Event, RxBufs, SocketId, Token, TxChain};
+use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
 
 /// The kernel's `IORING_RECVSEND_POLL_FIRST` (Linux 5.19): wait for data before the first attempt.
 const POLL_FIRST: u16 = 1;
@@ -83,8 +83,8 @@ impl Uring {
         SocketId(self.sockets.insert(Socket::new(fd, handle)))
     }
 
-    pub(crate) fn socket_fd(&mut self, id: SocketId) -> Option<RawFd> {
-        self.sockets.get_mut(id.0).map(|socket| socket.fd.as_raw_fd())
+    pub(crate) fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
+        self.sockets.get_mut(id.0).and_then(|socket| sys::delivery(socket.fd.as_raw_fd()))
     }
 
     pub(crate) fn sending(&mut self, id: SocketId) -> Option<&TxChain> {

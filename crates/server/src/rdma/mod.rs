@@ -24,9 +24,9 @@ pub use status::{OverTcp, PortalStatus, Reason, Status};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
+use lunet_os::sync::mpsc::SyncSender;
 use lunet_verbs::{CmId, Device, Error, PRIVATE_MAX};
 
 use crate::front::Front;

@@ -9,10 +9,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use lunet_os::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
+use lunet_os::thread::JoinHandle;
 use lunet_verbs::{Error, PortFacts, Sysfs};
 
 use super::start::release_lost_devices;
@@ -100,7 +100,7 @@ impl DeviceMonitor {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("lunet-rdma".into()).spawn(work)?;
+        let thread = lunet_os::thread::spawn("lunet-rdma", work)?;
         Ok(Some(Self { stop, thread }))
     }
 
@@ -130,11 +130,11 @@ fn open<F: Front>(core: &Core<F>) {
     let mailboxes = core.mailboxes();
     let (reply, answers) = sync_channel(mailboxes.len());
     let tell = |shard: usize, change| mailboxes[shard].send(Mail::Rdma(change)).is_ok();
-    let deadline = Instant::now() + OPENING;
+    let deadline = lunet_os::time::now() + OPENING;
     let sent =
         (0..mailboxes.len()).all(|n| tell(n, Change::Open(device_set.clone(), reply.clone())));
     drop(reply);
-    let left = || deadline.saturating_duration_since(Instant::now());
+    let left = || deadline.saturating_duration_since(lunet_os::time::now());
     let silent = |_| Err(Error::Ended);
     let mut opened = mailboxes.iter().map(|_| answers.recv_timeout(left()).unwrap_or_else(silent));
     match opened.find_map(Result::err) {

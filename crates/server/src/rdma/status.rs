@@ -1,9 +1,10 @@
 //! Whether each portal is served over RDMA, and why a session uses TCP: for reports and the log.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_verbs::{Error, PortFacts, port_of};
 
 use crate::front::Names;

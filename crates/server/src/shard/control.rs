@@ -1,8 +1,8 @@
 //! Messages to the shard: from other shards, from the control socket, from the signal handler.
 
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use lunet_os::sync::mpsc::SyncSender;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Shard;

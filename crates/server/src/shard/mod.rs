@@ -135,7 +135,7 @@ impl<F: Front> Shard<F> {
 
     /// Works off what has happened, and queues all that comes of it.
     pub fn iterate(&mut self, events: &mut Vec<RingEvent>) {
-        self.front.exec.storage.now = self.core.started.elapsed();
+        self.front.exec.storage.now = lunet_os::time::since(self.core.started);
         self.decide();
         // First, because an event may be that a device is lost, and what was found is of one that was in use.
         self.process_completions();

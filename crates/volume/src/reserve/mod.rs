@@ -4,8 +4,9 @@ mod keep;
 mod store;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
+use lunet_os::sync::Mutex;
 use lunet_reservations::{Event, Reservations};
 
 pub use keep::{Request, Unchanged};

@@ -1,6 +1,6 @@
 //! Volume to volume: by the storage itself, on another thread, as long as it can; else through buffers.
 
-use std::sync::mpsc::Receiver;
+use lunet_os::sync::mpsc::Receiver;
 
 use arrayvec::ArrayVec;
 use lunet_block::{ByteRange, Completion, Error, Op, Support};

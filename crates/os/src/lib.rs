@@ -1,0 +1,89 @@
+//! The clock, the threads and the locks that the server uses.
+//!
+//! They are the standard library's. With the feature `simulated` (`sim/` alone asks for it) a thread of a simulated
+//! world sees that world's clock, runs only when the world's scheduler lets it, and waits for locks and messages by
+//! giving the turn to another thread. Then the same seed gives the same order of everything.
+//!
+//! What may block, or looks at the time, in the crates of the server goes through this crate: a lock that is held while
+//! its thread waits for something else would stop a simulated world for ever.
+
+#[cfg(feature = "simulated")]
+pub mod simulated;
+#[cfg(feature = "simulated")]
+mod simulated_sync;
+
+/// Locks, and queues between threads.
+pub mod sync {
+    #[cfg(feature = "simulated")]
+    pub use crate::simulated_sync::{Condvar, Mutex, MutexGuard, mpsc};
+    #[cfg(not(feature = "simulated"))]
+    pub use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
+}
+
+/// Threads.
+pub mod thread {
+    use std::io;
+    use std::time::Duration;
+
+    #[cfg(feature = "simulated")]
+    pub use crate::simulated::JoinHandle;
+    #[cfg(not(feature = "simulated"))]
+    pub use std::thread::JoinHandle;
+
+    /// Starts a thread with a name.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    #[cfg(not(feature = "simulated"))]
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name(name.to_owned()).spawn(work)
+    }
+
+    /// Starts a thread with a name.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    #[cfg(feature = "simulated")]
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+        crate::simulated::spawn(name, work)
+    }
+
+    /// Lets time pass.
+    pub fn sleep(time: Duration) {
+        #[cfg(feature = "simulated")]
+        if crate::simulated::sleep(time) {
+            return;
+        }
+        std::thread::sleep(time);
+    }
+}
+
+/// The time.
+pub mod time {
+    use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+    /// The monotonic clock.
+    #[inline]
+    pub fn now() -> Instant {
+        #[cfg(feature = "simulated")]
+        if let Some(now) = crate::simulated::now() {
+            return now;
+        }
+        Instant::now()
+    }
+
+    /// How much time has passed since then.
+    #[inline]
+    pub fn since(then: Instant) -> Duration {
+        now().saturating_duration_since(then)
+    }
+
+    /// The system's clock: time since 1970. Zero if it is set before that.
+    pub fn unix() -> Duration {
+        #[cfg(feature = "simulated")]
+        if let Some(now) = crate::simulated::unix() {
+            return now;
+        }
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}
