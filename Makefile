@@ -1,6 +1,8 @@
 # `make help` explains the targets.
 
 SECONDS ?= 10
+SEEDS ?= 1000
+FIRST ?= 1
 KILLS ?= 1000
 TARGETS ?=
 DESTROY ?=
@@ -13,7 +15,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -40,6 +42,7 @@ test-host: host-tests ## what runs on this machine itself: lint, unit tests, rea
 
 host-tests: checked
 	$(BUILT) $(CARGO) test --locked --no-fail-fast --workspace
+	$(MAKE) sim
 	$(MAKE) fuzz
 
 lab-tests: checked lab-guest
@@ -83,6 +86,10 @@ bench-lab: prepare ## compare with LIO in the guest, seven rounds: over ZFS, and
 	$(CARGO) build --locked --release -p lunet
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
+
+sim: ## run SEEDS simulated worlds of the whole server (default 1000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
+	cd sim && $(CARGO) test --locked -q
+	cd sim && $(CARGO) run --locked -q -- --seeds $(SEEDS) --first $(FIRST)
 
 fuzz: ## fuzz each parser for SECONDS (default 10)
 	$(MAKE) -C fuzz -j2 -O fuzz SECONDS=$(SECONDS)
