@@ -8,7 +8,6 @@
 //! * [`keys`]: the negotiated keys, their value types and result functions.
 //! * [`chap`]: algorithms, secrets and responses of CHAP.
 //! * [`digest`]: CRC32C header and data digests.
-//! * [`negotiation`]: what both ends agreed on.
 //! * [`iser`]: the same over RDMA (RFC 7145), and where the transports differ.
 //! * [`printable`]: text of strangers, for the eyes of people.
 //! * [`target`]: the target's end of a connection.
@@ -25,7 +24,6 @@ pub mod digest;
 pub mod initiator;
 pub mod iser;
 pub mod keys;
-pub mod negotiation;
 pub mod pdu;
 pub mod printable;
 pub mod target;

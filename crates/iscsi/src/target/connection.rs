@@ -16,8 +16,8 @@ use super::{
     Transmit,
 };
 use crate::digest::DIGEST_LEN;
-use crate::negotiation::Negotiated;
 use crate::pdu::{self, AsyncEvent, Bhs, U16, U32};
+use crate::target::negotiation::Negotiated;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;

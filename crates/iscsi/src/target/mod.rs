@@ -23,6 +23,7 @@ mod event;
 mod held;
 mod login;
 mod mover;
+pub mod negotiation;
 pub mod options;
 mod out;
 mod rdma;

@@ -3,8 +3,8 @@
 use super::connection::Connection;
 use super::{Cx, SendTargets, Site, Transmit};
 use crate::keys::{Key, Use};
-use crate::negotiation;
 use crate::pdu::{self, Bhs, CONTINUE, FINAL, RejectReason, TextRequest, U24, U32, Wire};
+use crate::target::negotiation;
 use crate::text::{Collector, NOT_UNDERSTOOD, REJECT, TextError, Writer, pairs};
 use alloc::boxed::Box;
 use alloc::string::String;

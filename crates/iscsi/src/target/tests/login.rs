@@ -74,7 +74,7 @@ fn a_login_may_skip_the_operational_stage() {
     bench.with(|c, tx| c.admit(1, tx));
     let got = bench.one();
     assert_eq!(got.as_pdu::<LoginResponse>().flags, 0x83);
-    assert_eq!(bench.connection.negotiated(), &crate::negotiation::Negotiated::default());
+    assert_eq!(bench.connection.negotiated(), &crate::target::negotiation::Negotiated::default());
     // Nothing was declared, so the target takes no more than the default.
     bench.events();
     let mut command = *write(1, 1, 65_536).as_bhs();
