@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use lunet_bench::model::{Measure, Summary, interleaved};
 use lunet_bench::model::{Results, Section};
 use lunet_bench::report::{iops, number, time};
-use lunet_bench::stats::{Effect, Estimate, Measure, Summary, interleaved};
+use lunet_bench::stats::{Effect, Estimate};
 
 use super::idle::Idle;
 use super::machine::About;

@@ -9,6 +9,7 @@ mod check;
 mod latency;
 mod run;
 mod setup;
+mod summary;
 
 use std::path::Path;
 use std::{fs, io};
@@ -24,7 +25,7 @@ pub use setup::{
     Command, Fact, Machine, Pattern, Section, Sync, Target, TargetKind, Workload, without_secret,
 };
 
-use crate::stats::{Comparison, Summary, summarise};
+pub use summary::{Comparison, Measure, Summary, compare_results, interleaved, summarise};
 
 /// The number of the form that this program writes and reads.
 pub const SCHEMA: u32 = 1;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Estimate, Judgement, effect, unpaired};
-use crate::model::{Results, Role, Run, Workload};
+use super::{Results, Role, Run, Workload};
+use crate::stats::{Effect, Estimate, Judgement, effect, unpaired};
 
 /// A target with a workload, over all rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use super::columns::wrapped;
 use super::format::plain;
 use super::page;
 use super::table::ratios;
+use crate::model::{Comparison, compare_results};
 use crate::model::{Results, Workload};
-use crate::stats::{Comparison, compare_results};
 
 /// Both in one: targets carry the labels, and workloads of the same name are the same if their parameters are.
 pub fn joined(before: &Results, after: &Results, labels: (&str, &str)) -> Results {

@@ -7,7 +7,7 @@ mod verdicts;
 use super::format::escape;
 use super::plots::{Figure, bars, curves, forest, histogram, percentiles, timeline};
 use crate::model::{Command, Fact, Machine, Results, Target};
-use crate::stats::{Comparison, Measure};
+use crate::model::{Comparison, Measure};
 
 const STYLE: &str = include_str!("style.css");
 /// So many verdicts and workloads are shown at once; the others are one touch away.

@@ -2,8 +2,9 @@
 
 use super::columns::{Row, columns, stacked, wrapped};
 use super::format::{iops, number, plain, time};
+use crate::model::Comparison;
 use crate::model::Results;
-use crate::stats::{Comparison, Estimate};
+use crate::stats::Estimate;
 
 /// The results as plain text: figures, comparisons, verdicts, how ceilings were got. `width` is that of the terminal, in
 /// characters: what does not fit stands below instead of beside, and sentences are broken between words. Without one, every

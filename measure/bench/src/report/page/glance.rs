@@ -1,9 +1,10 @@
 //! What a reader sees first: how fast each target is, and its bottleneck.
 
 use crate::model::{Bound, Results, Target, Unit, Verdict, Workload};
+use crate::model::{Comparison, Measure, Summary};
 use crate::report::format::{escape, iops, number, percent, time};
 use crate::report::plots::key;
-use crate::stats::{Comparison, Estimate, Judgement, Measure, Summary};
+use crate::stats::{Estimate, Judgement};
 
 use super::{MANY, folded};
 

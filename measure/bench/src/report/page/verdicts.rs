@@ -3,7 +3,8 @@
 use crate::model::{Bound, Load, Results, Verdict};
 use crate::report::format::{escape, percent};
 
-use crate::stats::{Comparison, Judgement};
+use crate::model::Comparison;
+use crate::stats::Judgement;
 
 use super::{MANY, OPEN, folded, section};
 

@@ -1,9 +1,10 @@
 //! Comparisons: each ratio with its interval, on both sides of 'the same'.
 
 use super::{Figure, class};
+use crate::model::Comparison;
 use crate::report::format::{mark, shortened};
 use crate::report::svg::{Log, Svg, Width};
-use crate::stats::{Comparison, Judgement};
+use crate::stats::Judgement;
 
 const LEFT: f64 = 10.0;
 const RIGHT: f64 = 14.0;
