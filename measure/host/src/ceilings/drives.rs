@@ -1,9 +1,8 @@
 //! Pools: what their drives move, by the layout of the vdevs.
 
 use super::{Layer, drive_speed, network};
-use crate::doctor::members;
 use crate::expr::rate;
-use crate::facts::{Drive, Facts, Pool, Vdev};
+use crate::facts::{Drive, Facts, Pool, Vdev, drives_of};
 
 /// What one drive moves, in bytes per second, and why.
 struct Member {
@@ -29,7 +28,7 @@ fn one(facts: &Facts, pool: &Pool) -> Layer {
     let mut layer = Layer::new(format!("drives of {}", pool.name));
     let (mut read, mut write, mut both) = (0.0, 0.0, 0.0);
     for vdev in pool.vdevs.iter().filter(|vdev| vdev.role == "data") {
-        let drives = members(facts, vdev);
+        let drives = drives_of(facts, vdev);
         let slowest = slowest(&drives).filter(|_| drives.len() == vdev.disks.len());
         let Some((slowest, name)) = slowest else {
             layer.missing = Some(format!("the drives of {} and their links", vdev.name));

@@ -1,9 +1,8 @@
 //! Cards and wires: PCIe, Ethernet and what runs on them; and a single session.
 
 use super::Layer;
-use crate::doctor::{rdma_used, storage_nics};
 use crate::expr::rate;
-use crate::facts::{Facts, Nic, Pcie, Rdma};
+use crate::facts::{Facts, Nic, Pcie, Rdma, rdma_used, storage_nics};
 
 /// Data of a PCIe packet, if nobody knows: what servers are set to.
 const USUAL_PAYLOAD: i64 = 256;

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::Layer;
-use crate::doctor::rdma_used;
 use crate::expr::rate;
-use crate::facts::Facts;
+use crate::facts::{Facts, rdma_used};
 
 /// What programs reach of what the modules could move: STREAM's usual share.
 const REACHED: f64 = 0.8;

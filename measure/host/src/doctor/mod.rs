@@ -10,7 +10,6 @@ mod page;
 mod report;
 
 pub use check::{Check, CheckError, Checks, Severity};
-pub(crate) use derived::{drives as members, rdma_used, storage_nics};
 pub use page::page;
 pub use report::{Finding, Looked, Report, State};
 

@@ -7,7 +7,7 @@
 
 mod config_files;
 mod cpu;
-pub(crate) mod dmesg;
+mod dmesg;
 mod drive;
 mod initiator;
 mod lunet;
@@ -20,6 +20,7 @@ mod parse;
 mod pcie;
 mod platform;
 mod rdma;
+mod relations;
 mod sysctl;
 mod target;
 mod truenas;
@@ -49,6 +50,7 @@ pub use parse::version_num;
 pub use pcie::Pcie;
 pub use platform::Platform;
 pub use rdma::{Gid, Rdma};
+pub(crate) use relations::{drives_of, rdma_used, storage_nics};
 pub use target::{Lun, Portal, Target, TargetSession};
 pub use truenas::{InitScript, TrueNas, Tunable};
 pub use tuner::Tuner;

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 
 use serde_json::Value as Json;
 
-use super::{Command, Output, Source};
-use crate::facts::dmesg;
+use super::{Command, Output, Source, kernel_log};
 
 /// What stands in a secret's place.
 pub const MASK: &str = "***";
@@ -80,7 +79,7 @@ pub(super) fn output(command: &Command, stdout: &str) -> String {
     match (command.program(), args.as_slice()) {
         ("dmesg", _) => stdout
             .split_inclusive('\n')
-            .filter(|line| dmesg::means_something(line))
+            .filter(|line| kernel_log::means_something(line))
             .collect::<String>(),
         ("nvme", _) => only(stdout, NVME),
         ("multipath", _) => stdout.split_inclusive('\n').map(without_wwid).collect(),

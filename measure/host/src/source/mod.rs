@@ -4,6 +4,7 @@
 //! it. Whatever cannot be had is `None`: no file, no right, no such program.
 
 mod command;
+pub(crate) mod kernel_log;
 mod live;
 mod mask;
 mod recorder;
