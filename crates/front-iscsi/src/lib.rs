@@ -6,6 +6,7 @@
 
 mod access;
 mod config;
+mod connection;
 mod engine;
 mod entrance;
 mod keeper;

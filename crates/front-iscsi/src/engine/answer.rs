@@ -7,7 +7,7 @@ use lunet_volume::{Failure, OperationId};
 use super::Engine;
 use super::start::send_data;
 use super::task::{Owner, sense};
-use crate::session::{Conn, Pdus};
+use crate::connection::{Conn, Pdus};
 
 impl Engine {
     /// Answers a command whose work is over.

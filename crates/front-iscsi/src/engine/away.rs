@@ -7,7 +7,7 @@ use lunet_volume::{Kind, OperationId, Step, VolumeId};
 
 use super::Engine;
 use super::task::{Job, Owner, fail};
-use crate::session::{Conn, Conns};
+use crate::connection::{Conn, Conns};
 
 impl Engine {
     /// Does `work` on another thread, then goes on with `then` on this one, with what came of it. Until then

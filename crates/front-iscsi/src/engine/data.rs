@@ -11,7 +11,7 @@ use lunet_volume::{
 use super::Engine;
 use super::answer::wanted;
 use super::task::{Job, Then, fail};
-use crate::session::{Conn, Data, Pdus};
+use crate::connection::{Conn, Data, Pdus};
 
 /// The command of an initiator, on its connection.
 pub struct Initiator<'a> {

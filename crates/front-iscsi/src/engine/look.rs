@@ -6,7 +6,7 @@ use lunet_volume::{OperationId, VolumeId};
 
 use super::Engine;
 use super::task::{Job, fail};
-use crate::session::{Conn, Conns, find_lun};
+use crate::connection::{Conn, Conns, find_lun};
 use lunet_server::front::Occasion;
 
 impl Engine {

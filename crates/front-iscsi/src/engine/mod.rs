@@ -30,8 +30,8 @@ use self::copy::Copies;
 use self::data::Initiator;
 pub use self::task::ScsiCommand;
 use self::task::{Job, Owner};
+use crate::connection::{Conn, Conns};
 use crate::reservations::with_seats;
-use crate::session::{Conn, Conns};
 use lunet_server::conn::ConnId;
 use lunet_server::front::Local;
 

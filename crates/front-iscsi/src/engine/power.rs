@@ -6,8 +6,8 @@ use lunet_volume::{Kind, OperationId, VolumeId};
 
 use super::task::fail;
 use super::{Engine, respond};
+use crate::connection::Conn;
 use crate::reservations::with_seats;
-use crate::session::Conn;
 
 impl Engine {
     /// True if a nexus prevents this change: the medium leaves the unit. That it comes back is nobody's loss.

@@ -11,11 +11,11 @@ use lunet_volume::{Kind, OperationId, Plain, VolumeId, Work};
 use super::Engine;
 use super::start::send_reply;
 use super::task::{Awaited, Job, fail};
+use crate::connection::{Conn, Conns};
 use crate::keeper::{self, Carried, Command};
 use crate::marks;
 use crate::message::{Asking, Preempted};
 use crate::reservations::with_seats;
-use crate::session::{Conn, Conns};
 
 impl Engine {
     /// A command that came without a parameter list: it is answered at once.

@@ -10,8 +10,8 @@ use lunet_volume::{Failure, Kind, OperationId, Overwrite, Progress, VolumeId, Wo
 
 use super::Engine;
 use super::task::{Awaited, Job};
+use crate::connection::Conns;
 use crate::keeper;
-use crate::session::Conns;
 
 /// State of [`Job::Sanitize`].
 pub struct Sanitizing {

@@ -14,8 +14,8 @@ use lunet_volume::{
 
 use super::task::{Job, Owner, Then};
 use super::{Engine, respond, respond_sense, wanted};
+use crate::connection::{Conn, Data, Pdus, find_lun};
 use crate::reservations;
-use crate::session::{Conn, Data, Pdus, find_lun};
 use lunet_server::conn::ConnId;
 
 /// OPERATION CODE of REPORT LUNS.

@@ -12,7 +12,7 @@ use lunet_volume::{Command, Face, Failure, OpenVolumes, Operation, OperationId};
 use super::Engine;
 use super::copy::Copy;
 use super::sanitize::Sanitizing;
-use crate::session::Conn;
+use crate::connection::Conn;
 use crate::world::LogicalUnit;
 use lunet_server::conn::ConnId;
 

@@ -18,8 +18,9 @@ use lunet_scsi::{Identity, Unit};
 use lunet_verbs::Status;
 
 use crate::config::{Config, Layout, TargetEntry, VolumeEntry};
+use crate::connection::{Conn, IscsiConn};
 use crate::engine::Engine;
-use crate::session::{Conn, IscsiConn, Shard, over_rdma};
+use crate::session::{Shard, over_rdma};
 use lunet_server::conn::{ConnId, Wire};
 use lunet_server::core::Core;
 use lunet_server::front::{Front, FrontConn};

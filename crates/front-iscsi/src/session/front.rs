@@ -17,10 +17,11 @@ use lunet_volume::{Keeper, OperationId, Step, VolumeId};
 
 use super::events::{close, handle_events, log_out};
 use super::{
-    Conn, Conns, Core, IscsiConn, Pdus, Protocol, SessionInfo, Shard, Shared, admission, drive,
-    layout, management, preempt, report, view,
+    Conn, Core, IscsiConn, Pdus, Protocol, SessionInfo, Shard, Shared, admission, drive, layout,
+    management, preempt, report, view,
 };
 use crate::config::{Config, Layout};
+use crate::connection::Conns;
 use crate::engine::{Engine, ScsiCommand};
 use crate::message::Message;
 use crate::reservations;

@@ -25,7 +25,7 @@ use self::step::copy_of;
 use super::start::send_reply;
 use super::task::{Job, Owner, fail, sense};
 use super::{Engine, respond};
-use crate::session::Conn;
+use crate::connection::Conn;
 use lunet_server::conn::ConnId;
 
 /// The copy operations of the connections on this shard, by slot.

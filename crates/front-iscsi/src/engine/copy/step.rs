@@ -10,10 +10,10 @@ use lunet_scsi::{Code, Sense};
 use lunet_volume::{OperationId, Parties, Progress, VolumeId};
 
 use super::job::{Copy, Parts};
+use crate::connection::Conn;
 use crate::engine::Engine;
 use crate::engine::task::{Job, Task, fail};
 use crate::reservations;
-use crate::session::Conn;
 use crate::world::Exports;
 
 /// The parties and ranges of a step.
