@@ -59,6 +59,79 @@ fn the_table_of_crates_is_that_of_the_manifests() {
     assert_eq!(table, by_manifests());
 }
 
+/// The modules of its own crate that a source names: those behind `crate::`, without its tests.
+fn modules_named(text: &str) -> BTreeSet<String> {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let mut named = BTreeSet::new();
+    for rest in text.split("crate::").skip(1) {
+        let list = rest.strip_prefix('{').and_then(|list| list.split_once("};"));
+        let word = |text: &str| {
+            let of = |c: char| !(c.is_alphanumeric() || c == '_');
+            text.trim().split(of).next().unwrap_or_default().to_owned()
+        };
+        match list {
+            Some((list, _)) => named.extend(list.split(',').map(word)),
+            None => named.extend([word(rest)]),
+        }
+    }
+    named
+}
+
+/// What each folder or file at the top of a crate's sources names of the others.
+fn uses_within(sources: &Path) -> Uses {
+    let mut uses = Uses::new();
+    for file in files_below(vec![sources.to_owned()]) {
+        let within = file.strip_prefix(sources).expect("below");
+        let path = within.to_string_lossy().into_owned();
+        let top = path.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned();
+        if path.contains("test") || ["lib", "main"].contains(&top.as_str()) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).expect("a source");
+        let mut named = modules_named(&text);
+        named.remove(&top);
+        uses.entry(top).or_default().extend(named);
+    }
+    uses
+}
+
+/// Whether one leads to the other.
+fn leads(uses: &Uses, from: &str, to: &str) -> bool {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(at) = next.pop() {
+        for used in uses.get(at).into_iter().flatten() {
+            if used == to {
+                return true;
+            }
+            if seen.insert(used.as_str()) {
+                next.push(used);
+            }
+        }
+    }
+    false
+}
+
+/// No two folders of a crate need each other, be it by way of other folders.
+#[test]
+fn folders_of_a_crate_form_no_cycle() {
+    let mut seen = 0;
+    for parent in ["crates", "measure"] {
+        for entry in fs::read_dir(root().join(parent)).expect("crates") {
+            let sources = entry.expect("an entry").path().join("src");
+            let mut uses = uses_within(&sources);
+            uses.retain(|one, _| sources.join(one).is_dir());
+            for (one, named) in &uses {
+                for other in named.iter().filter(|other| uses.contains_key(*other)) {
+                    let back = leads(&uses, other, one);
+                    assert!(!back, "{}: {one} and {other} need each other", sources.display());
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} uses between folders were found");
+}
+
 #[test]
 fn pure_crates_are_built_without_the_standard_library() {
     for name in ["block", "reservations", "scsi", "iscsi"] {
