@@ -18,9 +18,6 @@ use crate::site::{Site, now};
 /// The target that every host knows.
 pub const TARGET: &str = "iqn.2026-11.local.lunet:sim";
 
-/// No command is under way for longer.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 type Initiator = Connection<Vec<u8>, Arc<[u8]>>;
 
 /// What a host does.
@@ -38,6 +35,8 @@ pub struct Host {
     pub breaks: u64,
     /// How often in a thousand it aborts a command, or resets a LUN.
     pub aborts: u64,
+    /// No command is under way for longer.
+    pub patience: Duration,
     /// What everybody knows.
     pub site: Site,
 }
@@ -46,7 +45,19 @@ pub struct Host {
 enum Sent {
     Read { volume: usize, lba: u64 },
     Write { volume: usize, value: Value, stable: bool },
+    Replace { volume: usize, lba: u64, old: Value, value: Value },
     Flush { volume: usize },
+}
+
+impl Sent {
+    const fn volume(&self) -> usize {
+        match *self {
+            Self::Read { volume, .. }
+            | Self::Write { volume, .. }
+            | Self::Replace { volume, .. }
+            | Self::Flush { volume } => volume,
+        }
+    }
 }
 
 struct Session<'a> {
@@ -55,6 +66,8 @@ struct Session<'a> {
     peer: Peer,
     initiator: Initiator,
     sent: BTreeMap<u64, (Sent, Duration, lunet_iscsi::initiator::Tag)>,
+    /// Task management functions that are not answered.
+    managed: Vec<(lunet_iscsi::initiator::Tag, Duration)>,
     tokens: u64,
     out: Vec<u8>,
     over: bool,
@@ -90,6 +103,7 @@ impl Host {
                 peer,
                 initiator: Initiator::new(options),
                 sent: BTreeMap::new(),
+                managed: Vec::new(),
                 tokens: 0,
                 out: Vec::new(),
                 over: false,
@@ -127,9 +141,7 @@ impl Session<'_> {
             }
             let n = self.peer.send(&self.out).unwrap_or(self.out.len());
             self.out.drain(..n);
-            let slow = self.sent.values().find(|(_, since, _)| now() - *since > PATIENCE);
-            if let Some((sent, since, _)) = slow {
-                let what = format!("{sent:?} is not answered since {since:?}");
+            if let Some(what) = self.unanswered() {
                 self.host.site.wrong(&self.name, &what);
                 break;
             }
@@ -140,9 +152,20 @@ impl Session<'_> {
             self.tick();
         }
         lost.extend(self.sent.values().filter_map(|(sent, ..)| match sent {
-            Sent::Write { volume, value, .. } => Some((*volume, *value)),
-            _ => None,
+            Sent::Write { volume, value, .. } | Sent::Replace { volume, value, .. } => {
+                Some((*volume, *value))
+            }
+            Sent::Read { .. } | Sent::Flush { .. } => None,
         }));
+    }
+
+    /// What has waited for an answer too long.
+    fn unanswered(&self) -> Option<String> {
+        let late = |since: &Duration| now() - *since > self.host.patience;
+        let sent = self.sent.values().find(|(_, since, _)| late(since));
+        let managed = self.managed.iter().find(|(_, since)| late(since));
+        let function = managed.map(|(_, since)| format!("a function of {since:?} is not answered"));
+        sent.map(|(sent, since, _)| format!("{sent:?} of {since:?} is not answered")).or(function)
     }
 
     fn tick(&mut self) {
@@ -197,11 +220,14 @@ impl Session<'_> {
                 *left = left.saturating_sub(1);
                 self.finished(finished);
             }
+            Event::Managed { tag, .. } => self.managed.retain(|(of, _)| *of != tag),
             Event::LoggedOut { .. } => self.over = true,
             Event::Failed(error) => {
                 site.tell(&self.name, &format!("its connection failed: {error}"));
                 self.over = true;
             }
+            // More immediate commands at a time than the target takes (RFC 7143 11.17.1).
+            Event::Rejected { reason: 6, .. } => {}
             Event::Rejected { reason, .. } => {
                 site.wrong(&self.name, &format!("a PDU was rejected: {reason:#x}"));
             }
@@ -224,27 +250,37 @@ impl Session<'_> {
         self.host.site.tell(&self.name, &format!("{sent:?} of {begun:?} has ended{what}"));
         let wrong = {
             let mut known = self.host.site.known();
+            let model = &mut known.models[sent.volume()];
             match (sent, finished.data) {
-                (Sent::Write { volume, value, stable }, _) if good => {
-                    known.models[volume].good(value, stable, now());
+                (Sent::Read { lba, .. }, Data::Read(bytes)) if good => {
+                    model.read(lba, &bytes, begun, now()).err().map(|wrong| wrong.to_string())
+                }
+                (Sent::Read { .. }, _) => None,
+                (Sent::Write { value, stable, .. }, _) if good => {
+                    model.good(value, stable, now());
                     None
                 }
-                (Sent::Write { volume, value, .. }, _) => {
-                    known.models[volume].over(value, now());
+                (Sent::Replace { lba, old, value, .. }, _) if good => {
+                    model.good(value, false, now());
+                    model.replaced(lba, old, value).err()
+                }
+                (Sent::Replace { value, .. }, _) if is_miscompare(&finished.outcome) => {
+                    model.undone(value);
                     None
                 }
-                (Sent::Flush { volume }, _) if good => {
-                    known.models[volume].flushed(begun);
+                (Sent::Write { value, .. } | Sent::Replace { value, .. }, _) => {
+                    model.over(value, now());
                     None
                 }
-                (Sent::Read { volume, lba }, Data::Read(bytes)) if good => {
-                    known.models[volume].read(lba, &bytes, begun, now()).err()
+                (Sent::Flush { .. }, _) if good => {
+                    model.flushed(begun);
+                    None
                 }
-                _ => None,
+                (Sent::Flush { .. }, _) => None,
             }
         };
         if let Some(wrong) = wrong {
-            self.host.site.wrong(&self.name, &wrong.to_string());
+            self.host.site.wrong(&self.name, &wrong);
         }
     }
 
@@ -258,12 +294,15 @@ impl Session<'_> {
             let volume =
                 self.host.volumes[simulated::below(self.host.volumes.len() as u64) as usize];
             let sectors = self.host.site.known().models[volume].sectors();
-            let lba = simulated::below(sectors);
+            // Half of all go to a few blocks, so that hosts meet.
+            let lba = simulated::below(if simulated::below(2) == 0 { 16 } else { sectors });
             let most = (sectors - lba).min(if simulated::below(8) == 0 { 64 } else { 8 });
             let count = 1 + simulated::below(most);
-            let sent = match simulated::below(10) {
-                0..=3 => self.read(volume, lba, count),
-                4..=8 => self.write(volume, lba, count),
+            let sent = match simulated::below(20) {
+                0..=6 => self.read(volume, lba, count),
+                7..=15 => self.write(volume, lba, count),
+                16 => self.zero(volume, lba, count),
+                17 => self.replace(volume, lba % 4),
                 _ => self.flush(volume),
             };
             if sent.is_err() {
@@ -274,23 +313,20 @@ impl Session<'_> {
 
     fn disturb(&mut self) {
         let Some((sent, _, tag)) = self.sent.values().next().cloned() else { return };
-        let volume = match sent {
-            Sent::Read { volume, .. } | Sent::Write { volume, .. } | Sent::Flush { volume } => {
-                volume
-            }
-        };
+        let volume = sent.volume();
         let (function, of) = match simulated::below(3) {
             0 => (TmfFunction::LogicalUnitReset, None),
             _ => (TmfFunction::AbortTask, Some(tag)),
         };
         self.host.site.tell(&self.name, &format!("{function:?} of {sent:?}"));
-        let _ = self.initiator.manage(function, (volume as u64) << 48, of, &mut self.out);
+        let managed = self.initiator.manage(function, (volume as u64) << 48, of, &mut self.out);
+        self.managed.extend(managed.map(|tag| (tag, now())));
     }
 
     fn submit(
         &mut self,
         volume: usize,
-        cdb: [u8; 10],
+        cdb: &[u8],
         data: Data<Vec<u8>, Arc<[u8]>>,
         sent: Sent,
     ) -> Result<(), SubmitError> {
@@ -298,7 +334,7 @@ impl Session<'_> {
         let command = Command {
             token: self.tokens,
             lun: (volume as u64) << 48,
-            cdb: &cdb,
+            cdb,
             attribute: TaskAttribute::Simple,
             immediate: false,
             data,
@@ -311,7 +347,7 @@ impl Session<'_> {
 
     fn read(&mut self, volume: usize, lba: u64, count: u64) -> Result<(), SubmitError> {
         let data = Data::Read(vec![0xbb; count as usize * SECTOR]);
-        self.submit(volume, cdb(0x28, 0, lba, count), data, Sent::Read { volume, lba })
+        self.submit(volume, &cdb(0x28, 0, lba, count), data, Sent::Read { volume, lba })
     }
 
     fn write(&mut self, volume: usize, lba: u64, count: u64) -> Result<(), SubmitError> {
@@ -321,16 +357,64 @@ impl Session<'_> {
         fill(&mut bytes, lba, value);
         let cdb = cdb(0x2a, if stable { 8 } else { 0 }, lba, count);
         let sent = Sent::Write { volume, value, stable };
-        let submitted = self.submit(volume, cdb, Data::Write(bytes.into()), sent);
+        self.change(volume, &cdb, Data::Write(bytes.into()), (sent, value))
+    }
+
+    /// Sends something that changes blocks.
+    fn change(
+        &mut self,
+        volume: usize,
+        cdb: &[u8],
+        data: Data<Vec<u8>, Arc<[u8]>>,
+        (sent, value): (Sent, Value),
+    ) -> Result<(), SubmitError> {
+        let submitted = self.submit(volume, cdb, data, sent);
         if submitted.is_err() {
-            self.host.site.known().models[volume].over(value, now());
+            // It never left.
+            self.host.site.known().models[volume].undone(value);
         }
         submitted
     }
 
-    fn flush(&mut self, volume: usize) -> Result<(), SubmitError> {
-        self.submit(volume, cdb(0x35, 0, 0, 0), Data::None, Sent::Flush { volume })
+    /// WRITE SAME (16) without data: zeroes, unmapped or not (SBC-4 5.47).
+    fn zero(&mut self, volume: usize, lba: u64, count: u64) -> Result<(), SubmitError> {
+        let value = self.host.site.known().models[volume].begin_zeroes(lba, count, now());
+        let unmap = if simulated::below(2) == 0 { 8 } else { 0 };
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1]) = (0x93, 1 | unmap);
+        cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+        cdb[10..14].copy_from_slice(&(count as u32).to_be_bytes());
+        let sent = Sent::Write { volume, value, stable: false };
+        self.change(volume, &cdb, Data::None, (sent, value))
     }
+
+    /// COMPARE AND WRITE of one block (SBC-4 5.3), in place of what is there as far as is known.
+    fn replace(&mut self, volume: usize, lba: u64) -> Result<(), SubmitError> {
+        let (old, value) = {
+            let model = &mut self.host.site.known().models[volume];
+            let Some(old) = model.present(lba) else { return Ok(()) };
+            (old, model.begin(lba, 1, now()))
+        };
+        let mut bytes = vec![0; 2 * SECTOR];
+        fill(&mut bytes[..SECTOR], lba, old);
+        fill(&mut bytes[SECTOR..], lba, value);
+        let mut cdb = [0; 16];
+        cdb[0] = 0x89;
+        cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+        cdb[13] = 1;
+        let sent = Sent::Replace { volume, lba, old, value };
+        self.change(volume, &cdb, Data::Write(bytes.into()), (sent, value))
+    }
+
+    fn flush(&mut self, volume: usize) -> Result<(), SubmitError> {
+        self.submit(volume, &cdb(0x35, 0, 0, 0), Data::None, Sent::Flush { volume })
+    }
+}
+
+/// CHECK CONDITION with MISCOMPARE (SPC-5 4.4): nothing was written.
+fn is_miscompare(outcome: &Outcome) -> bool {
+    let Outcome::Completed(done) = outcome else { return false };
+    done.status == 2 && done.sense.get(2).is_some_and(|key| key & 0xf == 0xe)
 }
 
 fn cdb(op: u8, flags: u8, lba: u64, count: u64) -> [u8; 10] {

@@ -28,6 +28,9 @@ struct Arguments {
     /// Runs this seed alone, and prints what happened in its world.
     #[arg(long)]
     story: Option<u64>,
+    /// Ends with the first seed that goes wrong.
+    #[arg(long)]
+    until_wrong: bool,
     /// Runs the seeds in this process, each twice, and says where the second world differs from the first.
     #[arg(long)]
     twice: bool,
@@ -140,6 +143,12 @@ fn work(arguments: &Arguments, totals: &Totals) -> Result<()> {
         for line in lines {
             take(&line?, totals)?;
             seen += 1;
+            if arguments.until_wrong && totals.wrong.load(Ordering::Relaxed) > 0 {
+                totals.next.store(arguments.seeds, Ordering::Relaxed);
+                child.kill()?;
+                child.wait()?;
+                return Ok(());
+            }
         }
         child.wait()?;
         ensure!(seen == count, "the process of seed {} has ended by itself", first + seen);

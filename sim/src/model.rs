@@ -5,6 +5,7 @@
 //! taken effect. After a power loss it may be any value that no stable one came wholly after; what the first read returns
 //! it keeps.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub type Value = u64;
 
 #[derive(Clone, Debug)]
 struct Write {
+    /// Which write it was.
+    name: Value,
     value: Value,
     begun: Duration,
     /// It can take effect no more after this.
@@ -40,6 +43,7 @@ impl Default for History {
     fn default() -> Self {
         let zero = Some(Duration::ZERO);
         Self(vec![Write {
+            name: 0,
             value: 0,
             begun: Duration::ZERO,
             ended: zero,
@@ -80,6 +84,8 @@ impl History {
 pub struct Model {
     sectors: Vec<History>,
     values: Value,
+    /// For each value that a successful COMPARE AND WRITE has found, by sector: what it put in its place.
+    replaced: HashMap<(u64, Value), Value>,
 }
 
 /// What is wrong with what was read.
@@ -103,7 +109,8 @@ impl fmt::Display for Wrong {
 impl Model {
     /// An empty volume of so many sectors.
     pub fn new(sectors: u64) -> Self {
-        Self { sectors: vec![History::default(); sectors as usize], values: 0 }
+        let sectors = vec![History::default(); sectors as usize];
+        Self { sectors, values: 0, replaced: HashMap::new() }
     }
 
     /// Sectors.
@@ -111,13 +118,24 @@ impl Model {
         self.sectors.len() as u64
     }
 
-    /// A write is sent: its value.
+    /// A write is sent: its name, which is its value too.
     pub fn begin(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
+        self.begin_with(lba, sectors, now, None)
+    }
+
+    /// Zeroes are written, or blocks unmapped: the name of that.
+    pub fn begin_zeroes(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
+        self.begin_with(lba, sectors, now, Some(0))
+    }
+
+    fn begin_with(&mut self, lba: u64, sectors: u64, now: Duration, value: Option<Value>) -> Value {
         self.values += 1;
-        let value = self.values;
+        let name = self.values;
+        let value = value.unwrap_or(name);
         for history in self.range(lba, sectors) {
             history.prune(now);
             history.0.push(Write {
+                name,
                 value,
                 begun: now,
                 ended: None,
@@ -127,21 +145,42 @@ impl Model {
                 left: false,
             });
         }
-        value
+        name
+    }
+
+    /// A value that the sector has, as far as is known, other than zeroes.
+    pub fn present(&self, lba: u64) -> Option<Value> {
+        let all = self.sectors[lba as usize].0.iter().rev();
+        all.filter(|write| write.effective.is_some() && write.value != 0)
+            .map(|write| write.value)
+            .next()
+    }
+
+    /// A COMPARE AND WRITE has found one value and put another in its place.
+    ///
+    /// # Errors
+    /// Another one has found the same value before.
+    pub fn replaced(&mut self, lba: u64, old: Value, new: Value) -> Result<(), String> {
+        match self.replaced.insert((lba, old), new) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "LBA {lba}: both {other} and {new} have been written in place of {old} by COMPARE AND WRITE"
+            )),
+        }
     }
 
     fn range(&mut self, lba: u64, sectors: u64) -> &mut [History] {
         &mut self.sectors[lba as usize..(lba + sectors) as usize]
     }
 
-    fn each(&mut self, value: Value, mut change: impl FnMut(&mut Write)) {
+    fn each(&mut self, name: Value, mut change: impl FnMut(&mut Write)) {
         let all = self.sectors.iter_mut().flat_map(|history| &mut history.0);
-        all.filter(|write| write.value == value).for_each(&mut change);
+        all.filter(|write| write.name == name).for_each(&mut change);
     }
 
     /// A write was answered GOOD; `stable` with FUA.
-    pub fn good(&mut self, value: Value, stable: bool, now: Duration) {
-        self.each(value, |write| {
+    pub fn good(&mut self, name: Value, stable: bool, now: Duration) {
+        self.each(name, |write| {
             write.ended = Some(now);
             write.effective = Some(write.effective.map_or(now, |before| before.min(now)));
             write.answered = Some(now);
@@ -150,8 +189,8 @@ impl Model {
     }
 
     /// A write can take effect no more, and may have.
-    pub fn over(&mut self, value: Value, now: Duration) {
-        self.each(value, |write| {
+    pub fn over(&mut self, name: Value, now: Duration) {
+        self.each(name, |write| {
             write.ended.get_or_insert(now);
         });
     }
@@ -163,6 +202,11 @@ impl Model {
         }
     }
 
+    /// A write was refused without any effect.
+    pub fn undone(&mut self, name: Value) {
+        self.sectors.iter_mut().for_each(|history| history.0.retain(|write| write.name != name));
+    }
+
     /// The server was killed: what it had not done it does no more.
     pub fn killed(&mut self, now: Duration) {
         for write in self.sectors.iter_mut().flat_map(|history| &mut history.0) {
@@ -172,6 +216,8 @@ impl Model {
 
     /// The power was lost: what was not stable may be gone.
     pub fn power_lost(&mut self, now: Duration) {
+        // What was put in the place of a value may be gone, and the value back.
+        self.replaced.clear();
         for history in &mut self.sectors {
             let all = history.clone();
             history.0.retain(|write| !all.is_over_for_good(write));
@@ -201,15 +247,20 @@ impl Model {
         for (lba, sector) in (lba..).zip(bytes.chunks_exact(SECTOR)) {
             let history = &mut self.sectors[lba as usize];
             let found = value_of(lba, sector);
-            let known = history.0.iter().find(|write| Some(write.value) == found).cloned();
-            let Some(known) = known.filter(|known| !history.is_over(known, begun)) else {
+            let may = |write: &&Write| Some(write.value) == found && !history.is_over(write, begun);
+            let may: Vec<Write> = history.0.iter().filter(may).cloned().collect();
+            let Some(known) = may.first() else {
                 let history = format!("{history:?}");
                 return Err(Wrong { lba, found, history });
             };
-            if known.left {
+            if may.iter().all(|write| write.left) {
                 history.0.retain(|write| !write.left || write.value == known.value);
             }
-            for write in history.0.iter_mut().filter(|write| write.value == known.value) {
+            if may.len() > 1 {
+                // Zeroes of one write or of another.
+                continue;
+            }
+            for write in history.0.iter_mut().filter(|write| write.name == known.name) {
                 write.left = false;
                 write.effective = Some(write.effective.map_or(now, |before| before.min(now)));
             }
@@ -307,6 +358,28 @@ mod tests {
         model.power_lost(at(4));
         assert!(model.clone().read(3, &sector(0), at(5), at(6)).is_err());
         assert_eq!(model.read(3, &sector(one), at(5), at(6)), Ok(()));
+    }
+
+    #[test]
+    fn zeroes_of_two_writes_are_both_zeroes() {
+        let mut model = Model::new(8);
+        let one = model.begin(3, 1, at(1));
+        model.good(one, true, at(2));
+        let zeroes = model.begin_zeroes(3, 1, at(3));
+        assert_eq!(model.read(3, &sector(one), at(4), at(5)), Ok(()));
+        model.good(zeroes, true, at(6));
+        assert!(model.clone().read(3, &sector(one), at(7), at(8)).is_err());
+        assert_eq!(model.read(3, &sector(0), at(7), at(8)), Ok(()));
+    }
+
+    #[test]
+    fn a_value_is_replaced_by_one_compare_and_write() {
+        let mut model = Model::new(8);
+        let one = model.begin(3, 1, at(1));
+        model.good(one, false, at(2));
+        assert_eq!(model.present(3), Some(one));
+        assert_eq!(model.replaced(3, one, 7), Ok(()));
+        assert!(model.replaced(3, one, 8).is_err());
     }
 
     #[test]

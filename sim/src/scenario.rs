@@ -30,6 +30,9 @@ const SECTORS: u64 = 512;
 /// No world lasts longer.
 const LONGEST: Duration = Duration::from_secs(1800);
 
+/// A world has a hundredth of this.
+const MOST_TURNS: u64 = 2_000_000;
+
 /// What a world is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -79,7 +82,7 @@ impl Plan {
                 read: rare(20),
                 write: rare(20),
                 full: rare(20),
-                flush: rare(100),
+                flush: if simulated::below(2) == 0 { simulated::below(200) } else { 0 },
                 short: rare(100),
                 slow: rare(10),
             },
@@ -93,8 +96,8 @@ impl Plan {
             crashes: simulated::below(4),
             faults,
             stalls: rare(4),
-            breaks: rare(10),
-            aborts: rare(40),
+            breaks: rare(20),
+            aborts: rare(200),
         }
     }
 }
@@ -156,6 +159,11 @@ impl Machine {
                 volumes: (0..plan.volumes).collect(),
                 breaks: plan.breaks,
                 aborts: plan.aborts,
+                // What is slow on purpose takes a part of a minute.
+                patience: match plan.faults.slow + plan.stalls {
+                    0 => Duration::from_secs(5),
+                    _ => Duration::from_secs(120),
+                },
                 site: self.site.clone(),
             };
             let process = Process(1000 + u32::from(number));
@@ -166,6 +174,7 @@ impl Machine {
         let mut stalls = plan.stalls;
         while self.site.known().busy > 0 && self.site.known().wrong.is_none() {
             ensure!(now() < LONGEST, "the hosts do not come to their end");
+            ensure!(world.turns() < MOST_TURNS, "its threads turn in circles");
             thread::sleep(Duration::from_micros(1 + simulated::below(1_000_000)));
             if crashes > 0 && simulated::below(3) == 0 {
                 crashes -= 1;

@@ -303,6 +303,7 @@ impl Simulated {
         self.disks.insert(disk);
         let micros = match slow.unwrap_or(false) {
             true => 1_000_000 + simulated::below(8_000_000),
+            false if simulated::below(50) == 0 => 1000 + simulated::below(100_000),
             false => 10 + simulated::below(400),
         };
         let teller = self.teller.clone();
@@ -312,6 +313,10 @@ impl Simulated {
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {
+        if simulated::below(4) != 0 {
+            // It was with the device already.
+            return;
+        }
         let named =
             |(at, disk): (usize, &Disk)| (disk.token == token && disk.done.is_none()).then_some(at);
         let found: Vec<usize> = self.disks.iter().filter_map(named).collect();
