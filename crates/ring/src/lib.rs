@@ -17,6 +17,7 @@ mod chain;
 mod config;
 mod epoll;
 mod event;
+mod files;
 mod leave;
 mod mapping;
 mod payload;

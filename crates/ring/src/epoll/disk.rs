@@ -7,17 +7,7 @@ use std::sync::Arc;
 use super::Epoll;
 use crate::pool::{Call, Job};
 use crate::ring::{DiskOp, Refused};
-use crate::{Buf, DropElsewhere, Event, FileId, Token};
-
-/// A file in use.
-pub(super) struct OpenFile {
-    /// Closing it may take long.
-    file: DropElsewhere<Arc<File>>,
-    /// Operations that wait for a thread or are with one, and know the descriptor.
-    in_flight: u32,
-    /// To be let go with the last of them.
-    leaving: bool,
-}
+use crate::{Buf, Event, FileId, Token};
 
 /// An operation that waits for a thread or is with one.
 pub(super) struct Disk {
@@ -29,16 +19,11 @@ pub(super) struct Disk {
 
 impl Epoll {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
-        let file = DropElsewhere::new(file);
-        FileId(self.files.insert(OpenFile { file, in_flight: 0, leaving: false }))
+        self.files.add(file)
     }
 
     pub(crate) fn remove_file(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(id.0) else { return };
-        file.leaving = true;
-        if file.in_flight == 0 {
-            self.files.remove_at(id.0.index);
-        }
+        self.files.remove(id);
     }
 
     pub(crate) fn disk(
@@ -48,14 +33,14 @@ impl Epoll {
         buf: Option<Buf>,
         token: Token,
     ) -> Result<(), Refused> {
-        let Some(open) = self.files.get_mut(id.0).filter(|open| !open.leaving) else {
+        let Some(file) = self.files.begin(id) else {
             return Err(Refused { buf, errno: libc::EBADF });
         };
+        let fd = file.as_raw_fd();
         let Some(call) = call(&op, buf.as_ref()) else {
+            self.files.ends(id.0.index);
             return Err(Refused { buf, errno: libc::EINVAL });
         };
-        open.in_flight += 1;
-        let fd = open.file.as_raw_fd();
         let index = self.disks.insert(Disk { token, buf, file: id.0.index }) as u32;
         self.staged.push_back(Job { index, fd, call });
         Ok(())
@@ -92,12 +77,7 @@ impl Epoll {
     /// Ends an operation, and lets go of its file if that has waited for it.
     fn take(&mut self, index: u32) -> Option<(Token, Option<Buf>)> {
         let Disk { token, buf, file } = self.disks.try_remove(index as usize)?;
-        if let Some(open) = self.files.at(file) {
-            open.in_flight -= 1;
-            if open.leaving && open.in_flight == 0 {
-                self.files.remove_at(file);
-            }
-        }
+        self.files.ends(file);
         Some((token, buf))
     }
 }

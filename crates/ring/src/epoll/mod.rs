@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use self::accept::Listener;
-use self::disk::{Disk, OpenFile};
+use self::disk::Disk;
 use self::socket::{Attempt, Socket};
 use self::watch::Watch;
+use crate::files::Files;
 use crate::pool::{Job, Outcome, Pool};
 use crate::slots::Slots;
 use crate::sys;
@@ -94,7 +95,7 @@ pub(crate) struct Epoll {
     sockets: Slots<Socket>,
     listeners: Slots<Listener>,
     watches: Slots<Watch>,
-    files: Slots<OpenFile>,
+    files: Files,
     disks: Slab<Disk>,
     /// Operations on sockets to be tried by the next wait.
     attempts: Vec<(Attempt, u32)>,
@@ -127,7 +128,7 @@ impl Epoll {
             sockets: Slots::new(),
             listeners: Slots::new(),
             watches: Slots::new(),
-            files: Slots::new(),
+            files: Files::new(),
             disks: Slab::with_capacity(bound),
             attempts: Vec::with_capacity(bound),
             staged: VecDeque::with_capacity(bound),

@@ -57,12 +57,9 @@ struct Sector {
 #[derive(Debug, Default)]
 struct State {
     faults: Faults,
-    /// Nothing ends.
-    hangs: bool,
     sectors: BTreeMap<u64, Sector>,
     /// A descriptor of its own: that of the process may be closed.
     file: Option<File>,
-    flush_failures: u64,
 }
 
 /// The disks of a world.
@@ -85,22 +82,6 @@ impl Disks {
     /// The system's: it cannot be looked at.
     pub fn disturb(&self, file: &File, faults: Faults) -> io::Result<()> {
         self.with(file, |state| state.faults = faults)
-    }
-
-    /// Operations on this file end no more, or go on.
-    ///
-    /// # Errors
-    /// The system's: it cannot be looked at.
-    pub fn hang(&self, file: &File, hangs: bool) -> io::Result<()> {
-        self.with(file, |state| state.hangs = hangs)
-    }
-
-    /// Flushes of this file that have failed so far.
-    ///
-    /// # Errors
-    /// The system's: it cannot be looked at.
-    pub fn flush_failures(&self, file: &File) -> io::Result<u64> {
-        self.with(file, |state| state.flush_failures)
     }
 
     /// The world comes to its end: lets go of everything.
@@ -172,15 +153,8 @@ impl State {
 
     /// The kernel gives up what it has not written.
     fn flush_failed(&mut self) {
-        self.flush_failures += 1;
         self.sectors.values_mut().for_each(|sector| sector.lost = true);
     }
-}
-
-pub(super) struct OpenFile {
-    file: Arc<File>,
-    in_flight: u32,
-    leaving: bool,
 }
 
 pub(super) struct Disk {
@@ -269,15 +243,11 @@ fn write(state: &mut State, file: &Arc<File>, offset: u64, bytes: &[u8]) -> Resu
 
 impl Simulated {
     pub(crate) fn add_file(&mut self, file: Arc<File>) -> FileId {
-        FileId(self.files.insert(OpenFile { file, in_flight: 0, leaving: false }))
+        self.files.add(file)
     }
 
     pub(crate) fn remove_file(&mut self, id: FileId) {
-        let Some(file) = self.files.get_mut(id.0) else { return };
-        file.leaving = true;
-        if file.in_flight == 0 {
-            self.files.remove_at(id.0.index);
-        }
+        self.files.remove(id);
     }
 
     pub(crate) fn disk(
@@ -287,11 +257,9 @@ impl Simulated {
         buf: Option<Buf>,
         token: Token,
     ) -> Result<(), Refused> {
-        let Some(open) = self.files.get_mut(id.0).filter(|open| !open.leaving) else {
+        let Some(file) = self.files.begin(id).cloned() else {
             return Err(Refused { buf, errno: libc::EBADF });
         };
-        open.in_flight += 1;
-        let file = open.file.clone();
         self.serial += 1;
         let serial = self.serial;
         let mut disk = Disk { serial, token, buf, op, file: id.0.index, done: None };
@@ -322,7 +290,7 @@ impl Simulated {
         let found: Vec<usize> = self.disks.iter().filter_map(named).collect();
         for at in found {
             let disk = self.disks.remove(at);
-            self.ends(disk.file);
+            self.files.ends(disk.file);
             let result = Err(libc::ECANCELED);
             self.ended.push(Event::Disk { token, buf: disk.buf, result });
         }
@@ -332,31 +300,16 @@ impl Simulated {
     pub(super) fn disk_due(&mut self, serial: u64, events: &mut Vec<Event>) {
         let found = self.disks.iter().find(|(_, disk)| disk.serial == serial).map(|(at, _)| at);
         let Some(at) = found else { return };
-        let Some(file) = self.files.at(self.disks[at].file).map(|open| open.file.clone()) else {
+        let Some(file) = self.files.at(self.disks[at].file).cloned() else {
             return;
         };
-        let hangs = simulated::part::<Disks>().with(&file, |state| state.hangs);
-        if hangs.unwrap_or(false) {
-            let teller = self.teller.clone();
-            let due = move || teller.tell(|news| news.disks.push(serial));
-            return simulated::at(Duration::from_millis(50), due);
-        }
         let mut disk = self.disks.remove(at);
         if disk.done.is_none() {
             disk.act(&file);
         }
-        self.ends(disk.file);
+        self.files.ends(disk.file);
         let result = disk.done.unwrap_or(Err(libc::EIO));
         events.push(Event::Disk { token: disk.token, buf: disk.buf, result });
-    }
-
-    fn ends(&mut self, file: u32) {
-        if let Some(open) = self.files.at(file) {
-            open.in_flight -= 1;
-            if open.leaving && open.in_flight == 0 {
-                self.files.remove_at(file);
-            }
-        }
     }
 }
 

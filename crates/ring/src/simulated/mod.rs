@@ -16,8 +16,9 @@ use std::time::Duration;
 use lunet_os::simulated::{self, Key};
 use slab::Slab;
 
-use self::disk::{Disk, OpenFile};
+use self::disk::Disk;
 use self::socket::{Accepting, Socket};
+use crate::files::Files;
 use crate::slots::Slots;
 use crate::{Counters, Event, PollSource, Token, Waker, WatchId};
 
@@ -54,7 +55,7 @@ pub(crate) struct Simulated {
     teller: Teller,
     sockets: Slots<Socket>,
     listeners: Vec<Accepting>,
-    files: Slots<OpenFile>,
+    files: Files,
     disks: Slab<Disk>,
     /// Tells operations with the same place apart.
     serial: u64,
@@ -70,7 +71,7 @@ impl Simulated {
             teller: Teller { key, news: Arc::default() },
             sockets: Slots::new(),
             listeners: Vec::new(),
-            files: Slots::new(),
+            files: Files::new(),
             disks: Slab::new(),
             serial: 0,
             ended: Vec::new(),
@@ -102,15 +103,12 @@ impl Simulated {
     }
 
     /// Nothing of the kernel's can be watched here.
-    #[allow(clippy::unused_self)]
     pub(crate) fn watch(&mut self, _: OwnedFd, _: Token) -> io::Result<WatchId> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    #[allow(clippy::unused_self)]
     pub(crate) fn watch_again(&mut self, _: WatchId) {}
 
-    #[allow(clippy::unused_self)]
     pub(crate) fn unwatch(&mut self, _: WatchId) {}
 
     pub(crate) fn wait(
@@ -132,7 +130,6 @@ impl Simulated {
         Ok(())
     }
 
-    #[allow(clippy::unused_self)]
     pub(crate) fn gather(&mut self, time: Duration) -> io::Result<()> {
         lunet_os::thread::sleep(time);
         Ok(())

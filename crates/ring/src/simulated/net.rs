@@ -320,11 +320,6 @@ impl Peer {
         simulated::park(Some(self.key), Some(limit));
     }
 
-    /// What threads wait for that wait for this stream.
-    pub const fn key(&self) -> Key {
-        self.key
-    }
-
     /// Breaks the connection.
     pub fn reset(&self) {
         simulated::part::<Net>().reset(self.end);
