@@ -290,24 +290,10 @@ fn word_of(lba: u64, value: Value, at: usize) -> u64 {
 
 /// The value of a sector; `None` if it is not whole, or of another sector.
 fn value_of(lba: u64, sector: &[u8]) -> Option<Value> {
-    let mut words =
+    let words =
         sector.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     let value = words.clone().next()?;
-    words.enumerate_all(|at, word| word == word_of(lba, value, at)).then_some(value)
-}
-
-trait EnumerateAll: Iterator<Item = u64> {
-    fn enumerate_all(&mut self, right: impl FnMut(usize, u64) -> bool) -> bool;
-}
-
-impl<I: Iterator<Item = u64>> EnumerateAll for I {
-    fn enumerate_all(&mut self, mut right: impl FnMut(usize, u64) -> bool) -> bool {
-        let mut at = 0;
-        self.all(|word| {
-            at += 1;
-            right(at - 1, word)
-        })
-    }
+    words.enumerate().all(|(at, word)| word == word_of(lba, value, at)).then_some(value)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! One world from its seed to its end.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,8 +68,6 @@ pub struct Report {
     pub lasted: Duration,
     /// What happened.
     pub story: Vec<String>,
-    /// How often what happened.
-    pub counts: BTreeMap<&'static str, u64>,
 }
 
 impl Plan {
@@ -127,8 +124,7 @@ pub fn run(seed: u64) -> Result<Report> {
     let path = folder.path().to_path_buf();
     let mut machine =
         Machine { plan, site, folder: path, process: 0, stop: None, ended: None, address: None };
-    let mut counts = BTreeMap::new();
-    let lived = catch_unwind(AssertUnwindSafe(|| machine.live(&world, &mut counts)));
+    let lived = catch_unwind(AssertUnwindSafe(|| machine.live(&world)));
     if let Ok(Err(error)) = lived {
         machine.site.wrong("world", &format!("{error:#}"));
     }
@@ -143,11 +139,11 @@ pub fn run(seed: u64) -> Result<Report> {
     simulated::part::<Disks>().end();
     drop(world);
     close_files(folder.path(), &[]);
-    Ok(Report { wrong, operations, turns, lasted, story, counts })
+    Ok(Report { wrong, operations, turns, lasted, story })
 }
 
 impl Machine {
-    fn live(&mut self, world: &World, counts: &mut BTreeMap<&'static str, u64>) -> Result<()> {
+    fn live(&mut self, world: &World) -> Result<()> {
         self.start(world, true)?;
         let plan = self.plan.clone();
         self.site.known().busy = usize::from(plan.hosts);
@@ -178,12 +174,10 @@ impl Machine {
             thread::sleep(Duration::from_micros(1 + simulated::below(1_000_000)));
             if crashes > 0 && simulated::below(3) == 0 {
                 crashes -= 1;
-                *counts.entry("crashes").or_default() += 1;
                 self.crash(world)?;
             }
             if stalls > 0 && simulated::below(3) == 0 {
                 stalls -= 1;
-                *counts.entry("stalls").or_default() += 1;
                 let time = Duration::from_millis(simulated::below(25_000));
                 let shard = simulated::below(plan.shards as u64);
                 self.site.tell("world", &format!("shard {shard} stalls for {time:?}"));
