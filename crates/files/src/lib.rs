@@ -6,12 +6,13 @@
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::fs::{Metadata, Permissions, canonicalize};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use lunet_os::fs;
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 /// The mode of a file that was replaced.
@@ -178,18 +179,17 @@ fn is_still(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
 fn write_fresh(fresh: &Path, bytes: &[u8], mode: Mode, old: Option<&Metadata>) -> io::Result<()> {
     let bits = mode.bits(old.map(|old| old.permissions().mode() & 0o7777));
     let created = if bits.is_some() { 0o600 } else { 0o666 };
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(created).open(fresh)?;
-    file.write_all(bytes)?;
+    let file = fs::create(fresh, created)?;
+    fs::write(&file, bytes)?;
     if let Some(old) = old {
         // Fails without privileges: the file is this process's own then.
         let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
     }
     if let Some(bits) = bits {
         // After the owner, which takes away set-user-ID.
-        file.set_permissions(fs::Permissions::from_mode(bits))?;
+        file.set_permissions(Permissions::from_mode(bits))?;
     }
-    file.sync_all()
+    fs::sync(&file)
 }
 
 /// [`replace_as`], with a function that makes the names in a path's directory stable, and a check of what is replaced:
@@ -201,7 +201,7 @@ fn replace_checked(
     sync: impl Fn(&Path) -> io::Result<()>,
     check: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
-    let path = match fs::canonicalize(path) {
+    let path = match canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
         other => other?,
     };
@@ -229,19 +229,19 @@ fn replace_checked(
         },
         // There was nothing before, so nothing is what it goes back to.
         false => put(&fresh, &path, &sync).map_err(|failed| Unreplaced {
-            visible: failed.visible && fs::remove_file(&path).is_err(),
+            visible: failed.visible && fs::remove(&path).is_err(),
             ..failed
         }),
     });
-    if let Err(failed) = &mut result
-        && failed.visible
-        && failed.is_changed()
-    {
-        // Whoever has changed it has removed it since: what they wrote first is better than none of it.
-        failed.visible = fs::rename(&fresh, &path).is_err();
+    match &mut result {
+        Err(failed) if failed.visible && failed.is_changed() => {
+            // Whoever has changed it has removed it since: what they wrote first is better than none of it.
+            failed.visible = fs::rename(&fresh, &path).is_err();
+        }
+        _ => {}
     }
     // It is the old file now, or the new one that is of no use.
-    let _ = fs::remove_file(&fresh);
+    let _ = fs::remove(&fresh);
     result
 }
 
@@ -259,8 +259,8 @@ pub fn exchange(
     other: &Path,
     sync: impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), Unreplaced> {
-    let swap = || renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
-    swap().map_err(io::Error::from)?;
+    let swap = || fs::rename_with(one, other, RenameFlags::EXCHANGE);
+    swap()?;
     let Err(error) = sync(other) else { return Ok(()) };
     let visible = swap().is_err();
     // Which of both a crash would leave cannot be told if this fails as well.
@@ -304,7 +304,7 @@ impl From<Unremoved> for io::Error {
 /// # Errors
 /// [`Unremoved`].
 pub fn remove(path: &Path) -> Result<bool, Unremoved> {
-    match fs::remove_file(path) {
+    match fs::remove(path) {
         Ok(()) => sync_parent(path).map(|()| true).map_err(Unremoved::Unsynced),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(Unremoved::There(error)),
@@ -313,9 +313,26 @@ pub fn remove(path: &Path) -> Result<bool, Unremoved> {
 
 /// Removes what a replacement has left that was cut short.
 pub fn clear(path: &Path) {
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = canonicalize(path).unwrap_or_else(|_| path.to_owned());
     // It is in nobody's way: the next replacement writes over it.
-    let _ = fs::remove_file(fresh(&path));
+    let _ = fs::remove(&fresh(&path));
+}
+
+/// Makes a directory with this mode, and those above it that are missing. What was made is on stable storage then.
+///
+/// # Errors
+/// The operating system's. One that is there already is none.
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    match fs::create_directory(path, mode) {
+        Ok(()) => sync_parent(path),
+        Err(_) if path.is_dir() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound && parent(path) != path => {
+            make_directory(parent(path), mode)?;
+            fs::create_directory(path, mode)?;
+            sync_parent(path)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a rename or a removal stable.
@@ -323,7 +340,7 @@ pub fn clear(path: &Path) {
 /// # Errors
 /// The operating system's.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
-    File::open(parent(path))?.sync_all()
+    fs::sync_directory(parent(path))
 }
 
 /// The directory that a path is in.
@@ -342,6 +359,7 @@ pub fn fresh(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use tempfile::TempDir;
 
     #[test]
@@ -374,6 +392,19 @@ mod tests {
         replace_as(&shared, b"2", Mode::Shared).expect("it can");
         replace_as(&own, b"2", Mode::Private).expect("it can");
         assert_eq!((mode(&own), mode(&shared)), (0o754, 0o640));
+    }
+
+    #[test]
+    fn a_directory_is_made_with_those_above_it() {
+        let dir = TempDir::new().expect("it can");
+        let path = dir.path().join("a/b/c");
+        for _ in 0..2 {
+            make_directory(&path, 0o700).expect("it can");
+        }
+        let mode = fs::metadata(dir.path().join("a")).expect("it can").permissions().mode();
+        assert_eq!((path.is_dir(), mode & 0o777), (true, 0o700));
+        fs::write(path.join("file"), "").expect("it can");
+        assert!(make_directory(&path.join("file"), 0o700).is_err());
     }
 
     #[test]

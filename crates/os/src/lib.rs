@@ -1,14 +1,18 @@
-//! The clock, the threads and the locks that the server uses.
+//! The clock, the threads, the locks, the files and the random numbers that the server uses.
 //!
 //! They are the standard library's. With the feature `simulated` (`sim/` alone asks for it) a thread of a simulated
 //! world sees that world's clock, runs only when the world's scheduler lets it, and waits for locks and messages by
-//! giving the turn to another thread. Then the same seed gives the same order of everything.
+//! giving the turn to another thread. Then the same seed gives the same order of everything. Its files lose in a power
+//! loss what was not synced.
 //!
 //! What may block, or looks at the time, in the crates of the server goes through this crate: a lock that is held while
 //! its thread waits for something else would stop a simulated world for ever.
 
+pub mod fs;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+#[cfg(feature = "simulated")]
+mod simulated_fs;
 #[cfg(feature = "simulated")]
 mod simulated_sync;
 
@@ -56,6 +60,47 @@ pub mod thread {
         }
         std::thread::sleep(time);
     }
+}
+
+/// Random numbers.
+pub mod random {
+    use std::io;
+
+    /// Fills at most 256 bytes with what nobody can guess.
+    ///
+    /// # Errors
+    /// The system's: it has not collected enough since it was started.
+    pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
+        #[cfg(feature = "simulated")]
+        if crate::simulated::is_here() {
+            bytes.fill_with(|| crate::simulated::below(256) as u8);
+            return Ok(());
+        }
+        // The kernel gives so many in one go, or none.
+        match rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())? {
+            n if n == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Counts that this variant of an enum was met, for the simulator's report of what its worlds have reached. Nothing
+/// outside of a world.
+#[inline(always)]
+pub fn met<T>(value: &T) {
+    #[cfg(feature = "simulated")]
+    crate::simulated::met(value);
+    let _ = value;
+}
+
+/// True now and then in a simulated world: what may be refused is to be refused here, such as a message for a full
+/// queue. Never outside of one.
+#[inline(always)]
+pub fn misfortune() -> bool {
+    #[cfg(feature = "simulated")]
+    return crate::simulated::misfortune();
+    #[cfg(not(feature = "simulated"))]
+    false
 }
 
 /// The time.

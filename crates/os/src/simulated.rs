@@ -1,19 +1,23 @@
 //! A world whose threads take turns, one at a time, in an order that follows from a seed.
 //!
-//! Each thread is a thread of the system, but only the one that has the turn runs. It gives the turn away where it would
-//! block, and now and then where another thread could have come in between. Time stands still while somebody can run,
+//! All of them run in one thread of the system, each on a stack of its own. The one that has the turn gives it away where it
+//! would block, and now and then where another thread could have come in between. Time stands still while somebody can run,
 //! and jumps to the next moment at which something is due when nobody can. If a thread panics, or nobody can ever go on, the
 //! thread that runs the world panics with what has happened.
 
 use std::any::{Any, TypeId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use generator::{Generator, Gn};
 use lunet_block::Random;
+
+pub use crate::simulated_fs::{FileFaults, FileKey, FileSystem, Loss};
 
 /// Names a thread of a world. The one that runs the world is 0.
 type Id = u64;
@@ -29,8 +33,11 @@ pub struct Process(pub u32);
 /// How often in a thousand a thread gives its turn away where it need not.
 const PREEMPTED: u64 = 60;
 
-/// The stack of a simulated thread, in bytes.
+/// The stack of a simulated thread, in bytes. What it does not touch takes no memory.
 const STACK: usize = 2 << 20;
+
+/// So many turns without time going on are a circle: what can be done at one moment takes a few thousand.
+const CIRCLE: u64 = 500_000;
 
 /// 2026-01-01, where the system's clock of a world starts, in seconds.
 const EPOCH: u64 = 1_767_225_600;
@@ -54,29 +61,6 @@ struct Task {
     woken: bool,
     /// It does not run before: a stalled thread.
     stalled: Duration,
-    turn: Arc<Turn>,
-}
-
-/// The signal by which a thread gets its turn.
-#[derive(Default)]
-struct Turn {
-    mine: Mutex<bool>,
-    news: Condvar,
-}
-
-impl Turn {
-    fn give(&self) {
-        *lock(&self.mine) = true;
-        self.news.notify_one();
-    }
-
-    fn wait(&self) {
-        let mut mine = lock(&self.mine);
-        while !*mine {
-            mine = self.news.wait(mine).unwrap_or_else(PoisonError::into_inner);
-        }
-        *mine = false;
-    }
 }
 
 /// What happens at a moment, whoever has the turn then.
@@ -90,10 +74,20 @@ struct Inner {
     last: u64,
     keys: u64,
     turns: u64,
+    /// How many there had been when time went on last.
+    stands_since: u64,
     /// The first panic of a thread.
     failure: Option<String>,
     parts: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
+    met: BTreeMap<Variant, u64>,
+    /// How often in a thousand something is refused that may be.
+    misfortunes: u64,
+    /// What the system's clock is ahead of the world's time.
+    clock: Duration,
 }
+
+/// A variant of an enum: the type's name, and the variant's place in it.
+pub type Variant = (&'static str, u64);
 
 struct Shared {
     inner: Mutex<Inner>,
@@ -103,8 +97,15 @@ struct Shared {
 /// A simulated world, seen by the thread that has made it.
 pub struct World(Arc<Shared>);
 
+/// A thread between two of its turns.
+type Stack = Generator<'static, (), ()>;
+
 thread_local! {
-    static HERE: RefCell<Option<(Arc<Shared>, Id)>> = const { RefCell::new(None) };
+    static HERE: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    /// Who has the turn.
+    static TURN: Cell<Id> = const { Cell::new(0) };
+    /// The threads that have not the turn, but for the one that runs the world.
+    static STACKS: RefCell<HashMap<Id, Stack>> = RefCell::new(HashMap::new());
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,7 +114,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The world of the calling thread, and who it is there.
 fn here() -> Option<(Arc<Shared>, Id)> {
-    HERE.with_borrow(Clone::clone)
+    Some((HERE.with_borrow(Clone::clone)?, TURN.get()))
+}
+
+/// Looks at the world of the calling thread; `None` outside of one.
+fn look<T>(look: impl FnOnce(&mut Inner) -> T) -> Option<T> {
+    HERE.with_borrow(|shared| shared.as_ref().map(|shared| look(&mut lock(&shared.inner))))
 }
 
 impl World {
@@ -129,11 +135,16 @@ impl World {
             last: 0,
             keys: 0,
             turns: 0,
+            stands_since: 0,
             failure: None,
             parts: HashMap::new(),
+            met: BTreeMap::new(),
+            misfortunes: 0,
+            clock: Duration::from_secs(EPOCH),
         };
         let shared = Arc::new(Shared { inner: Mutex::new(inner), origin: Instant::now() });
-        HERE.set(Some((shared.clone(), 0)));
+        HERE.set(Some(shared.clone()));
+        TURN.set(0);
         Self(shared)
     }
 
@@ -154,6 +165,7 @@ impl World {
     /// after SIGKILL.
     pub fn kill(&self, process: Process) {
         lock(&self.0.inner).tasks.retain(|_, task| task.process != process);
+        forget_stacks(&self.0);
     }
 
     /// The threads of a process that have not ended.
@@ -172,6 +184,16 @@ impl World {
             .for_each(|task| task.stalled = until);
     }
 
+    /// From now on, what may be refused [is](crate::misfortune) so often in a thousand.
+    pub fn set_misfortunes(&self, often: u64) {
+        lock(&self.0.inner).misfortunes = often;
+    }
+
+    /// Somebody sets the system's clock, to so much after the start of 1970 plus the time of the world.
+    pub fn set_clock(&self, ahead: Duration) {
+        lock(&self.0.inner).clock = ahead;
+    }
+
     /// Who is there, and what for.
     pub fn story(&self) -> String {
         lock(&self.0.inner).story()
@@ -187,6 +209,11 @@ impl World {
         lock(&self.0.inner).failure.clone()
     }
 
+    /// How often each variant was [met](crate::met).
+    pub fn met(&self) -> BTreeMap<Variant, u64> {
+        lock(&self.0.inner).met.clone()
+    }
+
     /// Time since the world began.
     pub fn elapsed(&self) -> Duration {
         lock(&self.0.inner).now
@@ -195,8 +222,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Threads that are left wait for ever for a turn.
+        // Threads that are left never have a turn again.
         lock(&self.0.inner).tasks.clear();
+        forget_stacks(&self.0);
         let due = std::mem::take(&mut lock(&self.0.inner).due);
         std::mem::forget(due);
         HERE.set(None);
@@ -211,7 +239,6 @@ impl Task {
             state: State::Ready,
             woken: false,
             stalled: Duration::ZERO,
-            turn: Arc::default(),
         }
     }
 }
@@ -261,41 +288,73 @@ impl Inner {
     }
 }
 
+/// Lets go of the stacks of killed threads, without dropping what is on them.
+fn forget_stacks(shared: &Shared) {
+    let inner = lock(&shared.inner);
+    let gone: Vec<Stack> = STACKS.with_borrow_mut(|stacks| {
+        let ids: Vec<Id> =
+            stacks.keys().filter(|id| !inner.tasks.contains_key(id)).copied().collect();
+        ids.iter().filter_map(|id| stacks.remove(id)).collect()
+    });
+    std::mem::forget(gone);
+}
+
 /// Lets the world go on until the calling thread, which is in `state`, has the turn again. True if it was woken.
-fn give_turn(shared: &Arc<Shared>, me: Id, state: State) -> bool {
-    let turn = {
+fn give_turn(shared: &Shared, me: Id, state: State) -> bool {
+    {
         let mut inner = lock(&shared.inner);
-        let Some(task) = inner.tasks.get_mut(&me) else { gone() };
-        task.state = state;
-        task.woken = false;
-        task.turn.clone()
-    };
-    if !pass(shared, me) {
-        turn.wait();
+        if let Some(task) = inner.tasks.get_mut(&me) {
+            (task.state, task.woken) = (state, false);
+        }
+        if std::thread::panicking() && me != 0 {
+            // The count of panics is the system thread's, so nobody else may run before this one has ended.
+            inner.failure.get_or_insert_with(|| "a thread has panicked, and waits".to_owned());
+            inner.tasks.remove(&me);
+        }
+    }
+    let next = pick(shared);
+    if me != 0 {
+        if next != me {
+            give(next);
+        }
+    } else if next != 0 {
+        run(shared, next);
     }
     let mut inner = lock(&shared.inner);
     if let (0, Some(failure), false) = (me, inner.failure.clone(), std::thread::panicking()) {
         drop(inner);
         panic!("{failure}");
     }
-    match inner.tasks.get_mut(&me) {
-        Some(task) => std::mem::take(&mut task.woken),
-        None => {
-            drop(inner);
-            gone()
+    inner.tasks.get_mut(&me).is_some_and(|task| std::mem::take(&mut task.woken))
+}
+
+/// Has the thread that runs the world give the turn of the calling one to another.
+fn give(next: Id) {
+    TURN.set(next);
+    #[expect(deprecated, reason = "a scope would have to be passed through the whole server")]
+    generator::yield_with(());
+}
+
+/// Runs one thread after the other until it is the turn of the one that runs the world.
+fn run(shared: &Shared, first: Id) {
+    TURN.set(first);
+    while TURN.get() != 0 {
+        let me = TURN.get();
+        let stack = STACKS.with_borrow_mut(|stacks| stacks.remove(&me));
+        let mut stack = stack.expect("it has not the turn");
+        stack.resume();
+        if stack.is_done() {
+            TURN.set(pick(shared));
+        } else if lock(&shared.inner).tasks.contains_key(&me) {
+            STACKS.with_borrow_mut(|stacks| stacks.insert(me, stack));
+        } else {
+            std::mem::forget(stack);
         }
     }
 }
 
-/// The process of the calling thread was killed: it never runs again.
-fn gone() -> ! {
-    loop {
-        std::thread::park();
-    }
-}
-
-/// Finds who runs next, and gives it the turn, unless that is the calling thread: then true.
-fn pass(shared: &Arc<Shared>, me: Id) -> bool {
+/// Finds who runs next.
+fn pick(shared: &Shared) -> Id {
     loop {
         let mut inner = lock(&shared.inner);
         inner.turns += 1;
@@ -311,31 +370,27 @@ fn pass(shared: &Arc<Shared>, me: Id) -> bool {
             // The thread that runs the world tells of it.
             if let Some(task) = inner.tasks.get_mut(&0) {
                 task.state = State::Ready;
-                let turn = task.turn.clone();
-                drop(inner);
-                return me == 0 || {
-                    turn.give();
-                    false
-                };
             }
+            return 0;
+        }
+        if inner.turns - inner.stands_since > CIRCLE {
+            let story = inner.story();
+            inner
+                .failure
+                .get_or_insert(format!("threads turn in circles, and time stands still: {story}"));
+            continue;
         }
         if let Some(id) = inner.pick() {
-            let turn = inner.tasks[&id].turn.clone();
-            drop(inner);
-            return id == me || {
-                turn.give();
-                false
-            };
+            return id;
         }
         match inner.next_moment() {
-            Some(at) => inner.now = inner.now.max(at),
+            Some(at) => {
+                inner.stands_since = inner.turns;
+                inner.now = inner.now.max(at);
+            }
             None => {
                 let story = inner.story();
                 inner.failure.get_or_insert(format!("nobody can go on: {story}"));
-                if !inner.tasks.contains_key(&0) {
-                    drop(inner);
-                    gone();
-                }
             }
         }
     }
@@ -372,9 +427,10 @@ pub fn key() -> Option<Key> {
 
 /// Somebody else may come in here.
 pub fn maybe_yield() {
-    let Some((shared, me)) = here() else { return };
-    let yields = lock(&shared.inner).random.below(1000) < PREEMPTED;
-    if yields {
+    if look(|inner| inner.random.below(1000) < PREEMPTED) != Some(true) {
+        return;
+    }
+    if let Some((shared, me)) = here() {
         give_turn(&shared, me, State::Ready);
     }
 }
@@ -396,8 +452,7 @@ pub fn at(delay: Duration, happening: impl FnOnce() + Send + 'static) {
 /// # Panics
 /// Outside of a world.
 pub fn below(bound: u64) -> u64 {
-    let (shared, _) = here().expect("a thread of a world");
-    lock(&shared.inner).random.below(bound)
+    look(|inner| inner.random.below(bound)).expect("a thread of a world")
 }
 
 /// The process of the calling thread.
@@ -409,6 +464,33 @@ pub fn process() -> Process {
 /// Whether the calling thread belongs to a world.
 pub fn is_here() -> bool {
     HERE.with_borrow(Option::is_some)
+}
+
+/// Takes the one number that it is given: what a discriminant says of itself.
+#[derive(Default)]
+struct Place(u64);
+
+impl Hasher for Place {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    }
+}
+
+pub(crate) fn misfortune() -> bool {
+    let happens =
+        |inner: &mut Inner| inner.misfortunes > 0 && inner.random.below(1000) < inner.misfortunes;
+    look(happens).unwrap_or(false)
+}
+
+pub(crate) fn met<T>(value: &T) {
+    let mut place = Place::default();
+    std::mem::discriminant(value).hash(&mut place);
+    let variant = (std::any::type_name::<T>(), place.finish());
+    look(|inner| *inner.met.entry(variant).or_default() += 1);
 }
 
 /// Something that a world has one of, such as its network; made by `T::default()` when it is first asked for.
@@ -424,19 +506,16 @@ pub fn part<T: Default + Send + Sync + 'static>() -> Arc<T> {
 
 /// Time since the world began; `None` outside of one.
 pub fn elapsed() -> Option<Duration> {
-    let (shared, _) = here()?;
-    let now = lock(&shared.inner).now;
-    Some(now)
+    look(|inner| inner.now)
 }
 
 pub(crate) fn now() -> Option<Instant> {
-    let (shared, _) = here()?;
-    let now = lock(&shared.inner).now;
-    Some(shared.origin + now)
+    let origin = HERE.with_borrow(|shared| shared.as_ref().map(|shared| shared.origin))?;
+    Some(origin + elapsed()?)
 }
 
 pub(crate) fn unix() -> Option<Duration> {
-    Some(Duration::from_secs(EPOCH) + elapsed()?)
+    look(|inner| inner.clock + inner.now)
 }
 
 pub(crate) fn sleep(time: Duration) -> bool {
@@ -504,7 +583,6 @@ fn start(
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let task = Task::new(name, process);
-    let turn = task.turn.clone();
     let id = {
         let mut inner = lock(&shared.inner);
         inner.last += 1;
@@ -515,8 +593,6 @@ fn start(
     let (handle, done) = handle();
     let world = shared.clone();
     let run = move || {
-        turn.wait();
-        HERE.set(Some((world.clone(), id)));
         let result = catch_unwind(AssertUnwindSafe(work));
         if let Err(panic) = result {
             let text = panic.downcast_ref::<String>().cloned();
@@ -530,12 +606,8 @@ fn start(
         if let Some(task) = lock(&world.inner).tasks.get_mut(&id) {
             task.state = State::Ended;
         }
-        pass(&world, id);
     };
-    let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
-    if let Err(error) = thread.spawn(run) {
-        lock(&shared.inner).tasks.remove(&id);
-        return Err(error);
-    }
+    let stack = Gn::new_opt(STACK / size_of::<usize>(), run);
+    STACKS.with_borrow_mut(|stacks| stacks.insert(id, stack));
     Ok(handle)
 }
