@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lunet_files::parent;
+use lunet_os::fs;
 use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -37,8 +38,8 @@ pub(crate) fn open(
     if made.is_err() && opened.created {
         // It was made a moment ago and holds nothing. If this fails too, an empty file stays,
         // which the next attempt takes as missing.
-        drop(std::fs::remove_file(sidecar::path(path)));
-        drop(std::fs::remove_file(path));
+        drop(fs::remove(&sidecar::path(path)));
+        drop(fs::remove(path));
     }
     made?;
     let disk = disk(spec, file, Arc::new(opened.file))?;
@@ -192,8 +193,9 @@ fn create(
     if !file.create {
         return Err(OpenError::NotMade { path: path.to_path_buf() });
     }
-    let made = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path);
-    let made = made.map_err(|e| match e.kind() {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(MODE);
+    let made = fs::open(path, &options).map_err(|e| match e.kind() {
         // Another lunet was faster.
         io::ErrorKind::AlreadyExists => OpenError::Locked { path: path.to_path_buf() },
         _ => OpenError::from_io(path, "create the file", e),
@@ -201,7 +203,7 @@ fn create(
     // A umask may have taken the owner's bits too.
     made.set_permissions(Permissions::from_mode(MODE))
         .map_err(|e| OpenError::from_io(path, "set the mode of the file", e))?;
-    locked(spec, path, made, place, true).inspect_err(|_| drop(std::fs::remove_file(path)))
+    locked(spec, path, made, place, true).inspect_err(|_| drop(fs::remove(path)))
 }
 
 /// Locks a file and its place, unless somebody gives the place.
@@ -257,17 +259,35 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
         // An empty file is one whose creation was interrupted, or growing.
         Some(size) if found.len() < size && (file.create || file.grow) && !spec.read_only => {
             lengthen(path, handle, found.len(), size, full)?;
-            if found.len() > 0 {
+            if found.len() > 0 && !file.create {
                 return Ok(());
             }
-            lunet_files::sync_parent(path).map_err(|e| fail("store the new file's name", e))
+            name_is_stable(path)
         }
         Some(configured) if configured != found.len() => {
             Err(OpenError::SizeMismatch { path: path.to_path_buf(), size: found.len(), configured })
         }
-        _ if full && found.len() > 0 => reserve(path, handle, found.len()),
-        _ => Ok(()),
+        _ => {
+            if full && found.len() > 0 {
+                reserve(path, handle, found.len())?;
+            }
+            if !file.create || spec.read_only {
+                return Ok(());
+            }
+            // Whoever has made it may have been killed before either was stable.
+            fs::sync(handle).map_err(|error| not_stable(path, error))?;
+            name_is_stable(path)
+        }
     }
+}
+
+fn name_is_stable(path: &Path) -> Result<(), OpenError> {
+    lunet_files::sync_parent(path)
+        .map_err(|e| OpenError::from_io(path, "store the new file's name", e))
+}
+
+fn not_stable(path: &Path, error: io::Error) -> OpenError {
+    OpenError::NotStable { path: path.to_path_buf(), error }
 }
 
 /// Makes a file larger. It has the old size or the new one afterwards, whatever happens.
@@ -275,11 +295,11 @@ fn lengthen(path: &Path, file: &File, old: u64, new: u64, full: bool) -> Result<
     if full {
         reserve(path, file, new).inspect_err(|_| {
             // Gives back what was reserved behind the end. Failing that, it stays for the next try.
-            drop(file.set_len(old));
+            drop(fs::set_len(file, old));
         })?;
     }
-    file.set_len(new).map_err(|e| too_large(path, new, e))?;
-    file.sync_all().map_err(|error| OpenError::NotStable { path: path.to_path_buf(), error })
+    fs::set_len(file, new).map_err(|e| too_large(path, new, e))?;
+    fs::sync(file).map_err(|error| not_stable(path, error))
 }
 
 fn too_large(path: &Path, size: u64, e: io::Error) -> OpenError {
@@ -306,7 +326,7 @@ fn reserve(path: &Path, file: &File, size: u64) -> Result<(), OpenError> {
         return Err(no_space());
     }
     loop {
-        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+        match fs::reserve(file, size) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_space()),
@@ -404,7 +424,7 @@ fn probe_zero_range(file: &File, size: u64) -> bool {
     if known {
         // The probe has reserved a page behind the end; this lets it go. Failing that, the page
         // stays reserved, which harms nobody.
-        drop(file.set_len(size));
+        drop(fs::set_len(file, size));
     }
     known
 }

@@ -5,12 +5,12 @@
 //! copies that keep attributes (`cp -a`, `rsync -X`, `tar --xattrs`). Where the file system has no extended
 //! attributes, the mark is in the [sidecar](crate::sidecar).
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use lunet_os::fs;
+use rustix::fs::fgetxattr;
 use rustix::io::Errno;
 
 use crate::{Volume, disk_of, sidecar};
@@ -59,8 +59,8 @@ pub fn carry(from: &Volume, to: &Volume) -> io::Result<()> {
     let Some(mark) = mark else { return Ok(()) };
     let set = |disk: &crate::disk::Disk| {
         let file = disk.opened();
-        fsetxattr(file, ATTRIBUTE, mark.as_bytes(), XattrFlags::empty())?;
-        file.sync_all()
+        fs::set_attribute(file, ATTRIBUTE, mark.as_bytes())?;
+        fs::sync(file)
     };
     disk_of(to, set).unwrap_or(Ok(()))
 }
@@ -80,7 +80,7 @@ pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
     if let Some(mark) = attribute(file)? {
         return Ok(Some(mark));
     }
-    match fs::read(sidecar::path(path)) {
+    match fs::read(&sidecar::path(path)) {
         Ok(bytes) => Ok(text(&bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -88,14 +88,14 @@ pub(crate) fn read(file: &File, path: &Path) -> io::Result<Option<String>> {
 }
 
 fn write(file: &File, path: &Path, mark: &str) -> Result<(), MarkError> {
-    match fsetxattr(file, ATTRIBUTE, mark.as_bytes(), XattrFlags::empty()) {
-        Ok(()) => file.sync_all().map_err(MarkError::NotStable),
+    match fs::set_attribute(file, ATTRIBUTE, mark.as_bytes()) {
+        Ok(()) => fs::sync(file).map_err(MarkError::NotStable),
         Err(Errno::OPNOTSUPP | Errno::PERM | Errno::NOSPC | Errno::DQUOT) => {
             let kept =
                 sidecar::open(path)?.ok_or_else(|| io::Error::from(ErrorKind::PermissionDenied))?;
-            kept.write_all_at(mark.as_bytes(), 0)?;
-            kept.set_len(mark.len() as u64)?;
-            kept.sync_all()?;
+            fs::write_at(&kept, mark.as_bytes(), 0)?;
+            fs::set_len(&kept, mark.len() as u64)?;
+            fs::sync(&kept)?;
             Ok(lunet_files::sync_parent(path)?)
         }
         Err(error) => Err(io::Error::from(error).into()),

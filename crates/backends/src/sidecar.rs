@@ -29,7 +29,8 @@ pub(crate) fn open(volume: &Path) -> io::Result<Option<File>> {
     let mut how = OpenOptions::new();
     how.read(true).write(true).create(true).truncate(false).mode(MODE);
     // Not through a link that somebody has laid there.
-    let file = how.custom_flags(libc::O_NOFOLLOW).open(&path)?;
+    how.custom_flags(libc::O_NOFOLLOW);
+    let file = lunet_os::fs::open(&path, &how)?;
     let (found, ours) = (file.metadata()?, rustix::process::geteuid().as_raw());
     if ![0, ours, volume.metadata()?.uid()].contains(&found.uid()) || !found.is_file() {
         return Ok(None);

@@ -13,10 +13,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{CWD, FlockOperation, IFlags, RenameFlags};
+use lunet_os::{fs as os, thread, time};
+use rustix::fs::{FlockOperation, IFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::Volume;
@@ -159,7 +159,7 @@ impl Copy {
         let Self { made, to } = self;
         match made.publish(&to, RenameFlags::NOREPLACE) {
             // There was nothing before, so nothing is what it goes back to.
-            Err(SnapshotError::Unsynced { path, error }) => match fs::remove_file(&to) {
+            Err(SnapshotError::Unsynced { path, error }) => match os::remove(&to) {
                 Ok(()) => {
                     // Which of both a crash would leave cannot be told if this fails as well.
                     drop(sync_parent(&to));
@@ -194,7 +194,7 @@ pub fn rollback(volume: &Path, snapshot: &Path) -> Result<(), SnapshotError> {
 /// # Errors
 /// [`SnapshotError::Missing`], or what the file system says. The file is gone if it is [`SnapshotError::Unsynced`].
 pub fn remove(path: &Path) -> Result<(), SnapshotError> {
-    fs::remove_file(path).map_err(|e| SnapshotError::new(path, "remove the file", e))?;
+    os::remove(path).map_err(|e| SnapshotError::new(path, "remove the file", e))?;
     sync_parent(path)
 }
 
@@ -225,7 +225,7 @@ fn discard(path: &Path) -> io::Result<bool> {
         Err(e) => return Err(e),
     };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => fs::remove_file(path).map(|()| true),
+        Ok(()) => os::remove(path).map(|()| true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(e) => Err(e.into()),
     }
@@ -297,14 +297,14 @@ impl Source {
             return Err(SnapshotError::NoSpace { path: to.to_path_buf() });
         }
         if size != len {
-            made.file.set_len(size).map_err(fail("set the size of the copy"))?;
+            os::set_len(&made.file, size).map_err(fail("set the size of the copy"))?;
         }
         // An unprivileged lunet cannot give files away, and need not: they are its own.
         let (user, group) = self.owner;
         drop(std::os::unix::fs::fchown(&made.file, Some(user), Some(group)));
         let mode = fs::Permissions::from_mode(mode);
         made.file.set_permissions(mode).map_err(fail("set the permissions of the copy"))?;
-        made.file.sync_all().map_err(fail("store the copy"))?;
+        os::sync(&made.file).map_err(fail("store the copy"))?;
         Ok(made)
     }
 
@@ -332,11 +332,11 @@ impl Source {
 
 /// Shares blocks as soon as all of them are stored: until then ZFS answers EAGAIN.
 fn when_stored(limit: Duration, mut share: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    let start = Instant::now();
+    let start = time::now();
     loop {
         match share() {
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if start.elapsed() < limit => {
+            Err(Errno::AGAIN) if time::since(start) < limit => {
                 thread::sleep(Duration::from_millis(50));
             }
             other => return other,
@@ -357,8 +357,8 @@ impl Temporary {
         let fail = |action| move |e| SnapshotError::new(to, action, e);
         discard(&path).map_err(fail("remove what an interrupted try has left"))?;
         let mut how = OpenOptions::new();
-        let file = how.read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(fail("create the file"))?;
+        how.read(true).write(true).create_new(true).mode(0o600);
+        let file = os::open(&path, &how).map_err(fail("create the file"))?;
         let made = Self { path, file, published: false };
         // Tells `tidy` that it is being made.
         let locked = rustix::fs::flock(&made.file, FlockOperation::NonBlockingLockExclusive);
@@ -368,8 +368,8 @@ impl Temporary {
 
     /// Gives the file its name.
     fn publish(mut self, to: &Path, flags: RenameFlags) -> Result<(), SnapshotError> {
-        let renamed = rustix::fs::renameat_with(CWD, &self.path, CWD, to, flags);
-        renamed.map_err(|e| SnapshotError::new(to, "name the copy", e.into()))?;
+        let renamed = os::rename_with(&self.path, to, flags);
+        renamed.map_err(|e| SnapshotError::new(to, "name the copy", e))?;
         self.published = true;
         sync_parent(to)
     }
@@ -379,7 +379,7 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.published {
             // If this fails too, the next try removes it.
-            drop(fs::remove_file(&self.path));
+            drop(os::remove(&self.path));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
 use lunet_block::{ByteRange, Error, Extent, Slow, Space, Support};
+use lunet_os::fs;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -72,7 +73,7 @@ impl Slow for Disk {
         if self.able.read_only {
             return Ok(());
         }
-        self.opened().sync_data().map_err(|e| Error::NotStable(e.raw_os_error().unwrap_or(5)))
+        fs::sync_data(self.opened()).map_err(|e| Error::NotStable(e.raw_os_error().unwrap_or(5)))
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
