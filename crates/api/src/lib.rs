@@ -30,9 +30,10 @@ pub use change::{
 pub use error::{Code, Error};
 pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, VolumeRates};
 pub use request::{Answer, Configuration, Request};
-pub use session::{OverTcp, RdmaPath, Session, Transport};
+pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
-    Bucket, NoIser, Operations, Percentile, Portal, Protocol, ShardLoad, Stats, VolumeStats,
+    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, ShardLoad, Stats,
+    VolumeStats,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
 pub use volume::{

@@ -11,16 +11,18 @@ words! {
         Tcp = "tcp",
         /// iSCSI over RDMA (iSER, RFC 7145).
         Iser = "iser",
+        /// NVMe over TCP.
+        NvmeTcp = "nvme-tcp",
     }
 }
 
-/// One session.
+/// One session of iSCSI, or one controller of NVMe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// The initiator's iSCSI name.
+    /// The initiator's iSCSI name; of a controller, the host's NQN.
     pub initiator: String,
-    /// The target's name; `None` is a discovery session.
+    /// The target's name, or the subsystem's NQN; `None` is a discovery session.
     pub target: Option<String>,
     /// The CHAP name that it has logged in with; `None` if nothing had to be proved.
     pub user: Option<String>,
@@ -34,9 +36,9 @@ pub struct Session {
     pub rdma: Option<RdmaPath>,
     /// With `tcp`: why not `iser`.
     pub tcp: Option<OverTcp>,
-    /// The initiator's session identifier, in hexadecimal.
+    /// The initiator's session identifier, in hexadecimal; empty for a controller.
     pub isid: String,
-    /// The target session identifying handle: it names the session in the server's life.
+    /// The target session identifying handle: it names the session in the server's life. 0 for a controller.
     pub tsih: u16,
     /// Number of the shard that serves the session.
     pub shard: u64,
@@ -52,6 +54,40 @@ pub struct Session {
     pub written_bytes: u64,
     /// Every negotiated key with its value, digests among them.
     pub keys: Vec<(String, String)>,
+    /// With `nvme-tcp`: the controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Controller>,
+}
+
+/// A controller of NVMe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Controller {
+    /// CNTLID: it names the controller among those that there are.
+    pub cntlid: u16,
+    /// The host's identifier, as a UUID.
+    pub host_id: String,
+    /// The host has proved who it is.
+    pub authenticated: bool,
+    /// The cipher suite, if it is by TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    /// The keep alive timeout in milliseconds; 0: none.
+    pub keep_alive_ms: u64,
+    /// Namespaces that the host sees.
+    pub namespaces: u64,
+    /// Its queues, ascending.
+    pub queues: Vec<Queue>,
+}
+
+/// A queue of a controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// Its number; 0 is the admin queue.
+    pub qid: u16,
+    /// Number of the shard that serves it.
+    pub shard: u64,
 }
 
 /// The path of a session over RDMA.

@@ -21,8 +21,11 @@ pub struct Stats {
     pub portals: Vec<Portal>,
     /// Each shard.
     pub loads: Vec<ShardLoad>,
-    /// Protocol counts of all shards.
+    /// Counts of iSCSI of all shards.
     pub protocol: Protocol,
+    /// Counts of NVMe of all shards; `None` if it is not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeCounts>,
     /// Each volume.
     pub volumes: Vec<VolumeStats>,
 }
@@ -83,6 +86,66 @@ pub struct Protocol {
     pub busy: u64,
     /// Commands aborted by task management or by the end of their session.
     pub aborted: u64,
+}
+
+/// What went wrong over NVMe, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NvmeCounts {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections turned away because a limit was reached.
+    pub turned_away: u64,
+    /// Controllers that hosts have connected to, those for discovery included.
+    pub controllers: u64,
+    /// Connects refused, for whatever reason.
+    pub refused: u64,
+    /// Of these: the host is not one of those that may connect.
+    pub refused_hosts: u64,
+    /// Controllers whose host was silent for longer than its keep alive timeout.
+    pub keep_alive_expired: u64,
+    /// Connections that ended because of a fault of the host or the network.
+    pub dropped: u64,
+    /// Commands that were aborted.
+    pub aborted: u64,
+    /// Commands that the host has to try again: a volume or a lock is busy.
+    pub busy: u64,
+    /// PDUs received.
+    pub pdus: u64,
+    /// Data digests that did not match.
+    pub digest_errors: u64,
+}
+
+impl NvmeCounts {
+    /// Each count with its name, in the order of the alphabet.
+    pub const fn counts(&self) -> [(&'static str, u64); 11] {
+        let Self {
+            connections,
+            turned_away,
+            controllers,
+            refused,
+            refused_hosts,
+            keep_alive_expired,
+            dropped,
+            aborted,
+            busy,
+            pdus,
+            digest_errors,
+        } = *self;
+        [
+            ("aborted", aborted),
+            ("busy", busy),
+            ("connections", connections),
+            ("controllers", controllers),
+            ("digest errors", digest_errors),
+            ("dropped", dropped),
+            ("keep alive expired", keep_alive_expired),
+            ("PDUs", pdus),
+            ("refused", refused),
+            ("refused hosts", refused_hosts),
+            ("turned away", turned_away),
+        ]
+    }
 }
 
 impl Protocol {
@@ -228,8 +291,11 @@ pub struct Portal {
     pub address: String,
     /// Portal group tag (RFC 7143), which is also the target port group of its LUNs.
     pub tag: u16,
-    /// True if it is served over TCP.
+    /// True if iSCSI is served over TCP.
     pub tcp: bool,
+    /// True if NVMe is served over TCP, and nothing else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nvme_tcp: bool,
     /// True if it is served over iSER.
     pub iser: bool,
     /// True if the configuration names iSER: it is missed if it is not there.
