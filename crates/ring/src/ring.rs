@@ -200,6 +200,16 @@ impl Ring {
         driver!(self, d => d.close_socket(id));
     }
 
+    /// Has the kernel make and open the records of TLS on a socket from now on. The keys have the form of linux/tls.h,
+    /// `struct tls12_crypto_info_*`. No receive is under way, and everything that is sent in clear text was sent.
+    /// A receive ends with EIO when something other than data has come: the peer closes, or wants other keys.
+    ///
+    /// # Errors
+    /// The kernel has no TLS, or not for these keys; the socket is to be closed then.
+    pub fn secure(&mut self, id: SocketId, send: &[u8], receive: &[u8]) -> io::Result<()> {
+        driver!(self, d => d.secure(id, send, receive))
+    }
+
     /// How far the peer's system has taken in what was sent on a socket. One system call; `None` if
     /// the socket is gone or not one of TCP.
     pub fn delivery(&mut self, id: SocketId) -> Option<Delivery> {

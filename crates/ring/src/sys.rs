@@ -1,7 +1,8 @@
 //! Small system calls that both drivers use.
 
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{OwnedFd, RawFd};
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::{Delivery, Event, Token};
@@ -60,6 +61,36 @@ pub(crate) fn delivery(fd: RawFd) -> Option<Delivery> {
         bytes: info.bytes_acked,
         ago: Duration::from_millis(info.last_ack_recv.into()),
     })
+}
+
+/// Sets an option of a socket.
+fn set_option(fd: RawFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `value`; the caller owns the descriptor.
+    match unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has the kernel make and open the records of TLS on a connected TCP socket, with the keys in the form of linux/tls.h.
+pub(crate) fn secure(fd: RawFd, send: &[u8], receive: &[u8]) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")?;
+    set_option(fd, libc::SOL_TLS, libc::TLS_TX, send)?;
+    set_option(fd, libc::SOL_TLS, libc::TLS_RX, receive)
+}
+
+/// Whether the kernel has TLS for sockets. With the right to administer the network, asking has it load the module.
+///
+/// # Errors
+/// It has none.
+pub fn has_tls() -> io::Result<()> {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    match set_option(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, b"tls") {
+        // It is there, and for connected sockets only.
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        other => other,
+    }
 }
 
 /// Makes a descriptor blocking. A failure shows on its first operation.
@@ -127,8 +158,6 @@ pub(crate) fn sleep_exactly() {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     #[test]

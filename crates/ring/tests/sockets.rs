@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Loop, is_open, link_of, pattern, plain, scratch, split};
-use lunet_ring::{Config, Event, Payload, Region, RegionRef, Token, TxChain};
+use lunet_ring::{Config, Event, Payload, Region, RegionRef, Token, TxChain, has_tls};
 
 fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -166,6 +166,48 @@ fn what_the_peer_has_taken_in_is_known(config: Config) {
     l.ring.close_socket(id);
     let other = l.add(unix_pair().0);
     assert_eq!((l.ring.delivery(id), l.ring.delivery(other)), (None, None));
+}
+
+/// What TLS_TX and TLS_RX take for AES-128-GCM of TLS 1.3: version, cipher, nonce, key, salt and number of the record.
+fn tls_key(byte: u8) -> Vec<u8> {
+    let head = [0x0304_u16.to_ne_bytes(), 51_u16.to_ne_bytes()].concat();
+    [&head[..], &[byte; 8 + 16 + 4], &[0; 8]].concat()
+}
+
+/// Where the kernel has no TLS, it says so and nothing else changes.
+fn the_kernel_protects_what_both_ends_send(config: Config) {
+    let (a, b) = tcp_pair();
+    let (mut near, mut far) = (Loop::new(&config), Loop::new(&config));
+    let (near_id, far_id) = (near.add(a), far.add(b));
+    let keys = (tls_key(1), tls_key(2));
+    let done = near.ring.secure(near_id, &keys.0, &keys.1);
+    assert_eq!(done.is_ok(), has_tls().is_ok());
+    if done.is_err() {
+        eprintln!("the kernel has no TLS: not tested");
+        return;
+    }
+    far.ring.secure(far_id, &keys.1, &keys.0).expect("the kernel has TLS");
+    // More than a record, in pieces.
+    let data = pattern(100_000, 5);
+    let mut chain = plain(&data[..70_000]);
+    let payload = chain.payload(Payload::Bytes(data[70_000..].to_vec()));
+    chain.slice(payload, 0..30_000);
+    near.ring.send(near_id, chain, Token(1));
+    let mut taken = Vec::new();
+    while taken.len() < data.len() {
+        near.iterate(Some(Duration::ZERO));
+        far.ring.recv(far_id, scratch(20_000), Token(2));
+        let bufs = loop {
+            near.iterate(Some(Duration::ZERO));
+            if let Some(event) = far.poll() {
+                break event;
+            }
+        };
+        let Event::Received { bufs, result, .. } = bufs else { panic!("{bufs:?}") };
+        taken.extend_from_slice(&bufs.scratch[..result.expect("data")]);
+    }
+    assert!(taken == data);
+    assert_eq!(near.sent().2, Ok(()));
 }
 
 fn the_end_of_the_stream_follows_the_last_bytes(config: Config) {
@@ -328,6 +370,7 @@ for_each_driver!(
     a_receive_waits_for_data_that_comes_later,
     a_long_chain_reaches_a_slow_reader_whole,
     what_the_peer_has_taken_in_is_known,
+    the_kernel_protects_what_both_ends_send,
     the_end_of_the_stream_follows_the_last_bytes,
     sending_to_a_peer_that_is_gone_is_an_error,
     closing_ends_operations_in_flight_and_frees_the_descriptor,

@@ -1,6 +1,7 @@
 //! Sockets on epoll, edge-triggered: tried when an operation is queued or the kernel reports a
 //! change, and not again until it does.
 
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -28,6 +29,8 @@ pub(super) struct Socket {
     hung_up: bool,
     /// The socket could not be watched, and why.
     failed: Option<i32>,
+    /// Its records are the kernel's: a receive may end short at the end of one.
+    secure: bool,
 }
 
 impl Epoll {
@@ -41,6 +44,7 @@ impl Epoll {
             writable: true,
             hung_up: false,
             failed: None,
+            secure: false,
         });
         let what = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         if let Err(error) = self.poll.add(raw, what, Kind::Socket.data(key.index)) {
@@ -49,6 +53,14 @@ impl Epoll {
             }
         }
         SocketId(key)
+    }
+
+    pub(crate) fn secure(&mut self, id: SocketId, send: &[u8], receive: &[u8]) -> io::Result<()> {
+        let socket = self.sockets.get_mut(id.0).ok_or(io::ErrorKind::NotConnected)?;
+        socket.secure = true;
+        // What has come already may have been reported.
+        socket.readable = true;
+        sys::secure(socket.fd.as_raw_fd(), send, receive)
     }
 
     pub(crate) fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
@@ -180,7 +192,7 @@ impl Epoll {
         }
         // A stream's receive that ends short has emptied it. What comes later is reported, except
         // for an end that was reported already.
-        if !socket.hung_up && result.is_ok_and(|n| n < room) {
+        if !socket.hung_up && !socket.secure && result.is_ok_and(|n| n < room) {
             socket.readable = false;
         }
         if let Some(Recv { bufs, token, .. }) = socket.recv.take() {

@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunet_os::simulated;
+use lunet_os::simulated::{self, FileSystem, Loss};
+use serde::{Deserialize, Serialize};
 
 use super::Simulated;
 use crate::ring::{DiskOp, Refused};
@@ -18,7 +19,7 @@ use crate::{Buf, Event, FileId, Token};
 const SECTOR: u64 = 512;
 
 /// What may go wrong on a disk, in a thousand operations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Reads that fail with EIO.
     pub read: u64,
@@ -32,17 +33,8 @@ pub struct Faults {
     pub short: u64,
     /// Operations that take seconds.
     pub slow: u64,
-}
-
-/// What is left of unflushed writes after a power loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// Nothing.
-    All,
-    /// Everything: the kernel had written it by then.
-    Nothing,
-    /// Any sector has any of its contents since the last flush.
-    Some,
+    /// Operations that take minutes.
+    pub hang: u64,
 }
 
 /// What a sector may contain after a power loss.
@@ -72,8 +64,22 @@ impl Disks {
     }
 
     fn with<T>(&self, file: &File, look: impl FnOnce(&mut State) -> T) -> io::Result<T> {
+        self.take_synced();
         let found = file.metadata()?;
         Ok(look(self.lock().entry((found.dev(), found.ino())).or_default()))
+    }
+
+    /// Takes notice of files that were synced by a path of their own.
+    fn take_synced(&self) {
+        let synced = simulated::part::<FileSystem>().take_synced();
+        let mut disks = self.lock();
+        for (file, good) in synced {
+            match disks.get_mut(&file) {
+                Some(state) if good => state.flushed(),
+                Some(state) => state.flush_failed(),
+                None => {}
+            }
+        }
     }
 
     /// What goes wrong on this file from now on.
@@ -94,11 +100,13 @@ impl Disks {
         self.lock().values().filter_map(|state| Some(state.file.as_ref()?.as_raw_fd())).collect()
     }
 
-    /// The power is lost: what was not flushed is there or not.
+    /// The power is lost: what was not flushed is there or not, in blocks and then in [names and
+    /// lengths](FileSystem::power_loss) of files.
     ///
     /// # Errors
     /// The system's.
     pub fn power_loss(&self, loss: Loss) -> io::Result<()> {
+        self.take_synced();
         let mut disks = self.lock();
         let mut names: Vec<(u64, u64)> = disks.keys().copied().collect();
         names.sort_unstable();
@@ -119,7 +127,7 @@ impl Disks {
                 }
             }
         }
-        Ok(())
+        simulated::part::<FileSystem>().power_loss(loss)
     }
 }
 
@@ -144,6 +152,17 @@ impl State {
             sector.older.push(bytes);
         }
         Ok(())
+    }
+
+    /// How long an operation takes, in microseconds.
+    fn lateness(&self) -> u64 {
+        let Faults { slow, hang, .. } = self.faults;
+        match () {
+            () if happens(hang) => 20_000_000 + simulated::below(200_000_000),
+            () if happens(slow) => 1_000_000 + simulated::below(8_000_000),
+            () if simulated::below(50) == 0 => 1000 + simulated::below(100_000),
+            () => 10 + simulated::below(400),
+        }
     }
 
     /// What was written is stable, but for what the kernel has given up.
@@ -201,6 +220,8 @@ impl Disk {
             }
             DiskOp::SyncData => {
                 state.flushed();
+                let found = file.metadata().map_err(|e| errno(&e))?;
+                simulated::part::<FileSystem>().flushed((found.dev(), found.ino()));
                 Ok(0)
             }
             DiskOp::Allocate { mode, offset, len } => {
@@ -263,17 +284,13 @@ impl Simulated {
         self.serial += 1;
         let serial = self.serial;
         let mut disk = Disk { serial, token, buf, op, file: id.0.index, done: None };
-        let slow = simulated::part::<Disks>().with(&file, |state| happens(state.faults.slow));
+        let late = simulated::part::<Disks>().with(&file, |state| state.lateness());
         // What a flush covers is what had been written when it was asked for, or more.
         if simulated::below(2) == 0 && !matches!(disk.op, DiskOp::SyncData) {
             disk.act(&file);
         }
         self.disks.insert(disk);
-        let micros = match slow.unwrap_or(false) {
-            true => 1_000_000 + simulated::below(8_000_000),
-            false if simulated::below(50) == 0 => 1000 + simulated::below(100_000),
-            false => 10 + simulated::below(400),
-        };
+        let micros = late.unwrap_or_default();
         let teller = self.teller.clone();
         let due = move || teller.tell(|news| news.disks.push(serial));
         simulated::at(Duration::from_micros(micros), due);

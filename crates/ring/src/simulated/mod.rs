@@ -6,10 +6,10 @@
 mod disk;
 mod net;
 mod socket;
+mod watch;
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +18,14 @@ use slab::Slab;
 
 use self::disk::Disk;
 use self::socket::{Accepting, Socket};
+use self::watch::Watch;
 use crate::files::Files;
 use crate::slots::Slots;
-use crate::{Counters, Event, PollSource, Token, Waker, WatchId};
+use crate::{Counters, Event, PollSource, Token, Waker};
 
-pub use self::disk::{Disks, Faults, Loss, close_files};
+pub use self::disk::{Disks, Faults, close_files};
 pub use self::net::{Net, Peer, Received};
+pub use self::watch::Signal;
 
 /// What the world tells a loop.
 #[derive(Debug, Default)]
@@ -34,6 +36,8 @@ pub(crate) struct News {
     accepted: Vec<(Token, net::End)>,
     /// Streams on which something has changed.
     streams: Vec<net::End>,
+    /// Watched descriptors that may be readable, by number.
+    signals: Vec<u64>,
 }
 
 /// Where the world tells a loop its news.
@@ -57,6 +61,7 @@ pub(crate) struct Simulated {
     listeners: Vec<Accepting>,
     files: Files,
     disks: Slab<Disk>,
+    watches: Slots<Watch>,
     /// Tells operations with the same place apart.
     serial: u64,
     ended: Vec<Event>,
@@ -73,6 +78,7 @@ impl Simulated {
             listeners: Vec::new(),
             files: Files::new(),
             disks: Slab::new(),
+            watches: Slots::new(),
             serial: 0,
             ended: Vec::new(),
             waker,
@@ -102,26 +108,23 @@ impl Simulated {
         });
     }
 
-    /// Nothing of the kernel's can be watched here.
-    pub(crate) fn watch(&mut self, _: OwnedFd, _: Token) -> io::Result<WatchId> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(crate) fn watch_again(&mut self, _: WatchId) {}
-
-    pub(crate) fn unwatch(&mut self, _: WatchId) {}
-
     pub(crate) fn wait(
         &mut self,
         timeout: Option<Duration>,
         events: &mut Vec<Event>,
-        _: &mut dyn PollSource,
+        source: &mut dyn PollSource,
     ) -> io::Result<()> {
         let before = events.len();
         self.counters.waits += 1;
         events.append(&mut self.ended);
         self.try_sockets(events);
         self.take_news(events);
+        if events.len() == before && timeout != Some(Duration::ZERO) {
+            if source.before_sleep(&mut |id| self.watch_again(id)) {
+                return Ok(());
+            }
+            self.take_news(events);
+        }
         if events.len() == before {
             // Others come first even if there is no time to wait.
             simulated::park(Some(self.teller.key), timeout);
@@ -152,6 +155,9 @@ impl Simulated {
         }
         for end in news.streams {
             self.stream_changed(end, events);
+        }
+        for signal in news.signals {
+            self.signalled(signal, events);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Sockets of a simulated world.
 
-use std::fs::File;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use lunet_os::simulated;
@@ -36,9 +37,12 @@ impl Simulated {
         if !self.listeners.iter().any(|accepting| accepting.token == token) {
             return net.close(end);
         }
-        let (Ok(file), Some(peer)) = (File::open("/dev/null"), net.peer(end)) else { return };
-        let socket = OwnedFd::from(file);
-        net.name(socket.as_raw_fd(), end);
+        let (Ok((socket, other)), Some(peer)) = (UnixStream::pair(), net.peer(end)) else { return };
+        if other.set_nonblocking(true).is_err() {
+            return;
+        }
+        net.name(&socket, other, end);
+        let socket = OwnedFd::from(socket);
         events.push(Event::Accepted { token, socket, peer });
     }
 
@@ -62,6 +66,11 @@ impl Simulated {
         if let Some((chain, token)) = socket.send {
             self.ended.push(Event::Sent { token, chain, result: Err(libc::ECANCELED) });
         }
+    }
+
+    /// What is sent stays clear text: the kernel's part is not simulated.
+    pub(crate) fn secure(&mut self, id: SocketId, _: &[u8], _: &[u8]) -> io::Result<()> {
+        self.sockets.get_mut(id.0).map(drop).ok_or(io::ErrorKind::NotConnected.into())
     }
 
     pub(crate) fn delivery(&mut self, id: SocketId) -> Option<Delivery> {

@@ -1,5 +1,6 @@
 //! Sockets on io_uring.
 
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -14,6 +15,9 @@ use crate::{Delivery, Event, RxBufs, SocketId, Token, TxChain};
 const POLL_FIRST: u16 = 1;
 
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
+/// The kernel's TLS refuses MSG_WAITALL; what is left of a chain is sent by another operation then.
+const SECURE_SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
 
 /// A message header and its vectors, at an address that does not change.
 struct RecvMessage {
@@ -50,6 +54,8 @@ pub(super) struct Socket {
     /// The last receive did not fill its buffers, so there was nothing left to receive.
     drained: bool,
     closing: bool,
+    /// What sends are asked for.
+    send_flags: i32,
 }
 
 impl Socket {
@@ -67,6 +73,7 @@ impl Socket {
             send_message: Box::new(sys::empty_message()),
             drained: false,
             closing: false,
+            send_flags: SEND_FLAGS,
         }
     }
 
@@ -81,6 +88,12 @@ impl Uring {
         sys::set_blocking(fd.as_raw_fd());
         let handle = self.register(fd.as_raw_fd());
         SocketId(self.sockets.insert(Socket::new(fd, handle)))
+    }
+
+    pub(crate) fn secure(&mut self, id: SocketId, send: &[u8], receive: &[u8]) -> io::Result<()> {
+        let socket = self.sockets.get_mut(id.0).ok_or(io::ErrorKind::NotConnected)?;
+        socket.send_flags = SECURE_SEND_FLAGS;
+        sys::secure(socket.fd.as_raw_fd(), send, receive)
     }
 
     pub(crate) fn delivery(&mut self, id: SocketId) -> Option<Delivery> {
@@ -219,16 +232,16 @@ impl Uring {
     fn start_send(&mut self, index: u32) {
         let Some(socket) = self.sockets.at(index) else { return };
         let Some(send) = &mut socket.send else { return };
-        let fd = socket.handle.number();
+        let (fd, flags) = (socket.handle.number(), socket.send_flags);
         let vectors = send.chain.next_message();
         let entry = if let [one] = vectors {
             let len = u32::try_from(one.iov_len).unwrap_or(i32::MAX as u32);
-            opcode::Send::new(fd, one.iov_base.cast(), len).flags(SEND_FLAGS).build()
+            opcode::Send::new(fd, one.iov_base.cast(), len).flags(flags).build()
         } else {
             let header = &mut *socket.send_message;
             header.msg_iov = vectors.as_ptr().cast_mut();
             header.msg_iovlen = vectors.len() as _;
-            opcode::SendMsg::new(fd, &raw const *header).flags(SEND_FLAGS as u32).build()
+            opcode::SendMsg::new(fd, &raw const *header).flags(flags as u32).build()
         };
         let entry = socket.handle.finish(entry, Kind::Send.user_data(index));
         // SAFETY: the chain with its bytes, payloads and vectors stays untouched in
