@@ -30,6 +30,8 @@ mod fake;
 mod ffi;
 mod library;
 mod memory;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod sysfs;
 
 pub use adapter::{

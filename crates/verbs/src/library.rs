@@ -26,6 +26,10 @@ impl Library {
     /// # Errors
     /// [`Missing`] says in one sentence which one is not there, and how to install it.
     pub fn open() -> Result<Arc<Self>, Missing> {
+        #[cfg(feature = "simulated")]
+        if let Some(library) = crate::simulated::library() {
+            return Ok(library);
+        }
         Self::open_files(VERBS.as_ref(), CM.as_ref())
     }
 
@@ -56,7 +60,7 @@ impl Library {
     }
 
     /// Other functions in place of the libraries'.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulated"))]
     pub(crate) fn fake(verbs: VerbsTable, cm: CmTable) -> Arc<Self> {
         Arc::new(Self { verbs, cm, _open: Vec::new() })
     }

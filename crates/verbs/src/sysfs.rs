@@ -68,6 +68,10 @@ pub struct Sysfs(PathBuf);
 
 impl Default for Sysfs {
     fn default() -> Self {
+        #[cfg(feature = "simulated")]
+        if let Some(folder) = crate::simulated::sysfs() {
+            return Self(folder);
+        }
         Self("/sys/class/infiniband".into())
     }
 }

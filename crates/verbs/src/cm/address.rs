@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 
 /// As C has it.
-pub(super) fn to_c(address: SocketAddr) -> sockaddr_storage {
+pub(crate) fn to_c(address: SocketAddr) -> sockaddr_storage {
     // SAFETY: all zeroes are a valid value of this structure of numbers.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let place: *mut sockaddr_storage = &mut storage;
@@ -31,7 +31,7 @@ pub(super) fn to_c(address: SocketAddr) -> sockaddr_storage {
 }
 
 /// From what C has; `None` if there is no IP address in it.
-pub(super) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) fn from_c(storage: &sockaddr_storage) -> Option<SocketAddr> {
     let place: *const sockaddr_storage = storage;
     match i32::from(storage.ss_family) {
         libc::AF_INET => {

@@ -5,6 +5,8 @@ mod channel;
 mod event;
 mod id;
 
+#[cfg(feature = "simulated")]
+pub(crate) use address::{from_c, to_c};
 pub use channel::EventChannel;
 pub use event::{CmEvent, CmEventKind};
 pub use id::{CmId, ConnParams};

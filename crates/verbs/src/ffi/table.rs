@@ -22,7 +22,7 @@ macro_rules! table {
 
         impl $table {
             /// Functions that must not be called: a test puts those in their place that may.
-            #[cfg(test)]
+            #[cfg(any(test, feature = "simulated"))]
             pub(crate) fn absent() -> Self {
                 Self {
                     $($name: {
