@@ -97,6 +97,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             token: command.token,
             lun: command.lun,
             cmd_sn,
+            immediate: command.immediate,
             reads: matches!(command.data, Data::Read(_) | Data::Discard(_)),
             expected,
             data: command.data,

@@ -1,6 +1,6 @@
 //! All that is not a SCSI command: NOP, task management, logout, asynchronous messages, Reject.
 
-use super::task::Task;
+use super::task::{CommandTask, Task};
 use super::tx::Body;
 use super::{
     AsyncNotice, Connection, Cx, Error, Event, Outcome, SubmitError, Tag, Transmit, reserved,
@@ -131,7 +131,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             return Err(Error::NoSuchTask(pdu.itt.get()));
         };
         let response = TmfResponse::from_code(pdu.response).ok_or(pdu.response);
-        let ended = self.ended_by(*function, *lun, *cmd_sn, *referenced, response);
+        let ended = self.ended_by((tag, *function), *lun, *cmd_sn, *referenced, response);
         self.tasks.remove(tag);
         for ended in ended {
             self.finish(ended, Outcome::Aborted, cx.events);
@@ -143,13 +143,18 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
     /// The commands that no answer will come for after this answer to a function.
     fn ended_by(
         &self,
-        function: TmfFunction,
+        (tag, function): (Tag, TmfFunction),
         lun: u64,
         cmd_sn: u32,
         referenced: Option<Tag>,
         response: Result<TmfResponse, u8>,
     ) -> Vec<Tag> {
         let complete = response == Ok(TmfResponse::Complete);
+        // An immediate command has the number of the next one: the function reaches those that came before it.
+        let before = |own: Tag, task: &CommandTask<R, W>| match task.immediate {
+            true => own.is_before(tag),
+            false => sequence::before(task.cmd_sn, cmd_sn),
+        };
         match function {
             // Answers keep their order: had the target answered the command, it would have come.
             TmfFunction::AbortTask if complete || response == Ok(TmfResponse::TaskDoesNotExist) => {
@@ -160,10 +165,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Connection<R, W> {
             | TmfFunction::LogicalUnitReset
                 if complete =>
             {
-                self.tasks.commands(|task| task.lun == lun && sequence::before(task.cmd_sn, cmd_sn))
+                self.tasks.commands(|own, task| task.lun == lun && before(own, task))
             }
             TmfFunction::TargetWarmReset | TmfFunction::TargetColdReset if complete => {
-                self.tasks.commands(|task| sequence::before(task.cmd_sn, cmd_sn))
+                self.tasks.commands(before)
             }
             _ => Vec::new(),
         }

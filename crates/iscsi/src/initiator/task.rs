@@ -27,6 +27,12 @@ impl Tag {
     fn slot(self) -> usize {
         (self.0 & 0xffff) as usize
     }
+
+    /// True if the request was sent before the other one; both are under way.
+    pub(super) fn is_before(self, other: Self) -> bool {
+        let uses = |tag: Self| (tag.0 >> 16) as u16;
+        (uses(self).wrapping_sub(uses(other)) as i16) < 0
+    }
 }
 
 /// A SCSI command under way.
@@ -35,6 +41,8 @@ pub(super) struct CommandTask<R, W> {
     pub token: u64,
     pub lun: u64,
     pub cmd_sn: u32,
+    /// It has the CmdSN of the next command that is not immediate.
+    pub immediate: bool,
     /// Data-In is expected (else Data-Out, if `expected` is not 0).
     pub reads: bool,
     /// Expected Data Transfer Length in bytes.
@@ -177,9 +185,9 @@ impl<R, W> Table<R, W> {
     }
 
     /// Tags of the commands for which `chosen` says yes.
-    pub fn commands(&self, mut chosen: impl FnMut(&CommandTask<R, W>) -> bool) -> Vec<Tag> {
+    pub fn commands(&self, mut chosen: impl FnMut(Tag, &CommandTask<R, W>) -> bool) -> Vec<Tag> {
         let command = |(_, (tag, task)): (usize, &(Tag, Task<R, W>))| match task {
-            Task::Command(task) if chosen(task) => Some(*tag),
+            Task::Command(task) if chosen(*tag, task) => Some(*tag),
             _ => None,
         };
         self.slots.iter().filter_map(command).collect()

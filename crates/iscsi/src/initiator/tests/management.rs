@@ -78,6 +78,32 @@ fn a_reset_ends_the_earlier_commands_of_its_unit() {
     }
 }
 
+/// Immediate commands have the CmdSN of the function: those that were sent before it are ended, too.
+#[test]
+fn a_reset_ends_immediate_commands_that_came_before_it() {
+    let mut bench = Bench::logged_in(options(), b"");
+    let mut immediate = || {
+        let command = Command {
+            token: 78,
+            lun: 1,
+            cdb: &[0; 6],
+            attribute: TaskAttribute::Simple,
+            immediate: true,
+            data: Data::None,
+        };
+        let Bench { connection, sent, .. } = &mut bench;
+        connection.submit(command, sent).expect("accepted")
+    };
+    let (before, another) = (immediate(), immediate());
+    let Bench { connection, sent, .. } = &mut bench;
+    let reset = connection.manage(TmfFunction::LogicalUnitReset, 1, None, sent).expect("accepted");
+    let after = bench.submit_to(1, Data::None);
+    bench.answer(&tmf_response(reset, TmfResponse::Complete), b"");
+    let expected = [(before, Outcome::Aborted), (another, Outcome::Aborted)];
+    assert_eq!(outcomes(&mut bench), expected);
+    assert!(bench.connection.outstanding() == 1 && after != another);
+}
+
 #[test]
 fn a_ping_of_the_target_is_answered() {
     let mut bench = Bench::logged_in(options(), b"");
