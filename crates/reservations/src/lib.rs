@@ -25,6 +25,9 @@ pub use saved::{Damaged, Saved};
 /// Registrations of one volume at the most.
 pub const MAX_REGISTRATIONS: usize = 256;
 
+/// The family of hosts that are known by an identifier.
+const HOST: &str = "host";
+
 /// Who can be registered: a host, or one path of a host, by the name that a protocol gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Registrant {
@@ -37,6 +40,16 @@ impl Registrant {
     /// The registrant that the protocol `family` calls `name`. No two families have a registrant in common.
     pub fn new(family: &'static str, name: &[u8]) -> Self {
         Self { family, name: name.into() }
+    }
+
+    /// A host by its identifier of 128 bits, whichever way it comes.
+    pub fn host(id: [u8; 16]) -> Self {
+        Self::new(HOST, &id)
+    }
+
+    /// The identifier of a [host](Self::host).
+    pub fn host_id(&self) -> Option<[u8; 16]> {
+        self.name_in(HOST)?.try_into().ok()
     }
 
     /// Its name, if it is one of this family.

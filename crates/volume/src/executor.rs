@@ -90,6 +90,7 @@ impl<C: Command> Executor<C> {
         loop {
             let Operation { requests, work, .. } = &mut self.operations[id];
             let storage = &mut self.storage;
+            lunet_os::met(work);
             let progress = match work {
                 Work::Read(read) => return read.pump(requests, storage, client),
                 Work::Write(write) => write.pump(requests, storage, client),
@@ -114,6 +115,7 @@ impl<C: Command> Executor<C> {
         loop {
             let Operation { requests, work, .. } = &mut self.operations[id];
             let storage = &mut self.storage;
+            lunet_os::met(work);
             let progress = match work {
                 Work::Fill(fill) => fill.pump(requests, storage),
                 Work::Plain(plain) => plain.pump(requests, storage),
@@ -467,6 +469,28 @@ impl<C: Command> Executor<C> {
             }
         }
         self.operations.is_empty()
+    }
+
+    /// Checks, in a build with debug assertions, that nothing is left of operations that have ended: no request that is
+    /// held back, no place in a line, no answer that nobody took. For the end of a shard that [is done](Self::is_done).
+    pub fn check_ended(&self) {
+        let storage = &self.storage;
+        debug_assert!(
+            storage.held.is_empty(),
+            "requests are held back for operations that have ended"
+        );
+        debug_assert!(storage.in_queue.is_empty(), "operations that have ended stand in a line");
+        debug_assert!(
+            storage.drains.is_empty(),
+            "ranges are drained for operations that have ended"
+        );
+        debug_assert!(storage.done.is_empty(), "answers were not worked off");
+        debug_assert!(self.unmarked.is_empty(), "answers still wait for a mark");
+        let starved = storage.starved.iter().filter(|id| self.operations.get(**id).is_some());
+        debug_assert_eq!(starved.count(), 0, "operations that have ended wait for memory");
+        for channel in storage.channels.iter().flatten() {
+            debug_assert_eq!(channel.queued, 0, "requests are counted that have ended");
+        }
     }
 
     /// True if nothing is at work but at storage that hangs, for who does not wait for that: it has answered

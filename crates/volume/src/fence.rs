@@ -34,6 +34,11 @@ impl Fence {
         self.count.store(ranges.len(), Ordering::Release);
     }
 
+    /// True if no abandoned write is at the storage.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     /// True if an abandoned write may still change blocks of `range`. One load of a counter that
     /// stays in every core's cache, unless something was abandoned.
     pub fn blocks(&self, range: ByteRange) -> bool {

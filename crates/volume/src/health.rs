@@ -32,6 +32,12 @@ const VERSION: u32 = 1;
 
 const EIO: i32 = 5;
 
+/// How long answers wait for a mark that cannot be kept. After that it is tried once in this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// When a mark is tried again until then.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// What went wrong with the storage of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -247,15 +253,15 @@ impl Health {
         let (volume, mark) = (self.volume.clone(), self.mark.clone());
         let marking = Marking(self.marking.clone());
         let work = move || {
-            let _marking = marking;
-            let mark = mark.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(MarkFile { path, storage }) = &*mark else { return };
-            let mark = Mark { version: VERSION, fault, storage: storage.clone() };
-            let kept = serde_json::to_vec(&mark)
-                .map_err(io::Error::from)
-                .and_then(|text| Ok(files::replace(path, &text)?));
-            if let Err(error) = kept {
-                tracing::error!(%volume, %error, "a restart will forget that its write-back failed");
+            let mut marking = Some(marking);
+            let begun = lunet_os::time::now();
+            while let Err(error) = keep_mark(&mark, fault) {
+                tracing::error!(%volume, %error, "the mark of its failed write-back cannot be kept yet");
+                if marking.is_some() && lunet_os::time::since(begun) > PATIENCE {
+                    tracing::error!(%volume, "a restart will forget that its write-back failed");
+                    marking = None;
+                }
+                lunet_os::thread::sleep(if marking.is_some() { AGAIN } else { PATIENCE });
             }
         };
         let thread = lunet_os::thread::spawn("lunet-mark", work);
@@ -305,6 +311,7 @@ impl Health {
 
     /// As [`fail`](Self::fail), for a failure of which something was known before.
     pub fn fail_since(&self, fault: Fault) -> bool {
+        lunet_os::met(&fault.cause);
         let cause = fault.cause;
         let first = self.take_up(fault, cause.bit() == WRITE_BACK);
         if first {
@@ -385,7 +392,15 @@ impl Health {
     }
 }
 
-/// Ends with the attempt to make the mark stable, however that ends.
+/// Makes the mark of a failure stable, if there is to be one still.
+fn keep_mark(mark: &Mutex<Option<MarkFile>>, fault: Fault) -> io::Result<()> {
+    let mark = mark.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(MarkFile { path, storage }) = &*mark else { return Ok(()) };
+    let mark = Mark { version: VERSION, fault, storage: storage.clone() };
+    Ok(files::replace(path, &serde_json::to_vec(&mark)?)?)
+}
+
+/// Ends when the mark is stable, or has not become so for too long.
 struct Marking(Arc<AtomicBool>);
 
 impl Drop for Marking {
@@ -406,6 +421,18 @@ mod tests {
     const WRITE: Op = Op::Write { fua: false };
     const FAILED: Result<(), Error> = Err(Error::NotStable(EIO));
     const CAUSE: Cause = Cause::WriteBack { during: During::Flush, errno: EIO };
+
+    #[test]
+    fn a_mark_that_cannot_be_kept_is_tried_until_it_can() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let place = dir.path().join("not/there/yet");
+        let health = Health::kept("v", place.join("v.failed"));
+        health.fail(Cause::WriteBack { during: During::Flush, errno: EIO });
+        assert!(!health.wait_for_mark(Duration::from_millis(50)), "nobody is told yet");
+        std::fs::create_dir_all(&place).expect("a directory");
+        assert!(health.wait_for_mark(PATIENCE));
+        assert!(!Health::found("v", place.join("v.failed")).is_sound());
+    }
 
     #[test]
     fn after_one_failed_flush_nothing_is_called_stable() {

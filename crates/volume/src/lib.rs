@@ -35,7 +35,8 @@ pub use memory::{BACKLOG_HIGH, Budget, take};
 pub use offload::{Offload, SlowWork, Ticket};
 pub use open::{OpenVolumes, VolumeId};
 pub use operation::{
-    CHUNK, Command, DEPTH, Face, Operation, OperationId, Operations, Parties, Requests,
+    CHUNK, Command, DEPTH, Face, Names, Operation, OperationId, Operations, Parties, PathState,
+    Requests,
 };
 pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use volume::Volume;

@@ -90,6 +90,11 @@ impl Locks {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True if nobody has or waits for a range.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue().entries.is_empty()
+    }
+
     /// Queues a lock on a range that each of `shards` shards must be drained of. `None` if the queue is full.
     pub(crate) fn lock(&self, range: ByteRange, waiter: Waiter, shards: usize) -> Option<u64> {
         let mut queue = self.queue();

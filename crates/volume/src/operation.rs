@@ -40,6 +40,50 @@ pub trait Face: Send + Sync + 'static {
 
     /// True if what was written must be stable before it is answered.
     fn writes_through(&self) -> bool;
+
+    /// What the volume is known by. `None` where only one protocol serves it, under names of its own.
+    fn names(&self) -> Option<Names> {
+        None
+    }
+
+    /// True while its storage is not there.
+    fn is_absent(&self) -> bool {
+        false
+    }
+
+    /// True while it takes no writes.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// What it lets those do who come by a portal of the group with this number.
+    fn access(&self, group: usize) -> PathState {
+        let _ = group;
+        PathState::Optimized
+    }
+}
+
+/// What a volume is known by, whatever it is served over: it keeps these for ever, and no other volume has them. None is
+/// all zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// A UUID (RFC 9562), big-endian.
+    pub uuid: [u8; 16],
+    /// An identifier of 128 bits, of which the bytes 8 to 10 stand for its maker (IEEE 802c).
+    pub long: [u8; 16],
+    /// One of 64 bits that begins with its maker, if it has one.
+    pub short: Option<[u8; 8]>,
+}
+
+/// What a volume lets those do who come by one group of portals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Everything.
+    Optimized,
+    /// Everything, and other ways are better.
+    NonOptimized,
+    /// Neither reads nor writes.
+    Inaccessible,
 }
 
 /// Work on a volume, from the arrival of its command until the storage has let go of it. `C` is the command.

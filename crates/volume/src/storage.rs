@@ -19,7 +19,7 @@ use crate::open::{OpenVolumes, VolumeId};
 use crate::operation::{OperationId, Requests, request_tag};
 use crate::queue::Held;
 
-/// The shards of a server, as far as operations must reach them. Messages about locks may be lost: whoever waits looks
+/// The shards of all servers of the process, as far as operations must reach them. Messages about locks may be lost: whoever waits looks
 /// by itself as well.
 pub trait Shards: Send + Sync {
     /// How many there are.
@@ -52,7 +52,7 @@ pub struct Drain {
 
 /// What an executor is told about its shard.
 pub struct ShardConfig {
-    /// Number of the shard, from 0.
+    /// Number of the shard among all, from 0.
     pub shard: usize,
     /// All shards.
     pub shards: Arc<dyn Shards>,

@@ -46,6 +46,13 @@ pub struct Volume<F> {
 }
 
 impl<F> Volume<F> {
+    /// Checks, in a build with debug assertions, that nothing is left of operations when all of them have ended on all
+    /// shards.
+    pub fn check_ended(&self) {
+        debug_assert!(self.fence.is_empty(), "a fence outlives its write");
+        debug_assert!(self.locks.is_empty(), "a lock outlives its operation");
+    }
+
     /// A volume that was not served before, which nobody has reserved, and whose state is not kept.
     pub fn new(
         name: String,

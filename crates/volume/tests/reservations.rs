@@ -224,3 +224,43 @@ fn the_keeper_does_what_it_was_told_before_it_ends() {
     assert_eq!(done.len(), given);
     assert!(given >= 256 && done.is_sorted(), "{done:?}");
 }
+
+#[test]
+fn a_change_that_nobody_waits_for_any_more_is_not_wanted() {
+    let shared = Arc::new(Shared::default());
+    let (order, wanted) = shared.order();
+    assert!(shared.is_keeping() && order.is_wanted());
+    let (next, _kept) = shared.order();
+    drop(wanted);
+    assert!(!order.is_wanted() && next.is_wanted());
+    drop(order);
+    assert!(shared.is_keeping(), "the other one is on its way");
+    drop(next);
+    assert!(!shared.is_keeping());
+}
+
+#[test]
+fn an_aborted_change_is_neither_made_nor_kept() {
+    struct Given(Asks, lunet_volume::reserve::Order);
+
+    impl Request for Given {
+        type Refusal = Refusal;
+
+        fn carry_out(&self, state: &mut Reservations) -> Result<Vec<Event>, Refusal> {
+            self.0.carry_out(state)
+        }
+
+        fn stands(&self) -> bool {
+            self.1.is_wanted()
+        }
+    }
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let served = volume(dir.path(), Vec::new());
+    let (order, wanted) = served.reservations.order();
+    let given = Given(asks(&path("a"), 0, What::Join(1)), order);
+    drop(wanted);
+    assert_eq!(served.reserve_and_keep(&given), Err(Unchanged::Failed));
+    assert_eq!(served.reservations.look(|state| state.registrations().len()), 0);
+    assert!(!dir.path().join("v.reservations").exists());
+}

@@ -1,6 +1,7 @@
 //! Changes that are kept through power loss: tried on a copy, made stable, then done.
 
 use std::io;
+use std::sync::PoisonError;
 
 use lunet_reservations::{Event, Reservations, Saved};
 
@@ -36,8 +37,8 @@ pub enum Unchanged<R> {
 }
 
 impl<F> Volume<F> {
-    /// Makes the effect of a change stable, then lets it take effect. Gives back who has lost what. Blocks, and others
-    /// are not held up meanwhile; there must be one of these at a time for each volume.
+    /// Makes the effect of a change stable, then lets it take effect. Gives back who has lost what. Blocks, also while
+    /// another one is being kept; changes that need not be kept are not held up meanwhile.
     ///
     /// # Errors
     /// Nothing has come of it.
@@ -45,6 +46,7 @@ impl<F> Volume<F> {
         &self,
         request: &Q,
     ) -> Result<Vec<Event>, Unchanged<Q::Refusal>> {
+        let _one = self.reservations.keeps.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stored = false;
         let mut result = Err(Unchanged::Busy);
         for _ in 0..TRIES {

@@ -1,15 +1,20 @@
 //! The reservations of a volume, as all shards and all protocols see them.
 
+mod hearing;
 mod keep;
+mod order;
 mod store;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use lunet_os::sync::Mutex;
-use lunet_reservations::{Event, Reservations};
+use lunet_reservations::{Event, Registrant, Reservations};
 
+pub use hearing::Hearing;
 pub use keep::{Request, Unchanged};
+pub use order::{Order, Wanted};
 pub use store::{Store, StoredRegistration};
 
 /// A protocol that tells its clients what they lose.
@@ -17,7 +22,16 @@ pub trait Listener: Send + Sync {
     /// Registrants have lost something, those of other protocols among them. This comes while the reservations are
     /// locked: whoever sees the change sees what was told of it.
     fn tell(&self, events: &[Event]);
+
+    /// Commands of these registrants are to be aborted, because of a request over another protocol: none of them is
+    /// of the protocol that asks. `done` is dropped when those that this protocol knows have none any more.
+    fn abort(&self, whose: &Arc<[Registrant]>, done: &Done) {
+        let _ = (whose, done);
+    }
 }
+
+/// Tells somebody that something is done, when the last of its clones is dropped.
+pub type Done = Arc<dyn Any + Send + Sync>;
 
 /// The reservations of one volume, with a number that says whether there is anything new.
 ///
@@ -26,7 +40,11 @@ pub trait Listener: Send + Sync {
 pub struct Shared {
     news: AtomicU64,
     state: Mutex<Reservations>,
-    listeners: Vec<Arc<dyn Listener>>,
+    listeners: Mutex<Vec<Arc<dyn Listener>>>,
+    /// Held while a change is being kept: there is one at a time.
+    keeps: Mutex<()>,
+    /// How many changes are on their way to be kept.
+    keeping: AtomicUsize,
 }
 
 impl Default for Shared {
@@ -39,7 +57,20 @@ impl Default for Shared {
 impl Shared {
     /// Shares the reservations of one volume. Every protocol that serves it is told of losses.
     pub fn new(state: Reservations, listeners: Vec<Arc<dyn Listener>>) -> Self {
-        Self { news: AtomicU64::new(1), state: Mutex::new(state), listeners }
+        let (news, keeping) = (AtomicU64::new(1), AtomicUsize::new(0));
+        let (state, listeners) = (Mutex::new(state), Mutex::new(listeners));
+        Self { news, state, listeners, keeps: Mutex::new(()), keeping }
+    }
+
+    /// One more protocol serves the volume, and is told of losses.
+    pub fn listen(&self, listener: Arc<dyn Listener>) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+    }
+
+    /// Has the other protocols abort the commands of registrants of theirs that were preempted. `done` is dropped then.
+    pub fn abort(&self, whose: &Arc<[Registrant]>, done: Done) {
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener.abort(whose, &done));
     }
 
     /// The number of the latest change, never 0. What a change did is seen by whoever has read its number here and takes
@@ -70,7 +101,8 @@ impl Shared {
         let before = state.changes();
         let (result, events) = what(&mut state);
         if !events.is_empty() {
-            self.listeners.iter().for_each(|listener| listener.tell(&events));
+            let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+            listeners.iter().for_each(|listener| listener.tell(&events));
         }
         if state.changes() != before {
             self.announce();
