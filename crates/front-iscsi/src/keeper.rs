@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use lunet_reservations::{Event, Registration, Reservations};
+use lunet_reservations::{Event, Registrant, Registration, Reservations};
 use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Request, Seat, TargetPort};
 use lunet_scsi::{Reply, Sanitation, status};
 use lunet_volume::VolumeId;
-use lunet_volume::reserve::{self, StoredRegistration, Unchanged};
+use lunet_volume::reserve::{self, Order, StoredRegistration, Unchanged};
 use serde::{Deserialize, Serialize};
 
 use crate::marks;
-use crate::message::{AbortOrder, Asking, Message, Preempted};
+use crate::message::{AbortOrder, Asking, Message, Preempted, parts_of_abort};
 use crate::reservations::with_seats;
 use crate::session::Core;
 use crate::world::ScsiVolume;
@@ -32,6 +32,8 @@ pub struct Command {
     pub request: Request,
     /// The command itself, which waits.
     pub asking: Asking,
+    /// Its place among the changes that are to be kept.
+    pub order: Order,
 }
 
 impl reserve::Request for Command {
@@ -43,7 +45,8 @@ impl reserve::Request for Command {
     }
 
     fn stands(&self) -> bool {
-        with_seats(&self.volume, |seats| seats.nexus(self.seat) == Some(&self.nexus))
+        self.order.is_wanted()
+            && with_seats(&self.volume, |seats| seats.nexus(self.seat) == Some(&self.nexus))
     }
 }
 
@@ -70,7 +73,7 @@ fn keep_for(core: &Core, command: &Command) {
     let Command { volume, slot, asking, .. } = command;
     let mailboxes = core.mailboxes();
     let done = volume.reserve_and_keep(command);
-    let aborting = if command.request.aborts() { mailboxes.len() } else { 0 };
+    let aborting = if command.request.aborts() { parts_of_abort(mailboxes) } else { 0 };
     let (result, order) = match done {
         Ok(events) => (Carried::Done { aborting }, aborts(&events)),
         Err(unchanged) => (Carried::Not(unchanged), AbortOrder::default()),
@@ -80,6 +83,7 @@ fn keep_for(core: &Core, command: &Command) {
     mailboxes[asking.shard].tell(Message::Kept { ticket: asking.ticket, result });
     if aborts {
         Preempted::tell(mailboxes, *slot, &order, *asking);
+        Preempted::tell_others(&volume.reservations, mailboxes, &order, *asking);
     }
 }
 
@@ -106,10 +110,20 @@ pub fn mark(
     }))
 }
 
-/// A registered nexus as the file of reservations has it.
+/// A registrant as the file of reservations has it: a nexus, or a host that has come over another protocol.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum KeptRegistration {
+    /// A nexus.
+    Nexus(KeptNexus),
+    /// A host.
+    Host(KeptHost),
+}
+
+/// A registered nexus.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptRegistration {
+pub struct KeptNexus {
     initiator: String,
     isid: [u8; 6],
     target: String,
@@ -117,23 +131,41 @@ pub struct KeptRegistration {
     key: u64,
 }
 
+/// A registered host.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptHost {
+    host: [u8; 16],
+    key: u64,
+}
+
 impl StoredRegistration for KeptRegistration {
     fn of(registration: &Registration) -> Option<Self> {
+        let key = registration.key;
+        if let Some(host) = registration.registrant.host_id() {
+            return Some(Self::Host(KeptHost { host, key }));
+        }
         let NexusId { initiator, port } = NexusId::of(&registration.registrant)?;
-        Some(Self {
+        Some(Self::Nexus(KeptNexus {
             initiator: initiator.name,
             isid: initiator.isid,
             target: port.target.to_string(),
             port: port.tag,
-            key: registration.key,
-        })
+            key,
+        }))
     }
 
     fn registration(self) -> Registration {
-        let initiator = InitiatorPort { name: self.initiator, isid: self.isid };
-        let port = TargetPort { target: self.target.into(), tag: self.port };
+        let kept = match self {
+            Self::Nexus(kept) => kept,
+            Self::Host(KeptHost { host, key }) => {
+                return Registration { registrant: Registrant::host(host), key };
+            }
+        };
+        let initiator = InitiatorPort { name: kept.initiator, isid: kept.isid };
+        let port = TargetPort { target: kept.target.into(), tag: kept.port };
         let registrant = NexusId { initiator, port }.registrant();
-        Registration { registrant, key: self.key }
+        Registration { registrant, key: kept.key }
     }
 }
 
@@ -160,7 +192,11 @@ mod tests {
             Registration { registrant: nexus.registrant(), key }
         };
         Saved {
-            registrations: vec![registration("iqn.a", 1), registration("quote\" \n", u64::MAX)],
+            registrations: vec![
+                registration("iqn.a", 1),
+                registration("quote\" \n", u64::MAX),
+                Registration { registrant: Registrant::host([7; 16]), key: 3 },
+            ],
             kind: Some(Kind::ExclusiveAccess),
             holder: Some(1),
         }
@@ -210,7 +246,7 @@ mod tests {
         for (from, to) in [
             ("\"kind\": 3", "\"kind\": 2"),
             ("\"version\": 1", "\"version\": 2"),
-            ("\"holder\": 1", "\"holder\": 2"),
+            ("\"holder\": 1", "\"holder\": 3"),
             ("\"holder\"", "\"other\""),
             ("\"key\": 1\n", "\"key\": 0\n"),
             ("{", ""),

@@ -12,6 +12,7 @@ mod entrance;
 mod keeper;
 mod marks;
 mod message;
+mod names;
 mod ports;
 #[cfg(test)]
 mod rdma_tests;
@@ -26,6 +27,7 @@ pub use access::{Access, Guard, Initiators, Objection, User};
 pub use config::{Config, Layout, MAX_DISCOVERY, TargetEntry, VolumeEntry};
 pub use entrance::{Entrance, Fate, Visitor};
 pub use session::{Protocol, RdmaPath, SessionInfo, sanitations};
+pub use world::{LogicalUnit, World};
 
 /// A server that serves iSCSI.
 pub type Server = lunet_server::server::Server<engine::Engine>;
@@ -37,6 +39,17 @@ pub type Server = lunet_server::server::Server<engine::Engine>;
 /// The first thing that failed; nothing is left running.
 pub fn start(config: Config) -> Result<Server, lunet_server::StartError> {
     Server::start(config)
+}
+
+/// The same for one of several servers that share volumes.
+///
+/// # Errors
+/// The first thing that failed; nothing is left running.
+pub fn start_as(
+    member: lunet_server::Member,
+    config: Config,
+) -> Result<Server, lunet_server::StartError> {
+    Server::start_as(member, config)
 }
 
 /// Asks a running server.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lunet_iscsi::target::Tag;
 use lunet_reservations::Registrant;
 use lunet_volume::VolumeId;
+use lunet_volume::reserve::{Done, Shared};
 
 use crate::keeper::Carried;
 use crate::session::Mailbox;
@@ -47,10 +48,10 @@ pub struct Preempted {
     pub volume: VolumeId,
     /// Whose commands.
     pub order: AbortOrder,
-    /// Who asks.
-    pub asking: Asking,
+    /// The command that asks, if it is one of iSCSI: it is spared.
+    pub spared: Option<Asking>,
     /// Dropped when it is done.
-    pub receipt: Receipt,
+    pub receipt: Done,
 }
 
 impl Preempted {
@@ -58,10 +59,32 @@ impl Preempted {
     pub fn tell(mailboxes: &[Mailbox], volume: VolumeId, order: &AbortOrder, asking: Asking) {
         for mailbox in mailboxes {
             let receipt = Receipt { to: mailboxes[asking.shard].clone(), ticket: asking.ticket };
-            let order = order.clone();
-            mailbox.tell(Message::Abort(Self { volume, order, asking, receipt }));
+            let (order, receipt) = (order.clone(), Arc::new(receipt));
+            mailbox.tell(Message::Abort(Self { volume, order, spared: Some(asking), receipt }));
         }
     }
+
+    /// Tells the other protocols to abort the commands of these registrants.
+    pub fn tell_others(
+        reservations: &Shared,
+        mailboxes: &[Mailbox],
+        order: &AbortOrder,
+        asking: Asking,
+    ) {
+        let receipt = Receipt { to: mailboxes[asking.shard].clone(), ticket: asking.ticket };
+        let others = order.iter().filter(|whose| !is_initiator(whose)).cloned().collect();
+        reservations.abort(&others, Arc::new(receipt));
+    }
+}
+
+/// True for a registrant of SCSI.
+pub fn is_initiator(whose: &Registrant) -> bool {
+    whose.host_id().is_none()
+}
+
+/// Parts that a command waits for that preempts and aborts: one of each shard, and one of all other protocols.
+pub fn parts_of_abort(mailboxes: &[Mailbox]) -> usize {
+    mailboxes.len() + 1
 }
 
 /// What a shard has to do for a command, which is told by [`Message::Finished`] when this is dropped.

@@ -203,7 +203,8 @@ fn names(target: &TargetEntry, portals: &Portals) -> Vec<TargetPort> {
     names
 }
 
-/// The groups that portals make after these, with what is configured for them.
+/// The groups that portals make after these, with what is configured for them, and those that are configured for the portals of other
+/// fronts.
 ///
 /// # Errors
 /// They are too many.
@@ -217,12 +218,14 @@ pub fn groups(
         let state = AccessState::Optimized;
         found.unwrap_or(PortGroup { tag: portal.tag, state, preferred: false })
     };
-    before.next(portals.iter().map(group).collect()).ok_or(PortsError::NoGroup)
+    let all = portals.iter().map(group).chain(configured.iter().copied());
+    before.next(all.collect()).ok_or(PortsError::NoGroup)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunet_scsi::alua::AccessStates;
     use lunet_server::hosting::Transports;
     use std::net::SocketAddr;
 
@@ -330,5 +333,16 @@ mod tests {
         let tags: Vec<u16> = (1..=17).collect();
         assert!(groups(&PortGroups::default(), &portals(&tags[..16]), &[]).is_ok());
         assert!(groups(&PortGroups::default(), &portals(&tags), &[]).is_err());
+    }
+
+    #[test]
+    fn portals_of_other_fronts_have_their_groups_too() {
+        let other = PortGroup { tag: 2, state: AccessState::Unavailable, preferred: false };
+        let both = groups(&PortGroups::default(), &portals(&[1]), &[other]).expect("few");
+        let number = both.number(2).expect("it has a group");
+        assert_ne!(Some(number), both.number(1));
+        let states = AccessStates::default();
+        states.configure(&both);
+        assert_eq!(states.get(number), AccessState::Unavailable);
     }
 }

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use lunet_os::sync::Mutex;
-use lunet_server::network::Network;
-use lunet_server::places::ConnRef;
+use lunet_server::places::{Applicant, ConnRef, Quota};
 
 /// What makes two sessions the same I_T nexus (RFC 7143 section 4.4.3.1): the initiator's name
 /// and ISID, and the target portal group.
@@ -53,20 +52,8 @@ pub enum Admission {
     Full,
 }
 
-/// Who asks for a session.
-#[derive(Clone, Copy, Debug)]
-pub struct Applicant {
-    /// Where it comes from.
-    pub client: Network,
-    /// It has proved who it is.
-    pub proven: bool,
-}
-
 /// Sessions that an address may have without authentication, however few places are left.
 const ALWAYS: usize = 8;
-
-/// A server with at least so many places keeps an eighth of them for who has proved who it is.
-const MANY: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -79,10 +66,8 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Inner {
     sessions: HashMap<Nexus, Entry>,
-    /// How many there are at targets; the others are discovery sessions.
-    at_targets: usize,
-    /// Sessions at targets for which nothing had to be proved, by address.
-    unproven: HashMap<Network, usize>,
+    /// Places of those at targets; the others are discovery sessions.
+    places: Quota,
     handles: std::collections::HashSet<u16>,
     next: u16,
 }
@@ -91,7 +76,6 @@ struct Inner {
 #[derive(Debug)]
 pub struct Registry {
     inner: Mutex<Inner>,
-    max: usize,
 }
 
 impl Registry {
@@ -100,13 +84,11 @@ impl Registry {
     pub fn new(max: usize, discovery: usize) -> Self {
         // As many again: one that has lost its place to another ends a moment after that has begun.
         let most = usize::from(u16::MAX).saturating_sub(2 * discovery);
-        Self { inner: Mutex::default(), max: max.min(most) }
+        let inner = Inner { places: Quota::new(max.min(most)), ..Inner::default() };
+        Self { inner: Mutex::new(inner) }
     }
 
     /// Asks for a place for a session.
-    ///
-    /// Who has proved nothing can not take all places: an address gets no more of them than are left for
-    /// others, and the last ones are for those who have proved who they are.
     pub fn admit(
         &self,
         nexus: &Nexus,
@@ -127,14 +109,8 @@ impl Registry {
             }
             None => {}
         }
-        if nexus.target.is_some() {
-            if !inner.has_room(applicant, self.max) {
-                return Admission::Full;
-            }
-            inner.at_targets += 1;
-            if !applicant.proven {
-                *inner.unproven.entry(applicant.client).or_default() += 1;
-            }
+        if nexus.target.is_some() && !inner.places.take(applicant, ALWAYS) {
+            return Admission::Full;
         }
         // A connection that was reinstated belongs to the session that it was of.
         let tsih = if tsih == 0 { inner.free_handle() } else { tsih };
@@ -151,10 +127,7 @@ impl Registry {
         inner.sessions.remove(nexus);
         inner.handles.remove(&tsih);
         if nexus.target.is_some() {
-            inner.at_targets -= 1;
-            if !applicant.proven {
-                inner.left(applicant.client);
-            }
+            inner.places.give_back(applicant);
         }
     }
 
@@ -165,27 +138,6 @@ impl Registry {
 }
 
 impl Inner {
-    /// True if there is a place for this one.
-    fn has_room(&self, Applicant { client, proven }: Applicant, max: usize) -> bool {
-        let left = max.saturating_sub(self.at_targets);
-        if proven {
-            return left > 0;
-        }
-        let reserve = if max < MANY { 0 } else { max / 8 };
-        let left = left.saturating_sub(reserve);
-        let held = self.unproven.get(&client).copied().unwrap_or(0);
-        left > 0 && (held < ALWAYS || held < left)
-    }
-
-    /// A client has one session less for which it had to prove nothing.
-    fn left(&mut self, client: Network) {
-        let Some(held) = self.unproven.get_mut(&client) else { return };
-        *held -= 1;
-        if *held == 0 {
-            self.unproven.remove(&client);
-        }
-    }
-
     /// The next handle that no session has. There is one: `max` keeps the number below 65,535.
     fn free_handle(&mut self) -> u16 {
         loop {
@@ -200,6 +152,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunet_server::network::Network;
 
     fn nexus(isid: u8) -> Nexus {
         Nexus {

@@ -2,15 +2,18 @@
 //!
 //! The reservations are locked first, where both are.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use lunet_os::sync::{Mutex, MutexGuard};
-use lunet_reservations::Event;
+use lunet_reservations::{Event, Registrant};
 use lunet_scsi::Nexus;
 use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Seat, Seats, TargetPort};
-use lunet_volume::reserve::Listener;
+use lunet_volume::VolumeId;
+use lunet_volume::reserve::{Done, Listener};
 
+use crate::message::{Message, Preempted, is_initiator};
 use crate::registry;
+use crate::session::Core;
 use crate::world::ScsiVolume;
 
 /// The seats of one logical unit.
@@ -31,6 +34,34 @@ impl SharedSeats {
 impl Listener for SharedSeats {
     fn tell(&self, events: &[Event]) {
         self.lock().tell(events);
+    }
+}
+
+/// What makes the listeners that end commands, see [`Listener::abort`].
+pub fn ears(core: Weak<Core>) -> impl Fn(VolumeId) -> Arc<dyn Listener> {
+    move |volume| Arc::new(Ear { core: core.clone(), volume })
+}
+
+struct Ear {
+    core: Weak<Core>,
+    volume: VolumeId,
+}
+
+impl Listener for Ear {
+    fn tell(&self, _: &[Event]) {
+        // The seats hear of it, also before the start.
+    }
+
+    fn abort(&self, whose: &Arc<[Registrant]>, done: &Done) {
+        let Some(core) = self.core.upgrade() else { return };
+        if !whose.iter().any(is_initiator) {
+            return;
+        }
+        for mailbox in core.mailboxes() {
+            let (order, receipt) = (whose.clone(), done.clone());
+            let preempted = Preempted { volume: self.volume, order, spared: None, receipt };
+            mailbox.tell(Message::Abort(preempted));
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a connection asks of its surroundings.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +10,10 @@ use lunet_iscsi::target::{
 };
 use lunet_ring::{Account, Arena, Buf, Reserve};
 use lunet_volume::take;
-use rustix::rand::GetRandomFlags;
 
 use crate::session::Core;
 use crate::world::{Exports, World};
-use lunet_server::hosting::Portal;
 use lunet_server::network::Origin;
-use lunet_server::portals::Portals;
 
 /// What a client tried to reach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,37 +62,6 @@ pub struct Surroundings<'a> {
     pub initiator: Option<&'a str>,
     /// The server's address on the connection.
     pub local: SocketAddr,
-}
-
-/// A portal as SendTargets names it to an initiator.
-struct Listed {
-    slot: usize,
-    address: String,
-    tag: u16,
-    /// The slot of another one with this very address and tag, for another transport.
-    same: Option<usize>,
-}
-
-/// The portals, with the addresses by which an initiator can reach them that has come to `local`.
-fn listed(portals: &Portals, local: SocketAddr) -> Vec<Listed> {
-    let named: HashMap<_, _> =
-        portals.iter().map(|(slot, portal)| ((portal.address, portal.tag), slot)).collect();
-    let listed = |(slot, portal): (usize, &Portal)| {
-        let (mut address, tag) = (portal.address, portal.tag);
-        let mut same = None;
-        // A wildcard address is no address to connect to: name the one that this initiator has just
-        // reached. It stands for the addresses of its own family (IPV6_V6ONLY is set), and which of the
-        // other one the initiator could reach is not known.
-        if address.ip().is_unspecified() {
-            if address.is_ipv4() != local.is_ipv4() {
-                return None;
-            }
-            address.set_ip(local.ip());
-            same = named.get(&(address, tag)).copied();
-        }
-        Some(Listed { slot, address: address.to_string(), tag, same })
-    };
-    portals.iter().filter_map(listed).collect()
 }
 
 impl Surroundings<'_> {
@@ -163,12 +128,11 @@ impl Site for Surroundings<'_> {
     }
 
     fn random(&self, bytes: &mut [u8]) -> bool {
-        // The kernel gives up to 256 bytes in one go, once it has collected enough at boot.
-        rustix::rand::getrandom(&mut *bytes, GetRandomFlags::empty()) == Ok(bytes.len())
+        lunet_os::random::fill(bytes).is_ok()
     }
 
     fn send_targets(&self, which: SendTargets<'_>, each: &mut dyn FnMut(&str, &str, u16)) {
-        let listed = listed(&self.world.portals, self.local);
+        let listed = self.world.portals.listed(self.local);
         for (_, target) in self.world.exports() {
             let Some(initiator) = self.initiator else { return };
             let access = &target.access;
@@ -182,40 +146,9 @@ impl Site for Surroundings<'_> {
             let reached = |portal: usize| target.is_reached_through(portal);
             for portal in listed.iter().filter(|portal| reached(portal.slot)) {
                 if !portal.same.is_some_and(reached) {
-                    each(&target.name, &portal.address, portal.tag);
+                    each(&target.name, &portal.address.to_string(), portal.tag);
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use lunet_server::hosting::Transports;
-
-    #[test]
-    fn an_address_of_a_wildcard_and_of_another_portal_is_listed_once() {
-        let at = |address: &str, tag, transports| {
-            let address = address.parse().expect("an address");
-            (Portal { address, tag, transports }, address)
-        };
-        let portals = Portals::new([
-            at("0.0.0.0:3260", 1, Transports::Tcp),
-            at("[::]:3260", 1, Transports::Tcp),
-            at("192.0.2.1:3260", 1, Transports::Rdma),
-            at("192.0.2.2:3260", 2, Transports::Rdma),
-        ]);
-        let told = |local: &str| {
-            let all = listed(&portals, local.parse().expect("an address")).into_iter();
-            all.map(|l| (l.slot, l.address, l.tag, l.same)).collect::<Vec<_>>()
-        };
-        let (one, two) = ("192.0.2.1:3260", "192.0.2.2:3260");
-        let (first, second) = ((2, one.into(), 1, None), (3, two.into(), 2, None));
-        assert_eq!(told(one), [(0, one.into(), 1, Some(2)), first.clone(), second.clone()]);
-        // Another tag is another portal group.
-        assert_eq!(told(two), [(0, two.into(), 1, None), first.clone(), second.clone()]);
-        let v6 = "[2001:db8::1]:3260";
-        assert_eq!(told(v6), [(1, v6.into(), 1, None), first, second]);
     }
 }

@@ -184,6 +184,7 @@ impl Engine {
         let Local { exec, touched, .. } = &mut self.local;
         let task = &exec.operations[id];
         touched.extend(task.command.owner.map(|owner| owner.slot));
+        lunet_os::met(&task.command.job);
         let progress = match &task.command.job {
             Job::Storage | Job::Collect(_) => {
                 let Some(Owner { tag, .. }) = task.command.owner else { return };

@@ -14,7 +14,7 @@ use super::task::{Awaited, Job, fail};
 use crate::connection::{Conn, Conns};
 use crate::keeper::{self, Carried, Command};
 use crate::marks;
-use crate::message::{Asking, Preempted};
+use crate::message::{Asking, Preempted, parts_of_abort};
 use crate::reservations::with_seats;
 
 impl Engine {
@@ -57,41 +57,42 @@ impl Engine {
         let ticket = self.core.next_serial();
         let (shard, connection) = (self.number, conn.serial);
         let asking = Asking { shard, ticket, connection, command: owner.tag };
-        let command = Command {
-            volume: entry.clone(),
-            slot: volume,
-            nexus: session.id.clone(),
-            seat,
-            ports: with_seats(&entry, |seats| seats.ports().to_vec()),
-            request: request.clone(),
-            asking,
-        };
-        // What is to be kept takes effect when it is stable, not before.
+        let nexus = session.id.clone();
+        let ports = with_seats(&entry, |seats| seats.ports().to_vec());
+        // What is to be kept takes effect when it is stable, not before; and nothing comes in between.
         let (now, events) = entry.reservations.change(|state| {
-            if entry.store.is_some() && (state.activated() || request.persists()) {
-                return (None, Vec::new());
+            let reservations = &entry.reservations;
+            let waits = state.activated() || request.persists() || reservations.is_keeping();
+            if entry.store.is_some() && waits {
+                return (Err(reservations.order()), Vec::new());
             }
-            let Outcome { reply, events } = request.execute(state, &command.nexus, &command.ports);
-            (Some(reply), events)
+            let Outcome { reply, events } = request.execute(state, &nexus, &ports);
+            (Ok(reply), events)
         });
         match now {
-            None => {
+            Err((order, wanted)) => {
+                let (volume, slot, request) = (entry, volume, request.clone());
+                let command = Command { volume, slot, nexus, seat, ports, request, asking, order };
                 if keeper::keep(&self.core, command) {
-                    let task = &mut self.exec.operations[id];
-                    task.command.job = Job::Await(Awaited { ticket, left: 1 });
+                    let awaited = Awaited { ticket, left: 1, order: Some(wanted) };
+                    self.exec.operations[id].command.job = Job::Await(awaited);
                 } else {
                     self.refuse(id, status::BUSY);
                 }
             }
-            Some(reply) if reply.status == status::GOOD => {
-                let left = if request.aborts() { self.core.mailboxes().len() } else { 0 };
-                self.exec.operations[id].command.job = Job::Await(Awaited { ticket, left });
+            Ok(reply) if reply.status == status::GOOD => {
+                let parts = parts_of_abort(self.core.mailboxes());
+                let left = if request.aborts() { parts } else { 0 };
+                let awaited = Awaited { ticket, left, order: None };
+                self.exec.operations[id].command.job = Job::Await(awaited);
                 if request.aborts() {
                     let order = keeper::aborts(&events);
-                    Preempted::tell(self.core.mailboxes(), volume, &order, asking);
+                    let mailboxes = self.core.mailboxes();
+                    Preempted::tell(mailboxes, volume, &order, asking);
+                    Preempted::tell_others(&entry.reservations, mailboxes, &order, asking);
                 }
             }
-            Some(reply) => self.end_with(id, reply),
+            Ok(reply) => self.end_with(id, reply),
         }
     }
 
@@ -114,7 +115,7 @@ impl Engine {
         };
         match result {
             Carried::Done { aborting } => {
-                task.command.job = Job::Await(Awaited { ticket, left: aborting })
+                task.command.job = Job::Await(Awaited { ticket, left: aborting, order: None })
             }
             Carried::Not(Unchanged::Refused(reply)) => self.end_with(id, reply),
             Carried::Not(Unchanged::Busy) => self.refuse(id, status::BUSY),
@@ -267,6 +268,7 @@ impl Engine {
 
     /// True if the command has taken effect already and only waits for its answer.
     pub fn has_taken_effect(&self, id: OperationId) -> bool {
-        self.exec.operations.get(id).is_some_and(|task| matches!(task.command.job, Job::Await(_)))
+        let took = |job: &Job| matches!(job, Job::Await(awaited) if awaited.order.is_none());
+        self.exec.operations.get(id).is_some_and(|task| took(&task.command.job))
     }
 }

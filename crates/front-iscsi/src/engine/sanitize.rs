@@ -69,7 +69,7 @@ impl Engine {
             return Err(None);
         }
         self.exec.look_soon();
-        Ok(Job::Await(Awaited { ticket: reply, left: 1 }))
+        Ok(Job::Await(Awaited { ticket: reply, left: 1, order: None }))
     }
 
     /// Does the next step, if it can be done now.

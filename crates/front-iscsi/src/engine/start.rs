@@ -93,6 +93,7 @@ impl Engine {
             first: command.data,
             transfer,
         };
+        lunet_os::met(&decoded.action);
         match decoded.action {
             Action::Complete(reply) => {
                 if opcode == REPORT_LUNS && reply.status == status::GOOD {

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::Tag;
+use lunet_scsi::alua::AccessState;
 use lunet_scsi::copy::Side;
 use lunet_scsi::reserve::{NexusId, Seat};
 use lunet_scsi::{Code, Key, PowerChange, Sense, Transfer};
-use lunet_volume::{Command, Face, Failure, OpenVolumes, Operation, OperationId};
+use lunet_volume::reserve::Wanted;
+use lunet_volume::{Command, Face, Failure, Names, OpenVolumes, Operation, OperationId, PathState};
 
 use super::Engine;
 use super::copy::Copy;
 use super::sanitize::Sanitizing;
 use crate::connection::Conn;
+use crate::names::names;
 use crate::world::LogicalUnit;
 use lunet_server::conn::ConnId;
 
@@ -75,12 +78,14 @@ pub enum Job {
 /// The next step of a command, given its connection and its number.
 pub type Continue = Box<dyn FnOnce(&mut Engine, &mut Conn, OperationId)>;
 
-/// State of [`Job::Await`]. The command has taken effect.
+/// State of [`Job::Await`].
 pub struct Awaited {
     /// What answers to it are told by.
     pub ticket: u64,
     /// How many answers are missing.
     pub left: usize,
+    /// The order that it waits for; `None`: the command has taken effect.
+    pub order: Option<Wanted>,
 }
 
 /// What follows a [`Job::Collect`].
@@ -158,6 +163,26 @@ impl Face for LogicalUnit {
 
     fn writes_through(&self) -> bool {
         self.unit.write_through()
+    }
+
+    fn names(&self) -> Option<Names> {
+        Some(names(&self.unit.identity))
+    }
+
+    fn is_absent(&self) -> bool {
+        self.unit.absent
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.unit.read_only()
+    }
+
+    fn access(&self, group: usize) -> PathState {
+        match self.unit.state.access.get(group) {
+            AccessState::Optimized => PathState::Optimized,
+            AccessState::NonOptimized => PathState::NonOptimized,
+            AccessState::Standby | AccessState::Unavailable => PathState::Inaccessible,
+        }
     }
 }
 

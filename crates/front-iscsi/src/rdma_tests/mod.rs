@@ -21,6 +21,7 @@ use crate::config::{Config, Layout, TargetEntry, VolumeEntry};
 use crate::connection::{Conn, IscsiConn};
 use crate::engine::Engine;
 use crate::session::{Shard, over_rdma};
+use lunet_server::Member;
 use lunet_server::conn::{ConnId, Wire};
 use lunet_server::core::Core;
 use lunet_server::front::{Front, FrontConn};
@@ -95,7 +96,8 @@ impl Bench {
         };
         let ring = RingConfig { arena_bytes: 16 << 20, ..RingConfig::default() };
         let mut ring = Ring::new(&ring).expect("an event loop");
-        let core = Arc::new(Core::new(config, portals, 1).expect("no reservations"));
+        let member = Member::alone(Some(1));
+        let core = Core::new(config, portals, member).expect("no reservations");
         let (mailbox, mail) = Mailbox::new(ring.waker());
         core.set_mailboxes(vec![mailbox]);
         let pool = ReceivePool::new(Adapter::Fake(device), Engine::receives(&core));

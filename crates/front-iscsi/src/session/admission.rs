@@ -7,12 +7,12 @@ use lunet_verbs::Sysfs;
 
 use super::refusal::refused;
 use super::{Conn, Pdus, Session, SessionLun, Shard};
-use crate::registry::{Admission, Applicant, Nexus, Request};
+use crate::registry::{Admission, Nexus, Request};
 use crate::reservations::nexus_id;
 use crate::world::Exports;
 use lunet_server::conn::{ConnId, Phase, Wire};
 use lunet_server::mail::Mail;
-use lunet_server::places::ConnRef;
+use lunet_server::places::{Applicant, ConnRef};
 use lunet_server::rationed::Topic;
 
 /// A connection has negotiated, and proved who it is: is there a place for it?

@@ -18,6 +18,7 @@ pub(super) fn handle_events(shard: &mut Shard, slot: ConnId) {
         if conn.phase == Phase::Closed {
             break;
         }
+        lunet_os::met(&event);
         match event {
             // A function that came before its last data may have ended it.
             Event::Command(command) if !conn.front.proto.is_pending(command.tag) => {}
@@ -59,6 +60,7 @@ pub(super) fn log_out(shard: &mut Shard, slot: ConnId) {
 
 /// The protocol asks to close: what is queued is sent first, unless the client is gone.
 pub(super) fn close(shard: &mut Shard, slot: ConnId, reason: CloseReason) {
+    lunet_os::met(&reason);
     let Some(conn) = shard.conns.get_mut(slot) else { return };
     match reason {
         CloseReason::LoggedOut

@@ -151,7 +151,7 @@ impl Front for Engine {
 
     fn start_helper(core: Arc<Core>) -> io::Result<Keeper> {
         let keeper = Keeper::start()?;
-        core.front.set_keeper(keeper.orders());
+        core.front.begin(keeper.orders(), &core);
         Ok(keeper)
     }
 
@@ -274,6 +274,7 @@ impl Front for Engine {
     }
 
     fn message(shard: &mut Shard, message: Message) {
+        lunet_os::met(&message);
         match message {
             Message::Clear(clear) => {
                 management::clear_here(shard, &clear, None);

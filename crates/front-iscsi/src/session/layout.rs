@@ -29,7 +29,9 @@ pub(super) fn open(config: Config, portals: Arc<Portals>) -> Result<(Shared, Wor
     let (world, effects) = next.map_err(NotTakenUp)?;
     effects.publish();
     let sessions = (config.limits.max_sessions, config.max_discovery);
-    Ok((Shared::new(config.iscsi, sessions, ports), world))
+    let shared = Shared::new(config.iscsi, sessions, ports);
+    shared.hear(&world);
+    Ok((shared, world))
 }
 
 /// What was kept of a volume's reservations cannot be taken up.
@@ -63,6 +65,8 @@ pub(super) fn next_world(
     ports.number(&layout.targets, &ways.portals).map_err(ports_error)?;
     let next = before.next(layout, ways, &ports);
     let (world, effects) = next.map_err(|error| ApplyError::Front(NotTakenUp(error).into()))?;
+    // Of a change that does not come about nobody has commands to end.
+    core.front.hear(&world);
     Ok(Next { world, effects, listeners })
 }
 

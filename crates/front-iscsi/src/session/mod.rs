@@ -10,11 +10,12 @@ mod refusal;
 mod report;
 mod view;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use lunet_iscsi::target::{Connection, Cx, Options};
 use lunet_os::sync::Mutex;
 use lunet_ring::Buf;
+use lunet_volume::reserve::Hearing;
 use lunet_volume::{Orders, SlowWork};
 
 #[cfg(test)]
@@ -24,8 +25,10 @@ use crate::connection::{Conn, IscsiConn, Pdus, PendingClear, Session, SessionLun
 use crate::engine::Engine;
 use crate::ports::Ports;
 use crate::registry::Registry;
+use crate::reservations;
 use crate::site::Surroundings;
 use crate::tokens::Tokens;
+use crate::world::World;
 use lunet_server::places::Places;
 use lunet_server::{core, mail, shard};
 
@@ -50,6 +53,8 @@ pub struct Shared {
     pub discovery: Places,
     /// ROD tokens that are good.
     pub tokens: Tokens,
+    /// Which volumes tell of commands to abort.
+    hearing: Mutex<Hearing>,
     keeper: OnceLock<Orders>,
 }
 
@@ -62,14 +67,23 @@ impl Shared {
             registry: Registry::new(most, discovery),
             discovery: Places::new(discovery),
             tokens: Tokens::default(),
+            hearing: Mutex::default(),
             keeper: OnceLock::new(),
         }
     }
 
-    /// Makes the way to the keeper known, once it stands.
-    pub fn set_keeper(&self, orders: Orders) {
+    /// Makes the keeper known, and whose commands end that another protocol preempts.
+    fn begin(&self, orders: Orders, core: &Arc<Core>) {
         let fresh = self.keeper.set(orders).is_ok();
         debug_assert!(fresh, "there is one keeper");
+        let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        hearing.begin(reservations::ears(Arc::downgrade(core)));
+    }
+
+    /// Hears of the volumes of this world.
+    fn hear(&self, world: &World) {
+        let volumes = world.volumes().map(|(slot, volume)| (slot, &volume.reservations));
+        self.hearing.lock().unwrap_or_else(PoisonError::into_inner).hear(volumes);
     }
 
     /// Hands the keeper work. False if it has too much to do.

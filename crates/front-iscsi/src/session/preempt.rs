@@ -12,13 +12,14 @@ use lunet_server::conn::ConnId;
 /// Ends the commands of preempted nexuses at one volume (SPC-5 5.14.11.5). They are those
 /// that have arrived by now; of the nexus that asks, if it preempts itself, those that it sent before.
 pub(super) fn abort_preempted(shard: &mut Shard, preempted: &Preempted) {
-    let Preempted { volume, order, asking, .. } = preempted;
+    let Preempted { volume, order, spared, .. } = preempted;
     let slots: Vec<ConnId> = shard.conns.iter().map(|(slot, _)| slot).collect();
     for slot in slots {
         let conn = &shard.conns[slot];
         let Some(session) = &conn.front.session else { continue };
         if order.contains(&session.id.registrant()) {
-            let own = (conn.serial == asking.connection).then_some(asking.command);
+            let own = spared.filter(|asking| conn.serial == asking.connection);
+            let own = own.map(|asking| asking.command);
             end_at(shard, slot, *volume, own);
         }
     }

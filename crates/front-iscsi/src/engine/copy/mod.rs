@@ -17,7 +17,6 @@ use lunet_scsi::copy::{
 };
 use lunet_scsi::{Code, Key, Reply, Sense, Transfer, status};
 use lunet_volume::{Kind, OperationId, VolumeId, Work};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 pub use self::job::Copy;
 use self::job::Parts;
@@ -149,7 +148,7 @@ impl Engine {
         let block_size = volume.caps.block_size;
         let bytes = populate.blocks() * u64::from(block_size);
         let mut secret = [0; RodToken::SECRET];
-        let random = getrandom(&mut secret, GetRandomFlags::empty()) == Ok(secret.len());
+        let random = lunet_os::random::fill(&mut secret).is_ok();
         let (Some(session), true) = (&conn.front.session, random) else {
             self.copies.of(slot).forget(op);
             let sense = Sense::new(Key::HardwareError, Code::INTERNAL_TARGET_FAILURE);
