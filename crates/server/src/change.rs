@@ -5,10 +5,12 @@
 //! is served, and there is no way back. A shard that stalls takes it over as soon as it goes on, before
 //! it does anything else.
 //!
+//! Servers that share volumes change together: all are prepared, then all are told to take their next worlds over
+//! ([`Prepared::adopt`]), and then all are waited for ([`Adopting::wait`]).
+//!
 //! What has been decided is not sent but written into the [`Proposal`] that each shard has from the first
 //! phase on, so a full mailbox cannot lose it.
 
-use std::any::Any;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -98,7 +100,7 @@ pub struct Proposal<F: Front> {
     /// Of portals that are new, with their slots, for the shard that accepts. Closed if the change does not come.
     listeners: Mutex<Vec<(usize, TcpListener)>>,
     /// Lives until the last shard works by the next world.
-    held: Mutex<Option<Box<dyn Any + Send>>>,
+    held: Mutex<Option<Arc<HeldVolume>>>,
 }
 
 #[derive(Default)]
@@ -176,6 +178,10 @@ pub struct Prepared<'a, F: Front> {
     /// Given back last: one change at a time.
     _one: MutexGuard<'a, ()>,
 }
+
+/// A change that is the one that counts, which shards take over.
+#[must_use = "shards may not have taken the change over"]
+pub struct Adopting<'a, F: Front>(Prepared<'a, F>);
 
 /// A change that has come to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,7 +293,7 @@ fn open_files<F: Front>(
     Ok(())
 }
 
-impl<F: Front> Prepared<'_, F> {
+impl<'a, F: Front> Prepared<'a, F> {
     /// Asks every shard, and waits for all.
     fn propose(&self) -> Result<(), ApplyError> {
         let until = lunet_os::time::now() + self.core.limits.change_wait;
@@ -322,10 +328,20 @@ impl<F: Front> Prepared<'_, F> {
         }
     }
 
+    /// The world that comes. Another server is given its volumes by this.
+    pub fn world(&self) -> &World<F> {
+        &self.proposal.world
+    }
+
     /// Makes the next world the one that is served, and waits for the shards to take it over; those that
     /// stall do it later. A volume that is held stays so until the last of them has.
-    pub fn commit(mut self, held: Option<HeldVolume>) -> Committed {
-        let held = held.map(|held| Box::new(held) as Box<dyn Any + Send>);
+    pub fn commit(self, held: Option<HeldVolume>) -> Committed {
+        self.adopt(held.map(Arc::new)).wait()
+    }
+
+    /// Makes the next world the one that is served. A volume that is held stays so until the last shard has taken it
+    /// over, of all servers that are given it here.
+    pub fn adopt(mut self, held: Option<Arc<HeldVolume>>) -> Adopting<'a, F> {
         *self.proposal.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
         if let Some(effects) = self.effects.take() {
             F::publish(effects);
@@ -334,10 +350,18 @@ impl<F: Front> Prepared<'_, F> {
         self.core.rdma.update_portals(&self.proposal.world.portals);
         self.core.set_world(self.proposal.world.clone());
         self.decide(Verdict::Adopt);
-        let all = self.core.mailboxes().len();
-        let until = lunet_os::time::now() + self.core.limits.change_wait;
-        let adopted = self.proposal.wait(until, |now| now.adopted == all).adopted;
-        F::world_begun(&self.proposal.world, &self.before);
+        Adopting(self)
+    }
+}
+
+impl<F: Front> Adopting<'_, F> {
+    /// Waits for the shards to take the next world over; those that stall do it later.
+    pub fn wait(self) -> Committed {
+        let Prepared { core, before, proposal, .. } = &self.0;
+        let all = core.mailboxes().len();
+        let until = lunet_os::time::now() + core.limits.change_wait;
+        let adopted = proposal.wait(until, |now| now.adopted == all).adopted;
+        F::world_begun(&proposal.world, before);
         let late = all.saturating_sub(adopted);
         if late > 0 {
             tracing::error!(late, "event loops do not answer: they take a change over later");

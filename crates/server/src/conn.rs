@@ -299,10 +299,14 @@ impl<P: FrontConn> Conn<P> {
         if self.phase != Phase::Open || self.has_unread() {
             return None;
         }
+        let most = self.front.rx_limit().unwrap_or(usize::MAX);
+        if most == 0 {
+            return None;
+        }
         let scratch = self.scratch.take()?;
         let limit = match self.front.serves() {
             true => scratch.len(),
-            false => scratch.len().min(UNSERVED_RECEIVE),
+            false => scratch.len().min(UNSERVED_RECEIVE).min(most),
         };
         Some(RxBufs { payload: self.front.take_rx_buffer(), scratch_limit: limit, scratch })
     }

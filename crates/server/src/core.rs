@@ -3,12 +3,13 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use lunet_os::sync::Mutex;
-use lunet_volume::{Drain, Offload, Shards, SlowWork, Ticket, VolumeId, Waiter};
+use lunet_volume::{Drain, Offload, SlowWork, Ticket, VolumeId};
 
+use crate::fleet::{Member, OwnShards};
 use crate::front::{Front, FrontError};
 use crate::hosting::{Limits, Portal};
 use crate::interfaces;
@@ -27,6 +28,8 @@ pub struct Core<F: Front> {
     /// The portals of the start, in the first slots: those that are served over RDMA, as long as they are
     /// there. All that there are now are in the world.
     pub first_portals: Vec<Portal>,
+    /// Its place among the servers that serve the same volumes.
+    pub member: Member,
     /// Bounds.
     pub(crate) limits: Limits,
     /// How long a client may take nothing of what is sent to it; zero: for ever.
@@ -53,11 +56,15 @@ pub struct Core<F: Front> {
 }
 
 impl<F: Front> Core<F> {
-    /// The shared part of a server with this many shards. The portals have their real port numbers.
+    /// The shared part of a server. The portals have their real port numbers.
     ///
     /// # Errors
     /// The protocol cannot serve what it is to serve.
-    pub fn new(config: F::Config, portals: Vec<Portal>, shards: usize) -> Result<Self, FrontError> {
+    pub fn new(
+        config: F::Config,
+        portals: Vec<Portal>,
+        member: Member,
+    ) -> Result<Arc<Self>, FrontError> {
         let throttle = Throttle::default();
         throttle.set_networks(interfaces::networks());
         let hosting = F::hosting(&config);
@@ -65,7 +72,7 @@ impl<F: Front> Core<F> {
         let all = Arc::new(Portals::new(portals.iter().cloned().zip(configured)));
         let (limits, data_timeout) = (hosting.limits.clone(), hosting.data_timeout);
         let (front, world) = F::open(config, all)?;
-        Ok(Self {
+        let core = Arc::new(Self {
             started: lunet_os::time::now(),
             rdma: Status::new(&portals, F::NAMES),
             world: Mutex::new(Arc::new(world)),
@@ -75,13 +82,17 @@ impl<F: Front> Core<F> {
             data_timeout,
             throttle,
             rations: Rations::default(),
-            loads: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+            loads: (0..member.shards()).map(|_| AtomicUsize::new(0)).collect(),
+            member,
             offload: Offload::default(),
             changing: Mutex::new(()),
             front,
             mailboxes: OnceLock::new(),
             serial: AtomicU64::new(1),
-        })
+        });
+        let own: Weak<Self> = Arc::downgrade(&core);
+        core.member.join(own);
+        Ok(core)
     }
 
     /// What is served now. Shards do not ask: they have theirs, and are told of the next one.
@@ -130,22 +141,14 @@ impl<F: Front> Core<F> {
     }
 }
 
-impl<F: Front> Shards for Core<F> {
-    fn count(&self) -> usize {
-        self.mailboxes().len()
-    }
-
+impl<F: Front> OwnShards for Core<F> {
     fn ask(&self, shard: usize, drain: Drain) -> bool {
-        self.mailboxes()[shard].send(Mail::Drain(drain)).is_ok()
+        self.mailboxes().get(shard).is_some_and(|to| to.send(Mail::Drain(drain)).is_ok())
     }
 
-    fn wake(&self, waiters: &[Waiter]) {
-        for waiter in waiters {
-            match waiter {
-                Waiter::Shard(shard) => drop(self.mailboxes()[*shard].send(Mail::Turn)),
-                Waiter::Thread(thread) => drop(thread.try_send(())),
-            }
-        }
+    fn wake(&self, shard: usize) {
+        // Whoever waits looks by itself as well.
+        let _ = self.mailboxes().get(shard).map(|to| to.send(Mail::Turn));
     }
 
     fn send_away(

@@ -59,7 +59,7 @@ impl Names {
 
 /// What a shard and its front share: the volumes with their operations, and what is served.
 pub struct Local<F: Front> {
-    /// Which shard this is.
+    /// Which shard of its server this is.
     pub number: usize,
     /// What all shards share.
     pub core: Arc<Core<F>>,
@@ -80,8 +80,9 @@ impl<F: Front> Local<F> {
     /// A volume cannot be opened on this loop.
     pub(crate) fn new(number: usize, ring: Ring, core: Arc<Core<F>>) -> Result<Self, NoChannel> {
         let world = core.world();
-        let (shards, max_sessions) = (core.clone(), core.limits.max_sessions);
-        let config = ShardConfig { shard: number, shards, max_sessions };
+        let (member, max_sessions) = (&core.member, core.limits.max_sessions);
+        let shard = member.first_shard() + number;
+        let config = ShardConfig { shard, shards: member.fleet.clone(), max_sessions };
         let mut local = Self {
             number,
             core,
@@ -148,6 +149,12 @@ pub trait FrontConn {
 
     /// The part of a buffer that the next bytes from the client belong into, if they are data.
     fn take_rx_buffer(&mut self) -> Option<(Buf, Range<usize>)> {
+        None
+    }
+
+    /// How many bytes the next receive may take at the most; `None`: as many as there are. For a protocol that must
+    /// not take what belongs to somebody else. None are taken while it is zero.
+    fn rx_limit(&self) -> Option<usize> {
         None
     }
 

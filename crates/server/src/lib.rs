@@ -8,6 +8,7 @@
 pub mod change;
 pub mod conn;
 pub mod core;
+pub mod fleet;
 pub mod front;
 pub mod hosting;
 pub mod interfaces;
@@ -26,6 +27,7 @@ mod throttle;
 pub mod transmit;
 
 pub use change::{ApplyError, Committed};
+pub use fleet::Member;
 pub use hosting::{Limits, Portal, Transports};
 pub use network::{Network, Origin};
 pub use portals::MOST as MAX_PORTALS;

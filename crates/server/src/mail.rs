@@ -144,7 +144,7 @@ impl<F: Front> Mailbox<F> {
         if queue.gone {
             return Err(Undelivered::Gone);
         }
-        if queue.messages.len() >= MAILBOX {
+        if queue.messages.len() >= MAILBOX || lunet_os::misfortune() {
             return Err(Undelivered::Full);
         }
         queue.messages.push_back(mail);

@@ -1,6 +1,6 @@
 //! Looks after the storage of volumes: whether it is where it was, and the room of thin ones.
 //!
-//! A thread that sleeps. It asks no storage itself, which may hang: one thread of [`lunet_volume::Offload`] at a
+//! A thread that sleeps, of the server that owns the volumes; those of the others do the rest. It asks no storage itself, which may hang: one thread of [`lunet_volume::Offload`] at a
 //! time does that for each volume, and a volume that has not answered is not asked again. It also says what
 //! the log has left out.
 
@@ -42,6 +42,11 @@ impl Monitor {
     pub fn start<F: Front>(core: Arc<Core<F>>) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let asked = Asked::default();
+        let look = |core: &Core<F>, asked: &Asked| {
+            if core.member.owns_volumes() {
+                look_at_volumes(core, asked);
+            }
+        };
         let work = move || {
             look(&core, &asked);
             let mut rounds: u32 = 0;
@@ -65,7 +70,7 @@ impl Monitor {
     }
 }
 
-fn look<F: Front>(core: &Core<F>, asked: &Asked) {
+fn look_at_volumes<F: Front>(core: &Core<F>, asked: &Asked) {
     let world = core.world();
     let watched = |volume: &Volume<F::Face>| {
         !F::is_absent(volume) && (F::watches_room(volume) || volume.path.is_some())

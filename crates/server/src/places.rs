@@ -75,7 +75,7 @@ impl Places {
     }
 
     /// Places that are taken.
-    #[cfg(any(test, feature = "fake"))]
+    #[cfg(any(test, feature = "fake", debug_assertions))]
     pub fn taken(&self) -> usize {
         self.lock().taken
     }
@@ -106,6 +106,66 @@ impl Inner {
         self.taken -= 1;
         if self.clients.get(&client).is_some_and(VecDeque::is_empty) {
             self.clients.remove(&client);
+        }
+    }
+}
+
+/// Who asks for a place of a [`Quota`].
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant {
+    /// Where it comes from.
+    pub client: Network,
+    /// It has proved who it is.
+    pub proven: bool,
+}
+
+/// A server with at least so many places keeps an eighth of them for who has proved who it is.
+const MANY: usize = 64;
+
+/// A bounded number of places that are kept until they are given back.
+///
+/// Who has proved nothing cannot take all of them: an address gets no more than are left for others, and the last ones
+/// are for those who have proved who they are.
+#[derive(Debug, Default)]
+pub struct Quota {
+    most: usize,
+    taken: usize,
+    /// Places for which nothing had to be proved, by address.
+    unproven: HashMap<Network, usize>,
+}
+
+impl Quota {
+    /// So many places.
+    pub fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// Takes a place, if there is one. An address may have `always` of them, however few are left.
+    #[must_use]
+    pub fn take(&mut self, Applicant { client, proven }: Applicant, always: usize) -> bool {
+        let left = self.most.saturating_sub(self.taken);
+        if proven {
+            self.taken += usize::from(left > 0);
+            return left > 0;
+        }
+        let reserve = if self.most < MANY { 0 } else { self.most / 8 };
+        let left = left.saturating_sub(reserve);
+        let held = self.unproven.get(&client).copied().unwrap_or(0);
+        let granted = left > 0 && (held < always || held < left);
+        if granted {
+            self.taken += 1;
+            *self.unproven.entry(client).or_default() += 1;
+        }
+        granted
+    }
+
+    /// Gives a place back that was taken so.
+    pub fn give_back(&mut self, Applicant { client, proven }: Applicant) {
+        self.taken -= 1;
+        let Some(held) = self.unproven.get_mut(&client).filter(|_| !proven) else { return };
+        *held -= 1;
+        if *held == 0 {
+            self.unproven.remove(&client);
         }
     }
 }

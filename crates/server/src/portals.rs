@@ -3,6 +3,7 @@
 //! Connections, what clients log in to, and the state of RDMA know a portal by its slot. So a slot is never given to another
 //! portal: that of one that was removed stays empty, and one that comes gets a new one.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use crate::hosting::Portal;
@@ -32,6 +33,19 @@ pub struct Full {
     pub(crate) taken: usize,
     /// How many portals are new.
     pub(crate) fresh: usize,
+}
+
+/// A portal as a client that asks what there is hears of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its slot.
+    pub slot: usize,
+    /// Where that client reaches it.
+    pub address: SocketAddr,
+    /// By what its protocol groups portals.
+    pub tag: u16,
+    /// The slot of another one with this very address and tag, for another transport.
+    pub same: Option<usize>,
 }
 
 /// The portals after a change.
@@ -70,6 +84,28 @@ impl Portals {
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Portal)> {
         let there = self.0.iter().enumerate().filter(|(_, slot)| slot.there);
         there.map(|(number, slot)| (number, &slot.portal))
+    }
+
+    /// The portals, with the addresses by which a client can reach them that has come to `local`.
+    pub fn listed(&self, local: SocketAddr) -> Vec<Listed> {
+        let named: HashMap<_, _> =
+            self.iter().map(|(slot, portal)| ((portal.address, portal.tag), slot)).collect();
+        let listed = |(slot, portal): (usize, &Portal)| {
+            let (mut address, tag) = (portal.address, portal.tag);
+            let mut same = None;
+            // A wildcard address is no address to connect to: name the one that this client has just
+            // reached. It stands for the addresses of its own family (IPV6_V6ONLY is set), and which of the
+            // other one the client could reach is not known.
+            if address.ip().is_unspecified() {
+                if address.is_ipv4() != local.is_ipv4() {
+                    return None;
+                }
+                address.set_ip(local.ip());
+                same = named.get(&(address, tag)).copied();
+            }
+            Some(Listed { slot, address, tag, same })
+        };
+        self.iter().filter_map(listed).collect()
     }
 
     /// The slots that configured portals have now: with the same address, tag and transports. None for
@@ -219,5 +255,30 @@ mod tests {
         let full = portals.next(&[portal(other, 1)]).err();
         assert_eq!(full, Some(Full { taken: MOST, fresh: 1 }));
         assert!(portals.next(&[portal(3 - other, 1)]).is_ok(), "what is there goes on");
+    }
+
+    #[test]
+    fn an_address_of_a_wildcard_and_of_another_portal_is_listed_once() {
+        let at = |address: &str, tag, transports| {
+            let address = address.parse().expect("an address");
+            (Portal { address, tag, transports }, address)
+        };
+        let portals = Portals::new([
+            at("0.0.0.0:3260", 1, Transports::Tcp),
+            at("[::]:3260", 1, Transports::Tcp),
+            at("192.0.2.1:3260", 1, Transports::Rdma),
+            at("192.0.2.2:3260", 2, Transports::Rdma),
+        ]);
+        let told = |local: &str| {
+            let all = portals.listed(local.parse().expect("an address")).into_iter();
+            all.map(|l| (l.slot, l.address.to_string(), l.tag, l.same)).collect::<Vec<_>>()
+        };
+        let (one, two) = ("192.0.2.1:3260", "192.0.2.2:3260");
+        let (first, second) = ((2, one.into(), 1, None), (3, two.into(), 2, None));
+        assert_eq!(told(one), [(0, one.into(), 1, Some(2)), first.clone(), second.clone()]);
+        // Another tag is another portal group.
+        assert_eq!(told(two), [(0, two.into(), 1, None), first.clone(), second.clone()]);
+        let v6 = "[2001:db8::1]:3260";
+        assert_eq!(told(v6), [(1, v6.into(), 1, None), first, second]);
     }
 }

@@ -86,7 +86,7 @@ impl<F: Front> World<F> {
         Self { volumes, exports, portals, rules }
     }
 
-    /// Puts a volume into the slot that it has had, or into a free one.
+    /// Puts a volume into the slot that it has had, be it in the world of another server, or into a free one.
     pub fn put_volume(&mut self, own: Option<VolumeId>, volume: Arc<Volume<F::Face>>) -> VolumeId {
         VolumeId::new(place(&mut self.volumes, own.map(VolumeId::slot), volume))
     }
@@ -100,10 +100,9 @@ impl<F: Front> World<F> {
 /// Puts something into its slot, or into a free one.
 fn place<T>(slots: &mut Vec<Slot<T>>, own: Option<usize>, it: Arc<T>) -> usize {
     let slot = own.or_else(|| slots.iter().position(Slot::is_free)).unwrap_or(slots.len());
-    if slot == slots.len() {
-        slots.push(Slot::Taken(it));
-    } else {
-        slots[slot] = Slot::Taken(it);
+    while slots.len() <= slot {
+        slots.push(Slot::Left(Weak::new()));
     }
+    slots[slot] = Slot::Taken(it);
     slot
 }

@@ -12,6 +12,7 @@ use lunet_volume::{Face, HeldVolume, HoldError, Volume};
 
 use crate::change::{self, ApplyError, Committed, Prepared};
 use crate::core::Core;
+use crate::fleet::Member;
 use crate::front::{Front, FrontError};
 use crate::hosting::Portal;
 use crate::mail::{Mail, Mailbox, Owed};
@@ -19,7 +20,7 @@ use crate::monitor::Monitor;
 use crate::rdma::{self, DeviceMonitor, DeviceSet, Listeners, PortalStatus, StartFailure};
 use crate::served::World;
 use crate::shard::{FLUSH_LIMIT, Shard};
-use crate::stats::{self, ShardStats, Stats};
+use crate::stats::{self, Part, ShardStats, Stats};
 
 /// How long a report waits for the shards before it is given without the slow ones.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
@@ -115,11 +116,21 @@ struct Begin {
 }
 
 impl<F: Front> Server<F> {
-    /// Listens on every portal and starts the shards. When it returns, logins are accepted.
+    /// Listens on every portal and starts the shards of a server that shares its volumes with no other. When it
+    /// returns, logins are accepted.
     ///
     /// # Errors
     /// The first thing that failed; nothing is left running.
     pub fn start(config: F::Config) -> Result<Self, StartError> {
+        let member = Member::alone(F::hosting(&config).shards);
+        Self::start_as(member, config)
+    }
+
+    /// The same for one of several servers that share volumes. It has as many shards as its place says.
+    ///
+    /// # Errors
+    /// The first thing that failed; nothing is left running.
+    pub fn start_as(member: Member, config: F::Config) -> Result<Self, StartError> {
         let mut listeners = Vec::new();
         let mut portals = Vec::new();
         let hosting = F::hosting(&config);
@@ -133,15 +144,14 @@ impl<F: Front> Server<F> {
             }
             portals.push(portal);
         }
-        let count = hosting.shards.unwrap_or_else(processors).max(1);
+        let (count, first) = (member.shards(), member.first_shard());
         let ring = RingConfig {
             arena_bytes: hosting.limits.buffer_bytes,
             driver: hosting.driver,
             busy_poll: hosting.busy_poll,
             ..RingConfig::default()
         };
-        let core = Core::new(config, portals, count).map_err(StartError::Front)?;
-        let core = Arc::new(core);
+        let core = Core::new(config, portals, member).map_err(StartError::Front)?;
         let device_set = rdma::prepare(&core.first_portals, &core.rdma)?;
         let mut threads = Vec::new();
         let mut standing = Vec::new();
@@ -153,10 +163,18 @@ impl<F: Front> Server<F> {
             let listeners = std::mem::take(&mut listeners);
             let (core, ring, device_set) = (core.clone(), ring.clone(), device_set.clone());
             let (ends, verdict) = sync_channel(1);
-            let handle = lunet_os::thread::spawn(&format!("lunet-shard-{number}"), move || {
-                shard_thread(number, core, &ring, (listeners, device_set), &ready, (&begin, &ends));
-            })
-            .map_err(StartError::Shard)?;
+            let handle =
+                lunet_os::thread::spawn(&format!("lunet-shard-{}", first + number), move || {
+                    shard_thread(
+                        number,
+                        core,
+                        &ring,
+                        (listeners, device_set),
+                        &ready,
+                        (&begin, &ends),
+                    );
+                })
+                .map_err(StartError::Shard)?;
             threads.push(ShardThread { handle, verdict });
             go.push(start);
             let stands = stands.recv().unwrap_or_else(|_| Err(io::Error::other("a shard died")));
@@ -196,19 +214,30 @@ impl<F: Front> Server<F> {
         Handle { core: self.core.clone(), driver: self.driver }
     }
 
-    /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes. Storage that
-    /// hangs is waited for until `grace` is over, or until it has answered nothing for 3 s; a flush may take 30 s.
-    pub fn stop(self, grace: Duration) -> StopReport {
+    /// Has the server stop, as [`stop`](Self::stop) does, and waits for nothing. Servers that share volumes are all told
+    /// before the first is waited for.
+    pub fn begin_stop(&self, grace: Duration) {
         for mailbox in self.core.mailboxes() {
             mailbox.deliver(Owed::Stop { grace });
         }
+    }
+
+    /// Stops: accepts no more, asks sessions to log out, ends what is left after `grace`, flushes. Storage that
+    /// hangs is waited for until `grace` is over, or until it has answered nothing for 3 s; a flush may take 30 s.
+    pub fn stop(self, grace: Duration) -> StopReport {
+        self.begin_stop(grace);
         let until = lunet_os::time::now() + grace + FLUSH_LIMIT + STALL_LIMIT;
         let mut flushed = true;
         for (shard, thread) in self.threads.iter().enumerate() {
             flushed &= thread.ends(shard, until);
         }
+        if flushed && self.core.member.has_ended() {
+            self.core.world().volumes().for_each(|(_, volume)| volume.check_ended());
+        }
         let until = lunet_os::time::now() + END_LIMIT;
         self.threads.into_iter().for_each(|thread| thread.let_go(until));
+        #[cfg(debug_assertions)]
+        assert!(!flushed || self.core.logins.taken() == 0, "a login outlives its connection");
         // Whoever asked for the last flushes.
         let sound = |volume: &Volume<F::Face>| F::is_absent(volume) || volume.health.is_sound();
         let until = lunet_os::time::now() + MARK_LIMIT;
@@ -312,7 +341,12 @@ impl<F: Front> Handle<F> {
         let world = self.core.world();
         let found = world.volumes().find(|(_, served)| served.name == volume);
         let (slot, served) = found.ok_or(HoldError::Unknown)?;
-        HeldVolume::new(self.core.clone(), (slot, served), limit)
+        HeldVolume::new(self.core.member.fleet.clone(), (slot, served), limit)
+    }
+
+    /// The number of the server's first shard among those of all servers of the process.
+    pub fn first_shard(&self) -> usize {
+        self.core.member.first_shard()
     }
 
     /// The open volumes with their names, as they are served now.
@@ -388,20 +422,34 @@ impl<F: Front> Handle<F> {
 
     /// The counts of all shards, added up.
     pub fn stats(&self) -> Stats<F::Counts> {
-        let shards: Vec<ShardStats<F::Counts>> = self.ask(Mail::Stats);
+        self.sum_up(&self.ask(Mail::Stats), &[])
+    }
+
+    /// The same of this server and of another one that shares its volumes: the counts of volumes in the first answer
+    /// are those of both.
+    pub fn stats_with<G: Front>(&self, other: &Handle<G>) -> (Stats<F::Counts>, Stats<G::Counts>) {
+        let theirs: Vec<ShardStats<G::Counts>> = other.ask(Mail::Stats);
+        let parts: Vec<Part> = theirs.iter().flat_map(|shard| shard.volumes.clone()).collect();
+        (self.sum_up(&self.ask(Mail::Stats), &parts), other.sum_up(&theirs, &[]))
+    }
+
+    fn sum_up(&self, shards: &[ShardStats<F::Counts>], others: &[Part]) -> Stats<F::Counts> {
         let core = &self.core;
         let world = core.world();
         let served = world.volumes();
         let served = served.map(|(_, v)| (v.name.clone(), v.caps.bytes(), v.health.faults()));
         let names: Vec<stats::Named> = served.collect();
-        let (protocol, volumes) = stats::merge(&shards, &names);
+        let (protocol, volumes) = stats::merge(shards, others, &names);
+        let mut loads: Vec<_> = shards.iter().map(|shard| shard.load).collect();
+        // Shards answer in any order.
+        loads.sort_unstable_by_key(|load| load.shard);
         Stats {
             uptime_seconds: lunet_os::time::since(core.started).as_secs(),
             driver: self.driver,
             shards: core.mailboxes().len(),
             sessions: F::session_count(core),
             portals: core.rdma.report(&world.portals),
-            loads: shards.iter().map(|shard| shard.load).collect(),
+            loads,
             protocol,
             volumes,
         }
@@ -462,11 +510,21 @@ fn shard_thread<F: Front>(
     if let Err(error) = &result {
         tracing::error!(shard = number, %error, "the event loop failed");
     }
+    if matches!(result, Ok(true)) {
+        shard.front.exec.check_ended();
+    }
     // Before the event loop is let go of, which may take a moment.
     let _ = ends.send(matches!(result, Ok(true)));
     if matches!(result, Ok(false)) {
         // The kernel has memory of it, for storage that hangs: it goes with the process.
-        std::mem::forget(shard);
+        return std::mem::forget(shard);
+    }
+    let arena = shard.front.exec.storage.ring.arena().clone();
+    drop(shard);
+    if result.is_ok() {
+        let (free, total, reserved) =
+            (arena.free_bytes(), arena.total_bytes(), arena.reserved_bytes());
+        debug_assert_eq!((free, reserved), (total, 0), "buffers outlive their owners");
     }
 }
 
@@ -503,9 +561,4 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr
     let listener = TcpListener::from(socket);
     let address = listener.local_addr()?;
     Ok((listener, address))
-}
-
-/// The processors that this process may run on.
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -20,7 +20,7 @@ pub struct ShardStats<C> {
 /// What a shard has on its hands, and what it has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShardLoad {
-    /// Number of the shard, from 0.
+    /// Number of the shard among those of all servers of the process, from 0.
     pub shard: usize,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
@@ -141,16 +141,22 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// Adds the shards' counts of every volume up. `names` gives name, size in bytes, and what is wrong with it.
-pub fn merge<C: Counts>(shards: &[ShardStats<C>], names: &[Named]) -> (C, Vec<VolumeStats>) {
+/// Counts of a volume, by its name.
+pub(crate) type Part = (String, VolumeCount);
+
+/// Adds the shards' counts of every volume up, with those that shards of another server have. `names` gives name, size in
+/// bytes, and what is wrong with it.
+pub(crate) fn merge<C: Counts>(
+    shards: &[ShardStats<C>],
+    others: &[Part],
+    names: &[Named],
+) -> (C, Vec<VolumeStats>) {
     let mut protocol = C::default();
     let mut sums = vec![VolumeCount::default(); names.len()];
-    for shard in shards {
-        protocol.add(&shard.protocol);
-        for (name, part) in &shard.volumes {
-            if let Some(at) = names.iter().position(|(known, ..)| known == name) {
-                sums[at].add(part);
-            }
+    shards.iter().for_each(|shard| protocol.add(&shard.protocol));
+    for (name, part) in shards.iter().flat_map(|shard| &shard.volumes).chain(others) {
+        if let Some(at) = names.iter().position(|(known, ..)| known == name) {
+            sums[at].add(part);
         }
     }
     let volumes = sums.iter().zip(names).map(|(sum, name)| volume_stats(sum, name)).collect();
@@ -227,7 +233,11 @@ mod tests {
             shard.volumes[0].1.record(Kind::Flush, 0, 9, true);
             shard.protocol = Logins(2);
         }
-        let (protocol, volumes) = merge(&shards, &[("vm".into(), 1 << 20, Vec::new())]);
+        let names = [("vm".into(), 1 << 20, Vec::new())];
+        let others = shards[0].volumes.clone();
+        let (_, with_others) = merge(&shards, &others, &names);
+        assert_eq!((with_others[0].read.ops, with_others[0].flushes), (18, 3));
+        let (protocol, volumes) = merge(&shards, &[], &names);
         assert_eq!(protocol.0, 4);
         let volume = &volumes[0];
         assert_eq!((volume.read.ops, volume.read.bytes), (12, 12 * 4096));

@@ -1,9 +1,9 @@
-//! A second front, to show that the server knows no protocol: it takes reads and writes of one volume, one at a time on
-//! each connection, and answers with the data and a byte.
+//! A second front, to show that the server knows no protocol: it takes reads, writes and comparisons with a write of one
+//! volume, one at a time on each connection, and answers with the data and a byte.
 
 use std::convert::Infallible as Never;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,17 @@ use lunet_ring::{Buf, DriverChoice, Payload};
 use lunet_server::conn::{self, ConnId};
 use lunet_server::front::{Front, FrontConn, FrontError, Local, Occasion};
 use lunet_server::{
-    ApplyError, Limits, Portal, Transports, change::Next, core::Core, hosting::Hosting,
+    ApplyError, Limits, Member, Portal, Transports, change::Next, core::Core, hosting::Hosting,
     portals::Portals, served::World, server::Server, shard::Shard,
 };
 use lunet_volume::{
-    Budget, Client, Command, Face, Health, Intake, Kind, OperationId, Progress, Read, Sink, Source,
-    Step, Volume, VolumeId, Work, Write,
+    Budget, Client, Command, Exclusive, Face, Health, Intake, Kind, Merge, OperationId, Progress,
+    Read, Sink, Source, Step, Volume, VolumeId, Work, Write,
 };
 
 const VOLUME: VolumeId = VolumeId::new(0);
+
+const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Operation, offset and length.
 const HEADER: usize = 17;
@@ -113,7 +115,7 @@ impl Client for Peer<'_> {
 impl Echo {
     /// Begins the next request of a connection, if all of it is there.
     fn begin(&mut self, conn: &mut Conn, slot: ConnId) {
-        let bytes = &mut conn.front.bytes;
+        let bytes = &conn.front.bytes;
         if conn.front.busy.is_some() || bytes.len() < HEADER {
             return;
         }
@@ -124,11 +126,17 @@ impl Echo {
             (Kind::Read, Work::Read(Read::new(range, Some(len), true)))
         } else if bytes.len() < HEADER + len as usize {
             return;
+        } else if bytes[0] == b'C' {
+            let what = (Merge::CompareAndWrite, ByteRange::new(offset, len / 2), false);
+            let storage = &self.exec.storage;
+            let exclusive = Exclusive::new(storage, (conn.budget(), VOLUME), what, None);
+            let (exclusive, _) = exclusive.expect("memory for a block or two");
+            (Kind::Write, Work::Exclusive(Box::new(exclusive)))
         } else {
             let (intake, _) = Intake::new(len, 512, None);
             (Kind::Write, Work::Write(Write::new(offset, intake, false)))
         };
-        bytes.drain(..HEADER);
+        conn.front.bytes.drain(..HEADER);
         let id = self.exec.begin(VOLUME, kind);
         let operation = &mut self.exec.operations[id];
         (operation.work, operation.command.0) = (work, Some(slot));
@@ -260,21 +268,34 @@ impl Front for Echo {
     }
 }
 
-fn ask(stream: &mut TcpStream, operation: u8, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
+/// Data that was read, and whether the request has failed.
+fn try_to(
+    stream: &mut TcpStream,
+    (operation, offset, len): (u8, u64, usize),
+    data: &[u8],
+) -> (Vec<u8>, bool) {
     let numbers = [offset.to_be_bytes(), (len as u64).to_be_bytes()].concat();
     stream.write_all(&[&[operation], &numbers[..], data].concat()).expect("the server takes it");
     let mut answer = vec![1; if operation == b'R' { len + 1 } else { 1 }];
     stream.read_exact(&mut answer).expect("an answer");
-    assert_eq!(answer.pop(), Some(0), "it has failed");
+    let failed = answer.pop() != Some(0);
+    (answer, failed)
+}
+
+fn ask(stream: &mut TcpStream, operation: u8, offset: u64, len: usize, data: &[u8]) -> Vec<u8> {
+    let (answer, failed) = try_to(stream, (operation, offset, len), data);
+    assert!(!failed, "it has failed");
     answer
+}
+
+fn volume() -> Arc<Volume<Shown>> {
+    let backend = open(&VolumeSpec::new(Storage::Memory { size: 8 << 20 })).expect("a volume");
+    Arc::new(Volume::new("v".into(), (backend, Health::new("v")), None, Shown))
 }
 
 #[test]
 fn reads_and_writes_of_another_protocol_are_served() {
-    let backend = open(&VolumeSpec::new(Storage::Memory { size: 8 << 20 })).expect("a volume");
-    let volume = Volume::new("v".into(), (backend, Health::new("v")), None, Shown);
-    let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = Server::<Echo>::start((Arc::new(volume), local)).expect("a server");
+    let server = Server::<Echo>::start((volume(), LOCAL)).expect("a server");
     let connect = |_| TcpStream::connect(server.portals()[0]).expect("a connection");
     let mut streams: Vec<TcpStream> = (0..4).map(connect).collect();
     let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512 + at % 251) as u8).collect();
@@ -289,4 +310,47 @@ fn reads_and_writes_of_another_protocol_are_served() {
     assert_eq!((stats.volumes[0].name.as_str(), stats.volumes[0].commands_in_flight), ("v", 0));
     drop(streams);
     assert!(server.stop(Duration::from_secs(5)).flushed);
+}
+
+/// Counts up by comparing and writing, until it was the one who did so `times` times. What it found each time.
+fn count_up(mut stream: TcpStream, times: usize) -> Vec<u64> {
+    let block = |number: u64| [number.to_be_bytes().as_slice(), &[7; 504]].concat();
+    let mut found = Vec::new();
+    while found.len() < times {
+        let now = ask(&mut stream, b'R', 0, 512, &[]);
+        let number = u64::from_be_bytes(now[..8].try_into().expect("eight bytes"));
+        let both = [now, block(number + 1)].concat();
+        if !try_to(&mut stream, (b'C', 0, 1024), &both).1 {
+            found.push(number);
+        }
+    }
+    found
+}
+
+#[test]
+fn servers_that_share_a_volume_keep_out_of_each_others_ranges() {
+    let (volume, places) = (volume(), Member::of([Some(2), Some(2)]));
+    let start = |member| Server::<Echo>::start_as(member, (volume.clone(), LOCAL)).expect("one");
+    let servers = places.map(start);
+    // A thread holds the volume on the shards of both.
+    let held = servers[0].handle().hold("v", Duration::from_secs(5)).expect("it is sound");
+    let mut stream = TcpStream::connect(servers[1].portals()[0]).expect("a connection");
+    let reading = std::thread::spawn(move || ask(&mut stream, b'R', 0, 512, &[]));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!reading.is_finished());
+    drop(held);
+    assert_eq!(reading.join().expect("it goes on")[..8], 0u64.to_be_bytes());
+    let mut clients = Vec::new();
+    for server in servers.iter().chain(&servers) {
+        let stream = TcpStream::connect(server.portals()[0]).expect("a connection");
+        clients.push(std::thread::spawn(|| count_up(stream, 200)));
+    }
+    let found = clients.into_iter().flat_map(|client| client.join().expect("it counts"));
+    let mut found: Vec<u64> = found.collect();
+    found.sort_unstable();
+    assert!(found.iter().copied().eq(0..800), "two wrote for one comparison");
+    let loads = servers.iter().flat_map(|server| server.handle().stats().loads);
+    assert!(loads.map(|load| load.shard).eq(0..4));
+    servers.iter().for_each(|server| server.begin_stop(Duration::ZERO));
+    assert!(servers.into_iter().all(|server| server.stop(Duration::ZERO).flushed));
 }

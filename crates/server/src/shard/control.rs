@@ -17,6 +17,7 @@ pub(crate) const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 impl<F: Front> Shard<F> {
     pub(super) fn read_mail(&mut self) {
         while let Some(mail) = self.mail.next() {
+            lunet_os::met(&mail);
             match mail {
                 Mail::Connection { entry, socket, peer, portal } => {
                     self.adopt(entry, portal, socket, peer);
@@ -38,6 +39,7 @@ impl<F: Front> Shard<F> {
     }
 
     fn receive_owed(&mut self, owed: Owed<F::Message>) {
+        lunet_os::met(&owed);
         match owed {
             Owed::Stop { grace } => self.stop(grace),
             Owed::Evict { connection } => self.evicted(connection),
@@ -66,7 +68,7 @@ impl<F: Front> Shard<F> {
         let (counters, arena) =
             (self.front.exec.storage.ring.counters(), self.front.exec.storage.ring.arena());
         ShardLoad {
-            shard: self.number,
+            shard: self.core.member.first_shard() + self.number,
             cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
             waits: counters.waits,
             operations: counters.operations,

@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// One shard.
 pub struct Shard<F: Front> {
-    /// Which one.
+    /// Which one of its server.
     pub number: usize,
     /// What all shards share.
     pub core: Arc<Core<F>>,
@@ -210,6 +210,7 @@ impl<F: Front> Shard<F> {
     }
 
     fn handle(&mut self, event: RingEvent) {
+        lunet_os::met(&event);
         match event {
             RingEvent::Received { token, bufs, result } => {
                 self.received(ConnId::from_token(token.0), bufs, result);

@@ -196,6 +196,7 @@ impl<F: Front> Shard<F> {
 
     /// Adds or removes devices while the server runs.
     pub(in crate::shard) fn change_rdma(&mut self, change: Change) {
+        lunet_os::met(&change);
         match change {
             Change::Open(device_set, reply) => {
                 let opened = match self.stopping {
