@@ -1,0 +1,371 @@
+//! Reservation commands: on the state of the volume that all protocols share.
+
+use std::sync::Arc;
+
+use lunet_nvme::command::{
+    Acquire, AcquireAction, Io, PersistOnPowerLoss, Register as Keys, RegisterAction,
+    ReleaseAction, ReservationType,
+};
+use lunet_nvme::controller::{Command, Tag};
+use lunet_nvme::reservation::{self, Report};
+use lunet_nvme::status::Status;
+use lunet_reservations::{Event, Kind, Refusal, Register, Registrant, Reservations};
+use lunet_ring::Buf;
+use lunet_server::core::Core;
+use lunet_volume::reserve::{Done, Order, Request, Unchanged};
+use lunet_volume::{Face, OperationId, Volume, VolumeId};
+use zerocopy::FromBytes;
+
+use super::Engine;
+use super::task::{Awaited, BUSY, Job, fail};
+use crate::connection::{Conn, Conns, find, has_room_for_page, send_page};
+use crate::message::{Message, Preempted, Receipt};
+
+/// What a reservation command wants, without its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To register.
+    Register {
+        /// What to do.
+        action: RegisterAction,
+        /// The current key does not matter.
+        ignore_key: bool,
+        /// What becomes of Persist Through Power Loss.
+        persist: PersistOnPowerLoss,
+    },
+    /// To acquire the reservation.
+    Acquire {
+        /// What to do.
+        action: AcquireAction,
+        /// Its type.
+        kind: ReservationType,
+    },
+    /// To release it.
+    Release {
+        /// What to do.
+        action: ReleaseAction,
+        /// Its type.
+        kind: Option<ReservationType>,
+    },
+}
+
+impl Wish {
+    /// What a command wants, and how long its data is; `None` if it is not of this kind.
+    pub fn of(io: &Io) -> Option<(Self, u64)> {
+        Some(match *io {
+            Io::ReservationRegister { action, ignore_key, persist } => {
+                (Self::Register { action, ignore_key, persist }, size_of::<Keys>() as u64)
+            }
+            Io::ReservationAcquire { action, kind } => {
+                (Self::Acquire { action, kind }, size_of::<Acquire>() as u64)
+            }
+            Io::ReservationRelease { action, kind } => (Self::Release { action, kind }, 8),
+            _ => return None,
+        })
+    }
+}
+
+/// The kind of a type.
+fn kind_of(kind: ReservationType) -> Kind {
+    Kind::ALL[usize::from(kind.code()) - 1]
+}
+
+/// The type of a kind.
+fn type_of(kind: Kind) -> Option<ReservationType> {
+    let number = Kind::ALL.iter().position(|it| *it == kind)?;
+    ReservationType::from_code(number as u8 + 1)
+}
+
+/// A change that a host asks for.
+#[derive(Clone)]
+pub struct Change {
+    who: Registrant,
+    wish: Wish,
+    /// CRKEY, and NRKEY or PRKEY.
+    keys: (u64, u64),
+}
+
+impl Change {
+    /// Makes the change.
+    fn make(&self, state: &mut Reservations) -> Result<Vec<Event>, Refusal> {
+        let (who, (current, other)) = (&self.who, self.keys);
+        match self.wish {
+            Wish::Register { action, ignore_key, persist } => {
+                let keep = match persist {
+                    PersistOnPowerLoss::Unchanged => None,
+                    PersistOnPowerLoss::Off => Some(false),
+                    PersistOnPowerLoss::On => Some(true),
+                };
+                let registered = state.key_of(who);
+                let (existing, new_key) = match action {
+                    // Who is registered may do so again with the same key (NVMe base specification, section 7.7).
+                    RegisterAction::Register if registered.is_some_and(|key| key != other) => {
+                        return Err(Refusal::Conflict);
+                    }
+                    RegisterAction::Register => (None, other),
+                    RegisterAction::Unregister | RegisterAction::Replace
+                        if registered.is_none()
+                            && !(ignore_key && action == RegisterAction::Replace) =>
+                    {
+                        return Err(Refusal::Conflict);
+                    }
+                    RegisterAction::Unregister => ((!ignore_key).then_some(current), 0),
+                    RegisterAction::Replace => ((!ignore_key).then_some(current), other),
+                };
+                if new_key == 0 && action != RegisterAction::Unregister {
+                    return Err(Refusal::NoKey);
+                }
+                state.register(who, Register { existing, new_key, also: &[], keep })
+            }
+            Wish::Acquire { action: AcquireAction::Acquire, kind } => {
+                state.reserve(who, current, kind_of(kind))
+            }
+            Wish::Acquire { action, kind } => {
+                let aborts = action == AcquireAction::PreemptAndAbort;
+                state.preempt(who, (current, other), Some(kind_of(kind)), aborts)
+            }
+            Wish::Release { action: ReleaseAction::Clear, .. } => state.clear(who, current),
+            Wish::Release { kind: Some(kind), .. } => state.release(who, current, kind_of(kind)),
+            Wish::Release { kind: None, .. } => Err(Refusal::NoKind),
+        }
+    }
+
+    /// True if it asks for persistence.
+    fn persists(&self) -> bool {
+        matches!(self.wish, Wish::Register { persist: PersistOnPowerLoss::On, .. })
+    }
+
+    /// True if commands of those who are preempted are to be aborted.
+    fn aborts(&self) -> bool {
+        matches!(self.wish, Wish::Acquire { action: AcquireAction::PreemptAndAbort, .. })
+    }
+}
+
+/// How a refusal is told.
+fn told(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Conflict | Refusal::NotHeld => Status::RESERVATION_CONFLICT,
+        Refusal::NoRoom => Status::INTERNAL,
+        Refusal::NotKept | Refusal::OtherKind | Refusal::NoKey | Refusal::NoKind => {
+            Status::INVALID_FIELD
+        }
+    }
+    .no_retry()
+}
+
+/// A change that is to be kept through power loss.
+struct Kept<Fc> {
+    volume: Arc<Volume<Fc>>,
+    slot: VolumeId,
+    change: Change,
+    order: Order,
+    /// The command that waits: its shard, its ticket, its connection and name.
+    asking: Asking,
+}
+
+/// A command that waits for what other threads do.
+#[derive(Clone, Copy)]
+struct Asking {
+    shard: usize,
+    ticket: u64,
+    spared: (u64, Tag),
+}
+
+impl<Fc> Request for Kept<Fc> {
+    type Refusal = Status;
+
+    fn carry_out(&self, state: &mut Reservations) -> Result<Vec<Event>, Status> {
+        self.change.make(state).map_err(told)
+    }
+
+    fn stands(&self) -> bool {
+        self.order.is_wanted()
+    }
+}
+
+/// Has a change carried out, then its shard told so. False if too much is to be done already.
+fn keep<Fc: Face>(core: &Arc<Core<Engine<Fc>>>, kept: Kept<Fc>) -> bool {
+    let own = core.clone();
+    core.front.order(Box::new(move || {
+        let done = kept.volume.reserve_and_keep(&kept);
+        let Asking { shard, ticket, .. } = kept.asking;
+        let aborts = done.is_ok() && kept.change.aborts();
+        let result = match &done {
+            Ok(_) => Ok(usize::from(aborts)),
+            Err(unchanged) => Err(*unchanged),
+        };
+        // First, so that the command knows for how many it waits before the first of them tells.
+        own.mailboxes()[shard].tell(Message::Kept { ticket, result });
+        if let (true, Ok(events)) = (aborts, done) {
+            tell_preempted(&own, (kept.slot, &*kept.volume), &events, kept.asking);
+        }
+    }))
+}
+
+/// Has every shard end the commands of hosts that were preempted, and other protocols those of their clients.
+fn tell_preempted<Fc: Face>(
+    core: &Core<Engine<Fc>>,
+    (slot, volume): (VolumeId, &Volume<Fc>),
+    events: &[Event],
+    asking: Asking,
+) {
+    let (hosts, others): (Vec<_>, Vec<_>) =
+        Event::aborted(events).cloned().partition(|whose| whose.host_id().is_some());
+    let hosts: Arc<[Registrant]> = hosts.into();
+    let to = core.mailboxes()[asking.shard].clone();
+    let done: Done = Arc::new(Receipt { to, ticket: asking.ticket });
+    for mailbox in core.mailboxes() {
+        let (hosts, spared, receipt) = (hosts.clone(), Some(asking.spared), done.clone());
+        mailbox.tell(Message::Preempted(Preempted { volume: slot, hosts, spared, receipt }));
+    }
+    volume.reservations.abort(&others.into(), done);
+}
+
+impl<Fc: Face> Engine<Fc> {
+    /// The keys of a reservation command are here.
+    pub(super) fn reserve_collected(
+        &mut self,
+        conn: &Conn,
+        id: OperationId,
+        wish: Wish,
+        data: &[u8],
+    ) {
+        let key = |at: usize| {
+            let bytes =
+                data.get(8 * at..8 * at + 8).and_then(|part| u64::read_from_bytes(part).ok());
+            u64::from_le(bytes.unwrap_or(0))
+        };
+        let (Some(queue), Some(owner)) =
+            (conn.front.queue.as_ref(), self.exec.operations[id].command.owner)
+        else {
+            return;
+        };
+        let who = queue.member.registrant.clone();
+        let change = Change { who, wish, keys: (key(0), key(1)) };
+        let slot = self.exec.operations[id].requests.volume;
+        let volume = self.exec.storage.volumes[slot].core.clone();
+        let ticket = self.core.next_serial();
+        let asking = Asking { shard: self.number, ticket, spared: (conn.serial, owner.tag) };
+        // What is to be kept takes effect when it is stable, not before; and nothing comes in between.
+        let (now, events) = volume.reservations.change(|state| {
+            let reservations = &volume.reservations;
+            let waits = state.activated() || change.persists() || reservations.is_keeping();
+            if volume.store.is_some() && waits {
+                return (Err(reservations.order()), Vec::new());
+            }
+            match change.make(state) {
+                Ok(events) => (Ok(Ok(())), events),
+                Err(refusal) => (Ok(Err(told(refusal))), Vec::new()),
+            }
+        });
+        match now {
+            Err((order, wanted)) => {
+                let kept = Kept { volume, slot, change, order, asking };
+                if keep(&self.core.clone(), kept) {
+                    let awaited = Awaited { ticket, left: 1, order: Some(wanted) };
+                    self.exec.operations[id].command.job = Job::Await(awaited);
+                } else {
+                    fail(&mut self.exec.operations[id], BUSY);
+                }
+            }
+            Ok(Err(status)) => fail(&mut self.exec.operations[id], status),
+            Ok(Ok(())) if change.aborts() => {
+                let awaited = Awaited { ticket, left: 1, order: None };
+                self.exec.operations[id].command.job = Job::Await(awaited);
+                tell_preempted(&self.core, (slot, &*volume), &events, asking);
+            }
+            Ok(Ok(())) => {}
+        }
+    }
+
+    /// The keeper is done with a change.
+    pub fn reservation_kept(
+        &mut self,
+        conns: &mut Conns,
+        ticket: u64,
+        result: Result<usize, Unchanged<Status>>,
+    ) {
+        // The command may have been aborted meanwhile.
+        let Some(id) = self.waits_for(ticket) else { return };
+        let task = &mut self.exec.operations[id];
+        let left = *result.as_ref().unwrap_or(&0);
+        task.command.job = Job::Await(Awaited { ticket, left, order: None });
+        match result {
+            Ok(_) => {}
+            Err(Unchanged::Refused(status)) => fail(task, status),
+            Err(Unchanged::Busy) => fail(task, BUSY),
+            Err(Unchanged::Failed) => fail(task, Status::INTERNAL),
+        }
+        self.go_on(conns, id);
+    }
+
+    /// One of the things that a command waited for is done.
+    pub fn part_done(&mut self, conns: &mut Conns, ticket: u64) {
+        let Some(id) = self.waits_for(ticket) else { return };
+        if let Job::Await(awaited) = &mut self.exec.operations[id].command.job {
+            awaited.left = awaited.left.saturating_sub(1);
+        }
+        self.go_on(conns, id);
+    }
+
+    fn waits_for(&self, ticket: u64) -> Option<OperationId> {
+        let waits = |job: &Job| matches!(job, Job::Await(awaited) if awaited.ticket == ticket);
+        self.exec.operations.find(|task| waits(&task.command.job))
+    }
+
+    fn go_on(&mut self, conns: &mut Conns, id: OperationId) {
+        if let Some(conn) = self.conn_of(conns, id) {
+            self.pump(conn, id);
+        }
+        self.take_answers(conns);
+    }
+
+    /// Reservation Report.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn report_reservations(
+        &mut self,
+        conn: &mut Conn,
+        command: &Command<Buf>,
+        (len, extended): (u32, bool),
+    ) -> Result<(), Status> {
+        let nsid = command.sqe.nsid.get();
+        let queue = conn.front.queue.as_mut().ok_or(Status::SEQUENCE.no_retry())?;
+        let seen = find(&mut queue.namespaces, nsid);
+        let seen = seen.ok_or(Status::INVALID_NAMESPACE.no_retry())?;
+        // Hosts have identifiers of 128 bits, which the other form has no room for.
+        if !extended {
+            return Err(Status::HOST_ID_FORMAT.no_retry());
+        }
+        let most = 4096 << self.core.front.options.mdts;
+        if u64::from(len) > most || len > command.expects_read {
+            return Err(Status::DATA_LENGTH.no_retry());
+        }
+        let open = &mut self.exec.storage.volumes[seen.volume];
+        open.count.record(lunet_volume::Kind::Other, 0, 0, false);
+        let mut page = open.core.reservations.look(report).encode();
+        if !has_room_for_page(conn, len as usize) {
+            return Err(BUSY);
+        }
+        page.resize(len as usize, 0);
+        send_page(conn, command.tag, page);
+        Ok(())
+    }
+}
+
+/// What a report says.
+fn report(state: &Reservations) -> Report {
+    let registrant = |it: &lunet_reservations::Registration| reservation::Registrant {
+        // Who has come over another protocol has no identifier, and is there all the same.
+        host_id: it.registrant.host_id().unwrap_or_default(),
+        key: it.key,
+        holds: state.holds(&it.registrant),
+    };
+    Report {
+        generation: state.generation(),
+        kind: state.kind().and_then(type_of),
+        persist: state.activated(),
+        registrants: state.registrations().iter().map(registrant).collect(),
+    }
+}

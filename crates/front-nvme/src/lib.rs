@@ -1,0 +1,47 @@
+//! NVMe over TCP as the front of the server: controllers, queues, namespaces.
+//!
+//! Start at [`start`]; the way of a command is `lunet_server::shard` (bytes in), `session` and `lunet_nvme` (a command),
+//! `engine` (decoded by `lunet_nvme`, carried out by `lunet_volume`), and back. Volumes are shown as any other protocol
+//! shows them that serves them, too: this crate knows of their [`Face`] only.
+#![forbid(unsafe_code)]
+
+mod config;
+mod connection;
+mod engine;
+mod message;
+mod notices;
+mod registry;
+mod report;
+mod session;
+mod world;
+
+use lunet_server::Member;
+use lunet_volume::Face;
+
+pub use config::{
+    Config, Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls, TlsKey,
+};
+pub use report::{Protocol, QueueInfo, SessionInfo};
+
+/// A server that serves NVMe over TCP.
+pub type Server<Fc> = lunet_server::server::Server<engine::Engine<Fc>>;
+
+/// Starts a server in its place among those that share its volumes.
+///
+/// # Errors
+/// The first thing that failed; nothing is left running.
+pub fn start<Fc: Face>(
+    member: Member,
+    config: Config<Fc>,
+) -> Result<Server<Fc>, lunet_server::StartError> {
+    Server::start_as(member, config)
+}
+
+/// Asks a running server.
+pub type Handle<Fc> = lunet_server::server::Handle<engine::Engine<Fc>>;
+
+/// A change that every shard is ready for.
+pub type Prepared<'a, Fc> = lunet_server::change::Prepared<'a, engine::Engine<Fc>>;
+
+/// The statistics of a running server.
+pub type Stats = lunet_server::stats::Stats<Protocol>;

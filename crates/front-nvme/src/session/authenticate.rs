@@ -1,0 +1,149 @@
+//! DH-HMAC-CHAP: a host proves itself on each queue before the queue takes other commands.
+//!
+//! Exchanges of Diffie-Hellman are computed by another thread, one at a time on the whole server. Until it has
+//! authenticated a connection has its place among the logins, and may lose it to another.
+
+use std::time::Duration;
+
+use lunet_nvme::auth::Hash;
+use lunet_nvme::auth::chap::{Computed, Names, Next, Responder, Terms};
+use lunet_nvme::auth::dh::Group;
+use lunet_nvme::controller::{Command, Tag};
+use lunet_nvme::fabrics::Fabrics;
+use lunet_nvme::status::Status;
+use lunet_ring::Buf;
+use lunet_server::conn::ConnId;
+use lunet_server::rationed::Topic;
+use lunet_volume::Face;
+
+use super::Shard;
+use super::connect::established;
+use crate::config::Host;
+use crate::connection::{Authentication, complete, send_page};
+use crate::message::Message;
+
+/// Hashes that will do, the best first.
+const HASHES: [Hash; 3] = [Hash::Sha512, Hash::Sha384, Hash::Sha256];
+
+/// Groups that will do, the best first. The smallest is as strong as what is proved by it; larger ones cost both ends
+/// seconds of processor time. Without any, the secret is only as good as it is long.
+const GROUPS: [Group; 6] = [
+    Group::Ffdhe2048,
+    Group::Ffdhe3072,
+    Group::Ffdhe4096,
+    Group::Ffdhe6144,
+    Group::Ffdhe8192,
+    Group::Null,
+];
+
+/// Longest message, in bytes, with what a host has room for behind it.
+const MESSAGE: usize = 8192;
+
+/// What a host is asked for; `None` if its name is enough.
+pub(super) fn begin(
+    host: Option<&Host>,
+    subsystem: &str,
+    (sequence, by): (u64, Duration),
+) -> Option<Box<Authentication>> {
+    let host = host?;
+    let terms = Terms {
+        names: Names { host: host.nqn.clone(), subsystem: subsystem.to_owned() },
+        host: host.secret.clone()?,
+        controller: host.controller_secret.clone(),
+        hashes: HASHES.to_vec(),
+        groups: GROUPS.to_vec(),
+        concatenation: false,
+    };
+    Some(Box::new(Authentication { responder: Responder::new(terms, sequence as u32), by }))
+}
+
+/// A command of a host that has not authenticated yet: the connection lets only those of the authentication through.
+pub(super) fn command<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: Command<Buf>) {
+    let tag = command.tag;
+    match Fabrics::decode(&command.sqe) {
+        Ok(Fabrics::AuthenticationSend(_)) => {
+            let data = command.data.as_ref().map_or(&[][..], |(buf, range)| &buf[range.clone()]);
+            let auth = shard.conns[slot].front.auth.as_mut();
+            let mut random = |bytes: &mut [u8]| lunet_os::random::fill(bytes).is_ok();
+            let next = auth.map(|auth| auth.responder.sent(data, &mut random));
+            match next {
+                Some(Next::Compute(job)) => {
+                    let mailbox = shard.core.mailboxes()[shard.number].clone();
+                    let connection = shard.conns[slot].serial;
+                    let compute = move || {
+                        let computed = job.compute();
+                        mailbox.tell(Message::Computed { connection, tag, computed });
+                    };
+                    if !shard.core.offload.give(None, Box::new(compute)) {
+                        complete(&mut shard.conns[slot], tag, Status::INTERRUPTED);
+                    }
+                }
+                _ => complete(&mut shard.conns[slot], tag, Status::SUCCESS),
+            }
+        }
+        Ok(Fabrics::AuthenticationReceive(security)) => {
+            let room = (security.len.min(command.expects_read) as usize).min(MESSAGE);
+            let conn = &mut shard.conns[slot];
+            let auth = conn.front.auth.as_mut();
+            match auth.and_then(|auth| auth.responder.receive(room)) {
+                Some(mut message) => {
+                    // The host has asked for all of it.
+                    message.resize(room, 0);
+                    send_page(conn, tag, message);
+                }
+                None => complete(conn, tag, Status::SEQUENCE.no_retry()),
+            }
+        }
+        Ok(_) => complete(&mut shard.conns[slot], tag, Status::AUTHENTICATION_REQUIRED),
+        Err(status) => complete(&mut shard.conns[slot], tag, status),
+    }
+    look(shard, slot);
+}
+
+/// What another thread has computed is here.
+pub(super) fn computed<Fc: Face>(shard: &mut Shard<Fc>, serial: u64, tag: Tag, what: Computed) {
+    let Some(slot) = shard.find(serial) else { return };
+    if let Some(auth) = &mut shard.conns[slot].front.auth {
+        auth.responder.computed(what);
+        complete(&mut shard.conns[slot], tag, Status::SUCCESS);
+    }
+    look(shard, slot);
+}
+
+/// Looks whether the authentication is over, for good or bad.
+fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    shard.touch(slot);
+    let conn = &mut shard.conns[slot];
+    let Some(auth) = &conn.front.auth else { return };
+    if auth.responder.is_done() {
+        conn.front.auth = None;
+        conn.front.proto.authenticated();
+        if let Some(queue) = &mut conn.front.queue {
+            queue.proven = true;
+        }
+        return established(shard, slot);
+    }
+    if auth.responder.is_over() {
+        failed(shard, slot);
+    }
+}
+
+/// The host could not prove itself.
+fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    let now = shard.front.exec.storage.now;
+    let conn = &shard.conns[slot];
+    let (Some(queue), Some(auth)) = (&conn.front.queue, &conn.front.auth) else { return };
+    if let Some(subsystem) = queue.member.subsystem {
+        shard.core.throttle.failed(conn.peer.ip(), subsystem, now);
+    }
+    shard.front.protocol.refused += 1;
+    shard.front.protocol.refused_hosts += 1;
+    if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
+        let (host, peer, why) = (&queue.member.host.nqn, &conn.peer, auth.responder.failure());
+        tracing::warn!(
+            ?host, %peer, ?why, unlogged,
+            "the host could not prove itself: its secret and the one that lunet has differ"
+        );
+    }
+    shard.drain(slot);
+}

@@ -1,0 +1,272 @@
+//! From a Connect to a queue, or not.
+
+use std::time::Duration;
+
+use lunet_nvme::command::Completion;
+use lunet_nvme::controller::{Controller, Kind, Setup, Subsystem as Described};
+use lunet_nvme::fabrics::{Authentication, Connect, Connected};
+use lunet_nvme::name::DISCOVERY_NQN;
+use lunet_nvme::status::Status;
+use lunet_server::conn::{ConnId, Phase};
+use lunet_server::places::{Applicant, ConnRef};
+use lunet_server::rationed::Topic;
+use lunet_volume::Face;
+
+use super::{Core, Shard, authenticate};
+use crate::config::MAX_NAMESPACES;
+use crate::connection::{Admin, Channel, Pdus, Queue, Seen};
+use crate::registry::{Admission, Wish};
+use crate::world::{Exports, Subsystem, World};
+
+/// Most seconds that a change of a path takes (ANATT).
+const TRANSITION: u8 = 10;
+
+/// Why a Connect is refused: what the host is told, and what the log says.
+struct Refusal(Completion, &'static str);
+
+/// A host makes a queue.
+pub(super) fn connect<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, connect: Box<Connect>) {
+    let Some(conn) = shard.conns.get_mut(slot) else { return };
+    if conn.phase != Phase::Open {
+        // It has gone while it waited: nobody would end its queue.
+        return;
+    }
+    let entries = u32::from(connect.sqsize) + 1;
+    let result = if entries > u32::from(shard.core.front.options.queue_entries) {
+        Err(Refusal(Connect::WRONG_SIZE, "the queue is larger than the controller allows"))
+    } else if !is_proved(&conn.front.tls, &connect) {
+        let why =
+            "by TLS the host has proved to be another one, or to be there for another subsystem";
+        Err(Refusal(Status::CONNECT_HOST.into(), why))
+    } else if connect.qid == 0 {
+        admin_queue(shard, slot, &connect)
+    } else {
+        io_queue(shard, slot, &connect)
+    };
+    match result {
+        Ok(true) => shard.touch(slot),
+        Ok(false) => shard.conns[slot].front.waiting = Some(connect),
+        Err(refusal) => refuse(shard, slot, &connect, &refusal),
+    }
+}
+
+/// False if the host has proved by TLS to be another one, or to be there for another subsystem.
+fn is_proved(channel: &Channel, connect: &Connect) -> bool {
+    match channel {
+        Channel::Tls(secured) => {
+            let identity = &secured.identity;
+            identity.hostnqn == connect.hostnqn && identity.subnqn == connect.subnqn
+        }
+        _ => true,
+    }
+}
+
+/// A Connect that had to wait is tried again.
+pub(super) fn connect_again<Fc: Face>(shard: &mut Shard<Fc>, serial: u64) {
+    let Some(slot) = shard.find(serial) else { return };
+    if let Some(waiting) = shard.conns[slot].front.waiting.take() {
+        connect(shard, slot, waiting);
+    }
+}
+
+/// The subsystem in the world by its name, if a host that comes by this connection may have it.
+fn find<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, connect: &Connect) -> Result<usize, Refusal> {
+    let conn = &shard.conns[slot];
+    let found = shard.front.world.find(&connect.subnqn);
+    let found = found.filter(|(_, subsystem)| subsystem.is_reached_through(conn.portal));
+    let Some((number, subsystem)) = found else {
+        let why = "the subsystem is not there, or not behind this portal";
+        return Err(Refusal(Connect::UNKNOWN_SUBSYSTEM, why));
+    };
+    let refused = Status::CONNECT_HOST.into();
+    if subsystem.is_closed_to(conn.origin()) {
+        let why =
+            "nothing says who may use the subsystem, so it is for hosts on this machine alone";
+        return Err(Refusal(refused, why));
+    }
+    if !subsystem.admits(&connect.hostnqn, conn.origin()) {
+        return Err(Refusal(refused, "the subsystem is not for this host"));
+    }
+    let host = subsystem.host(&connect.hostnqn);
+    let tls = host.and_then(|host| host.tls.as_ref());
+    let plain = !matches!(conn.front.tls, Channel::Tls(_));
+    if plain && tls.is_some_and(|key| key.required) {
+        let why = "the host has to connect by TLS, for which it has a key";
+        return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
+    }
+    let now = shard.front.exec.storage.now;
+    let proves = subsystem.host(&connect.hostnqn).is_some_and(|host| host.secret.is_some());
+    if proves && !shard.core.throttle.allows(conn.peer.ip(), &number, now) {
+        let why = "too many failed authentications from this address: it has to wait";
+        return Err(Refusal(Status::CONNECT_BUSY.into(), why));
+    }
+    Ok(number)
+}
+
+/// Who asks for a place.
+fn applicant<Fc: Face>(shard: &Shard<Fc>, slot: ConnId) -> Applicant {
+    let client = shard.core.throttle.client(shard.conns[slot].peer.ip());
+    Applicant { client, proven: false }
+}
+
+/// False if it has to wait.
+fn admin_queue<Fc: Face>(
+    shard: &mut Shard<Fc>,
+    slot: ConnId,
+    connect: &Connect,
+) -> Result<bool, Refusal> {
+    let now = shard.front.exec.storage.now;
+    let (kind, number) = match connect.subnqn == DISCOVERY_NQN {
+        true => (Kind::Discovery, None),
+        false => (Kind::Io, Some(find(shard, slot, connect)?)),
+    };
+    let admin = ConnRef { shard: shard.number, connection: shard.conns[slot].serial };
+    let applicant = applicant(shard, slot);
+    let wish = Wish { kind, subsystem: number, connect, admin, applicant };
+    let member = match shard.core.front.registry.admit(&wish, now) {
+        Admission::Granted(member) => member,
+        Admission::Wait => return Ok(false),
+        Admission::Full => {
+            let why = "there are too many controllers or queues";
+            return Err(Refusal(Status::CONNECT_BUSY.into(), why));
+        }
+    };
+    let subsystem = number.and_then(|number| shard.front.world.export(number)).cloned();
+    let setup = Setup {
+        kind,
+        cntlid: member.cntlid,
+        host_id: connect.host_id,
+        kato: connect.kato,
+        max_queues: shard.core.front.options.queues,
+        subsystem: described(&shard.core, subsystem.as_deref()),
+    };
+    let controller = Controller::new(setup, now);
+    member.publish(&controller);
+    let topic = if kind == Kind::Io { Topic::Open } else { Topic::Listing };
+    let ration = shard.core.rations.grants(topic, now);
+    let conn = &mut shard.conns[slot];
+    if let Some(unlogged) = ration {
+        let (host, subsystem) = (&connect.hostnqn, &connect.subnqn);
+        let (peer, cntlid) = (&conn.peer, member.cntlid);
+        tracing::info!(?host, ?subsystem, %peer, cntlid, unlogged, "host connected");
+    }
+    let namespaces = seen(&shard.front.world, subsystem.as_deref());
+    let logged = ration.is_some();
+    let (qid, told, since, proven) = (0, now, now, false);
+    let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
+    conn.front.queue = Some(queue);
+    let paths = super::identify::paths(&shard.front, conn);
+    conn.front.admin = Some(Box::new(Admin::new(controller, paths)));
+    shard.front.protocol.controllers += 1;
+    begin(shard, slot);
+    Ok(true)
+}
+
+fn io_queue<Fc: Face>(
+    shard: &mut Shard<Fc>,
+    slot: ConnId,
+    connect: &Connect,
+) -> Result<bool, Refusal> {
+    let number = find(shard, slot, connect)?;
+    let now = shard.front.exec.storage.now;
+    let queue = ConnRef { shard: shard.number, connection: shard.conns[slot].serial };
+    let member = shard.core.front.registry.join(connect, number, queue);
+    let member = member.map_err(|why| Refusal(why, "the controller has no such queue to give"))?;
+    let mut told = Duration::ZERO;
+    member.heard(now, &mut told);
+    let subsystem = shard.front.world.export(number).cloned();
+    let namespaces = seen(&shard.front.world, subsystem.as_deref());
+    let (qid, since, logged, proven) = (connect.qid, now, false, false);
+    let queue = Queue { qid, member, subsystem, namespaces, told, since, logged, proven };
+    shard.conns[slot].front.queue = Some(queue);
+    begin(shard, slot);
+    Ok(true)
+}
+
+/// A connection is a queue from now on, once the host has proved itself if it has to.
+fn begin<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    let until = shard.front.exec.storage.now + shard.core.front.options.connect_timeout;
+    let sequence = shard.core.next_serial();
+    let conn = &mut shard.conns[slot];
+    let Some(queue) = &conn.front.queue else { return };
+    let cntlid = queue.member.cntlid;
+    conn.front.auth = queue.subsystem.as_ref().and_then(|subsystem| {
+        let host = subsystem.host(&queue.member.host.nqn);
+        authenticate::begin(host, &subsystem.nqn, (sequence, until))
+    });
+    let proves = conn.front.auth.is_some();
+    let authentication = if proves { Authentication::Required } else { Authentication::None };
+    let connected = Connected { cntlid, authentication };
+    conn.front.proto.accept(connected, &mut Pdus(&mut conn.out));
+    if !proves {
+        established(shard, slot);
+    }
+}
+
+/// A queue takes commands from now on.
+pub(super) fn established<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    let conn = &mut shard.conns[slot];
+    let discovers = conn.front.kind() == Some(Kind::Discovery);
+    let (client, serial) = (conn.peer.ip(), conn.serial);
+    // Discovery needs no buffers.
+    if !discovers {
+        shard.front.exec.storage.renew(&mut conn.reserve);
+    }
+    shard.core.login_ends(client, serial);
+    if discovers {
+        let conn_ref = ConnRef { shard: shard.number, connection: serial };
+        let victim = shard.core.front.discovery.enter(client, conn_ref);
+        victim.into_iter().for_each(|victim| shard.evict(victim));
+    }
+}
+
+/// The namespaces of a subsystem whose volumes are there, ascending.
+pub(super) fn seen<Fc: Face>(world: &World<Fc>, subsystem: Option<&Subsystem>) -> Vec<Seen> {
+    let namespaces = subsystem.map_or(&[][..], |subsystem| &subsystem.namespaces);
+    let there = namespaces.iter().filter(|(_, slot)| world.volume(*slot).is_some());
+    there.map(|(nsid, slot)| Seen::new(*nsid, *slot)).collect()
+}
+
+/// How controllers describe a subsystem.
+fn described<Fc: Face>(core: &Core<Fc>, subsystem: Option<&Subsystem>) -> Described {
+    let options = &core.front.options;
+    let text = |what: fn(&Subsystem) -> &String, other: &str| {
+        subsystem.map_or(other.to_owned(), |subsystem| what(subsystem).clone())
+    };
+    Described {
+        nqn: text(|it| &it.nqn, DISCOVERY_NQN),
+        serial: text(|it| &it.serial, "discovery"),
+        model: text(|it| &it.model, "lunet"),
+        firmware: env!("CARGO_PKG_VERSION").to_owned(),
+        mdts: options.mdts,
+        capsule_data: options.capsule_data,
+        max_entries: options.queue_entries,
+        max_namespaces: MAX_NAMESPACES,
+        groups: MAX_NAMESPACES,
+        transition: TRANSITION,
+        // What a power loss leaves whole is a block; Compare and Write takes more.
+        atomic_blocks: 1,
+    }
+}
+
+fn refuse<Fc: Face>(
+    shard: &mut Shard<Fc>,
+    slot: ConnId,
+    connect: &Connect,
+    Refusal(completion, why): &Refusal,
+) {
+    let now = shard.front.exec.storage.now;
+    let conn = &mut shard.conns[slot];
+    let host = completion.status.code() == Status::CONNECT_HOST;
+    conn.front.proto.refuse(*completion, &mut Pdus(&mut conn.out));
+    let peer = conn.peer;
+    shard.front.protocol.refused += 1;
+    shard.front.protocol.refused_hosts += u64::from(host);
+    if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
+        // What a stranger sends is printed with escapes.
+        let (host, subsystem) = (&connect.hostnqn, &connect.subnqn);
+        let status = completion.status;
+        tracing::warn!(?host, ?subsystem, %peer, %status, unlogged, "Connect refused: {why}");
+    }
+    shard.drain(slot);
+}

@@ -1,0 +1,291 @@
+//! NVMe as the front of a shard: what the shard asks for, and where it is done.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_nvme::controller::{Connection, Kind};
+use lunet_nvme::transmit::RxTarget;
+use lunet_ring::Buf;
+use lunet_server::change::{ApplyError, Next};
+use lunet_server::conn::ConnId;
+use lunet_server::front::{Front, FrontConn, FrontError, Local, Names, Occasion};
+use lunet_server::hosting::Hosting;
+use lunet_server::places::ConnRef;
+use lunet_server::portals::Portals;
+use lunet_volume::{Face, Keeper, OperationId, Step, Volume, VolumeId};
+
+use super::events::handle_events;
+use super::{Conn, Core, Shard, Shared, drive, layout, messages, report, secure, view};
+use crate::config::{Config, Layout};
+use crate::connection::{Conns, NvmeConn};
+use crate::engine::{Engine, NvmeCommand};
+use crate::message::Message;
+use crate::registry::{Left, Registry};
+use crate::report::{Protocol, SessionInfo};
+use crate::world::{Rules, Subsystem, World};
+
+impl FrontConn for NvmeConn {
+    type Counts = Protocol;
+
+    fn serves(&self) -> bool {
+        self.kind() == Some(Kind::Io) && self.proto.is_ready()
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.kind() {
+            Some(Kind::Discovery) => "discovery controllers",
+            _ => "Connects",
+        }
+    }
+
+    fn due(&self) -> Option<Duration> {
+        let silent = self.admin.as_ref().and_then(|admin| admin.controller.poll_timeout());
+        let proves = self.auth.as_ref().map(|auth| auth.by);
+        [self.proto.poll_timeout(), silent, self.leaves, proves].into_iter().flatten().min()
+    }
+
+    fn rx_limit(&self) -> Option<usize> {
+        secure::rx_limit(self)
+    }
+
+    fn take_rx_buffer(&mut self) -> Option<(Buf, Range<usize>)> {
+        self.proto.take_rx_target().map(|target| (target.buf, target.range))
+    }
+
+    fn delivered(&mut self, when: Duration) {
+        self.proto.delivered(when);
+    }
+
+    fn add_counts(&self, counts: &mut Protocol) {
+        report::add_counts(self, counts);
+    }
+}
+
+impl<Fc: Face> Front for Engine<Fc> {
+    type Conn = NvmeConn;
+    type Command = NvmeCommand<Fc>;
+    type Face = Fc;
+    type Export = Subsystem;
+    type Rules = Rules;
+    type Shared = Shared;
+    type Message = Message;
+    type Aim = usize;
+    type Counts = Protocol;
+    type Session = SessionInfo;
+    type Config = Config<Fc>;
+    type Layout = Layout<Fc>;
+    type Effects = ();
+    type Groups = ();
+    type Helper = Keeper;
+
+    const NAMES: Names = Names {
+        rdma: "NVMe over RDMA",
+        transport: "nvme-rdma",
+        client: "host",
+        listing: "discovery controllers",
+        fewer: "the number of queues",
+    };
+
+    fn hosting(config: &Config<Fc>) -> Hosting {
+        Hosting {
+            portals: config.portals.clone(),
+            limits: config.limits.clone(),
+            data_timeout: config.options.data_timeout,
+            shards: config.shards,
+            driver: config.driver,
+            busy_poll: config.busy_poll,
+        }
+    }
+
+    fn open(config: Config<Fc>, portals: Arc<Portals>) -> Result<(Shared, World<Fc>), FrontError> {
+        layout::open(config, portals)
+    }
+
+    fn start_helper(core: Arc<Core<Fc>>) -> io::Result<Keeper> {
+        let keeper = Keeper::start()?;
+        core.front.begin(keeper.orders(), &core);
+        Ok(keeper)
+    }
+
+    fn stop_helper(keeper: Keeper, limit: Duration) {
+        keeper.stop(limit);
+    }
+
+    fn next_world(
+        core: &Core<Fc>,
+        before: &World<Fc>,
+        next: Layout<Fc>,
+    ) -> Result<Next<Self>, ApplyError> {
+        let next = layout::next_world(before, next)?;
+        // Of a change that does not come about nobody has a host to tell.
+        layout::hear(&core.front, &next.world);
+        Ok(next)
+    }
+
+    fn publish((): ()) {}
+
+    fn is_absent(volume: &Volume<Fc>) -> bool {
+        volume.face.is_absent()
+    }
+
+    fn new(local: Local<Self>) -> Self {
+        Self::new(local)
+    }
+
+    fn accept(&mut self) -> NvmeConn {
+        NvmeConn::new(Connection::new(self.core.front.offer(), self.exec.storage.now))
+    }
+
+    fn received(
+        &mut self,
+        conn: &mut Conn,
+        payload: Option<(Buf, Range<usize>)>,
+        filled: usize,
+        bytes: &[u8],
+    ) {
+        if !secure::are_pdus(self, conn, bytes) {
+            return;
+        }
+        if let Some(queue) = &mut conn.front.queue {
+            // Whatever comes: a long write over a slow link is a sign of life before it is complete.
+            queue.member.heard(self.exec.storage.now, &mut queue.told);
+        }
+        drive(conn, self, |proto, cx| {
+            if let Some((buf, range)) = payload {
+                proto.rx_payload(RxTarget { buf, range }, filled, cx);
+            }
+            if !bytes.is_empty() {
+                proto.rx_bytes(bytes, cx);
+            }
+        });
+    }
+
+    fn proceed(shard: &mut Shard<Fc>, slot: ConnId) {
+        secure::look(shard, slot);
+        handle_events(shard, slot);
+    }
+
+    fn tick(shard: &mut Shard<Fc>, slot: ConnId) {
+        let Some(conn) = shard.conns.get_mut(slot) else { return };
+        let now = shard.front.exec.storage.now;
+        if conn.front.serves() {
+            shard.front.exec.storage.renew(&mut conn.reserve);
+        }
+        if conn.front.leaves.is_some() && is_done(conn, &shard.core.front.registry) {
+            return shard.drain(slot);
+        }
+        if conn.front.auth.as_ref().is_some_and(|auth| auth.by <= now) {
+            tracing::debug!(peer = %conn.peer, "a host has not authenticated in time");
+            return shard.disconnect(slot);
+        }
+        if is_silent(conn, now) {
+            shard.front.protocol.keep_alive_expired += 1;
+            if conn.front.queue.as_ref().is_some_and(|queue| queue.logged) {
+                let peer = &conn.peer;
+                tracing::warn!(%peer, "a host was silent for longer than its keep alive timeout");
+            }
+            return shard.disconnect(slot);
+        }
+        conn.front.proto.handle_timeout(now, &mut conn.front.events);
+        handle_events(shard, slot);
+    }
+
+    fn take_answers(&mut self, conns: &mut Conns) {
+        self.take_answers(conns);
+    }
+
+    fn unblock(&mut self, conns: &mut Conns, slot: ConnId) {
+        self.unblock(conns, slot);
+    }
+
+    fn resume(&mut self, conns: &mut Conns, id: OperationId, why: Occasion) {
+        self.resume(conns, id, why);
+    }
+
+    fn returned(&mut self, conns: &mut Conns, id: OperationId, step: Step) {
+        self.returned(conns, id, step);
+    }
+
+    fn storage_hangs(&mut self, conns: &Conns, volume: VolumeId) {
+        self.storage_hangs(conns, volume);
+    }
+
+    fn message(shard: &mut Shard<Fc>, message: Message) {
+        messages::message(shard, message);
+    }
+
+    fn see(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc>) {
+        view::see(shard, slot, next);
+    }
+
+    fn end_sessions(shard: &mut Shard<Fc>, handles: &[u16]) {
+        view::end_sessions(shard, handles);
+    }
+
+    fn ask_to_leave(&mut self, conn: &mut Conn, _: Duration) {
+        // There is no way to ask a host; it comes back elsewhere when the connection ends.
+        conn.front.leaves = Some(self.exec.storage.now);
+    }
+
+    fn end_commands(&mut self, conn: &mut Conn, _: ConnId) {
+        conn.front.first = None;
+        for id in conn.front.tasks.iter_mut().filter_map(Option::take) {
+            self.abandon(id);
+        }
+    }
+
+    fn end_session(&mut self, conn: &mut Conn, _: ConnRef) -> bool {
+        report::add_counts(&conn.front, &mut self.protocol);
+        let registry = &self.core.front.registry;
+        if conn.front.waiting.take().is_some() {
+            registry.stop_waiting(conn.serial);
+        }
+        let Some(queue) = conn.front.queue.take() else { return false };
+        let Left { end, retry, emptied } = registry.leave(&queue.member, queue.qid);
+        let tell = |at: ConnRef, message: Message| self.core.mailboxes()[at.shard].tell(message);
+        for at in end {
+            tell(at, Message::EndQueue { connection: at.connection });
+        }
+        for at in retry {
+            tell(at, Message::Retry { connection: at.connection });
+        }
+        if let Some(at) = emptied {
+            tell(at, Message::QueuesGone { connection: at.connection });
+        }
+        let established = conn.front.auth.take().is_none();
+        if queue.member.kind == Kind::Discovery {
+            self.core.front.discovery.leave(conn.peer.ip(), conn.serial);
+        }
+        if queue.logged {
+            let host = &queue.member.host.nqn;
+            tracing::info!(?host, peer = %conn.peer, cntlid = queue.member.cntlid, "controller ended");
+        }
+        established
+    }
+
+    fn session_count(core: &Core<Fc>) -> usize {
+        core.front.registry.len()
+    }
+
+    fn sessions(shard: &Shard<Fc>) -> Vec<SessionInfo> {
+        report::sessions(shard)
+    }
+}
+
+/// True if nothing is at work on a queue, nor, for an admin queue, on others of its controller.
+fn is_done(conn: &Conn, registry: &Registry) -> bool {
+    let idle = conn.front.tasks.iter().all(Option::is_none);
+    let admin = conn.front.queue.as_ref().filter(|queue| queue.qid == 0);
+    idle && admin.is_none_or(|admin| registry.queues(admin.member.cntlid).is_empty())
+}
+
+/// True if the host of an admin queue has given no sign of life on any queue for its keep alive timeout.
+fn is_silent(conn: &mut Conn, now: Duration) -> bool {
+    let (Some(queue), Some(admin)) = (&conn.front.queue, &mut conn.front.admin) else {
+        return false;
+    };
+    admin.controller.heard(queue.member.last_heard());
+    admin.controller.handle_timeout(now)
+}

@@ -1,0 +1,108 @@
+//! NVMe on a shard: how controllers and queues begin, work and end.
+
+mod admin;
+mod authenticate;
+mod connect;
+mod events;
+mod front;
+mod identify;
+mod layout;
+mod messages;
+mod report;
+mod secure;
+mod view;
+
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
+
+use lunet_nvme::controller::{self, Connection, Cx};
+use lunet_os::sync::Mutex;
+use lunet_ring::Buf;
+use lunet_server::places::Places;
+use lunet_server::{core, mail, shard};
+use lunet_volume::reserve::Hearing;
+use lunet_volume::{Face, Orders, SlowWork};
+
+use crate::config::Options;
+use crate::connection::{Conn, NvmeConn, Pdus, Site};
+use crate::engine::Engine;
+use crate::notices;
+use crate::registry::Registry;
+
+/// A shard that serves NVMe.
+pub type Shard<Fc> = shard::Shard<Engine<Fc>>;
+
+/// A server that serves NVMe, as its shards see it.
+pub type Core<Fc> = core::Core<Engine<Fc>>;
+
+/// The way to a shard that serves NVMe.
+pub type Mailbox<Fc> = mail::Mailbox<Engine<Fc>>;
+
+/// What NVMe on all shards shares.
+pub struct Shared {
+    /// What is offered to hosts.
+    pub options: Options,
+    /// The controllers.
+    pub registry: Registry,
+    /// Discovery controllers.
+    pub discovery: Places,
+    /// Which volumes tell of lost reservations.
+    hearing: Mutex<Hearing>,
+    keeper: OnceLock<Orders>,
+}
+
+impl Shared {
+    /// What shards share that serve nobody yet, with so many queues at the most.
+    fn new(options: Options, queues: usize) -> Self {
+        Self {
+            registry: Registry::new(options.max_controllers, queues),
+            discovery: Places::new(options.max_discovery),
+            options,
+            hearing: Mutex::default(),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// What connections offer.
+    fn offer(&self) -> controller::Options {
+        controller::Options {
+            capsule_data: self.options.capsule_data,
+            connect_timeout: self.options.connect_timeout,
+            data_timeout: self.options.data_timeout,
+            ..controller::Options::default()
+        }
+    }
+
+    /// Makes the thread that keeps reservations known, and whom lost ones are told to.
+    fn begin<Fc: Face>(&self, orders: Orders, core: &Arc<Core<Fc>>) {
+        let fresh = self.keeper.set(orders).is_ok();
+        debug_assert!(fresh, "there is one keeper");
+        let mut hearing = self.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        hearing.begin(notices::ears(Arc::downgrade(core)));
+    }
+
+    /// Hands the keeper work. False if it has too much to do.
+    pub fn order(&self, work: SlowWork) -> bool {
+        self.keeper.get().is_some_and(|orders| orders.give(work))
+    }
+}
+
+/// A server that may have ended.
+pub type WeakCore<Fc> = Weak<Core<Fc>>;
+
+/// Lets the protocol of a connection work in the surroundings of its shard; what it asks for is in its `events`.
+fn drive<Fc: Face>(
+    conn: &mut Conn,
+    engine: &Engine<Fc>,
+    work: impl FnOnce(&mut Connection<Buf>, &mut Cx<'_, Site<'_>, Pdus<'_>>),
+) {
+    let NvmeConn { proto, events, .. } = &mut conn.front;
+    let storage = &engine.exec.storage;
+    let mut site = Site {
+        arena: storage.ring.arena(),
+        allowance: storage.allowance(&conn.account),
+        account: &conn.account,
+        reserve: conn.reserve.as_ref(),
+    };
+    let now = storage.now;
+    work(proto, &mut Cx { now, site: &mut site, tx: &mut Pdus(&mut conn.out), events });
+}

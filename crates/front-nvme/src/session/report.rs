@@ -1,0 +1,55 @@
+//! The controllers of a shard, as reports show them.
+
+use lunet_nvme::name::DISCOVERY_NQN;
+use lunet_server::conn::Phase;
+use lunet_volume::Face;
+
+use super::{Conn, Shard};
+use crate::connection::Channel;
+use crate::report::{Protocol, QueueInfo, SessionInfo};
+
+/// The controllers whose admin queues are on this shard.
+pub(super) fn sessions<Fc: Face>(shard: &Shard<Fc>) -> Vec<SessionInfo> {
+    let open = shard.conns.iter().filter(|(_, conn)| conn.phase == Phase::Open);
+    open.filter_map(|(_, conn)| session(shard, conn)).collect()
+}
+
+fn session<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<SessionInfo> {
+    let (queue, admin) = (conn.front.queue.as_ref()?, conn.front.admin.as_ref()?);
+    let member = &queue.member;
+    let own = QueueInfo { qid: 0, shard: shard.number };
+    let others = shard.core.front.registry.queues(member.cntlid).into_iter();
+    let others = others.map(|(qid, queue)| QueueInfo { qid, shard: queue.shard });
+    let framing = conn.front.proto.framing();
+    let subsystem = queue.subsystem.as_ref();
+    Some(SessionInfo {
+        cntlid: member.cntlid,
+        subsystem: subsystem.map_or(DISCOVERY_NQN, |subsystem| &subsystem.nqn).to_owned(),
+        host_nqn: member.host.nqn.clone(),
+        host_id: member.host.id,
+        authenticated: queue.proven,
+        peer: conn.peer,
+        local: conn.local,
+        portal: conn.portal,
+        transport: "tcp",
+        tls: match &conn.front.tls {
+            Channel::Tls(secured) => Some(secured.suite),
+            _ => None,
+        },
+        digests: (framing.header_digest, framing.data_digest),
+        kato: admin.controller.keep_alive(),
+        queues: std::iter::once(own).chain(others).collect(),
+        namespaces: queue.namespaces.len(),
+        age: shard.front.exec.storage.now.saturating_sub(queue.since),
+    })
+}
+
+/// Adds what a connection has counted.
+pub(super) fn add_counts(conn: &crate::connection::NvmeConn, counts: &mut Protocol) {
+    let own = conn.proto.counters();
+    counts.pdus_in += own.pdus_in;
+    counts.pdus_out += own.pdus_out;
+    counts.bytes_in += own.bytes_in;
+    counts.bytes_out += own.bytes_out;
+    counts.data_digest_errors += own.data_digest_errors;
+}

@@ -1,0 +1,209 @@
+//! Queues and controllers: how they begin, belong together and end.
+
+use std::time::Duration;
+
+use lunet_nvme::command::{Admin, GetLog};
+use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Property};
+use lunet_nvme::feature::{Feature, Queues};
+use lunet_nvme::host::{Data, Error};
+use lunet_nvme::status::Status;
+
+use crate::host::{ENABLE, Host, Queue, READY, Settings};
+use crate::support::{config, layout, memory, serve, serve_volumes, until};
+
+#[test]
+fn a_host_has_queues_on_several_shards() {
+    let (server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::new(address, Settings::default(), 4);
+    for (at, queue) in host.queues.iter_mut().enumerate() {
+        let data = vec![at as u8 + 1; 4096];
+        assert!(queue.write(1, at as u64 * 8, &data).is_success());
+    }
+    for at in 0..4 {
+        let found = host.queues[3 - at as usize].read(1, at * 8, 8).expect("data");
+        assert_eq!(found, vec![at as u8 + 1; 4096]);
+    }
+    let sessions = server.handle().sessions();
+    assert_eq!(sessions.len(), 1);
+    assert_eq!((sessions[0].cntlid, sessions[0].namespaces), (host.admin.cntlid, 1));
+    let mut shards: Vec<usize> = sessions[0].queues.iter().map(|queue| queue.shard).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    assert_eq!((sessions[0].queues.len(), shards), (5, vec![0, 1]));
+    drop(host);
+    until("the controller is gone", || server.handle().sessions().is_empty());
+    assert!(server.stop(Duration::from_secs(5)).flushed);
+}
+
+#[test]
+fn controllers_have_identifiers_of_their_own() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let hosts: Vec<Host> = (1..=4)
+        .map(|host| Host::new(address, Settings { host, ..Settings::default() }, 1))
+        .collect();
+    let mut ids: Vec<u16> = hosts.iter().map(|host| host.admin.cntlid).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
+}
+
+#[test]
+fn a_queue_that_does_not_fit_is_refused() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::one(address);
+    let cntlid = host.admin.cntlid;
+    let refused = |settings: Settings, ids| match Queue::connect(address, &settings, ids) {
+        Err(Error::Refused(completion)) => completion,
+        _ => panic!("it is not refused"),
+    };
+    let own = Settings::default();
+    assert_eq!(refused(own.clone(), (1, cntlid)), Connect::WRONG_QUEUE, "taken");
+    assert_eq!(refused(own.clone(), (2, cntlid + 1)), Connect::WRONG_CONTROLLER);
+    assert_eq!(refused(Settings { host: 2, ..own.clone() }, (2, cntlid)), Connect::WRONG_HOST_NQN);
+    assert_eq!(
+        refused(Settings { entries: 1024, ..own.clone() }, (2, cntlid)),
+        Connect::WRONG_SIZE
+    );
+    let other = Settings { subsystem: "nqn.2026-11.org.lunet:no".into(), ..own.clone() };
+    assert_eq!(refused(other, (0, ANY_CONTROLLER)), Connect::UNKNOWN_SUBSYSTEM);
+    let asked = Queues { submission: 2, completion: 2 }.encode();
+    let granted = host.admin.set_feature(Feature::Queues, asked);
+    assert_eq!(granted.result, u64::from(asked));
+    assert_eq!(refused(own.clone(), (3, cntlid)), Connect::WRONG_QUEUE, "more than it was given");
+    host.add_queue(2).expect("a queue");
+    let third = Settings { host: 3, ..own };
+    let unready = Queue::connect(address, &third, (0, ANY_CONTROLLER)).expect("a controller");
+    let early = refused(third, (1, unready.cntlid));
+    assert_eq!(early.status, Status::SEQUENCE.no_retry(), "it is not enabled");
+}
+
+/// Hosts that are no kernels' make up a host identifier for each queue.
+#[test]
+fn the_host_identifier_of_the_admin_queue_counts() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::one(address);
+    host.settings.host_id = Some(9);
+    host.add_queue(2).expect("a queue");
+    assert!(host.queues[1].write(1, 0, &[1; 512]).is_success());
+}
+
+#[test]
+fn an_io_queue_ends_alone_and_the_admin_queue_ends_all() {
+    let (server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::new(address, Settings::default(), 3);
+    host.queues.remove(0);
+    until("the queue is gone", || server.handle().sessions()[0].queues.len() == 3);
+    assert!(host.queues[0].write(1, 0, &[1; 512]).is_success());
+    host.add_queue(1).expect("its identifier is free again");
+    let Host { admin, mut queues, .. } = host;
+    drop(admin);
+    queues.iter_mut().for_each(Queue::wait_for_end);
+    until("the controller is gone", || server.handle().sessions().is_empty());
+}
+
+#[test]
+fn a_reset_ends_the_io_queues_and_the_controller_is_enabled_again() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::new(address, Settings::default(), 2);
+    assert!(host.admin.configure(0x46_0060).is_success());
+    host.queues.iter_mut().for_each(Queue::wait_for_end);
+    until("it is not ready", || host.admin.property(Property::Status) == 0);
+    assert!(host.add_queue(1).is_err());
+    assert!(host.admin.configure(ENABLE).is_success());
+    assert_eq!(host.admin.property(Property::Status), READY);
+    host.queues.clear();
+    host.add_queue(1).expect("a queue");
+    assert!(host.io().write(1, 0, &[1; 512]).is_success());
+}
+
+#[test]
+fn a_shutdown_completes() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8), memory(2, 8)]);
+    let mut host = Host::one(address);
+    assert!(host.io().write(1, 0, &[1; 512]).is_success());
+    assert!(host.admin.configure(ENABLE | 1 << 14).is_success());
+    until("it is shut down", || host.admin.property(Property::Status) >> 2 & 3 == 2);
+}
+
+#[test]
+fn a_silent_host_loses_its_controller_and_traffic_keeps_one_alive() {
+    let (server, address) = serve_volumes(vec![memory(1, 8)]);
+    let settings = Settings { kato: Duration::from_secs(1), ..Settings::default() };
+    let mut silent = Host::new(address, Settings { host: 2, ..settings.clone() }, 1);
+    let mut busy = Host::new(address, settings, 1);
+    // Commands of an I/O queue are signs of life, be it on another shard.
+    for _ in 0..25 {
+        assert!(busy.io().write(1, 0, &[1; 512]).is_success());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    silent.admin.wait_for_end();
+    silent.io().wait_for_end();
+    let sessions = server.handle().sessions();
+    assert_eq!((sessions.len(), sessions[0].cntlid), (1, busy.admin.cntlid));
+    assert_eq!(server.handle().stats().protocol.keep_alive_expired, 1);
+}
+
+#[test]
+fn a_host_that_overruns_its_queue_ends_it_alone() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut good = Host::new(address, Settings { host: 2, ..Settings::default() }, 1);
+    let mut host = Host::one(address);
+    // The queue has 32 entries by its Connect; four more event requests than the controller takes come back.
+    let tags: Vec<_> = (0..8).map(|_| host.admin.listen()).collect();
+    let refused = tags[4..].iter().map(|tag| host.admin.wait(*tag).completion.expect("an answer"));
+    assert!(refused.into_iter().all(|it| it.status.code() == Status::EVENT_LIMIT));
+    assert!(good.io().write(1, 0, &[1; 512]).is_success());
+    // Behind the host's back: a capsule more than there are entries.
+    use std::io::Write;
+    let mut flood = Vec::new();
+    for cid in 0..64u16 {
+        let mut capsule = vec![0; 72];
+        capsule[..8].copy_from_slice(&[4, 0, 72, 0, 72, 0, 0, 0]);
+        // A write of a block by R2T, which is never sent.
+        (capsule[8], capsule[9]) = (1, 0x40);
+        capsule[10..12].copy_from_slice(&cid.to_le_bytes());
+        capsule[12] = 1;
+        capsule[40] = 0;
+        capsule[8 + 32..8 + 36].copy_from_slice(&512u32.to_le_bytes());
+        capsule[8 + 39] = 0x5a;
+        flood.extend_from_slice(&capsule);
+    }
+    host.io().stream.write_all(&flood).expect("the server takes it");
+    host.io().wait_for_end();
+    assert!(good.io().write(1, 8, &[1; 512]).is_success());
+    let tag = good.io().submit(lunet_nvme::command::Io::Flush.encode(1), Data::None);
+    assert!(good.io().wait(tag).completion.is_some_and(|it| it.status.is_success()));
+}
+
+#[test]
+fn the_number_of_controllers_is_bounded() {
+    let mut config = config(layout(vec![memory(1, 8)]));
+    config.options.max_controllers = 2;
+    let (_server, address) = serve(config);
+    let _one = Host::one(address);
+    let _two = Host::new(address, Settings { host: 2, ..Settings::default() }, 1);
+    let third = Settings { host: 3, ..Settings::default() };
+    match Queue::connect(address, &third, (0, ANY_CONTROLLER)) {
+        Err(Error::Refused(completion)) => assert_eq!(completion.status, Status::CONNECT_BUSY),
+        _ => panic!("it is not refused"),
+    }
+}
+
+/// What waits to be sent is bounded: a host that asks for more is told to ask again.
+#[test]
+fn a_flood_of_log_pages_is_bounded() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::one(address);
+    let len = 1 << 20;
+    let log = || {
+        let lid = lunet_nvme::log::LogPage::Effects.code();
+        let log = GetLog { lid, specific: 0, retain: false, len: len as u64, offset: 0, csi: 0 };
+        (Admin::GetLogPage(log).encode(0), Data::Read(vec![0; len]))
+    };
+    let tags = host.admin.submit_all((0..31).map(|_| log()).collect());
+    let ended = tags.into_iter().map(|tag| host.admin.wait(tag).completion.expect("an answer"));
+    let again = ended.filter(|it| it.status == Status::INTERRUPTED.retry_after(1)).count();
+    assert!((1..31).contains(&again), "{again}");
+    let (sqe, data) = log();
+    let tag = host.admin.submit(sqe, data);
+    assert!(host.admin.wait(tag).completion.is_some_and(|it| it.status.is_success()));
+}
