@@ -1,40 +1,80 @@
-//! Targets that can be reached over a network, and say nothing of who may use them.
+//! Targets and subsystems that can be reached over a network, and say nothing of who may use them.
 
 use std::net::SocketAddr;
 
 use lunet_server::interfaces;
 
-use crate::config::{Config, Reach, Target};
+use crate::config::{Config, DISCOVERY_PORT, Hosts, Portal, Reach, Subsystem, Target};
 
-/// A sentence for each target that other machines can reach, or could, and that names nobody who may use it.
-/// `portals` are the addresses in use, in the order of the configuration.
-pub fn warnings(config: &Config, portals: &[SocketAddr]) -> Vec<String> {
-    config.targets.iter().filter_map(|target| warning(target, portals)).collect()
+/// The addresses in use, in the order of the configuration: for iSCSI, and for NVMe.
+pub type Addresses<'a> = (&'a [SocketAddr], &'a [SocketAddr]);
+
+/// A sentence for each target and subsystem that other machines can reach, or could, and that names nobody who may use it.
+pub fn warnings(config: &Config, (portals, nvme): Addresses<'_>) -> Vec<String> {
+    let targets = config.targets.iter().filter_map(|target| warning(target, portals));
+    let subsystems = config.nvme.subsystems.iter();
+    targets.chain(subsystems.filter_map(|subsystem| warning_of(subsystem, nvme))).collect()
 }
 
-/// The same for targets whose reach is not what it was, and for all if there is a new portal that other machines
+/// The same for those whose reach is not what it was, and for all if there is a new portal that other machines
 /// may reach.
 pub fn news(old: &Config, new: &Config) -> Vec<String> {
-    let portals: Vec<SocketAddr> = new.portals.iter().map(|portal| portal.address).collect();
+    let addresses = |portals: &[Portal]| -> Vec<SocketAddr> {
+        portals.iter().map(|portal| portal.address).collect()
+    };
+    let portals = addresses(&new.portals);
     let before = |target: &Target| old.targets.iter().find(|other| other.name == target.name);
-    let known = |one: &SocketAddr| old.portals.iter().any(|was| was.address == *one);
-    let fresh = portals.iter().any(|one| !one.ip().is_loopback() && !known(one));
+    let is_fresh = |old: &[SocketAddr], new: &[SocketAddr]| {
+        new.iter().any(|one| !one.ip().is_loopback() && !old.contains(one))
+    };
+    let fresh = is_fresh(&addresses(&old.portals), &portals);
     let changed =
         |target: &&Target| fresh || before(target).map(Target::reach) != Some(target.reach());
-    new.targets.iter().filter(changed).filter_map(|target| warning(target, &portals)).collect()
+    let targets = new.targets.iter().filter(changed);
+    let targets = targets.filter_map(|target| warning(target, &portals));
+    let nvme = addresses(&new.nvme.portals);
+    let fresh = is_fresh(&addresses(&old.nvme.portals), &nvme);
+    let changed = |subsystem: &&Subsystem| {
+        fresh || old.nvme.find(&subsystem.nqn).map(|was| &was.hosts) != Some(&subsystem.hosts)
+    };
+    let subsystems = new.nvme.subsystems.iter().filter(changed);
+    targets.chain(subsystems.filter_map(|subsystem| warning_of(subsystem, &nvme))).collect()
+}
+
+/// The same for what is served over NVMe.
+fn warning_of(subsystem: &Subsystem, portals: &[SocketAddr]) -> Option<String> {
+    let leads = |(index, address): &(usize, &SocketAddr)| match subsystem.portals.is_empty() {
+        true => address.port() != DISCOVERY_PORT,
+        false => subsystem.portals.contains(index),
+    };
+    let portals = portals.iter().enumerate().filter(leads).map(|(_, address)| *address);
+    let addresses = others_reach(portals)?;
+    let nqn = &subsystem.nqn;
+    match subsystem.hosts {
+        Hosts::Named(_) => None,
+        Hosts::Everybody => Some(format!(
+            "subsystem {nqn} is open: whoever can reach {addresses} can read and write its volumes; `hosts` restricts it"
+        )),
+        Hosts::ThisMachine => Some(format!(
+            "subsystem {nqn} is closed to other machines, which can reach {addresses}: nothing says who may use it; let \
+             hosts in with `hosts`, or everybody with `open = true` or --open"
+        )),
+    }
+}
+
+/// Those of some addresses that other machines can reach, or could, as a list; none if there are none.
+fn others_reach(portals: impl Iterator<Item = SocketAddr>) -> Option<String> {
+    let reached = portals.filter(|address| !address.ip().is_loopback());
+    let addresses: Vec<String> = reached.flat_map(reachable).map(|one| one.to_string()).collect();
+    (!addresses.is_empty()).then(|| addresses.join(", "))
 }
 
 fn warning(target: &Target, portals: &[SocketAddr]) -> Option<String> {
-    let reached = portals.iter().enumerate().filter(|(index, address)| {
-        let served = target.portals.is_empty() || target.portals.contains(index);
-        served && !address.ip().is_loopback()
-    });
-    let addresses: Vec<String> =
-        reached.flat_map(|(_, address)| reachable(*address)).map(|one| one.to_string()).collect();
-    if addresses.is_empty() {
-        return None;
-    }
-    let (name, addresses) = (&target.name, addresses.join(", "));
+    let leads = |(index, _): &(usize, &SocketAddr)| {
+        target.portals.is_empty() || target.portals.contains(index)
+    };
+    let portals = portals.iter().enumerate().filter(leads).map(|(_, address)| *address);
+    let (name, addresses) = (&target.name, others_reach(portals)?);
     match target.reach() {
         Reach::Named => None,
         Reach::Everybody => Some(format!(
@@ -89,12 +129,33 @@ mod tests {
             ("initiators = ['iqn.x:*']", None),
             ("luns = { 0 = { volume = 'a', initiators = ['iqn.x:*'] } }", None),
         ] {
-            let said = warnings(&text(keys), &portals);
+            let said = warnings(&text(keys), (&portals, &[]));
             assert_eq!(said.len(), usize::from(words.is_some()), "{keys}: {said:?}");
             assert!(words.is_none_or(|words| said[0].contains(words)), "{keys}: {said:?}");
         }
         // It is told again only if it changes.
         let (closed, open) = (text(""), text("open = true"));
+        assert_eq!((news(&closed, &closed).len(), news(&closed, &open).len()), (0, 1));
+    }
+
+    #[test]
+    fn subsystems_that_name_nobody_are_told_with_their_addresses() {
+        let config = |keys: &str| {
+            let portal = "[[portal]]\ntransport = 'nvme-tcp'\naddress = '192.0.2.7";
+            let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.l:x'";
+            check(&format!("{portal}:4420'\n{portal}:8009'\n{subsystem}\n{keys}\n")).unwrap()
+        };
+        let portals = ["192.0.2.7:4420", "192.0.2.7:8009"].map(|text| text.parse().unwrap());
+        for (keys, words) in [
+            ("", Some("is closed to other machines, which can reach 192.0.2.7:4420:")),
+            ("open = true", Some("is open: whoever can reach 192.0.2.7:4420 can read and write")),
+            ("hosts = ['nqn.2026-11.l:h']", None),
+        ] {
+            let said = warnings(&config(keys), (&[], &portals));
+            assert_eq!(said.len(), usize::from(words.is_some()), "{keys}: {said:?}");
+            assert!(words.is_none_or(|words| said[0].contains(words)), "{keys}: {said:?}");
+        }
+        let (closed, open) = (config(""), config("open = true"));
         assert_eq!((news(&closed, &closed).len(), news(&closed, &open).len()), (0, 1));
     }
 }

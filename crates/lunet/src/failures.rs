@@ -112,7 +112,7 @@ pub fn set_aside(data: &Path, volume: &str) -> io::Result<()> {
         aside.iter().min_by_key(|path| made(path)).map_or(Ok(true), |path| files::remove(path))?;
     }
     // No volume has a name with this character.
-    fs::rename(&path, data.join(format!("@{}.{KIND}", identity::uuid()?)))?;
+    lunet_os::fs::rename(&path, &data.join(format!("@{}.{KIND}", identity::uuid()?)))?;
     files::sync_parent(&path)
 }
 

@@ -13,7 +13,6 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use lunet_files as files;
 use lunet_scsi::Identity;
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::Volume;
 use crate::trouble::At;
@@ -39,10 +38,8 @@ pub struct Machine {
 /// The file cannot be read or made, or holds something else.
 pub fn machine(data: &Path) -> Result<Machine> {
     let path = data.join(FILE);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make(&path).and_then(|()| fs::read_to_string(&path))
-        }
+    let text = match read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => make(&path).and_then(|()| read(&path)),
         read => read,
     };
     let text = text.at("keep the identity in", &path)?;
@@ -69,6 +66,11 @@ fn open_to_others(path: &Path) -> Option<u32> {
     (mode & 0o077 != 0).then_some(mode)
 }
 
+fn read(path: &Path) -> io::Result<String> {
+    String::from_utf8(lunet_os::fs::read(path)?)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
 /// Writes a new UUID. The file is its owner's alone: the names of all volumes follow from it.
 fn make(path: &Path) -> io::Result<()> {
     Ok(files::replace(path, format!("{}\n{LONG}\n", uuid()?).as_bytes())?)
@@ -80,8 +82,7 @@ fn make(path: &Path) -> io::Result<()> {
 /// The operating system's.
 pub(crate) fn uuid() -> io::Result<String> {
     let mut bytes = [0; 16];
-    // Up to 256 bytes come at once, or not at all.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    lunet_os::random::fill(&mut bytes)?;
     let bits = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
@@ -116,6 +117,11 @@ pub fn of_volume(machine: &Machine, volume: &Volume) -> Identity {
     identity.naa = volume.naa.unwrap_or(identity.naa);
     identity.eui = volume.eui.or(identity.eui);
     identity
+}
+
+/// The serial number of an NVM subsystem: 16 hexadecimal digits.
+pub fn of_subsystem(machine: &Machine, nqn: &str) -> String {
+    Identity::from_seed(&format!("{}/{nqn}", machine.uuid)).serial
 }
 
 /// The text in a field of fixed length, with spaces behind it.

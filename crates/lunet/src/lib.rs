@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+#[cfg(feature = "tools")]
 pub mod bench;
 pub mod config;
 pub mod control;
@@ -18,10 +19,13 @@ mod owned;
 pub mod plan;
 pub mod ready;
 pub mod record;
+pub mod running;
 pub mod secrets;
 pub mod serve;
 pub mod signals;
+#[cfg(feature = "tools")]
 pub mod tables;
 mod trouble;
 pub mod units;
+#[cfg(feature = "tools")]
 pub mod watch;

@@ -78,6 +78,9 @@ struct Serve {
     /// Address to listen on [default: 127.0.0.1:3260]; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_portal)]
     listen: Option<SocketAddr>,
+    /// Address to listen on for NVMe over TCP [default: 127.0.0.1:4420, or none with --listen]; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_nvme_portal)]
+    listen_nvme: Option<SocketAddr>,
     /// Size of the demo volume when it is created, such as 512MiB or 1.5TiB [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = demo_size, conflicts_with = "config")]
     size: Option<u64>,
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
             config: options.config,
             data: options.data,
             listen: options.listen,
+            listen_nvme: options.listen_nvme,
             size: options.size,
             socket: options.socket,
             default_data: cli::data_variable(),

@@ -4,7 +4,6 @@
 //! are not ready. What is served is what was there before, or what somebody has asked for.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use lunet_api::FaultState;
 use lunet_backends::{OpenError, Storage, VolumeSpec};
@@ -139,7 +138,7 @@ impl Unserved {
     pub fn new(config: &Volume, data: &Path, failure: Failure) -> Self {
         let remembered = record::load(data, &config.name).ok().flatten();
         let size = remembered.map(|record| record.size).or_else(|| config.size());
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let since = lunet_os::time::unix().as_secs();
         Self { config: config.clone(), failure, size, since }
     }
 

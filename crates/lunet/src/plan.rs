@@ -11,16 +11,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use lunet_files::{self as files, Found};
+use lunet_front_nvme::Tls;
 use lunet_scsi::alua::AccessState;
 use lunet_server::Transports;
 use zeroize::Zeroizing;
 
-use crate::config::{self, Backend, Cache, Config, Portal, Provisioning, Target, Volume};
+use crate::config::{
+    self, Backend, Cache, Config, Hosts, Nvme, Portal, Provisioning, Subsystem, Target, Volume,
+};
 use crate::trouble::refused;
 use crate::{control, owned, secrets, serve};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
+
+/// The same over NVMe.
+const DEMO_SUBSYSTEM: &str = "nqn.2026-11.local.lunet:demo";
 
 /// The volume of the embedded default.
 pub const DEMO_VOLUME: &str = "demo";
@@ -40,6 +46,8 @@ pub struct Options {
     pub data: Option<PathBuf>,
     /// Address of the only portal, instead of those in the file.
     pub listen: Option<SocketAddr>,
+    /// Address of the only portal for NVMe, instead of those in the file.
+    pub listen_nvme: Option<SocketAddr>,
     /// The size of the demo volume, in bytes.
     pub size: Option<u64>,
     /// Path of the control socket; if left out, in the data directory.
@@ -195,16 +203,25 @@ fn resolve(
     let data = data.unwrap_or_else(|| options.data());
     let socket = options.socket.clone().or(config.server.control_socket.take());
     let socket = socket.unwrap_or_else(|| control::default_path(&data));
-    if config.portals.is_empty() {
+    if config.portals.is_empty() && config.nvme.portals.is_empty() {
         let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);
-        let group_state = AccessState::Optimized;
-        let transports = Transports::default();
-        config.portals.push(Portal { address, tag: 1, group_state, preferred: false, transports });
+        config.portals.push(portal(address, Transports::default()));
+        // An address on the command line stands for all portals.
+        let wanted = options.listen.is_none() && !config.nvme.subsystems.is_empty();
+        let default = wanted.then_some(config::DEFAULT_NVME_PORTAL);
+        let address = options.listen_nvme.or(default);
+        config.nvme.portals.extend(address.map(|address| portal(address, Transports::Tcp)));
     }
     if options.open {
+        config.nvme.open();
         config.targets.iter_mut().for_each(|target| target.access.open = true);
     }
     Plan { config, file, text, data, socket }
+}
+
+fn portal(address: SocketAddr, transports: Transports) -> Portal {
+    let group_state = AccessState::Optimized;
+    Portal { address, tag: 1, group_state, preferred: false, transports, tls: Tls::default() }
 }
 
 /// Refuses options that contradict the configuration file.
@@ -225,8 +242,11 @@ fn agree(options: &Options, config: &Config) -> Result<()> {
     if options.socket.is_some() && config.server.control_socket.is_some() {
         return Err(both("--socket", "server.control-socket"));
     }
-    if options.listen.is_some() && !config.portals.is_empty() {
-        return Err(both("--listen", "[[portal]]"));
+    let named = !config.portals.is_empty() || !config.nvme.portals.is_empty();
+    for (option, given) in [("--listen", options.listen), ("--listen-nvme", options.listen_nvme)] {
+        if given.is_some() && named {
+            return Err(both(option, "[[portal]]"));
+        }
     }
     Ok(())
 }
@@ -246,6 +266,7 @@ size = {size}
 [[target]]
 name = \"{DEMO_TARGET}\"
 luns = {{ 0 = \"{DEMO_VOLUME}\" }}
+protocols = [\"iscsi\", \"nvme\"]
 "
     )
 }
@@ -287,6 +308,13 @@ fn demo(options: &Options) -> Config {
         access: config::Access::default(),
         allow_reset: false,
     };
+    let subsystem = Subsystem {
+        nqn: DEMO_SUBSYSTEM.to_owned(),
+        target: Some(DEMO_TARGET.to_owned()),
+        namespaces: vec![(1, 0)],
+        hosts: Hosts::ThisMachine,
+        portals: Vec::new(),
+    };
     Config {
         server: config::Server::default(),
         iscsi: config::Iscsi::default(),
@@ -294,6 +322,7 @@ fn demo(options: &Options) -> Config {
         volumes: vec![volume],
         targets: vec![target],
         discovery: config::Access::default(),
+        nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
         notes: Vec::new(),
     }
 }
@@ -318,6 +347,8 @@ mod tests {
         assert_eq!(plan.data, Path::new("./lunet-data"));
         assert_eq!(plan.socket, Path::new("./lunet-data/lunet.sock"));
         assert_eq!(plan.config.portals[0].address.to_string(), "127.0.0.1:3260");
+        assert_eq!(plan.config.nvme.portals[0].address.to_string(), "127.0.0.1:4420");
+        assert_eq!(plan.config.nvme.subsystems[0].nqn, "nqn.2026-11.local.lunet:demo");
         assert_eq!(plan.config.volumes[0].size(), Some(8 << 30));
         assert_eq!(plan.config.targets[0].luns, [(0, 0)]);
         assert_eq!(plan.config.targets[0].name, "iqn.2026-11.local.lunet:demo");
@@ -427,7 +458,7 @@ mod tests {
                 .lines()
                 .next()
                 .unwrap()
-                .ends_with("at least one [[target]] must be there to be served")
+                .ends_with("at least one [[target]] or [[subsystem]] must be there to be served")
         );
         assert!(error.contains("lunet.toml:2: server.shards: must be"), "{error}");
     }

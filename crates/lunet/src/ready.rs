@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Config, Reach};
+use crate::config::{Config, DISCOVERY_PORT, Reach};
 
 /// A path to a logical unit: portal, target and LUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +25,23 @@ impl LunPath<'_> {
 
 /// The text for standard output: first a line with the first logical unit's URL, then the others, those that are not
 /// served last, then how to attach. `portals` are the addresses in use, in the order of the configuration; `unserved` says
-/// which volumes are not served.
-pub fn text(config: &Config, portals: &[SocketAddr], unserved: impl Fn(&str) -> bool) -> String {
-    let mut paths = paths(config, portals, unserved);
+/// which volumes are not served. The second list of addresses is that for NVMe.
+pub fn text(
+    config: &Config,
+    (portals, nvme): (&[SocketAddr], &[SocketAddr]),
+    unserved: impl Fn(&str) -> bool,
+) -> String {
+    let mut paths = paths(config, portals, &unserved);
     paths.sort_by_key(|path| !path.served);
     let version = env!("CARGO_PKG_VERSION");
     let Some((first, others)) = paths.split_first() else {
-        let listening: Vec<String> = portals.iter().map(SocketAddr::to_string).collect();
-        return format!("lunet {version} is ready on {}, with no LUN\n", listening.join(", "));
+        let listening: Vec<String> =
+            portals.iter().chain(nvme).map(SocketAddr::to_string).collect();
+        let over_nvme = over_nvme(config, nvme, unserved);
+        let without = if over_nvme.is_some() { "" } else { ", with no LUN" };
+        let listening = listening.join(", ");
+        let over_nvme = over_nvme.unwrap_or_default();
+        return format!("lunet {version} is ready on {listening}{without}\n{over_nvme}");
     };
     let mark = if first.served { "" } else { " (not served)" };
     let mut out = format!("lunet {version} is ready: {}{mark}\n", first.url());
@@ -40,15 +49,41 @@ pub fn text(config: &Config, portals: &[SocketAddr], unserved: impl Fn(&str) -> 
         let word = if path.served { "and" } else { "not served:" };
         out.push_str(&format!("  {word} {}\n", path.url()));
     }
-    out.push_str(&attach(first));
+    let over_nvme = over_nvme(config, nvme, unserved).unwrap_or_default();
+    out.push_str(&attach(first, &over_nvme));
     out
+}
+
+/// How to attach the first namespace that is served over NVMe, and what it is.
+fn over_nvme(
+    config: &Config,
+    portals: &[SocketAddr],
+    unserved: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let served = |(_, at): &&(u32, usize)| !unserved(&config.volumes[*at].name);
+    let mut all = config.nvme.subsystems.iter();
+    let (subsystem, nsid) =
+        all.find_map(|subsystem| Some((subsystem, subsystem.namespaces.iter().find(served)?.0)))?;
+    let leads = |portal: &&SocketAddr| portal.port() != DISCOVERY_PORT;
+    let portal = match subsystem.portals.first() {
+        Some(at) => portals.get(*at),
+        None => portals.iter().find(leads),
+    };
+    let portal = reachable(*portal?);
+    let (nqn, host, port) = (&subsystem.nqn, portal.ip(), portal.port());
+    Some(format!(
+        "  nvme-cli    nvme discover -t tcp -a {host} -s {port}
+              nvme connect -t tcp -a {host} -s {port} -n {nqn}
+              (NVMe over TCP: namespace {nsid}; docs/nvme.md)
+"
+    ))
 }
 
 /// Every logical unit, over the first portal of its target.
 fn paths<'c>(
     config: &'c Config,
     portals: &[SocketAddr],
-    unserved: impl Fn(&str) -> bool,
+    unserved: &impl Fn(&str) -> bool,
 ) -> Vec<LunPath<'c>> {
     let mut out = Vec::new();
     for target in &config.targets {
@@ -74,7 +109,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn attach(path: &LunPath<'_>) -> String {
+fn attach(path: &LunPath<'_>, over_nvme: &str) -> String {
     let LunPath { portal, target, lun, reach, served: _ } = path;
     let (url, host, port) = (path.url(), portal.ip(), portal.port());
     // A hypervisor of its own cannot come to this machine's loopback address.
@@ -109,7 +144,7 @@ Attach it from
               </disk>
   open-iscsi  iscsiadm -m discovery -t sendtargets -p {portal}
               iscsiadm -m node -T {target} -p {portal} --login
-  ESXi        esxcli iscsi adapter discovery sendtarget add --adapter=vmhba64 --address={from_afar}
+{over_nvme}  ESXi        esxcli iscsi adapter discovery sendtarget add --adapter=vmhba64 --address={from_afar}
               esxcli storage core adapter rescan --adapter=vmhba64
 {elsewhere}"
     )
@@ -130,7 +165,8 @@ mod tests {
         )
         .unwrap();
         let portals = ["0.0.0.0:40000", "[2001:db8::1]:7"].map(|text| text.parse().unwrap());
-        let said = |unserved: &[&str]| text(&config, &portals, |name| unserved.contains(&name));
+        let said =
+            |unserved: &[&str]| text(&config, (&portals, &[]), |name| unserved.contains(&name));
         let lost = said(&["a"]);
         let lines: Vec<&str> = lost.lines().take(3).collect();
         assert!(
@@ -168,7 +204,7 @@ mod tests {
         ] {
             let config = check(&format!("{file}{more}")).unwrap();
             for portal in ["192.0.2.1:3260", "127.0.0.1:3260"] {
-                let said = super::text(&config, &[portal.parse().unwrap()], |_| false);
+                let said = super::text(&config, (&[portal.parse().unwrap()], &[]), |_| false);
                 assert!(said.contains(words), "{said}");
             }
         }
@@ -177,7 +213,23 @@ mod tests {
     #[test]
     fn targets_without_luns_are_served_too() {
         let config = check("[[target]]\nname = 'iqn.2026-11.l:x'\n").unwrap();
-        let text = text(&config, &["192.0.2.1:3260".parse().unwrap()], |_| false);
+        let text = text(&config, (&["192.0.2.1:3260".parse().unwrap()], &[]), |_| false);
         assert!(text.contains("ready on 192.0.2.1:3260, with no LUN"), "{text}");
+    }
+
+    #[test]
+    fn what_is_served_over_nvme_can_be_connected_to() {
+        let config = check(
+            "[[portal]]\naddress = '0.0.0.0'\ntransport = 'nvme-tcp'\n\
+             [volumes.a]\nbackend = 'null'\nsize = 512\n\
+             [[subsystem]]\nnqn = 'nqn.2026-11.l:x'\nnamespaces = { 7 = 'a' }\n",
+        )
+        .unwrap();
+        let portals = [config.nvme.portals[0].address];
+        let said = text(&config, (&[], &portals), |_| false);
+        let connect = "nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-11.l:x\n";
+        assert!(said.contains(" is ready on 0.0.0.0:4420\n") && said.contains(connect), "{said}");
+        assert!(said.contains("namespace 7"), "{said}");
+        assert!(!text(&config, (&[], &portals), |_| true).contains("nvme connect"));
     }
 }

@@ -10,14 +10,17 @@ use std::path::{Path, PathBuf};
 use lunet_front_iscsi::{Guard, User};
 use lunet_iscsi::chap::{Account, Secret};
 use rustix::process::DumpableBehavior;
+use zeroize::Zeroizing;
 
 use crate::config::access::{
     Access, Login, MAX_SECRET, SecretError, Source, check_secret, same_secrets,
 };
-use crate::config::{Config, Mistake};
+use crate::config::{Config, HostSecret, Mistake, SecretPlace};
 
 /// Where other programs of this kind look for the secret of an `iscsi://` address, too.
 const INITIATOR: &str = "LIBISCSI_CHAP_PASSWORD";
+/// The secret by which this host proves itself to subsystems.
+const HOST: &str = "LUNET_DHCHAP_SECRET";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -36,9 +39,14 @@ pub fn guard_memory() {
 pub fn check_file(config: &Config, file: &Path) -> Result<(), Vec<Mistake>> {
     let mode = fs::metadata(file).map_or(0, |found| found.mode());
     let here = logins(config).filter(|login| matches!(login.secret, Source::Here(_)));
+    let hosts = config.nvme.secrets().filter(|secret| secret.place == SecretPlace::Here);
+    let text = || exposed("the configuration", file, mode);
     let mistakes: Vec<Mistake> = match mode & OTHERS {
         0 => Vec::new(),
-        _ => here.map(|login| login.mistake(exposed("the configuration", file, mode))).collect(),
+        _ => here
+            .map(|login| login.mistake(text()))
+            .chain(hosts.map(|secret| secret.mistake(text())))
+            .collect(),
     };
     if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
 }
@@ -66,11 +74,35 @@ pub fn read(config: &mut Config, file: &Path) -> Result<(), Vec<Mistake>> {
             Err(why) => mistakes.push(login.mistake(why.to_string())),
         }
     }
+    for secret in config.nvme.secrets_mut() {
+        if let Err(why) = read_of_host(secret, directory) {
+            mistakes.push(secret.mistake(why));
+        }
+    }
     if mistakes.is_empty() {
         mistakes = same_secrets(&config.targets, &config.discovery);
     }
     mistakes.sort_by_key(|mistake| mistake.line);
     if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// Reads a secret of a host.
+fn read_of_host(secret: &mut HostSecret, directory: &Path) -> Result<(), String> {
+    let text = match &secret.place {
+        SecretPlace::Here => return Ok(()),
+        SecretPlace::File(path) => {
+            bytes_of_file(&directory.join(path)).map_err(|error| error.to_string())?
+        }
+        SecretPlace::Environment(name) => {
+            guard_memory();
+            let value =
+                env::var_os(name).ok_or_else(|| format!("the environment has no {name}"))?;
+            Zeroizing::new(value.into_vec())
+        }
+    };
+    // What is not text is no secret of this form.
+    *secret.text = std::str::from_utf8(&text).unwrap_or_default().to_owned();
+    secret.secret().map(drop).map_err(|error| error.to_string())
 }
 
 fn logins(config: &Config) -> impl Iterator<Item = &Login> {
@@ -95,6 +127,10 @@ pub enum Unusable {
     NoVariable(String),
     #[error("{place} {error}")]
     Wrong { place: String, error: SecretError },
+    #[error(
+        "{place} has no secret of the form DHHC-1:hh:base64: as nvme gen-dhchap-key writes it: {error}"
+    )]
+    Form { place: String, error: lunet_nvme::auth::SecretError },
 }
 
 /// The only line of a file that nobody but its owner may read.
@@ -102,6 +138,54 @@ pub enum Unusable {
 /// # Errors
 /// What is wrong with the file or its content, or with who may read it.
 pub fn of_file(path: &Path) -> Result<Secret, Unusable> {
+    let mut bytes = bytes_of_file(path)?;
+    let secret = Secret::new(std::mem::take(&mut *bytes));
+    let wrong = |error| Unusable::Wrong { place: path.display().to_string(), error };
+    check(&secret).map_err(wrong)?;
+    Ok(secret)
+}
+
+/// A secret of either protocol.
+pub enum Key {
+    /// Of CHAP.
+    Chap(Secret),
+    /// Of DH-HMAC-CHAP.
+    DhChap(lunet_nvme::auth::Secret),
+}
+
+/// The same, of the protocol that its form shows.
+///
+/// # Errors
+/// See [`of_file`].
+pub fn any_of_file(path: &Path) -> Result<Key, Unusable> {
+    let bytes = bytes_of_file(path)?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) if text.starts_with("DHHC-1:") => {
+            key(text, || path.display().to_string()).map(Key::DhChap)
+        }
+        _ => of_file(path).map(Key::Chap),
+    }
+}
+
+/// The secret by which this host proves itself to subsystems, if the environment has it.
+///
+/// # Errors
+/// It is no secret.
+pub fn of_host() -> Result<Option<lunet_nvme::auth::Secret>, Unusable> {
+    let Some(value) = env::var_os(HOST) else { return Ok(None) };
+    guard_memory();
+    let value = Zeroizing::new(value.into_vec());
+    let text = std::str::from_utf8(&value).unwrap_or_default();
+    key(text, || HOST.to_owned()).map(Some)
+}
+
+fn key(text: &str, place: impl FnOnce() -> String) -> Result<lunet_nvme::auth::Secret, Unusable> {
+    let secret = lunet_nvme::auth::Secret::parse(lunet_nvme::auth::Purpose::DhChap, text);
+    secret.map_err(|error| Unusable::Form { place: place(), error })
+}
+
+/// The same as bytes, which may be no secret.
+fn bytes_of_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Unusable> {
     guard_memory();
     let failed = |error| Unusable::Unreadable { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
@@ -110,7 +194,7 @@ pub fn of_file(path: &Path) -> Result<Secret, Unusable> {
         return Err(Unusable::Exposed { path: path.to_owned(), mode });
     }
     // A line break belongs to the file, not to the secret.
-    let mut bytes = Vec::with_capacity(MAX_SECRET + 3);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_SECRET + 3));
     file.take(MAX_SECRET as u64 + 3).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
@@ -118,10 +202,7 @@ pub fn of_file(path: &Path) -> Result<Secret, Unusable> {
             bytes.pop();
         }
     }
-    let secret = Secret::new(bytes);
-    let wrong = |error| Unusable::Wrong { place: path.display().to_string(), error };
-    check(&secret).map_err(wrong)?;
-    Ok(secret)
+    Ok(bytes)
 }
 
 /// The secret of the user that an `iscsi://` address names without one, if the environment has it.

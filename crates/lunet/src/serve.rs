@@ -1,40 +1,41 @@
 //! `lunet serve`: opens what the plan says, starts the server, waits for its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, Metadata};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use lunet_api::{Answer, Change, Request};
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
-use lunet_front_iscsi::{Handle, Layout, MAX_DISCOVERY, Server, TargetEntry, VolumeEntry};
+use lunet_front_iscsi::{Layout, LogicalUnit, MAX_DISCOVERY, TargetEntry, VolumeEntry, World};
+use lunet_front_nvme::{SubsystemEntry, TlsKey};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
-use lunet_ring::DriverChoice;
+use lunet_ring::{DriverChoice, has_tls};
 use lunet_scsi::Unit;
 use lunet_scsi::alua::PortGroup;
-use lunet_server::{Limits, StartError};
+use lunet_server::Limits;
 use lunet_volume::Health;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
-use zeroize::Zeroizing;
 
-use crate::audit::{self, Origin};
 use crate::config::{
-    Backend, Cache, Config, Digest, Driver, LogLevel, Portal, Provisioning, Reach, Volume,
+    Backend, Cache, Config, DISCOVERY_PORT, Digest, Driver, Host, HostSecret, Hosts, LogLevel,
+    Portal, Provisioning, Reach, Server, Subsystem, Volume,
 };
-use crate::control::{Asker, ControlServer, Source};
-use crate::live::{self, Manager, Open, Served};
+use crate::control::ControlServer;
+use crate::live::{Open, Served};
 use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
+use crate::running::{Opened, Running};
 use crate::signals::{Signals, Wish};
-use crate::trouble::{self, At};
-use crate::{exposure, failures, holder, identity, log, owned, ready, record, secrets};
+use crate::trouble::At;
+use crate::{failures, identity, log, owned, record, secrets};
 use lunet_files as files;
+
+/// Queues of NVMe controllers for each session that may be configured.
+const QUEUES: usize = 9;
 
 /// How often it is looked whether the event loops are alive.
 const CHECK: Duration = Duration::from_secs(1);
@@ -55,135 +56,41 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     // Before any thread starts, so that an early signal ends the server in good order too.
     let mut signals = Signals::catch().context("cannot catch signals")?;
-    let (_taken, mut made) = take_data(&plan.data)?;
-    for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
-        tracing::warn!("{problem}");
-    }
-    let machine = identity::machine(&plan.data)?;
-    // The embedded default is for people who have no file, and would not know of the option.
-    let how = if options.create || plan.text.is_none() { How::Make } else { How::Take };
-    let served = open_volumes(plan, machine, how, &mut made)?;
-    let mut control = ControlServer::bind(&served.plan.socket)?;
-    let config = served.plan.config.clone();
-    // The error's own words hold its cause.
-    let start = assemble(&config, &served.plan.data, served.layout());
-    let server =
-        lunet_front_iscsi::start(start).map_err(|error| not_started(&error, &served.plan))?;
-    let manager = Arc::new(Manager::new(options, server.handle(), served));
-    let asked = Asked { handle: server.handle(), manager: manager.clone() };
-    control.serve(asked).context("cannot start the control socket's thread")?;
-    for note in server.notes() {
+    check_tls(&plan.config)?;
+    // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
+    let (opened, mut made) = Opened::new(options, plan)?;
+    let mut control = ControlServer::bind(opened.socket())?;
+    let running = opened.start()?;
+    control.serve(running.asked()).context("cannot start the control socket's thread")?;
+    for note in running.notes() {
         log::tell(&format!("note: {note}"));
     }
-    for unserved in manager.now().unserved.values() {
-        log::tell(&format!("note: not served: {}", unserved.failure));
-    }
-    for warning in exposure::warnings(&config, &server.portals()) {
+    for warning in running.warnings() {
         tracing::warn!("{warning}");
     }
-    let lost = manager.now();
-    log::say(&ready::text(&config, &server.portals(), |name| lost.unserved.contains_key(name)));
-    drop(lost);
+    log::say(&running.ready());
     made.keep();
-    let failed = wait(&mut signals, &server, &manager)?;
+    wait(&mut signals, &running)?;
     signals.at_once().context("cannot catch a second signal")?;
     drop(control);
-    let (begun, grace) = (Instant::now(), config.server.shutdown_grace);
-    manager.close(grace);
-    drop(manager);
-    let report = server.stop(grace.saturating_sub(begun.elapsed()));
-    if failed {
-        bail!("an event loop has failed: the log above says why; start lunet again");
-    }
-    if !report.flushed {
-        bail!(
-            "not everything could be flushed, so the last writes may be lost: see to the storage that the log above \
-             names, and check the file systems on its volumes"
-        );
-    }
-    tracing::info!("all volumes are flushed and closed");
-    Ok(())
+    running.stop()
 }
 
 /// Does what signals ask for. Waits for the one that ends the server, or for the failure of an
-/// event loop (true then).
-fn wait(signals: &mut Signals, server: &Server, manager: &Arc<Manager>) -> Result<bool> {
+/// event loop.
+fn wait(signals: &mut Signals, running: &Running) -> Result<()> {
     loop {
         match signals.wait(Some(CHECK)).context("cannot wait for signals")? {
             Some(Wish::Stop) => {
                 tracing::info!("a signal to stop: finishing what runs");
-                return Ok(false);
+                return Ok(());
             }
-            Some(Wish::Reload) => reload(manager.clone())?,
+            Some(Wish::Reload) => running.reload()?,
             None => {}
         }
-        if server.failed() {
-            return Ok(true);
+        if running.failed() {
+            return Ok(());
         }
-    }
-}
-
-/// Reads the configuration again, beside the watch for signals.
-fn reload(manager: Arc<Manager>) -> Result<()> {
-    let change = Change::Apply { force: false, keep_sessions: false };
-    let apply = move || {
-        let result = manager.change(&change);
-        audit::log(Origin::Signal, &change, &result);
-        let Ok(done) = result else { return };
-        // Sessions were told already.
-        let sessions = live::concerned(&done.sessions);
-        for note in done.notes.iter().filter(|note| !sessions.contains(note)) {
-            tracing::warn!("{note}");
-        }
-    };
-    let thread = thread::Builder::new().name("reload".into()).spawn(apply);
-    thread.map(drop).context("cannot start a thread to read the configuration")
-}
-
-/// Why the server has not started, with the next step.
-fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
-    let portals =
-        |text: &&Zeroizing<String>| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
-    let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
-    match error {
-        StartError::InUse { address } => anyhow!("{}", holder::in_use(*address, file)),
-        StartError::Listen { address, source } => {
-            let place = match file {
-                Some(file) => format!("name another address in [[portal]] in {}", file.display()),
-                None => "take another address with `lunet serve --listen`".to_owned(),
-            };
-            anyhow!("{}", trouble::listening(*address, source, &place))
-        }
-        error => anyhow!("{error}"),
-    }
-}
-
-/// Answers the control socket.
-struct Asked {
-    handle: Handle,
-    manager: Arc<Manager>,
-}
-
-impl Source for Asked {
-    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
-        let answer = match request {
-            Request::Sessions => Ok(Answer::Sessions(live::sessions(self.handle.sessions()))),
-            Request::Stats => Ok(Answer::Stats(Box::new(live::stats(self.handle.stats())))),
-            Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
-            Request::Snapshots { volume } => {
-                self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
-            }
-            Request::Targets => Ok(Answer::Targets(self.manager.targets())),
-            Request::Portals => Ok(Answer::Portals(live::portals(self.handle.portal_report()))),
-            Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
-            Request::Change { change, .. } => {
-                let done = self.manager.change(&change);
-                audit::log(Origin::Socket(who), &change, &done);
-                done.map(Answer::Done)
-            }
-            Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
-        };
-        answer.map_err(|error| trouble::coded(&error))
     }
 }
 
@@ -259,6 +166,21 @@ fn tidy(plan: &Plan) {
             tracing::warn!("cannot look for leftovers in {}: {error}", directory.display());
         }
     }
+}
+
+/// Refuses to promise TLS that the kernel does not have.
+///
+/// # Errors
+/// What to do.
+pub(crate) fn check_tls(config: &Config) -> Result<()> {
+    if !config.nvme.needs_tls() {
+        return Ok(());
+    }
+    let Err(error) = has_tls() else { return Ok(()) };
+    Err(anyhow!(
+        "the configuration has TLS, for which the kernel has no support now ({error}): load its module with `modprobe \
+         tls`, and at each start by a line `tls` in /etc/modules-load.d/lunet.conf"
+    ))
 }
 
 /// Says what of a plan ends the start, as far as that can be told without opening anything. The data directory is
@@ -344,15 +266,11 @@ fn reservations(data: &Path, volume: &str) -> PathBuf {
 
 /// Makes the data directory if it is not there, and takes it for this server alone, as long as the
 /// result lives.
-fn take_data(data: &Path) -> Result<(File, Made)> {
+pub(crate) fn take_data(data: &Path) -> Result<Made> {
     let mut made = Made::default();
     let new = !data.exists();
     // What is kept there is nobody else's business.
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(data)
-        .at("make the data directory", data)?;
+    files::make_directory(data, 0o700).at("make the data directory", data)?;
     let path = data.join("lunet.lock");
     if new {
         made.directory(data, &path);
@@ -361,8 +279,8 @@ fn take_data(data: &Path) -> Result<(File, Made)> {
     owned::data(data, &found)?;
     loop {
         let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.at("lock the data directory with", &path)?;
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = lunet_os::fs::open(&path, &options).at("lock the data directory with", &path)?;
         let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
         let locked = |error: &Errno| *error == Errno::WOULDBLOCK;
         match lunet_backends::retry::while_in_use(lock, locked) {
@@ -384,17 +302,21 @@ fn take_data(data: &Path) -> Result<(File, Made)> {
             file.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()))
         };
         if path.metadata().is_ok_and(same) {
-            return Ok((file, made));
+            made.taken = Some(file);
+            return Ok(made);
         }
     }
 }
 
-/// What a start has made that was not there. It goes if lunet does not come to serve.
+/// The data directory, taken for one server, and what a start has made that was not there: it goes if lunet does not
+/// come to serve.
 #[derive(Default)]
-pub(crate) struct Made {
+pub struct Made {
     /// In the order in which they go.
     files: Vec<PathBuf>,
     directory: Option<PathBuf>,
+    /// The lock, which is let go of last.
+    taken: Option<File>,
 }
 
 impl Made {
@@ -420,7 +342,7 @@ impl Made {
     }
 
     /// Lunet serves: from now on these are volumes.
-    pub(crate) fn keep(&mut self) {
+    pub fn keep(&mut self) {
         // Nothing of this may be dropped: that removes it.
         self.files.clear();
         self.directory = None;
@@ -435,7 +357,7 @@ impl Drop for Made {
             }
         }
         // With anything else in it, it stays.
-        let _ = self.directory.as_ref().map(fs::remove_dir);
+        let _ = self.directory.as_ref().map(|path| lunet_os::fs::remove_directory(path));
     }
 }
 
@@ -492,24 +414,98 @@ pub(crate) fn layout(config: &Config, volumes: Vec<VolumeEntry>) -> Layout {
     }
 }
 
-/// The portals in the target's terms.
+/// The portals for iSCSI in the target's terms.
 pub(crate) fn listen(config: &Config) -> Vec<lunet_server::Portal> {
+    in_servers_terms(&config.portals)
+}
+
+/// The portals for NVMe in the server's terms.
+pub(crate) fn listen_nvme(config: &Config) -> Vec<lunet_server::Portal> {
+    in_servers_terms(&config.nvme.portals)
+}
+
+fn in_servers_terms(portals: &[Portal]) -> Vec<lunet_server::Portal> {
     let portal = |portal: &Portal| lunet_server::Portal {
         address: portal.address,
         tag: portal.tag,
         transports: portal.transports,
     };
-    config.portals.iter().map(portal).collect()
+    portals.iter().map(portal).collect()
 }
 
-/// The target port groups of the portals.
+/// A host in the server's terms: none whose secret is not known, which was checked before.
+fn host(host: &Host) -> Option<lunet_front_nvme::Host> {
+    let known = |secret: &Option<HostSecret>| match secret {
+        Some(secret) => secret.secret().map(Some),
+        None => Ok(None),
+    };
+    Some(lunet_front_nvme::Host {
+        nqn: host.nqn.clone(),
+        secret: known(&host.secret).ok()?,
+        controller_secret: known(&host.controller_secret).ok()?,
+        tls: known(&host.tls_key)
+            .ok()?
+            .map(|secret| TlsKey { secret, required: host.tls_required }),
+    })
+}
+
+/// What is served over NVMe, of the volumes that are served over iSCSI.
+pub(crate) fn over_nvme(served: &Served, world: &World) -> lunet_front_nvme::Layout<LogicalUnit> {
+    let config = &served.plan.config;
+    let open: BTreeMap<&str, _> =
+        world.volumes().map(|(slot, volume)| (volume.name.as_str(), (slot, volume))).collect();
+    let slot = |at: usize| open.get(config.volumes[at].name.as_str()).copied();
+    let discovers = |portal: &Portal| portal.address.port() == DISCOVERY_PORT;
+    let lead = |(at, portal): (usize, &Portal)| (!discovers(portal)).then_some(at);
+    let leading: Vec<usize> = config.nvme.portals.iter().enumerate().filter_map(lead).collect();
+    let entry = |subsystem: &Subsystem| SubsystemEntry {
+        nqn: subsystem.nqn.clone(),
+        serial: identity::of_subsystem(&served.machine, &subsystem.nqn),
+        model: "lunet".to_owned(),
+        namespaces: subsystem
+            .namespaces
+            .iter()
+            .filter_map(|(nsid, at)| Some((*nsid, slot(*at)?.0)))
+            .collect(),
+        hosts: match &subsystem.hosts {
+            Hosts::ThisMachine => lunet_front_nvme::Hosts::Local,
+            Hosts::Everybody => lunet_front_nvme::Hosts::Any,
+            Hosts::Named(hosts) => {
+                lunet_front_nvme::Hosts::Listed(hosts.iter().filter_map(host).collect())
+            }
+        },
+        portals: match subsystem.portals.is_empty() {
+            true => leading.clone(),
+            false => subsystem.portals.clone(),
+        },
+    };
+    let mut used: Vec<usize> =
+        config.nvme.subsystems.iter().flat_map(|s| &s.namespaces).map(|(_, at)| *at).collect();
+    used.sort_unstable();
+    used.dedup();
+    let volumes = used.into_iter().filter_map(slot).map(|(slot, volume)| (slot, volume.clone()));
+    let mut tags: Vec<u16> = config.nvme.portals.iter().map(|portal| portal.tag).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let group = |tag: u16| Some((tag, world.rules.groups.number(tag)?));
+    lunet_front_nvme::Layout {
+        portals: Some(listen_nvme(config)),
+        volumes: volumes.collect(),
+        subsystems: config.nvme.subsystems.iter().map(entry).collect(),
+        tls: config.nvme.portals.iter().map(|portal| portal.tls).enumerate().collect(),
+        groups: tags.into_iter().filter_map(group).collect(),
+        referrals: config.nvme.referrals.clone(),
+    }
+}
+
+/// The port groups of all portals.
 pub(crate) fn groups(config: &Config) -> Vec<PortGroup> {
     let group = |portal: &Portal| PortGroup {
         tag: portal.tag,
         state: portal.group_state,
         preferred: portal.preferred,
     };
-    config.portals.iter().map(group).collect()
+    config.portals.iter().chain(&config.nvme.portals).map(group).collect()
 }
 
 /// The configuration in the target's terms.
@@ -520,19 +516,49 @@ pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_fr
         layout,
         port_numbers: Some(ports(data)),
         iscsi: iscsi(config),
-        limits: Limits {
-            max_sessions: server.max_sessions,
-            buffer_bytes: usize::try_from(server.buffer_memory).unwrap_or(usize::MAX),
-            ..Limits::default()
-        },
+        limits: Limits { max_sessions: server.max_sessions, ..limits(server) },
         max_discovery: MAX_DISCOVERY,
         shards: server.shards,
-        driver: match server.driver {
-            Driver::Auto => DriverChoice::Auto,
-            Driver::IoUring => DriverChoice::IoUring,
-            Driver::Epoll => DriverChoice::Epoll,
-        },
+        driver: driver(server),
         busy_poll: server.busy_poll,
+    }
+}
+
+/// The same for what is served over NVMe.
+pub(crate) fn assemble_nvme(
+    config: &Config,
+    layout: lunet_front_nvme::Layout<LogicalUnit>,
+) -> lunet_front_nvme::Config<LogicalUnit> {
+    let server = &config.server;
+    let options = lunet_front_nvme::Options {
+        max_controllers: server.max_sessions,
+        ..lunet_front_nvme::Options::default()
+    };
+    lunet_front_nvme::Config {
+        portals: listen_nvme(config),
+        layout,
+        // Of queues, of which a controller has several.
+        limits: Limits {
+            max_sessions: server.max_sessions.saturating_mul(QUEUES),
+            ..limits(server)
+        },
+        options,
+        shards: server.shards,
+        driver: driver(server),
+        busy_poll: server.busy_poll,
+    }
+}
+
+fn limits(server: &Server) -> Limits {
+    let buffer_bytes = usize::try_from(server.buffer_memory).unwrap_or(usize::MAX);
+    Limits { buffer_bytes, ..Limits::default() }
+}
+
+fn driver(server: &Server) -> DriverChoice {
+    match server.driver {
+        Driver::Auto => DriverChoice::Auto,
+        Driver::IoUring => DriverChoice::IoUring,
+        Driver::Epoll => DriverChoice::Epoll,
     }
 }
 

@@ -114,7 +114,7 @@ impl After<'_, '_> {
             }
             return;
         };
-        let unit = lunet_client::iscsi::inspect(target, &self.options.login);
+        let unit = target.inspect(&self.options.login);
         let unit = match unit {
             Ok(unit) => unit,
             Err(error) => {

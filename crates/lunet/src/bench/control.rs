@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use lunet_api::{Limit, Limited};
 use lunet_bench::model::{Ceiling, CeilingKind, Unit, Workload};
 
+use super::remote::Unit as Remoted;
 use crate::control::{Client, Error};
 
 /// A volume of a running server.
@@ -65,16 +66,25 @@ fn ceiling(limit: &Limit, volume: &str, target: &str, workload: &Workload) -> Op
     })
 }
 
+/// Whether a LUN, or a namespace of a subsystem that is no target, is this unit. A target that is a subsystem too has the same
+/// name behind `nqn.`, and numbers its namespaces from 1; one whose subsystem has a name of its own is not recognised.
+fn is_same(unit: &Remoted, target: &str, lun: u16) -> bool {
+    let lun = u32::from(lun);
+    let of_target = unit.target.strip_prefix("nqn.").zip(target.strip_prefix("iqn."));
+    (unit.target == target && unit.number == lun)
+        || of_target.is_some_and(|(one, other)| one == other && unit.number == lun + 1)
+}
+
 impl Control {
-    /// The volume behind a LUN of the server that answers at this socket; `None` if it serves no such LUN.
+    /// The volume behind a LUN or a namespace of the server that answers at this socket; `None` if it serves no such thing.
     ///
     /// # Errors
     /// No server answers there.
-    pub fn find(socket: &Path, target: &str, lun: u16) -> Result<Option<Self>, Error> {
+    pub fn find(socket: &Path, unit: &Remoted) -> Result<Option<Self>, Error> {
         let client = Client::new(socket.to_owned());
         let mut volumes = client.volumes()?.into_iter();
         let own = volumes
-            .find(|volume| volume.luns.iter().any(|one| one.target == target && one.lun == lun));
+            .find(|volume| volume.luns.iter().any(|one| is_same(unit, &one.target, one.lun)));
         Ok(own.map(|own| Self { client, volume: own.name, limits: own.limits }))
     }
 
@@ -162,6 +172,24 @@ mod tests {
                      0: 00000003 00000000 00000000 0001 03 98 /run/connected\n\
                      0: 00000003 00000000 00000000 0001 03 97\n";
         assert_eq!(listening(table).collect::<Vec<_>>(), [("84", "/run/a b.sock")]);
+    }
+
+    #[test]
+    fn namespaces_of_targets_are_their_luns() {
+        let unit = |target: &str, number| Remoted {
+            target: target.to_owned(),
+            number,
+            product: String::new(),
+            bytes: 0,
+            block_size: 512,
+            max_transfer: None,
+            read_only: false,
+        };
+        assert!(is_same(&unit("iqn.x:a", 0), "iqn.x:a", 0));
+        assert!(is_same(&unit("nqn.x:a", 1), "iqn.x:a", 0));
+        assert!(is_same(&unit("nqn.x:s", 3), "nqn.x:s", 3));
+        assert!(!is_same(&unit("nqn.x:a", 1), "iqn.x:a", 1));
+        assert!(!is_same(&unit("nqn.x:a", 1), "iqn.x:b", 0));
     }
 
     #[test]

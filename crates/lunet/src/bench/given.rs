@@ -1,23 +1,28 @@
-//! What is to be measured, as the caller names it: a path, or the address of a LUN.
+//! What is to be measured, as the caller names it: a path, or the address of a LUN or a namespace.
 
 use std::path::{Path, PathBuf};
 
 use lunet_client::iscsi::{Account, DigestOffer, Secret, Target, TargetError};
+use lunet_client::nvme;
 use lunet_iscsi::printable::is_printable;
 
 use super::Refused;
+use super::remote::Remote;
 use crate::secrets;
 
 /// A longer name would break tables, in characters.
 const LONGEST_LABEL: usize = 40;
+
+/// What a target may be.
+const FORMS: &str = "a path, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID";
 
 /// A target of the command line.
 #[derive(Clone, Debug)]
 pub enum Given {
     /// A file, a directory or a block device: fio measures it.
     Path(PathBuf),
-    /// A LUN: the own initiator measures it.
-    Url(Box<Target>),
+    /// A LUN or a namespace: the own initiator or host measures it.
+    Url(Box<Remote>),
 }
 
 /// Which digests are asked for, whatever the address says.
@@ -36,6 +41,10 @@ pub struct Access {
     pub secret: Option<Secret>,
     /// The secret that a target proves, where `target_user` is named without `target_password`.
     pub target_secret: Option<Secret>,
+    /// The secret by which a host proves itself to subsystems (DH-HMAC-CHAP).
+    pub host_key: Option<nvme::Secret>,
+    /// The secret by which a controller proves itself in turn.
+    pub controller_key: Option<nvme::Secret>,
     /// Digests.
     pub digests: Option<Digests>,
 }
@@ -47,14 +56,16 @@ impl Given {
     /// An address that is none, or a secret that is missing.
     pub fn parse(text: &str, access: &Access) -> Result<Self, Refused> {
         if text.is_empty() {
-            let why = "an empty name is no target: give a path or iscsi://HOST/TARGET/LUN";
-            return Err(Refused(why.to_owned()));
+            return Err(Refused(format!("an empty name is no target: give {FORMS}")));
         }
         match text.split_once("://") {
-            Some(("iscsi", _)) => Ok(Self::Url(Box::new(url(text, access)?))),
-            Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric()) => Err(Refused(
-                format!("{scheme}:// cannot be measured: give a path or iscsi://HOST/TARGET/LUN"),
-            )),
+            Some(("iscsi", _)) => Ok(Self::Url(Box::new(Remote::Iscsi(url(text, access)?)))),
+            Some(("nvme-tcp", _)) => {
+                Ok(Self::Url(Box::new(Remote::Nvme(namespace(text, access)?))))
+            }
+            Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
+                Err(Refused(format!("{scheme}:// cannot be measured: give {FORMS}")))
+            }
             _ => Ok(Self::Path(text.into())),
         }
     }
@@ -78,7 +89,7 @@ pub fn meant(text: &str, labels: &[(&str, &Given)], access: &Access) -> String {
     Given::parse(place, access).map_or_else(|_| text.to_owned(), |given| given.name())
 }
 
-/// An address, with what it leaves out.
+/// The address of a LUN, with what it leaves out.
 fn url(text: &str, access: &Access) -> Result<Target, String> {
     let mut target = Target::parse(text).map_err(|error| wrong(&error))?;
     let missing = |what: &str, option: &str| {
@@ -100,6 +111,21 @@ fn url(text: &str, access: &Access) -> Result<Target, String> {
     Ok(target)
 }
 
+/// The address of a namespace, with what it leaves out.
+fn namespace(text: &str, access: &Access) -> Result<nvme::Target, String> {
+    let mut target = nvme::Target::parse(text).map_err(|error| error.to_string())?;
+    target.nsid = Some(target.namespace());
+    target.secret = match &access.host_key {
+        Some(secret) => Some(secret.clone()),
+        None => secrets::of_host().map_err(|error| error.to_string())?,
+    };
+    target.controller_secret.clone_from(&access.controller_key);
+    if let Some(digests) = access.digests {
+        (target.header_digest, target.data_digest) = (digests.header, digests.data);
+    }
+    Ok(target)
+}
+
 /// Never shows what may be a secret.
 fn wrong(error: &TargetError) -> String {
     match error {
@@ -111,24 +137,7 @@ fn wrong(error: &TargetError) -> String {
     }
 }
 
-/// An address for people and files: without secrets, with the digests that it asks for.
-pub fn shown(target: &Target) -> String {
-    let offer = |offer: DigestOffer| match offer {
-        DigestOffer::None => None,
-        DigestOffer::Crc32c => Some("crc32c"),
-        DigestOffer::PreferCrc32c => Some("prefer-crc32c"),
-        DigestOffer::PreferNone => Some("prefer-none"),
-    };
-    let header = offer(target.header_digest).map(|value| format!("header_digest={value}"));
-    let data = offer(target.data_digest).map(|value| format!("data_digest={value}"));
-    let options: Vec<String> = [header, data].into_iter().flatten().collect();
-    match options.is_empty() {
-        true => target.to_string(),
-        false => format!("{target}?{}", options.join("&")),
-    }
-}
-
-/// Takes the name off an argument that has one: `NAME=iscsi://...`, `NAME=/path`, `NAME=./path`, and `NAME=path` where that path
+/// Takes the name off an argument that has one: `NAME=iscsi://...`, `NAME=nvme-tcp://...`, `NAME=/path`, `NAME=./path`, and `NAME=path` where that path
 /// is there and the whole is not. All else has none: a path may hold any character.
 ///
 /// # Errors
@@ -136,8 +145,9 @@ pub fn shown(target: &Target) -> String {
 pub fn labelled(text: &str) -> Result<(Option<&str>, &str), Refused> {
     let Some((label, rest)) = text.split_once('=') else { return Ok((None, text)) };
     let there = |path: &str| Path::new(path).exists();
-    let target = ["iscsi://", "/", "./", "../"].iter().any(|start| rest.starts_with(start))
-        || (there(rest) && !there(text));
+    let target =
+        ["iscsi://", "nvme-tcp://", "/", "./", "../"].iter().any(|start| rest.starts_with(start))
+            || (there(rest) && !there(text));
     if label.contains('/') || !target {
         return Ok((None, text));
     }
@@ -175,20 +185,14 @@ pub fn called(given: &[Given], labels: &[Option<&str>]) -> Result<Vec<String>, R
 pub fn names(given: &[Given]) -> Vec<String> {
     let short = |one: &Given| match one {
         Given::Path(_) => one.name(),
-        Given::Url(target) => {
-            let name = target.name.as_deref().unwrap_or(&target.host);
-            let name = name.rsplit(':').next().unwrap_or(name);
-            let lun = target.lun.map_or_else(String::new, |lun| format!("/{lun}"));
-            let digest = if target.data_digest == DigestOffer::None { "" } else { " with digest" };
-            format!("{name}{lun}{digest}")
-        }
+        Given::Url(target) => target.short(),
     };
     let mut names: Vec<String> = given.iter().map(short).collect();
     let twice = |names: &[String], name: &String| names.iter().filter(|n| *n == name).count() > 1;
     let old = names.clone();
     for (name, one) in names.iter_mut().zip(given) {
         if let (true, Given::Url(target)) = (twice(&old, name), one) {
-            *name = shown(target);
+            *name = target.shown();
         }
     }
     // The same thing twice is a good question: how much do runs of one target differ?
@@ -211,16 +215,29 @@ mod tests {
         Given::parse(text, &access)
     }
 
+    fn lun(text: &str) -> Target {
+        match parse(text) {
+            Ok(Given::Url(target)) => match *target {
+                Remote::Iscsi(target) => target,
+                Remote::Nvme(_) => panic!("no LUN"),
+            },
+            _ => panic!("an address"),
+        }
+    }
+
     #[test]
     fn paths_and_addresses_are_told_apart() {
         assert!(matches!(parse("/dev/sdb"), Ok(Given::Path(_))));
         assert!(matches!(parse("net"), Ok(Given::Path(_))));
         assert!(parse("a://b/c d").is_err(), "no scheme of ours");
         assert!(matches!(parse("./x://y"), Ok(Given::Path(_))));
-        let Ok(Given::Url(target)) = parse("iscsi://nas/iqn.2026-11.x:y/3") else {
+        let target = lun("iscsi://nas/iqn.2026-11.x:y/3");
+        assert_eq!((target.host.as_str(), target.lun), ("nas", Some(3)));
+        let Ok(Given::Url(target)) = parse("nvme-tcp://nas/nqn.2026-11.x:y") else {
             panic!("an address");
         };
-        assert_eq!((target.host.as_str(), target.lun), ("nas", Some(3)));
+        assert_eq!(target.to_string(), "nvme-tcp://nas:4420/nqn.2026-11.x:y/1");
+        assert!(parse("nvme-tcp://nas/iqn.2026-11.x:y/0").is_err());
         let error = parse("nfs://nas/x").expect_err("not that");
         assert!(error.0.starts_with("nfs:// cannot be measured"), "{error}");
         assert!(parse("").is_err());
@@ -234,19 +251,17 @@ mod tests {
 
     #[test]
     fn a_secret_of_a_file_is_the_users_and_one_in_the_address_stays() {
-        let Ok(Given::Url(target)) = parse("iscsi://joe@nas/iqn.x:y/0?data_digest=crc32c") else {
-            panic!("an address");
-        };
+        let target = lun("iscsi://joe@nas/iqn.x:y/0?data_digest=crc32c");
         let account = target.account.clone().expect("an account");
         assert_eq!(account.name, "joe");
         assert_eq!(account.secret, Secret::new(b"from-a-file".to_vec()));
-        assert_eq!(shown(&target), "iscsi://joe@nas:3260/iqn.x:y/0?data_digest=crc32c");
-        let Ok(Given::Url(target)) = parse("iscsi://joe%o/w@n@nas/iqn.x:y/0") else {
-            panic!("an address");
-        };
+        let shown = Remote::Iscsi(target).shown();
+        assert_eq!(shown, "iscsi://joe@nas:3260/iqn.x:y/0?data_digest=crc32c");
+        let target = lun("iscsi://joe%o/w@n@nas/iqn.x:y/0");
         let secret = target.account.clone().expect("an account").secret;
         assert_eq!(secret, Secret::new(b"o/w@n".to_vec()));
-        assert_eq!(Given::Url(target).name(), "iscsi://joe@nas:3260/iqn.x:y/0");
+        let given = Given::Url(Box::new(Remote::Iscsi(target)));
+        assert_eq!(given.name(), "iscsi://joe@nas:3260/iqn.x:y/0");
         // Whatever is wrong, a secret is not in the sentence.
         let error = parse("iscsi://joe%s3cret@[::1/iqn.x:y/0").expect_err("no host");
         assert!(!error.0.contains("s3cret"), "{error}");
@@ -256,13 +271,19 @@ mod tests {
     fn an_option_decides_about_digests() {
         let digests = Some(Digests { header: false, data: true });
         let access = Access { digests, ..Access::default() };
-        let Ok(Given::Url(target)) =
-            Given::parse("iscsi://n/iqn.x/0?header_digest=crc32c", &access)
-        else {
-            panic!("an address");
-        };
-        assert_eq!(target.header_digest, DigestOffer::None);
-        assert_eq!(target.data_digest, DigestOffer::Crc32c);
+        for (text, shown) in [
+            ("iscsi://n/iqn.x/0?header_digest=crc32c", "iscsi://n:3260/iqn.x/0?data_digest=crc32c"),
+            (
+                "nvme-tcp://n/nqn.2026-11.x/2?header_digest=crc32c",
+                "nvme-tcp://n:4420/nqn.2026-11.x/2?data_digest=crc32c",
+            ),
+        ] {
+            let Ok(Given::Url(target)) = Given::parse(text, &access) else {
+                panic!("an address");
+            };
+            assert_eq!(target.shown(), shown);
+            assert!(target.has_data_digest());
+        }
     }
 
     #[test]
@@ -277,6 +298,10 @@ mod tests {
             all(&["iscsi://a/iqn.x:demo/0", "iscsi://b/iqn.x:demo/0"]),
             ["iscsi://a:3260/iqn.x:demo/0", "iscsi://b:3260/iqn.x:demo/0"]
         );
+        assert_eq!(
+            all(&["iscsi://h/iqn.x:demo/0", "nvme-tcp://h/nqn.2026-11.x:demo"]),
+            ["demo/0", "demo/1"]
+        );
         assert_eq!(all(&["/tank", "/tank"]), ["/tank", "/tank (2)"]);
     }
 
@@ -284,6 +309,7 @@ mod tests {
     fn a_name_may_stand_before_a_target() {
         for (text, name, target) in [
             ("fast one=iscsi://h/iqn.x:y/0", Some("fast one"), "iscsi://h/iqn.x:y/0"),
+            ("new=nvme-tcp://h/nqn.x:y", Some("new"), "nvme-tcp://h/nqn.x:y"),
             ("tank=/tank/x=y", Some("tank"), "/tank/x=y"),
             ("here=./x", Some("here"), "./x"),
             // No names: an option of an address, a part of a path, a file.

@@ -3,12 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::given::Given;
+use super::remote::{Logins, Reader, Remote, Unit};
+use super::{Options, scale};
 use lunet_bench::model::Workload;
 use lunet_bench::safety::{self, Blocks, Destroy, Guard};
-use lunet_client::iscsi::{self, LogicalUnit, Login, Reader, Target};
-
-use super::given::Given;
-use super::{Options, scale};
 
 /// A target that may be measured.
 #[derive(Debug)]
@@ -20,8 +19,8 @@ pub(super) enum Looked {
         /// Held until this is dropped: nobody can mount it meanwhile.
         _held: Option<Guard>,
     },
-    /// A LUN.
-    Lun(Box<Target>, LogicalUnit),
+    /// A LUN or a namespace.
+    Lun(Box<Remote>, Unit),
 }
 
 /// Looks at all of them.
@@ -85,11 +84,11 @@ fn missing(path: &Path, create: bool) -> Result<(), String> {
 }
 
 fn lun(
-    target: &Target,
+    target: &Remote,
     options: &Options,
     destroy: &Destroy,
     notes: &mut Vec<String>,
-) -> Result<LogicalUnit, String> {
+) -> Result<Unit, String> {
     let writes = options.profile.workloads.iter().any(Workload::writes);
     let name = target.to_string();
     let unit = unit(target, &options.login, writes.then_some(destroy))?;
@@ -105,18 +104,18 @@ fn lun(
     Ok(unit)
 }
 
-/// Looks at a LUN. With `destroy` it is to be written to, and must hold no data unless it is named there.
+/// Looks at a LUN or a namespace. With `destroy` it is to be written to, and must hold no data unless it is named there.
 ///
 /// # Errors
 /// A sentence: it cannot be reached, or holds data.
 pub(super) fn unit(
-    target: &Target,
-    login: &Login,
+    target: &Remote,
+    login: &Logins,
     destroy: Option<&Destroy>,
-) -> Result<LogicalUnit, String> {
-    let failed = |error: iscsi::Error| format!("{target}: {error}");
+) -> Result<Unit, String> {
+    let failed = |error: lunet_client::Error| format!("{target}: {error}");
     let reader = Reader::open(target, login).map_err(failed)?;
-    let unit = reader.unit().clone();
+    let unit = reader.unit();
     let mut blocks = Lun(reader);
     if let Some(destroy) = destroy.filter(|_| !unit.read_only) {
         let name = target.to_string();
@@ -129,17 +128,17 @@ pub(super) fn unit(
 /// A unit that is smaller than what the workloads ask for is measured all the same.
 fn small(
     name: &str,
-    unit: &LogicalUnit,
+    unit: &Unit,
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<(), String> {
-    let size = crate::units::size(unit.bytes());
+    let size = crate::units::size(unit.bytes);
     let loads = &options.profile.workloads;
-    if let Some(load) = loads.iter().find(|load| load.block_bytes > unit.bytes()) {
+    if let Some(load) = loads.iter().find(|load| load.block_bytes > unit.bytes) {
         return Err(format!("{name} has {size}, which is too small for {}", load.name));
     }
     let asked = loads.iter().filter_map(|load| Some(load.size_bytes? * u64::from(load.jobs))).max();
-    if asked.is_some_and(|asked| asked > unit.bytes()) {
+    if asked.is_some_and(|asked| asked > unit.bytes) {
         notes.push(format!(
             "{name} has {size}: workloads that ask for more work on all of it, which a cache may hold."
         ));
@@ -147,12 +146,12 @@ fn small(
     Ok(())
 }
 
-/// A LUN, as the look at what it holds wants it.
+/// A LUN or a namespace, as the look at what it holds wants it.
 struct Lun(Reader);
 
 impl Blocks for Lun {
     fn size(&self) -> u64 {
-        self.0.unit().bytes()
+        self.0.unit().bytes
     }
 
     fn read(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {

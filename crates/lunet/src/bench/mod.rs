@@ -1,4 +1,4 @@
-//! `lunet bench`: measures paths by fio and LUNs by the own initiator in interleaved rounds, measures what each layer can
+//! `lunet bench`: measures paths by fio, LUNs and namespaces by the own initiator and host in interleaved rounds, measures what each layer can
 //! carry, and names the bottleneck.
 //!
 //! | module | what |
@@ -7,13 +7,14 @@
 //! | `scale` | shorter, smaller, without writes |
 //! | `cpus` | where the load is made |
 //! | `look` | whether it may be written to |
-//! | `served` | a LUN as a target of the runner |
+//! | `remote` | LUNs and namespaces, whatever protocol leads to them |
+//! | `served` | one of them as a target of the runner |
 //! | `control` | what a lunet server tells of its volume |
 //! | `convert` | what the initiator has seen, as results |
 //! | `after` | drives, protocol and what else a verdict wants to know, behind the rounds |
 //! | `here` | servers on this machine |
 //! | `model` | agreement with `lunet doctor --ceilings` |
-//! | `verify` | whether a LUN keeps what is written to it |
+//! | `verify` | whether a LUN or a namespace keeps what is written to it |
 
 mod after;
 mod ceilings;
@@ -25,6 +26,7 @@ pub mod given;
 pub mod here;
 mod look;
 pub mod model;
+pub mod remote;
 pub mod scale;
 mod served;
 pub mod verify;
@@ -39,12 +41,12 @@ use lunet_bench::model::{Ceiling, Command, Fact, Machine, Results, SCHEMA, Secti
 use lunet_bench::profiles::Profile;
 use lunet_bench::runner::{self, Generator, Local};
 use lunet_bench::system::{self, Root};
-use lunet_client::iscsi::Login;
 
 use self::control::Control;
 use self::cpus::Cpus;
 use self::given::Given;
 use self::look::Looked;
+use self::remote::Logins;
 use self::served::Served;
 use crate::units;
 
@@ -69,8 +71,8 @@ pub struct Options {
     pub net: Option<SocketAddr>,
     /// A volume that stores nothing, for the protocol's ceiling.
     pub null: Option<Given>,
-    /// How the own initiator logs in.
-    pub login: Login,
+    /// How the own initiator and host log in.
+    pub login: Logins,
     /// The processors on which the load is made; all that this process may use, if it does not matter.
     pub cpus: Option<Cpus>,
     /// Servers on this machine, if they are not those that listen at the targets' ports.
@@ -179,7 +181,7 @@ fn head(options: &Options) -> Results {
     let shown = |(one, (name, usual)): (&Given, (&String, &String))| {
         let location = match one {
             Given::Path(path) => path.display().to_string(),
-            Given::Url(target) => given::shown(target),
+            Given::Url(target) => target.shown(),
         };
         match name == usual || options.through {
             true => location,
@@ -237,10 +239,10 @@ fn served<'a>(
 fn watch_servers(options: &Options, served: &mut [Served<'_>], notes: &mut Vec<String>) {
     for one in served {
         let address = one.address();
-        let local = here::is_here(&address.host, address.port);
+        let local = here::is_here(address.host(), address.port());
         one.servers = match (options.servers.is_empty(), local) {
             (false, _) => options.servers.clone(),
-            (true, true) => here::listeners(address.port),
+            (true, true) => here::listeners(address.port()),
             (true, false) => Vec::new(),
         };
         if one.servers.is_empty() && local {
@@ -266,8 +268,7 @@ fn ask_servers(options: &Options, served: &mut [Served<'_>]) -> Result<(), Strin
     for socket in &options.controls {
         let mut known = false;
         for one in served.iter_mut() {
-            let found = Control::find(socket, &one.unit().target, one.unit().lun)
-                .map_err(|error| error.to_string())?;
+            let found = Control::find(socket, one.unit()).map_err(|error| error.to_string())?;
             known |= found.is_some();
             one.control = found.or(one.control.take());
         }
@@ -281,8 +282,7 @@ fn ask_servers(options: &Options, served: &mut [Served<'_>]) -> Result<(), Strin
     for one in served.iter_mut().filter(|one| one.control.is_none()) {
         let sockets = one.servers.iter().flat_map(|pid| control::sockets(*pid));
         // Other servers have other sockets, which answer something else or nothing.
-        let found =
-            |socket: PathBuf| Control::find(&socket, &one.unit().target, one.unit().lun).ok()?;
+        let found = |socket: PathBuf| Control::find(&socket, one.unit()).ok()?;
         one.control = sockets.collect::<Vec<_>>().into_iter().find_map(found);
     }
     Ok(())
@@ -297,8 +297,7 @@ fn machine(served: &[Served<'_>]) -> Machine {
     software.extend(fio::version().ok().map(|version| fact("fio", version)));
     let units = served.iter().map(|one| {
         let unit = one.unit();
-        let size = units::size(unit.bytes());
-        fact(&one.name, format!("{} {} {}, {size}", unit.vendor, unit.product, unit.revision))
+        fact(&one.name, format!("{}, {}", unit.product, units::size(unit.bytes)))
     });
     software.extend(units);
     sections.push(Section { title: "software".to_owned(), facts: software });
@@ -309,14 +308,14 @@ fn machine(served: &[Served<'_>]) -> Machine {
 /// them.
 fn layers(options: &Options, served: &[Served<'_>], notes: &mut Vec<String>) -> Vec<Ceiling> {
     let mut all = ceilings::compute();
-    let here = |one: &&Served<'_>| here::is_here(&one.address().host, one.address().port);
+    let here = |one: &&Served<'_>| here::is_here(one.address().host(), one.address().port());
     let concerned: Vec<&Served<'_>> = match options.net {
         Some(_) => served.iter().collect(),
         None => served.iter().filter(here).collect(),
     };
     let remote = served.iter().find(|one| !here(one));
     if let (None, Some(remote)) = (options.net, remote) {
-        let host = &remote.address().host;
+        let host = remote.address().host();
         notes.push(format!(
             "The network to {host} was not measured: run lunet bench net serve there, and give --net {host}."
         ));
@@ -387,9 +386,10 @@ fn agreement(
     locations: &[Option<Location>],
     results: &Results,
 ) -> Vec<String> {
-    let remote = served.iter().any(|one| !here::is_here(&one.address().host, one.address().port));
+    let remote =
+        served.iter().any(|one| !here::is_here(one.address().host(), one.address().port()));
     let local = locations.iter().any(Option::is_some)
-        || served.iter().any(|one| here::is_here(&one.address().host, one.address().port));
+        || served.iter().any(|one| here::is_here(one.address().host(), one.address().port()));
     if !local {
         return vec![
             "The model of lunet doctor --ceilings is of the machine that it runs on, and the targets are elsewhere: run it \

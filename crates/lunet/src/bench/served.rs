@@ -1,4 +1,4 @@
-//! A LUN over iSCSI, by the own initiator.
+//! A LUN or a namespace, by the own initiator or host.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lunet_bench::fio::shell;
-use lunet_bench::model::{self, Pattern, Role, Run, Sync, TargetKind, Workload};
+use lunet_bench::model::{self, Pattern, Role, Run, Sync, Workload};
 use lunet_bench::runner::Generator;
 use lunet_bench::system::{Root, Usage, Watch};
-use lunet_client::iscsi::{DigestOffer, Initiator, Link, LogicalUnit, Login, Target};
-use lunet_client::{BlockSize, Order, Outcome, Plan, Rate, Stage};
+use lunet_client::{BlockSize, Order, Outcome, Rate, Stage};
 
 use super::control::Control;
 use super::convert;
 use super::cpus::Cpus;
-use super::given::shown;
+use super::remote::{Logins, Remote, Unit};
 
 /// How often it is told how far a run is.
 const LOOK: Duration = Duration::from_millis(100);
@@ -31,15 +30,15 @@ type Failed = Box<dyn Error + Send + std::marker::Sync>;
 #[error("stopped")]
 pub struct Stopped;
 
-/// The own initiator on a LUN, with the name that its target has in the results.
+/// The own initiator on a LUN, or the own host on a namespace, with the name that its target has in the results.
 #[derive(Clone, Debug)]
 pub struct Served<'a> {
     /// Name of the target in the results.
     pub name: String,
-    target: Target,
-    unit: LogicalUnit,
+    target: Remote,
+    unit: Unit,
     /// How it logs in.
-    pub login: Login,
+    pub login: Logins,
     /// The processors that its threads may use.
     pub cpus: Option<Cpus>,
     /// Servers on this machine.
@@ -58,16 +57,10 @@ pub struct Served<'a> {
 
 impl<'a> Served<'a> {
     /// Of a unit that was looked at already.
-    pub fn new(
-        name: impl Into<String>,
-        target: Target,
-        unit: LogicalUnit,
-        stop: &'a AtomicBool,
-    ) -> Self {
+    pub fn new(name: impl Into<String>, target: Remote, unit: Unit, stop: &'a AtomicBool) -> Self {
         // What an address leaves out was found out: no run has to ask again.
-        let (iqn, lun) = (Some(unit.target.clone()), Some(unit.lun));
-        let target = Target { name: iqn, lun, ..target };
-        let (name, login) = (name.into(), Login::default());
+        let target = target.complete(&unit);
+        let (name, login) = (name.into(), Logins::default());
         let (servers, control, options, cpus) = (Vec::new(), None, Vec::new(), None);
         let (fill, filled, seed) = (false, 0, 1);
         Self {
@@ -86,13 +79,13 @@ impl<'a> Served<'a> {
         }
     }
 
-    /// What the logical unit said of itself.
-    pub fn unit(&self) -> &LogicalUnit {
+    /// What the volume said of itself.
+    pub fn unit(&self) -> &Unit {
         &self.unit
     }
 
-    /// Where it is, with target name and LUN.
-    pub fn address(&self) -> &Target {
+    /// Where it is, with target name and LUN, or NQN and NSID.
+    pub fn address(&self) -> &Remote {
         &self.target
     }
 
@@ -104,23 +97,18 @@ impl<'a> Served<'a> {
 
     /// The same without a data digest.
     pub fn without_digest(&self) -> Self {
-        let mut other = self.clone();
-        other.target.data_digest = DigestOffer::None;
-        other
+        let target = self.target.clone().without_digest();
+        Self { target, ..self.clone() }
     }
 
     /// Bytes of the unit that a workload works on, from its beginning; whole blocks.
     pub fn span(&self, workload: &Workload) -> u64 {
-        let all = self.unit.bytes();
+        let all = self.unit.bytes;
         let asked = workload.size_bytes.map_or(all, |size| size * u64::from(workload.jobs));
         all.min(asked) / workload.block_bytes * workload.block_bytes
     }
 
-    fn initiator(&self) -> Initiator {
-        Initiator { target: self.target.clone(), login: self.login.clone() }
-    }
-
-    fn plan(&mut self, workload: &Workload) -> Plan<Initiator> {
+    fn load(&mut self, workload: &Workload) -> lunet_client::Workload {
         let seconds = |seconds: f64| Duration::from_secs_f64(seconds);
         let rate = workload
             .rate_mib_per_s
@@ -145,19 +133,19 @@ impl<'a> Served<'a> {
             ..lunet_client::Workload::new(4096)
         };
         self.seed += 1;
-        Plan::new(self.initiator(), load.within(0..self.span(workload)))
+        load.within(0..self.span(workload))
     }
 
-    /// Runs a plan on another thread, so that somebody can be told how far it is.
+    /// Runs a load on another thread, so that somebody can be told how far it is.
     fn go(
         &self,
-        plan: &Plan<Initiator>,
+        load: lunet_client::Workload,
         mut watch: Option<Watch>,
         concerned: &[(i32, Role)],
         told: &mut dyn FnMut(f64, f64),
     ) -> Result<(Outcome, Option<Usage>), Failed> {
-        let ramp = plan.workload.ramp;
-        let all = plan.workload.runtime.map_or(0.0, |time| (ramp + time).as_secs_f64());
+        let ramp = load.ramp;
+        let all = load.runtime.map_or(0.0, |time| (ramp + time).as_secs_f64());
         let began = Instant::now();
         let (outcome, watch) = thread::scope(|scope| {
             let (done, wait) = channel::<()>();
@@ -174,7 +162,7 @@ impl<'a> Served<'a> {
                 };
                 let outcome = bound
                     .map_err(|error| Failed::from(format!("processors of --cpus: {error}")))
-                    .and_then(|()| Ok(lunet_client::run(plan, self.stop, &mut on)?));
+                    .and_then(|()| Ok(self.target.load(&self.login, load, self.stop, &mut on)?));
                 (outcome, watch)
             });
             while wait.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
@@ -197,25 +185,15 @@ impl<'a> Served<'a> {
 
     /// Whether the sessions have a data digest. Where the target may choose, [`Served::fix_digests`] has asked.
     pub fn has_data_digest(&self) -> bool {
-        self.target.data_digest == DigestOffer::Crc32c
+        self.target.has_data_digest()
     }
 
-    /// Where the target may choose the digests, a login asks for its choice, and all later sessions ask for the same.
+    /// See [`Remote::fix_digests`].
     ///
     /// # Errors
     /// There is no session with these digests.
-    pub fn fix_digests(&mut self) -> Result<(), lunet_client::iscsi::Error> {
-        let open = |offer| matches!(offer, DigestOffer::PreferCrc32c | DigestOffer::PreferNone);
-        if !open(self.target.data_digest) && !open(self.target.header_digest) {
-            return Ok(());
-        }
-        let link = Link::log_into(&self.target, &self.login, Some(&self.unit.target))?;
-        let negotiated = link.info().negotiated.clone();
-        link.close();
-        let chosen = |digest: bool| if digest { DigestOffer::Crc32c } else { DigestOffer::None };
-        self.target.header_digest = chosen(negotiated.header_digest);
-        self.target.data_digest = chosen(negotiated.data_digest);
-        Ok(())
+    pub fn fix_digests(&mut self) -> Result<(), lunet_client::Error> {
+        self.target.fix_digests(&self.login)
     }
 }
 
@@ -223,8 +201,8 @@ impl Generator for Served<'_> {
     fn target(&self) -> model::Target {
         model::Target {
             name: self.name.clone(),
-            kind: TargetKind::Iscsi,
-            location: shown(&self.target),
+            kind: self.target.kind(),
+            location: self.target.shown(),
             tool: "lunet".to_owned(),
             data_digest: self.has_data_digest(),
         }
@@ -232,7 +210,7 @@ impl Generator for Served<'_> {
 
     fn command(&self, workload: &Workload) -> model::Command {
         let head = ["lunet", "bench"].map(str::to_owned);
-        let tail = ["--only".to_owned(), workload.name.clone(), shown(&self.target)];
+        let tail = ["--only".to_owned(), workload.name.clone(), self.target.shown()];
         let words = head.into_iter().chain(self.options.iter().cloned()).chain(tail);
         model::Command { what: format!("{} on {}", workload.name, self.name), line: shell(words) }
     }
@@ -251,7 +229,7 @@ impl Generator for Served<'_> {
         let block = (most / size * size).max(size).min(span);
         // Whole blocks of this size, a little more than what is read where there is room for it.
         let end = span.next_multiple_of(block);
-        let end = if end <= self.unit.bytes() { end } else { span / block * block };
+        let end = if end <= self.unit.bytes { end } else { span / block * block };
         let load = lunet_client::Workload {
             reads_percent: 0,
             order: Order::Sequential,
@@ -260,8 +238,7 @@ impl Generator for Served<'_> {
             size: Some(end),
             ..lunet_client::Workload::new(u32::try_from(block)?)
         };
-        let plan = Plan::new(self.initiator(), load.within(0..end));
-        self.go(&plan, None, &[], progress)?;
+        self.go(load.within(0..end), None, &[], progress)?;
         self.filled = span;
         Ok(())
     }
@@ -271,16 +248,16 @@ impl Generator for Served<'_> {
         workload: &Workload,
         progress: &mut dyn FnMut(f64, f64),
     ) -> Result<Run, Failed> {
-        let plan = self.plan(workload);
+        let load = self.load(workload);
         let own = i32::try_from(std::process::id())?;
         let servers = self.servers.iter().map(|pid| (*pid, Role::Server));
         let concerned: Vec<(i32, Role)> =
             std::iter::once((own, Role::Client)).chain(servers).collect();
-        let now = plan.workload.ramp.is_zero();
+        let now = load.ramp.is_zero();
         let watch = now.then(|| Watch::start(&Root::default(), &concerned));
         let counts = || self.control.as_ref().and_then(Control::counts);
         let before = counts();
-        let (outcome, usage) = self.go(&plan, watch, &concerned, progress)?;
+        let (outcome, usage) = self.go(load, watch, &concerned, progress)?;
         let server_latency_us =
             counts().zip(before).and_then(|(after, before)| after.mean_us_since(&before));
         Ok(Run { server_latency_us, ..convert::run(workload, &outcome, usage, own) })

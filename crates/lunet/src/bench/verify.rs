@@ -1,6 +1,6 @@
-//! Whether a LUN keeps what is written to it: `lunet bench verify`.
+//! Whether a LUN or a namespace keeps what is written to it: `lunet bench verify`.
 //!
-//! The own initiator writes blocks that say where they belong and which write they come from, reads them in
+//! The own initiator or host writes blocks that say where they belong and which write they come from, reads them in
 //! between, and reads everything back at the end. What is wrong has a name ([`Fault`]).
 
 use std::fmt::Write;
@@ -8,13 +8,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lunet_bench::safety::Destroy;
-use lunet_client::iscsi::{Initiator, LogicalUnit, Login, Target};
 use lunet_client::verify::{Fault, VerifyOutcome};
-use lunet_client::{BlockSize, Outcome, Plan, Stage, Workload};
+use lunet_client::{BlockSize, Outcome, Stage, Workload};
 use serde_json::json;
 
 use super::Refused;
 use super::look;
+use super::remote::{Logins, Remote, Unit};
 use crate::units;
 
 /// So many findings are shown one by one; all are counted.
@@ -25,19 +25,19 @@ const FLUSH_EVERY: u32 = 64;
 /// What to check, and how hard.
 #[derive(Debug)]
 pub struct Options {
-    /// The LUN.
-    pub target: Target,
+    /// The LUN or namespace.
+    pub target: Remote,
     /// How to log in.
-    pub login: Login,
+    pub login: Logins,
     /// It may be overwritten although it holds data.
     pub destroy: bool,
-    /// Bytes from its beginning that are worked on; the whole LUN if it is smaller.
+    /// Bytes from its beginning that are worked on; all of it if it is smaller.
     pub size: u64,
     /// How long it is written and read before everything is read back.
     pub runtime: Duration,
-    /// Operations of each session under way.
+    /// Operations of each session or queue under way.
     pub depth: u32,
-    /// Sessions.
+    /// Sessions, or queues.
     pub jobs: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Done {
 /// Writes, reads and checks.
 ///
 /// # Errors
-/// The LUN was refused or cannot be reached: nothing was written.
+/// The volume was refused or cannot be reached: nothing was written.
 pub fn run(
     options: &Options,
     stop: &AtomicBool,
@@ -78,10 +78,9 @@ pub fn run(
     if unit.read_only {
         return Err(Refused(format!("{address} takes no writes: nothing of it can be verified")));
     }
-    let initiator = Initiator { target: options.target.clone(), login: options.login.clone() };
-    let plan = Plan::new(initiator, load(options, &unit));
+    let load = load(options, &unit);
     let runtime = options.runtime.as_secs_f64();
-    let outcome = lunet_client::run(&plan, stop, |progress| {
+    let outcome = options.target.load(&options.login, load, stop, |progress| {
         let reads_back = progress.stage == Stage::ReadBack;
         let loaded = (progress.elapsed.as_secs_f64() / runtime).min(1.0);
         let part = if reads_back { progress.done.unwrap_or(0.0) } else { loaded };
@@ -100,12 +99,12 @@ pub fn run(
 }
 
 /// Reads and writes half and half, mostly small ones.
-fn load(options: &Options, unit: &LogicalUnit) -> Workload {
+fn load(options: &Options, unit: &Unit) -> Workload {
     let small = unit.block_size.max(4096);
     let most = unit.max_transfer.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX));
     let large = (64 << 10).min(most / small * small).max(small);
     let parts = u64::from(large) * u64::from(options.jobs);
-    let bytes = options.size.min(unit.bytes()) / parts * parts;
+    let bytes = options.size.min(unit.bytes) / parts * parts;
     let blocks = [(small, 3), (large, 1)].map(|(bytes, weight)| BlockSize { bytes, weight });
     let load = Workload {
         blocks: blocks.to_vec(),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lunet::secrets;
 use lunet_client::iscsi::Target;
+use lunet_client::nvme;
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
 use lunet_host::facts::{Facts, facts};
@@ -16,6 +17,7 @@ use lunet_host::probe;
 use lunet_host::source::{Live, Tree};
 use serde_json::json;
 
+use super::bench::host_nqn;
 use super::print;
 
 /// Nothing could be looked at.
@@ -23,9 +25,13 @@ const COULD_NOT_LOOK: u8 = 2;
 
 #[derive(Args)]
 pub struct Doctor {
-    /// Check a target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]]
+    /// Check a target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]] or
+    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]]
     #[arg(value_name = "TARGET-URL", conflicts_with_all = ["root", "ceilings"])]
     url: Option<String>,
+    /// Host name to connect with over NVMe
+    #[arg(long, value_name = "NQN", value_parser = host_nqn, requires = "url")]
+    host_nqn: Option<String>,
     /// Check a captured machine instead of this one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -55,8 +61,10 @@ pub fn run(options: &Doctor) -> Result<ExitCode> {
 }
 
 fn look(options: &Doctor) -> Result<ExitCode> {
-    if let Some(url) = &options.url {
-        return target(options, url);
+    match &options.url {
+        Some(url) if url.starts_with("nvme-tcp://") => return subsystem(options, url),
+        Some(url) => return target(options, url),
+        None => {}
     }
     let facts = read(options.root.as_deref())?;
     if options.ceilings {
@@ -125,6 +133,20 @@ fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
     let text = match options.json {
         true => format!("{:#}\n", json!({ "target": probe, "report": report })),
         false => probe::page(&probe) + &doctor::page(&report, options.verbose),
+    };
+    answer(&report, &text)
+}
+
+fn subsystem(options: &Doctor, url: &str) -> Result<ExitCode> {
+    let mut url = nvme::Target::parse(url)?;
+    url.secret = secrets::of_host()?;
+    let probe = probe::nvme::probe(&url, options.host_nqn.as_deref())?;
+    let mut checks = Checks::of_subsystems()?;
+    more(&mut checks, options.checks.as_deref())?;
+    let report = doctor::examine_subsystem(&probe, &checks);
+    let text = match options.json {
+        true => format!("{:#}\n", json!({ "target": probe, "report": report })),
+        false => probe::nvme::page(&probe) + &doctor::page(&report, options.verbose),
     };
     answer(&report, &text)
 }

@@ -23,7 +23,7 @@ pub enum PortalCommand {
         address: SocketAddr,
         /// Transports [default: both, where an RDMA device has the address]; iSER starts when lunet is
         /// restarted
-        #[arg(long, value_name = "tcp|iser", value_delimiter = ',', value_parser = ["tcp", "iser"])]
+        #[arg(long, value_name = "tcp|iser|nvme-tcp", value_delimiter = ',', value_parser = ["tcp", "iser", "nvme-tcp"])]
         transport: Vec<String>,
         /// Portal group tag [default: 1]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -255,6 +255,11 @@ fn login(table: &Section<'_>, mistakes: &mut Mistakes) -> Option<Login> {
 
 /// The name of a variable of the environment.
 fn variable(value: &DeValue<'_>) -> Result<Source, String> {
+    variable_name(value).map(Source::Environment)
+}
+
+/// The same as text.
+pub(super) fn variable_name(value: &DeValue<'_>) -> Result<String, String> {
     let name = string(value)?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty()
@@ -263,7 +268,7 @@ fn variable(value: &DeValue<'_>) -> Result<Source, String> {
     {
         return Err("must be the name of a variable of the environment".to_owned());
     }
-    Ok(Source::Environment(name))
+    Ok(name)
 }
 
 fn algorithms(value: &DeValue<'_>) -> Result<Algorithms, String> {

@@ -4,6 +4,7 @@ pub mod access;
 pub mod edit;
 mod layers;
 mod mistake;
+mod nvme;
 mod reader;
 pub mod schema;
 mod sections;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lunet_backends::layers::Layer;
+use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
 use lunet_server::Transports;
@@ -26,8 +28,9 @@ use toml::de::DeTable;
 
 pub use access::Access;
 pub use mistake::Mistake;
+pub use nvme::{DISCOVERY_PORT, Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 
-pub use sections::{AddressError, parse_portal, state_word};
+pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
 pub use summary::summary;
 
 use mistake::Mistakes;
@@ -44,6 +47,10 @@ pub const DEFAULT_PORT: u16 = 3260;
 pub const DEFAULT_PORTAL: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT);
 
+/// The portal for NVMe that is opened besides, if something is to be served over NVMe.
+pub const DEFAULT_NVME_PORTAL: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), NVME_PORT);
+
 /// The largest configuration that is read, in bytes.
 pub const MAX_BYTES: u64 = 1 << 20;
 
@@ -54,7 +61,7 @@ pub struct Config {
     pub server: Server,
     /// `[iscsi]`
     pub iscsi: Iscsi,
-    /// `[[portal]]`; empty if the file has none.
+    /// `[[portal]]` for iSCSI; empty if the file has none.
     pub portals: Vec<Portal>,
     /// `[volumes.NAME]`, in the order of their names.
     pub volumes: Vec<Volume>,
@@ -62,6 +69,8 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// `[discovery]`
     pub discovery: Access,
+    /// What is served over NVMe, of `[[portal]]`, `[[target]]` and `[[subsystem]]`.
+    pub nvme: Nvme,
     /// What is no mistake, but should be known: keys without effect.
     pub notes: Vec<Mistake>,
 }
@@ -172,6 +181,8 @@ pub struct Portal {
     pub preferred: bool,
     /// Over what it is reached.
     pub transports: Transports,
+    /// What it has of TLS, if it is for NVMe.
+    pub tls: Tls,
 }
 
 /// `[volumes.NAME]`: a place for blocks.
@@ -372,7 +383,9 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let portals = sections::portals(&top, &mut mistakes);
     let volumes = volumes::volumes(&top, &mut mistakes);
     volumes::check_files(&volumes, &mut mistakes);
-    let targets = targets::targets(&top, &portals, &volumes, &mut mistakes);
+    let (targets, subsystems) = targets::targets(&top, &portals, &volumes, &mut mistakes);
+    let subsystems = nvme::subsystems(&top, &portals, &volumes, subsystems, &mut mistakes);
+    let referrals = nvme::referrals(&top, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
     mistakes.extend(access::same_secrets(&targets, &discovery));
     if !mistakes.none() {
@@ -381,7 +394,12 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     Ok(Config {
         server,
         iscsi,
-        portals: portals.into_iter().map(|portal| portal.value).collect(),
+        portals: portals.iscsi.into_iter().map(|portal| portal.value).collect(),
+        nvme: Nvme {
+            portals: portals.nvme.into_iter().map(|portal| portal.value).collect(),
+            subsystems,
+            referrals,
+        },
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,
         discovery,

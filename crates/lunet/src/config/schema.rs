@@ -70,7 +70,9 @@ pub const ROOT: Table = Table {
         key("iscsi", "table", "(all defaults)"),
         key("portal", "array of tables", "(127.0.0.1:3260)"),
         key("volumes", "table of tables", "(none)"),
-        key("target", "array of tables", "(required)"),
+        key("target", "array of tables", "(required, or subsystem)"),
+        key("subsystem", "array of tables", "(none)"),
+        key("nvme", "table", "(all defaults)"),
         key("discovery", "table", "(for everybody)"),
     ],
 };
@@ -120,7 +122,12 @@ pub const PORTAL: Table = Table {
         key("tag", "integer", "1"),
         key("group-state", "string", "\"optimized\""),
         key("preferred", "boolean", "false"),
-        key("transport", "array of strings", "(both, where an RDMA device carries the address)"),
+        key(
+            "transport",
+            "array of strings",
+            "(TCP and iSER, where an RDMA device carries the address)",
+        ),
+        key("tls", "string", "\"allowed\""),
     ],
 };
 
@@ -181,6 +188,39 @@ pub const TARGET: Table = Table {
         key("user", "array of tables", "(none)"),
         key("mutual", "table", "(none)"),
         key("allow-reset", "boolean", "false"),
+        key("protocols", "array of strings", "[\"iscsi\"]"),
+        key("nqn", "string", "(the name, with nqn. for iqn.)"),
+        key("hosts", "array", "(none named)"),
+    ],
+};
+
+/// `[[subsystem]]`
+pub const SUBSYSTEM: Table = Table {
+    heading: "[[subsystem]]",
+    keys: &[
+        key("nqn", "string", "(required)"),
+        key("namespaces", "table or array", "(none)"),
+        key("portals", "array of strings", "(all for NVMe)"),
+        key("open", "boolean", "false"),
+        key("hosts", "array", "(none named)"),
+    ],
+};
+
+/// `[[subsystem.hosts]]` and `[[target.hosts]]`
+pub const HOST: Table = Table {
+    heading: "[[subsystem.hosts]]",
+    keys: &[
+        key("nqn", "string", "(required)"),
+        key("secret-file", "path", "(none)"),
+        key("secret-env", "string", "(none)"),
+        key("secret", "string", "(none)"),
+        key("controller-secret-file", "path", "(none)"),
+        key("controller-secret-env", "string", "(none)"),
+        key("controller-secret", "string", "(none)"),
+        key("tls-key-file", "path", "(none)"),
+        key("tls-key-env", "string", "(none)"),
+        key("tls-key", "string", "(none)"),
+        key("tls", "string", "\"required\""),
     ],
 };
 
@@ -224,9 +264,15 @@ pub const DISCOVERY: Table = Table {
     ],
 };
 
+/// `[nvme]`
+pub const NVME: Table =
+    Table { heading: "[nvme]", keys: &[key("referrals", "array of strings", "(none)")] };
+
 /// Every kind of table below the top.
-pub const TABLES: &[&Table] =
-    &[&SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY];
+pub const TABLES: &[&Table] = &[
+    &SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY, &HOST,
+    &SUBSYSTEM, &NVME,
+];
 
 /// The candidate that looks most like `name`, if one looks enough like it.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {

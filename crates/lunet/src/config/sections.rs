@@ -4,12 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
 use lunet_server::{MAX_PORTALS, Transports};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::mistake::Mistakes;
+use super::nvme::NVME_PORT;
 use super::reader::{At, Convert, Section, boolean, choice, duration, integer, size, string};
 use super::schema::{self, Table};
 use super::{DEFAULT_PORT, Digest, Driver, Iscsi, LogLevel, Portal, Server};
@@ -212,7 +214,20 @@ impl From<AddressError> for String {
 /// # Errors
 /// It is none, or one that no connection comes to: multicast and broadcast.
 pub fn parse_portal(text: &str) -> Result<SocketAddr, AddressError> {
-    let address = portal_address(text)?;
+    parse_address(text, DEFAULT_PORT)
+}
+
+/// The same for NVMe, with the port 4420 if it is left out.
+///
+/// # Errors
+/// As for [`parse_portal`].
+pub fn parse_nvme_portal(text: &str) -> Result<SocketAddr, AddressError> {
+    parse_address(text, NVME_PORT)
+}
+
+/// The same with another port in place of one that is left out.
+pub(super) fn parse_address(text: &str, port: u16) -> Result<SocketAddr, AddressError> {
+    let address = portal_address(text, port)?;
     let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
     if !broadcast && !address.ip().is_multicast() {
         return Ok(address);
@@ -221,7 +236,7 @@ pub fn parse_portal(text: &str) -> Result<SocketAddr, AddressError> {
     Err(AddressError::Unreachable { text: text.to_owned(), kind })
 }
 
-fn portal_address(text: &str) -> Result<SocketAddr, AddressError> {
+fn portal_address(text: &str, port: u16) -> Result<SocketAddr, AddressError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
@@ -230,19 +245,38 @@ fn portal_address(text: &str) -> Result<SocketAddr, AddressError> {
         Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6),
         None => text.parse::<IpAddr>(),
     };
-    ip.map(|ip| SocketAddr::new(ip, DEFAULT_PORT))
-        .map_err(|_| AddressError::NoAddress(text.to_owned()))
+    ip.map(|ip| SocketAddr::new(ip, port)).map_err(|_| AddressError::NoAddress(text.to_owned()))
 }
 
-pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Portal>> {
+/// The portals of a configuration, by the protocol that they are for.
+#[derive(Default)]
+pub(super) struct Listening {
+    /// For iSCSI.
+    pub(super) iscsi: Vec<At<Portal>>,
+    /// For NVMe.
+    pub(super) nvme: Vec<At<Portal>>,
+}
+
+impl Listening {
+    /// There are portals, and none of them is for NVMe.
+    pub(super) fn are_for_iscsi_alone(&self) -> bool {
+        self.nvme.is_empty() && !self.iscsi.is_empty()
+    }
+}
+
+pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Listening {
     let mut out: Vec<At<Portal>> = Vec::new();
+    let mut over_nvme = Vec::new();
     for table in top_array(top, "portal", &schema::PORTAL, mistakes) {
         if out.len() == MAX_PORTALS {
             let text = format!("is one more than the {MAX_PORTALS} that there may be");
             mistakes.add(table.offset, "portal", text);
             break;
         }
-        let address: Convert<'_, SocketAddr> = &|v| Ok(parse_portal(&string(v)?)?);
+        let mut carries = Carries::default();
+        table.set("transport", &mut carries, &transport, mistakes);
+        let port = if carries.nvme { NVME_PORT } else { DEFAULT_PORT };
+        let address: Convert<'_, SocketAddr> = &|v| Ok(parse_address(&string(v)?, port)?);
         let Some(address) = table.get("address", address, mistakes) else {
             table.missing("address", mistakes);
             continue;
@@ -258,24 +292,64 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<At<Port
         let (mut group_state, mut preferred) = (AccessState::Optimized, false);
         table.set("group-state", &mut group_state, &|v| choice(v, STATES), mistakes);
         table.set("preferred", &mut preferred, &boolean, mistakes);
-        let mut transports = Transports::default();
-        table.set("transport", &mut transports, &transport, mistakes);
+        let transports = carries.transports;
         if transports == Transports::Rdma && address.value.port() == 0 {
             let text = "must have a port with iSER alone: only TCP takes a free one";
             mistakes.add(address.offset, table.key("address"), text);
         }
-        let portal = Portal { address: address.value, tag, group_state, preferred, transports };
+        let tls = portal_tls(&table, carries, mistakes);
+        let portal =
+            Portal { address: address.value, tag, group_state, preferred, transports, tls };
         group(&table, &portal, &out, mistakes);
         out.push(At { offset: address.offset, value: portal });
+        over_nvme.push(carries.nvme);
     }
-    out
+    let mut all = Listening::default();
+    for (portal, nvme) in out.into_iter().zip(over_nvme) {
+        if nvme { all.nvme.push(portal) } else { all.iscsi.push(portal) }
+    }
+    all
 }
 
-/// `["tcp"]`, `["iser"]` or both.
-fn transport(value: &DeValue<'_>) -> Result<Transports, String> {
+/// What a portal has of TLS, which is NVMe's.
+fn portal_tls(table: &Section<'_>, carries: Carries, mistakes: &mut Mistakes) -> Tls {
+    const WORDS: &[(&str, Tls)] =
+        &[("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)];
+    let mut tls = Tls::default();
+    table.set("tls", &mut tls, &|v| choice(v, WORDS), mistakes);
+    if let (false, Some(value)) = (carries.nvme, table.raw("tls")) {
+        let text = "is for portals with the transport \"nvme-tcp\": iSCSI has no TLS";
+        mistakes.add(value.span().start, table.key("tls"), text);
+    }
+    tls
+}
+
+/// What a portal carries.
+#[derive(Clone, Copy, Default)]
+struct Carries {
+    transports: Transports,
+    /// NVMe, and not iSCSI.
+    nvme: bool,
+}
+
+/// `["tcp"]`, `["iser"]` or both; or `["nvme-tcp"]`. One may stand without brackets.
+fn transport(value: &DeValue<'_>) -> Result<Carries, String> {
+    const NVME: &str = "nvme-tcp";
+    let is_nvme = |value: &DeValue<'_>| value.as_str() == Some(NVME);
+    let items = value.as_array();
+    if is_nvme(value) || items.is_some_and(|items| items.iter().any(|it| is_nvme(it.get_ref()))) {
+        if items.is_some_and(|items| items.len() > 1) {
+            return Err("has \"nvme-tcp\", which needs a portal of its own".to_owned());
+        }
+        return Ok(Carries { transports: Transports::Tcp, nvme: true });
+    }
+    Ok(Carries { transports: iscsi_transport(value)?, nvme: false })
+}
+
+fn iscsi_transport(value: &DeValue<'_>) -> Result<Transports, String> {
     const WORDS: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Rdma)];
     let items = value.as_array().filter(|items| !items.is_empty());
-    let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"]")?;
+    let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"] or [\"nvme-tcp\"]")?;
     let mut all = None;
     for item in items {
         let word = choice(item.get_ref(), WORDS)?;

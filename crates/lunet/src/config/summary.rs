@@ -10,18 +10,24 @@ pub fn summary(config: &Config) -> String {
         config.volumes.iter().filter_map(|volume| volume.size()).fold(0, u64::saturating_add);
     let mut out = format!(
         "{}, {} ({} configured), {}, {}\n",
-        number(config.portals.len().max(1), "portal"),
+        number((config.portals.len() + config.nvme.portals.len()).max(1), "portal"),
         number(config.volumes.len(), "volume"),
         units::size(sizes),
         number(config.targets.len(), "target"),
         number(luns, "LUN"),
     );
+    for subsystem in &config.nvme.subsystems {
+        let namespaces = number(subsystem.namespaces.len(), "namespace");
+        out.push_str(&format!("over NVMe: {}, {namespaces}\n", subsystem.nqn));
+    }
     for note in &config.notes {
         out.push_str(&format!("note: line {note}\n"));
     }
     for (index, volume) in config.volumes.iter().enumerate() {
         let mut luns = config.targets.iter().flat_map(|target| &target.luns);
-        if !luns.any(|(_, volume)| *volume == index) {
+        let mut namespaces = config.nvme.subsystems.iter().flat_map(|it| &it.namespaces);
+        let is_namespace = namespaces.any(|(_, volume)| *volume == index);
+        if !is_namespace && !luns.any(|(_, volume)| *volume == index) {
             out.push_str(&format!("note: volume \"{}\" is no LUN of any target\n", volume.name));
         }
     }
@@ -51,5 +57,9 @@ mod tests {
              note: volume \"b\" is no LUN of any target\n\
              note: target iqn.2026-11.l:y has no LUNs\n"
         );
+        let more = "[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\nnamespaces = ['b']\n";
+        let told = summary(&check(&format!("{text}{more}")).unwrap());
+        assert!(told.contains("\nover NVMe: nqn.2026-11.l:s, 1 namespace\n"), "{told}");
+        assert!(!told.contains("\"b\" is no LUN"), "{told}");
     }
 }

@@ -8,11 +8,12 @@ use toml::de::DeValue;
 
 use super::access::{self, Access};
 use super::mistake::Mistakes;
+use super::nvme::{self, Subsystem};
 use super::reader::{At, Convert, Section, boolean, label, string};
 use super::schema::{self, nearest};
-use super::sections::{parse_portal, top_array};
+use super::sections::{Listening, parse_address, top_array};
 use super::volumes::Found;
-use super::{Portal, Target};
+use super::{DEFAULT_PORT, Portal, Target};
 use crate::names;
 
 /// The largest LUN that fits the flat addressing of SAM-5 4.7.
@@ -23,15 +24,17 @@ const MAX_ALIAS: usize = 255;
 
 pub(super) fn targets(
     top: &Section<'_>,
-    portals: &[At<Portal>],
+    portals: &Listening,
     volumes: &[Found],
     mistakes: &mut Mistakes,
-) -> Vec<Target> {
-    let mut out = Vec::new();
+) -> (Vec<Target>, Vec<At<Subsystem>>) {
+    let (mut out, mut subsystems) = (Vec::new(), Vec::new());
     let mut seen: HashMap<String, usize> = HashMap::new();
     let tables = top_array(top, "target", &schema::TARGET, mistakes);
-    if top.raw("target").is_none() {
-        mistakes.add(0, "target", "is missing: at least one [[target]] must be there to be served");
+    if top.raw("target").is_none() && top.raw("subsystem").is_none() {
+        let text =
+            "is missing: at least one [[target]] or [[subsystem]] must be there to be served";
+        mistakes.add(0, "target", text);
     }
     for table in tables {
         let name: Convert<'_, String> = &|v| {
@@ -54,26 +57,44 @@ pub(super) fn targets(
             }
         }
         let alias = table.get("alias", &|v| label(v, MAX_ALIAS), mistakes).map(|a| a.value);
-        let portals = target_portals(&table, portals, mistakes);
+        let named = named_portals(&table, portals, mistakes);
+        let portals = named.iscsi.clone();
+        let over_nvme = nvme::of_target(&table, named, mistakes);
         let mut access = access::access(&table, mistakes);
         table.set("open", &mut access.open, &boolean, mistakes);
         let luns = luns(&table, volumes, &mut access, mistakes);
         let mut allow_reset = false;
         table.set("allow-reset", &mut allow_reset, &boolean, mistakes);
         if let Some(name) = name {
-            out.push(Target { name: name.value, alias, portals, luns, access, allow_reset });
+            let name = name.value;
+            let target = Target { name, alias, portals, luns, access, allow_reset };
+            subsystems.extend(nvme::as_subsystem(&target, over_nvme, mistakes));
+            out.push(target);
         }
     }
-    out
+    (out, subsystems)
 }
 
-fn target_portals(
+/// The portals that a table names, by the protocol that they are for.
+#[derive(Clone, Default)]
+pub(super) struct Named {
+    /// Some are named.
+    pub(super) some: bool,
+    /// Indices of portals for iSCSI.
+    pub(super) iscsi: Vec<usize>,
+    /// Indices of portals for NVMe.
+    pub(super) nvme: Vec<usize>,
+}
+
+/// The key `portals` of a table.
+pub(super) fn named_portals(
     table: &Section<'_>,
-    portals: &[At<Portal>],
+    portals: &Listening,
     mistakes: &mut Mistakes,
-) -> Vec<usize> {
-    let mut out = Vec::new();
+) -> Named {
+    let mut out = Named::default();
     let Some(value) = table.raw("portals") else { return out };
+    out.some = true;
     let key = table.key("portals");
     let Some(items) = value.get_ref().as_array() else {
         mistakes.add(value.span().start, key, "must be an array of addresses of [[portal]] tables");
@@ -84,24 +105,36 @@ fn target_portals(
         mistakes.add(value.span().start, key.clone(), text);
     }
     for item in items {
-        let index =
-            string(item.get_ref()).and_then(|text| Ok(parse_portal(&text)?)).and_then(|address| {
-                let found = portals.iter().position(|portal| portal.value.address == address);
-                found.ok_or_else(|| no_portal(address))
-            });
-        match index {
-            Ok(index) if out.contains(&index) => {
-                mistakes.add(item.span().start, key.clone(), "names the same portal twice");
+        let found = string(item.get_ref()).and_then(|text| find_portal(&text, portals));
+        let twice = match &found {
+            Ok((index, true)) if !out.nvme.contains(index) => {
+                out.nvme.push(*index);
+                continue;
             }
-            Ok(index) => out.push(index),
-            Err(text) => mistakes.add(item.span().start, key.clone(), text),
-        }
+            Ok((index, false)) if !out.iscsi.contains(index) => {
+                out.iscsi.push(*index);
+                continue;
+            }
+            Ok(_) => "names the same portal twice",
+            Err(text) => text,
+        };
+        mistakes.add(item.span().start, key.clone(), twice);
     }
     out
 }
 
-fn no_portal(address: SocketAddr) -> String {
-    format!("no [[portal]] has the address \"{address}\"")
+/// The index of a portal, and whether it is for NVMe. Without a port, the text means either.
+fn find_portal(text: &str, portals: &Listening) -> Result<(usize, bool), String> {
+    let at = |list: &[At<Portal>], address: SocketAddr| {
+        list.iter().position(|portal| portal.value.address == address)
+    };
+    let iscsi = parse_address(text, DEFAULT_PORT)?;
+    if let Some(index) = at(&portals.iscsi, iscsi) {
+        return Ok((index, false));
+    }
+    let found = at(&portals.nvme, parse_address(text, nvme::NVME_PORT)?);
+    let found = found.map(|index| (index, true));
+    found.ok_or_else(|| format!("no [[portal]] has the address \"{iscsi}\""))
 }
 
 fn luns(
@@ -113,7 +146,12 @@ fn luns(
     let mut out: Vec<(u16, usize)> = Vec::new();
     let Some(value) = table.raw("luns") else { return out };
     let path = table.key("luns");
-    for (number, offset, volume) in lun_entries(&path, value, mistakes) {
+    let Some(entries) = entries(value, 0) else {
+        let text = "must be a table, as in { 0 = \"vm1\" }, or an array of volumes";
+        mistakes.add(value.span().start, path, text);
+        return out;
+    };
+    for (number, offset, volume) in entries {
         let key = format!("{path}.{number}");
         let Ok(lun) = lun_number(&number) else {
             let text = format!("the number of a LUN is 0 to {MAX_LUN}, without leading zeroes");
@@ -139,31 +177,27 @@ fn luns(
     out
 }
 
-/// The entries of `luns`, a table of numbers or an array: number, its place, the volume's name.
-fn lun_entries<'a>(
-    path: &str,
-    value: &'a Spanned<DeValue<'a>>,
-    mistakes: &mut Mistakes,
-) -> Vec<(String, usize, &'a Spanned<DeValue<'a>>)> {
+/// The entries of a table of numbers or an array, which counts from `first`: number, its place, the volume's name.
+pub(super) fn entries<'a>(value: &'a Spanned<DeValue<'a>>, first: usize) -> Option<Vec<Entry<'a>>> {
     match value.get_ref() {
         DeValue::Table(table) => {
             let entry = |(name, volume): (&'a Spanned<_>, _)| -> (String, usize, _) {
                 (AsRef::<str>::as_ref(name.get_ref()).to_owned(), name.span().start, volume)
             };
-            table.iter().map(entry).collect()
+            Some(table.iter().map(entry).collect())
         }
         DeValue::Array(items) => {
-            let entry =
-                |(i, item): (usize, &'a Spanned<_>)| (i.to_string(), item.span().start, item);
-            items.iter().enumerate().map(entry).collect()
+            let entry = |(i, item): (usize, &'a Spanned<_>)| {
+                ((i + first).to_string(), item.span().start, item)
+            };
+            Some(items.iter().enumerate().map(entry).collect())
         }
-        _ => {
-            let text = "must be a table, as in { 0 = \"vm1\" }, or an array of volumes";
-            mistakes.add(value.span().start, path, text);
-            Vec::new()
-        }
+        _ => None,
     }
 }
+
+/// A number as it is written, where it stands, and what it is for.
+pub(super) type Entry<'a> = (String, usize, &'a Spanned<DeValue<'a>>);
 
 fn lun_number(text: &str) -> Result<u16, ()> {
     // Only one way to write each number: then no two keys of a table can mean the same LUN.
@@ -174,7 +208,8 @@ fn lun_number(text: &str) -> Result<u16, ()> {
     }
 }
 
-fn find_volume(value: &DeValue<'_>, volumes: &[Found]) -> Result<usize, String> {
+/// The index of a volume by its name.
+pub(super) fn find_volume(value: &DeValue<'_>, volumes: &[Found]) -> Result<usize, String> {
     let name = string(value)?;
     volumes.iter().position(|volume| volume.name == name).ok_or_else(|| {
         match nearest(&name, volumes.iter().map(|volume| volume.name.as_str())) {

@@ -391,7 +391,7 @@ fn targets_name_what_is_there() {
     one(&text, 4, "target.name", "target of line 2 already");
     let text = format!("[[portal]]\naddress='::1'\n[[target]]\n{name}portals=['::1','[::1]:3260']");
     one(&text, 5, "target.portals", "the same portal twice");
-    one("", 1, "target", "at least one [[target]]");
+    one("", 1, "target", "at least one [[target]] or [[subsystem]]");
 }
 
 #[test]
@@ -534,5 +534,159 @@ fn portals_have_a_limit_and_addresses_that_are_listened_on() {
         let mistakes = check(&text).expect_err(address);
         assert!(mistakes[0].text.contains(words), "{mistakes:?}");
         assert!(mistakes[0].text.contains("`ip -br address`"), "{mistakes:?}");
+    }
+}
+
+const NVME: &str = "[[portal]]\naddress = '192.0.2.1'\n[[portal]]\naddress = '192.0.2.1'\n\
+                    transport = 'nvme-tcp'\n[volumes.a]\nbackend = 'null'\nsize = 512\n\
+                    [volumes.b]\nbackend = 'null'\nsize = 512\n";
+
+#[test]
+fn a_target_over_nvme_is_a_subsystem() {
+    let target = "[[target]]\nname = 'iqn.2026-11.l:x'\nprotocols = ['iscsi', 'nvme']\n";
+    let of = |more: &str| {
+        let config = check(&format!("{NVME}{target}{more}")).unwrap();
+        assert_eq!((config.portals.len(), config.nvme.portals.len()), (1, 1));
+        assert_eq!(config.nvme.portals[0].address.port(), 4420);
+        config.nvme.subsystems.into_iter().next().unwrap()
+    };
+    let subsystem = of("luns = { 0 = 'a', 6 = 'b' }\n");
+    assert_eq!(subsystem.nqn, "nqn.2026-11.l:x");
+    assert_eq!(subsystem.namespaces, [(1, 0), (7, 1)]);
+    assert_eq!((subsystem.hosts, subsystem.portals), (Hosts::ThisMachine, vec![]));
+    let named = of("portals = ['192.0.2.1:3260', '192.0.2.1:4420']\nopen = true\n");
+    assert_eq!((named.hosts, named.portals), (Hosts::Everybody, vec![0]));
+    // What is for some initiators alone is for no host that is not named.
+    let masked = of("luns = { 0 = 'a', 1 = { volume = 'b', initiators = ['iqn.2026-11.l:i'] } }\n");
+    assert_eq!(masked.namespaces, [(1, 0)]);
+    assert_eq!(of("initiators = ['iqn.2026-11.l:i']\n").hosts, Hosts::Named(vec![]));
+    let host = "nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349";
+    let hosts = of(&format!("nqn = 'nqn.2026-11.l:y'\nhosts = ['{host}']\n"));
+    let one = Host { nqn: host.into(), ..Host::default() };
+    assert_eq!((&*hosts.nqn, hosts.hosts), ("nqn.2026-11.l:y", Hosts::Named(vec![one])));
+    let secret = "DHHC-1:01:lf3XTpLrEkUvOBmq32MHz+UqbFgRAwl93B6qqCR6T/NCP27i:";
+    let proving = of(&format!("hosts = [{{ nqn = '{host}', secret = '{secret}' }}]\n"));
+    let Hosts::Named(proving) = proving.hosts else { panic!("a host is named") };
+    assert!(proving[0].secret.as_ref().is_some_and(|secret| secret.secret().is_ok()));
+    assert!(!format!("{proving:?}").contains("lf3X"));
+}
+
+#[test]
+fn tls_is_said_by_portals_and_hosts() {
+    let key = "NVMeTLSkey-1:01:yfA5y7w9H1djYdTd2lm8kSqfjE3Npv1Mq1Bz9V7byVAVpSqd:";
+    let text = |portal: &str, host: &str| {
+        format!(
+            "[[portal]]\naddress = '192.0.2.1'\ntransport = 'nvme-tcp'\n{portal}[[subsystem]]\n\
+             nqn = 'nqn.2026-11.l:s'\nhosts = [{{ nqn = 'nqn.2026-11.l:h'{host} }}]\n"
+        )
+    };
+    let of = |portal: &str, host: &str| check(&text(portal, host)).unwrap().nvme;
+    let host = |nvme: &Nvme| match &nvme.subsystems[0].hosts {
+        Hosts::Named(hosts) => hosts[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    let plain = of("", "");
+    assert!(!plain.needs_tls() && plain.portals[0].tls == Tls::Allowed);
+    let keyed = of("", &format!(", tls-key = '{key}'"));
+    assert!(keyed.needs_tls() && host(&keyed).tls_required);
+    assert!(host(&keyed).tls_key.is_some_and(|key| key.secret().is_ok()));
+    let optional = of("tls = 'off'\n", &format!(", tls-key = '{key}', tls = 'allowed'"));
+    assert!(optional.portals[0].tls == Tls::Off && !host(&optional).tls_required);
+    assert!(of("tls = 'required'\n", "").needs_tls());
+    names_mistakes(&[
+        (&text("", ", tls-key = 'DHHC-1:01:lf3X:'"), "subsystem.hosts.tls-key", "form"),
+        (&text("", ", tls = 'allowed'"), "subsystem.hosts.tls", "no meaning without a key"),
+        (&text("tls = 'on'\n", ""), "portal.tls", "must be"),
+        ("[[portal]]\naddress = '192.0.2.1'\ntls = 'off'\n", "portal.tls", "iSCSI has no TLS"),
+    ]);
+}
+
+#[test]
+fn mistakes_of_subsystems_are_named() {
+    let subsystem = "[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\n";
+    names_mistakes(&[
+        ("[[subsystem]]\nnqn = 'iqn.2026-11.l:s'\n", "subsystem.nqn", "does not start with 'nqn.'"),
+        ("[[subsystem]]\nnamespaces = ['a']\n", "subsystem.nqn", "is missing"),
+        (
+            "[[subsystem]]\nnqn = 'nqn.2014-08.org.nvmexpress.discovery'\n",
+            "subsystem.nqn",
+            "every discovery subsystem",
+        ),
+        (
+            &format!("{subsystem}{subsystem}"),
+            "subsystem.nqn",
+            "is the name of the subsystem of line 13",
+        ),
+        (
+            &format!("{subsystem}namespaces = {{ 0 = 'a' }}\n"),
+            "subsystem.namespaces.0",
+            "1 to 1024",
+        ),
+        ("[nvme]\nreferrals = ['192.0.2.1', '192.0.2.1:8009']\n", "nvme.referrals", "twice"),
+        ("[nvme]\nreferrals = ['0.0.0.0']\n", "nvme.referrals", "could connect to"),
+        ("[nvme]\nreferrals = '192.0.2.1'\n", "nvme.referrals", "an array"),
+        (
+            &format!("{subsystem}namespaces = ['c']\n"),
+            "subsystem.namespaces.1",
+            "there is no volume",
+        ),
+        (
+            &format!("{subsystem}namespaces = ['a', 'a']\n"),
+            "subsystem.namespaces.2",
+            "namespace 1 of",
+        ),
+        (
+            &format!(
+                "{subsystem}hosts = [{{ nqn = 'nqn.2026-11.l:h', secret = 'DHHC-1:01:lf3X:' }}]\n"
+            ),
+            "subsystem.hosts.secret",
+            "length",
+        ),
+        (
+            &format!(
+                "{subsystem}hosts = [{{ nqn = 'nqn.2026-11.l:h', controller-secret-env = 'A' }}]\n"
+            ),
+            "subsystem.hosts.controller-secret-env",
+            "no meaning",
+        ),
+        (&format!("{subsystem}hosts = []\n"), "subsystem.hosts", "/etc/nvme/hostnqn"),
+        (&format!("{subsystem}portals = ['192.0.2.1:3260']\n"), "subsystem.portals", "nvme-tcp"),
+    ]);
+    let alone = "[[portal]]\naddress = '192.0.2.1'\n[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\n";
+    assert!(check(alone).unwrap().notes[0].text.contains("is served over no portal"));
+}
+
+#[test]
+fn mistakes_of_targets_over_nvme_are_named() {
+    names_mistakes(&[
+        (
+            "[[target]]\nname = 'iqn.2026-11.l:x'\nhosts = ['nqn.2026-11.l:h']\n",
+            "target.hosts",
+            "not among the `protocols`",
+        ),
+        (
+            "[[target]]\nname = 'iqn.2026-11.l:x'\nprotocols = ['nvme']\n",
+            "target.protocols",
+            "must have \"iscsi\"",
+        ),
+        (
+            "[[target]]\nname = 'naa.0123456789abcdef'\nprotocols = ['iscsi', 'nvme']\n",
+            "target.nqn",
+            "is missing",
+        ),
+        (
+            "[[portal]]\naddress = '192.0.2.2'\ntransport = ['tcp', 'nvme-tcp']\n[[target]]\nname = 'iqn.2026-11.l:x'\n",
+            "portal.transport",
+            "a portal of its own",
+        ),
+    ]);
+}
+
+/// Each text has a mistake at this key, with these words.
+fn names_mistakes(cases: &[(&str, &str, &str)]) {
+    for (text, key, words) in cases {
+        let mistakes = check(&format!("{NVME}{text}")).expect_err(text);
+        let found = mistakes.iter().find(|mistake| mistake.key == *key);
+        assert!(found.is_some_and(|mistake| mistake.text.contains(words)), "{text}: {mistakes:?}");
     }
 }

@@ -14,11 +14,11 @@ use super::sessions::concerning;
 use super::snapshots::HOLD;
 use super::volumes::traces;
 use super::{Manager, Served, done, portals, storage};
-use crate::config::{self, Backend, Volume};
+use crate::config::{self, Backend, Config, Volume};
 use crate::opening::{self, Failure, How, Kind, Unserved};
 use crate::plan::{self, Plan};
 use crate::trouble::refuse;
-use crate::{exposure, record, units};
+use crate::{exposure, record, serve, units};
 use lunet_files::{self as files, Found};
 
 /// How consent is given to what hurts sessions.
@@ -124,13 +124,17 @@ impl Manager {
         let text = plan::read_own(&self.file)?;
         let next = plan::of_text(&self.options, &self.file, text)?;
         // The same text may lead to other secrets.
-        let rules = |plan: &Plan| (plan.config.targets.clone(), plan.config.discovery.clone());
+        let rules = |plan: &Plan| {
+            let Config { targets, discovery, nvme, .. } = &plan.config;
+            (targets.clone(), discovery.clone(), nvme.clone())
+        };
         // Storage may have come back that was missing.
         let same = now.plan.text == next.text && rules(&now.plan) == rules(&next);
         if same && now.unserved.is_empty() {
             return Ok(None);
         }
-        check_fixed(&now.plan, &next)?;
+        check_fixed(&now.plan, &next, self.nvme.is_some())?;
+        serve::check_tls(&next.config)?;
         let mut entries = Vec::new();
         let mut fates = Vec::new();
         for volume in &next.config.volumes {
@@ -272,8 +276,9 @@ fn note(now: &Served, volume: &Volume, fate: &Option<Fate>, next: &Plan) -> Resu
 }
 
 /// Refuses what a running server cannot change.
-fn check_fixed(old: &Plan, new: &Plan) -> Result<()> {
+fn check_fixed(old: &Plan, new: &Plan, over_nvme: bool) -> Result<()> {
     portals::check(&old.config, &new.config)?;
+    portals::check_nvme(&old.config, &new.config, over_nvme)?;
     for (key, same) in
         [("server.data", old.data == new.data), ("server.control-socket", old.socket == new.socket)]
     {

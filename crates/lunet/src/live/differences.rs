@@ -1,8 +1,11 @@
 //! What is different in the next configuration, as far as it takes effect at once.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use lunet_api::Difference;
 
-use crate::config::{self, Access, Config, Reach, Target, Volume};
+use crate::config::{self, Access, Config, Hosts, Reach, Subsystem, Target, Volume};
 use crate::plan::Plan;
 
 use super::Served;
@@ -32,6 +35,7 @@ pub(super) fn differences(
         }
     }
     access("discovery", "", (&old.discovery, &new.discovery), &mut out);
+    subsystems((old, new), &mut out);
     out
 }
 
@@ -41,12 +45,58 @@ fn difference(what: &str, name: &str, change: impl Into<String>) -> Difference {
 
 /// The portals that come and go.
 fn portals((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
-    let has = |config: &Config, one: &config::Portal| {
-        config.portals.iter().any(|other| other.address == one.address)
+    let all = |config: &Config| -> Vec<config::Portal> {
+        config.portals.iter().chain(&config.nvme.portals).cloned().collect()
     };
-    for (of, other, change) in [(old, new, "is gone"), (new, old, "is new")] {
-        let lone = of.portals.iter().filter(|portal| !has(other, portal));
+    let (old, new) = (all(old), all(new));
+    for (of, others, change) in [(&old, &new, "is gone"), (&new, &old, "is new")] {
+        let has = |one: &config::Portal| others.iter().any(|other| other.address == one.address);
+        let lone = of.iter().filter(|portal| !has(portal));
         out.extend(lone.map(|portal| difference("portal", &portal.address.to_string(), change)));
+    }
+}
+
+/// What is served over NVMe, by the names of subsystems.
+fn subsystems((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
+    for was in &old.nvme.subsystems {
+        if new.nvme.find(&was.nqn).is_none() {
+            out.push(difference("subsystem", &was.nqn, "is gone"));
+        }
+    }
+    for is in &new.nvme.subsystems {
+        let Some(was) = old.nvme.find(&is.nqn) else {
+            out.push(difference("subsystem", &is.nqn, "is new"));
+            continue;
+        };
+        let volume = |config: &Config, subsystem: &Subsystem, nsid: u32| {
+            let (_, at) = subsystem.namespaces.iter().find(|(number, _)| *number == nsid)?;
+            Some(config.volumes[*at].name.clone())
+        };
+        let both = was.namespaces.iter().chain(&is.namespaces).map(|(nsid, _)| *nsid);
+        for nsid in both.collect::<BTreeSet<u32>>() {
+            let change = match (volume(old, was, nsid), volume(new, is, nsid)) {
+                (before, Some(now)) if before.as_ref() != Some(&now) => {
+                    format!("has volume {now} as namespace {nsid}")
+                }
+                (Some(_), None) => format!("has no namespace {nsid} any more"),
+                _ => continue,
+            };
+            out.push(difference("subsystem", &is.nqn, change));
+        }
+        let portals = |config: &Config, subsystem: &Subsystem| -> Vec<SocketAddr> {
+            subsystem.portals.iter().map(|at| config.nvme.portals[*at].address).collect()
+        };
+        if portals(old, was) != portals(new, is) {
+            out.push(difference("subsystem", &is.nqn, "has other portals"));
+        }
+        if was.hosts != is.hosts {
+            let change = match &is.hosts {
+                Hosts::ThisMachine => "is for hosts on this machine alone",
+                Hosts::Everybody => "is open to every host",
+                Hosts::Named(_) => "is for other hosts",
+            };
+            out.push(difference("subsystem", &is.nqn, change));
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 use anyhow::{Context, Result};
 use lunet_api::{Code, SessionChange, SessionFate};
 use lunet_front_iscsi::{Entrance, Fate, Layout, Objection, SessionInfo, TargetEntry, Visitor};
+use lunet_server::front::Front;
+use lunet_server::server::Handle;
 
 use super::{Manager, Served, counted};
 use crate::config::{Config, Target};
@@ -46,14 +48,14 @@ impl Weighed {
 
 /// What happens to one session, and whether something that it uses is taken away for everybody:
 /// that is what needs consent. Rules that are narrowed are meant to shut somebody out.
-struct Effect {
-    change: SessionChange,
-    removal: Option<Removal>,
+pub(super) struct Effect {
+    pub(super) change: SessionChange,
+    pub(super) removal: Option<Removal>,
 }
 
 /// What is taken away, in words.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Removal {
+pub(super) enum Removal {
     /// It would not be there any more.
     Gone(String),
     /// It would be for this machine alone, as nothing says any more who may use it.
@@ -91,22 +93,29 @@ impl Manager {
         let sessions = self.known_sessions(consent.force)?;
         let view = |config| View::new(config, self.handle.slots_of(&serve::listen(config)));
         let (before, after) = (view(&now.plan.config), view(&plan.config));
-        let effects = effects(&sessions, &before, &after, consent.keep_sessions);
+        let mut effects = effects(&sessions, &before, &after, consent.keep_sessions);
+        let controllers = self.known_controllers(consent.force)?;
+        effects.extend(self.effects_on(&controllers, &now.plan.config, &plan.config));
         let refusal = if consent.force { None } else { refusal(&effects, with) };
         Ok((effects.into_iter().map(|effect| effect.change).collect(), refusal))
     }
 
     /// The sessions; all of them, unless it does not matter if some are missing.
     pub(super) fn known_sessions(&self, some_will_do: bool) -> Result<Vec<SessionInfo>> {
-        match self.handle.all_sessions() {
-            Err(_) if some_will_do => Ok(self.handle.sessions()),
-            Err(error) => refuse(
-                Code::NotAnswered,
-                format!("nobody knows who is logged in: {error}, or use --force"),
-                "",
-            ),
-            Ok(all) => Ok(all),
-        }
+        known(&self.handle, some_will_do)
+    }
+}
+
+/// The sessions of a server; all of them, unless it does not matter if some are missing.
+pub(super) fn known<F: Front>(handle: &Handle<F>, some_will_do: bool) -> Result<Vec<F::Session>> {
+    match handle.all_sessions() {
+        Err(_) if some_will_do => Ok(handle.sessions()),
+        Err(error) => refuse(
+            Code::NotAnswered,
+            format!("nobody knows who is logged in: {error}, or use --force"),
+            "",
+        ),
+        Ok(all) => Ok(all),
     }
 }
 

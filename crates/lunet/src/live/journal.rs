@@ -8,7 +8,7 @@
 //! or cut only if it is the one that the change made or was about, if no volume of the configuration uses it
 //! and the server has it not open. Everything else stays, and is said. What cannot be looked at stays in the journal.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use lunet_block::Size;
 use lunet_files::{self as files, Found, Unremoved};
+use lunet_os::fs as os;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -206,7 +207,7 @@ impl Journal {
 
 fn read(path: &Path) -> Result<Option<Page>> {
     let name = path.display();
-    let text = match fs::read(path) {
+    let text = match os::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         other => other.at("read", path)?,
     };
@@ -270,6 +271,7 @@ impl Entry {
     }
 
     fn settle(&self, config: &Config, used: &InUse) -> Settled {
+        lunet_os::met(self);
         let result = match self {
             // The volume that it was made for has it.
             Self::Made { path, .. } if used.is_configured(path) => Ok(()),
@@ -381,8 +383,8 @@ fn shrink(known: &Known, from: u64, config: &Config, used: &InUse) -> Result<(),
     if !holds_nothing(&file, from) {
         return stays("there is data behind its old end");
     }
-    file.set_len(from).map_err(later)?;
-    file.sync_all().map_err(|error| Settled::NotStable {
+    os::set_len(&file, from).map_err(later)?;
+    os::sync(&file).map_err(|error| Settled::NotStable {
         volume: volume.name.clone(),
         errno: failures::errno(&error),
         problem: cannot("make stable that it has shrunk again:", path, &error),
@@ -412,6 +414,8 @@ fn leave_one(path: &Path, file: &FileMark, place: &Known, used: &InUse) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::config::check;
     use tempfile::TempDir;

@@ -87,10 +87,13 @@ fn users(access: &Access) -> Vec<User> {
     access.users.iter().map(user).collect()
 }
 
-/// Where a volume is a LUN.
+/// Where a volume is a LUN, or a namespace of a subsystem that is no target.
 fn luns(now: &Served, volume: &str) -> Vec<MappedAs> {
     let luns = now.luns_of(volume);
-    luns.map(|(target, lun)| MappedAs { target: target.to_owned(), lun }).collect()
+    let mapped = |(target, lun): (&str, u16)| MappedAs { target: target.to_owned(), lun };
+    // Identifiers of namespaces end at 1024.
+    let namespaces = now.namespaces_of(volume).map(|(nqn, nsid)| (nqn, nsid as u16));
+    luns.chain(namespaces).map(mapped).collect()
 }
 
 impl Manager {

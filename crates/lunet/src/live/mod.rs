@@ -24,6 +24,7 @@ mod effects;
 mod identity;
 mod journal;
 mod lists;
+mod nvme;
 mod portals;
 mod recovery;
 mod report;
@@ -45,7 +46,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
-use lunet_front_iscsi::{Handle, Prepared};
+use lunet_front_iscsi::{Handle, LogicalUnit, Prepared};
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_server::ApplyError;
 use zeroize::Zeroizing;
@@ -61,16 +62,27 @@ use lunet_volume::HeldVolume;
 
 pub use effects::notes as concerned;
 pub use journal::recover;
-pub use report::{portals, sessions, stats};
+pub use report::{controllers, nvme_portals, portals, sessions, stats, stats_of_both};
 pub use served::{Open, Served};
 
 use effects::{Consent, Weighed};
 use identity::InUse;
 use journal::{Entry, Journal};
 
+/// Asks a running server for NVMe.
+pub type NvmeHandle = lunet_front_nvme::Handle<LogicalUnit>;
+
+/// A change that every shard is ready for, of every server. Dropping it undoes it.
+struct Ready<'a> {
+    iscsi: Prepared<'a>,
+    nvme: Option<lunet_front_nvme::Prepared<'a, LogicalUnit>>,
+}
+
 /// Changes a running server. One change at a time.
 pub struct Manager {
     handle: Handle,
+    /// Of the server for NVMe, if there is one.
+    nvme: Option<NvmeHandle>,
     /// As the server was started with, less what only concerned its first start.
     options: Options,
     /// The configuration file.
@@ -85,14 +97,19 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Takes charge of what the server behind `handle` serves now.
-    pub fn new(options: &Options, handle: Handle, served: Served) -> Self {
+    /// Takes charge of what the servers behind the handles serve now.
+    pub fn new(
+        options: &Options,
+        (handle, nvme): (Handle, Option<NvmeHandle>),
+        served: Served,
+    ) -> Self {
         let file = served.plan.file.clone();
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
         let now = Mutex::new(Arc::new(served));
         let remarks = Mutex::default();
         Self {
             handle,
+            nvme,
             options,
             file,
             now,
@@ -355,21 +372,31 @@ impl Manager {
         Ok(())
     }
 
-    /// Has the server open what is new. Nobody sees anything of it.
-    fn prepare(&self, next: &Served) -> Result<Prepared<'_>> {
+    /// Has the servers open what is new. Nobody sees anything of it.
+    fn prepare(&self, next: &Served) -> Result<Ready<'_>> {
         // The error's own words hold its cause.
-        self.handle.prepare(next.layout()).map_err(not_done)
+        let iscsi = self.handle.prepare(next.layout()).map_err(not_done)?;
+        let nvme = self.nvme.as_ref();
+        let nvme = nvme.map(|handle| handle.prepare(serve::over_nvme(next, iscsi.world())));
+        let nvme = nvme.transpose().map_err(not_done)?;
+        Ok(Ready { iscsi, nvme })
     }
 
     /// Says whether [`prepare`](Self::prepare) would refuse the portals of a plan.
     fn foresee_portals(&self, next: &Plan) -> Result<()> {
         let (portals, groups) = (serve::listen(&next.config), serve::groups(&next.config));
-        self.handle.foresee_portals(&portals, &groups).map_err(not_done)
+        self.handle.foresee_portals(&portals, &groups).map_err(not_done)?;
+        let portals = serve::listen_nvme(&next.config);
+        let nvme = self.nvme.as_ref().map(|handle| handle.foresee_portals(&portals, &()));
+        nvme.transpose().map(drop).map_err(not_done)
     }
 
     /// Lets the server take over. From here on there is no way back.
-    fn conclude(&self, prepared: Prepared<'_>, next: Served, held: Option<HeldVolume>) {
-        let late = prepared.commit(held).late;
+    fn conclude(&self, ready: Ready<'_>, next: Served, held: Option<HeldVolume>) {
+        let held = held.map(Arc::new);
+        let nvme = ready.nvme.map(|nvme| nvme.adopt(held.clone()));
+        let iscsi = ready.iscsi.adopt(held);
+        let late = iscsi.wait().late + nvme.map_or(0, |nvme| nvme.wait().late);
         let (next, before) = (Arc::new(next), self.now());
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
         // No others: their storage may not answer.
@@ -394,13 +421,16 @@ impl Manager {
 
     /// How many sessions see the volume, as far as it is known.
     fn sessions_on(&self, now: &Served, volume: &str) -> usize {
-        let targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
+        let mut targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
+        targets.extend(now.namespaces_of(volume).map(|(subsystem, _)| subsystem));
         self.sessions(|name| targets.contains(&name))
     }
 
     fn sessions(&self, on: impl Fn(&str) -> bool) -> usize {
         let sessions = self.handle.sessions();
-        sessions.iter().filter(|session| session.target.as_deref().is_some_and(&on)).count()
+        let sessions =
+            sessions.iter().filter(|session| session.target.as_deref().is_some_and(&on)).count();
+        sessions + self.controllers(on)
     }
 }
 

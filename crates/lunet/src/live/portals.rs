@@ -33,10 +33,11 @@ impl Manager {
             );
         }
         let real = self.handle.configured_portal(address);
-        if real.is_some() || old.portals.iter().any(|portal| portal.address == address) {
+        let all = || old.portals.iter().chain(&old.nvme.portals);
+        if real.is_some() || all().any(|portal| portal.address == address) {
             return refuse(Code::Exists, format!("there is a portal {address} already"), "");
         }
-        if let Some(was) = old.portals.iter().find(|was| overlap(was.address, address)) {
+        if let Some(was) = all().find(|was| overlap(was.address, address)) {
             return refuse(
                 Code::NeedsRestart,
                 format!(
@@ -51,7 +52,7 @@ impl Manager {
         let mut keys = vec![("address", Value::from(address.to_string()))];
         keys.extend(tag.map(|tag| ("tag", Value::from(i64::from(tag)))));
         // All portals with a tag are one group.
-        if let Some(like) = old.portals.iter().find(|portal| portal.tag == tag.unwrap_or(1)) {
+        if let Some(like) = all().find(|portal| portal.tag == tag.unwrap_or(1)) {
             let state = crate::config::state_word(like.group_state);
             let written = |key: &'static str, value: Value, is: bool| is.then_some((key, value));
             let optimized = like.group_state == lunet_scsi::alua::AccessState::Optimized;
@@ -64,16 +65,25 @@ impl Manager {
             if !named {
                 let default = ("address", Value::from(DEFAULT_PORTAL.to_string()));
                 editor.add_portal(&[default])?;
+                for portal in &old.nvme.portals {
+                    let words: Array = [Transport::NvmeTcp.as_str()].into_iter().collect();
+                    let address = Value::from(portal.address.to_string());
+                    editor.add_portal(&[("address", address), ("transport", words.into())])?;
+                }
             }
             editor.add_portal(&keys)
         })?;
         check(old, &next.plan.config)?;
+        check_nvme(old, &next.plan.config, self.nvme.is_some())?;
         let warnings = exposure::news(old, &next.plan.config);
         self.commit(now, next, now.open.clone())?;
         let mut done = done(format!("lunet listens on {address}"));
         if !named {
+            let nvme = old.nvme.portals.iter().map(|portal| format!(" and {}", portal.address));
+            let nvme: String = nvme.collect();
+            let (are, were) = if nvme.is_empty() { ("is", "was") } else { ("are", "were") };
             done.notes.push(format!(
-                "{DEFAULT_PORTAL}, which is listened on where nothing else is said, was written down too"
+                "{DEFAULT_PORTAL}{nvme}, which {are} listened on where nothing else is said, {were} written down too"
             ));
         }
         if transport.contains(&Transport::Iser) {
@@ -94,6 +104,9 @@ impl Manager {
         let config = &now.plan.config;
         let asked = address;
         let address = self.as_configured(now, asked)?;
+        if config.nvme.portals.iter().any(|portal| portal.address == address) {
+            return self.remove_nvme_portal(now, address, consent);
+        }
         let found = config.portals.iter().position(|portal| portal.address == address);
         let Some(at) = found else {
             return refuse(
@@ -120,6 +133,26 @@ impl Manager {
         let sessions = next.sessions.clone();
         self.commit(now, next, now.open.clone())?;
         Ok(concerning(done(format!("lunet does not listen on {asked} any more")), sessions))
+    }
+
+    /// Listens at an address for NVMe no more.
+    fn remove_nvme_portal(
+        &self,
+        now: &Served,
+        address: SocketAddr,
+        consent: Consent,
+    ) -> Result<Done> {
+        if !Self::text(now).parse::<toml::Table>()?.contains_key("portal") {
+            return refuse(
+                Code::Unsupported,
+                format!("{address} is listened on because something is served over NVMe"),
+                "write [[portal]] into the configuration, or take \"nvme\" out of `protocols`",
+            );
+        }
+        let next = self.edited(now, consent, |editor| editor.remove_portal(address))?;
+        let sessions = next.sessions.clone();
+        self.commit(now, next, now.open.clone())?;
+        Ok(concerning(done(format!("lunet does not listen on {address} any more")), sessions))
     }
 
     /// The configured address of a portal that is named by the address that it listens at. They differ if port 0 is
@@ -196,6 +229,41 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
                     "[[portal]] {address}: it cannot take the place of {} while lunet listens there, because one of them stands for all addresses",
                     was.address
                 ),
+                "restart lunet, or take that back",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what a running server cannot do with portals for NVMe. `served`: it was started with some.
+pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()> {
+    for portal in &new.nvme.portals {
+        let address = portal.address;
+        if !served {
+            return refuse(
+                Code::NeedsRestart,
+                format!("[[portal]] {address}: lunet was started with no portal for NVMe"),
+                "restart lunet, or take that back",
+            );
+        }
+        let all = || old.portals.iter().chain(&old.nvme.portals);
+        if let Some(was) = all().find(|was| overlap(was.address, address)) {
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "[[portal]] {address}: it cannot take the place of {} while lunet listens there, because one of them stands for all addresses",
+                    was.address
+                ),
+                "restart lunet, or take that back",
+            );
+        }
+        let same = |was: &&crate::config::Portal| was.address == address && address.port() != 0;
+        let other_tag = old.nvme.portals.iter().find(same).is_some_and(|was| was.tag != portal.tag);
+        if other_tag || old.portals.iter().any(|was| same(&was)) {
+            return refuse(
+                Code::NeedsRestart,
+                format!("[[portal]] {address}: tag and transport change at a restart only"),
                 "restart lunet, or take that back",
             );
         }

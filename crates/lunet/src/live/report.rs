@@ -1,10 +1,12 @@
 //! What the server says of itself, in the types of the API.
 
 use lunet_api::{
-    Bucket, Fault, FaultState, NoIser, Operations, OverTcp, Percentile, Portal, Protocol, RdmaPath,
-    Session, ShardLoad, Stats, Transport, VolumeStats,
+    Bucket, Controller, Fault, FaultState, NoIser, NvmeCounts, Operations, OverTcp, Percentile,
+    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, Stats, Transport, VolumeStats,
 };
 use lunet_front_iscsi::SessionInfo;
+use lunet_front_nvme::{QueueInfo, SessionInfo as ControllerInfo};
+use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::{OpStats, PortalStatus, Reason};
 use lunet_volume::Cause;
 
@@ -43,7 +45,46 @@ fn session(info: SessionInfo) -> Session {
         read_bytes: info.read_bytes,
         written_bytes: info.written_bytes,
         keys: info.keys.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        controller: None,
     }
+}
+
+/// Controllers as the API reports them. `first`: the number of the first shard of their server.
+pub fn controllers(all: Vec<ControllerInfo>, first: usize) -> Vec<Session> {
+    all.into_iter().map(|info| controller(info, first)).collect()
+}
+
+fn controller(info: ControllerInfo, first: usize) -> Session {
+    let queue = |queue: &QueueInfo| Queue { qid: queue.qid, shard: (first + queue.shard) as u64 };
+    let queues: Vec<Queue> = info.queues.iter().map(queue).collect();
+    let digest =
+        |name: &str, used: bool| (name.to_owned(), if used { "CRC32C" } else { "None" }.to_owned());
+    Session {
+        initiator: info.host_nqn,
+        target: (info.subsystem != DISCOVERY_NQN).then_some(info.subsystem),
+        peer: info.peer.to_string(),
+        portal: info.local.to_string(),
+        transport: Transport::NvmeTcp,
+        shard: queues.first().map_or(0, |queue| queue.shard),
+        connected_seconds: info.age.as_secs(),
+        keys: vec![digest("HeaderDigest", info.digests.0), digest("DataDigest", info.digests.1)],
+        controller: Some(Controller {
+            cntlid: info.cntlid,
+            host_id: uuid(info.host_id),
+            authenticated: info.authenticated,
+            tls: info.tls.map(str::to_owned),
+            keep_alive_ms: info.kato.as_millis() as u64,
+            namespaces: info.namespaces as u64,
+            queues,
+        }),
+        ..Session::default()
+    }
+}
+
+/// A host identifier as it is written.
+fn uuid(bytes: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// Portals as the API reports them.
@@ -51,11 +92,23 @@ pub fn portals(all: Vec<PortalStatus>) -> Vec<Portal> {
     all.into_iter().map(portal).collect()
 }
 
+/// Portals for NVMe as the API reports them.
+pub fn nvme_portals(all: Vec<PortalStatus>) -> Vec<Portal> {
+    let over_nvme = |status: PortalStatus| Portal {
+        address: status.address,
+        tag: status.tag,
+        nvme_tcp: true,
+        ..Portal::default()
+    };
+    all.into_iter().map(over_nvme).collect()
+}
+
 fn portal(status: PortalStatus) -> Portal {
     Portal {
         address: status.address,
         tag: status.tag,
         tcp: status.tcp,
+        nvme_tcp: false,
         iser: status.rdma,
         iser_wanted: status.rdma_wanted,
         devices: status.devices,
@@ -83,7 +136,48 @@ const fn no_iser(reason: Reason) -> NoIser {
 
 /// What the server has counted.
 pub fn stats(stats: lunet_front_iscsi::Stats) -> Stats {
-    let loads = stats.loads.iter().map(|load| ShardLoad {
+    Stats {
+        uptime_seconds: stats.uptime_seconds,
+        driver: stats.driver.to_owned(),
+        shards: stats.shards as u64,
+        sessions: stats.sessions as u64,
+        portals: portals(stats.portals),
+        loads: stats.loads.iter().map(load).collect(),
+        protocol: protocol(&stats.protocol),
+        nvme: None,
+        volumes: stats.volumes.into_iter().map(volume).collect(),
+    }
+}
+
+/// The same with what is served over NVMe. Volumes are counted for both in the first.
+pub fn stats_of_both((iscsi, nvme): (lunet_front_iscsi::Stats, lunet_front_nvme::Stats)) -> Stats {
+    let mut all = stats(iscsi);
+    all.shards += nvme.shards as u64;
+    all.sessions += nvme.sessions as u64;
+    all.portals.extend(nvme_portals(nvme.portals));
+    all.loads.extend(nvme.loads.iter().map(load));
+    all.nvme = Some(nvme_counts(&nvme.protocol));
+    all
+}
+
+const fn nvme_counts(counts: &lunet_front_nvme::Protocol) -> NvmeCounts {
+    NvmeCounts {
+        connections: counts.connections,
+        turned_away: counts.turned_away,
+        controllers: counts.controllers,
+        refused: counts.refused,
+        refused_hosts: counts.refused_hosts,
+        keep_alive_expired: counts.keep_alive_expired,
+        dropped: counts.dropped,
+        aborted: counts.aborted,
+        busy: counts.busy,
+        pdus: counts.pdus_in,
+        digest_errors: counts.data_digest_errors,
+    }
+}
+
+fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
+    ShardLoad {
         shard: load.shard as u64,
         cpu_us: load.cpu_us,
         waits: load.waits,
@@ -92,16 +186,6 @@ pub fn stats(stats: lunet_front_iscsi::Stats) -> Stats {
         commands_in_flight: load.commands_in_flight as u64,
         buffer_used_bytes: load.buffer_used_bytes as u64,
         buffer_bytes: load.buffer_bytes as u64,
-    });
-    Stats {
-        uptime_seconds: stats.uptime_seconds,
-        driver: stats.driver.to_owned(),
-        shards: stats.shards as u64,
-        sessions: stats.sessions as u64,
-        portals: portals(stats.portals),
-        loads: loads.collect(),
-        protocol: protocol(&stats.protocol),
-        volumes: stats.volumes.into_iter().map(volume).collect(),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Who may log in to a target: initiators and users come and go.
 
-use std::fs::{DirBuilder, File};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -10,7 +9,7 @@ use lunet_api::{Code, Done, NewSecret, NewUser, SessionChange, SessionFate};
 use lunet_files as files;
 use lunet_front_iscsi::Objection;
 use lunet_iscsi::chap::Algorithms;
-use rustix::rand::{GetRandomFlags, getrandom};
+use lunet_os::fs;
 use toml_edit::{Array, Value};
 
 use super::audience::{audience, deserted, gainers, losers, reached, still_listed};
@@ -355,14 +354,15 @@ impl Manager {
         }
         let directory = std::path::absolute(now.plan.data.join(SECRETS));
         let directory = directory.context("cannot tell where files are")?;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.at("make", &directory)?;
+        files::make_directory(&directory, 0o700).at("make", &directory)?;
         let path = directory.join(file_name(user)?);
         let write = || -> std::io::Result<()> {
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
-            file.write_all(text.text().as_bytes())?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600);
+            let file = fs::open(&path, &options)?;
+            fs::write(&file, text.text().as_bytes())?;
+            fs::write(&file, b"\n")?;
+            fs::sync(&file)?;
             files::sync_parent(&path)
         };
         let kept = Kept { path: path.clone(), ours: true };
@@ -409,7 +409,7 @@ fn file_name(user: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let user: String = user.chars().map(plain).take(64).collect();
     let mut random = [0; 8];
-    getrandom(&mut random, GetRandomFlags::empty()).context("cannot get random numbers")?;
+    lunet_os::random::fill(&mut random).context("cannot get random numbers")?;
     Ok(format!("{user}-{:016x}.secret", u64::from_ne_bytes(random)))
 }
 

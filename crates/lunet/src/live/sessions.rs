@@ -8,7 +8,7 @@ use super::{Manager, counted, done, effects};
 use crate::trouble::refuse;
 
 impl Manager {
-    /// Ends the session with a TSIH, or those of an initiator.
+    /// Ends the session with a TSIH, or those of an initiator; with a host's NQN, its controllers.
     pub(super) fn end_sessions(
         &self,
         session: Option<u16>,
@@ -31,7 +31,11 @@ impl Manager {
         };
         let all = self.known_sessions(false)?;
         let ended: Vec<&SessionInfo> = all.iter().filter(|info| wanted(info)).collect();
-        if ended.is_empty() {
+        let controllers = match (session, initiator) {
+            (None, Some(host)) => self.end_controllers(host)?,
+            _ => Vec::new(),
+        };
+        if ended.is_empty() && controllers.is_empty() {
             return refuse(
                 Code::NotFound,
                 format!("there is no {what}"),
@@ -50,9 +54,16 @@ impl Manager {
             volume: None,
             why: "on request".to_owned(),
         };
+        if ended.is_empty() {
+            let text = format!("{} ended", counted(controllers.len(), "controller"));
+            let mut done = concerning(done(text), controllers);
+            done.notes.push("a host that may connect connects again".to_owned());
+            return Ok(done);
+        }
         let count = counted(ended.len(), "session");
         let text = format!("{count} lost the LUNs and must log out within 3 s");
-        let mut done = concerning(done(text), ended.iter().map(change).collect());
+        let ended = ended.iter().map(change).chain(controllers).collect();
+        let mut done = concerning(done(text), ended);
         done.notes.push(
             "an initiator that is let in logs in again: `lunet target deny` shuts it out"
                 .to_owned(),

@@ -118,7 +118,7 @@ fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
     let mut start = serve::assemble(&config, &served.plan.data, served.layout());
     start.limits.change_wait = Duration::from_millis(300);
     let server = lunet_front_iscsi::start(start).unwrap();
-    let manager = Manager::new(&options, server.handle(), served);
+    let manager = Manager::new(&options, (server.handle(), None), served);
     (dir, server, manager, trap)
 }
 

@@ -307,6 +307,9 @@ impl Manager {
         let targets: Vec<&str> = now.luns_of(volume).map(|(target, _)| target).collect();
         let mut sessions = self.known_sessions(force)?;
         sessions.retain(|session| session.target.as_deref().is_some_and(|t| targets.contains(&t)));
+        let sessions = sessions.into_iter().map(|session| (session.initiator, session.peer));
+        let mut sessions: Vec<(String, String)> = sessions.collect();
+        sessions.extend(self.hosts_on(now, volume, force)?);
         if !sessions.is_empty() && !force {
             let see = if sessions.len() == 1 { "sees" } else { "see" };
             return refuse(
@@ -314,7 +317,7 @@ impl Manager {
                 format!(
                     "{} {see} volume {volume} ({})",
                     counted(sessions.len(), "session"),
-                    named(sessions.iter().map(|s| (s.initiator.as_str(), s.peer.as_str())))
+                    named(sessions.iter().map(|(name, peer)| (name.as_str(), peer.as_str())))
                 ),
                 format!("log out there first, or {what} all the same with --force"),
             );

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lunet_api::{OverTcp, Session};
+use lunet_api::{Controller, OverTcp, Queue, Session};
 use lunet_bench::report::wrapped;
 
 use super::layout::harmless;
@@ -30,10 +30,15 @@ fn paragraph(out: &mut String, session: &Session) {
     let user = session.user.as_deref().map(|user| format!(" as {}", harmless(user)));
     let user = user.unwrap_or_default();
     out.push_str(&format!("{}{user} -> {}\n", harmless(&session.initiator), harmless(target)));
-    out.push_str(&format!(
-        "  from {} to {} over {}, shard {}, ISID {}, TSIH {}\n",
-        session.peer, session.portal, session.transport, session.shard, session.isid, session.tsih
-    ));
+    let (peer, portal, transport) = (&session.peer, &session.portal, &session.transport);
+    out.push_str(&format!("  from {peer} to {portal} over {transport}, "));
+    match &session.controller {
+        Some(controller) => self::controller(out, controller),
+        None => out.push_str(&format!(
+            "shard {}, ISID {}, TSIH {}\n",
+            session.shard, session.isid, session.tsih
+        )),
+    }
     if let Some(rdma) = &session.rdma {
         let (device, gid) = (harmless(&rdma.device), harmless(&rdma.gid));
         out.push_str(&format!(
@@ -50,11 +55,40 @@ fn paragraph(out: &mut String, session: &Session) {
         n => format!("{n} commands"),
     };
     let time = units::duration(Duration::from_secs(session.connected_seconds));
-    out.push_str(&format!("  connected for {time}, {commands} at work\n"));
+    match session.controller {
+        Some(_) => out.push_str(&format!("  connected for {time}\n")),
+        None => out.push_str(&format!("  connected for {time}, {commands} at work\n")),
+    }
     let keys = session.keys.iter().map(|(key, value)| harmless(&format!("{key}={value}")));
     let keys: Vec<String> = keys.collect();
     if !keys.is_empty() {
         out.push_str(&wrapped(&keys.join(" "), Some(WIDTH), 2, 2));
+    }
+}
+
+/// The rest of the line of a controller, and the line of its queues.
+fn controller(out: &mut String, controller: &Controller) {
+    let Controller { cntlid, host_id, namespaces, keep_alive_ms, .. } = controller;
+    let keep_alive = match keep_alive_ms {
+        0 => "no keep alive timer".to_owned(),
+        ms => format!("keep alive {}", units::duration(Duration::from_millis(*ms))),
+    };
+    let namespaces = match namespaces {
+        1 => "1 namespace".to_owned(),
+        n => format!("{n} namespaces"),
+    };
+    let proved = if controller.authenticated { ", authenticated" } else { "" };
+    let tls = if controller.tls.is_some() { ", TLS" } else { "" };
+    let host = harmless(host_id);
+    out.push_str(&format!("controller {cntlid}, {namespaces}, {keep_alive}{proved}{tls}\n"));
+    out.push_str(&format!("  host {host}\n"));
+    let queue = |queue: &Queue| match queue.qid {
+        0 => format!("admin queue on shard {}", queue.shard),
+        qid => format!("{qid} on {}", queue.shard),
+    };
+    let queues: Vec<String> = controller.queues.iter().map(queue).collect();
+    if !queues.is_empty() {
+        out.push_str(&wrapped(&format!("queues: {}", queues.join(", ")), Some(WIDTH), 2, 2));
     }
 }
 
@@ -112,5 +146,26 @@ mod tests {
             "{text}"
         );
         assert_eq!(told(&json!([])), "no sessions\n");
+    }
+
+    #[test]
+    fn a_controller_is_a_paragraph() {
+        let answer = json!([{
+            "initiator": "nqn.2026-11.l:h", "target": "nqn.2026-11.l:s", "peer": "192.0.2.7:51234",
+            "portal": "192.0.2.1:4420", "transport": "nvme-tcp", "shard": 2, "connected_seconds": 9,
+            "controller": {
+                "cntlid": 4, "host_id": "0f01fb42-9f7f-4856-b0b3-51e60b8de349", "namespaces": 2,
+                "keep_alive_ms": 5000, "queues": [{"qid": 0, "shard": 2}, {"qid": 1, "shard": 3}],
+            },
+        }]);
+        assert_eq!(
+            told(&answer),
+            "1 session\n\n\
+             nqn.2026-11.l:h -> nqn.2026-11.l:s\n  \
+               from 192.0.2.7:51234 to 192.0.2.1:4420 over nvme-tcp, controller 4, 2 namespaces, keep alive 5 s\n  \
+               host 0f01fb42-9f7f-4856-b0b3-51e60b8de349\n  \
+               queues: admin queue on shard 2, 1 on 3\n  \
+               connected for 9 s\n"
+        );
     }
 }

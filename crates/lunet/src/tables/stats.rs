@@ -40,20 +40,32 @@ pub fn stats(stats: &Stats) -> String {
         columns.row([name.to_owned(), units::count(value)]);
     }
     columns.write(&mut out);
+    if let Some(nvme) = &stats.nvme {
+        out.push_str("\nNVMe\n");
+        let mut columns = Columns::default();
+        for (name, value) in nvme.counts() {
+            columns.row([name.to_owned(), units::count(value)]);
+        }
+        columns.write(&mut out);
+    }
     out
 }
 
 /// Where the server listens: a line for each portal, and why some have no iSER.
 pub fn portals(portals: &[Portal]) -> String {
     let mut columns = Columns::default();
-    columns.row(["portal", "group", "TCP", "iSER"]);
+    let over_nvme = portals.iter().any(|portal| portal.nvme_tcp);
+    let heading = ["portal", "group", "TCP", "iSER", "NVMe"];
+    columns.row(heading.into_iter().take(if over_nvme { 5 } else { 4 }));
     for portal in portals {
         let iser = match portal.iser {
             true => harmless(&portal.devices.join(", ")),
             false => "no".to_owned(),
         };
         let tcp = if portal.tcp { "yes" } else { "no" };
-        columns.row([portal.address.clone(), portal.tag.to_string(), tcp.to_owned(), iser]);
+        let (address, tag) = (portal.address.clone(), portal.tag.to_string());
+        let nvme = over_nvme.then(|| if portal.nvme_tcp { "TCP" } else { "no" }.to_owned());
+        columns.row([address, tag, tcp.to_owned(), iser].into_iter().chain(nvme));
     }
     let mut out = String::new();
     columns.write(&mut out);
@@ -71,6 +83,7 @@ fn portal(out: &mut String, portal: &Portal) {
         (true, true) => format!("TCP and {iser}"),
         (false, true) => iser,
         (true, false) => "TCP".to_owned(),
+        (false, false) if portal.nvme_tcp => "NVMe over TCP".to_owned(),
         (false, false) => "nothing".to_owned(),
     };
     out.push_str(&format!("  {} serves {ways}\n", portal.address));

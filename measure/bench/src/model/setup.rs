@@ -50,6 +50,8 @@ pub enum TargetKind {
     BlockDevice,
     /// A LUN over iSCSI.
     Iscsi,
+    /// A namespace over NVMe over TCP.
+    NvmeTcp,
 }
 
 /// What was measured.
@@ -102,7 +104,7 @@ pub struct Workload {
     pub pattern: Pattern,
     /// Operations in flight at once, of each job.
     pub depth: u32,
-    /// Jobs at once; over iSCSI each job has a session of its own.
+    /// Jobs at once; over iSCSI each job has a session of its own, over NVMe an I/O queue.
     pub jobs: u32,
     /// When a write counts.
     #[serde(default)]

@@ -11,8 +11,11 @@ use rustix::fs::{major, minor};
 use super::blocks::{Blocks, content};
 use super::{Destroy, Refusal};
 
-/// What must stay free of a file system, in parts: a full one harms more than a benchmark is worth.
-const KEEP_FREE: f64 = 0.05;
+/// What must stay free of a file system of `size` bytes: a full one harms more than a benchmark is worth. 5 %, but of a large one no more
+/// than what other programs write meanwhile.
+pub(super) fn kept_free(size: u64) -> u64 {
+    (size / 20).min(1 << 30)
+}
 
 /// Holds a device as long as it is written to: nobody can mount it meanwhile.
 #[derive(Debug)]
@@ -57,15 +60,16 @@ fn room(name: &str, folder: &Path, bytes: u64) -> Result<(), Refusal> {
     let io = |error: io::Error| Refusal::Io { place: name.to_owned(), error };
     let about = rustix::fs::statvfs(folder).map_err(|error| io(error.into()))?;
     let free = about.f_bavail * about.f_frsize;
-    let keep = (about.f_blocks as f64 * about.f_frsize as f64 * KEEP_FREE) as u64;
+    let keep = kept_free(about.f_blocks * about.f_frsize);
     if free >= bytes.saturating_add(keep) {
         return Ok(());
     }
     let mib = |bytes: u64| bytes >> 20;
     let what = format!(
-        "has {} MiB free, and {} MiB are needed with 5 % of the file system left over: choose a smaller size or another place",
+        "has {} MiB free, and {} MiB are needed with {} MiB of the file system left over: choose a smaller size or another place",
         mib(free),
-        mib(bytes)
+        mib(bytes),
+        mib(keep)
     );
     Err(Refusal::Unfit { place: name.to_owned(), what })
 }

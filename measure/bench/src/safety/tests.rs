@@ -3,6 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::path::kept_free;
 use super::*;
 
 /// A LUN in memory.
@@ -94,6 +95,13 @@ fn scratch() -> tempfile::TempDir {
 
 fn name(path: &Path) -> &str {
     path.to_str().expect("it is text")
+}
+
+#[test]
+fn a_part_of_a_small_file_system_stays_free_and_1_gib_of_a_large_one() {
+    assert_eq!(kept_free(2 << 30), (2 << 30) / 20);
+    assert_eq!(kept_free(252 << 30), 1 << 30);
+    assert_eq!(kept_free(u64::MAX), 1 << 30);
 }
 
 #[test]

@@ -1,26 +1,32 @@
-//! How `lunet bench` logs in to LUNs.
+//! How `lunet bench` logs in to LUNs and namespaces.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lunet::bench::given::{Access, Digests};
-use lunet::secrets;
-use lunet_client::iscsi::Login;
+use lunet::bench::remote::Logins;
+use lunet::secrets::{self, Key};
+use lunet_nvme::name::check_nqn;
 
 /// What a login needs besides the address.
 #[derive(Args)]
 pub struct LoginOptions {
-    /// File with the CHAP secret of the user in the address, readable by its owner only
+    /// File with the CHAP secret of the user in the address, or the host's DH-HMAC-CHAP secret (DHHC-1:...), readable by
+    /// its owner only; can be given for both
     #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
-    /// File with the secret of the target (?target_user=NAME in the address), readable by its owner only
+    secret_file: Vec<PathBuf>,
+    /// File with the secret that the target proves (?target_user=NAME in the address), or the controller, readable by its
+    /// owner only; can be given for both
     #[arg(long, value_name = "FILE")]
-    target_secret_file: Option<PathBuf>,
+    target_secret_file: Vec<PathBuf>,
     /// Initiator name to log in with
     #[arg(long, value_name = "IQN", value_parser = initiator_name)]
     initiator_name: Option<String>,
-    /// CRC32C digests of all sessions [default: from the addresses]
+    /// Host name to connect with over NVMe
+    #[arg(long, value_name = "NQN", value_parser = host_nqn)]
+    host_nqn: Option<String>,
+    /// CRC32C digests of all sessions and queues [default: from the addresses]
     #[arg(long, value_enum)]
     digest: Option<Digest>,
 }
@@ -56,22 +62,40 @@ fn initiator_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The NQN of a host.
+pub fn host_nqn(text: &str) -> Result<String, String> {
+    check_nqn(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
 impl LoginOptions {
     /// The secrets and digests that addresses leave out.
     pub fn access(&self) -> Result<Access> {
-        let secret = |file: &Option<PathBuf>| file.as_deref().map(secrets::of_file).transpose();
-        Ok(Access {
-            secret: secret(&self.secret_file)?,
-            target_secret: secret(&self.target_secret_file)?,
-            digests: self.digest.map(Digest::wanted),
-        })
+        let mut access = Access { digests: self.digest.map(Digest::wanted), ..Access::default() };
+        for file in &self.secret_file {
+            match secrets::any_of_file(file)? {
+                Key::Chap(secret) => access.secret = Some(secret),
+                Key::DhChap(secret) => access.host_key = Some(secret),
+            }
+        }
+        for file in &self.target_secret_file {
+            match secrets::any_of_file(file)? {
+                Key::Chap(secret) => access.target_secret = Some(secret),
+                Key::DhChap(secret) => access.controller_key = Some(secret),
+            }
+        }
+        Ok(access)
     }
 
     /// As whom to log in.
-    pub fn login(&self) -> Login {
-        let mut login = Login::default();
-        login.initiator_name = self.initiator_name.clone().unwrap_or(login.initiator_name);
-        login
+    pub fn login(&self) -> Logins {
+        let mut logins = Logins::default();
+        if let Some(name) = &self.initiator_name {
+            logins.iscsi.initiator_name.clone_from(name);
+        }
+        if let Some(nqn) = &self.host_nqn {
+            logins.nvme.host_nqn.clone_from(nqn);
+        }
+        logins
     }
 
     /// The options that make the same sessions again, without secrets.

@@ -33,6 +33,7 @@ use signal_hook::iterator::Signals;
 use super::print;
 use bar::Bar;
 use login::LoginOptions;
+pub use login::host_nqn;
 use output::Page;
 
 /// Nothing was measured.
@@ -56,17 +57,17 @@ enum Verb {
     Net(net::Net),
     /// Compare two files of results
     Compare(compare::Compare),
-    /// Verify that a LUN keeps what is written to it
+    /// Verify that a LUN or a namespace keeps what is written to it
     Verify(verify::Verify),
 }
 
 #[derive(Args)]
 struct Measure {
-    /// A file, a directory, a block device (measured by fio), or iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]; NAME=
-    /// in front is its name in the results
+    /// A file, a directory, a block device (measured by fio), iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]], or
+    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]]; NAME= in front is its name in the results
     #[arg(value_name = "[NAME=]TARGET", required = true)]
     targets: Vec<String>,
-    /// Also measure this LUN, which serves the given path, in the same rounds
+    /// Also measure this LUN or namespace, which serves the given path, in the same rounds
     #[arg(long, value_name = "URL")]
     through: Option<String>,
     /// Workloads: quick (a minute), recipe (the fio command of the how-to in docs/tune.md), sweep (all depths and sizes)
@@ -96,7 +97,7 @@ struct Measure {
     /// Where `lunet bench net serve` runs, to measure what the network can carry
     #[arg(long, value_name = "HOST[:PORT]", value_parser = net::address)]
     net: Option<SocketAddr>,
-    /// A LUN with the null backend, to measure what the protocol can carry
+    /// A LUN or namespace with the null backend, to measure what the protocol can carry
     #[arg(long, value_name = "URL")]
     null: Option<String>,
     /// Run the load generator on these processors only, such as 0-3,8
@@ -105,7 +106,7 @@ struct Measure {
     /// Process ID of a server on this machine, if it is not the listening process; can be repeated
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     server_pid: Vec<i32>,
-    /// Control socket of the lunet that serves the LUN, if it is not found; can be repeated
+    /// Control socket of the lunet that serves the target, if it is not found; can be repeated
     #[arg(long, value_name = "SOCKET")]
     control: Vec<PathBuf>,
     #[command(flatten)]
@@ -229,7 +230,7 @@ impl Measure {
         let (targets, names) = self.called(&access)?;
         let null = self.null.as_deref().map(parse).transpose()?;
         if null.as_ref().is_some_and(|null| matches!(null, Given::Path(_))) {
-            bail!("--null wants the address of a LUN: iscsi://HOST/TARGET/LUN");
+            bail!("--null wants an address: iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID");
         }
         if let Some(cpus) = &self.cpus {
             cpus.check()?;

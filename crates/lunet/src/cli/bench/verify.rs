@@ -18,22 +18,22 @@ const READ_BACK: f64 = 0.2;
 
 #[derive(Args)]
 pub struct Verify {
-    /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]]
+    /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]] or nvme-tcp://HOST[:PORT][/NQN[/NSID]]
     #[arg(value_name = "URL")]
     target: String,
-    /// Size that is written and read, from the beginning of the LUN
+    /// Size that is written and read, from the beginning of the LUN or namespace
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     size: u64,
     /// Duration of the load before everything is read back, 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = runtime)]
     runtime: Duration,
-    /// Queue depth of each session, 1 to 1024
+    /// Queue depth of each session or queue, 1 to 1024
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Number of sessions, 1 to 64
+    /// Number of iSCSI sessions, or of I/O queues of NVMe, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     jobs: u32,
-    /// The LUN again: overwrite it although it holds data
+    /// The address again: overwrite it although it holds data
     #[arg(long, value_name = "URL")]
     destroy: Option<String>,
     #[command(flatten)]
@@ -73,13 +73,11 @@ impl Verify {
         let given = Given::parse(&self.target, &access).map_err(|error| anyhow!(error))?;
         let destroy = self.destroy.as_deref().map(|text| given::meant(text, &[], &access));
         if let Some(other) = destroy.as_ref().filter(|name| **name != given.name()) {
-            bail!(
-                "--destroy {other} is not the LUN that is verified: write it as the LUN is written"
-            );
+            bail!("--destroy {other} is not what is verified: write it as the address is written");
         }
         let Given::Url(target) = given else {
             bail!(
-                "{} cannot be verified: give the address of a LUN, iscsi://HOST/TARGET/LUN",
+                "{} cannot be verified: give an address, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID",
                 self.target
             );
         };

@@ -34,12 +34,13 @@ pub(super) fn deny(target: &mut dyn TableLike, entry: &str) -> Result<bool, Edit
 /// Takes back that a target is open to everybody, if it says so: when those who are named now go again, nobody
 /// else is to come in.
 pub(super) fn close(target: &mut dyn TableLike) {
-    if let Some(Item::Value(said)) = target.get_mut(OPEN)
-        && said.as_bool() == Some(true)
-    {
-        let decor = said.decor().clone();
-        *said = false.into();
-        *said.decor_mut() = decor;
+    match target.get_mut(OPEN) {
+        Some(Item::Value(said)) if said.as_bool() == Some(true) => {
+            let decor = said.decor().clone();
+            *said = false.into();
+            *said.decor_mut() = decor;
+        }
+        _ => {}
     }
 }
 

@@ -1,0 +1,266 @@
+//! A server from its configuration to its end: started, asked and stopped by whoever has it. Signals, the control
+//! socket and the log are [`serve`](crate::serve)'s.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
+use lunet_front_iscsi::{Handle, LogicalUnit, Server};
+use lunet_os::{thread, time};
+use lunet_server::{Member, StartError};
+use zeroize::Zeroizing;
+
+use crate::audit::{self, Origin};
+use crate::config::Config;
+use crate::control::{Asker, Source};
+use crate::live::{self, Manager, NvmeHandle, Served};
+use crate::opening::How;
+use crate::plan::{Options, Plan};
+use crate::serve::{self, Made};
+use crate::{exposure, holder, identity, ready, trouble};
+
+/// What is to be served, opened: nobody is listened to yet.
+pub struct Opened {
+    options: Options,
+    served: Served,
+}
+
+impl Opened {
+    /// Takes the data directory, ends the change that was under way when the last server ended, and opens the volumes
+    /// of a plan that was made of these options. What was made for that goes when the second value is dropped, unless
+    /// it is told that lunet serves; it has to outlive the server and whatever else is in the directory.
+    ///
+    /// # Errors
+    /// Something is wrong with the data directory, or a volume cannot be opened.
+    pub fn new(options: &Options, plan: Plan) -> Result<(Self, Made)> {
+        let mut made = serve::take_data(&plan.data)?;
+        for problem in live::recover(&plan.data, &plan.file, &plan.config)? {
+            tracing::warn!("{problem}");
+        }
+        let machine = identity::machine(&plan.data)?;
+        // The embedded default is for people who have no file, and would not know of the option.
+        let how = if options.create || plan.text.is_none() { How::Make } else { How::Take };
+        let served = serve::open_volumes(plan, machine, how, &mut made)?;
+        Ok((Self { options: options.clone(), served }, made))
+    }
+
+    /// Path of the control socket.
+    pub fn socket(&self) -> &Path {
+        &self.served.plan.socket
+    }
+
+    /// Listens and serves.
+    ///
+    /// # Errors
+    /// Something cannot be listened on, or an event loop does not start.
+    pub fn start(self) -> Result<Running> {
+        let Self { options, served } = self;
+        let config = served.plan.config.clone();
+        let (server, nvme) =
+            start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
+        let handles = (server.handle(), nvme.as_ref().map(NvmeServer::handle));
+        let manager = Arc::new(Manager::new(&options, handles, served));
+        Ok(Running { config, server, nvme, manager })
+    }
+}
+
+type NvmeServer = lunet_front_nvme::Server<LogicalUnit>;
+
+/// Starts the server for iSCSI, and that for NVMe if there are portals for it. Either both serve, or none.
+fn start(
+    config: &Config,
+    served: &Served,
+) -> std::result::Result<(Server, Option<NvmeServer>), StartError> {
+    let assembled = serve::assemble(config, &served.plan.data, served.layout());
+    if config.nvme.portals.is_empty() {
+        return Ok((lunet_front_iscsi::start(assembled)?, None));
+    }
+    let shards = config.server.shards;
+    let [owner, other] = Member::of([shards, shards]);
+    let server = lunet_front_iscsi::start_as(owner, assembled)?;
+    let layout = serve::over_nvme(served, &server.handle().world());
+    match lunet_front_nvme::start(other, serve::assemble_nvme(config, layout)) {
+        Ok(nvme) => Ok((server, Some(nvme))),
+        Err(error) => {
+            server.stop(Duration::ZERO);
+            Err(error)
+        }
+    }
+}
+
+/// A server that serves.
+pub struct Running {
+    /// As it was at the start.
+    config: Config,
+    server: Server,
+    /// Over NVMe, if it was started with portals for that.
+    nvme: Option<NvmeServer>,
+    manager: Arc<Manager>,
+}
+
+impl Running {
+    /// Answers requests.
+    pub fn asked(&self) -> Asked {
+        let nvme = self.nvme.as_ref().map(NvmeServer::handle);
+        Asked { handle: self.server.handle(), nvme, manager: self.manager.clone() }
+    }
+
+    /// The addresses that are listened on since the start, in the configuration's order.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        self.server.portals()
+    }
+
+    /// The same for NVMe.
+    pub fn nvme_portals(&self) -> Vec<SocketAddr> {
+        self.nvme.as_ref().map_or_else(Vec::new, NvmeServer::portals)
+    }
+
+    /// True if an event loop has failed.
+    pub fn failed(&self) -> bool {
+        self.server.failed() || self.nvme.as_ref().is_some_and(NvmeServer::failed)
+    }
+
+    /// What the user should know of the start, a sentence each.
+    pub fn notes(&self) -> Vec<String> {
+        let unserved = &self.manager.now().unserved;
+        let lost = unserved.values().map(|one| format!("not served: {}", one.failure));
+        self.server.notes().iter().map(ToString::to_string).chain(lost).collect()
+    }
+
+    /// Targets that can be reached over a network and say nothing of who may use them, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        exposure::warnings(&self.config, (&self.server.portals(), &self.nvme_portals()))
+    }
+
+    /// Where it serves, and how to attach that.
+    pub fn ready(&self) -> String {
+        let now = self.manager.now();
+        let portals = (self.server.portals(), self.nvme_portals());
+        ready::text(&self.config, (&portals.0, &portals.1), |name| now.unserved.contains_key(name))
+    }
+
+    /// Reads the configuration again, in a thread of its own.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn reload(&self) -> Result<()> {
+        let manager = self.manager.clone();
+        let change = Change::Apply { force: false, keep_sessions: false };
+        let apply = move || {
+            let result = manager.change(&change);
+            audit::log(Origin::Signal, &change, &result);
+            let Ok(done) = result else { return };
+            // Sessions were told already.
+            let sessions = live::concerned(&done.sessions);
+            for note in done.notes.iter().filter(|note| !sessions.contains(note)) {
+                tracing::warn!("{note}");
+            }
+        };
+        let thread = thread::spawn("reload", apply);
+        thread.map(drop).context("cannot start a thread to read the configuration")
+    }
+
+    /// Ends what runs, and flushes and closes all volumes.
+    ///
+    /// # Errors
+    /// An event loop had failed, or data could not be flushed.
+    pub fn stop(self) -> Result<()> {
+        let failed = self.failed();
+        let Self { config, server, nvme, manager } = self;
+        let (begun, grace) = (time::now(), config.server.shutdown_grace);
+        manager.close(grace);
+        drop(manager);
+        let left = grace.saturating_sub(time::since(begun));
+        server.begin_stop(left);
+        // The volumes are of the other one, which is the last to look at them.
+        let flushed = nvme.is_none_or(|nvme| nvme.stop(left).flushed);
+        let report = server.stop(left);
+        if failed {
+            bail!("an event loop has failed: the log above says why; start lunet again");
+        }
+        if !(report.flushed && flushed) {
+            bail!(
+                "not everything could be flushed, so the last writes may be lost: see to the storage that the log \
+                 above names, and check the file systems on its volumes"
+            );
+        }
+        tracing::info!("all volumes are flushed and closed");
+        Ok(())
+    }
+}
+
+/// Answers what is asked of a running server.
+#[derive(Clone)]
+pub struct Asked {
+    handle: Handle,
+    nvme: Option<NvmeHandle>,
+    manager: Arc<Manager>,
+}
+
+impl Asked {
+    fn sessions(&self) -> Vec<Session> {
+        let mut all = live::sessions(self.handle.sessions());
+        if let Some(nvme) = &self.nvme {
+            all.extend(live::controllers(nvme.sessions(), nvme.first_shard()));
+        }
+        all
+    }
+
+    fn stats(&self) -> Stats {
+        match &self.nvme {
+            Some(nvme) => live::stats_of_both(self.handle.stats_with(nvme)),
+            None => live::stats(self.handle.stats()),
+        }
+    }
+
+    fn portals(&self) -> Vec<Portal> {
+        let mut all = live::portals(self.handle.portal_report());
+        let nvme = self.nvme.as_ref().map(NvmeHandle::portal_report);
+        all.extend(nvme.map(live::nvme_portals).unwrap_or_default());
+        all
+    }
+}
+
+impl Source for Asked {
+    fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
+        let answer = match request {
+            Request::Sessions => Ok(Answer::Sessions(self.sessions())),
+            Request::Stats => Ok(Answer::Stats(Box::new(self.stats()))),
+            Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
+            Request::Snapshots { volume } => {
+                self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
+            }
+            Request::Targets => Ok(Answer::Targets(self.manager.targets())),
+            Request::Portals => Ok(Answer::Portals(self.portals())),
+            Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
+            Request::Change { change, .. } => {
+                let done = self.manager.change(&change);
+                audit::log(Origin::Socket(who), &change, &done);
+                done.map(Answer::Done)
+            }
+            Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
+        };
+        answer.map_err(|error| trouble::coded(&error))
+    }
+}
+
+/// Why the server has not started, with the next step.
+fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
+    let portals =
+        |text: &&Zeroizing<String>| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
+    let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
+    match error {
+        StartError::InUse { address } => anyhow!("{}", holder::in_use(*address, file)),
+        StartError::Listen { address, source } => {
+            let place = match file {
+                Some(file) => format!("name another address in [[portal]] in {}", file.display()),
+                None => "take another address with `lunet serve --listen`".to_owned(),
+            };
+            anyhow!("{}", trouble::listening(*address, source, &place))
+        }
+        error => anyhow!("{error}"),
+    }
+}
