@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lunet_ring::{Buf, Payload, TxChain};
 
-use crate::iscsi;
+use crate::{iscsi, nvme};
 
 /// A protocol, with the volume to make load on and how to reach it.
 pub trait Front: Sync {
@@ -239,4 +239,7 @@ pub enum Error {
     /// The volume cannot be reached over iSCSI.
     #[error(transparent)]
     Iscsi(#[from] iscsi::Error),
+    /// The volume cannot be reached over NVMe.
+    #[error(transparent)]
+    Nvme(#[from] nvme::Error),
 }

@@ -20,14 +20,14 @@
 //! | module | what |
 //! |---|---|
 //! | [`front`] | what a protocol gives to the load loop |
-//! | [`iscsi`] | a front: addresses, logins, questions, sessions |
+//! | [`iscsi`], [`nvme`] | fronts: addresses, logins, questions, sessions |
 //! | `workload` | what load to make |
 //! | `layout` | which operation comes next |
 //! | `pattern`, [`verify`] | what verified writes carry, and what is wrong with what is read |
 //! | `run` | threads, event loop, jobs |
 //! | `outcome` | what came of it |
 //!
-//! Only `iscsi` knows SCSI or iSCSI: another protocol is a module beside it with a
+//! Only `iscsi` knows SCSI or iSCSI, and only `nvme` NVMe: a protocol is a module with a
 //! [`Front`](front::Front) of its own.
 #![forbid(unsafe_code)]
 
@@ -35,8 +35,12 @@ pub mod front;
 pub mod iscsi;
 mod latency;
 mod layout;
+pub mod nvme;
 mod outcome;
 mod pattern;
+mod pieces;
+mod place;
+mod random;
 mod run;
 mod usage;
 pub mod verify;

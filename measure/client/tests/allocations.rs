@@ -11,9 +11,12 @@ mod support;
 use std::alloc::System;
 use std::sync::atomic::AtomicBool;
 
+use lunet_client::front::Front;
 use lunet_client::iscsi::Initiator;
+use lunet_client::nvme::Host;
 use lunet_client::{DriverChoice, Plan, ReadData, Verify, Workload, run};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use support::nvme::{self, Namespaces};
 use support::{NAME, Served, memory};
 
 #[global_allocator]
@@ -26,17 +29,10 @@ const FEW: u64 = 2_500;
 const ONE_OF: u64 = 50;
 
 /// What both ends allocate while so many operations are done.
-fn allocations(
-    served: &Served,
-    driver: DriverChoice,
-    digest: &str,
-    load: &Workload,
-    operations: u64,
-) -> u64 {
+fn allocations(front: impl Front, driver: DriverChoice, load: &Workload, operations: u64) -> u64 {
     let size = operations * u64::from(load.blocks[0].bytes);
     let load = Workload { runtime: None, size: Some(size), ..load.clone() };
-    let target = served.at("", &format!("/{NAME}/0{digest}"));
-    let mut plan = Plan::new(Initiator::from(target), load);
+    let mut plan = Plan::new(front, load);
     plan.driver = driver;
     let region = Region::new(ALLOCATOR);
     let outcome = run(&plan, &AtomicBool::new(false), |_| {}).expect("it runs");
@@ -49,6 +45,7 @@ fn allocations(
 #[test]
 fn no_operation_allocates() {
     let served = Served::volumes(vec![memory(64)]);
+    let namespaces = Namespaces::serve(vec![nvme::memory(64)]);
     let small = Workload::new(4096);
     let large = Workload { reads_percent: 50, depth: 8, ..Workload::new(128 << 10) };
     let digests = "?header_digest=crc32c&data_digest=crc32c";
@@ -64,19 +61,29 @@ fn no_operation_allocates() {
         ("verified", "", Workload { reads_percent: 50, verify: Some(Verify::default()), ..small }),
     ];
     for driver in [DriverChoice::Auto, DriverChoice::Epoll] {
-        for (what, digest, load) in &loads {
-            let count = |operations| allocations(&served, driver, digest, load, operations);
+        let fronts = loads.iter().flat_map(|load| [("iSCSI", load), ("NVMe", load)]);
+        for (protocol, (what, digest, load)) in fronts {
+            let count = |operations| match protocol {
+                "iSCSI" => {
+                    let target = served.at("", &format!("/{NAME}/0{digest}"));
+                    allocations(Initiator::from(target), driver, load, operations)
+                }
+                _ => {
+                    let host = Host::from(namespaces.at(digest));
+                    allocations(host, driver, load, operations)
+                }
+            };
             // What a process allocates once is behind it.
             count(FEW);
             let (few, many) = (count(FEW), count(4 * FEW));
             println!(
-                "{driver:?}, {what}: {few} allocations, {many} with {} more operations",
+                "{protocol}, {driver:?}, {what}: {few} allocations, {many} with {} more operations",
                 3 * FEW
             );
             assert!(few > 0, "the allocator counts");
             assert!(
                 many <= few + 3 * FEW / ONE_OF,
-                "{driver:?}, {what}: {FEW} operations make {few} allocations, {} make {many}",
+                "{protocol}, {driver:?}, {what}: {FEW} operations make {few} allocations, {} make {many}",
                 4 * FEW
             );
         }

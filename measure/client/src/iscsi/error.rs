@@ -8,6 +8,7 @@ use lunet_iscsi::initiator::{Error as ProtocolError, SubmitError};
 use lunet_iscsi::keys::Key;
 
 use super::sense::Failure;
+use crate::place::ConnectError;
 
 /// Why a target or a logical unit cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,16 @@ fn numbers(luns: &[u16]) -> String {
     match luns {
         [] => "none for this initiator".into(),
         luns => luns.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Resolve { host, source } => Self::Resolve { host, source },
+            ConnectError::Connect { address, source } => Self::Connect { address, source },
+            ConnectError::Io(error) => Self::Io(error),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A session that waits for each answer: for logins, discovery and questions about a unit.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lunet_iscsi::initiator::{
@@ -13,6 +13,7 @@ use lunet_iscsi::pdu::{LogoutReason, TaskAttribute};
 use super::cdb::Cdb;
 use super::sense::Failure;
 use super::{Error, Login, Target, cdb};
+use crate::place;
 
 /// Bytes of one receive.
 const PIECE: usize = 64 << 10;
@@ -74,7 +75,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         }
         let mut place = (target.host.clone(), target.port);
         for _ in 0..MOST_MOVES {
-            let stream = connect(&place.0, place.1, login.patience)?;
+            let stream = place::connect(&place.0, place.1, login.patience)?;
             let options = login.options(target, name, max_tasks);
             match Self::log_in(stream, Connection::new(options), login.patience, start) {
                 Err(Error::Protocol(ProtocolError::LoginRefused { address, .. })) => {
@@ -296,25 +297,6 @@ fn exchange<R: AsMut<[u8]>, W: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Connects to the first address of a host that answers.
-fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
-    let unknown = |source| Error::Resolve { host: host.into(), source };
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unknown)?.collect();
-    let mut last = Error::Resolve { host: host.into(), source: ErrorKind::NotFound.into() };
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => {
-                // Without it, commands wait for acknowledgements of those before.
-                stream.set_nodelay(true)?;
-                stream.set_write_timeout(Some(patience))?;
-                return Ok(stream);
-            }
-            Err(source) => last = Error::Connect { address, source },
-        }
-    }
-    Err(last)
-}
-
 /// The host and port of a TargetAddress: `host[:port][,tag]`.
 fn portal(address: &str) -> Option<(String, u16)> {
     let place = address.split(',').next()?;
@@ -329,32 +311,34 @@ mod tests {
 
     use super::*;
 
-    /// How a login ends at a server that answers the first bytes with these.
-    fn against(answer: &'static [u8], keep: Duration) -> Error {
+    /// How a login ends at a server that answers the first bytes with these, and then closes the connection or says nothing more.
+    fn against(answer: &'static [u8], closes: bool) -> Error {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it has an address");
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("somebody comes");
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(answer);
-            thread::sleep(keep);
+            (!closes).then_some(stream)
         });
         let target = Target::parse(&format!("iscsi://{address}/iqn.x")).expect("an address");
-        let login = Login { patience: Duration::from_millis(300), ..Login::default() };
+        // Of one that closes the answer comes, however slow this machine is.
+        let patience = Duration::from_millis(if closes { 60_000 } else { 300 });
+        let login = Login { patience, ..Login::default() };
         let name = target.name.as_deref();
         let link = <Link>::open(&target, &login, name, 1, Instant::now());
-        server.join().expect("the server ends");
+        drop(server.join().expect("the server ends"));
         link.map(drop).expect_err("this is no target")
     }
 
     #[test]
     fn what_is_no_target_is_left() {
-        let silent = against(b"", Duration::from_millis(600));
+        let silent = against(b"", false);
         assert!(matches!(silent, Error::Silent(_)), "{silent}");
         let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        let error = against(http, Duration::ZERO);
+        let error = against(http, true);
         assert!(matches!(error, Error::Protocol(_)), "{error}");
-        let error = against(b"", Duration::ZERO);
+        let error = against(b"", true);
         assert!(matches!(error, Error::Protocol(_) | Error::Io(_)), "{error}");
     }
 
@@ -363,8 +347,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it has an address");
         drop(listener);
-        let error = connect("127.0.0.1", address.port(), Duration::from_secs(5)).map(drop);
-        assert!(error.expect_err("closed").to_string().contains(&address.to_string()));
+        let error = place::connect("127.0.0.1", address.port(), Duration::from_secs(5));
+        let error = Error::from(error.map(drop).expect_err("closed"));
+        assert!(error.to_string().contains(&address.to_string()));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lunet_block::Random;
 use lunet_iscsi::chap::Algorithms;
 use lunet_iscsi::initiator::{Chap, Mutual, Options};
 
 use super::Target;
+use crate::random::unpredictable;
 
 /// InitiatorName, if nothing else is said.
 pub const INITIATOR_NAME: &str = "iqn.2026-11.local.lunet:initiator";
@@ -78,21 +78,4 @@ fn isid() -> [u8; 6] {
     // The 'random' format of RFC 7143 section 11.12.5.
     bytes[0] = 0x80;
     bytes
-}
-
-/// Fills with bytes that cannot be guessed.
-fn unpredictable(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // Fails only by a signal, or on a system without it: then the clock has to do.
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => {
-                let time = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-                Random::new(time.as_nanos() as u64).fill(&mut bytes[filled..]);
-                return;
-            }
-        }
-    }
 }

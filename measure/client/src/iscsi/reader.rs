@@ -3,6 +3,7 @@
 use super::ask::address;
 use super::link::Link;
 use super::{Error, LogicalUnit, Login, Target, cdb, inspect};
+use crate::pieces;
 
 /// The most bytes of one command.
 const PIECE: u64 = 64 << 10;
@@ -41,25 +42,13 @@ impl Reader {
     /// The session broke, the unit does not read these blocks, or there are no such blocks.
     pub fn read(&mut self, at: u64, buffer: &mut [u8]) -> Result<(), Error> {
         let size = u64::from(self.unit.block_size);
-        let piece = self.unit.max_transfer.unwrap_or(PIECE).clamp(size, PIECE) / size * size;
-        let end = at + buffer.len() as u64;
-        let mut from = at / size * size;
-        while from < end {
-            let blocks = (end.div_ceil(size) * size - from).min(piece) / size;
-            let data = self.blocks(from / size, blocks)?;
-            let until = end.min(from + data.len() as u64);
-            let start = from.max(at);
-            let own = &data[(start - from) as usize..(until - from) as usize];
-            buffer[(start - at) as usize..(until - at) as usize].copy_from_slice(own);
-            from += data.len() as u64;
-        }
-        Ok(())
+        let most = self.unit.max_transfer.unwrap_or(PIECE).min(PIECE);
+        pieces::read((at, buffer), (size, most), |lba, blocks| self.blocks(lba, blocks))
     }
 
-    fn blocks(&mut self, lba: u64, blocks: u64) -> Result<Vec<u8>, Error> {
-        // A piece has at most 128 blocks.
-        let cdb = cdb::read(lba, blocks as u32);
-        let len = (blocks * u64::from(self.unit.block_size)) as usize;
+    fn blocks(&mut self, lba: u64, blocks: u32) -> Result<Vec<u8>, Error> {
+        let cdb = cdb::read(lba, blocks);
+        let len = blocks as usize * self.unit.block_size as usize;
         let data = self.link.read(self.unit.lun, &cdb, len)?;
         let data = data.map_err(|failure| Error::Command { what: "READ", failure })?;
         if data.len() == len { Ok(data) } else { Err(Error::Answer("READ")) }

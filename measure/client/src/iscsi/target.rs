@@ -7,6 +7,8 @@ use lunet_iscsi::chap::{Account, Secret};
 use lunet_iscsi::initiator::DigestOffer;
 use lunet_scsi::Lun;
 
+use crate::place::{self, PlaceError};
+
 /// iSCSI's own port.
 pub const PORT: u16 = 3260;
 
@@ -86,7 +88,7 @@ impl Target {
             }
             None => (None, place),
         };
-        let (host, port) = host(place)?;
+        let (host, port) = place::host(place, PORT)?;
         let (name, lun) = path.split_once('/').unwrap_or((path, ""));
         if !name.is_empty() && !["iqn.", "eui.", "naa."].iter().any(|s| name.starts_with(s)) {
             return Err(TargetError::Name(name.into()));
@@ -133,6 +135,16 @@ impl Target {
     }
 }
 
+impl From<PlaceError> for TargetError {
+    fn from(error: PlaceError) -> Self {
+        match error {
+            PlaceError::Host => Self::Host,
+            PlaceError::Brackets(text) => Self::Brackets(text),
+            PlaceError::Port(text) => Self::Port(text),
+        }
+    }
+}
+
 fn account(name: &str, secret: Option<&str>) -> Result<Account, TargetError> {
     if name.is_empty() || secret == Some("") {
         return Err(TargetError::Secret);
@@ -160,30 +172,6 @@ fn digest(value: &str) -> Option<DigestOffer> {
     })
 }
 
-/// `host`, `host:port`, `[::1]`, `[::1]:port`.
-fn host(place: &str) -> Result<(&str, u16), TargetError> {
-    let wrong = |port: &str| TargetError::Port(port.into());
-    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
-        None => match place.rsplit_once(':') {
-            Some((host, _)) if host.contains(':') => {
-                return Err(TargetError::Brackets(place.into()));
-            }
-            Some((host, port)) => (host, Some(port)),
-            None => (place, None),
-        },
-    };
-    if host.is_empty() {
-        return Err(TargetError::Host);
-    }
-    let port = match port {
-        Some(port) => port.parse().ok().filter(|&p| p > 0).ok_or_else(|| wrong(port))?,
-        None => PORT,
-    };
-    Ok((host, port))
-}
-
 /// Without the secrets, and without options.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,10 +179,7 @@ impl fmt::Display for Target {
         if let Some(account) = &self.account {
             write!(f, "{}@", account.name)?;
         }
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port)?,
-            false => write!(f, "{}:{}", self.host, self.port)?,
-        }
+        place::write(f, &self.host, self.port)?;
         if let Some(name) = &self.name {
             write!(f, "/{name}")?;
             if let Some(lun) = self.lun {

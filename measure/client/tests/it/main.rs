@@ -1,8 +1,9 @@
-//! The initiator against lunet's own target in this process, over loopback.
+//! The initiator and the host against lunet's own target in this process, over loopback.
 
 mod faults;
 mod faulty;
 mod loads;
 mod login;
+mod nvme;
 mod reader;
 mod support;

@@ -14,6 +14,9 @@ use lunet_scsi::{Identity, Unit};
 use lunet_server::{Limits, Portal, Transports};
 use lunet_volume::Health;
 
+#[path = "support/nvme.rs"]
+pub mod nvme;
+
 pub const NAME: &str = "iqn.2026-11.local.lunet:load";
 
 /// A volume in memory of this many MiB.
