@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::derived;
 use crate::expr::{CheckError as NameError, Expression, Shape, SyntaxError, Template};
 use crate::probe::Probe;
+use crate::probe::nvme::NvmeProbe;
 
 /// The files that come with lunet, one for each layer.
 const FILES: &[(&str, &str)] = &[
@@ -190,6 +191,17 @@ impl Checks {
         let names = Shape::facts().with("probe", Shape::of::<Probe>());
         let mut checks = Self { names, ..Self::default() };
         checks.add("url.toml", include_str!("../../checks/url.toml"))?;
+        Ok(checks)
+    }
+
+    /// Those of NVMe subsystems that are looked at over the network.
+    ///
+    /// # Errors
+    /// As [`Self::embedded`].
+    pub fn of_subsystems() -> Result<Self, CheckError> {
+        let names = Shape::facts().with("nvme", Shape::of::<NvmeProbe>());
+        let mut checks = Self { names, ..Self::default() };
+        checks.add("nvme-url.toml", include_str!("../../checks/nvme-url.toml"))?;
         Ok(checks)
     }
 

@@ -16,6 +16,7 @@ pub use report::{Finding, Looked, Report, State};
 use crate::expr::{EvalError, Scope, Value};
 use crate::facts::Facts;
 use crate::probe::Probe;
+use crate::probe::nvme::NvmeProbe;
 
 /// Looks at everything that the checks speak of.
 pub fn examine(facts: &Facts, checks: &Checks) -> Report {
@@ -30,6 +31,15 @@ pub fn examine(facts: &Facts, checks: &Checks) -> Report {
 pub fn examine_target(probe: &Probe, checks: &Checks) -> Report {
     let mut scope = Scope::new(&Facts::default());
     scope.set("probe", cel::to_value(probe).unwrap_or(Value::Null));
+    let mut report = Report::of(probe.url.clone(), checks);
+    run(checks, &scope, &mut report);
+    report
+}
+
+/// Looks at what was seen of an NVMe subsystem over the network.
+pub fn examine_subsystem(probe: &NvmeProbe, checks: &Checks) -> Report {
+    let mut scope = Scope::new(&Facts::default());
+    scope.set("nvme", cel::to_value(probe).unwrap_or(Value::Null));
     let mut report = Report::of(probe.url.clone(), checks);
     run(checks, &scope, &mut report);
     report

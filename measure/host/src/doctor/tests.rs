@@ -1,4 +1,5 @@
 use super::*;
+use crate::probe::nvme::{ControllerProbe, NamespaceProbe, NvmeProbe, Offered};
 use crate::probe::{Latency, LunProbe, Refused, Session};
 
 fn targets() -> Checks {
@@ -185,4 +186,99 @@ fn each_fault_of_a_target_is_found() {
         checks.iter().all(|check| known.contains(&check.id.as_str())),
         "a check without a fault"
     );
+}
+
+/// A subsystem without fault.
+fn healthy_subsystem() -> NvmeProbe {
+    let quick = |us: f64| {
+        Some(Latency { samples: 64, min_us: us, median_us: us, p90_us: us * 2.0, max_us: us * 3.0 })
+    };
+    NvmeProbe {
+        url: "nvme-tcp://10.0.0.1".into(),
+        address: "10.0.0.1:4420".into(),
+        host: crate::probe::nvme::HOST.into(),
+        offers: vec![Offered {
+            nqn: "nqn.2026-11.x:y".into(),
+            address: "10.0.0.1:4420".into(),
+            usable: true,
+            tls: false,
+        }],
+        subsystem: Some("nqn.2026-11.x:y".into()),
+        authenticated: true,
+        controller: Some(ControllerProbe {
+            queue_entries: 128,
+            queues: 64,
+            max_transfer_bytes: Some(1 << 20),
+            capsule_bytes: 16_384,
+            max_h2c_bytes: 262_144,
+            ana: true,
+            ana_log_bytes: 36 << 10,
+            reservations: true,
+            compare: true,
+            compare_and_write: true,
+            ..ControllerProbe::default()
+        }),
+        namespaces: vec![NamespaceProbe {
+            nsid: 1,
+            size_bytes: Some(1 << 40),
+            block_bytes: Some(512),
+            nguid: Some("01".into()),
+            uuid: Some("02".into()),
+            reservations: true,
+            path: Some("optimized".into()),
+            ..NamespaceProbe::default()
+        }],
+        ping: quick(60.0),
+        read: quick(150.0),
+        ..NvmeProbe::default()
+    }
+}
+
+type Spoil = fn(&mut NvmeProbe);
+
+/// What makes each check of subsystems find something.
+const SPOILT: &[(&str, Spoil)] = &[
+    ("nvme-no-subsystem", |p| p.subsystem = None),
+    ("nvme-refused", |p| p.refused.push(Refused { name: "nqn.x:z".into(), why: "host".into() })),
+    ("nvme-no-namespace", |p| p.namespaces.clear()),
+    ("nvme-discovery-address", |p| p.offers[0].address = "0.0.0.0:4420".into()),
+    ("nvme-no-nguid", |p| p.namespaces[0].nguid = None),
+    ("nvme-block-size", |p| p.namespaces[0].block_bytes = Some(4096)),
+    ("nvme-path-inaccessible", |p| p.namespaces[0].path = Some("inaccessible".into())),
+    ("nvme-path-not-optimized", |p| p.namespaces[0].path = Some("non-optimized".into())),
+    ("nvme-ana-log-too-long", |p| of(p).ana_log_bytes = 2 << 20),
+    ("nvme-no-transfer-limit", |p| of(p).max_transfer_bytes = None),
+    ("nvme-small-transfer", |p| of(p).max_transfer_bytes = Some(65_536)),
+    ("nvme-small-queue", |p| of(p).queue_entries = 32),
+    ("nvme-one-queue", |p| of(p).queues = 1),
+    ("nvme-small-capsule", |p| of(p).capsule_bytes = 0),
+    ("nvme-small-data-pdu", |p| of(p).max_h2c_bytes = 4096),
+    ("nvme-no-compare-and-write", |p| of(p).compare_and_write = false),
+    ("nvme-no-reservations", |p| p.namespaces[0].reservations = false),
+    ("nvme-open-to-all", |p| p.authenticated = false),
+    ("nvme-public-without-authentication", |p| (p.public, p.authenticated) = (true, false)),
+    ("nvme-slow-controller", |p| slow(&mut p.ping, 3000.0)),
+    ("nvme-slow-storage", |p| slow(&mut p.read, 9000.0)),
+    ("nvme-write-protected", |p| p.namespaces[0].write_protected = true),
+];
+
+fn of(probe: &mut NvmeProbe) -> &mut ControllerProbe {
+    probe.controller.get_or_insert_default()
+}
+
+#[test]
+fn each_fault_of_a_subsystem_is_found() {
+    let checks = Checks::of_subsystems().unwrap_or_else(|error| panic!("{error}"));
+    let report = examine_subsystem(&healthy_subsystem(), &checks);
+    assert_eq!((report.exit_code(), report.count(State::Broken)), (0, 0), "{report:#?}");
+    for (id, spoil) in SPOILT {
+        let mut probe = healthy_subsystem();
+        spoil(&mut probe);
+        let report = examine_subsystem(&probe, &checks);
+        assert!(report.findings.iter().any(|finding| finding.check == *id), "{id}: {report:#?}");
+        assert_eq!(report.count(State::Broken), 0, "{id}: {report:#?}");
+    }
+    let known: Vec<&str> = SPOILT.iter().map(|(id, _)| *id).collect();
+    let without = checks.iter().find(|check| !known.contains(&check.id.as_str()));
+    assert!(without.is_none(), "a check without a fault: {without:?}");
 }

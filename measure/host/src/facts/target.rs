@@ -124,6 +124,8 @@ pub struct Lun {
     pub rotational: Option<bool>,
     /// Commands for it at once, if it has a limit of its own.
     pub queue_depth: Option<i64>,
+    /// Of a namespace: whether it has an NGUID that is not zero.
+    pub nguid: Option<bool>,
 }
 
 /// Reads about all targets.

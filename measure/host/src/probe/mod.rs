@@ -1,5 +1,6 @@
-//! Looks at an iSCSI target over the network, whosever it is, without writing to it.
+//! Looks at an iSCSI target, or an NVMe subsystem, over the network, whosever it is, without writing to it.
 
+pub mod nvme;
 mod page;
 mod scsi;
 
@@ -273,17 +274,23 @@ fn measure(link: &mut Link, probe: &mut Probe) -> Result<(), Error> {
     }
     probe.ready = latency(ready);
     let block = disk.block_bytes.unwrap_or(512).max(1);
-    let places = disk.size_bytes.unwrap_or(0) / 4096;
     let mut reads = Vec::with_capacity(SAMPLES);
-    for sample in 0..SAMPLES as i64 {
-        // Spread by the golden ratio, so that no read lies beside the last one.
-        let place = (sample * 618_033_989).rem_euclid(1_000_000_007);
-        let at = i128::from(places) * i128::from(place) / 1_000_000_007;
-        let at = i64::try_from(at).unwrap_or(0) * 4096 / block;
-        reads.extend(scsi::read(link, &disk, at.unsigned_abs())?);
+    for at in spread(disk.size_bytes.unwrap_or(0), block) {
+        reads.extend(scsi::read(link, &disk, at)?);
     }
     probe.read = latency(reads);
     Ok(())
+}
+
+/// The first blocks of pieces of 4 KiB, spread over a disk of this size.
+fn spread(size: i64, block: i64) -> impl Iterator<Item = u64> {
+    let places = size / 4096;
+    (0..SAMPLES as i64).map(move |sample| {
+        // By the golden ratio, so that no read lies beside the last one.
+        let place = (sample * 618_033_989).rem_euclid(1_000_000_007);
+        let at = i128::from(places) * i128::from(place) / 1_000_000_007;
+        (i64::try_from(at).unwrap_or(0) * 4096 / block.max(1)).unsigned_abs()
+    })
 }
 
 fn latency(mut took: Vec<Duration>) -> Option<Latency> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{LunProbe, Probe};
+use super::{Latency, LunProbe, Probe};
 use crate::expr::iec;
 use crate::wrap;
 
@@ -25,9 +25,20 @@ pub fn page(probe: &Probe) -> String {
     let pairs: Vec<String> =
         probe.keys.iter().map(|answered| format!("{}={}", answered.key, answered.value)).collect();
     wrap(&mut out, "  keys            ", &pairs.join(" "));
-    for (what, latency) in
-        [("ping", &probe.ping), ("test unit ready", &probe.ready), ("read 4 KiB", &probe.read)]
-    {
+    let all =
+        [("ping", &probe.ping), ("test unit ready", &probe.ready), ("read 4 KiB", &probe.read)];
+    latencies(&mut out, &all);
+    for lun in &probe.luns {
+        out.push('\n');
+        unit(&mut out, lun);
+    }
+    out.push('\n');
+    out
+}
+
+/// Round trips.
+pub(super) fn latencies(out: &mut String, all: &[(&str, &Option<Latency>)]) {
+    for (what, latency) in all {
         let Some(latency) = latency else { continue };
         let _ = writeln!(
             out,
@@ -35,12 +46,6 @@ pub fn page(probe: &Probe) -> String {
             latency.median_us, latency.min_us, latency.max_us, latency.p90_us, latency.samples
         );
     }
-    for lun in &probe.luns {
-        out.push('\n');
-        unit(&mut out, lun);
-    }
-    out.push('\n');
-    out
 }
 
 fn unit(out: &mut String, lun: &LunProbe) {

@@ -1,6 +1,9 @@
 //! The kernel's NVMe target, by its tree below /sys/kernel/config/nvmet.
 
+use std::collections::BTreeMap;
+
 use super::{Lun, Portal, Target, TargetSession, backing, device_size};
+use crate::facts::Value;
 use crate::facts::parse::sorted;
 use crate::source::Source;
 
@@ -39,12 +42,26 @@ fn subsystem(source: &dyn Source, name: &str) -> Target {
             .filter_map(|number| namespace(source, &at, number.parse().ok()?))
             .collect(),
         queue_depth: ports.iter().filter_map(depth).min(),
+        params: params(source, &at, &ports),
         auth: Some(if keyed { "dhchap" } else { "none" }.to_owned()),
         demo_mode: open,
         demo_mode_writable: open,
         acl,
         ..Target::default()
     }
+}
+
+/// What hosts are offered: the greatest queue identifier, and the data of a write that goes with its command (the least
+/// of the ports; -1 is the kernel's default).
+fn params(source: &dyn Source, at: &str, ports: &[String]) -> BTreeMap<String, Value> {
+    let inline = |port: &String| source.int(&format!("{SYS}/ports/{port}/param_inline_data_size"));
+    let all = [
+        ("qid_max", source.int(&format!("{at}/attr_qid_max"))),
+        ("inline_data_size", ports.iter().filter_map(inline).min()),
+    ];
+    let known =
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), Value::Int(value?))));
+    known.collect()
 }
 
 fn portal(source: &dyn Source, port: &str) -> Portal {
@@ -68,6 +85,9 @@ fn namespace(source: &dyn Source, at: &str, number: i64) -> Option<Lun> {
         zvol,
         size_bytes: device_size(source, &path),
         write_cache: (kind == "file").then_some(buffered).flatten(),
+        nguid: source
+            .text(&format!("{at}/device_nguid"))
+            .map(|text| text.chars().any(|digit| !matches!(digit, '0' | '-'))),
         path: Some(path),
         ..Lun::default()
     })
@@ -109,6 +129,9 @@ mod tests {
 /sys/kernel/config/nvmet/ports/1/addr_traddr: 10.0.0.1
 /sys/kernel/config/nvmet/ports/1/addr_trsvcid: 4420
 /sys/kernel/config/nvmet/ports/1/param_max_queue_size: 128
+/sys/kernel/config/nvmet/ports/1/param_inline_data_size: 16384
+/sys/kernel/config/nvmet/subsystems/nqn.2026-11.org.example:a/attr_qid_max: 64
+/sys/kernel/config/nvmet/subsystems/nqn.2026-11.org.example:a/namespaces/1/device_nguid: 00000000-0000-0000-0000-000000000000
 /sys/kernel/config/nvmet/ports/1/subsystems/: nqn.2026-11.org.example:a
 /sys/kernel/config/nvmet/ports/2/addr_trtype: tcp
 /sys/kernel/config/nvmet/ports/2/subsystems/: other
@@ -121,6 +144,8 @@ mod tests {
         assert_eq!(target.portals[0].transport.as_deref(), Some("rdma"));
         assert_eq!((target.queue_depth, target.auth.as_deref()), (Some(128), Some("dhchap")));
         assert_eq!(target.demo_mode, Some(false));
-        assert_eq!(target.luns[0].size_bytes, Some(2 << 20));
+        assert_eq!((target.luns[0].size_bytes, target.luns[0].nguid), (Some(2 << 20), Some(false)));
+        assert_eq!(target.params["inline_data_size"], Value::Int(16_384));
+        assert_eq!(target.params["qid_max"], Value::Int(64));
     }
 }

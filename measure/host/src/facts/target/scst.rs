@@ -212,6 +212,7 @@ fn lun(source: &dyn Source, number: i64, device: &str) -> Lun {
         unmap: flag("thin_provisioned"),
         rotational: flag("rotational"),
         queue_depth: int("max_tgt_dev_commands"),
+        nguid: None,
     }
 }
 
