@@ -3,7 +3,8 @@
 //! Every write puts a value of its own into each sector. A sector's history says when each value was sent, when it was
 //! answered, and when it was made stable. A value may be read as long as no other that came wholly after it is known to have
 //! taken effect. After a power loss it may be any value that no stable one came wholly after; what the first read returns
-//! it keeps.
+//! it keeps. What a copy has put somewhere is not known before it is read: any of what its source may have had
+//! (see [`copies`](crate::copies)).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,16 +14,94 @@ use std::time::Duration;
 pub const SECTOR: usize = 512;
 
 /// A read that takes longer is an error by itself.
-const LONGEST_READ: Duration = Duration::from_secs(130);
+const LONGEST_READ: Duration = Duration::from_secs(400);
 
 /// Names what a write has put into a sector; 0 is zeroes.
 pub type Value = u64;
+
+/// What a sector contains: a value, as it looks in one sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    value: Value,
+    lba: u64,
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value {
+            0 => write!(f, "zeroes"),
+            value => write!(f, "value {value} of LBA {}", self.lba),
+        }
+    }
+}
+
+impl Content {
+    /// Zeroes, wherever they are.
+    pub const ZEROES: Self = Self { value: 0, lba: 0 };
+
+    /// A value that a write has put into this sector.
+    pub const fn new(lba: u64, value: Value) -> Self {
+        Self { value, lba }
+    }
+
+    /// A value that looks alike in all sectors: that of a WRITE SAME.
+    pub const fn everywhere(value: Value) -> Self {
+        Self { value, lba: u64::MAX }
+    }
+
+    /// Writes it into a sector.
+    pub fn fill(self, sector: &mut [u8]) {
+        for (at, word) in sector.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&self.word(at).to_le_bytes());
+        }
+    }
+
+    fn word(self, at: usize) -> u64 {
+        match (self.value, at) {
+            (0, _) => 0,
+            (value, 0) => value,
+            (_, 1) => self.lba,
+            (value, _) => lunet_block::mix(value ^ (self.lba << 32) ^ (at as u64) << 56),
+        }
+    }
+
+    /// That of a sector; `None` if it is not whole.
+    pub fn of(sector: &[u8]) -> Option<Self> {
+        let mut words = sector
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        let value = words.next()?;
+        let found = match value {
+            0 => Self::ZEROES,
+            _ => Self { value, lba: words.clone().next()? },
+        };
+        (1..).zip(words).all(|(at, word)| word == found.word(at)).then_some(found)
+    }
+}
+
+/// What a write puts into a sector.
+#[derive(Clone, Debug)]
+enum Puts {
+    /// This.
+    One(Content),
+    /// One of these: it was copied.
+    OneOf(Vec<Content>),
+}
+
+impl Puts {
+    fn may_be(&self, content: Content) -> bool {
+        match self {
+            Self::One(one) => *one == content,
+            Self::OneOf(all) => all.contains(&content),
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Write {
     /// Which write it was.
     name: Value,
-    value: Value,
+    puts: Puts,
     begun: Duration,
     /// It can take effect no more after this.
     ended: Option<Duration>,
@@ -44,7 +123,7 @@ impl Default for History {
         let zero = Some(Duration::ZERO);
         Self(vec![Write {
             name: 0,
-            value: 0,
+            puts: Puts::One(Content::ZEROES),
             begun: Duration::ZERO,
             ended: zero,
             effective: zero,
@@ -92,14 +171,22 @@ pub struct Model {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     lba: u64,
-    found: Option<Value>,
+    found: Option<Content>,
     history: String,
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.found {
-            Some(value) => write!(f, "LBA {} has value {value}", self.lba)?,
+            Some(Content { value, lba }) if value == 0 || lba == self.lba => {
+                write!(f, "LBA {} has value {value}", self.lba)?;
+            }
+            Some(Content { value, lba: u64::MAX }) => {
+                write!(f, "LBA {} has value {value} of a WRITE SAME", self.lba)?;
+            }
+            Some(Content { value, lba }) => {
+                write!(f, "LBA {} has value {value} of LBA {lba}", self.lba)?;
+            }
             None => write!(f, "LBA {} has nothing that was ever written there", self.lba)?,
         }
         write!(f, "; its history: {}", self.history)
@@ -107,10 +194,10 @@ impl fmt::Display for Wrong {
 }
 
 impl Model {
-    /// An empty volume of so many sectors.
-    pub fn new(sectors: u64) -> Self {
+    /// An empty volume of so many sectors. Volumes with other numbers have other values.
+    pub fn new(sectors: u64, number: u64) -> Self {
         let sectors = vec![History::default(); sectors as usize];
-        Self { sectors, values: 0, replaced: HashMap::new() }
+        Self { sectors, values: number * 1_000_000, replaced: HashMap::new() }
     }
 
     /// Sectors.
@@ -120,23 +207,51 @@ impl Model {
 
     /// A write is sent: its name, which is its value too.
     pub fn begin(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
-        self.begin_with(lba, sectors, now, None)
+        let name = self.name();
+        self.begin_as(name, (lba, sectors), now, |lba| Puts::One(Content::new(lba, name)));
+        name
     }
 
-    /// Zeroes are written, or blocks unmapped: the name of that.
-    pub fn begin_zeroes(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
-        self.begin_with(lba, sectors, now, Some(0))
+    /// Zeroes are written to some ranges, or blocks unmapped: the name of that.
+    pub fn begin_zeroes(&mut self, ranges: &[(u64, u64)], now: Duration) -> Value {
+        let name = self.name();
+        for range in ranges {
+            self.begin_as(name, *range, now, |_| Puts::One(Content::ZEROES));
+        }
+        name
     }
 
-    fn begin_with(&mut self, lba: u64, sectors: u64, now: Duration, value: Option<Value>) -> Value {
+    /// The same block is written to all sectors of a range: its name, which is its value too.
+    pub fn begin_same(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
+        let name = self.name();
+        self.begin_as(name, (lba, sectors), now, |_| Puts::One(Content::everywhere(name)));
+        name
+    }
+
+    /// A copy to this range is sent: its name. What it may put there is [said](Self::may_have_copied) later.
+    pub fn begin_copy(&mut self, lba: u64, sectors: u64, now: Duration) -> Value {
+        let name = self.name();
+        self.begin_as(name, (lba, sectors), now, |_| Puts::OneOf(Vec::new()));
+        name
+    }
+
+    fn name(&mut self) -> Value {
         self.values += 1;
-        let name = self.values;
-        let value = value.unwrap_or(name);
-        for history in self.range(lba, sectors) {
+        self.values
+    }
+
+    fn begin_as(
+        &mut self,
+        name: Value,
+        (lba, sectors): (u64, u64),
+        now: Duration,
+        puts: impl Fn(u64) -> Puts,
+    ) {
+        for (lba, history) in (lba..).zip(self.range(lba, sectors)) {
             history.prune(now);
             history.0.push(Write {
                 name,
-                value,
+                puts: puts(lba),
                 begun: now,
                 ended: None,
                 effective: None,
@@ -145,22 +260,56 @@ impl Model {
                 left: false,
             });
         }
-        name
     }
 
-    /// A value that the sector has, as far as is known, other than zeroes.
-    pub fn present(&self, lba: u64) -> Option<Value> {
+    /// Everything that a sector may have had from a moment on.
+    pub fn since(&self, lba: u64, begun: Duration) -> Vec<Content> {
+        let history = &self.sectors[lba as usize];
+        let may = history.0.iter().filter(|write| !history.is_over(write, begun));
+        may.flat_map(|write| match &write.puts {
+            Puts::One(one) => vec![*one],
+            Puts::OneOf(all) => all.clone(),
+        })
+        .collect()
+    }
+
+    /// A copy may have put these into a sector too.
+    pub fn may_have_copied(&mut self, name: Value, lba: u64, contents: &[Content]) {
+        for write in self.sectors[lba as usize].0.iter_mut().filter(|write| write.name == name) {
+            if let Puts::OneOf(all) = &mut write.puts {
+                contents.iter().for_each(|content| {
+                    if !all.contains(content) {
+                        all.push(*content);
+                    }
+                });
+            }
+        }
+    }
+
+    /// What the sector has, as far as is known, other than zeroes.
+    pub fn present(&self, lba: u64) -> Option<Content> {
         let all = self.sectors[lba as usize].0.iter().rev();
-        all.filter(|write| write.effective.is_some() && write.value != 0)
-            .map(|write| write.value)
-            .next()
+        all.filter(|write| write.effective.is_some()).find_map(|write| match write.puts {
+            Puts::One(one) if one != Content::ZEROES => Some(one),
+            _ => None,
+        })
     }
 
-    /// A COMPARE AND WRITE has found one value and put another in its place.
+    /// True if the sector can have had nothing else from a moment on.
+    pub fn surely_has(&self, lba: u64, content: Content, begun: Duration) -> bool {
+        self.since(lba, begun).iter().all(|one| *one == content)
+    }
+
+    /// A COMPARE AND WRITE has found one value and put another in its place. (What WRITE SAME and copies write may be
+    /// there more than once.)
     ///
     /// # Errors
     /// Another one has found the same value before.
-    pub fn replaced(&mut self, lba: u64, old: Value, new: Value) -> Result<(), String> {
+    pub fn replaced(&mut self, lba: u64, old: Content, new: Value) -> Result<(), String> {
+        let Content { value: old, lba: of } = old;
+        if of != lba {
+            return Ok(());
+        }
         match self.replaced.insert((lba, old), new) {
             None => Ok(()),
             Some(other) => Err(format!(
@@ -181,7 +330,7 @@ impl Model {
     /// A write was answered GOOD; `stable` with FUA.
     pub fn good(&mut self, name: Value, stable: bool, now: Duration) {
         self.each(name, |write| {
-            write.ended = Some(now);
+            write.ended = Some(write.ended.map_or(now, |before| before.min(now)));
             write.effective = Some(write.effective.map_or(now, |before| before.min(now)));
             write.answered = Some(now);
             write.stable |= stable;
@@ -195,6 +344,15 @@ impl Model {
         });
     }
 
+    /// A write that had come to its end may take effect again.
+    pub fn reopened(&mut self, name: Value) {
+        self.each(name, |write| {
+            if write.answered.is_none() {
+                write.ended = None;
+            }
+        });
+    }
+
     /// A flush that was sent at `begun` was answered GOOD.
     pub fn flushed(&mut self, begun: Duration) {
         for write in self.sectors.iter_mut().flat_map(|history| &mut history.0) {
@@ -205,6 +363,12 @@ impl Model {
     /// A write was refused without any effect.
     pub fn undone(&mut self, name: Value) {
         self.sectors.iter_mut().for_each(|history| history.0.retain(|write| write.name != name));
+    }
+
+    /// Everything is gone, and the volume zeroes again: it was in the memory of a process that has ended.
+    pub fn emptied(&mut self) {
+        self.sectors.fill(History::default());
+        self.replaced.clear();
     }
 
     /// The server was killed: what it had not done it does no more.
@@ -246,15 +410,18 @@ impl Model {
     ) -> Result<(), Wrong> {
         for (lba, sector) in (lba..).zip(bytes.chunks_exact(SECTOR)) {
             let history = &mut self.sectors[lba as usize];
-            let found = value_of(lba, sector);
-            let may = |write: &&Write| Some(write.value) == found && !history.is_over(write, begun);
+            let found = Content::of(sector);
+            let may = |write: &&Write| {
+                found.is_some_and(|found| write.puts.may_be(found))
+                    && !history.is_over(write, begun)
+            };
             let may: Vec<Write> = history.0.iter().filter(may).cloned().collect();
-            let Some(known) = may.first() else {
+            let (Some(known), Some(content)) = (may.first(), found) else {
                 let history = format!("{history:?}");
                 return Err(Wrong { lba, found, history });
             };
             if may.iter().all(|write| write.left) {
-                history.0.retain(|write| !write.left || write.value == known.value);
+                history.0.retain(|write| !write.left || write.puts.may_be(content));
             }
             if may.len() > 1 {
                 // Zeroes of one write or of another.
@@ -262,6 +429,7 @@ impl Model {
             }
             for write in history.0.iter_mut().filter(|write| write.name == known.name) {
                 write.left = false;
+                write.puts = Puts::One(content);
                 write.effective = Some(write.effective.map_or(now, |before| before.min(now)));
             }
         }
@@ -272,28 +440,8 @@ impl Model {
 /// Fills a buffer with a value, from this sector on.
 pub fn fill(bytes: &mut [u8], lba: u64, value: Value) {
     for (lba, sector) in (lba..).zip(bytes.chunks_exact_mut(SECTOR)) {
-        for (at, word) in sector.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&word_of(lba, value, at).to_le_bytes());
-        }
+        Content::new(lba, value).fill(sector);
     }
-}
-
-/// A word of a sector with a value.
-fn word_of(lba: u64, value: Value, at: usize) -> u64 {
-    match (value, at) {
-        (0, _) => 0,
-        (_, 0) => value,
-        (_, 1) => lba,
-        _ => lunet_block::mix(value ^ (lba << 32) ^ (at as u64) << 56),
-    }
-}
-
-/// The value of a sector; `None` if it is not whole, or of another sector.
-fn value_of(lba: u64, sector: &[u8]) -> Option<Value> {
-    let words =
-        sector.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    let value = words.clone().next()?;
-    words.enumerate().all(|(at, word)| word == word_of(lba, value, at)).then_some(value)
 }
 
 #[cfg(test)]
@@ -312,7 +460,7 @@ mod tests {
 
     #[test]
     fn an_older_value_is_not_read_after_an_answer() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         // Under way: both may be read.
         assert_eq!(model.read(3, &sector(0), at(2), at(3)), Ok(()));
@@ -324,7 +472,7 @@ mod tests {
 
     #[test]
     fn what_was_read_once_is_not_older_the_next_time() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         assert_eq!(model.read(3, &sector(one), at(2), at(3)), Ok(()));
         assert!(model.read(3, &sector(0), at(4), at(5)).is_err());
@@ -332,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_flush_keeps_what_was_answered_before_it() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         model.good(one, false, at(2));
         let mut lost = model.clone();
@@ -348,10 +496,10 @@ mod tests {
 
     #[test]
     fn zeroes_of_two_writes_are_both_zeroes() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         model.good(one, true, at(2));
-        let zeroes = model.begin_zeroes(3, 1, at(3));
+        let zeroes = model.begin_zeroes(&[(3, 1)], at(3));
         assert_eq!(model.read(3, &sector(one), at(4), at(5)), Ok(()));
         model.good(zeroes, true, at(6));
         assert!(model.clone().read(3, &sector(one), at(7), at(8)).is_err());
@@ -360,17 +508,18 @@ mod tests {
 
     #[test]
     fn a_value_is_replaced_by_one_compare_and_write() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         model.good(one, false, at(2));
-        assert_eq!(model.present(3), Some(one));
-        assert_eq!(model.replaced(3, one, 7), Ok(()));
-        assert!(model.replaced(3, one, 8).is_err());
+        let old = Content::new(3, one);
+        assert_eq!(model.present(3), Some(old));
+        assert_eq!(model.replaced(3, old, 7), Ok(()));
+        assert!(model.replaced(3, old, 8).is_err());
     }
 
     #[test]
     fn a_torn_sector_is_wrong() {
-        let mut model = Model::new(8);
+        let mut model = Model::new(8, 0);
         let one = model.begin(3, 1, at(1));
         let mut bytes = sector(one);
         bytes[300..].fill(0);

@@ -1,12 +1,20 @@
 //! What the world, the server and its hosts share.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunet_os::simulated;
+use lunet_os::sync::mpsc::SyncSender;
 
-use crate::model::Model;
+use crate::cluster::Cluster;
+use crate::copies::{Copies, Extent};
+use crate::model::{Model, Value};
+use crate::server::Asking;
+
+/// The target that every host knows.
+pub const TARGET: &str = "iqn.2026-11.local.lunet:sim";
 
 /// How many lines of the story are kept.
 const LINES: usize = 4000;
@@ -16,8 +24,20 @@ const LINES: usize = 4000;
 pub struct Known {
     /// Where the server listens, while it does.
     pub address: Option<SocketAddr>,
+    /// Where it listens for NVMe, while it does.
+    pub nvme_address: Option<SocketAddr>,
+    /// The server's process, while it serves; 0 while it does not.
+    pub process: u32,
+    /// Where it is asked, by each administrator.
+    pub doors: Vec<SyncSender<Asking>>,
+    /// An administrator has ended sessions of hosts.
+    pub sessions_end: bool,
     /// What may be read, volume by volume.
     pub models: Vec<Model>,
+    /// The NAA names of volumes that somebody has asked for.
+    pub names: BTreeMap<usize, [u8; 16]>,
+    /// The NGUIDs of namespaces that somebody has asked for.
+    pub nguids: BTreeMap<usize, [u8; 16]>,
     /// What was found wrong first.
     pub wrong: Option<String>,
     /// Hosts that have not finished.
@@ -26,7 +46,53 @@ pub struct Known {
     pub operations: u64,
     /// Hosts come to their end.
     pub over: bool,
+    /// What the nodes of a cluster know.
+    pub cluster: Cluster,
+    /// When the server was killed last.
+    pub last_kill: Duration,
+    copies: Copies,
     story: Vec<String>,
+}
+
+impl Known {
+    /// The server serves no more. Where it was asked.
+    pub fn closed(&mut self) -> Vec<SyncSender<Asking>> {
+        (self.address, self.nvme_address, self.process) = (None, None, 0);
+        std::mem::take(&mut self.doors)
+    }
+
+    /// A copy is sent: its name at the destination.
+    pub fn begin_copy(&mut self, extents: (Extent, Extent), sectors: u64) -> Value {
+        self.copies.begin(&mut self.models, extents, sectors, now())
+    }
+
+    /// A copy of several ranges to one is sent: its name at the destination.
+    pub fn begin_copies(&mut self, sources: &[(Extent, u64)], to: Extent) -> Value {
+        self.copies.begin_many(&mut self.models, sources, to, now())
+    }
+
+    /// Whether a write of this name is a copy that is under way.
+    pub fn is_copy(&self, name: Value) -> bool {
+        self.copies.is(name)
+    }
+
+    /// Notes what copies may have read until now.
+    pub fn look_at_copies(&mut self) {
+        self.copies.look(&mut self.models);
+    }
+
+    /// A copy reads no more, if this was one.
+    pub fn end_copy(&mut self, name: Value) {
+        self.copies.end(&mut self.models, name);
+    }
+
+    /// The server was killed: what it had not done it does no more.
+    pub fn killed(&mut self) {
+        self.copies.killed(&mut self.models);
+        self.last_kill = now();
+        self.cluster.restarted();
+        self.models.iter_mut().for_each(|model| model.killed(now()));
+    }
 }
 
 /// The way to it.

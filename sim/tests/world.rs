@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lunet_os::simulated::{Process, World};
+use lunet_os::simulated::{self, Process, World};
 use lunet_os::sync::mpsc::{RecvTimeoutError, sync_channel};
 use lunet_os::sync::{Condvar, Mutex};
 use lunet_os::{thread, time};
@@ -91,9 +91,22 @@ fn a_world_in_which_nobody_can_go_on_says_who_waits() {
 }
 
 #[test]
+fn threads_that_turn_in_circles_end_their_world() {
+    let world = World::new(6);
+    let polls = || loop {
+        simulated::maybe_yield();
+    };
+    world.spawn_in(Process(1), "a shard", polls).unwrap();
+    let waits = std::panic::catch_unwind(|| thread::sleep(DAY));
+    assert!(waits.is_err());
+    let failure = world.failure().expect("it is told");
+    assert!(failure.contains("time stands still: ") && failure.contains("a shard"), "{failure}");
+}
+
+#[test]
 fn a_seed_is_a_world() {
     for seed in 1..20 {
-        let (one, two) = (scenario::run(seed).unwrap(), scenario::run(seed).unwrap());
+        let (one, two) = (scenario::run(seed, None).unwrap(), scenario::run(seed, None).unwrap());
         assert_eq!(one.story, two.story, "seed {seed}");
         assert!(one.operations > 0);
     }
