@@ -134,7 +134,7 @@ fn folders_of_a_crate_form_no_cycle() {
 
 #[test]
 fn pure_crates_are_built_without_the_standard_library() {
-    for name in ["block", "reservations", "scsi", "iscsi"] {
+    for name in ["block", "reservations", "scsi", "iscsi", "nvme", "tls"] {
         let text = fs::read_to_string(root().join("crates").join(name).join("src/lib.rs"));
         let text = text.expect("a crate");
         for attribute in ["no_std", "forbid(unsafe_code)"] {
@@ -250,6 +250,66 @@ fn errors_of_libraries_have_types() {
         assert!(found.is_empty() || in_tests, "{}: {found:?}", path.display());
     }
     assert!(files.len() > 300, "only {} files were found", files.len());
+}
+
+/// Calls by which files and their names change, or become stable.
+const CHANGES: [&str; 18] = [
+    "fs::write(",
+    "fs::copy(",
+    "fs::rename(",
+    "fs::remove_file",
+    "fs::remove_dir",
+    "fs::create_dir",
+    "fs::hard_link(",
+    "DirBuilder::new",
+    "File::create",
+    ".create(true)",
+    ".create_new(true)",
+    ".truncate(true)",
+    ".sync_all(",
+    ".sync_data()",
+    ".set_len(",
+    "renameat",
+    "fsetxattr",
+    "fs::unlink",
+];
+
+/// What a restart relies on is made, changed and removed by `lunet_os::fs`: a simulated world sees what was never synced.
+#[test]
+fn files_change_by_the_crate_that_simulates_them() {
+    // The socket of the program, which no start relies on; options of files that `lunet_os::fs` opens.
+    let excepted = [
+        ("lunet/src/control/server.rs", "fs::remove_file"),
+        ("lunet/src/serve.rs", ".create(true)"),
+        ("lunet/src/live/rules.rs", ".create_new(true)"),
+        ("backends/src/file.rs", ".create_new(true)"),
+        ("backends/src/sidecar.rs", ".create(true)"),
+        ("backends/src/snapshot.rs", ".create_new(true)"),
+    ];
+    let crates = ["backends", "files", "front-iscsi", "lunet", "server", "volume"];
+    let folders = crates.map(|name| root().join("crates").join(name).join("src"));
+    let (mut files, mut seen) = (0, 0);
+    for path in files_below(folders.to_vec()) {
+        // Commands that are no server.
+        let commands = ["cli", "bench"].map(|name| root().join("crates/lunet/src").join(name));
+        let is_command = commands.iter().any(|folder| path.starts_with(folder));
+        let within = path.strip_prefix(root()).expect("below");
+        if is_command || within.to_string_lossy().contains("test") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("text");
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let code = code.replace("lunet_os::fs::", "");
+        let own = code.contains("use lunet_os::fs;");
+        for call in CHANGES.iter().filter(|call| code.contains(**call)) {
+            let is_its = own && call.starts_with("fs::");
+            let is_excepted = excepted.iter().any(|(file, it)| path.ends_with(file) && it == call);
+            assert!(is_its || is_excepted, "{}: {call}", path.display());
+            seen += usize::from(is_excepted);
+        }
+        files += 1;
+    }
+    assert!(files > 100 && seen == excepted.len(), "{files} files, {seen} exceptions");
 }
 
 /// What people read: the pages of the root but for the changelog, which tells of files that are gone, docs/ and the lab's.

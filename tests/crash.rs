@@ -1,7 +1,9 @@
 //! `kill -9` under a write load, again and again: what a flush acknowledged is there, and no block is torn.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
@@ -61,19 +63,26 @@ fn a_client_goes_on_after_the_server_was_killed_and_started_again() -> Result<()
     let start = || Serve::at(&listen, "64M").data(dir.path()).start();
     let server = start()?;
     let export = Export::start(&QemuLun::new(server.url()))?;
-    let file = File::options().read(true).write(true).open(export.file())?;
+    // In a process of its own: where this one had the file open, the process that is to become the server would close its copy of it
+    // before, and that waits for writes that wait for the server.
+    let mut dd = Command::new("dd")
+        .arg(format!("of={}", export.file().display()))
+        .arg(format!("bs={BLOCK}"))
+        .args(["iflag=fullblock", "conv=notrunc,fdatasync", "status=none"])
+        .stdin(Stdio::piped())
+        .spawn()?;
+    let mut pipe = dd.stdin.take().context("no pipe")?;
     let (progress, written) = mpsc::channel();
-    let writer = thread::spawn(move || -> Result<File> {
+    let writer = thread::spawn(move || -> Result<()> {
         for slot in 0..COUNT {
-            file.write_all_at(&written_block(0, slot as usize, slot + 1), slot * BLOCK as u64)?;
-            if slot % 50 == 0 {
-                file.sync_data()?;
-            }
+            pipe.write_all(&written_block(0, slot as usize, slot + 1))?;
             // Nobody listens any more once the test has failed.
             let _ = progress.send(slot);
         }
-        file.sync_data()?;
-        Ok(file)
+        drop(pipe);
+        let status = dd.wait()?;
+        ensure!(status.success(), "dd: {status}");
+        Ok(())
     });
     // Two crashes while writes are on their way.
     let mut server = server;
@@ -82,7 +91,8 @@ fn a_client_goes_on_after_the_server_was_killed_and_started_again() -> Result<()
         server.kill()?;
         server = start()?;
     }
-    let file = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+    writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+    let file = File::open(export.file())?;
     let mut found = vec![0; BLOCK];
     for slot in 0..COUNT {
         file.read_exact_at(&mut found, slot * BLOCK as u64)?;

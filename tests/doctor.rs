@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::process::{Finished, run};
-use lunet_e2e::server::{DEMO_TARGET, Serve, free_port, lunet_binary};
+use lunet_e2e::server::{DEMO_TARGET, Serve, Server, free_port, lunet_binary};
 use lunet_e2e::tgt::{self, FIRST_LUN, TUNED, Tgt};
+use lunet_nvme::auth::{Purpose, Secret};
 use serde_json::Value;
 
 /// A few hundred round trips, on a busy machine too.
@@ -18,6 +19,7 @@ const SECRET: &str = "a-secret-of-the-doctor";
 fn doctor(arguments: &[&str], password: Option<&str>) -> Result<Finished> {
     let mut command = Command::new(lunet_binary()?);
     command.arg("doctor").args(arguments).env_remove("LIBISCSI_CHAP_PASSWORD");
+    command.env_remove("LUNET_DHCHAP_SECRET");
     if let Some(password) = password {
         command.env("LIBISCSI_CHAP_PASSWORD", password);
     }
@@ -26,6 +28,100 @@ fn doctor(arguments: &[&str], password: Option<&str>) -> Result<Finished> {
 
 fn code(finished: &Finished) -> Option<i32> {
     finished.status.and_then(|status| status.code())
+}
+
+/// A server with a subsystem for hosts on this machine, one that asks for a secret, and one that lists another host.
+fn subsystems() -> Result<(Server, String)> {
+    let port = free_port()?;
+    let config = format!(
+        "[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\n\
+         [volumes.a]\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+         [volumes.b]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\"]\n\
+         protocols = [\"iscsi\", \"nvme\"]\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.local.lunet:locked\"\nnamespaces = [\"b\"]\n\
+         hosts = [{{ nqn = \"nqn.2026-11.local.lunet:doctor\", secret = \"{}\" }}]\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.local.lunet:closed\"\nnamespaces = [\"b\"]\n\
+         hosts = [\"nqn.2026-11.local.lunet:other\"]\n",
+        key()?
+    );
+    Ok((Serve::config(config).start()?, format!("nvme-tcp://127.0.0.1:{port}")))
+}
+
+fn key() -> Result<String> {
+    Ok(Secret::new(Purpose::DhChap, None, &[7; 32])?.to_text().to_string())
+}
+
+#[test]
+fn a_subsystem_of_lunet_is_healthy() -> Result<()> {
+    let (_server, portal) = subsystems()?;
+    for url in [
+        format!("{portal}/nqn.2026-11.local.lunet:t"),
+        format!("{portal}/nqn.2026-11.local.lunet:t/1"),
+    ] {
+        let (target, checks) = examined(&url)?;
+        let checks: Vec<_> =
+            checks.into_iter().filter(|id| !id.starts_with("nvme-slow-")).collect();
+        ensure!(checks.is_empty(), "{checks:?}");
+        let (controller, namespace) = (&target["controller"], &target["namespaces"][0]);
+        ensure!(controller["queue_entries"] == 128 && controller["queues"] == 64, "{controller}");
+        ensure!(controller["max_transfer_bytes"] == 1 << 20, "{controller}");
+        ensure!(controller["compare_and_write"] == true, "{controller}");
+        ensure!(namespace["nsid"] == 1 && namespace["block_bytes"] == 512, "{namespace}");
+        ensure!(namespace["size_bytes"] == 64 << 20 && namespace["path"] == "optimized");
+        ensure!(namespace["nguid"].is_string() && namespace["uuid"].is_string(), "{namespace}");
+        ensure!(target["authenticated"] == false, "{target}");
+        for what in ["ping", "read"] {
+            ensure!(target[what]["samples"] == 64, "{what}: {}", target[what]);
+        }
+    }
+    // For people, and without a subsystem: the first one that lets the doctor in.
+    let finished = doctor(&["--verbose", &portal], None)?;
+    let text = &finished.stdout;
+    for words in [
+        "offers nqn.2026-11.local.lunet:t at 127.0.0.1:",
+        "namespace 1",
+        "compare and write",
+        "keep alive",
+    ] {
+        ensure!(text.contains(words), "no {words}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_subsystem_that_cannot_be_looked_at_says_why() -> Result<()> {
+    let (server, portal) = subsystems()?;
+    let own = |name: &str| format!("{portal}/nqn.2026-11.local.lunet:{name}");
+    let says = |url: &str, words: &str| -> Result<()> {
+        let finished = doctor(&[url], None)?;
+        ensure!(code(&finished) == Some(2), "{}", finished.describe());
+        let error = &finished.stderr;
+        ensure!(
+            error.starts_with("lunet: 127.0.0.1:") || error.starts_with("lunet: no conn"),
+            "{error}"
+        );
+        ensure!(error.contains(words) && error.lines().count() == 1, "{words}: {error}");
+        Ok(())
+    };
+    says(&own("none"), "there is no subsystem nqn.2026-11.local.lunet:none")?;
+    says(&own("closed"), "does not let the host nqn.2026-11.local.lunet:doctor in")?;
+    says(&own("locked"), "wants the host nqn.2026-11.local.lunet:doctor to authenticate")?;
+    says(&format!("nvme-tcp://{}", server.portal()), "an iSCSI target listens there")?;
+    says(&format!("nvme-tcp://127.0.0.1:{}", free_port()?), "listens for NVMe over TCP")?;
+    let mut command = Command::new(lunet_binary()?);
+    command.args(["doctor", "--json", &own("locked")]).env("LUNET_DHCHAP_SECRET", key()?);
+    let proved = run(&mut command, LIMIT)?;
+    ensure!(proved.stdout.contains("\"authenticated\": true"), "{}", proved.describe());
+    // As another host; and the discovery subsystem leads to those that there are.
+    let finished = doctor(&["--host-nqn", "nqn.2026-11.local.lunet:other", &own("closed")], None)?;
+    ensure!(matches!(code(&finished), Some(0 | 1)), "{}", finished.describe());
+    let (target, _) = examined(&format!("{portal}/nqn.2014-08.org.nvmexpress.discovery"))?;
+    ensure!(target["subsystem"].is_string(), "{target}");
+    let (target, checks) = examined(&own("t/9"))?;
+    ensure!(checks.contains(&"nvme-no-namespace".to_owned()), "{target}");
+    Ok(())
 }
 
 /// What it says of the target, and the checks that found something.

@@ -1,6 +1,7 @@
 //! `lunet bench` against lunet itself, short: what it writes makes sense, what it must not overwrite stays, and Ctrl-C ends
 //! it with what there is. Figures are not judged: the machine may be busy.
 
+mod nvme;
 mod support;
 mod verify;
 

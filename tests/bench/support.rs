@@ -67,6 +67,7 @@ pub fn private(dir: &Path, name: &str, text: &str) -> Result<String> {
 pub fn bench<S: AsRef<OsStr>>(arguments: &[S]) -> Result<Finished> {
     let mut command = Command::new(lunet_binary()?);
     command.arg("bench").args(arguments).env_remove("LIBISCSI_CHAP_PASSWORD");
+    command.env_remove("LUNET_DHCHAP_SECRET");
     run(&mut command, LIMIT)
 }
 

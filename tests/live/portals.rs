@@ -299,18 +299,24 @@ fn the_default_portal_is_written_down_with_the_first_that_comes() -> Result<()> 
     let server = serve.by(&["unshare", alone, "sh", "-c", up, "sh"]).start()?;
     let done = server.command(&["portal", "add", "127.0.0.2"])?;
     ensure!(done.stdout.contains("lunet listens on 127.0.0.2:3260"), "{}", done.describe());
-    ensure!(done.stderr.contains("127.0.0.1:3260, which is"), "{}", done.describe());
-    let both =
-        "[[portal]]\naddress = \"127.0.0.1:3260\"\n\n[[portal]]\naddress = \"127.0.0.2:3260\"\n";
-    ensure!(text(&server)?.contains(both), "{}", text(&server)?);
-    ensure!(listed(&server)? == ["127.0.0.1:3260", "127.0.0.2:3260"]);
+    let defaults = "127.0.0.1:3260 and 127.0.0.1:4420, which are";
+    ensure!(done.stderr.contains(defaults), "{}", done.describe());
+    let all = "[[portal]]\naddress = \"127.0.0.1:3260\"\n\n\
+               [[portal]]\naddress = \"127.0.0.1:4420\"\ntransport = [\"nvme-tcp\"]\n\n\
+               [[portal]]\naddress = \"127.0.0.2:3260\"\n";
+    ensure!(text(&server)?.contains(all), "{}", text(&server)?);
+    ensure!(listed(&server)? == ["127.0.0.1:3260", "127.0.0.2:3260", "127.0.0.1:4420"]);
     let error = server.refuses(&["portal", "add", "0.0.0.0"])?;
     ensure!(
         error.contains("lunet listens on 127.0.0.1:3260, and cannot on 0.0.0.0:3260"),
         "{error}"
     );
     server.tell(&["portal", "remove", "127.0.0.1"])?;
+    ensure!(listed(&server)? == ["127.0.0.2:3260", "127.0.0.1:4420"]);
+    server.tell(&["portal", "remove", "127.0.0.1:4420"])?;
     ensure!(listed(&server)? == ["127.0.0.2:3260"]);
+    server.tell(&["portal", "add", "127.0.0.3:4420", "--transport", "nvme-tcp"])?;
+    ensure!(listed(&server)? == ["127.0.0.2:3260", "127.0.0.3:4420"]);
     server.stop()?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use lunet_e2e::clients::{LONG, SHORT};
+use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{LoopDevice, Mounted, is_root};
 use lunet_e2e::process::output;
@@ -16,14 +16,6 @@ use lunet_e2e::wire::Session;
 
 use super::{CAPACITY_CHANGED, FILE, MIB, ONE, TWO, capacity, open, told};
 
-/// An XFS file system on a loop device. Its files lie in a directory that only this uses.
-fn xfs(dir: &Path) -> Result<Mounted> {
-    let image = dir.join("xfs");
-    fs::File::create(&image)?.set_len(512 * MIB)?;
-    output(Command::new("mkfs.xfs").arg("-q").arg(&image), LONG)?;
-    Mounted::new(&image)
-}
-
 #[test]
 fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
     if !is_root() {
@@ -31,7 +23,7 @@ fn snapshots_clones_and_rollbacks_on_xfs() -> Result<()> {
         return Ok(());
     }
     let dir = scratch("lunet-live-")?;
-    let mounted = xfs(dir.path())?;
+    let mounted = Mounted::xfs(dir.path())?;
     let data = mounted.path().join("data");
     fs::create_dir(&data)?;
     let server = Serve::config(FILE).data(&data).start()?;
@@ -184,7 +176,7 @@ fn event_loops_open_and_close_no_files_when_volumes_change() -> Result<()> {
 
 /// A server whose volume `a` is `volumes/a.img` on a file system of its own; its data directory is `data` in `dir`.
 fn on_xfs(dir: &Path) -> Result<(Mounted, Server)> {
-    let mounted = xfs(dir)?;
+    let mounted = Mounted::xfs(dir)?;
     let (volumes, data) = (mounted.path().join("volumes"), dir.join("data"));
     fs::create_dir(&volumes)?;
     fs::create_dir(&data)?;

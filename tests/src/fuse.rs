@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::clients::{QemuLun, SHORT};
+use crate::clients::{LONG, QemuLun, SHORT};
 use crate::data::scratch;
 use crate::process::{Running, leashed, output, run};
 
@@ -87,6 +87,14 @@ impl Mounted {
     /// Mounts the file system in `image` through a loop device.
     pub fn new(image: &Path) -> Result<Mounted> {
         Mounted::with(Command::new("mount").args(["-o", "loop"]).arg(image))
+    }
+
+    /// Makes an XFS file system of 512 MiB in a file of this directory, and mounts it. Its files can share blocks.
+    pub fn xfs(dir: &Path) -> Result<Mounted> {
+        let image = dir.join("xfs");
+        File::create(&image)?.set_len(512 << 20)?;
+        output(Command::new("mkfs.xfs").arg("-q").arg(&image), LONG)?;
+        Mounted::new(&image)
     }
 
     /// Mounts one in memory, with room for this many MiB.

@@ -17,6 +17,7 @@ pub mod conformance;
 pub mod data;
 pub mod fuse;
 pub mod nbd;
+pub mod nvme;
 pub mod process;
 pub mod rdma;
 pub mod server;

@@ -314,7 +314,8 @@ impl Session {
         Ok(pdu)
     }
 
-    fn answer_r2t(&mut self, r2t: &Pdu) -> Result<()> {
+    /// Sends the data that an R2T asks for.
+    pub fn answer_r2t(&mut self, r2t: &Pdu) -> Result<()> {
         let (tag, offset, length) = (r2t.word(16), r2t.word(40) as usize, r2t.word(44) as usize);
         let data = self.tasks.get(&tag).context("an R2T for no command")?;
         let wanted = data.get(offset..offset + length).context("an R2T beyond the data")?.to_vec();

@@ -1,0 +1,279 @@
+//! The same volumes over iSCSI and NVMe.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lunet_e2e::data::scratch;
+use lunet_e2e::fuse::{Mounted, is_root};
+use lunet_e2e::nvme::{BLOCK, Host, Login as NvmeLogin, sends};
+use lunet_e2e::server::{Serve, Server, free_port};
+use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, sense_key, write16};
+use lunet_e2e::wire::{Login, Session, opcode};
+use lunet_nvme::command::{AcquireAction, Io, PersistOnPowerLoss, RegisterAction, ReservationType};
+use lunet_nvme::status::Status;
+
+const TARGET: &str = "iqn.2026-11.local.lunet:t";
+/// SCSI status RESERVATION CONFLICT.
+const RESERVATION_CONFLICT: u8 = 0x18;
+
+const SUBSYSTEM: &str = "nqn.2026-11.local.lunet:t";
+
+/// A server and its address for NVMe.
+struct Both {
+    server: Server,
+    nvme: String,
+}
+
+fn text(port: u16, more: &str) -> String {
+    format!(
+        "[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\n\
+         [volumes.a]\nbackend = \"file\"\nsize = \"64MiB\"\n\
+         [volumes.b]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         [[target]]\nname = \"{TARGET}\"\nprotocols = [\"iscsi\", \"nvme\"]\n{more}\n"
+    )
+}
+
+fn both() -> Result<Both> {
+    let port = free_port()?;
+    let server = Serve::config(text(port, "luns = [\"a\"]")).start()?;
+    Ok(Both { server, nvme: format!("127.0.0.1:{port}") })
+}
+
+impl Both {
+    fn host(&self, number: u8) -> Result<Host> {
+        Host::connect(&NvmeLogin::new(&self.nvme, SUBSYSTEM).by(number))
+    }
+
+    fn initiator(&self) -> Result<Session> {
+        let mut session = Session::open(&Login::new(self.server.portal(), TARGET))?;
+        session.settle(0)?;
+        Ok(session)
+    }
+}
+
+fn pattern(seed: u8, blocks: usize) -> Vec<u8> {
+    (0..blocks * BLOCK).map(|at| (at / BLOCK * 31 + at) as u8 ^ seed).collect()
+}
+
+#[test]
+fn what_is_written_over_one_protocol_is_read_over_the_other() -> Result<()> {
+    let both = both()?;
+    let (mut session, mut host) = (both.initiator()?, both.host(1)?);
+    session.write(0, 8, &pattern(1, 64), BLOCK)?;
+    ensure!(host.read(1, 8, 64)? == pattern(1, 64));
+    // In a capsule, and by R2T.
+    for (seed, blocks) in [(2, 8), (3, 1024)] {
+        host.write(1, 4096, &pattern(seed, blocks))?;
+        ensure!(session.read(0, 4096, blocks as u32, BLOCK)? == pattern(seed, blocks));
+    }
+    host.flush(1)?;
+    let digests = NvmeLogin { digests: true, ..NvmeLogin::new(&both.nvme, SUBSYSTEM).by(2) };
+    ensure!(Host::connect(&digests)?.read(1, 4096, 1024)? == pattern(3, 1024));
+    let told = both.server.tell(&["sessions"])?;
+    ensure!(told.contains("nvme-tcp") && told.contains("nqn.2026-11.org.lunet:e2e-1"), "{told}");
+    both.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn one_of_two_that_compare_and_write_wins() -> Result<()> {
+    const ROUNDS: u64 = 50;
+    let both = both()?;
+    let (mut session, mut host) = (both.initiator()?, both.host(1)?);
+    let block = |round: u64, who: u8| {
+        let mut block = vec![who; BLOCK];
+        block[..8].copy_from_slice(&round.to_le_bytes());
+        block
+    };
+    host.write(1, 0, &block(0, 0))?;
+    for round in 1..=ROUNDS {
+        let now = host.read(1, 0, 1)?;
+        let (ours, theirs) = (block(round, 1), block(round, 2));
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[13]) = (0x89, 1);
+        let data = [now.clone(), theirs.clone()].concat();
+        let (won, lost) = std::thread::scope(|scope| -> Result<(bool, bool)> {
+            let racing = scope.spawn(|| session.execute(0, &cdb, 0, &data));
+            let won = host.compare_and_write(1, 0, (&now, &ours))?;
+            let answer = racing.join().expect("it answers")?;
+            let differs = answer.status == CHECK_CONDITION && sense_key(&answer) == Some(0xe);
+            ensure!(answer.status == GOOD || differs, "{answer:02x?}");
+            Ok((won, differs))
+        })?;
+        ensure!(won == lost, "round {round}: two winners, or none");
+        ensure!(host.read(1, 0, 1)? == if won { ours } else { theirs }, "round {round}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reservation_of_one_protocol_keeps_the_other_out() -> Result<()> {
+    let both = both()?;
+    let (mut session, mut host) = (both.initiator()?, both.host(1)?);
+    let mut out = |action: u8, kind: u8, key: u64, new: u64| -> Result<u8> {
+        let mut list = [0; 24];
+        list[..8].copy_from_slice(&key.to_be_bytes());
+        list[8..16].copy_from_slice(&new.to_be_bytes());
+        let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+        Ok(session.execute(0, &cdb, 0, &list)?.status)
+    };
+    ensure!(out(0, 0, 0, 5)? == GOOD, "REGISTER");
+    ensure!(out(1, 1, 5, 0)? == GOOD, "RESERVE, write exclusive");
+    ensure!(host.try_write(1, 0, &pattern(1, 1))? == Status::RESERVATION_CONFLICT);
+    host.read(1, 0, 1)?;
+    ensure!(out(2, 1, 5, 0)? == GOOD, "RELEASE");
+    host.write(1, 0, &pattern(1, 1))?;
+    let register = Io::ReservationRegister {
+        action: RegisterAction::Register,
+        ignore_key: false,
+        persist: PersistOnPowerLoss::Unchanged,
+    };
+    // The key that it has, and the one that it is to have.
+    let keys = [0u64.to_le_bytes(), 9u64.to_le_bytes()].concat();
+    let status = host.execute(register, 1, sends(&keys))?.status;
+    ensure!(status.is_success(), "{status}");
+    let acquire = Io::ReservationAcquire {
+        action: AcquireAction::Acquire,
+        kind: ReservationType::WriteExclusive,
+    };
+    let keys = [9u64.to_le_bytes(), 0u64.to_le_bytes()].concat();
+    let status = host.execute(acquire, 1, sends(&keys))?.status;
+    ensure!(status.is_success(), "{status}");
+    let refused = session.execute(0, &write16(0, 1), 0, &pattern(2, 1))?;
+    ensure!(refused.status == RESERVATION_CONFLICT, "{refused:02x?}");
+    Ok(())
+}
+
+/// A write that waits for its data is at work; the host that takes over has to know that it never takes effect.
+#[test]
+fn what_a_host_preempts_and_aborts_is_over_at_the_other_protocol() -> Result<()> {
+    let both = both()?;
+    let (mut session, mut host) = (both.initiator()?, both.host(1)?);
+    let mut list = [0; 24];
+    list[15] = 5;
+    let register = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    ensure!(session.execute(0, &register, 0, &list)?.status == GOOD, "REGISTER");
+    let write = session.start(0, &write16(0, 2048), 0, &pattern(3, 2048))?;
+    // It asks for the data, and has not got all of it.
+    let asks = session.receive()?;
+    ensure!(asks.opcode() == opcode::R2T, "{:02x}", asks.opcode());
+    let register = Io::ReservationRegister {
+        action: RegisterAction::Register,
+        ignore_key: false,
+        persist: PersistOnPowerLoss::Unchanged,
+    };
+    let keys = [0u64.to_le_bytes(), 9u64.to_le_bytes()].concat();
+    ensure!(host.execute(register, 1, sends(&keys))?.status.is_success());
+    let acquire = Io::ReservationAcquire {
+        action: AcquireAction::PreemptAndAbort,
+        kind: ReservationType::WriteExclusive,
+    };
+    let keys = [9u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
+    let status = host.execute(acquire, 1, sends(&keys))?.status;
+    ensure!(status.is_success(), "{status}");
+    session.answer_r2t(&asks)?;
+    let ready = session.start(0, &[0; 6], 0, &[])?;
+    while session.finish()?.tag != ready {}
+    drop(session);
+    // What it had sent before may be there, and nothing of what it sent since.
+    let found = host.read(1, 0, 2048)?;
+    let end = found.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    ensure!(end <= asks.word(40) as usize, "{end} bytes of task {write:#x} took effect");
+    Ok(())
+}
+
+#[test]
+fn namespaces_come_and_go_and_keep_their_names() -> Result<()> {
+    let port = free_port()?;
+    let server = Serve::config(text(port, "luns = [\"a\"]")).start()?;
+    let mut both = Both { server, nvme: format!("127.0.0.1:{port}") };
+    let mut host = both.host(1)?;
+    ensure!(host.namespaces()? == [1]);
+    let names = host.names(1)?;
+    ensure!(names.0 != [0; 16] && names.1 != [0; 16]);
+    both.server.tell(&["target", "map", TARGET, "1", "b"])?;
+    host.notice()?;
+    ensure!(host.namespaces()? == [1, 2]);
+    host.write(2, 0, &pattern(7, 8))?;
+    let refused = both.server.refuses(&["target", "unmap", TARGET, "1"])?;
+    ensure!(refused.contains("session"), "{refused}");
+    both.server.tell(&["target", "unmap", TARGET, "1", "--force"])?;
+    ensure!(host.namespaces()? == [1]);
+    ensure!(!host.try_write(2, 0, &pattern(7, 8))?.is_success());
+    let portal = both.nvme.clone();
+    let refused = both.server.refuses(&["portal", "remove", &portal])?;
+    ensure!(refused.contains(&format!("uses portal {portal}")), "{refused}");
+    // A crash, and the same names and data.
+    host.write(1, 0, &pattern(9, 8))?;
+    host.flush(1)?;
+    let dir = both.server.data().to_owned();
+    let kept = tempfile::tempdir()?;
+    let text = text(port, "luns = [\"a\"]");
+    let data = kept.path().join("data");
+    both.server.process().kill()?;
+    std::fs::rename(&dir, &data)?;
+    let server = Serve::config(text).data(&data).start()?;
+    let again = Both { server, nvme: both.nvme.clone() };
+    let mut host = again.host(1)?;
+    ensure!(host.names(1)? == names && host.read(1, 0, 8)? == pattern(9, 8));
+    Ok(())
+}
+
+#[test]
+fn a_host_sees_a_volume_grow() -> Result<()> {
+    let both = both()?;
+    let mut host = both.host(1)?;
+    let blocks = |host: &mut Host| -> Result<u64> {
+        Ok(u64::from_le_bytes(host.identify(0, 1)?[..8].try_into()?))
+    };
+    ensure!(blocks(&mut host)? == 64 << 11);
+    both.server.tell(&["volume", "resize", "a", "96MiB"])?;
+    host.notice()?;
+    ensure!(blocks(&mut host)? == 96 << 11);
+    let last = (96 << 11) - 8;
+    host.write(1, last, &pattern(1, 8))?;
+    ensure!(both.initiator()?.read(0, last, 8, BLOCK)? == pattern(1, 8));
+    both.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_host_sees_a_volume_roll_back() -> Result<()> {
+    if !is_root() {
+        println!("left out: only root may mount");
+        return Ok(());
+    }
+    let dir = scratch("lunet-nvme-")?;
+    let mounted = Mounted::xfs(dir.path())?;
+    let (data, port) = (mounted.path().join("data"), free_port()?);
+    std::fs::create_dir(&data)?;
+    let server = Serve::config(text(port, "luns = [\"a\"]")).data(&data).start()?;
+    let both = Both { server, nvme: format!("127.0.0.1:{port}") };
+    let mut host = both.host(1)?;
+    host.write(1, 0, &pattern(1, 8))?;
+    both.server.tell(&["volume", "snapshot", "a@s"])?;
+    host.write(1, 0, &pattern(2, 8))?;
+    let refused = both.server.refuses(&["volume", "rollback", "a@s", "--yes"])?;
+    ensure!(refused.contains("1 session sees volume a"), "{refused}");
+    both.server.tell(&["volume", "rollback", "a@s", "--yes", "--force"])?;
+    ensure!(host.read(1, 0, 8)? == pattern(1, 8));
+    ensure!(both.initiator()?.read(0, 0, 8, BLOCK)? == pattern(1, 8));
+    both.server.stop()?;
+    Ok(())
+}
+
+#[test]
+fn only_named_hosts_connect_and_their_controllers_can_be_ended() -> Result<()> {
+    let port = free_port()?;
+    let hosts = "luns = [\"a\"]\nhosts = [\"nqn.2026-11.org.lunet:e2e-1\"]";
+    let server = Serve::config(text(port, hosts)).start()?;
+    let both = Both { server, nvme: format!("127.0.0.1:{port}") };
+    let mut host = both.host(1)?;
+    host.write(1, 0, &pattern(1, 1))?;
+    ensure!(both.host(2).is_err(), "a host that is not named");
+    both.server.tell(&["sessions", "end", "--initiator", "nqn.2026-11.org.lunet:e2e-1"])?;
+    std::thread::sleep(Duration::from_secs(4));
+    ensure!(host.read(1, 0, 1).is_err(), "it was ended");
+    Ok(())
+}
