@@ -1,10 +1,12 @@
 # `make help` explains the targets.
 
 SECONDS ?= 10
-SEEDS ?= 1000
+SEEDS ?= 2000
 FIRST ?= 1
 KILLS ?= 1000
 TARGETS ?=
+PYNVMEOF ?=
+BLKTESTS ?=
 DESTROY ?=
 CARGO ?= cargo
 # A failed end-to-end test explains itself; the way through its own code is noise.
@@ -15,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance sim fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -40,13 +42,15 @@ test-quick: ## for every change: format, clippy, unit tests, a few real clients;
 
 test-host: host-tests ## what runs on this machine itself: lint, unit tests, real clients, short fuzzing
 
+# One crate has examples in its documentation: to look for them in the others takes minutes.
 host-tests: checked
-	$(BUILT) $(CARGO) test --locked --no-fail-fast --workspace
-	$(MAKE) sim
-	$(MAKE) fuzz
+	$(BUILT) scripts/limited 20 $(CARGO) test --locked --no-fail-fast --workspace --tests
+	$(CARGO) test --locked -q --doc --package lunet-client
+	scripts/limited 10 $(MAKE) sim
+	scripts/limited 12 $(MAKE) fuzz SECONDS=5
 
 lab-tests: checked lab-guest
-	$(BUILT) nice lab/test
+	$(BUILT) scripts/limited 45 nice lab/test
 
 checked: lint
 	$(BUILD)
@@ -82,12 +86,16 @@ conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.m
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance
 
+conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKTESTS=DIR (root) with their sources; writes docs/conformance-nvme.md
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %)
+
 bench-lab: prepare ## compare with LIO in the guest, seven rounds: over ZFS, and over iSER (root, a quiet machine)
 	$(CARGO) build --locked --release -p lunet
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
 
-sim: ## run SEEDS simulated worlds of the whole server (default 1000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
+sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
 	cd sim && $(CARGO) test --locked -q
 	cd sim && $(CARGO) run --locked -q -- --seeds $(SEEDS) --first $(FIRST)
 

@@ -4,6 +4,7 @@
 
 mod bench;
 mod conformance;
+mod conformance_nvme;
 mod planted;
 
 use anyhow::Result;
@@ -30,6 +31,8 @@ enum Tool {
     Planted(planted::Arguments),
     /// Run libiscsi's test suite on every configuration, and write docs/conformance.md
     Conformance(conformance::Arguments),
+    /// Run other projects' NVMe test suites, and write docs/conformance-nvme.md
+    ConformanceNvme(conformance_nvme::Arguments),
 }
 
 fn main() -> Result<()> {
@@ -42,5 +45,6 @@ fn main() -> Result<()> {
         Tool::Load(arguments) => bench::initiator::load(&arguments),
         Tool::Planted(arguments) => planted::run(&arguments),
         Tool::Conformance(arguments) => conformance::run(arguments),
+        Tool::ConformanceNvme(arguments) => conformance_nvme::run(&arguments),
     }
 }
