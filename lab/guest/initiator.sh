@@ -33,7 +33,7 @@ login() {
     iscsiadm -m node -T $IQN -p "$portal" -I "${iface:-default}" --login >&2 || return
     session=$(comm -13 <(echo "$before") <(ls /sys/class/iscsi_session))
     within 30 has_disks "$session" "${expects:-${LUNS:-1}}" >&2
-    udevadm settle -t 90
+    settled
     disks "$session" | by_lun
 }
 

@@ -15,7 +15,7 @@ multipath_start() {
 # The map over the paths, once it has so many of them: PATHS
 multipath_map() {
     within 30 eval '[ "$(multipathd show paths format %m | grep -c mpath)" = '"$1"' ]' >&2
-    udevadm settle -t 90
+    settled
     echo "/dev/mapper/$(dmsetup ls --target multipath | cut -f1)"
 }
 

@@ -2,7 +2,7 @@
 # soft RoCE.
 . /host/guest/lib.sh
 set -Eeuo pipefail
-trap 'echo "    failed: $BASH_COMMAND (line $LINENO of ${FUNCNAME[0]:-the script})"' ERR
+trap 'echo "    failed: $BASH_COMMAND (line $LINENO of ${FUNCNAME[0]:-the script})" >&2' ERR
 
 # ZFS, if the guest has it, as a package would have it, so that modprobe.d counts.
 if [ -e /host/zfs.ko ]; then

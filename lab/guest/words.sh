@@ -1,4 +1,5 @@
-# Words that tests say, in the guest and on the host.
+# Words that tests say, in the guest and on the host. What they have to say of a failure goes to standard error: standard output may be
+# taken for data, as a list of disks.
 
 # The target that the suites are run against: lunet, or the kernel's LIO, which tells whose fault a failure is.
 LAB_TARGET=${LAB_TARGET:-lunet}
@@ -17,18 +18,18 @@ skip() { echo "skip: $*"; exit 77; }
 lunet_only() { [ "$LAB_TARGET" = lunet ] || skip "${*:-about lunet itself}"; }
 
 # Says what was expected if the two are not the same.
-same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$2'"; return 1; }; }
+same() { [ "$1" = "$2" ] || { echo "    ${3:-values differ}: got '$1', wanted '$2'" >&2; return 1; }; }
 
 # Says so if the command succeeds. A line that begins with `!` would end no test, whatever comes of it: bash leaves those out of -e.
-fails() { ! "$@" || { echo "    should have failed: $*"; return 1; }; }
+fails() { ! "$@" || { echo "    should have failed: $*" >&2; return 1; }; }
 
 # Says what a command said if it fails, or has not this in its words (letters of any case): PATTERN COMMAND [ARGUMENT ...]
 # Not `COMMAND | grep -q`: grep leaves at the first match, and the command fails for want of a reader.
 says() {
     local pattern=$1
     shift
-    "$@" >"$LAB_SCRATCH/said" 2>&1 || { echo "    failed with $?: $*"; cat "$LAB_SCRATCH/said"; return 1; }
-    grep -qi -e "$pattern" "$LAB_SCRATCH/said" || { echo "    '$pattern' was not said by: $*"; cat "$LAB_SCRATCH/said"; return 1; }
+    "$@" >"$LAB_SCRATCH/said" 2>&1 || { { echo "    failed with $?: $*"; cat "$LAB_SCRATCH/said"; } >&2; return 1; }
+    grep -qi -e "$pattern" "$LAB_SCRATCH/said" || { { echo "    '$pattern' was not said by: $*"; cat "$LAB_SCRATCH/said"; } >&2; return 1; }
 }
 
 # How much longer than on a quiet machine a test may wait before it gives up.
@@ -39,10 +40,13 @@ within() {
     local end=$((SECONDS + $1 * LAB_PATIENCE))
     shift
     until "$@" >"$LAB_SCRATCH/within" 2>&1; do
-        [ $SECONDS -lt $end ] || { echo "    not within time: $*"; cat "$LAB_SCRATCH/within"; return 1; }
+        [ $SECONDS -lt $end ] || { { echo "    not within time: $*"; cat "$LAB_SCRATCH/within"; } >&2; return 1; }
         sleep 0.2
     done
 }
+
+# Waits for udev to be done with what has come and gone.
+settled() { udevadm settle -t $((40 * LAB_PATIENCE)); }
 
 # Did the emulator stumble? Nothing that a test could cause, and rare: CONSOLE
 #

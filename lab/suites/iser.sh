@@ -264,7 +264,7 @@ test_sixteen_sessions_at_once() {
     iface=iser record $ADDRESS:3260 node.session.nr_sessions=16
     iscsiadm -m node -T $IQN -p $ADDRESS:3260 -I iser --login >/dev/null
     within 60 eval '[ "$(disks | wc -l)" = 16 ]'
-    udevadm settle -t 90
+    settled
     same "$(ask sessions | grep -c ' over iser')" 16
     # Each session has a part of the disk for itself. One fio for all: an emulated processor starts few.
     printf '%s\n' '[global]' allow_file_create=0 direct=1 ioengine=libaio rw=randrw bs=32k iodepth=8 size=1M verify=crc32c verify_fatal=1 >/run/jobs

@@ -189,7 +189,7 @@ snapshot_and_back() {
     disks >/run/before
     iscsiadm -m session --rescan
     within 40 eval '[ $(disks | wc -l) -gt $(wc -l </run/before) ]'
-    udevadm settle -t 20
+    settled
     clone=$(comm -13 <(sort /run/before) <(disks | sort))
     same "$(content "$clone")" "$first" "the clone"
     scribble 4 "$clone" seek=20
