@@ -88,6 +88,7 @@ clear_up() {
     awk '$2 ~ "^/mnt/" {print $2}' /proc/mounts | sort -r | xargs -r -n1 umount -f
     multipath_clear
     initiator_clear
+    nvme_clear
     target_clear
     zfs_clear
     network_restore
@@ -100,6 +101,7 @@ clear_up() {
 . /host/guest/lunet.sh
 . /host/guest/target.sh
 . /host/guest/initiator.sh
+. /host/guest/nvme.sh
 . /host/guest/multipath.sh
 . /host/guest/network.sh
 . /host/guest/zfs.sh

@@ -19,7 +19,7 @@ start_again() {
     ${net:+nsenter --net=/run/netns/$net} \
         "$LUNET" serve --create --config "$run.toml" --data "$LUNET_DATA/$name" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
     echo $! >"$run.pid"
-    within 90 grep -q iscsi:// "$run.out" || { cat "$run.log"; return 1; }
+    within 90 grep -q 'is ready' "$run.out" || { cat "$run.log"; return 1; }
 }
 
 # lunet's own commands, asked of the running server: COMMAND [ARGUMENT ...]

@@ -1,0 +1,154 @@
+# NVMe over TCP: a target, and the kernel's host. Sourced by lib.sh. LAB_TARGET=lio is nvmet here, the kernel's own target.
+
+NQN=nqn.2026-11.local.lunet:lab
+# Two hosts, which are both this kernel.
+HOSTNQN=(nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 nqn.2014-08.org.nvmexpress:uuid:1b7e8a10-5b0c-4f0f-a2b7-6c1d2e3f4a5b)
+
+# Starts the target with disks as namespaces 1, 2, ... of $NQN: [NAME=VALUE ...]
+#
+#   size=MIB          of each file (default 64)
+#   disks=N           so many (default 1)
+#   portals=A:P,B:P   default 127.0.0.1:4420
+#   hosts=NQN,NQN     default: every host
+#   net=far           on the far machine of network.sh
+#   both=1            lunet: over iSCSI too, on 127.0.0.1:3260
+#   states=A,B        lunet: the group states of the portals (default: optimized)
+#   tls=KEY           lunet: for the first host alone, with this key of TLS
+#   native=N          the kernel makes no one disk of several paths: two hosts are two disks then
+nvme_start() {
+    local size=64 disks=1 portals=127.0.0.1:4420 hosts= net= both= states= tls= native=Y i
+    [ $# = 0 ] || local "$@"
+    # The guest's command line says otherwise for its drives.
+    modprobe nvme-core multipath=$native
+    modprobe nvme-tcp
+    mkdir -p /var/lib/lab
+    for ((i = 0; i < disks; i++)); do truncate -s "${size}M" /var/lib/lab/disk$i; done
+    if [ "$LAB_TARGET" = lunet ]; then nvme_configuration | serve; else nvme_start_nvmet; fi
+}
+
+# What lunet is told: the variables of nvme_start.
+nvme_configuration() {
+    local i tag=0 portal state
+    state=(${states//,/ })
+    [ -z "${tls:-}" ] || (umask 077; echo "$tls" >/run/tls.key)
+    printf '[server]\nshards = 2\n'
+    [ -z "$both" ] || printf '[[portal]]\naddress = "127.0.0.1:3260"\n'
+    for portal in ${portals//,/ }; do
+        printf '[[portal]]\naddress = "%s"\ntransport = ["nvme-tcp"]\n' "$portal"
+        printf 'tag = %d\ngroup-state = "%s"\n' $((tag + 1)) "${state[tag]:-optimized}"
+        tag=$((tag + 1))
+    done
+    for ((i = 0; i < disks; i++)); do
+        printf '[volumes.disk%d]\nbackend = "file"\npath = "/var/lib/lab/disk%d"\n' $i $i
+    done
+    if [ -n "$both" ]; then printf '[[target]]\nname = "%s"\nprotocols = ["iscsi", "nvme"]\nopen = true\nnqn = "%s"\nluns = [' $IQN $NQN
+    else printf '[[subsystem]]\nnqn = "%s"\nnamespaces = [' $NQN; fi
+    for ((i = 0; i < disks; i++)); do printf '"disk%d",' $i; done
+    echo ']'
+    if [ -n "${tls:-}" ]; then echo "hosts = [{ nqn = \"${HOSTNQN[0]}\", tls-key-file = \"/run/tls.key\" }]"
+    elif [ -n "$hosts" ]; then echo "hosts = [\"${hosts//,/\", \"}\"]"; elif [ -z "$both" ]; then echo 'open = true'; fi
+}
+
+nvme_start_nvmet() {
+    local nvmet=/sys/kernel/config/nvmet subsystem port host i n=0
+    modprobe -a loop nvmet nvmet-tcp
+    subsystem=$nvmet/subsystems/$NQN
+    mkdir "$subsystem"
+    echo $([ -z "$hosts" ] && echo 1 || echo 0) >"$subsystem/attr_allow_any_host"
+    for host in ${hosts//,/ }; do mkdir "$nvmet/hosts/$host"; ln -s "$nvmet/hosts/$host" "$subsystem/allowed_hosts/"; done
+    for ((i = 0; i < disks; i++)); do
+        mkdir "$subsystem/namespaces/$((i + 1))"
+        echo /var/lib/lab/disk$i >"$subsystem/namespaces/$((i + 1))/device_path"
+        echo 1 >"$subsystem/namespaces/$((i + 1))/buffered_io"
+        echo 1 >"$subsystem/namespaces/$((i + 1))/enable"
+    done
+    for port in ${portals//,/ }; do
+        n=$((n + 1))
+        ${net:+nsenter --net=/run/netns/$net} mkdir "$nvmet/ports/$n"
+        echo tcp >"$nvmet/ports/$n/addr_trtype"
+        echo ipv4 >"$nvmet/ports/$n/addr_adrfam"
+        echo "${port%:*}" >"$nvmet/ports/$n/addr_traddr"
+        echo "${port#*:}" >"$nvmet/ports/$n/addr_trsvcid"
+        # The socket is in the network of the process that links.
+        ${net:+nsenter --net=/run/netns/$net} ln -s "$subsystem" "$nvmet/ports/$n/subsystems/"
+    done
+}
+
+# Connects, and prints the disks, one a line, by namespace: [ADDRESS:PORT [OPTION of nvme connect ...]]
+#
+#   as=N          before it: as this host (default 0)
+#   expects=N     before it: so many disks (default 1)
+attach() {
+    local portal=${1:-127.0.0.1:4420} host=${HOSTNQN[${as:-0}]} device
+    [ $# = 0 ] || shift
+    device=$(nvme connect -t tcp -a "${portal%:*}" -s "${portal#*:}" -n $NQN -q "$host" -I "${host##*uuid:}" \
+        --reconnect-delay=1 --keep-alive-tmo=5 --duplicate-connect -o normal "$@" | awk '/device:/ {print $2}')
+    [ -n "$device" ] || return 1
+    within 30 namespaces_are "$device" "${expects:-1}" >&2
+    settled
+    namespaces "$device"
+}
+
+# The disks that a controller shows, by namespace: CONTROLLER
+namespaces() {
+    local d
+    # Of a disk of several paths the subsystem is the home, of another one its controller. There is one subsystem here.
+    for d in /sys/class/nvme-subsystem/*/nvme*n* "/sys/class/nvme/$1"/nvme*n*; do
+        # What has a c is a path.
+        if [[ ${d##*/} =~ ^nvme[0-9]+n[0-9]+$ && -e $d/nsid ]]; then echo "$(cat "$d/nsid") /dev/${d##*/}"; fi
+    done | sort -un | cut -d' ' -f2
+}
+namespaces_are() { [ "$(namespaces "$1" | wc -l)" = "$2" ] || { namespaces "$1"; return 1; }; }
+
+# The controllers of the subsystem, one a line.
+controllers() {
+    local c
+    for c in /sys/class/nvme/nvme*; do
+        [ ! -e "$c/subsysnqn" ] || [ "$(cat "$c/subsysnqn")" != $NQN ] || echo "${c##*/}"
+    done
+}
+
+# Whether the paths of the first namespace are in these states, in the order of their controllers: STATE ...
+paths_are() {
+    local c found=()
+    for c in $(controllers); do found+=("$(cat "/sys/class/nvme/$c"/nvme*c*n1/ana_state)"); done
+    [ "${found[*]}" = "$*" ] || { echo "${found[*]}"; return 1; }
+}
+
+# What the kernel says of a controller: CONTROLLER FILE VALUE
+controller_is() { [ "$(cat "/sys/class/nvme/$1/$2")" = "$3" ] || { cat "/sys/class/nvme/$1/$2"; return 1; }; }
+
+# Disconnects from all, or from one.
+detach() { if [ $# = 0 ]; then nvme disconnect -n $NQN; else nvme disconnect -d "$1"; fi >/run/detach; }
+
+# TLS for the kernel's host, whose helper (tlshd) the guest's release does not have: what comes to 127.0.0.1:4421 goes to the target
+# through OpenSSL's client: IDENTITY KEY
+tls_way() {
+    cat >/run/tls-way <<SH
+#!/bin/sh
+exec openssl s_client -quiet -no_ign_eof -nocommands -tls1_3 -connect 127.0.0.1:4420 -psk_identity '$1' -psk $2 2>>/run/tls-way.log
+SH
+    chmod +x /run/tls-way
+    socat TCP-LISTEN:4421,bind=127.0.0.1,reuseaddr,nodelay,fork EXEC:/run/tls-way &
+    echo $! >/run/tls-way.pid
+    within 20 eval "ss -Hltn sport = :4421 | grep -q ."
+}
+
+nvme_clear() {
+    local nvmet=/sys/kernel/config/nvmet p
+    if [ -e /run/tls-way.pid ]; then
+        kill "$(cat /run/tls-way.pid)"
+        rm -f /run/tls-way.pid
+    fi
+    if [ -e /sys/module/nvme_fabrics ]; then
+        timeout 60 nvme disconnect-all >/dev/null
+        # Whether paths make one disk is decided when it is loaded. Drives of the guest keep it where it is.
+        modprobe -r nvme-tcp nvme-fabrics nvme-core 2>/dev/null
+    fi
+    [ -d "$nvmet/subsystems/$NQN" ] || return 0
+    rm -f "$nvmet"/ports/*/subsystems/* "$nvmet/subsystems/$NQN"/allowed_hosts/*
+    for p in "$nvmet"/ports/*; do [ ! -d "$p" ] || rmdir "$p"; done
+    for p in "$nvmet/subsystems/$NQN"/namespaces/*; do [ ! -d "$p" ] || { echo 0 >"$p/enable"; rmdir "$p"; }; done
+    rmdir "$nvmet/subsystems/$NQN"
+    for p in "$nvmet"/hosts/*; do [ ! -d "$p" ] || rmdir "$p"; done
+}
