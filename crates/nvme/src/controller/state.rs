@@ -141,10 +141,11 @@ impl Controller {
         }
     }
 
-    /// True while the controller is enabled and takes commands: I/O queues can be made.
+    /// True while the controller is enabled and takes commands: I/O queues can be made. During a reset CSTS.RDY stays
+    /// until the queues have ended; a queue that was made meanwhile would end with nobody.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
-        self.csts & (CSTS_RDY | CSTS_CFS | CSTS_SHST) == CSTS_RDY
+        self.cc & CC_EN != 0 && self.csts & (CSTS_RDY | CSTS_CFS | CSTS_SHST) == CSTS_RDY
     }
 
     /// I/O queues that the host may make; their identifiers are 1 to this number.

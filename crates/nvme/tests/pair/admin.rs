@@ -251,6 +251,8 @@ impl Admins {
             }
             Answer::Reset => {
                 self.resets += 1;
+                // CSTS.RDY stays until the queues have ended, and no other can be made meanwhile.
+                assert!(!controller.is_ready());
                 controller.reset_done();
                 Completion::SUCCESS
             }
