@@ -163,6 +163,8 @@ impl History {
 pub struct Model {
     sectors: Vec<History>,
     values: Value,
+    /// It has no write cache: what is answered is stable.
+    through: bool,
     /// For each value that a successful COMPARE AND WRITE has found, by sector: what it put in its place.
     replaced: HashMap<(u64, Value), Value>,
 }
@@ -197,7 +199,12 @@ impl Model {
     /// An empty volume of so many sectors. Volumes with other numbers have other values.
     pub fn new(sectors: u64, number: u64) -> Self {
         let sectors = vec![History::default(); sectors as usize];
-        Self { sectors, values: number * 1_000_000, replaced: HashMap::new() }
+        Self { sectors, values: number * 1_000_000, through: false, replaced: HashMap::new() }
+    }
+
+    /// From now on its write cache is off, or on.
+    pub fn set_through(&mut self, through: bool) {
+        self.through = through;
     }
 
     /// Sectors.
@@ -327,8 +334,9 @@ impl Model {
         all.filter(|write| write.name == name).for_each(&mut change);
     }
 
-    /// A write was answered GOOD; `stable` with FUA.
+    /// A write was answered GOOD; `stable` with FUA, and always without a write cache.
     pub fn good(&mut self, name: Value, stable: bool, now: Duration) {
+        let stable = stable || self.through;
         self.each(name, |write| {
             write.ended = Some(write.ended.map_or(now, |before| before.min(now)));
             write.effective = Some(write.effective.map_or(now, |before| before.min(now)));
@@ -492,6 +500,17 @@ mod tests {
         model.power_lost(at(4));
         assert!(model.clone().read(3, &sector(0), at(5), at(6)).is_err());
         assert_eq!(model.read(3, &sector(one), at(5), at(6)), Ok(()));
+    }
+
+    #[test]
+    fn without_a_write_cache_an_answer_is_stable() {
+        let mut model = Model::new(8, 0);
+        model.set_through(true);
+        let one = model.begin(3, 1, at(1));
+        model.good(one, false, at(2));
+        model.power_lost(at(3));
+        assert!(model.clone().read(3, &sector(0), at(4), at(5)).is_err());
+        assert_eq!(model.read(3, &sector(one), at(4), at(5)), Ok(()));
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Plan {
     pub operations: u64,
     /// How often the server is killed or loses its power.
     pub crashes: u64,
+    /// How often it is started with another configuration after that.
+    pub changes: u64,
     /// What goes wrong on the disk of the first volume.
     pub faults: Faults,
     /// How often a thread stalls.
@@ -155,6 +157,7 @@ impl Plan {
             hosts: 1 + simulated::below(4) as u8,
             operations: 20 + simulated::below(150),
             crashes: simulated::below(4),
+            changes: rare(4),
             faults,
             stalls: rare(4),
             breaks: rare(20),
@@ -179,6 +182,18 @@ impl Plan {
     pub fn all_volumes(&self) -> Vec<Kept> {
         let cluster = (self.nodes + self.nvme_nodes > 0).then_some(Kept::Thin);
         self.volumes.iter().copied().chain(cluster).collect()
+    }
+
+    /// Draws what an administrator may have changed while the server was down: event loops, memory, write caches. The
+    /// volumes stay where they are.
+    fn change(&mut self) {
+        self.shards = 1 + simulated::below(3) as usize;
+        self.buffers = 4096 >> simulated::below(3);
+        for kept in &mut self.volumes {
+            if self.whole && matches!(kept, Kept::Thin | Kept::Through) {
+                *kept = [Kept::Thin, Kept::Through][simulated::below(2) as usize];
+            }
+        }
     }
 
     /// How long a host waits for an answer: what is slow on purpose takes a part of a minute.
@@ -219,6 +234,7 @@ impl Plan {
 
 /// The server's machine.
 struct Machine {
+    /// As it is now: its configuration may change.
     plan: Plan,
     site: Site,
     folder: PathBuf,
@@ -252,7 +268,7 @@ pub fn run(seed: u64, plan: Option<Plan>) -> Result<Report> {
     simulated::part::<FileSystem>().track(&path, &removed)?;
     let records = Records::new(&path, &site)?;
     let mut machine = Machine {
-        plan,
+        plan: plan.clone(),
         site,
         folder: path,
         process: 0,
@@ -272,7 +288,7 @@ pub fn run(seed: u64, plan: Option<Plan>) -> Result<Report> {
     let (wrong, operations) = (known.wrong.clone(), known.operations);
     drop(known);
     let (turns, lasted, story) = (world.turns(), world.elapsed(), machine.site.story());
-    let (plan, met) = (machine.plan.clone(), world.met());
+    let met = world.met();
     // Nobody runs any more; what is open is closed, so that the next world has the numbers.
     simulated::part::<Disks>().end();
     drop(world);
@@ -414,7 +430,7 @@ impl Machine {
             if comes(&mut stalls) {
                 let time = Duration::from_millis(simulated::below(25_000));
                 let servers = 1 + u64::from(plan.nvme);
-                let shard = simulated::below(plan.shards as u64 * servers);
+                let shard = simulated::below(self.plan.shards as u64 * servers);
                 self.site.tell("world", &format!("shard {shard} stalls for {time:?}"));
                 world.stall(Process(self.process), &format!("lunet-shard-{shard}"), time);
             }
@@ -482,6 +498,9 @@ impl Machine {
                     self.made = true;
                     files.disturb(self.plan.metadata);
                     let mut known = self.site.known();
+                    for (model, kept) in known.models.iter_mut().zip(&self.plan.volumes) {
+                        model.set_through(*kept == Kept::Through);
+                    }
                     (known.address, known.nvme_address) = (Some(iscsi), nvme);
                     (known.process, known.doors) = (self.process, doors);
                     return Ok(());
@@ -529,7 +548,24 @@ impl Machine {
             self.kill(world, loss())?;
         }
         thread::sleep(Duration::from_millis(simulated::below(3000)));
+        if self.plan.changes > 0 {
+            self.plan.changes -= 1;
+            self.reconfigure()?;
+        }
         self.start(world)
+    }
+
+    /// Its configuration is another one from the next start on. What administrators do through the server stands in the same
+    /// file.
+    fn reconfigure(&mut self) -> Result<()> {
+        if self.plan.administrators > 0 {
+            return Ok(());
+        }
+        self.plan.change();
+        let Plan { shards, buffers, volumes, .. } = &self.plan;
+        let what = format!("{shards} event loops, {buffers} KiB of memory, {volumes:?}");
+        self.site.tell("world", &format!("the configuration is another one: {what}"));
+        server::configure(&self.plan, &self.folder)
     }
 
     /// The server's process ends at once, and its machine may lose its power.
