@@ -15,7 +15,7 @@ use lunet_sim::shrink::shrink;
 use lunet_sim::watch;
 
 /// Seeds that one process runs: what a killed server had stays in memory until the process ends.
-const CHUNK: u64 = 100;
+const CHUNK: u64 = 20;
 
 /// Runs simulated worlds.
 #[derive(Debug, Parser)]

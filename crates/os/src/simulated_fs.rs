@@ -101,6 +101,8 @@ struct State {
     /// Operations that are not stable, the oldest first.
     journal: Vec<Operation>,
     files: HashMap<FileKey, Volatile>,
+    /// Directories that were asked for, and the same without links: nobody in a world makes links.
+    directories: HashMap<PathBuf, PathBuf>,
     /// Files that were synced, or could not be, and nobody has asked for yet.
     synced: Vec<(FileKey, bool)>,
     /// Calls that have failed on purpose.
@@ -121,21 +123,9 @@ pub(crate) fn here() -> Option<Arc<FileSystem>> {
 /// The same, if this path is among them.
 pub(crate) fn of(path: &Path) -> Option<Arc<FileSystem>> {
     let files = here()?;
-    let directory = parent(path).ok()?;
+    let directory = files.parent(path).ok()?;
     let tracks = files.lock().root.as_ref().is_some_and(|root| directory.starts_with(root));
     tracks.then_some(files)
-}
-
-/// The directory of a path, without links.
-fn parent(path: &Path) -> io::Result<PathBuf> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).canonicalize()
-}
-
-/// A path by a directory without links.
-fn absolute(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(parent(path)?.join(name))
 }
 
 fn key(file: &File) -> io::Result<FileKey> {
@@ -190,6 +180,25 @@ impl FileSystem {
     /// How many calls have failed on purpose.
     pub fn failed(&self) -> u64 {
         self.lock().failed
+    }
+
+    /// The directory of a path, without links.
+    fn parent(&self, path: &Path) -> io::Result<PathBuf> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let known = self.lock().directories.get(parent).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = parent.canonicalize()?;
+        self.lock().directories.insert(parent.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// A path by a directory without links.
+    fn absolute(&self, path: &Path) -> io::Result<PathBuf> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.parent(path)?.join(name))
     }
 
     /// Whether a call fails on purpose.
@@ -256,7 +265,7 @@ impl FileSystem {
 
     pub(crate) fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
         let faults = self.begin();
-        let place = absolute(path)?;
+        let place = self.absolute(path)?;
         let is_there = place.symlink_metadata().is_ok();
         if !is_there && self.fails(faults.full) {
             return Err(Errno::NOSPC.into());
@@ -359,7 +368,7 @@ impl FileSystem {
 
     pub(crate) fn rename(&self, from: &Path, to: &Path, flags: RenameFlags) -> io::Result<()> {
         self.begin();
-        let (from, to) = (absolute(from)?, absolute(to)?);
+        let (from, to) = (self.absolute(from)?, self.absolute(to)?);
         let mut state = self.lock();
         if flags.contains(RenameFlags::EXCHANGE) {
             rustix::fs::renameat_with(CWD, &from, CWD, &to, flags)?;
@@ -381,7 +390,7 @@ impl FileSystem {
 
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         self.begin();
-        let path = absolute(path)?;
+        let path = self.absolute(path)?;
         if path.symlink_metadata()?.is_dir() {
             return fs::remove_file(path);
         }
@@ -400,7 +409,7 @@ impl FileSystem {
             return Err(Errno::NOSPC.into());
         }
         DirBuilder::new().mode(mode).create(path)?;
-        let path = absolute(path)?;
+        let path = self.absolute(path)?;
         let mut state = self.lock();
         state.count += 1;
         let gone = state.removed.join(state.count.to_string());
@@ -410,7 +419,7 @@ impl FileSystem {
 
     pub(crate) fn remove_directory(&self, path: &Path) -> io::Result<()> {
         self.begin();
-        let path = absolute(path)?;
+        let path = self.absolute(path)?;
         fs::remove_dir(&path)?;
         self.lock().journal.push(Operation::RemovedDirectory { path });
         Ok(())
