@@ -76,9 +76,10 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() -> Result<()> {
     Ok(())
 }
 
+/// `LUNET_E2E_ROUNDS` says how often they try.
 #[test]
 fn one_of_two_that_compare_and_write_wins() -> Result<()> {
-    const ROUNDS: u64 = 50;
+    let rounds = std::env::var("LUNET_E2E_ROUNDS").ok().and_then(|text| text.parse().ok());
     let both = both()?;
     let (mut session, mut host) = (both.initiator()?, both.host(1)?);
     let block = |round: u64, who: u8| {
@@ -87,7 +88,7 @@ fn one_of_two_that_compare_and_write_wins() -> Result<()> {
         block
     };
     host.write(1, 0, &block(0, 0))?;
-    for round in 1..=ROUNDS {
+    for round in 1..=rounds.unwrap_or(50) {
         let now = host.read(1, 0, 1)?;
         let (ours, theirs) = (block(round, 1), block(round, 2));
         let mut cdb = [0; 16];
@@ -275,5 +276,38 @@ fn only_named_hosts_connect_and_their_controllers_can_be_ended() -> Result<()> {
     both.server.tell(&["sessions", "end", "--initiator", "nqn.2026-11.org.lunet:e2e-1"])?;
     std::thread::sleep(Duration::from_secs(4));
     ensure!(host.read(1, 0, 1).is_err(), "it was ended");
+    Ok(())
+}
+
+#[test]
+fn hosts_are_let_in_and_out_by_command() -> Result<()> {
+    const OTHER: &str = "iqn.2026-11.local.lunet:u";
+    let [one, two] = ["nqn.2026-11.org.lunet:e2e-1", "nqn.2026-11.org.lunet:e2e-2"];
+    let both = both()?;
+    let notes = both.server.command(&["target", "create", OTHER, "--nvme"])?.stderr;
+    ensure!(notes.contains("the subsystem nqn.2026-11.local.lunet:u"), "{notes}");
+    both.server.tell(&["target", "map", OTHER, "0", "b"])?;
+    let connects = |number| {
+        let login = NvmeLogin::new(&both.nvme, "nqn.2026-11.local.lunet:u").by(number);
+        Host::connect(&login)
+    };
+    // It is for this machine, whoever that is.
+    ensure!(connects(2)?.read(1, 0, 1)? == vec![0; BLOCK]);
+    let told = both.server.tell(&["target", "allow", OTHER, one])?;
+    ensure!(told.contains(&format!("over NVMe, target {OTHER} is for {one}")), "{told}");
+    let mut first = connects(1)?;
+    ensure!(connects(2).is_err(), "it is not in the list");
+    both.server.refuses(&["target", "allow", OTHER, two, "iqn.2026-11.local.lunet:initiator"])?;
+    both.server.refuses(&["target", "deny", OTHER, two])?;
+    let last = both.server.refuses(&["target", "deny", OTHER, one])?;
+    ensure!(last.contains("allow another host first"), "{last}");
+    both.server.tell(&["target", "allow", OTHER, two])?;
+    ensure!(connects(2)?.read(1, 0, 1).is_ok() && first.read(1, 0, 1).is_ok());
+    both.server.tell(&["target", "deny", OTHER, one])?;
+    ensure!(connects(1).is_err(), "it is not in the list any more");
+    // The text that is in force says the same after a start.
+    let text = both.server.tell(&["target", "list", "--json"])?;
+    ensure!(text.contains(OTHER), "{text}");
+    both.server.stop()?;
     Ok(())
 }

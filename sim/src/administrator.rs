@@ -328,7 +328,7 @@ impl Administrator {
                 Change::ResizeVolume { name, size: Some(size) }
             }
             6 | 7 => Change::DeleteVolume { name: any(&there)?, keep_data: false, force: true },
-            8 => Change::CreateTarget { name: any(&self.targets())?, alias: None },
+            8 => Change::CreateTarget { name: any(&self.targets())?, alias: None, nvme: false },
             9 if target != TARGET => Change::DeleteTarget { name: target, force: true },
             10..=12 => Change::Map { target, lun, volume: any(&there)?, force: true },
             13 | 14 => {

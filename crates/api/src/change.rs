@@ -101,6 +101,9 @@ pub enum Change {
         name: String,
         /// TargetAlias (RFC 7143): a name for people.
         alias: Option<String>,
+        /// It is served over NVMe, too.
+        #[serde(default)]
+        nvme: bool,
     },
     /// Remove a target.
     DeleteTarget {
@@ -113,7 +116,7 @@ pub enum Change {
     AllowInitiators {
         /// iSCSI name of the target.
         target: String,
-        /// Names, addresses and networks, as in the configuration.
+        /// Names, addresses and networks, as in the configuration; or NQNs of NVMe hosts.
         initiators: Vec<String>,
         /// Although sessions of others end by it.
         #[serde(default)]

@@ -121,7 +121,7 @@ mod tests {
         let delete =
             Change::DeleteVolume { name: "x\u{202e}\"y".into(), keep_data: false, force: true };
         assert_eq!(described(&delete), "delete-volume name=\"x?\\\"y\" force");
-        let long = Change::CreateTarget { name: "z".repeat(10_000), alias: None };
+        let long = Change::CreateTarget { name: "z".repeat(10_000), alias: None, nvme: false };
         assert_eq!(described(&long).chars().count(), MOST + 3);
     }
 

@@ -22,6 +22,9 @@ pub enum TargetCommand {
         /// Alias, a description for people
         #[arg(long, value_name = "TEXT")]
         alias: Option<String>,
+        /// Serve it over NVMe as well
+        #[arg(long)]
+        nvme: bool,
         #[command(flatten)]
         ask: Ask,
     },
@@ -32,17 +35,17 @@ pub enum TargetCommand {
         #[command(flatten)]
         with: Forced,
     },
-    /// Allow initiators to use a target; the first entry of its list excludes all others
+    /// Allow initiators, or NVMe hosts, to use a target; the first entry of a list excludes all others
     Allow {
         /// Target
         target: String,
-        /// Names (`*` matches anything), addresses and networks
+        /// Names (`*` matches anything), addresses and networks of initiators; or NQNs of hosts
         #[arg(value_name = "INITIATOR", required = true)]
         initiators: Vec<String>,
         #[command(flatten)]
         rules: Rules,
     },
-    /// Remove initiators from a target's list, and end their sessions
+    /// Remove initiators, or NVMe hosts, from a target's list, and end their sessions
     Deny {
         /// Target
         target: String,
@@ -127,8 +130,8 @@ pub enum UserCommand {
 pub fn run(command: TargetCommand) -> Result<ExitCode> {
     match command {
         TargetCommand::List(ask) => answer(&ask, Client::targets, |all| tables::targets(all)),
-        TargetCommand::Create { name, alias, ask } => {
-            ask.change(Change::CreateTarget { name, alias })
+        TargetCommand::Create { name, alias, nvme, ask } => {
+            ask.change(Change::CreateTarget { name, alias, nvme })
         }
         TargetCommand::Delete { name, with } => {
             with.ask.change(Change::DeleteTarget { name, force: with.force })

@@ -176,6 +176,11 @@ impl Nvme {
     pub fn find(&self, nqn: &str) -> Option<&Subsystem> {
         self.subsystems.iter().find(|subsystem| subsystem.nqn == nqn)
     }
+
+    /// That of a target, if it is served over NVMe.
+    pub fn of_target(&self, name: &str) -> Option<&Subsystem> {
+        self.subsystems.iter().find(|subsystem| subsystem.target.as_deref() == Some(name))
+    }
 }
 
 /// What a target says of NVMe.

@@ -51,6 +51,7 @@ use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_server::ApplyError;
 use zeroize::Zeroizing;
 
+use self::nvme::hosts_alone;
 use crate::config::edit::Editor;
 use crate::holder;
 use crate::opening;
@@ -184,15 +185,23 @@ impl Manager {
             Change::Rollback { volume, snapshot, force } => {
                 self.rollback(now, volume, snapshot, *force)
             }
-            Change::CreateTarget { name, alias } => self.create_target(now, name, alias.as_deref()),
+            Change::CreateTarget { name, alias, nvme } => {
+                self.create_target(now, name, alias.as_deref(), *nvme)
+            }
             Change::DeleteTarget { name, force } => self.delete_target(now, name, *force),
             Change::AllowInitiators { target, initiators, force, keep_sessions } => {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
-                self.allow(now, target, initiators, consent)
+                match hosts_alone(initiators)? {
+                    true => self.allow_hosts(now, target, initiators, consent),
+                    false => self.allow(now, target, initiators, consent),
+                }
             }
             Change::DenyInitiators { target, initiators, force, keep_sessions } => {
                 let consent = Consent { force: *force, keep_sessions: *keep_sessions };
-                self.deny(now, target, initiators, consent)
+                match hosts_alone(initiators)? {
+                    true => self.deny_hosts(now, target, initiators, consent),
+                    false => self.deny(now, target, initiators, consent),
+                }
             }
             Change::OpenTarget { target } => self.open_target(now, target),
             Change::AddUser { target, user, force, keep_sessions } => {

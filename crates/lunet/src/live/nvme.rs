@@ -1,15 +1,153 @@
 //! Controllers of NVMe: what a change does to them, and their end.
 
 use anyhow::Result;
-use lunet_api::{SessionChange, SessionFate};
+use lunet_api::{Code, Done, SessionChange, SessionFate};
 use lunet_front_nvme::SessionInfo;
 
-use super::effects::{Effect, Removal, known};
-use super::{Manager, Served, not_done};
+use super::effects::{Consent, Effect, Removal, Weighed, known};
+use super::sessions::concerning;
+use super::{Manager, Served, done, not_done};
 use crate::config::{Config, Hosts, Subsystem};
 use crate::serve;
+use crate::trouble::refuse;
+
+/// True if this list for a target names NVMe hosts, false if it names initiators.
+///
+/// # Errors
+/// It names both.
+pub(super) fn hosts_alone(entries: &[String]) -> Result<bool> {
+    let is_nqn =
+        |entry: &String| entry.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("nqn."));
+    let hosts = entries.iter().filter(|entry| is_nqn(entry)).count();
+    if hosts > 0 && hosts < entries.len() {
+        return refuse(
+            Code::Invalid,
+            "these are NQNs of NVMe hosts and initiators, which have lists of their own",
+            "name the hosts in one command and the initiators in another",
+        );
+    }
+    Ok(hosts > 0)
+}
+
+/// The subsystem that a target is.
+fn subsystem<'a>(config: &'a Config, target: &str) -> Result<&'a Subsystem> {
+    match config.nvme.of_target(target) {
+        Some(found) => Ok(found),
+        None => refuse(
+            Code::Unsupported,
+            format!("target {target} is not served over NVMe"),
+            "add `protocols = [\"iscsi\", \"nvme\"]` to it in the configuration, and run `lunet config apply`",
+        ),
+    }
+}
+
+/// Whom a subsystem lets in, in words.
+fn hosts_in_words(hosts: &Hosts) -> String {
+    match hosts {
+        Hosts::Everybody => "every host".to_owned(),
+        Hosts::ThisMachine => "hosts on this machine".to_owned(),
+        Hosts::Named(hosts) => {
+            let names: Vec<&str> = hosts.iter().map(|host| host.nqn.as_str()).collect();
+            names.join(", ")
+        }
+    }
+}
 
 impl Manager {
+    /// Lets NVMe hosts in to a target.
+    pub(super) fn allow_hosts(
+        &self,
+        now: &Served,
+        target: &str,
+        nqns: &[String],
+        consent: Consent,
+    ) -> Result<Done> {
+        now.target(target)?;
+        let was = &subsystem(&now.plan.config, target)?.hosts;
+        let known = |nqn: &String| matches!(was, Hosts::Named(hosts) if hosts.iter().any(|host| host.nqn == *nqn));
+        let mut fresh: Vec<String> = nqns.iter().filter(|nqn| !known(nqn)).cloned().collect();
+        fresh.sort();
+        fresh.dedup();
+        if fresh.is_empty() {
+            return Ok(done(format!(
+                "over NVMe, target {target} is for {} already",
+                hosts_in_words(was)
+            )));
+        }
+        let next = self.edited(now, consent, |editor| editor.allow_hosts(target, &fresh))?;
+        let would = hosts_in_words(&subsystem(&next.plan.config, target)?.hosts);
+        let ends = next.sessions.iter().filter(|one| one.fate == SessionFate::Ends).count();
+        if !consent.force && (ends > 0 || *was == Hosts::Everybody) {
+            return refuse(
+                Code::ChangesAccess,
+                format!(
+                    "over NVMe, target {target} would be for {would}, which shuts out all others and ends {ends} controllers"
+                ),
+                "name all hosts that are to connect, or use --force",
+            );
+        }
+        let local = *was == Hosts::ThisMachine;
+        let mut done = self.hosts_changed(now, next, target)?;
+        if local {
+            done.notes.push(
+                "until now it was for hosts on this machine: they must be in the list, too"
+                    .to_owned(),
+            );
+        }
+        Ok(done)
+    }
+
+    /// Lets NVMe hosts in to a target no more.
+    pub(super) fn deny_hosts(
+        &self,
+        now: &Served,
+        target: &str,
+        nqns: &[String],
+        consent: Consent,
+    ) -> Result<Done> {
+        now.target(target)?;
+        let was = &subsystem(&now.plan.config, target)?.hosts;
+        let listed = match was {
+            Hosts::Named(hosts) => hosts.as_slice(),
+            _ => &[],
+        };
+        for nqn in nqns {
+            if !listed.iter().any(|host| host.nqn == *nqn) {
+                return refuse(
+                    Code::NotFound,
+                    format!(
+                        "\"{nqn}\" is not in the list of target {target}, which over NVMe is for {}",
+                        hosts_in_words(was)
+                    ),
+                    format!(
+                        "`lunet target allow {target} HOSTNQN` names who may connect, and no others may"
+                    ),
+                );
+            }
+        }
+        if listed.iter().all(|host| nqns.contains(&host.nqn)) {
+            return refuse(
+                Code::LastOne,
+                format!(
+                    "no host would be in the list of target {target}, which would be for others then"
+                ),
+                "allow another host first, or take \"nvme\" out of its `protocols` with `lunet config apply`",
+            );
+        }
+        let meant = Consent { force: true, ..consent };
+        let next = self.edited(now, meant, |editor| {
+            nqns.iter().try_for_each(|nqn| editor.deny_host(target, nqn))
+        })?;
+        self.hosts_changed(now, next, target)
+    }
+
+    fn hosts_changed(&self, now: &Served, next: Weighed, target: &str) -> Result<Done> {
+        let sessions = next.sessions.clone();
+        let is = hosts_in_words(&subsystem(&next.plan.config, target)?.hosts);
+        self.commit(now, next, now.open.clone())?;
+        Ok(concerning(done(format!("over NVMe, target {target} is for {is}")), sessions))
+    }
+
     /// The controllers; all of them, unless it does not matter if some are missing.
     pub(super) fn known_controllers(&self, some_will_do: bool) -> Result<Vec<SessionInfo>> {
         self.nvme.as_ref().map_or(Ok(Vec::new()), |handle| known(handle, some_will_do))

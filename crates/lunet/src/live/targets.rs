@@ -7,6 +7,7 @@ use super::effects::Consent;
 use super::sessions::concerning;
 use super::{Manager, Served, done};
 use crate::config::Reach;
+use crate::config::edit::Editor;
 use crate::trouble::refuse;
 
 impl Manager {
@@ -15,6 +16,7 @@ impl Manager {
         now: &Served,
         name: &str,
         alias: Option<&str>,
+        nvme: bool,
     ) -> Result<Done> {
         if now.target(name).is_ok() {
             return refuse(
@@ -23,9 +25,16 @@ impl Manager {
                 "choose another name",
             );
         }
-        let plan = self.edited(now, Consent::default(), |editor| editor.add_target(name, alias))?;
+        let edit = |editor: &mut Editor| editor.add_target(name, alias, nvme);
+        let plan = self.edited(now, Consent::default(), edit)?;
+        let subsystem = plan.plan.config.nvme.of_target(name).map(|found| found.nqn.clone());
         self.commit(now, plan, now.open.clone())?;
         let mut done = done(format!("target {name} is created"));
+        if let Some(nqn) = subsystem {
+            done.notes.push(format!(
+                "over NVMe it is the subsystem {nqn}; hosts are let in with `lunet target allow {name} HOSTNQN`"
+            ));
+        }
         done.notes.push(format!("it has no LUN yet: `lunet target map {name} LUN VOLUME`"));
         done.notes.push(format!(
             "it is for this machine alone until somebody is let in: `lunet target allow {name} \

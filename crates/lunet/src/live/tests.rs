@@ -139,7 +139,8 @@ fn a_resize_is_not_undone_when_event_loops_stall_after_its_commit() {
     assert_eq!((served(), length()), (2 * MIB, 2 * MIB));
     assert!(text().contains("size = \"2MiB\""), "{}", text());
     // While they stall, nothing else can be changed, and trying leaves everything as it is.
-    let target = Change::CreateTarget { name: "iqn.2026-11.l:y".to_owned(), alias: None };
+    let target =
+        Change::CreateTarget { name: "iqn.2026-11.l:y".to_owned(), alias: None, nvme: false };
     let error = manager.change(&target).unwrap_err().to_string();
     assert!(error.contains("an event loop does not answer"), "{error}");
     let error = manager.change(&resize(4 * MIB)).unwrap_err().to_string();

@@ -4,24 +4,40 @@ use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value
 
 use super::{EditError, is_named, luns, remove_entry};
 
-const INITIATORS: &str = "initiators";
+pub(super) const INITIATORS: &str = "initiators";
+pub(super) const HOSTS: &str = "hosts";
 const USERS: &str = "user";
 const OPEN: &str = "open";
 
-/// Adds entries to the list of initiators, which is made if it is not there.
-pub(super) fn allow(target: &mut dyn TableLike, entries: &[String]) -> Result<(), EditError> {
-    let list = target.entry(INITIATORS).or_insert(Item::Value(Array::new().into()));
-    let array = list.as_array_mut().ok_or(EditError::Form(INITIATORS))?;
+/// Adds entries to the list of initiators, or of hosts, which is made if it is not there.
+pub(super) fn allow(
+    target: &mut dyn TableLike,
+    key: &'static str,
+    entries: &[String],
+) -> Result<(), EditError> {
+    let list = target.entry(key).or_insert(Item::Value(Array::new().into()));
+    let array = list.as_array_mut().ok_or(EditError::Form(key))?;
     entries.iter().for_each(|entry| luns::push(array, entry));
     Ok(())
 }
 
-/// Removes an entry of the list of initiators; false if it is not there. A list that is empty then
+/// Removes an entry of the list of initiators, or of hosts; false if it is not there. A list that is empty then
 /// stays, and lets nobody in.
-pub(super) fn deny(target: &mut dyn TableLike, entry: &str) -> Result<bool, EditError> {
-    let Some(list) = target.get_mut(INITIATORS) else { return Ok(false) };
-    let array = list.as_array_mut().ok_or(EditError::Form(INITIATORS))?;
-    let same = |value: &Value| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case(entry));
+pub(super) fn deny(
+    target: &mut dyn TableLike,
+    key: &'static str,
+    entry: &str,
+) -> Result<bool, EditError> {
+    let Some(list) = target.get_mut(key) else { return Ok(false) };
+    let array = list.as_array_mut().ok_or(EditError::Form(key))?;
+    // A host may be a table, with its secrets.
+    let named = |value: &Value| {
+        value.as_inline_table().and_then(|host| host.get("nqn")?.as_str().map(str::to_owned))
+    };
+    let same = |value: &Value| match value.as_str() {
+        Some(text) => text.eq_ignore_ascii_case(entry),
+        None => named(value).as_deref() == Some(entry),
+    };
     let Some(at) = array.iter().position(same) else { return Ok(false) };
     remove_entry(array, at);
     if !array.to_string().contains('\n') {

@@ -156,11 +156,18 @@ impl Editor {
     ///
     /// # Errors
     /// `target` is no array.
-    pub fn add_target(&mut self, name: &str, alias: Option<&str>) -> Result<(), EditError> {
+    pub fn add_target(
+        &mut self,
+        name: &str,
+        alias: Option<&str>,
+        nvme: bool,
+    ) -> Result<(), EditError> {
         let targets = ArrayOfTables::new();
         let targets = self.document.entry("target").or_insert(Item::ArrayOfTables(targets));
         let keys = [("name", Some(name)), ("alias", alias)];
         let keys = keys.into_iter().filter_map(|(key, text)| Some((key, Value::from(text?))));
+        let both = || ("protocols", Value::Array(Array::from_iter(["iscsi", "nvme"])));
+        let keys = keys.chain(nvme.then(both));
         match targets {
             Item::ArrayOfTables(targets) => {
                 let mut table = Table::new();
@@ -238,7 +245,24 @@ impl Editor {
     pub fn allow(&mut self, target: &str, entries: &[String]) -> Result<(), EditError> {
         let table = self.target(target)?;
         access::close(table);
-        access::allow(table, entries)
+        access::allow(table, access::INITIATORS, entries)
+    }
+
+    /// Lets NVMe hosts in to a target: adds them to its list.
+    ///
+    /// # Errors
+    /// There is no such target, or its list is none.
+    pub fn allow_hosts(&mut self, target: &str, nqns: &[String]) -> Result<(), EditError> {
+        access::allow(self.target(target)?, access::HOSTS, nqns)
+    }
+
+    /// Removes an NVMe host from a target's list, with its secrets.
+    ///
+    /// # Errors
+    /// There is no such target or host.
+    pub fn deny_host(&mut self, target: &str, nqn: &str) -> Result<(), EditError> {
+        let missing = || EditError::Missing(format!("host \"{nqn}\" at target {target}"));
+        access::deny(self.target(target)?, access::HOSTS, nqn)?.then_some(()).ok_or_else(missing)
     }
 
     /// Opens a target to everybody.
@@ -256,7 +280,9 @@ impl Editor {
     /// There is no such target or entry.
     pub fn deny(&mut self, target: &str, entry: &str) -> Result<(), EditError> {
         let missing = || EditError::Missing(format!("entry \"{entry}\" at target {target}"));
-        access::deny(self.target(target)?, entry)?.then_some(()).ok_or_else(missing)
+        access::deny(self.target(target)?, access::INITIATORS, entry)?
+            .then_some(())
+            .ok_or_else(missing)
     }
 
     /// Adds a user of a target, with these keys.

@@ -56,7 +56,8 @@ fn what_is_added_stands_behind_its_like() {
     let text = edited(FILE, |editor| editor.add_volume("new", &keys).unwrap());
     let new = "size = 8192\n\n[volumes.new]\nbackend = \"memory\"\nsize = \"3MiB\"\n";
     assert_eq!(text, with(&[("size = 8192\n", new)]));
-    let text = edited(FILE, |editor| editor.add_target("iqn.2026-11.l:z", Some("Z")).unwrap());
+    let text =
+        edited(FILE, |editor| editor.add_target("iqn.2026-11.l:z", Some("Z"), false).unwrap());
     let new = "luns = [\"db\"]\n\n[[target]]\nname = \"iqn.2026-11.l:z\"\nalias = \"Z\"\n";
     assert_eq!(text, with(&[("luns = [\"db\"]\n", new)]));
 }
@@ -301,7 +302,7 @@ proptest! {
         prop_assert_eq!(comments(&with_volume), comments(&text));
         let gone = edited(&with_volume, |editor| editor.remove_volume("d").unwrap());
         prop_assert_eq!(lines(&gone), lines(&text));
-        let with_target = edited(&text, |editor| editor.add_target("iqn.2026-11.l:z", None).unwrap());
+        let with_target = edited(&text, |editor| editor.add_target("iqn.2026-11.l:z", None, false).unwrap());
         let mut new = old.clone();
         new.1.push(("iqn.2026-11.l:z".to_owned(), Vec::new()));
         prop_assert_eq!(meaning(&check(&with_target).unwrap()), new);
@@ -410,7 +411,7 @@ secret-env = 'V'
     let added = edited(file, |editor| {
         editor.add_lun(x, 2, "c").unwrap();
         editor.add_lun(y, 0, "b").unwrap();
-        editor.add_target("iqn.2026-11.l:z", None).unwrap();
+        editor.add_target("iqn.2026-11.l:z", None, false).unwrap();
     });
     let after = same_rules(&added);
     assert_eq!(after.targets[0].luns, [(0, 0), (1, 1), (2, 2)]);
@@ -628,4 +629,20 @@ fn users_come_and_go_with_their_headings() {
     assert_eq!(edited(&more, |editor| editor.remove_user(x, "alice").unwrap()), inline);
     let mut editor = Editor::new(&one).unwrap();
     assert!(editor.remove_user(x, "bob").is_err());
+}
+
+#[test]
+fn hosts_come_and_go_with_their_secrets() {
+    let text = edited("", |editor| editor.add_target("iqn.2026-11.l:z", None, true).unwrap());
+    assert_eq!(text, "[[target]]\nname = \"iqn.2026-11.l:z\"\nprotocols = [\"iscsi\", \"nvme\"]\n");
+    let names = ["nqn.2026-11.l:one".to_owned(), "nqn.2026-11.l:two".to_owned()];
+    let text = edited(&text, |editor| editor.allow_hosts("iqn.2026-11.l:z", &names).unwrap());
+    let list = "hosts = [\"nqn.2026-11.l:one\", \"nqn.2026-11.l:two\"]\n";
+    assert!(text.ends_with(list), "{text}");
+    let secret =
+        "hosts = [{ nqn = \"nqn.2026-11.l:one\", secret-file = \"s\" }, \"nqn.2026-11.l:two\"]\n";
+    let text = edited(&text.replace(list, secret), |editor| {
+        editor.deny_host("iqn.2026-11.l:z", "nqn.2026-11.l:one").unwrap();
+    });
+    assert!(text.ends_with("hosts = [\"nqn.2026-11.l:two\"]\n"), "{text}");
 }
