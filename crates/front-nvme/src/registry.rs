@@ -418,7 +418,10 @@ mod tests {
         assert!(matches!(admit(&registry, 2, 13), Admission::Granted(_)), "another host");
         let refused = registry.join(&connect(1, 2, member.cntlid), 3, at(14)).map(drop);
         assert_eq!(refused, Err(Connect::WRONG_CONTROLLER));
+        let listed = |cntlid| registry.of_subsystem(3).contains(&cntlid);
+        assert!(listed(member.cntlid), "its host may look whether writes may still come");
         assert_eq!(registry.leave(&member, 1).retry, [at(12)]);
+        assert!(!listed(member.cntlid));
         assert_ne!(granted(&registry, 1, 12).cntlid, member.cntlid);
     }
 

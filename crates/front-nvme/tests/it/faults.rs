@@ -11,11 +11,12 @@ use lunet_nvme::command::{
 use lunet_nvme::host::Tag;
 use lunet_nvme::pdu::U64;
 use lunet_nvme::status::Status;
-use lunet_reservations::Registrant;
+use lunet_reservations::{Event, Register as Keys, Registrant};
 use lunet_volume::Volume;
+use lunet_volume::reserve::{Done, Listener};
 use zerocopy::IntoBytes;
 
-use crate::host::{Host, Queue, Settings, to_send};
+use crate::host::{Host, Queue, Settings, pair, to_send};
 use crate::stall::{Gate, Stalling};
 use crate::support::{Shown, layout, memory, serve_volumes, shown, until};
 
@@ -43,6 +44,9 @@ fn held_up(queue: &mut Queue, gate: &Gate, byte: u8) -> Tag {
 fn is_free_again(queue: &mut Queue, gate: &Gate) {
     assert_eq!(queue.write(1, 0, &[7; 512]), BUSY, "an older write may come yet");
     assert_eq!(queue.read(1, 0, 1).err(), Some(BUSY));
+    let tags = queue.submit_all(pair(0, 0, 7));
+    let ended = tags.into_iter().map(|tag| queue.wait(tag).completion.expect("an answer").status);
+    assert!(ended.eq([BUSY, Status::FAILED_FUSED]), "nor are they compared");
     gate.open();
     until("the older write has ended", || queue.write(1, 0, &[7; 512]).is_success());
     assert_eq!(queue.read(1, 0, 1).expect("data"), [7; 512]);
@@ -177,6 +181,49 @@ fn preempt_and_abort_ends_the_commands_of_the_other_host_first() {
     let ended = two.queues[1].wait(tag).completion.expect("an answer");
     assert_eq!(ended.status, Status::PREEMPTED);
     is_free_again(one.io(), &gate);
+}
+
+/// Whoever listens for another protocol, and what it was told.
+#[derive(Default)]
+struct Listens(Mutex<Option<(Arc<[Registrant]>, Done)>>);
+
+impl Listener for Listens {
+    fn tell(&self, _: &[Event]) {}
+
+    fn abort(&self, whose: &Arc<[Registrant]>, done: &Done) {
+        *self.0.lock().unwrap() = Some((whose.clone(), done.clone()));
+    }
+}
+
+#[test]
+fn preempt_and_abort_waits_for_the_other_protocol() {
+    let (volume, _gate) = stalling(1);
+    let (_server, address) = serve_volumes(vec![volume.clone()]);
+    let other = Registrant::new("other", b"somebody");
+    volume.reservations.change(|state| {
+        let keys = Keys { existing: None, new_key: 0xb, also: &[], keep: None };
+        ((), state.register(&other, keys).expect("there is room"))
+    });
+    let listens = Arc::new(Listens::default());
+    volume.reservations.listen(listens.clone());
+    let mut host = Host::one(address);
+    let register = Io::ReservationRegister {
+        action: RegisterAction::Register,
+        ignore_key: false,
+        persist: PersistOnPowerLoss::Unchanged,
+    };
+    let keys = Register { current: U64::new(0), new: U64::new(0xa) };
+    assert!(host.io().send_data(register.encode(1), keys.as_bytes()).status.is_success());
+    let kind = ReservationType::ExclusiveAccess;
+    let preempt = Io::ReservationAcquire { action: AcquireAction::PreemptAndAbort, kind };
+    let keys = Acquire { current: U64::new(0xa), preempted: U64::new(0xb) };
+    let tag = host.io().submit(preempt.encode(1), to_send(keys.as_bytes()));
+    until("the other protocol is told", || listens.0.lock().unwrap().is_some());
+    let (whose, done) = listens.0.lock().unwrap().take().expect("it was told");
+    assert_eq!(whose[..], [other]);
+    drop(done);
+    let ended = host.io().wait(tag).completion.expect("an answer");
+    assert!(ended.status.is_success());
 }
 
 /// Another protocol has preempted a host: its commands end before that is answered.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lunet_nvme::command::{Admin, Completion, GetLog, Identify, Io, Sqe};
+use lunet_nvme::command::{Admin, Completion, GetLog, Identify, Io, Range as Blocks, Sqe};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Connected, Fabrics, Property};
 use lunet_nvme::feature::{Event as Notice, Feature};
@@ -317,6 +317,15 @@ impl Queue {
         assert!(completion.status.is_success(), "{}", completion.status);
         Notice::decode(completion.result as u32)
     }
+}
+
+/// Compare and Write of a block of namespace 1, as a fused pair.
+pub fn pair(lba: u64, known: u8, next: u8) -> Vec<(Sqe, Data<Vec<u8>, Bytes>)> {
+    let range = Blocks { lba, blocks: 1 };
+    let mut first = Io::Compare { range }.encode(1);
+    let mut second = Io::Write { range, fua: false }.encode(1);
+    (first.flags, second.flags) = (first.flags | 1, second.flags | 2);
+    vec![(first, to_send(&[known; 512])), (second, to_send(&[next; 512]))]
 }
 
 /// Data that is sent with a command.

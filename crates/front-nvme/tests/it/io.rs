@@ -7,7 +7,7 @@ use lunet_nvme::pdu::{U16, U32, U64};
 use lunet_nvme::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::host::{Host, Settings, to_send};
+use crate::host::{Host, Settings, pair, to_send};
 use crate::support::{memory, serve_volumes, shown};
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
@@ -149,18 +149,11 @@ fn one_of_several_fused_pairs_wins() {
         let mut one = Host::new(address, settings(1), 2);
         let mut two = Host::new(address, settings(2), 2);
         assert!(one.io().write(1, 5, &[0; 512]).is_success());
-        let pair = |known: u8, next: u8| {
-            let range = Range { lba: 5, blocks: 1 };
-            let mut first = Io::Compare { range }.encode(1);
-            let mut second = Io::Write { range, fua: false }.encode(1);
-            (first.flags, second.flags) = (first.flags | 1, second.flags | 2);
-            vec![(first, to_send(&[known; 512])), (second, to_send(&[next; 512]))]
-        };
         for round in 0..100u8 {
             let mut tags = Vec::new();
             let queues = one.queues.iter_mut().chain(&mut two.queues);
             for (at, queue) in queues.enumerate() {
-                tags.push(queue.submit_all(pair(round, round + 1 + 100 * (at as u8 % 2))));
+                tags.push(queue.submit_all(pair(5, round, round + 1 + 100 * (at as u8 % 2))));
             }
             let queues = one.queues.iter_mut().chain(&mut two.queues);
             let outcomes: Vec<[Status; 2]> = queues
