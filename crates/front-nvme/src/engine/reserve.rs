@@ -240,6 +240,10 @@ impl<Fc: Face> Engine<Fc> {
         else {
             return;
         };
+        // Two hosts may have this one: it stands for nobody (NVMe base specification, Host Identifier feature).
+        if queue.member.host.id == [0; 16] {
+            return fail(&mut self.exec.operations[id], Status::HOST_ID_FORMAT.no_retry());
+        }
         let who = queue.member.registrant.clone();
         let change = Change { who, wish, keys: (key(0), key(1)) };
         let slot = self.exec.operations[id].requests.volume;

@@ -80,6 +80,17 @@ fn a_reservation_keeps_another_host_out() {
     assert_eq!(report(&mut one).registrants, []);
 }
 
+/// Any number of hosts may have the identifier 0.
+#[test]
+fn nobody_reserves_without_an_identifier() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::new(address, Settings { host: 0, ..Settings::default() }, 1);
+    let refused = Status::HOST_ID_FORMAT.no_retry();
+    assert_eq!(register(&mut host, RegisterAction::Register, 0, 0xa), refused);
+    assert_eq!(report(&mut host).registrants, []);
+    assert!(host.io().write(1, 0, &[1; 512]).is_success());
+}
+
 #[test]
 fn preempting_is_told_to_the_host_that_loses() {
     let (_server, address) = serve_volumes(vec![memory(1, 8)]);

@@ -185,7 +185,7 @@ impl Controller {
     /// The I/O queues are deleted, after [`Answer::Reset`].
     pub fn reset_done(&mut self) {
         if self.cc & CC_EN == 0 {
-            self.csts &= !(CSTS_RDY | CSTS_SHST);
+            self.csts &= !(CSTS_RDY | CSTS_SHST | CSTS_CFS);
         }
     }
 

@@ -597,6 +597,10 @@ fn a_controller_is_shut_down_and_reset() {
     let wrong = admins.execute(set(0x47_0061), Data::None).0.status.code();
     assert_eq!(wrong, Status::INVALID_FIELD);
     assert_eq!(admins.execute(status, Data::None).0, Completion::with(2));
+    // A reset ends that too.
+    assert_eq!(admins.execute(set(0x46_0060), Data::None).0, Completion::SUCCESS);
+    assert_eq!(admins.execute(set(0x46_0061), Data::None).0, Completion::SUCCESS);
+    assert_eq!(admins.execute(status, Data::None).0, Completion::with(1));
     let (mut admins, _) = Admins::up(Kind::Io, KATO, 9);
     let Admins { now, session, sent, events, .. } = &mut admins;
     session.shut_down(&mut SessionCx { now: *now, tx: sent, events });
