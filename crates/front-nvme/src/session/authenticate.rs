@@ -128,22 +128,30 @@ fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     }
 }
 
-/// The host could not prove itself.
+/// The host could not prove itself, or has not got the proof that it wanted.
 fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let now = shard.front.exec.storage.now;
     let conn = &shard.conns[slot];
     let (Some(queue), Some(auth)) = (&conn.front.queue, &conn.front.auth) else { return };
-    if let Some(subsystem) = queue.member.subsystem {
+    let proven = auth.responder.is_proven();
+    // Who knows the secret guesses at nothing.
+    if let (Some(subsystem), false) = (queue.member.subsystem, proven) {
         shard.core.throttle.failed(conn.peer.ip(), subsystem, now);
     }
     shard.front.protocol.refused += 1;
     shard.front.protocol.refused_hosts += 1;
     if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
         let (host, peer, why) = (&queue.member.host.nqn, &conn.peer, auth.responder.failure());
-        tracing::warn!(
-            ?host, %peer, ?why, unlogged,
-            "the host could not prove itself: its secret and the one that lunet has differ"
-        );
+        let what = match proven {
+            true => {
+                "the host has proved itself, and wants a proof of lunet's that it can check: `controller-secret` is missing here, \
+                 or is not the one that it has"
+            }
+            false => {
+                "the host could not prove itself: its secret and the one that lunet has differ"
+            }
+        };
+        tracing::warn!(?host, %peer, ?why, unlogged, "{what}");
     }
     shard.drain(slot);
 }

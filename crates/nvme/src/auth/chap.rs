@@ -159,6 +159,8 @@ pub struct Responder {
     generated: Option<Zeroizing<Vec<u8>>>,
     /// The host was told, or has said, that it is over.
     ended: bool,
+    /// The host's response was right.
+    proven: bool,
 }
 
 impl Responder {
@@ -179,6 +181,7 @@ impl Responder {
             own: None,
             generated: None,
             ended: false,
+            proven: false,
         }
     }
 
@@ -195,6 +198,12 @@ impl Responder {
             Stage::Failed(failure) => Some(failure),
             _ => None,
         }
+    }
+
+    /// The host has proved that it knows its secret; what may have failed is the controller's own proof.
+    #[must_use]
+    pub const fn is_proven(&self) -> bool {
+        self.proven
     }
 
     /// The authentication has failed, and both ends know: end the connection.
@@ -325,6 +334,7 @@ impl Responder {
             self.stage = Stage::Failed(Failure::Failed);
             return;
         }
+        self.proven = true;
         match (&said.challenges.1, &self.terms.controller) {
             (None, _) => self.own = None,
             // The host wants a proof that there is no secret for.

@@ -38,7 +38,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// It does not begin with `iscsi://`.
-    #[error("a target's address begins with iscsi://, as in iscsi://HOST/TARGET/LUN")]
+    #[error("an address begins with iscsi:// or nvme-tcp://, as in iscsi://HOST/TARGET/LUN")]
     Scheme,
     /// There is no host.
     #[error("the host is missing: iscsi://HOST[:PORT][/TARGET[/LUN]]")]

@@ -62,13 +62,13 @@ pub enum Error {
     /// The host has to authenticate, and has no secret.
     #[error(
         "the subsystem wants the host {0} to authenticate (DH-HMAC-CHAP): give its secret by \
-         --secret-file FILE or LUNET_DHCHAP_SECRET"
+         LUNET_DHCHAP_SECRET, or to `lunet bench` by --secret-file FILE"
     )]
     Authentication(String),
     /// The host's secret is not the right one.
     #[error(
         "the host {host} could not prove itself ({why}): check that the secret is the one that the \
-         subsystem has for it"
+         subsystem has for it and, with --target-secret-file, that the subsystem has one of its own"
     )]
     NotProven {
         /// HOSTNQN.
