@@ -303,6 +303,10 @@ fn hosts_are_let_in_and_out_by_command() -> Result<()> {
     ensure!(last.contains("allow another host first"), "{last}");
     both.server.tell(&["target", "allow", OTHER, two])?;
     ensure!(connects(2)?.read(1, 0, 1).is_ok() && first.read(1, 0, 1).is_ok());
+    let kept = both.server.tell(&["target", "deny", OTHER, one, "--keep-sessions"])?;
+    ensure!(connects(1).is_err() && first.read(1, 0, 1).is_ok(), "it stays: {kept}");
+    both.server.tell(&["target", "allow", OTHER, one])?;
+    ensure!(first.read(1, 0, 1).is_ok());
     both.server.tell(&["target", "deny", OTHER, one])?;
     ensure!(connects(1).is_err(), "it is not in the list any more");
     // The text that is in force says the same after a start.

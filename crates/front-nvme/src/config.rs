@@ -105,6 +105,8 @@ pub struct Layout<Fc: Face> {
     pub groups: Vec<(u16, usize)>,
     /// Discovery controllers elsewhere that hosts are referred to.
     pub referrals: Vec<SocketAddr>,
+    /// Controllers of hosts that could not connect now stay all the same.
+    pub keep_sessions: bool,
 }
 
 impl<Fc: Face> Default for Layout<Fc> {
@@ -117,6 +119,7 @@ impl<Fc: Face> Default for Layout<Fc> {
             tls: Vec::new(),
             groups: Vec::new(),
             referrals: Vec::new(),
+            keep_sessions: false,
         }
     }
 }

@@ -31,6 +31,11 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
+    /// True if the same hosts may connect, by the same proofs.
+    pub fn has_hosts_of(&self, other: &Self) -> bool {
+        self.hosts == other.hosts
+    }
+
     fn new(entry: SubsystemEntry, portals: &Portals) -> Self {
         let mut namespaces = entry.namespaces;
         namespaces.sort_unstable();
@@ -92,6 +97,8 @@ pub struct Rules {
     pub referrals: Vec<SocketAddr>,
     /// Counts the changes of what the discovery log may say (GENCTR).
     pub generation: u64,
+    /// Controllers of hosts that could not connect now stay all the same.
+    pub keep_sessions: bool,
 }
 
 impl Rules {
@@ -214,7 +221,8 @@ impl<Fc: Face> Exports<Fc> for World<Fc> {
         let tls = |slot| of_portal(slot).map_or(Tls::default(), |(_, tls)| *tls);
         let tls = (0..portals.slots().len()).map(tls).collect();
         let (generation, referrals) = (self.rules.generation + 1, layout.referrals);
-        let rules = Rules { groups, tls, referrals, generation };
+        let keep_sessions = layout.keep_sessions;
+        let rules = Rules { groups, tls, referrals, generation, keep_sessions };
         let mut next = self.successor(portals.clone(), rules);
         for (slot, volume) in layout.volumes {
             next.put_volume(Some(slot), volume);

@@ -495,6 +495,7 @@ pub(crate) fn over_nvme(served: &Served, world: &World) -> lunet_front_nvme::Lay
         tls: config.nvme.portals.iter().map(|portal| portal.tls).enumerate().collect(),
         groups: tags.into_iter().filter_map(group).collect(),
         referrals: config.nvme.referrals.clone(),
+        keep_sessions: served.keep_sessions,
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
     let (host, origin) = (queue.member.host.nqn.clone(), conn.origin());
     let secured = matches!(conn.front.tls, Channel::Tls(_));
     let protected = secured || home.is_none_or(|home| next.rules.tls(home) != Tls::Required);
+    let keeps = next.rules.keep_sessions;
     let subsystem = queue.member.subsystem.and_then(|number| next.export(number)).filter(|it| {
         let reached = home.is_some_and(|portal| it.is_reached_through(portal));
         let same = queue.subsystem.as_ref().is_some_and(|now| now.nqn == it.nqn);
@@ -39,7 +40,12 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         let before = queue.subsystem.as_ref().and_then(|now| now.host(&host));
         let proves = |now: &Host| now.secret.is_some() || now.tls.is_some();
         let proven = it.host(&host).is_none_or(|now| !proves(now) || before == Some(now));
-        reached && same && it.admits(&host, origin) && proven && protected
+        // One that was kept when the rules changed goes by no later change of others.
+        let now = queue.subsystem.as_ref();
+        let kept = keeps
+            || now.is_some_and(|now| now.has_hosts_of(it))
+                && !turns_to_tls(shard, conn.portal, next);
+        reached && same && (kept || it.admits(&host, origin) && proven && protected)
     });
     let Some(subsystem) = subsystem.cloned() else { return shard.drain_within(slot, GRACE) };
     let fresh = seen(next, Some(&subsystem));
@@ -64,6 +70,14 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         }
         admin::after(shard, slot);
     }
+}
+
+/// True if a portal demands TLS that has not done so.
+fn turns_to_tls<Fc: Face>(shard: &Shard<Fc>, portal: usize, next: &World<Fc>) -> bool {
+    let demands = |world: &World<Fc>| {
+        world.portals.home(portal).is_some_and(|home| world.rules.tls(home) == Tls::Required)
+    };
+    demands(next) && !demands(&shard.front.world)
 }
 
 /// A discovery controller tells its host if the log is another one.

@@ -95,7 +95,11 @@ impl Manager {
         let (before, after) = (view(&now.plan.config), view(&plan.config));
         let mut effects = effects(&sessions, &before, &after, consent.keep_sessions);
         let controllers = self.known_controllers(consent.force)?;
-        effects.extend(self.effects_on(&controllers, &now.plan.config, &plan.config));
+        effects.extend(self.effects_on(
+            &controllers,
+            (&now.plan.config, &plan.config),
+            consent.keep_sessions,
+        ));
         let refusal = if consent.force { None } else { refusal(&effects, with) };
         Ok((effects.into_iter().map(|effect| effect.change).collect(), refusal))
     }

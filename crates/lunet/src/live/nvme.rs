@@ -200,14 +200,14 @@ impl Manager {
     pub(super) fn effects_on(
         &self,
         all: &[SessionInfo],
-        before: &Config,
-        after: &Config,
+        (before, after): (&Config, &Config),
+        keep: bool,
     ) -> Vec<Effect> {
         let Some(handle) = &self.nvme else { return Vec::new() };
         // For each portal that there would be, the slots by which controllers name it.
         let slots = handle.slots_of(&serve::listen_nvme(after));
         let portal = |info: &SessionInfo| slots.iter().position(|own| own.contains(&info.portal));
-        all.iter().flat_map(|info| effects(info, portal(info), before, after)).collect()
+        all.iter().flat_map(|info| effects(info, portal(info), (before, after), keep)).collect()
     }
 }
 
@@ -228,8 +228,8 @@ fn change(info: &SessionInfo, fate: SessionFate, why: &str) -> SessionChange {
 fn effects(
     info: &SessionInfo,
     portal: Option<usize>,
-    before: &Config,
-    after: &Config,
+    (before, after): (&Config, &Config),
+    keep: bool,
 ) -> Vec<Effect> {
     let nqn = &info.subsystem;
     let Some(was) = before.nvme.find(nqn) else { return Vec::new() };
@@ -243,9 +243,6 @@ fn effects(
         let gone = Removal::Gone(format!("subsystem {nqn}"));
         return ends("the subsystem is gone", Some(gone));
     };
-    if was.hosts != is.hosts && !admits(&is.hosts, info) {
-        return ends("the host may not connect any more", None);
-    }
     if !is.portals.is_empty() && !is.portals.contains(&portal) {
         let gone = Removal::Gone(format!("the way to {nqn} by portal {}", info.local));
         return ends("the portal does not lead to the subsystem any more", Some(gone));
@@ -265,7 +262,28 @@ fn effects(
         let removal = Some(Removal::Gone(format!("namespace {nsid} of {nqn}")));
         Some(Effect { change, removal })
     };
-    was.namespaces.iter().filter_map(lost).collect()
+    let mut all: Vec<Effect> = was.namespaces.iter().filter_map(lost).collect();
+    let fate = if keep { SessionFate::Stays } else { SessionFate::Ends };
+    let why = shut_out(info, &was.hosts, &is.hosts);
+    all.extend(why.map(|why| Effect { change: change(info, fate, why), removal: None }));
+    all
+}
+
+/// Why a host that is connected could not connect as it has, if other hosts may now, or by other proofs.
+fn shut_out(info: &SessionInfo, was: &Hosts, is: &Hosts) -> Option<&'static str> {
+    let own = |hosts: &Hosts| match hosts {
+        Hosts::Named(hosts) => hosts.iter().find(|host| host.nqn == info.host_nqn).cloned(),
+        Hosts::Everybody | Hosts::ThisMachine => None,
+    };
+    let (before, now) = (own(was), own(is));
+    let proves = now.as_ref().is_some_and(|now| now.secret.is_some() || now.tls_key.is_some());
+    match (was != is, admits(is, info)) {
+        (true, false) => Some("the host may not connect any more"),
+        (true, true) if proves && before != now => {
+            Some("the host has to prove itself otherwise now")
+        }
+        _ => None,
+    }
 }
 
 /// True if a host that is connected could connect now.
