@@ -18,9 +18,9 @@ pub enum PortalCommand {
     List(Ask),
     /// Add a portal, to the configuration file too
     Add {
-        /// Address to listen on; the default port is 3260
-        #[arg(value_name = "ADDR[:PORT]", value_parser = config::parse_portal)]
-        address: SocketAddr,
+        /// Address to listen on; the default port is 3260, for NVMe 4420
+        #[arg(value_name = "ADDR[:PORT]")]
+        address: String,
         /// Transports [default: both, where an RDMA device has the address]; iSER starts when lunet is
         /// restarted
         #[arg(long, value_name = "tcp|iser|nvme-tcp", value_delimiter = ',', value_parser = ["tcp", "iser", "nvme-tcp"])]
@@ -45,7 +45,12 @@ pub fn run(command: PortalCommand) -> Result<ExitCode> {
     match command {
         PortalCommand::List(ask) => answer(&ask, Client::portals, |all| tables::portals(all)),
         PortalCommand::Add { address, transport, tag, ask } => {
-            let transport = transport.iter().map(|word| Transport::from(word.as_str())).collect();
+            let transport: Vec<_> =
+                transport.iter().map(|word| Transport::from(word.as_str())).collect();
+            let address = match transport.contains(&Transport::NvmeTcp) {
+                true => config::parse_nvme_portal(&address)?,
+                false => config::parse_portal(&address)?,
+            };
             ask.change(Change::AddPortal { address, tag, transport })
         }
         PortalCommand::Remove { address, rules } => rules

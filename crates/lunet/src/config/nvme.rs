@@ -230,6 +230,9 @@ fn protocols(value: &DeValue<'_>) -> Result<Vec<Protocol>, String> {
 fn nqn(value: &DeValue<'_>) -> Result<String, String> {
     let nqn = string(value)?;
     check_nqn(&nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
+    if nqn.contains('*') {
+        return Err(format!("\"{nqn}\": NQNs are compared as they are: name each host"));
+    }
     if nqn == DISCOVERY_NQN {
         return Err("is the name of every discovery subsystem".to_owned());
     }

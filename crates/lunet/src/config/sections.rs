@@ -352,7 +352,8 @@ fn iscsi_transport(value: &DeValue<'_>) -> Result<Transports, String> {
     let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"] or [\"nvme-tcp\"]")?;
     let mut all = None;
     for item in items {
-        let word = choice(item.get_ref(), WORDS)?;
+        let word = choice(item.get_ref(), WORDS)
+            .map_err(|text| format!("{text}; or \"nvme-tcp\" alone"))?;
         all = match all {
             None => Some(word),
             Some(other) if other == word => return Err("has a transport twice".to_owned()),

@@ -58,6 +58,9 @@ fn portals((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
 
 /// What is served over NVMe, by the names of subsystems.
 fn subsystems((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
+    if old.nvme.referrals != new.nvme.referrals {
+        out.push(difference("nvme", "referrals", "name other discovery controllers"));
+    }
     for was in &old.nvme.subsystems {
         if new.nvme.find(&was.nqn).is_none() {
             out.push(difference("subsystem", &was.nqn, "is gone"));

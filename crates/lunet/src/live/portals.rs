@@ -244,7 +244,7 @@ pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()>
             return refuse(
                 Code::NeedsRestart,
                 format!("[[portal]] {address}: lunet was started with no portal for NVMe"),
-                "restart lunet, or take that back",
+                "write it into the configuration file, and restart lunet",
             );
         }
         let all = || old.portals.iter().chain(&old.nvme.portals);

@@ -231,6 +231,7 @@ impl Manager {
             None => &now.volume(name)?.config,
         };
         self.refuse_used(now, name, "delete it", force)?;
+        refuse_named(now, name)?;
         let is_file = matches!(config.backend, Backend::File { .. }) && unserved.is_none();
         let snapshots = match is_file && !keep_data {
             true => super::snapshots::list(&now.plan.data, now.volume(name)?)?,
@@ -410,4 +411,21 @@ pub(super) fn traces(config: &config::Volume, data: &Path) -> Entry {
 pub(super) fn file_of(plan: &crate::plan::Plan, name: &str) -> Option<PathBuf> {
     let volume = plan.config.volumes.iter().find(|volume| volume.name == name)?;
     matches!(volume.backend, Backend::File { .. }).then(|| volume.path(&plan.data)).flatten()
+}
+
+/// Refuses where a `[[subsystem]]` shows a volume: no command takes a namespace out of one.
+fn refuse_named(now: &Served, name: &str) -> Result<()> {
+    let config = &now.plan.config;
+    let alone = config.nvme.subsystems.iter().filter(|subsystem| subsystem.target.is_none());
+    for subsystem in alone {
+        let shown = subsystem.namespaces.iter().find(|(_, at)| config.volumes[*at].name == name);
+        if let Some((nsid, _)) = shown {
+            return refuse(
+                Code::InUse,
+                format!("volume {name} is namespace {nsid} of the subsystem {}", subsystem.nqn),
+                "take it out of `namespaces` there with `lunet config apply` first",
+            );
+        }
+    }
+    Ok(())
 }
