@@ -89,7 +89,7 @@ impl Host {
                 managed: Vec::new(),
                 tokens: 0,
                 copying: Copying::default(),
-                awake: Duration::ZERO,
+                awake: now(),
                 over: false,
             };
             session.run(&mut left, &mut lost);

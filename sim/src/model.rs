@@ -379,6 +379,13 @@ impl Model {
         self.replaced.clear();
     }
 
+    /// A failed write-back was told to a process that may have forgotten it when it was killed: what is there, and was not stable,
+    /// is made so by no flush.
+    pub fn failed_untold(&mut self) {
+        let all = self.sectors.iter_mut().flat_map(|history| &mut history.0);
+        all.filter(|write| !write.stable).for_each(|write| write.answered = None);
+    }
+
     /// The server was killed: what it had not done it does no more.
     pub fn killed(&mut self, now: Duration) {
         for write in self.sectors.iter_mut().flat_map(|history| &mut history.0) {
@@ -511,6 +518,18 @@ mod tests {
         model.power_lost(at(3));
         assert!(model.clone().read(3, &sector(0), at(4), at(5)).is_err());
         assert_eq!(model.read(3, &sector(one), at(4), at(5)), Ok(()));
+    }
+
+    #[test]
+    fn what_a_dead_process_was_told_of_is_not_stable() {
+        let mut model = Model::new(8, 0);
+        let one = model.begin(3, 1, at(1));
+        model.good(one, false, at(2));
+        model.failed_untold();
+        model.flushed(at(3));
+        model.power_lost(at(4));
+        assert_eq!(model.clone().read(3, &sector(0), at(5), at(6)), Ok(()));
+        assert_eq!(model.read(3, &sector(one), at(5), at(6)), Ok(()));
     }
 
     #[test]

@@ -593,6 +593,11 @@ impl Machine {
         close_files(&self.devices(), &[]);
         let mut known = self.site.known();
         known.killed();
+        // Of the volumes only the first one's disk fails.
+        let first = File::open(server::image(&self.folder, 0));
+        if first.is_ok_and(|file| simulated::part::<Disks>().has_lost(&file).unwrap_or(true)) {
+            known.models[0].failed_untold();
+        }
         for (model, kept) in known.models.iter_mut().zip(&self.plan.volumes) {
             if *kept == Kept::Memory {
                 model.emptied();

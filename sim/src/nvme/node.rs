@@ -18,7 +18,7 @@ use super::visit::{Does, Life};
 use crate::cluster::{Verdict, Wants};
 use crate::commands::{Copying, Sent};
 use crate::reservations::{Answer, Enrol, FIRST_HOST, Id, KINDS, Kind, Nexus, Op, Out, Report};
-use crate::site::Site;
+use crate::site::{Site, now};
 
 /// Bytes of a report that it asks for.
 const REPORT: usize = 4096;
@@ -155,7 +155,14 @@ impl Does for Claims {
         known.cluster_answered(claim.id);
         judged?;
         match (claim.sent, &verdict) {
-            (Some(sent), Verdict::Answered(Answer::Conflict)) => sent.undone(&mut known),
+            // A Copy may have copied some of its ranges before the reservation came.
+            (Some(sent), Verdict::Answered(Answer::Conflict)) => match sent.writes() {
+                Some((volume, value)) if known.is_copy(value) => {
+                    known.end_copy(value);
+                    known.models[volume].over(value, now());
+                }
+                _ => sent.undone(&mut known),
+            },
             (Some(sent), _) => {
                 sent.answered(&mut known, &mut self.copying, ending.ended(), begun)?;
                 ending.fault()?;

@@ -203,7 +203,8 @@ impl Life {
                 reset: None,
                 next: Duration::ZERO,
                 dialled: [(0, now())].into(),
-                awake: Duration::ZERO,
+                // Before it there may have been a silence.
+                awake: now(),
                 shuts_down: None,
                 leaves: false,
                 over: false,

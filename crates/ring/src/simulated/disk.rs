@@ -90,6 +90,14 @@ impl Disks {
         self.with(file, |state| state.faults = faults)
     }
 
+    /// True if the kernel has given up something of this file, which it tells once.
+    ///
+    /// # Errors
+    /// The system's: it cannot be looked at.
+    pub fn has_lost(&self, file: &File) -> io::Result<bool> {
+        self.with(file, |state| state.sectors.values().any(|sector| sector.lost))
+    }
+
     /// The world comes to its end: lets go of everything.
     pub fn end(&self) {
         self.lock().clear();
