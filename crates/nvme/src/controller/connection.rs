@@ -105,6 +105,8 @@ pub struct Connection<B> {
     sqhd: u32,
     no_sq_flow: bool,
     heard: Duration,
+    /// An R2T was sent while none was outstanding, and nothing was heard since.
+    pub(super) asks: bool,
     connect_by: Duration,
 }
 
@@ -131,6 +133,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             sqhd: 0,
             no_sq_flow: false,
             heard: now,
+            asks: false,
             connect_by: now.saturating_add(options.connect_timeout),
             options,
         }
@@ -187,6 +190,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if self.poll_timeout().is_none_or(|at| now < at) {
             return;
         }
+        if core::mem::take(&mut self.asks) {
+            // The host may have been silent for long before it was asked: memory for its data may have come late.
+            self.heard = self.heard.max(now);
+            return;
+        }
         let reason = match self.phase {
             Phase::Authenticate | Phase::Ready => CloseReason::DataTimeout,
             _ => CloseReason::ConnectTimeout,
@@ -197,7 +205,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// The host's system has taken in more of what was sent, the last time at `at`: an R2T that was
     /// still on its way could not be answered before.
     pub fn delivered(&mut self, at: Duration) {
-        self.heard = self.heard.max(at);
+        self.heard(at);
     }
 
     /// What was agreed on about PDUs that are sent.
@@ -269,6 +277,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     /// The host gave a sign of life.
     pub(super) fn heard(&mut self, now: Duration) {
         self.heard = self.heard.max(now);
+        self.asks = false;
     }
 
     /// Ends the connection.

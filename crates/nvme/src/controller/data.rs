@@ -48,6 +48,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             task.waiting = transfer.next.take().map(|next| (next, last));
             task.r2ts += 1;
             transfer.in_flight = true;
+            self.asks |= self.r2ts == 0;
             self.r2ts += 1;
             let r2t = R2t {
                 cccid: U16::new(task.cid),

@@ -164,6 +164,26 @@ fn data_that_does_not_come_ends_the_connection() {
     assert_eq!(world.closed, Some(CloseReason::DataTimeout));
 }
 
+/// Memory for the data may have come long after the command.
+#[test]
+fn a_host_that_was_asked_late_has_its_time_from_then_on() {
+    let mut world = World::connected(Settings::default(), 8);
+    let range = Range { lba: 0, blocks: 64 };
+    submit(&mut world, 0, Io::Write { range, fua: false }.encode(1), write(&[9; 64 * BLOCK]));
+    while world.controller.counters().r2ts == 0 {
+        world.step();
+    }
+    let late = world.controller.poll_timeout().expect("a deadline") + Duration::from_secs(100);
+    world.controller.handle_timeout(late, &mut world.controller_events);
+    world.handle();
+    assert_eq!(world.closed, None);
+    let by = late + Options::default().data_timeout;
+    assert_eq!(world.controller.poll_timeout(), Some(by));
+    world.controller.handle_timeout(by, &mut world.controller_events);
+    world.handle();
+    assert_eq!(world.closed, Some(CloseReason::DataTimeout));
+}
+
 #[test]
 fn commands_come_back_when_the_transport_closes() {
     let mut world = World::connected(Settings::default(), 9);
