@@ -164,7 +164,7 @@ fn preempt_and_abort_ends_the_commands_of_the_other_host_first() {
     let (_server, address) = serve_volumes(vec![volume]);
     let mut one = Host::one(address);
     let mut two = second(address);
-    for (host, key) in [(&mut one, 0xa), (&mut two, 0xb)] {
+    let register = |host: &mut Host, key| {
         let register = Io::ReservationRegister {
             action: RegisterAction::Register,
             ignore_key: false,
@@ -172,15 +172,20 @@ fn preempt_and_abort_ends_the_commands_of_the_other_host_first() {
         };
         let keys = Register { current: U64::new(0), new: U64::new(key) };
         assert!(host.io().send_data(register.encode(1), keys.as_bytes()).status.is_success());
+    };
+    register(&mut one, 0xa);
+    // Its queues are on different shards.
+    for at in 0..2 {
+        register(&mut two, 0xb);
+        let tag = held_up(&mut two.queues[at], &gate, 2);
+        let kind = ReservationType::WriteExclusiveRegistrants;
+        let preempt = Io::ReservationAcquire { action: AcquireAction::PreemptAndAbort, kind };
+        let keys = Acquire { current: U64::new(0xa), preempted: U64::new(0xb) };
+        assert!(one.io().send_data(preempt.encode(1), keys.as_bytes()).status.is_success());
+        let ended = two.queues[at].wait(tag).completion.expect("an answer");
+        assert_eq!(ended.status, Status::PREEMPTED);
+        is_free_again(one.io(), &gate);
     }
-    let tag = held_up(&mut two.queues[1], &gate, 2);
-    let kind = ReservationType::ExclusiveAccess;
-    let preempt = Io::ReservationAcquire { action: AcquireAction::PreemptAndAbort, kind };
-    let keys = Acquire { current: U64::new(0xa), preempted: U64::new(0xb) };
-    assert!(one.io().send_data(preempt.encode(1), keys.as_bytes()).status.is_success());
-    let ended = two.queues[1].wait(tag).completion.expect("an answer");
-    assert_eq!(ended.status, Status::PREEMPTED);
-    is_free_again(one.io(), &gate);
 }
 
 /// Whoever listens for another protocol, and what it was told.
