@@ -42,7 +42,7 @@ fn edit(text: &str, config: &Config) {
     };
     let keys = [("backend", "null".into()), ("size", size(4096))];
     try_to(&|editor| editor.add_volume("added", &keys).is_ok());
-    try_to(&|editor| editor.add_target("iqn.2026-11.added:x", Some("added")).is_ok());
+    try_to(&|editor| editor.add_target("iqn.2026-11.added:x", Some("added"), false).is_ok());
     for volume in &config.volumes {
         try_to(&|editor| editor.remove_volume(&volume.name).is_ok());
         try_to(&|editor| editor.set_size(&volume.name, 8192).is_ok());
