@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::{Event, Held, Kind, Loss, MAX_REGISTRATIONS, Registrant, Registration, Reservations};
+use crate::{
+    Event, Held, Kind, Loss, MAX_OF_NAME, MAX_REGISTRATIONS, Registrant, Registration, Reservations,
+};
 
 /// Who has lost what, if the change was made.
 pub type Result<T = Vec<Event>> = core::result::Result<T, Refusal>;
@@ -13,7 +15,7 @@ pub enum Refusal {
     /// Whoever asks is not registered with that key, or another's reservation or claim is in the way.
     #[error("reservation conflict")]
     Conflict,
-    /// There would be more than [`MAX_REGISTRATIONS`].
+    /// There would be more than [`MAX_REGISTRATIONS`], or more than [`MAX_OF_NAME`](crate::MAX_OF_NAME).
     #[error("there are too many registrations")]
     NoRoom,
     /// The state is to be kept through power loss, and cannot be.
@@ -83,6 +85,9 @@ impl Reservations {
         if self.known(who, asked.existing)?.is_none() && asked.new_key == 0 {
             return Ok(self.changed(events));
         }
+        if asked.new_key != 0 && self.position(who).is_none() {
+            self.admits(who)?;
+        }
         let all = || core::iter::once(who).chain(asked.also);
         let fresh = all().filter(|id| asked.new_key != 0 && self.position(id).is_none()).count();
         if self.registrations.len() + fresh > MAX_REGISTRATIONS {
@@ -102,6 +107,17 @@ impl Reservations {
         }
         self.generation = self.generation.wrapping_add(1);
         Ok(self.changed(events))
+    }
+
+    /// Sees whether a host may register: its identifier is nobody else's, and its name has not registered with many.
+    fn admits(&self, who: &Registrant) -> Result<()> {
+        let (Some(id), name) = (who.host_id(), who.host_name()) else { return Ok(()) };
+        let hosts = || self.registrations.iter().map(|r| &r.registrant);
+        if hosts().any(|other| other.host_id() == Some(id)) {
+            return Err(Refusal::Conflict);
+        }
+        let of_name = hosts().filter(|other| other.host_name() == name).count();
+        if of_name < MAX_OF_NAME { Ok(()) } else { Err(Refusal::NoRoom) }
     }
 
     /// Takes a registration away, and the reservation with its holder.

@@ -25,6 +25,10 @@ pub use saved::{Damaged, Saved};
 /// Registrations of one volume at the most.
 pub const MAX_REGISTRATIONS: usize = 256;
 
+/// Registrations of one volume by [hosts](Registrant::host) of one name at the most. A host has one identifier: whoever
+/// makes up others would fill the volume's registrations.
+pub const MAX_OF_NAME: usize = 4;
+
 /// The family of hosts that are known by an identifier.
 const HOST: &str = "host";
 
@@ -42,14 +46,20 @@ impl Registrant {
         Self { family, name: name.into() }
     }
 
-    /// A host by its identifier of 128 bits, whichever way it comes.
-    pub fn host(id: [u8; 16]) -> Self {
-        Self::new(HOST, &id)
+    /// A host by its identifier of 128 bits and its name, whichever way it comes. Another name with the same identifier is
+    /// another registrant: identifiers are not proved.
+    pub fn host(id: [u8; 16], name: &str) -> Self {
+        Self::new(HOST, &[&id, name.as_bytes()].concat())
     }
 
     /// The identifier of a [host](Self::host).
     pub fn host_id(&self) -> Option<[u8; 16]> {
-        self.name_in(HOST)?.try_into().ok()
+        self.name_in(HOST)?.first_chunk().copied()
+    }
+
+    /// The name of a [host](Self::host).
+    pub fn host_name(&self) -> Option<&str> {
+        core::str::from_utf8(self.name_in(HOST)?.get(16..)?).ok()
     }
 
     /// Its name, if it is one of this family.
