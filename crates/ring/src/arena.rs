@@ -20,9 +20,16 @@ pub(crate) const PART: usize = 1 << 30;
 #[derive(Debug)]
 struct Shared {
     mapping: Mapping,
+    /// The pages that are for all.
     buddy: RefCell<Buddy>,
+    /// The pages behind them, which are for reserves alone.
+    kept: RefCell<Buddy>,
+    /// The first of these.
+    kept_from: u32,
     /// Bytes in reserves.
     reserved: Cell<usize>,
+    /// Of these, bytes out of what is for all.
+    reserved_of_shared: Cell<usize>,
     /// How often memory came back, or went on to another account.
     releases: Cell<u64>,
 }
@@ -30,6 +37,19 @@ struct Shared {
 impl Shared {
     fn released(&self) {
         self.releases.set(self.releases.get().wrapping_add(1));
+    }
+
+    /// The books that a page is in, and its number there.
+    fn books(&self, page: u32) -> (&RefCell<Buddy>, u32) {
+        match page.checked_sub(self.kept_from) {
+            Some(page) => (&self.kept, page),
+            None => (&self.buddy, page),
+        }
+    }
+
+    fn put(&self, page: u32, order: u8) {
+        let (books, page) = self.books(page);
+        books.borrow_mut().put(page, order);
     }
 }
 
@@ -45,14 +65,31 @@ impl Arena {
     /// # Errors
     /// ENOMEM if the kernel refuses the mapping.
     pub fn new(bytes: usize) -> io::Result<Self> {
+        Self::with_kept(bytes, 0)
+    }
+
+    /// As [`new`](Self::new), of which `kept` bytes, rounded down to whole MiB, are for [reserves](Self::reserve_kept)
+    /// alone: whatever is done with the others, they are there.
+    ///
+    /// # Errors
+    /// ENOMEM if the kernel refuses the mapping.
+    pub fn with_kept(bytes: usize, kept: usize) -> io::Result<Self> {
         let blocks = bytes.div_ceil(MAX_BUF).max(1);
         if blocks >= (u32::MAX >> MAX_ORDER) as usize {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let mapping = Mapping::new(blocks * MAX_BUF)?;
-        let buddy = RefCell::new(Buddy::new(blocks));
-        let (reserved, releases) = (Cell::new(0), Cell::new(0));
-        Ok(Self(Rc::new(Shared { mapping, buddy, reserved, releases })))
+        let of_these = (kept / MAX_BUF).min(blocks - 1);
+        let shared = blocks - of_these;
+        Ok(Self(Rc::new(Shared {
+            mapping,
+            buddy: RefCell::new(Buddy::new(shared)),
+            kept: RefCell::new(Buddy::new(of_these)),
+            kept_from: (shared << MAX_ORDER) as u32,
+            reserved: Cell::new(0),
+            reserved_of_shared: Cell::new(0),
+            releases: Cell::new(0),
+        })))
     }
 
     /// Takes a buffer of `len` bytes, at most [`MAX_BUF`]. It occupies the next power of two from
@@ -76,13 +113,46 @@ impl Arena {
         Some(buf)
     }
 
-    /// Sets memory aside, at most [`MAX_RESERVE`]: a power of two. `None` if no free piece is large enough.
+    /// Sets memory aside out of what is for all, at most [`MAX_RESERVE`]: a power of two. `None` if no free piece is large
+    /// enough.
     pub fn reserve(&self, bytes: usize) -> Option<Reserve> {
         let order = order_of(bytes.min(MAX_RESERVE));
         let page = self.0.buddy.borrow_mut().alloc(order)?;
+        self.0.reserved_of_shared.set(self.0.reserved_of_shared.get() + (PAGE << order));
+        Some(self.reserve_at(page, order))
+    }
+
+    /// As [`reserve`](Self::reserve), out of what is for reserves alone.
+    pub fn reserve_kept(&self, bytes: usize) -> Option<Reserve> {
+        let order = order_of(bytes.min(MAX_RESERVE));
+        let page = self.0.kept.borrow_mut().alloc(order)?;
+        Some(self.reserve_at(self.0.kept_from + page, order))
+    }
+
+    fn reserve_at(&self, page: u32, order: u8) -> Reserve {
         self.0.reserved.set(self.0.reserved.get() + (PAGE << order));
         let block = Block { page, order, used: Cell::new(0), open: Cell::new(true) };
-        Some(Reserve { shared: Rc::clone(&self.0), block: Rc::new(block) })
+        Reserve { shared: Rc::clone(&self.0), block: Rc::new(block) }
+    }
+
+    /// Bytes that are for all: without reserves, and what is kept for them.
+    pub fn shared_bytes(&self) -> usize {
+        self.0.kept_from as usize * PAGE - self.0.reserved_of_shared.get()
+    }
+
+    /// Bytes that are free of those that are for all, perhaps in pieces.
+    pub fn shared_free(&self) -> usize {
+        self.0.buddy.borrow().free_pages() * PAGE
+    }
+
+    /// Bytes that are kept for reserves.
+    pub fn kept_bytes(&self) -> usize {
+        self.total_bytes() - self.0.kept_from as usize * PAGE
+    }
+
+    /// Bytes that are free of those that are kept for reserves, perhaps in pieces.
+    pub fn kept_free(&self) -> usize {
+        self.0.kept.borrow().free_pages() * PAGE
     }
 
     /// Bytes in reserves, whether they are in use or not. They are not [free](Self::free_bytes).
@@ -100,9 +170,9 @@ impl Arena {
         PAGE << order_of(len)
     }
 
-    /// Bytes that are free, perhaps in pieces.
+    /// Bytes that are free, for all or for reserves, perhaps in pieces.
     pub fn free_bytes(&self) -> usize {
-        self.0.buddy.borrow().free_pages() * PAGE
+        self.shared_free() + self.kept_free()
     }
 
     /// The size of the arena in bytes.
@@ -165,32 +235,40 @@ impl Account {
         self.0.held.get()
     }
 
-    /// What a part holds does not count for its owner any more. It goes on to count at its place.
+    /// What it holds does not count for its owner any more. It goes on to count at its place.
     pub fn detach(&self) {
         if let Some(owner) = self.0.owner.take() {
             owner.change(-(self.held() as isize));
         }
     }
 
-    /// What a part holds counts for this owner, too.
+    /// What it holds counts for this owner, too, if it has none yet.
     pub fn attach(&self, owner: &Self) {
-        debug_assert!(self.0.place.is_some(), "not a part");
+        debug_assert!(!Rc::ptr_eq(&self.0, &owner.0), "its own owner");
         if self.0.owner.borrow().is_none() {
             owner.change(self.held() as isize);
             self.0.owner.replace(Some(owner.clone()));
         }
     }
 
+    /// For whom else it counts: how many bytes that one holds, and how many refer to its account.
+    pub fn of_owner(&self) -> Option<(usize, usize)> {
+        self.0.owner.borrow().as_ref().map(|owner| (owner.held(), owner.references()))
+    }
+
+    /// How many refer to it: those who keep it, and accounts of which it is the owner or the place.
+    pub fn references(&self) -> usize {
+        Rc::strong_count(&self.0)
+    }
+
     #[inline]
     fn change(&self, by: isize) {
-        let add = |holding: &Holding| holding.held.set(holding.held.get().wrapping_add_signed(by));
-        add(&self.0);
-        // Only a part has either.
+        self.0.held.set(self.0.held.get().wrapping_add_signed(by));
         if let Some(place) = &self.0.place {
-            add(&place.0);
-            if let Some(owner) = &*self.0.owner.borrow() {
-                add(&owner.0);
-            }
+            place.change(by);
+        }
+        if let Some(owner) = &*self.0.owner.borrow() {
+            owner.change(by);
         }
     }
 }
@@ -228,12 +306,12 @@ impl Block {
     }
 
     /// Gives back whatever is not in use of 2^`order` pages from `at` on.
-    fn give_back(&self, buddy: &mut Buddy, at: u32, order: u8) {
+    fn give_back(&self, shared: &Shared, at: u32, order: u8) {
         if self.used.get() & Self::mask(at, order) == 0 {
-            buddy.put(self.page + at, order);
+            shared.put(self.page + at, order);
         } else if order > 0 {
-            self.give_back(buddy, at, order - 1);
-            self.give_back(buddy, at + (1 << (order - 1)), order - 1);
+            self.give_back(shared, at, order - 1);
+            self.give_back(shared, at + (1 << (order - 1)), order - 1);
         }
     }
 }
@@ -271,7 +349,11 @@ impl Drop for Reserve {
     fn drop(&mut self) {
         self.block.open.set(false);
         self.shared.reserved.set(self.shared.reserved.get() - self.bytes());
-        self.block.give_back(&mut self.shared.buddy.borrow_mut(), 0, self.block.order);
+        if self.block.page < self.shared.kept_from {
+            let of_shared = &self.shared.reserved_of_shared;
+            of_shared.set(of_shared.get() - self.bytes());
+        }
+        self.block.give_back(&self.shared, 0, self.block.order);
         self.shared.released();
     }
 }
@@ -371,7 +453,7 @@ impl Drop for Buf {
                 let mask = Block::mask(self.page - block.page, self.order);
                 block.used.set(block.used.get() & !mask);
             }
-            Some(_) => self.shared.buddy.borrow_mut().put(self.page, self.order),
+            Some(_) => self.shared.put(self.page, self.order),
             None => self.shared.buddy.borrow_mut().free(self.page, self.order),
         }
         if let Some(account) = &self.account {
@@ -486,6 +568,49 @@ mod tests {
         drop((bufs, more));
         assert_eq!(arena.free_bytes(), 1 << 20);
         assert!(arena.alloc(MAX_BUF).is_some(), "all of it is one piece again");
+    }
+
+    #[test]
+    fn what_is_kept_for_reserves_is_there_whatever_is_held() {
+        let arena = Arena::with_kept(4 << 20, 1 << 20).expect("a small mapping");
+        let account = Account::default();
+        assert_eq!((arena.shared_bytes(), arena.kept_bytes()), (3 << 20, 1 << 20));
+        let all: Vec<Buf> = std::iter::from_fn(|| arena.alloc_for(4096, &account)).collect();
+        assert_eq!((arena.shared_free(), arena.free_bytes()), (0, 1 << 20));
+        assert!(arena.reserve(4096).is_none());
+        let reserves: Vec<Reserve> =
+            std::iter::from_fn(|| arena.reserve_kept(MAX_RESERVE)).collect();
+        assert_eq!((reserves.len(), arena.kept_free(), arena.reserved_bytes()), (4, 0, 1 << 20));
+        assert_eq!(arena.shared_bytes(), 3 << 20, "nobody has less for it");
+        let own = reserves[3].alloc_for(MAX_RESERVE, &account).expect("its own");
+        drop((reserves, all));
+        assert_eq!((arena.shared_free(), arena.kept_free()), (3 << 20, (1 << 20) - MAX_RESERVE));
+        drop(own);
+        let larger = (0..3).filter_map(|_| arena.alloc(MAX_BUF)).count();
+        assert_eq!((larger, arena.kept_free()), (3, 1 << 20));
+    }
+
+    #[test]
+    fn a_part_of_an_account_with_an_owner_counts_for_all() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let [host, one, other, place] = [(); 4].map(|()| Account::default());
+        let early = arena.alloc_for(4096, &one).expect("room");
+        one.attach(&host);
+        other.attach(&host);
+        assert_eq!((host.held(), one.of_owner()), (4096, Some((4096, 3))));
+        let part = Account::part(&other, &place);
+        let mut buf = arena.alloc_for(8192, &part).expect("room");
+        assert_eq!(
+            (host.held(), one.held(), other.held(), place.held()),
+            (12288, 4096, 8192, 8192)
+        );
+        part.detach();
+        assert_eq!((host.held(), other.held(), place.held()), (4096, 0, 8192));
+        buf.charge(&other);
+        drop(early);
+        assert_eq!((host.held(), other.held(), place.held()), (8192, 8192, 0));
+        drop((buf, part, one, other));
+        assert_eq!((host.held(), host.references()), (0, 1));
     }
 
     #[test]

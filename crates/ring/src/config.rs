@@ -31,6 +31,8 @@ pub struct Config {
     pub entries: u32,
     /// Size of the arena in bytes, rounded up to whole MiB.
     pub arena_bytes: usize,
+    /// Of these, bytes that are for reserves alone, rounded down to whole MiB.
+    pub kept_bytes: usize,
     /// Threads for disk operations, at least 1; io_uring needs none.
     pub disk_threads: usize,
     /// Which driver to use.
@@ -44,6 +46,7 @@ impl Default for Config {
         Self {
             entries: 1024,
             arena_bytes: 64 << 20,
+            kept_bytes: 0,
             disk_threads: 4,
             driver: DriverChoice::Auto,
             busy_poll: Duration::ZERO,

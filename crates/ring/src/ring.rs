@@ -92,7 +92,7 @@ impl Ring {
     /// No memory for the arena, no file descriptors, no threads; or [`DriverChoice::IoUring`] on
     /// a system that denies io_uring.
     pub fn new(config: &Config) -> io::Result<Self> {
-        let arena = Arena::new(config.arena_bytes)?;
+        let arena = Arena::with_kept(config.arena_bytes, config.kept_bytes)?;
         let waker = Waker::new()?;
         let mut notes = Vec::new();
         let epoll = || Epoll::new(config, waker.clone()).map(|e| Inner::Epoll(Box::new(e)));

@@ -80,6 +80,14 @@ pub(crate) fn secure(fd: RawFd, send: &[u8], receive: &[u8]) -> io::Result<()> {
     set_option(fd, libc::SOL_TLS, libc::TLS_RX, receive)
 }
 
+/// The same on a socket that no event loop has yet: see [`Ring::secure`](crate::Ring::secure).
+///
+/// # Errors
+/// The kernel has no TLS, or not for these keys; the socket is to be closed then.
+pub fn secure_stream(stream: &TcpStream, send: &[u8], receive: &[u8]) -> io::Result<()> {
+    secure(stream.as_raw_fd(), send, receive)
+}
+
 /// Whether the kernel has TLS for sockets. With the right to administer the network, asking has it load the module.
 ///
 /// # Errors

@@ -57,6 +57,7 @@ pub fn with(driver: DriverChoice, busy_micros: u64, test: fn(Config)) {
     let config = Config {
         entries: 64,
         arena_bytes: 8 << 20,
+        kept_bytes: 0,
         disk_threads: 2,
         driver,
         busy_poll: Duration::from_micros(busy_micros),
