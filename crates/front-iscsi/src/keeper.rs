@@ -136,6 +136,9 @@ pub struct KeptNexus {
 #[serde(deny_unknown_fields)]
 pub struct KeptHost {
     host: [u8; 16],
+    /// Without one it is a host that nobody is.
+    #[serde(default)]
+    name: String,
     key: u64,
 }
 
@@ -143,7 +146,8 @@ impl StoredRegistration for KeptRegistration {
     fn of(registration: &Registration) -> Option<Self> {
         let key = registration.key;
         if let Some(host) = registration.registrant.host_id() {
-            return Some(Self::Host(KeptHost { host, key }));
+            let name = registration.registrant.host_name()?.to_owned();
+            return Some(Self::Host(KeptHost { host, name, key }));
         }
         let NexusId { initiator, port } = NexusId::of(&registration.registrant)?;
         Some(Self::Nexus(KeptNexus {
@@ -158,8 +162,8 @@ impl StoredRegistration for KeptRegistration {
     fn registration(self) -> Registration {
         let kept = match self {
             Self::Nexus(kept) => kept,
-            Self::Host(KeptHost { host, key }) => {
-                return Registration { registrant: Registrant::host(host), key };
+            Self::Host(KeptHost { host, name, key }) => {
+                return Registration { registrant: Registrant::host(host, &name), key };
             }
         };
         let initiator = InitiatorPort { name: kept.initiator, isid: kept.isid };
@@ -195,7 +199,7 @@ mod tests {
             registrations: vec![
                 registration("iqn.a", 1),
                 registration("quote\" \n", u64::MAX),
-                Registration { registrant: Registrant::host([7; 16]), key: 3 },
+                Registration { registrant: Registrant::host([7; 16], "nqn.a"), key: 3 },
             ],
             kind: Some(Kind::ExclusiveAccess),
             holder: Some(1),

@@ -216,6 +216,8 @@ pub enum Action {
     Read {
         /// Where.
         range: BlockRange,
+        /// What was written there is on stable storage first.
+        fua: bool,
     },
     /// Fetch Data-Out (`range` in bytes) and write it.
     Write {

@@ -14,7 +14,7 @@ const PROTECT: u8 = 0xE0;
 const FUA: u8 = 0x08;
 
 pub(crate) fn read6(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
-    read(unit, cx, Extent::six(&cx.cdb))
+    read(unit, cx, Extent::six(&cx.cdb), false)
 }
 
 pub(crate) fn read10(unit: &Unit, cx: &mut Cx<'_>) -> Outcome {
@@ -126,18 +126,19 @@ fn open_range(unit: &Unit, extent: Extent) -> Result<BlockRange, Sense> {
 
 fn read_flags(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
     cx.cdb.must_be_zero(1, PROTECT)?;
-    read(unit, cx, extent)
+    read(unit, cx, extent, cx.cdb.flag(1, FUA))
 }
 
-/// DPO and FUA are accepted and change nothing: a read returns what was acknowledged last, from
-/// whichever cache.
-fn read(unit: &Unit, cx: &Cx<'_>, extent: Extent) -> Outcome {
+/// With FUA what is read is stable (SBC-4 4.15.7). DPO is accepted and changes nothing.
+fn read(unit: &Unit, cx: &Cx<'_>, extent: Extent, fua: bool) -> Outcome {
     let mut range = transfer_range(unit, extent)?;
     let bs = unit.caps.block_size;
     let transfer = Transfer { data_in: range.bytes(bs).len, data_out: 0 };
     range.blocks = range.blocks.min(u64::from(cx.command.expects_read.div_ceil(bs)));
-    let action =
-        if range.blocks == 0 { Action::Complete(Reply::GOOD) } else { Action::Read { range } };
+    let action = match range.blocks {
+        0 => Action::Complete(Reply::GOOD),
+        _ => Action::Read { range, fua },
+    };
     Ok(Task { action, transfer })
 }
 

@@ -5,6 +5,7 @@
 //! volume answers: so a volume that hangs fills neither the session that uses it nor, however often that comes
 //! back, the arena.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lunet_ring::{Account, Arena, Buf, MAX_RESERVE, Reserve};
@@ -77,16 +78,58 @@ impl Kept {
 }
 
 /// The power of two that is no larger, or nothing if that is less than a page.
-fn whole(bytes: usize) -> usize {
-    bytes.checked_ilog2().map_or(0, |log| 1 << log) & !(PAGE - 1)
+const fn whole(bytes: usize) -> usize {
+    if bytes < PAGE { 0 } else { 1 << bytes.ilog2() }
 }
 
-/// What a connection may hold altogether. While half of the memory is free everybody may take plenty; of the
-/// other half each may take an even share, and no more than half of what is left, so that something is left for
-/// the next.
-fn share(free: usize, total: usize, connections: usize) -> usize {
-    let share = (total / 2 / connections.max(1)).max(CHUNK / 16);
-    if free > total / 2 { share.max(BACKLOG_HIGH) } else { share.min(free / 2) }
+/// Bytes for one more out of what is kept for those who come when the memory that is for all is held by others: of
+/// one half each takes a quarter of what is left, a chunk at the most, and of the other the least that is of use.
+const fn one_of_kept(free: usize, total: usize) -> usize {
+    let wanted = whole(free.saturating_sub(total / 2) / 4);
+    match wanted {
+        MAX_RESERVE.. => MAX_RESERVE,
+        LEAST.. => wanted,
+        _ if free >= LEAST => LEAST,
+        _ => 0,
+    }
+}
+
+/// The memory that is for all, and who may hold a part of it.
+#[derive(Clone, Copy)]
+struct Shared {
+    free: usize,
+    total: usize,
+    hosts: usize,
+}
+
+impl Shared {
+    /// Who holds it while there is plenty does nobody harm.
+    fn is_plenty(self) -> bool {
+        self.free > self.total / 2
+    }
+
+    /// What each of so many connections may hold while there is plenty.
+    fn of_plenty(self, connections: usize) -> usize {
+        (self.total / 2 / connections.max(1)).max(BACKLOG_HIGH)
+    }
+
+    /// What a host may hold otherwise, with all of its connections or with one of `connections`: an even share of half,
+    /// and no more than a quarter of what is left, so that something is left for the next.
+    fn of_little(self, connections: usize) -> usize {
+        let share = self.total / 2 / self.hosts.max(1) / connections.max(1);
+        share.max(LEAST).min(self.free / 4)
+    }
+}
+
+/// The hosts that have connections on a shard, by their names, with what all connections of each hold.
+#[derive(Default)]
+pub(crate) struct Hosts(BTreeMap<Box<str>, Account>);
+
+impl Hosts {
+    /// Forgets those of whom nothing is left.
+    fn prune(&mut self) {
+        self.0.retain(|_, account| account.references() > 1);
+    }
 }
 
 /// What a volume may have at its storage: half of the memory while half of it is free, else an even share of a
@@ -106,30 +149,75 @@ pub struct Budget<'a> {
 }
 
 impl<F> Storage<F> {
-    /// How many more bytes a connection may hold of the memory that is for all: its share. So a client that
-    /// does not read its answers, or never sends the data it announced, cannot starve the others.
+    /// How many more bytes a connection may hold of the memory that is for all: its share, and its host's. So a
+    /// client that does not read its answers, or never sends the data it announced, cannot starve the others, by
+    /// however many connections it comes.
     pub fn allowance(&self, account: &Account) -> usize {
         let arena = self.ring.arena();
-        let total = arena.total_bytes() - arena.reserved_bytes();
-        share(arena.free_bytes(), total, self.connections).saturating_sub(account.held())
+        let (free, total) = (arena.shared_free(), arena.shared_bytes());
+        let of_host = account.of_owner();
+        let hosts = if of_host.is_some() { self.hosts.0.len() } else { self.connections };
+        let shared = Shared { free, total, hosts };
+        match of_host {
+            _ if shared.is_plenty() => {
+                shared.of_plenty(self.connections).saturating_sub(account.held())
+            }
+            None => shared.of_little(1).saturating_sub(account.held()),
+            Some((held, references)) => {
+                let own = shared.of_little(references - 1).saturating_sub(account.held());
+                own.min(shared.of_little(1).saturating_sub(held))
+            }
+        }
     }
 
-    /// Sets memory aside for a session, or more if it has little.
-    pub fn renew(&self, reserve: &mut Option<Reserve>) {
+    /// A connection turns out to be a host's: what it holds counts for that host from now on.
+    pub fn join_host(&mut self, account: &Account, name: &str) {
+        self.hosts.prune();
+        let host = match self.hosts.0.get(name) {
+            Some(host) => host,
+            None => self.hosts.0.entry(name.into()).or_default(),
+        };
+        account.attach(host);
+    }
+
+    /// A connection has gone: its host may have, too.
+    pub fn leave_host(&mut self) {
+        self.hosts.prune();
+    }
+
+    /// Sets memory aside for a session, or more if it has little: out of what is for all, or, if little of that is left,
+    /// out of what is kept for this.
+    pub fn renew(&self, account: &Account, reserve: &mut Option<Reserve>) {
         let arena = self.ring.arena();
-        let kept = Kept {
+        let of_all = Kept {
             total: arena.total_bytes(),
             reserved: arena.reserved_bytes(),
-            free: arena.free_bytes(),
+            free: arena.shared_free(),
             sessions: self.connections,
             most: self.config.max_sessions,
         };
-        let wanted = kept.one_more();
-        if wanted > reserve.as_ref().map_or(0, Reserve::bytes) {
-            if let Some(more) = arena.reserve(wanted) {
-                *reserve = Some(more);
-            }
+        let (wanted, kept) = (of_all.one_more(), self.one_of_kept(account));
+        let has = reserve.as_ref().map_or(0, Reserve::bytes);
+        let mut more = None;
+        if wanted > has && wanted >= kept {
+            more = arena.reserve(wanted);
         }
+        if more.is_none() && kept > has {
+            more = arena.reserve_kept(kept);
+        }
+        if more.is_some() {
+            *reserve = more;
+        }
+    }
+
+    /// Bytes for one more out of what is kept. A host with many connections has nothing of its second half for the
+    /// later ones, so that no host can have all.
+    fn one_of_kept(&self, account: &Account) -> usize {
+        let arena = self.ring.arena();
+        let (free, total) = (arena.kept_free(), arena.kept_bytes());
+        let connections = account.of_owner().map_or(1, |(_, references)| references - 1);
+        let many = (total / LEAST / 16).max(1);
+        if free <= total / 2 && connections > many { 0 } else { one_of_kept(free, total) }
     }
 
     /// A buffer within a connection's allowance, for work on the volume in this slot.
@@ -196,7 +284,7 @@ impl<F> Storage<F> {
     /// asked for on its behalf.
     pub fn is_full(&self, slot: VolumeId) -> bool {
         let arena = self.ring.arena();
-        let (free, total) = (arena.free_bytes(), arena.total_bytes() - arena.reserved_bytes());
+        let (free, total) = (arena.shared_free(), arena.shared_bytes());
         self.volumes[slot].account.held() >= share_of_volume(free, total, self.volumes.slots())
     }
 
@@ -315,6 +403,53 @@ mod tests {
         let scarce = Kept { total: 64 * MIB, reserved: 0, free: 9 * MIB, sessions: 1, most: 1024 };
         assert_eq!(scarce.one_more(), CHUNK);
         assert_eq!(Kept { free: 8 * MIB, ..scarce }.one_more(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_enough_for_many_who_come_late() {
+        for (total, most) in [(16 * MIB, 512), (2 * MIB, 64)] {
+            let (mut free, mut all) = (total, Vec::new());
+            while one_of_kept(free, total) > 0 {
+                all.push(one_of_kept(free, total));
+                free -= all[all.len() - 1];
+            }
+            assert!(all.len() >= most && all.iter().all(|it| *it >= LEAST), "{}", all.len());
+            assert!(all.is_sorted_by(|one, next| one >= next));
+            assert!(all[0] >= 4 * LEAST && free == 0);
+        }
+        assert_eq!(one_of_kept(16 * MIB, 16 * MIB), MAX_RESERVE);
+        assert_eq!(one_of_kept(0, 0), 0);
+    }
+
+    #[test]
+    fn hosts_that_take_all_they_may_leave_something_for_the_next() {
+        let total = 40 * MIB;
+        for (hosts, connections, rest) in [(8, 4, 256), (8, 64, 256), (16, 1, 16), (1, 128, 1024)] {
+            let mut free = total;
+            for host in 0..hosts {
+                let mut of_host = 0;
+                for connection in 0..connections {
+                    let mut held = 0;
+                    loop {
+                        let shared = Shared { free, total, hosts: host + 1 };
+                        let count = host * connections + connection + 1;
+                        let own = shared.of_little(connection + 1).saturating_sub(held);
+                        let limit = match shared.is_plenty() {
+                            true => shared.of_plenty(count) - held,
+                            false => own.min(shared.of_little(1).saturating_sub(of_host)),
+                        };
+                        if limit < LEAST {
+                            break;
+                        }
+                        held += LEAST;
+                        of_host += LEAST;
+                        free -= LEAST;
+                    }
+                }
+            }
+            let next = Shared { free, total, hosts: hosts + 1 }.of_little(1);
+            assert!(next >= rest << 10, "{hosts} hosts leave {free}, of which the next has {next}");
+        }
     }
 
     #[test]

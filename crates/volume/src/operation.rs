@@ -46,6 +46,11 @@ pub trait Face: Send + Sync + 'static {
         None
     }
 
+    /// Bytes that it takes on the storage below, as they were found last; `None` if nobody knows.
+    fn used(&self) -> Option<u64> {
+        None
+    }
+
     /// True while its storage is not there.
     fn is_absent(&self) -> bool {
         false

@@ -13,7 +13,7 @@ use lunet_ring::{Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;
 use crate::locks::{Locks, Waiter};
-use crate::memory::SPARE;
+use crate::memory::{Hosts, SPARE};
 use crate::offload::{SlowWork, Ticket};
 use crate::open::{OpenVolumes, VolumeId};
 use crate::operation::{OperationId, Requests, request_tag};
@@ -69,6 +69,8 @@ pub struct Storage<F> {
     pub volumes: OpenVolumes<F>,
     /// Connections on this shard: their shares of the memory depend on it.
     pub connections: usize,
+    /// Whose they are, as far as that is known.
+    pub(crate) hosts: Hosts,
     /// The time of this loop iteration, since the server's start.
     pub now: Duration,
     pub(crate) config: ShardConfig,
@@ -105,6 +107,7 @@ impl<F> Storage<F> {
             ring,
             volumes: OpenVolumes::default(),
             connections: 0,
+            hosts: Hosts::default(),
             now: Duration::ZERO,
             config,
             channels: Vec::new(),

@@ -21,7 +21,7 @@ impl Engine {
         match why {
             Occasion::Look => self.give_way_to_sanitize(id),
             Occasion::Memory if conn.reserve.is_none() => {
-                self.exec.storage.renew(&mut conn.reserve);
+                self.exec.storage.renew(&conn.account, &mut conn.reserve);
             }
             Occasion::Memory => {}
         }

@@ -212,26 +212,39 @@ impl Engine {
         }
     }
 
+    fn plan_read(
+        &self,
+        conn: &Conn,
+        volume: VolumeId,
+        range: ByteRange,
+        (wanted, fua): (Option<u64>, bool),
+    ) -> Plan {
+        let open = &self.exec.storage.volumes[volume];
+        let caps = &open.core.caps;
+        let mapped = caps.mapped_reads && !conn.front.needs_stable_data() && !open.exclusive;
+        let read = Read::new(range, wanted, mapped).stable(fua && caps.write_cache);
+        Plan::reads(range, Work::Read(read))
+    }
+
     fn plan(&mut self, conn: &Conn, arrival: &mut Arrival, action: Action) -> Option<Plan> {
         let caps = &self.exec.storage.volumes[arrival.volume].core.caps;
         let block = caps.block_size;
-        let mapped = caps.mapped_reads
-            && !conn.front.needs_stable_data()
-            && !self.exec.storage.volumes[arrival.volume].exclusive;
-        let read = |range: ByteRange, wanted: Option<u64>| {
-            Plan::reads(range, Work::Read(Read::new(range, wanted, mapped)))
+        let read = |range: ByteRange, wanted: Option<u64>, fua: bool| {
+            self.plan_read(conn, arrival.volume, range, (wanted, fua))
         };
         Some(match action {
-            Action::Read { range } => {
+            Action::Read { range, fua } => {
                 let range = range.bytes(block);
-                read(range, Some(range.len.min(u64::from(arrival.expects_read))))
+                read(range, Some(range.len.min(u64::from(arrival.expects_read))), fua)
             }
-            Action::Verify { range, check: Check::Medium, .. } => read(range.bytes(block), None),
+            Action::Verify { range, check: Check::Medium, .. } => {
+                read(range.bytes(block), None, false)
+            }
             Action::Prefetch { range } => {
                 let mut range = range.bytes(block);
                 // More would push out of the cache what others use.
                 range.len = range.len.min((DEPTH * CHUNK) as u64);
-                read(range, None)
+                read(range, None, false)
             }
             Action::Write { range, fua, then_verify: None, .. } => {
                 let range = range.bytes(block);

@@ -169,6 +169,10 @@ impl Face for LogicalUnit {
         Some(names(&self.unit.identity))
     }
 
+    fn used(&self) -> Option<u64> {
+        self.unit.state.space().map(|space| space.used)
+    }
+
     fn is_absent(&self) -> bool {
         self.unit.absent
     }

@@ -102,7 +102,8 @@ fn admit(shard: &mut Shard, slot: ConnId, nexus: Nexus, tsih: u16, identity: &Lo
     let scsi = scsi.unwrap_or_default();
     // Discovery needs no buffers.
     if target.is_some() {
-        shard.front.exec.storage.renew(&mut conn.reserve);
+        shard.front.exec.storage.join_host(&conn.account, &nexus.initiator);
+        shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
     }
     conn.front.session =
         Some(Session { nexus, id, tsih, target, proof, scsi, luns, logged, since });

@@ -30,7 +30,8 @@ use crate::world::{CoreTarget, Effects, LogicalUnit, Rules, ScsiVolume, World};
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
 use lunet_server::front::{
-    AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion,
+    AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaRequest,
+    RejectedRdma,
 };
 use lunet_server::hosting::Hosting;
 use lunet_server::places::ConnRef;
@@ -232,7 +233,7 @@ impl Front for Engine {
         let Some(conn) = shard.conns.get_mut(slot) else { return };
         let now = shard.front.exec.storage.now;
         if conn.front.session.as_ref().is_some_and(|session| session.target.is_some()) {
-            shard.front.exec.storage.renew(&mut conn.reserve);
+            shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
         }
         if conn.front.discovery_ends().is_some_and(|end| end <= now) {
             conn.front.proto.request_logout(now, FAREWELL, &mut Pdus(&mut conn.out));
@@ -365,14 +366,13 @@ impl Front for Engine {
 
     fn accept_rdma(
         &mut self,
-        private: &[u8],
-        invalidates: bool,
-    ) -> Option<AcceptedRdma<IscsiConn>> {
-        let reply = ConnectData::parse(private).reply(invalidates);
+        request: RdmaRequest<'_>,
+    ) -> Result<AcceptedRdma<IscsiConn>, RejectedRdma> {
+        let reply = ConnectData::parse(request.private).reply(request.invalidates);
         let options = &self.core.front.options;
         let proto = over_rdma(options, reply.invalidate, self.exec.storage.now);
         let private = reply.to_bytes().into();
-        Some(AcceptedRdma { front: IscsiConn::new(proto), private })
+        Ok(AcceptedRdma { front: IscsiConn::new(proto), private })
     }
 
     fn received_message(&mut self, conn: &mut Conn, message: &[u8]) {

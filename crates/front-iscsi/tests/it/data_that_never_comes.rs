@@ -9,6 +9,7 @@ use crate::support::{config, file_volume, on_each_driver, start, until};
 use lunet_front_iscsi::Config;
 use lunet_iscsi::initiator::{Data, Unsolicited};
 use lunet_iscsi::target::Options;
+use lunet_server::Limits;
 
 const MIB: usize = 1 << 20;
 
@@ -59,6 +60,41 @@ fn established_clients_go_on_beside_64_that_never_answer_r2ts() {
 #[test]
 fn established_clients_go_on_beside_64_that_never_take_what_they_read() {
     established_clients_go_on(true);
+}
+
+fn who_comes_later_gets_on(reads: bool) {
+    on_each_driver(|driver| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let iscsi = Options { data_timeout: Duration::ZERO, ..Options::default() };
+        let base = config(vec![file_volume(&dir)], driver);
+        let limits = Limits { buffer_bytes: 64 << 20, ..base.limits.clone() };
+        let (server, address) = start(Config { shards: Some(1), iscsi, limits, ..base });
+        let mut owing = owing(address, 64, reads);
+        // What each has asked for is under way, or waits for memory.
+        owing.iter_mut().for_each(Client::wait_for_bytes);
+        let mut all = Vec::new();
+        for n in 0..3 {
+            let name = format!("iqn.2026-11.local.lunet:late{n}");
+            let mut late = Client::login_with(address, n, |it| it.initiator_name = name.clone());
+            late.works(0);
+            // And another session of those who owe.
+            let mut same = Client::login_with(address, 8 + n, |_| {});
+            same.works(0);
+            all.extend([late, same]);
+        }
+        drop((owing, all));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
+}
+
+#[test]
+fn who_comes_later_than_64_that_never_answer_r2ts_gets_on() {
+    who_comes_later_gets_on(false);
+}
+
+#[test]
+fn who_comes_later_than_64_that_never_take_what_they_read_gets_on() {
+    who_comes_later_gets_on(true);
 }
 
 #[test]

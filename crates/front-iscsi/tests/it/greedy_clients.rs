@@ -18,9 +18,13 @@ fn works(client: &mut Client, byte: u8) {
     assert!(read == data, "the data is what was written");
 }
 
-/// Four clients that come now, at the same time.
+/// Four clients of another host that come now, at the same time.
 fn others_work(address: SocketAddr) {
-    let mut others: Vec<Client> = (0..4).map(|n| Client::login(address, 100 + n)).collect();
+    let other = |options: &mut lunet_iscsi::initiator::Options| {
+        options.initiator_name = "iqn.2026-11.local.lunet:other".into();
+    };
+    let mut others: Vec<Client> =
+        (0..4).map(|n| Client::login_with(address, 100 + n, other)).collect();
     for (n, client) in others.iter_mut().enumerate() {
         works(client, n as u8);
     }

@@ -1,6 +1,9 @@
 //! Mode parameters, switched by one session and felt by another on another shard.
 
-use lunet_iscsi::initiator::Data;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunet_iscsi::initiator::{Data, Outcome};
 use lunet_iscsi::pdu::{TmfFunction, TmfResponse};
 
 use lunet_block::Op;
@@ -8,9 +11,10 @@ use lunet_front_iscsi::{Config, Layout};
 use lunet_ring::DriverChoice;
 use lunet_scsi::Unit;
 
-use crate::support::client::Client;
+use crate::support::client::{Client, rw16};
 use crate::support::record::Recording;
-use crate::support::{config, memory, on_each_driver, start};
+use crate::support::stall::{Gate, Stalling};
+use crate::support::{config, memory, on_each_driver, start, until};
 
 /// MODE SELECT (6) with the Control mode page.
 fn protect(client: &mut Client, swp: u8) -> u8 {
@@ -22,6 +26,29 @@ fn sense(client: &mut Client, lba: u8) -> Option<(u8, u8, u8)> {
     let cdb = [0x2A, 0, 0, 0, 0, lba, 0, 0, 1, 0];
     let answer = client.finish(0, &cdb, Data::Write(vec![lba; 512]));
     (answer.status != 0).then(|| (answer.sense[2], answer.sense[12], answer.sense[13]))
+}
+
+#[test]
+fn a_read_with_fua_finds_stable_what_was_written() {
+    on_each_driver(|driver| {
+        let gate = Arc::new(Gate::default());
+        let volume = Arc::new(Stalling::volatile(memory(16), gate.clone()));
+        let (server, address) = start(config(vec![volume], driver));
+        let [mut client, mut other] = [1, 2].map(|number| Client::login(address, number));
+        assert_eq!(client.write(0, 0, vec![5; 512]), 0);
+        gate.close();
+        let mut cdb = rw16(0x88, 0, 1);
+        cdb[1] = 0x08;
+        let tag = client.start(0, &cdb, Data::Read(vec![0; 512]));
+        until("a flush is at the storage", || gate.held() == 1);
+        assert_eq!(other.read(0, 0, 1), (0, vec![5; 512]));
+        gate.open();
+        let ended = client.outcome(tag);
+        assert!(matches!(ended.outcome, Outcome::Completed(answer) if answer.status == 0));
+        assert!(matches!(ended.data, Data::Read(bytes) if bytes == [5; 512]));
+        drop((client, other));
+        assert!(server.stop(Duration::ZERO).flushed);
+    });
 }
 
 #[test]

@@ -12,16 +12,28 @@ const KINDS: usize = 4;
 /// How often is looked in the time that data may take.
 const LOOKS: u32 = 4;
 
+/// Data comes on if so much of it comes in the time that it may take, or all that is owed. A byte now and then would
+/// keep a session, and the memory that it was given, for as long as somebody likes. In bytes.
+const LEAST_PROGRESS: u64 = 64 << 10;
+
 /// How far data has come whose task has failed: what follows is thrown away, and must end in time. Otherwise Data-Out
 /// PDUs with any offset and number would keep a session, and the memory that it was given, for as long as they come.
 const NO_PROGRESS: u64 = u64::MAX;
 
-/// Something that is waited for: which, how far it has come, and since when that is so.
+/// Something that is waited for: which, and how far it had come when it had come on, which was then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watch {
     id: u64,
     progress: u64,
     since: Duration,
+}
+
+impl Watch {
+    /// True if it has, if it has come so far now. What fails from now on has its time anew.
+    const fn has_come_on(self, progress: u64) -> bool {
+        (progress == NO_PROGRESS) != (self.progress == NO_PROGRESS)
+            || progress.saturating_sub(self.progress) >= LEAST_PROGRESS
+    }
 }
 
 /// What is waited for.
@@ -48,7 +60,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         let mut overdue = false;
         for (watch, awaited) in self.stall.watches.iter_mut().zip(awaited) {
             *watch = awaited.map(|(id, progress)| match *watch {
-                Some(old) if (old.id, old.progress) == (id, progress) => old,
+                Some(old) if old.id == id && !old.has_come_on(progress) => old,
                 _ => Watch { id, progress, since: now },
             });
             overdue |= watch

@@ -34,12 +34,12 @@ fn reads() {
     for opcode in READS {
         let task = run(&unit(), &rw(opcode, 0, 0x12345, 7));
         let range = range(0x12345, 7);
-        assert_eq!(task.action, Action::Read { range });
+        assert_eq!(task.action, Action::Read { range, fua: false });
         assert_eq!(task.transfer, Transfer { data_in: 7 * 512, data_out: 0 });
     }
     let task = run(&unit_4kn(), &rw(0x88, 0x18, 1 << 32, 2));
     let range = range(1 << 32, 2);
-    assert_eq!(task.action, Action::Read { range });
+    assert_eq!(task.action, Action::Read { range, fua: true });
     assert_eq!(task.transfer.data_in, 8192);
 }
 
@@ -133,13 +133,13 @@ fn a_short_expectation_cuts_the_action_but_not_the_transfer() {
     good(&write);
     // A part of a block is read, but not written.
     let (read, write) = cut(200, 200);
-    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 1)));
+    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
     illegal(&write, Code::INVALID_FIELD_IN_INFORMATION_UNIT);
     let (read, write) = cut(512, 512);
-    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 1)));
+    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 1)));
     assert!(matches!(write.action, Action::Write { range: r, .. } if r == range(8, 1)));
     let (read, write) = cut(10000, 10000);
-    assert!(matches!(read.action, Action::Read { range: r } if r == range(8, 2)));
+    assert!(matches!(read.action, Action::Read { range: r, .. } if r == range(8, 2)));
     assert!(matches!(write.action, Action::Write { range: r, .. } if r == range(8, 2)));
 }
 

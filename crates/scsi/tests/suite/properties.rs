@@ -19,7 +19,7 @@ fn check(unit: &Unit, task: &Task) {
             assert!(sense.is_none() || data.is_empty());
             vec![]
         }
-        Action::Read { range }
+        Action::Read { range, .. }
         | Action::Write { range, .. }
         | Action::Verify { range, .. }
         | Action::Prefetch { range }

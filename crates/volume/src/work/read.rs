@@ -26,6 +26,19 @@ pub struct Read {
     ready: [Option<(Payload, u64)>; DEPTH],
     /// Read by reference.
     mapped: bool,
+    /// What was written before is made stable first.
+    stable: Stable,
+}
+
+/// How far a read has come with what it is to find stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stable {
+    /// There is nothing to do.
+    Done,
+    /// A flush is to be asked for.
+    Wanted,
+    /// It is under way.
+    Asked,
 }
 
 /// What keeps a read from asking for its next chunk.
@@ -43,7 +56,17 @@ impl Read {
     /// allowed.
     pub const fn new(range: ByteRange, wanted: Option<u64>, mapped: bool) -> Self {
         let ready = [const { None }; DEPTH];
-        Self { range, requested: 0, sent: 0, wanted, send_seq: 0, ready, mapped }
+        let stable = Stable::Done;
+        Self { range, requested: 0, sent: 0, wanted, send_seq: 0, ready, mapped, stable }
+    }
+
+    /// The same; if so `wanted`, after all that was written to the volume has been made stable (Force Unit Access).
+    #[must_use]
+    pub fn stable(mut self, wanted: bool) -> Self {
+        if wanted {
+            self.stable = Stable::Wanted;
+        }
+        self
     }
 
     pub(super) fn drop_buffers(&mut self) {
@@ -57,6 +80,13 @@ impl Read {
         storage: &mut Storage<F>,
         client: &mut impl Client,
     ) -> Progress {
+        if self.stable == Stable::Wanted && !requests.is_failed() {
+            storage.submit(requests, Op::Flush, ByteRange::new(0, 0), None);
+            (self.stable, self.send_seq) = (Stable::Asked, requests.next_seq());
+        }
+        if self.stable != Stable::Done {
+            return Progress::finished_if(requests.in_flight() == 0 && requests.is_failed());
+        }
         loop {
             if self.send_ready(requests, client) {
                 return Progress::Answered;
@@ -88,6 +118,10 @@ impl Read {
     pub(crate) fn done(&mut self, seq: u32, done: Completion<Payload>) -> Result<(), Failure> {
         let Completion { op, range, .. } = done;
         done.result.map_err(|error| Failure::Storage { error, op, range })?;
+        if op == Op::Flush {
+            self.stable = Stable::Done;
+            return Ok(());
+        }
         let unread = Failure::Storage { error: Error::Unsupported, op, range };
         let payload = done.buf.ok_or(unread)?;
         match self.wanted {

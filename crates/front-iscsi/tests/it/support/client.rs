@@ -215,6 +215,11 @@ impl Client {
         }
     }
 
+    /// Waits until the server has sent something, without taking it.
+    pub fn wait_for_bytes(&mut self) {
+        assert!(self.stream.peek(&mut [0]).expect("the server answers") > 0);
+    }
+
     /// Sends a task management function and waits for its answer.
     pub fn manage(&mut self, function: TmfFunction, lun: u16, task: Option<Tag>) -> TmfResponse {
         let mut out = Vec::new();

@@ -46,6 +46,7 @@ impl Gate {
 
 pub struct Stalling {
     inner: Volume,
+    caps: Caps,
     gate: Arc<Gate>,
     slow: StallingSlow,
 }
@@ -53,7 +54,14 @@ pub struct Stalling {
 impl Stalling {
     pub fn new(inner: Volume, gate: Arc<Gate>) -> Self {
         let slow = StallingSlow { inner: inner.clone(), gate: gate.clone() };
-        Self { inner, gate, slow }
+        let caps = inner.caps().clone();
+        Self { inner, caps, gate, slow }
+    }
+
+    /// The same with a write cache, as it says.
+    pub fn volatile(inner: Volume, gate: Arc<Gate>) -> Self {
+        let caps = Caps { write_cache: true, ..inner.caps().clone() };
+        Self { caps, ..Self::new(inner, gate) }
     }
 }
 
@@ -84,7 +92,7 @@ impl Slow for StallingSlow {
 
 impl Backend<Payload, Ring> for Stalling {
     fn caps(&self) -> &Caps {
-        self.inner.caps()
+        &self.caps
     }
 
     fn open_channel(

@@ -59,11 +59,11 @@ fn an_r2t_without_answer_ends_the_session_although_pings_are_answered() {
 }
 
 #[test]
-fn any_byte_of_the_oldest_r2t_is_progress_and_later_ones_wait_behind_it() {
+fn all_of_the_oldest_r2t_is_progress_and_later_ones_wait_behind_it() {
     let mut bench = bench();
     let (first, second) = (asked(&mut bench, 1, 1), asked(&mut bench, 2, 2));
     for n in 0..8 {
-        let until = bench.now + 25 * SECOND;
+        let until = bench.now + 3 * SECOND;
         assert!(!wait(&mut bench, until), "{n}: it goes on, if slowly");
         answer(&mut bench, (1, first), n, n * 1024, 1024);
     }
@@ -75,6 +75,42 @@ fn any_byte_of_the_oldest_r2t_is_progress_and_later_ones_wait_behind_it() {
     let until = bench.now + 40 * SECOND;
     assert!(wait(&mut bench, until), "half of it is not all");
     assert_eq!(bench.closed(), CloseReason::DataTimeout);
+}
+
+#[test]
+fn a_byte_now_and_then_is_no_progress() {
+    let mut bench = bench();
+    let ttt = asked(&mut bench, 1, 1);
+    let mut n = 0;
+    while !bench.connection.is_closed() {
+        answer(&mut bench, (1, ttt), n, n, 1);
+        n += 1;
+        let until = bench.now + SECOND;
+        wait(&mut bench, until);
+        assert!(n < 60, "it goes on for ever");
+    }
+    assert_eq!(bench.closed(), CloseReason::DataTimeout);
+    assert!(bench.now >= 30 * SECOND);
+}
+
+#[test]
+fn so_many_bytes_in_the_time_that_data_may_take_are_progress() {
+    let most = Options { ping_interval: Duration::ZERO, ..Options::default() };
+    let mut bench = Bench::ready(most, &[]);
+    let len = 256 << 10;
+    bench.feed(write(1, 1, len), &[]);
+    let tag = bench.command().tag;
+    bench.with(|c, tx| c.solicit(tag, 0, len, vec![0; len as usize], tx));
+    let ttt = bench.one().as_pdu::<R2t>().ttt.get();
+    for n in 0..32 {
+        let mut pdu = data_out(1, ttt, n, n * 8192);
+        pdu.flags = if n == 31 { pdu::FINAL } else { 0 };
+        bench.feed(pdu, &[1; 8192]);
+        // 72 KiB come in 27 seconds.
+        let until = bench.now + 3 * SECOND;
+        assert!(!wait(&mut bench, until), "{n}: it goes on");
+    }
+    assert_eq!(bench.events().len(), 1, "the data");
 }
 
 #[test]
