@@ -117,6 +117,12 @@ pub enum Error {
     /// The other end has not proved that it has the key.
     #[error("the key of the other end is another one")]
     Proof,
+    /// The binder was made by another hash than the key is for.
+    #[error(
+        "the binder is made by another hash than the key is for: with GnuTLS, which tlshd uses, it may be SHA-256 always, so give \
+         the host a key for SHA-256"
+    )]
+    BinderHash,
     /// There are no random numbers.
     #[error("there are no random numbers")]
     Random,
@@ -140,7 +146,7 @@ impl Error {
             Self::Version => Alert::PROTOCOL_VERSION,
             Self::NoPsk | Self::NoExchange | Self::Suite | Self::Group => Alert::HANDSHAKE_FAILURE,
             Self::Unknown => Alert::UNKNOWN_PSK_IDENTITY,
-            Self::Proof => Alert::DECRYPT_ERROR,
+            Self::Proof | Self::BinderHash => Alert::DECRYPT_ERROR,
             Self::Random => Alert::INTERNAL_ERROR,
             Self::Refused(_) => return None,
         })

@@ -243,6 +243,10 @@ impl Server {
                     why = Error::Suite;
                     continue;
                 }
+                if binder.len() != psk.hash.size() {
+                    why = Error::BinderHash;
+                    continue;
+                }
                 let early = Early::new(psk.hash, &psk.key);
                 let bound = self.transcript.hash_with(psk.hash, &message[..offered.bound]);
                 match schedule::check(&early.binder(&bound), binder) {

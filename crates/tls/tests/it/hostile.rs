@@ -169,3 +169,14 @@ fn a_hello_may_be_cut_into_records() {
         whole[5..].chunks(7).flat_map(|piece| [&[22, 3, 1][..], &long(piece)].concat()).collect();
     refused(&pieces, Error::Proof, Alert::DECRYPT_ERROR);
 }
+
+/// GnuTLS makes binders by SHA-256, whatever the key is for.
+#[test]
+fn a_binder_of_another_hash_than_the_keys_is_told_from_a_wrong_key() {
+    let mut bytes = hello(&all());
+    let suites = bytes.windows(4).position(|four| four == [0, 2, 0x13, 1]).expect("the suites");
+    bytes[suites + 3] = 2;
+    let mut peer = Peer::new(vec![psk(Hash::Sha384, 7)], 1);
+    assert_eq!(peer.receive(&bytes).err(), Some(Error::BinderHash));
+    assert_eq!(peer.server.take_out(), [21, 3, 3, 0, 2, 2, Alert::DECRYPT_ERROR.0]);
+}
