@@ -23,6 +23,16 @@ const AUTHENTICATE: u64 = 1 << 17;
 /// Result of Connect: the host has to authenticate for secure channel concatenation (ASCR).
 const CONCATENATE: u64 = 1 << 18;
 
+/// What carries a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// A stream of TCP.
+    #[default]
+    Tcp,
+    /// A queue pair of RDMA.
+    Rdma,
+}
+
 codes! {
     /// Types of Fabrics commands.
     FabricsType: u8 {

@@ -82,6 +82,8 @@ pub const VWC_PRESENT: u8 = 1 << 0;
 pub const VWC_FLUSH_ALL: u8 = 3 << 1;
 /// SGLS: SGLs are supported, of any alignment.
 pub const SGLS_SUPPORTED: u32 = 1 << 0;
+/// SGLS: keyed data block descriptors are supported.
+pub const SGLS_KEYED: u32 = 1 << 2;
 /// SGLS: the address of a data block in the capsule is an offset.
 pub const SGLS_OFFSET: u32 = 1 << 20;
 /// NMIC: more than one controller may have the namespace.

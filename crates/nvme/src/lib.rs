@@ -1,4 +1,5 @@
-//! NVMe over TCP, both ends: the NVMe/TCP transport and the commands of NVMe 2.0 that it carries.
+//! NVMe over Fabrics: the commands of NVMe 2.0, both ends of NVMe/TCP, and the controller's end of
+//! NVMe over RDMA.
 //!
 //! The crate is pure: received bytes and the time go in, bytes to send and events come out. It
 //! does no I/O, reads no clock and starts no thread, so every path can be driven from a test.
@@ -10,6 +11,7 @@
 //! * [`command`]: admin and I/O commands, where their data is, how they complete.
 //! * [`status`]: status codes.
 //! * [`identify`], [`log`], [`feature`]: what a controller says of itself and its namespaces.
+//! * [`rdma`]: connecting over RDMA, and the memory of hosts.
 //! * [`reservation`]: reports of reservations, and how SCSI and NVMe share them.
 //! * [`transmit`]: what either end writes to, and receives into.
 //! * [`controller`]: the controller's end of a connection.
@@ -34,6 +36,7 @@ pub mod identify;
 pub mod log;
 pub mod name;
 pub mod pdu;
+pub mod rdma;
 pub mod reservation;
 pub mod status;
 mod stream;

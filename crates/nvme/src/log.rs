@@ -297,6 +297,8 @@ pub fn ana_groups(page: &[u8]) -> Option<(u64, Vec<AnaGroup>)> {
     Some((header.changes.get(), groups))
 }
 
+/// TRTYPE: RDMA.
+pub const TRTYPE_RDMA: u8 = 1;
 /// TRTYPE: TCP.
 pub const TRTYPE_TCP: u8 = 3;
 /// ADRFAM: IPv4.
@@ -313,6 +315,8 @@ pub const TREQ_NO_SQ_FLOW: u8 = 1 << 2;
 pub const EFLAGS_DUPLICATE: u16 = 1 << 0;
 /// EFLAGS: the discovery controller supports persistent connections (EPCSD).
 pub const EFLAGS_PERSISTENT: u16 = 1 << 1;
+/// TSAS of RDMA: a reliable connected queue pair, any provider, by the connection manager of RDMA over IP.
+pub const TSAS_RDMA: [u8; 3] = [1, 1, 1];
 /// TSAS of TCP: no security.
 pub const SECTYPE_NONE: u8 = 0;
 /// TSAS of TCP: TLS 1.3.
@@ -376,7 +380,7 @@ wire! {
         subnqn: [u8; NQN_FIELD],
         /// TRADDR: the address, ASCII, padded with spaces.
         traddr: [u8; 256],
-        /// TSAS: of TCP, SECTYPE is the first byte.
+        /// TSAS: of TCP, SECTYPE is the first byte; of RDMA, see [`TSAS_RDMA`].
         tsas: [u8; 256],
     }
 }

@@ -1,4 +1,4 @@
-//! NVMe Qualified Names (NVMe base specification, section 4.5).
+//! NVMe Qualified Names (NVMe base specification, section 4.7).
 
 use thiserror::Error;
 
@@ -26,12 +26,18 @@ pub enum NqnError {
     /// Not UTF-8, or with control characters.
     #[error("the NQN is not printable UTF-8")]
     Text,
+    /// White space, which programs that read lists of names do not take.
+    #[error("the NQN has a space in it")]
+    Space,
     /// Not `nqn.` and a date `yyyy-mm`.
     #[error("the NQN does not start with 'nqn.', a year and a month, such as nqn.2026-11.")]
     Date,
     /// No domain name behind the date.
     #[error("the NQN has no reverse domain name behind its date")]
     Domain,
+    /// No colon and name behind the domain.
+    #[error("the NQN has no ':' and name behind its domain")]
+    Name,
     /// A name of the form `...:uuid:` without a UUID.
     #[error("the NQN does not end with a UUID")]
     Uuid,
@@ -65,13 +71,25 @@ fn check_text(nqn: &str) -> Result<&str, NqnError> {
     }
 }
 
-/// Checks a name as an administrator gives it: `nqn.yyyy-mm.reverse.domain[:name]`, or
-/// `nqn.2014-08.org.nvmexpress:uuid:` and a UUID.
+/// Checks a name that somebody else has given, in whatever form: other products take more than the
+/// specification says.
 ///
 /// # Errors
-/// What is wrong with it.
+/// [`NqnError::Empty`], [`NqnError::TooLong`], [`NqnError::Text`], [`NqnError::Space`].
+pub fn check_any_nqn(nqn: &str) -> Result<(), NqnError> {
+    match check_text(nqn)?.contains(char::is_whitespace) {
+        true => Err(NqnError::Space),
+        false => Ok(()),
+    }
+}
+
+/// Checks a name as the specification has it: `nqn.yyyy-mm.reverse.domain:name`, or
+/// `nqn.2014-08.org.nvmexpress:uuid:` and a UUID. That of discovery subsystems has no colon.
+///
+/// # Errors
+/// What is wrong with it; [`NqnError::Name`] only if nothing else is.
 pub fn check_nqn(nqn: &str) -> Result<(), NqnError> {
-    check_text(nqn)?;
+    check_any_nqn(nqn)?;
     if let Some(uuid) = nqn.strip_prefix(UUID_PREFIX) {
         return if is_uuid(uuid) { Ok(()) } else { Err(NqnError::Uuid) };
     }
@@ -80,8 +98,12 @@ pub fn check_nqn(nqn: &str) -> Result<(), NqnError> {
     if !is_date(date) {
         return Err(NqnError::Date);
     }
-    let domain = name.split(':').next().unwrap_or_default();
-    if domain.split('.').all(is_label) { Ok(()) } else { Err(NqnError::Domain) }
+    let (domain, name) = name.split_once(':').unwrap_or((name, ""));
+    match domain.split('.').all(is_label) {
+        false => Err(NqnError::Domain),
+        true if name.is_empty() && nqn != DISCOVERY_NQN => Err(NqnError::Name),
+        true => Ok(()),
+    }
 }
 
 fn is_date(date: &str) -> bool {
@@ -132,12 +154,21 @@ mod tests {
             ("nqn.2014-08.:x", NqnError::Domain),
             ("nqn.2014-08.com..example", NqnError::Domain),
             ("nqn.2014-08.-com", NqnError::Domain),
+            ("nqn.2014-08.com.example", NqnError::Name),
+            ("nqn.2014-08.com.example:", NqnError::Name),
+            ("nqn.2014-08.com.example:a b", NqnError::Space),
+            ("nqn.2014-08.com.example:a\u{a0}", NqnError::Space),
             ("nqn.2014-08.com.example:a\n", NqnError::Text),
             ("nqn.2014-08.org.nvmexpress:uuid:f81d4fae", NqnError::Uuid),
         ] {
             assert_eq!(check_nqn(bad), Err(why), "{bad}");
         }
         assert_eq!(check_nqn(&"n".repeat(224)), Err(NqnError::TooLong));
+        // What hosts of other products are called.
+        for odd in ["hostnqn", "nqn.2014-08.com.lab_net:a", "nqn.2014-08.org.nvmexpress:uuid:a"] {
+            assert!(check_nqn(odd).is_err() && check_any_nqn(odd).is_ok(), "{odd}");
+        }
+        assert_eq!(check_any_nqn(" a"), Err(NqnError::Space));
     }
 
     #[test]

@@ -69,6 +69,8 @@ statuses! {
     KEEP_ALIVE_INVALID = 0x01a, "keep alive timeout invalid";
     /// A preempt and abort of a reservation ended it.
     PREEMPTED = 0x01b, "command aborted due to preempt and abort";
+    /// A sanitize operation is under way.
+    SANITIZING = 0x01d, "sanitize in progress";
     /// The namespace is write protected.
     WRITE_PROTECTED = 0x020, "namespace is write protected";
     /// The command was not executed for lack of resources, and may be retried.

@@ -71,6 +71,11 @@ impl Receiver {
         }
     }
 
+    /// Bytes of data that have come of the PDU that is being received.
+    pub(crate) fn data_got(&self) -> usize {
+        if self.part == Part::Data { self.got } else { 0 }
+    }
+
     /// The layout of the PDU whose header is complete.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout

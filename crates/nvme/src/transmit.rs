@@ -2,6 +2,7 @@
 
 use crate::digest::Crc32c;
 use crate::pdu::{Framing, Header, Type};
+use crate::rdma::Remote;
 use core::ops::Range;
 
 /// Data that is sent without being copied.
@@ -20,6 +21,19 @@ pub trait Transmit {
 
     /// Appends a part of a payload, which is kept for as long as it is needed.
     fn payload(&mut self, payload: Self::Payload, range: Range<usize>);
+
+    /// Over RDMA: what was appended since the last call is a Send. `invalidate`: the key of the host that it
+    /// takes back.
+    fn end_send(&mut self, invalidate: Option<u32>) {
+        let _ = invalidate;
+        debug_assert!(false, "a Send on a stream");
+    }
+
+    /// Over RDMA: writes a part of a payload, which is never empty, to the host's memory.
+    fn write(&mut self, payload: Self::Payload, range: Range<usize>, to: Remote) {
+        let _ = (payload, range, to);
+        debug_assert!(false, "an RDMA Write on a stream");
+    }
 }
 
 /// Where the next bytes of the stream belong.

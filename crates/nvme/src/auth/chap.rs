@@ -12,10 +12,27 @@ use alloc::vec::Vec;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Secure channel concatenation: none.
+/// Secure channel concatenation (SC_C): none.
 const NO_CONCATENATION: u8 = 0;
-/// Secure channel concatenation: a new key of TLS.
-const NEW_KEY: u8 = 1;
+/// Secure channel concatenation (SC_C): a new key of TLS (NEWTLSPSK).
+const NEW_KEY: u8 = 2;
+
+/// Hashes that a key of TLS can be made with, the best first: tlshd with older versions of GnuTLS can use no other than
+/// SHA-256.
+const KEY_HASHES: [Hash; 2] = [Hash::Sha256, Hash::Sha384];
+
+/// What a controller has of secure channel concatenation: an authentication makes a key of TLS, by which the host comes
+/// back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Concatenation {
+    /// Nothing: a host that asks for it fails.
+    #[default]
+    Refused,
+    /// Whoever asks for it gets it.
+    Allowed,
+    /// A host that does not ask for it fails.
+    Required,
+}
 
 /// Who the two ends are.
 #[derive(Clone, Debug)]
@@ -93,12 +110,11 @@ fn augmented(hash: Hash, secret: Option<&[u8]>, challenge: &[u8]) -> Zeroizing<V
     }
 }
 
-/// The key that secure channel concatenation makes of an authentication. A challenge that the host
-/// has not sent counts as zeroes, which is what is in its place.
+/// The key that secure channel concatenation makes of an authentication (section 8.13.5.9 of the NVMe base
+/// specification, 8.3.5.5.9 in later versions).
 fn generated(hash: Hash, secret: &[u8], said: &Said) -> Option<Zeroizing<Vec<u8>>> {
-    let zeroes = [0; 64];
     let one = &said.challenges.0;
-    let other = said.challenges.1.as_deref().unwrap_or(&zeroes[..hash.size()]);
+    let other = said.challenges.1.as_deref()?;
     let wanted = said.concatenation == NEW_KEY;
     wanted.then(|| hash.hmac(&hash.digest(secret), &[one, other]))
 }
@@ -116,8 +132,8 @@ pub struct Terms {
     pub hashes: Vec<Hash>,
     /// Groups that will do, the best first.
     pub groups: Vec<Group>,
-    /// Secure channel concatenation is to follow.
-    pub concatenation: bool,
+    /// Whether secure channel concatenation is to follow.
+    pub concatenation: Concatenation,
 }
 
 /// What the layer above does next.
@@ -258,15 +274,20 @@ impl Responder {
         groups: &[u8],
         random: Random<'_>,
     ) -> Next {
-        let wanted = if self.terms.concatenation { NEW_KEY } else { NO_CONCATENATION };
-        if concatenation != wanted {
-            return self.fail(Failure::Concatenation);
-        }
+        let makes_key = match (self.terms.concatenation, concatenation) {
+            (Concatenation::Refused | Concatenation::Allowed, NO_CONCATENATION) => false,
+            (Concatenation::Allowed | Concatenation::Required, NEW_KEY) => true,
+            _ => return self.fail(Failure::Concatenation),
+        };
         self.said.concatenation = concatenation;
-        let hash = self.terms.hashes.iter().copied().find(|hash| hashes.contains(&hash.code()));
+        let mut known: Vec<Hash> = self.terms.hashes.clone();
+        if makes_key {
+            known = KEY_HASHES.into_iter().filter(|hash| known.contains(hash)).collect();
+        }
+        let hash = known.into_iter().find(|hash| hashes.contains(&hash.code()));
         let Some(hash) = hash else { return self.fail(Failure::Hash) };
         // A key is made of a shared secret only.
-        let usable = |group: &Group| !self.terms.concatenation || *group != Group::Null;
+        let usable = |group: &Group| !makes_key || *group != Group::Null;
         let offered = |group: &Group| groups.contains(&group.code()) && usable(group);
         let group = self.terms.groups.iter().copied().find(offered);
         let Some(group) = group else { return self.fail(Failure::Group) };
@@ -296,6 +317,10 @@ impl Responder {
         // The controller's own challenge, sent back, would have it answer itself.
         if challenge.as_ref() == Some(&self.said.challenges.0) {
             return self.fail(Failure::Failed);
+        }
+        // The key is made of both challenges.
+        if self.said.concatenation == NEW_KEY && challenge.is_none() {
+            return self.fail(Failure::Payload);
         }
         self.said.sequences.1 = sequence;
         self.said.challenges.1 = challenge;
@@ -335,7 +360,10 @@ impl Responder {
             return;
         }
         self.proven = true;
-        match (&said.challenges.1, &self.terms.controller) {
+        // A challenge with the number 0 is there for the key alone.
+        let for_key = said.concatenation == NEW_KEY && said.sequences.1 == 0;
+        let asked = said.challenges.1.as_ref().filter(|_| !for_key);
+        match (asked, &self.terms.controller) {
             (None, _) => self.own = None,
             // The host wants a proof that there is no secret for.
             (Some(_), None) => {
@@ -446,11 +474,12 @@ impl Initiator {
         }
         let concatenation = if credentials.concatenation { NEW_KEY } else { NO_CONCATENATION };
         let wanted = credentials.controller.is_some();
+        let challenges = wanted || credentials.concatenation;
         let said = Said {
             transaction,
             concatenation,
             sequences: (0, if wanted { sequence.max(1) } else { 0 }),
-            challenges: (Vec::new(), wanted.then_some(challenge)),
+            challenges: (Vec::new(), challenges.then_some(challenge)),
         };
         Some(Self { credentials, said, challenged: None, exponent, expects: None, generated: None })
     }

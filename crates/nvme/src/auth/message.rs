@@ -144,7 +144,8 @@ pub(super) enum Message {
         challenge: Vec<u8>,
         public: Vec<u8>,
     },
-    /// `challenge` is there if the controller has to prove itself, too.
+    /// `challenge` is there if the controller has to prove itself, too, or, with a `sequence` of 0, for the key of secure
+    /// channel concatenation.
     Reply {
         sequence: u32,
         response: Vec<u8>,

@@ -4,7 +4,8 @@
 //! libnvme before 1.16 derives keys otherwise than the specification says: it writes the length of
 //! the output little-endian, and leaves the lengths of label and context out. Debian 13 has such a
 //! version. Identities of version 1 contain a digest that shows which [`Derivation`] a host uses;
-//! for version 0 both keys have to be tried.
+//! for version 0 both keys have to be tried. Linux before 6.19 leaves the lengths out of the last step for generated keys, which
+//! no identity shows.
 
 use super::{Hash, Purpose, Secret};
 use alloc::format;
@@ -20,11 +21,15 @@ pub enum Derivation {
     Rfc8446,
     /// That of libnvme before 1.16.
     EarlyLibnvme,
+    /// That of Linux 6.15 to 6.18 for keys of secure channel concatenation.
+    EarlyLinux,
 }
 
 impl Derivation {
-    /// Both, the right one first.
+    /// Those of retained keys, the right one first.
     pub const ALL: [Self; 2] = [Self::Rfc8446, Self::EarlyLibnvme];
+    /// Those of generated keys, the right one first.
+    pub const GENERATED: [Self; 2] = [Self::Rfc8446, Self::EarlyLinux];
 }
 
 /// Version of an identity.
@@ -90,8 +95,9 @@ fn expand(
             ];
             hash.hmac(&key, &parts)
         }
-        Derivation::EarlyLibnvme => {
-            let size = size.to_le_bytes();
+        Derivation::EarlyLibnvme | Derivation::EarlyLinux => {
+            let little = derivation == Derivation::EarlyLibnvme;
+            let size = if little { size.to_le_bytes() } else { size.to_be_bytes() };
             hash.hmac(&key, &[&size, label.as_bytes(), context.as_bytes(), &[1]])
         }
     }
@@ -197,6 +203,14 @@ impl Identity {
         let (hostnqn, subnqn) = (hostnqn.to_string(), subnqn.to_string());
         named.then_some(Self { version, origin, hash, hostnqn, subnqn })
     }
+}
+
+/// The keys that a host may use that has generated this one by secure channel concatenation: each with the same
+/// identity, the right one first. None for a hash that TLS has no cipher suite for.
+#[must_use]
+pub fn generated(hash: Hash, key: &[u8], hostnqn: &str, subnqn: &str) -> Vec<TlsKey> {
+    let keys = Derivation::GENERATED.into_iter().filter_map(|way| Psk::generated(hash, key, way));
+    keys.map(|psk| psk.tls(Version::V1, hostnqn, subnqn)).collect()
 }
 
 /// The keys that a host with this secret may use under this identity, which has to be that of a retained key: two for an

@@ -214,6 +214,8 @@ pub enum Io {
     Verify {
         /// Where.
         range: Range,
+        /// What was written there is to be stable first.
+        fua: bool,
     },
     /// Says what becomes of ranges of blocks.
     DatasetManagement {
@@ -281,7 +283,7 @@ impl Io {
             Opcode::WriteZeroes => {
                 Self::WriteZeroes { range, fua, deallocate: sqe.cdw(2) & DEAC != 0 }
             }
-            Opcode::Verify => Self::Verify { range },
+            Opcode::Verify => Self::Verify { range, fua },
             Opcode::DatasetManagement => Self::DatasetManagement {
                 ranges: (sqe.cdw(0) & 0xff) as u16 + 1,
                 deallocate: sqe.cdw(1) & DEALLOCATE != 0,
@@ -330,11 +332,13 @@ impl Io {
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         match *self {
             Self::Flush => {}
-            Self::Write { range, fua } | Self::Read { range, fua } => {
+            Self::Write { range, fua }
+            | Self::Read { range, fua }
+            | Self::Verify { range, fua } => {
                 range.encode(&mut sqe);
                 sqe.set_cdw(2, sqe.cdw(2) | flag(fua, FUA));
             }
-            Self::Compare { range } | Self::Verify { range } => range.encode(&mut sqe),
+            Self::Compare { range } => range.encode(&mut sqe),
             Self::WriteZeroes { range, fua, deallocate } => {
                 range.encode(&mut sqe);
                 sqe.set_cdw(2, sqe.cdw(2) | flag(fua, FUA) | flag(deallocate, DEAC));

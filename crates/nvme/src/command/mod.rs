@@ -15,7 +15,9 @@ pub use io::{
 };
 
 use crate::code::wire;
+use crate::fabrics::Transport;
 use crate::pdu::{U16, U32, U64};
+use crate::rdma::Remote;
 use crate::status::Status;
 
 /// Opcode of all Fabrics commands.
@@ -29,18 +31,22 @@ pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
 
 /// SGL descriptor: data in the capsule, at the offset in the address.
 const SGL_IN_CAPSULE: u8 = 0x01;
+/// SGL descriptor: data in the host's memory, by a key.
+const SGL_KEYED: u8 = 0x40;
+/// SGL descriptor: the same, and the host asks for its key to be taken back with the completion.
+const SGL_KEYED_INVALIDATE: u8 = 0x4f;
 /// SGL descriptor: data that the transport moves.
 const SGL_TRANSPORT: u8 = 0x5a;
 
 wire! {
-    /// An SGL descriptor, of the kinds that TCP has.
+    /// An SGL descriptor, of the kinds that TCP and RDMA have.
     Sgl {
-        /// Offset in the capsule.
+        /// Offset in the capsule; with a key, address in the host's memory.
         address: U64,
-        /// Length of the data, in bytes.
+        /// Length of the data, in bytes; with a key, the key's low byte is in bits 31:24.
         len: U32,
-        /// Reserved.
-        reserved: [u8; 3],
+        /// Reserved; the other bytes of the key.
+        rest: [u8; 3],
         /// SGL identifier: type in bits 7:4, sub type in bits 3:0.
         kind: u8,
     }
@@ -57,6 +63,26 @@ impl Sgl {
     #[must_use]
     pub fn transport(len: u32) -> Self {
         Self { len: U32::new(len), kind: SGL_TRANSPORT, ..Self::default() }
+    }
+
+    /// Data in the host's memory: at most 16 MiB - 1. `invalidate`: the host asks for its key to be
+    /// taken back.
+    #[must_use]
+    pub fn keyed(at: Remote, len: u32, invalidate: bool) -> Self {
+        let [low, rest @ ..] = at.key.to_le_bytes();
+        Self {
+            address: U64::new(at.address),
+            len: U32::new(len & 0x00ff_ffff | u32::from(low) << 24),
+            rest,
+            kind: if invalidate { SGL_KEYED_INVALIDATE } else { SGL_KEYED },
+        }
+    }
+
+    /// The memory that a descriptor with a key names, and the length of the data.
+    const fn memory(&self) -> (Remote, u32) {
+        let ([.., low], [a, b, c]) = (self.len.get().to_le_bytes(), self.rest);
+        let key = u32::from_le_bytes([low, a, b, c]);
+        (Remote { address: self.address.get(), key }, self.len.get() & 0x00ff_ffff)
     }
 }
 
@@ -172,6 +198,15 @@ pub enum Placement {
         /// Length in bytes; never 0.
         len: u32,
     },
+    /// In the host's memory.
+    Keyed {
+        /// Where it begins.
+        at: Remote,
+        /// Length in bytes; never 0, and not beyond the last address.
+        len: u32,
+        /// The host asks for its key to be taken back with the completion.
+        invalidate: bool,
+    },
 }
 
 impl Sqe {
@@ -241,13 +276,15 @@ impl Sqe {
         }
     }
 
-    /// Where the data is, given how much the capsule carries (NVMe/TCP section 3.2).
+    /// Where the data is, given how much the capsule carries (NVMe/TCP section 3.2, NVMe over RDMA
+    /// section 3.3).
     ///
     /// # Errors
-    /// [`Status::INVALID_FIELD`] without an SGL, [`Status::SGL_TYPE`] for a descriptor that TCP
-    /// does not have, [`Status::SGL_OFFSET`] for data beyond the capsule,
+    /// [`Status::INVALID_FIELD`] without an SGL or for memory beyond the last address,
+    /// [`Status::SGL_TYPE`] for a descriptor that the transport does not have,
+    /// [`Status::SGL_OFFSET`] for data beyond the capsule,
     /// [`Status::DATA_LENGTH`] for data in a capsule that is for the host.
-    pub fn placement(&self, capsule: u32) -> Result<Placement, Status> {
+    pub fn placement(&self, capsule: u32, transport: Transport) -> Result<Placement, Status> {
         let direction = self.direction().ok_or(Status::INVALID_OPCODE.no_retry())?;
         if direction == Direction::None {
             return Ok(Placement::None);
@@ -259,7 +296,8 @@ impl Sqe {
         match self.sgl.kind {
             // Hosts leave the descriptor zero where a command such as Set Features has no data.
             _ if len == 0 && self.sgl.address.get() == 0 => Ok(Placement::None),
-            SGL_TRANSPORT => Ok(Placement::Transport { len }),
+            SGL_TRANSPORT if transport == Transport::Tcp => Ok(Placement::Transport { len }),
+            SGL_KEYED | SGL_KEYED_INVALIDATE if transport == Transport::Rdma => self.keyed(),
             SGL_IN_CAPSULE if direction != Direction::Write => Err(Status::DATA_LENGTH.no_retry()),
             SGL_IN_CAPSULE => {
                 let end = self.sgl.address.get().checked_add(u64::from(len));
@@ -271,5 +309,15 @@ impl Sqe {
             }
             _ => Err(Status::SGL_TYPE.no_retry()),
         }
+    }
+
+    /// The memory of a descriptor with a key.
+    fn keyed(&self) -> Result<Placement, Status> {
+        let (at, len) = self.sgl.memory();
+        if at.address.checked_add(u64::from(len)).is_none() {
+            return Err(Status::INVALID_FIELD.no_retry());
+        }
+        let invalidate = self.sgl.kind == SGL_KEYED_INVALIDATE;
+        Ok(if len == 0 { Placement::None } else { Placement::Keyed { at, len, invalidate } })
     }
 }

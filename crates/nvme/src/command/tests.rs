@@ -1,4 +1,5 @@
 use super::*;
+use crate::fabrics::Transport;
 use alloc::vec;
 use core::mem::{offset_of, size_of};
 use proptest::prelude::*;
@@ -26,7 +27,7 @@ fn write_of_linux_is_understood() {
     let sqe = Sqe::read_from_bytes(&bytes).expect("64 bytes");
     let range = Range { lba: 0x1234, blocks: 8 };
     assert_eq!(Io::decode(&sqe), Ok(Io::Write { range, fua: true }));
-    assert_eq!(sqe.placement(0), Ok(Placement::Transport { len: 4096 }));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Ok(Placement::Transport { len: 4096 }));
     assert_eq!((sqe.cid.get(), sqe.direction()), (0x2007, Some(Direction::Write)));
     assert_eq!(sqe.fuse(), Ok(Fuse::Normal));
     let mut again = Io::Write { range, fua: true }.encode(1);
@@ -39,31 +40,37 @@ fn write_of_linux_is_understood() {
 fn data_must_be_where_tcp_can_have_it() {
     let mut sqe = Io::Write { range: Range { lba: 0, blocks: 8 }, fua: false }.encode(1);
     sqe.sgl = Sgl::in_capsule(4096);
-    assert_eq!(sqe.placement(4096), Ok(Placement::Capsule { offset: 0, len: 4096 }));
-    assert_eq!(sqe.placement(4095), Err(Status::SGL_OFFSET.no_retry()));
+    assert_eq!(
+        sqe.placement(4096, Transport::Tcp),
+        Ok(Placement::Capsule { offset: 0, len: 4096 })
+    );
+    assert_eq!(sqe.placement(4095, Transport::Tcp), Err(Status::SGL_OFFSET.no_retry()));
     sqe.sgl.address = U64::new(96);
-    assert_eq!(sqe.placement(4192), Ok(Placement::Capsule { offset: 96, len: 4096 }));
+    assert_eq!(
+        sqe.placement(4192, Transport::Tcp),
+        Ok(Placement::Capsule { offset: 96, len: 4096 })
+    );
     sqe.sgl.address = U64::MAX_VALUE;
-    assert_eq!(sqe.placement(8192), Err(Status::SGL_OFFSET.no_retry()));
+    assert_eq!(sqe.placement(8192, Transport::Tcp), Err(Status::SGL_OFFSET.no_retry()));
     sqe.sgl.kind = 0x40;
-    assert_eq!(sqe.placement(8192), Err(Status::SGL_TYPE.no_retry()));
+    assert_eq!(sqe.placement(8192, Transport::Tcp), Err(Status::SGL_TYPE.no_retry()));
     sqe.sgl = Sgl::transport(512);
     sqe.flags = 0;
-    assert_eq!(sqe.placement(0), Err(Status::INVALID_FIELD.no_retry()));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Err(Status::INVALID_FIELD.no_retry()));
     sqe.opcode = 2;
     sqe.flags = PSDT_SGL;
-    assert_eq!(sqe.placement(0), Ok(Placement::Transport { len: 512 }));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Ok(Placement::Transport { len: 512 }));
     sqe.sgl = Sgl::in_capsule(512);
-    assert_eq!(sqe.placement(512), Err(Status::DATA_LENGTH.no_retry()));
+    assert_eq!(sqe.placement(512, Transport::Tcp), Err(Status::DATA_LENGTH.no_retry()));
     // A Set Features without data, as a host sends it that leaves the descriptor alone.
     sqe.opcode = 9;
     sqe.sgl = Sgl::default();
-    assert_eq!(sqe.placement(0), Ok(Placement::None));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Ok(Placement::None));
     // No data, whatever the descriptor says.
     sqe.opcode = 0;
-    assert_eq!(sqe.placement(0), Ok(Placement::None));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Ok(Placement::None));
     sqe.opcode = 3;
-    assert_eq!(sqe.placement(0), Err(Status::INVALID_OPCODE.no_retry()));
+    assert_eq!(sqe.placement(0, Transport::Tcp), Err(Status::INVALID_OPCODE.no_retry()));
 }
 
 #[test]
@@ -113,7 +120,7 @@ fn io() -> impl Strategy<Value = Io> {
         (range(), any::<bool>()).prop_map(|(range, fua)| Io::Write { range, fua }),
         (range(), any::<bool>()).prop_map(|(range, fua)| Io::Read { range, fua }),
         range().prop_map(|range| Io::Compare { range }),
-        range().prop_map(|range| Io::Verify { range }),
+        (range(), any::<bool>()).prop_map(|(range, fua)| Io::Verify { range, fua }),
         (range(), flags).prop_map(|(range, (fua, deallocate))| Io::WriteZeroes {
             range,
             fua,
@@ -198,7 +205,7 @@ proptest! {
         if let Ok(Io::Write { range, .. }) = Io::decode(&sqe) {
             prop_assert!((1..=65_536).contains(&range.blocks));
         }
-        if let Ok(Placement::Capsule { offset, len }) = sqe.placement(capsule) {
+        if let Ok(Placement::Capsule { offset, len }) = sqe.placement(capsule, Transport::Tcp) {
             prop_assert!(u64::from(offset) + u64::from(len) <= u64::from(capsule));
         }
     }

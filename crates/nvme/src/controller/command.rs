@@ -2,11 +2,12 @@
 
 use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Command, Cx, Event, Site, Tag};
+use super::rdma::Memory;
 use super::rx::{Pending, Sink};
 use super::task::Stage;
 use crate::command::{Completion, Cqe, Direction, FABRICS, Fuse, Placement, Sqe};
 use crate::fabrics::{CONNECT_DATA_LEN, Connect, ConnectData, FabricsType};
-use crate::pdu::{CapsuleCmd, CapsuleResp, FatalError, Type, U16, U64};
+use crate::pdu::{CapsuleResp, FatalError, Type, U16, U64};
 use crate::status::Status;
 use crate::transmit::{Transmit, put};
 use alloc::boxed::Box;
@@ -20,29 +21,38 @@ fn authenticates(sqe: &Sqe) -> bool {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
-    /// The header of a command capsule is there.
+    /// A submission queue entry is there, and `data` bytes behind it in its capsule are to come.
     pub(super) fn begin_capsule<S: Site<Buf = B>, T: Transmit>(
         &mut self,
+        sqe: &Sqe,
         data: usize,
         cx: &mut Cx<'_, S, T>,
     ) {
-        let capsule: CapsuleCmd = self.rx.header();
-        let sqe = Sqe::read_from_bytes(&capsule.sqe).unwrap_or_default();
         if self.is_full() && self.phase != Phase::Connect {
             let sequence = (FatalError::Sequence, 0);
             return self.terminate(CloseReason::QueueOverrun, sequence, cx);
         }
         let Some(tag) = self.tasks.insert(sqe.cid.get()) else { return };
-        if self.phase == Phase::Connect {
-            return self.begin_connect(tag, &sqe, data, cx);
+        if let Some(mover) = &mut self.mover {
+            mover.remember(tag, None);
         }
-        let stranger = self.phase == Phase::Authenticate && !authenticates(&sqe);
+        if self.phase == Phase::Connect {
+            return self.begin_connect(tag, sqe, data, cx);
+        }
+        let stranger = self.phase == Phase::Authenticate && !authenticates(sqe);
         let refused = stranger.then_some(Status::AUTHENTICATION_REQUIRED);
-        self.pending = Pending::Command(tag, sqe);
-        let placed = refused.map_or_else(|| sqe.placement(data as u32), Err);
-        let placed = placed.and_then(|placement| self.place(tag, &sqe, placement, data, cx.site));
-        if let (Err(status), Some(task)) = (placed, self.tasks.get_mut(tag)) {
-            task.refused = Some(status);
+        self.pending = Pending::Command(tag, *sqe);
+        let transport = self.transport();
+        let placed = refused.map_or_else(|| sqe.placement(data as u32, transport), Err);
+        let placed = placed.and_then(|placement| self.place(tag, sqe, placement, data, cx.site));
+        match placed.and_then(|()| self.fetch(tag, sqe, cx.site)) {
+            Ok(false) => {}
+            Ok(true) => self.pending = Pending::Nothing,
+            Err(status) => {
+                if let Some(task) = self.tasks.get_mut(tag) {
+                    task.refused = Some(status);
+                }
+            }
         }
     }
 
@@ -55,6 +65,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         data: usize,
         site: &mut S,
     ) -> Result<(), Status> {
+        let is_read = sqe.direction() == Some(Direction::Read);
         let Some(task) = self.tasks.get_mut(tag) else { return Ok(()) };
         match placement {
             Placement::None | Placement::Capsule { len: 0, .. } => {}
@@ -66,10 +77,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 self.sink = Sink::Buffer(Some(buf), 0);
                 task.arrives = start..start + len as usize;
             }
-            Placement::Transport { len } if sqe.direction() == Some(Direction::Read) => {
+            Placement::Transport { len } | Placement::Keyed { len, .. } if is_read => {
                 task.expects_read = len;
             }
-            Placement::Transport { len } => task.expects_write = len,
+            Placement::Transport { len } | Placement::Keyed { len, .. } => task.expects_write = len,
+        }
+        if let (Some(mover), Placement::Keyed { at, invalidate, .. }) = (&mut self.mover, placement)
+        {
+            mover.remember(tag, Some(Memory { at, invalidate }));
         }
         Ok(())
     }
@@ -88,18 +103,31 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return self.terminate(CloseReason::NotConnected, sequence, cx);
         }
         let len = CONNECT_DATA_LEN as u32;
-        let placed = match sqe.placement(data as u32) {
-            Ok(Placement::Capsule { offset: 0, len: have }) if have == len => Ok(()),
+        let placed = match sqe.placement(data as u32, self.transport()) {
+            Ok(Placement::Capsule { offset: 0, len: have }) if have == len => Ok(false),
+            Ok(memory @ Placement::Keyed { len: have, .. }) if have == len => self
+                .place(tag, sqe, memory, data, cx.site)
+                .and_then(|()| self.fetch(tag, sqe, cx.site)),
             Ok(_) => Err(Status::DATA_LENGTH.no_retry()),
             Err(status) => Err(status),
         };
-        if let (Err(status), Some(task)) = (placed, self.tasks.get_mut(tag)) {
-            task.refused = Some(status);
-        } else {
-            self.small.clear();
-            self.sink = Sink::Small;
-        }
         self.pending = Pending::Connect(tag, *sqe);
+        match placed {
+            Ok(false) => {
+                self.small.clear();
+                self.sink = Sink::Small;
+            }
+            Ok(true) => {
+                self.pending = Pending::Nothing;
+                // Nothing else may come meanwhile: the queue has one entry until it is made.
+                self.phase = Phase::Admission(tag);
+            }
+            Err(status) => {
+                if let Some(task) = self.tasks.get_mut(tag) {
+                    task.refused = Some(status);
+                }
+            }
+        }
     }
 
     /// A Connect is complete.
@@ -124,6 +152,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         match connect {
             Ok(connect) => {
                 self.asked = (connect.sqsize, connect.no_sq_flow);
+                self.is_admin = connect.qid == 0;
                 cx.events.push(Event::Connect(Box::new(connect)));
             }
             Err(why) => {
@@ -142,9 +171,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         right: bool,
         cx: &mut Cx<'_, S, T>,
     ) {
-        let filled = self.take_filled();
         let Some(task) = self.tasks.get_mut(tag) else { return };
-        task.data = filled.map(|buf| (buf, task.arrives.clone()));
         if !right {
             task.refused = task.refused.or(Some(Status::TRANSPORT));
         }
@@ -219,11 +246,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }));
     }
 
+    /// Aborts the first command of a fused operation that waits for the second, if it has this identifier. What comes then
+    /// is the second of nothing.
+    pub fn abort_first<T: Transmit>(&mut self, cid: u16, tx: &mut T) -> bool {
+        let of = |(tag, sqe): (Tag, Sqe)| (sqe.cid.get() == cid).then_some(tag);
+        let Some(tag) = self.first.and_then(of) else { return false };
+        self.first = None;
+        self.answer(tag, Status::ABORTED, tx);
+        true
+    }
+
     /// Answers a command that the layer above has never seen.
     fn answer<T: Transmit>(&mut self, tag: Tag, status: Status, tx: &mut T) {
         self.counters.refused += 1;
-        let Some(task) = self.tasks.remove(tag) else { return };
-        self.respond(task.cid, status.into(), tx);
+        self.finish(tag, status.into(), tx);
     }
 
     /// Completes a command. The answer waits until the host has sent all that it was asked for.
@@ -237,13 +273,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return self.drop_waiting(tag);
         }
         self.drop_waiting(tag);
-        if let Some(task) = self.tasks.remove(tag) {
-            self.respond(task.cid, completion, tx);
-        }
+        self.finish(tag, completion, tx);
     }
 
-    /// Sends a completion queue entry.
-    pub(super) fn respond<T: Transmit>(&mut self, cid: u16, completion: Completion, tx: &mut T) {
+    /// Forgets a command, and sends its completion queue entry.
+    pub(super) fn finish<T: Transmit>(&mut self, tag: Tag, completion: Completion, tx: &mut T) {
+        let Some(cid) = self.tasks.remove(tag).map(|task| task.cid) else { return };
         let cqe = Cqe {
             result: U64::new(completion.result),
             sqhd: U16::new(self.next_sqhd()),
@@ -251,9 +286,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             cid: U16::new(cid),
             status: U16::new(completion.status.bits() << 1),
         };
+        self.counters.pdus_out += 1;
+        if let Some(mover) = &self.mover {
+            tx.bytes(cqe.as_bytes());
+            return tx.end_send(mover.takes_back(tag));
+        }
         let mut capsule = CapsuleResp::default();
         capsule.cqe.copy_from_slice(cqe.as_bytes());
         put(self.outbound, Type::CapsuleResp, 0, capsule, tx);
-        self.counters.pdus_out += 1;
     }
 }

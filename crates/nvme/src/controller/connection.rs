@@ -1,13 +1,16 @@
 //! The connection: its state, Connect, its clocks.
 
 use super::event::{CloseReason, Cx, Event, Site, Tag};
+use super::rdma::Mover;
 use super::rx::{Pending, Sink};
+use super::stall::Stall;
 use super::task::{Tasks, Transfers};
 use crate::command::Completion;
-use crate::fabrics::{Authentication, Connected};
+use crate::fabrics::{Authentication, Connected, Transport};
 use crate::pdu::{ADMIN_CAPSULE_DATA, FatalError, Framing, Rules, Sender, TermReq, Type, U16, U32};
 use crate::stream::Receiver;
 use crate::transmit::{Transmit, put_bytes};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 use slab::Slab;
@@ -23,7 +26,7 @@ pub struct Options {
     pub max_r2t: u32,
     /// How long a host has to connect.
     pub connect_timeout: Duration,
-    /// How long data that was asked for or announced may make no progress; zero: for ever.
+    /// In which time data that was asked for or announced has to come, or 64 KiB of it; zero: for ever.
     pub data_timeout: Duration,
 }
 
@@ -48,6 +51,10 @@ pub struct Counters {
     pub pdus_out: u64,
     /// R2Ts sent.
     pub r2ts: u64,
+    /// RDMA Reads posted.
+    pub rdma_reads: u64,
+    /// RDMA Writes posted.
+    pub rdma_writes: u64,
     /// Bytes of data received.
     pub bytes_in: u64,
     /// Bytes of data sent.
@@ -96,17 +103,21 @@ pub struct Connection<B> {
     pub(super) transfers: Transfers<B>,
     /// The first command of a fused operation, which waits for the second.
     pub(super) first: Option<(Tag, crate::command::Sqe)>,
-    /// R2Ts outstanding, of all commands.
+    /// R2Ts or RDMA Reads outstanding, of all commands.
     pub(super) r2ts: u32,
+    /// How many there were.
+    pub(super) started: u64,
+    /// What it has over RDMA.
+    pub(super) mover: Option<Box<Mover>>,
+    /// It is an admin queue.
+    pub(super) is_admin: bool,
     /// The Connect that is being admitted.
     pub(super) asked: (u16, bool),
     /// Entries of the queue.
     entries: u32,
     sqhd: u32,
     no_sq_flow: bool,
-    heard: Duration,
-    /// An R2T was sent while none was outstanding, and nothing was heard since.
-    pub(super) asks: bool,
+    pub(super) stall: Stall,
     connect_by: Duration,
 }
 
@@ -128,12 +139,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             transfers: Transfers(Slab::new()),
             first: None,
             r2ts: 0,
+            started: 0,
+            mover: None,
+            is_admin: false,
             asked: (0, false),
             entries: 1,
             sqhd: 0,
             no_sq_flow: false,
-            heard: now,
-            asks: false,
+            stall: Stall::default(),
             connect_by: now.saturating_add(options.connect_timeout),
             options,
         }
@@ -176,11 +189,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub fn poll_timeout(&self) -> Option<Duration> {
         match self.phase {
             Phase::Initialize | Phase::Connect | Phase::Admission(_) => Some(self.connect_by),
-            Phase::Authenticate | Phase::Ready => {
-                let waits =
-                    (self.r2ts > 0 || self.rx.in_pdu()) && !self.options.data_timeout.is_zero();
-                waits.then(|| self.heard.saturating_add(self.options.data_timeout))
-            }
+            Phase::Authenticate | Phase::Ready => self.data_look_at(),
             Phase::Closed => None,
         }
     }
@@ -190,22 +199,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if self.poll_timeout().is_none_or(|at| now < at) {
             return;
         }
-        if core::mem::take(&mut self.asks) {
-            // The host may have been silent for long before it was asked: memory for its data may have come late.
-            self.heard = self.heard.max(now);
-            return;
+        if !matches!(self.phase, Phase::Authenticate | Phase::Ready) {
+            return self.close(CloseReason::ConnectTimeout, events);
         }
-        let reason = match self.phase {
-            Phase::Authenticate | Phase::Ready => CloseReason::DataTimeout,
-            _ => CloseReason::ConnectTimeout,
-        };
-        self.close(reason, events);
+        if self.data_is_overdue(now) {
+            self.close(CloseReason::DataTimeout, events);
+        }
     }
 
     /// The host's system has taken in more of what was sent, the last time at `at`: an R2T that was
     /// still on its way could not be answered before.
     pub fn delivered(&mut self, at: Duration) {
-        self.heard(at);
+        self.stall.delivered(at, self.options.data_timeout);
     }
 
     /// What was agreed on about PDUs that are sent.
@@ -224,6 +229,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Entries of the queue: commands that the host may have outstanding.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// The command with this identifier, if the layer above has it: for Abort. It looks at all of
@@ -245,6 +256,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.phase == Phase::Closed
     }
 
+    /// What carries the connection.
+    pub(super) const fn transport(&self) -> Transport {
+        if self.mover.is_some() { Transport::Rdma } else { Transport::Tcp }
+    }
+
     /// True if one more command is too many.
     pub(super) fn is_full(&self) -> bool {
         self.tasks.len() >= self.entries as usize
@@ -252,7 +268,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
 
     /// True if a response without a result may be left out.
     pub(super) const fn may_leave_out(&self) -> bool {
-        self.no_sq_flow
+        self.no_sq_flow && self.mover.is_none()
     }
 
     /// The submission queue head pointer of the next completion.
@@ -274,12 +290,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
     }
 
-    /// The host gave a sign of life.
-    pub(super) fn heard(&mut self, now: Duration) {
-        self.heard = self.heard.max(now);
-        self.asks = false;
-    }
-
     /// Ends the connection.
     pub(super) fn close(&mut self, reason: CloseReason, events: &mut Vec<Event<B>>) {
         if self.phase != Phase::Closed {
@@ -289,7 +299,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     }
 
     /// Ends the connection, and says why in a termination request with the header of the PDU that
-    /// is to blame.
+    /// is to blame. Over RDMA there is none.
     pub(super) fn terminate<S: Site<Buf = B>, T: Transmit>(
         &mut self,
         reason: CloseReason,
@@ -298,6 +308,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     ) {
         if self.phase == Phase::Closed {
             return;
+        }
+        if self.mover.is_some() {
+            return self.close(reason, cx.events);
         }
         let request =
             TermReq { fes: U16::new(fes.code()), fei: U32::new(fei), ..TermReq::default() };

@@ -109,6 +109,9 @@ pub enum CloseReason {
     /// A PDU that is not allowed at this time.
     #[error("the host sent a PDU out of sequence")]
     Sequence,
+    /// A Send over RDMA that is shorter than a submission queue entry.
+    #[error("the host sent a capsule that is shorter than a command")]
+    ShortCapsule,
     /// The first command is not a Connect.
     #[error("the first command is not a Connect")]
     NotConnected,

@@ -21,13 +21,16 @@ mod event;
 mod events;
 mod features;
 mod pages;
+mod rdma;
 mod rx;
 mod setup;
+mod stall;
 mod state;
 mod task;
 
 pub use connection::{Connection, Counters, Options};
 pub use event::{CloseReason, Command, Cx, Event, Site, Tag};
 pub use pages::Source;
+pub use rdma::{RdmaOptions, RdmaRead, ReadId};
 pub use setup::{Kind, Setup, Subsystem};
 pub use state::{Answer, Controller, Request};

@@ -2,11 +2,14 @@
 
 use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Cx, Site, Tag};
+use crate::command::Sqe;
 use crate::pdu::{
-    DGST_DATA, DGST_HEADER, FatalError, Framing, IcReq, IcResp, MAX_ALIGNMENT, TermReq, Type, U32,
+    CapsuleCmd, DGST_DATA, DGST_HEADER, FatalError, Framing, IcReq, IcResp, MAX_ALIGNMENT, TermReq,
+    Type, U32,
 };
 use crate::stream::Progress;
 use crate::transmit::{RxTarget, Transmit, put};
+use zerocopy::FromBytes;
 
 /// Where the data of a PDU goes.
 #[derive(Debug)]
@@ -25,9 +28,9 @@ pub(super) enum Pending {
     /// Nothing.
     Nothing,
     /// A Connect.
-    Connect(Tag, crate::command::Sqe),
+    Connect(Tag, Sqe),
     /// A command.
-    Command(Tag, crate::command::Sqe),
+    Command(Tag, Sqe),
     /// Data of the transfer with this index.
     Data(usize),
     /// A termination request.
@@ -58,9 +61,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return;
         }
         let n = n.min(self.rx.data_left()).min(target.range.len());
-        if n > 0 {
-            self.heard(cx.now);
-        }
         let start = target.range.start;
         let progress = self.rx.took(&target.buf.as_ref()[start..start + n]);
         self.counters.bytes_in += n as u64;
@@ -79,9 +79,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         mut bytes: &[u8],
         cx: &mut Cx<'_, S, T>,
     ) {
-        if !bytes.is_empty() {
-            self.heard(cx.now);
-        }
         while !bytes.is_empty() && self.phase != Phase::Closed {
             let used = match self.rx.data_left() {
                 0 => self.rx_control(bytes, cx),
@@ -119,6 +116,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         bytes: &[u8],
         cx: &mut Cx<'_, S, T>,
     ) -> usize {
+        self.fill(bytes);
+        if let Progress::Pdu(right) = self.rx.took(bytes) {
+            self.pdu_complete(right, cx);
+        }
+        bytes.len()
+    }
+
+    /// Puts data where it goes.
+    pub(super) fn fill(&mut self, bytes: &[u8]) {
         self.counters.bytes_in += bytes.len() as u64;
         match &mut self.sink {
             Sink::Discard => {}
@@ -130,10 +136,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 *at += bytes.len();
             }
         }
-        if let Progress::Pdu(right) = self.rx.took(bytes) {
-            self.pdu_complete(right, cx);
-        }
-        bytes.len()
     }
 
     /// Takes the buffer that was filled out of the sink.
@@ -157,7 +159,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             (_, Phase::Initialize) => {
                 self.terminate(CloseReason::NotInitialized, (FatalError::Sequence, 0), cx);
             }
-            (Type::CapsuleCmd, _) => self.begin_capsule(layout.data, cx),
+            (Type::CapsuleCmd, _) => {
+                let capsule: CapsuleCmd = self.rx.header();
+                let sqe = Sqe::read_from_bytes(&capsule.sqe).unwrap_or_default();
+                self.begin_capsule(&sqe, layout.data, cx);
+            }
             (Type::H2cData, Phase::Authenticate | Phase::Ready) => self.begin_data(layout.data, cx),
             _ => self.terminate(CloseReason::Sequence, (FatalError::Sequence, 0), cx),
         }
@@ -204,7 +210,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         match core::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Nothing => {}
             Pending::Connect(tag, sqe) => self.connect_complete(tag, &sqe, right, cx),
-            Pending::Command(tag, sqe) => self.command_complete(tag, &sqe, right, cx),
+            Pending::Command(tag, sqe) => {
+                let filled = self.take_filled();
+                if let Some(task) = self.tasks.get_mut(tag) {
+                    task.data = filled.map(|buf| (buf, task.arrives.clone()));
+                }
+                self.command_complete(tag, &sqe, right, cx);
+            }
             Pending::Data(index) => self.data_complete(index, right, cx),
             Pending::Terminate => {
                 let request: TermReq = self.rx.header();

@@ -1,11 +1,12 @@
 //! What a controller is made of, and what it says of itself.
 
+use crate::fabrics::Transport;
 use crate::feature::{EVENT_ANA, EVENT_DISCOVERY, EVENT_NAMESPACES};
 use crate::identify::{
     self, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS, CTRATT_HOST_ID_128, CTRATT_TBKAS,
     FUSES_COMPARE_WRITE, ONCS_COMPARE, ONCS_COPY, ONCS_DSM, ONCS_RESERVATIONS, ONCS_VERIFY,
-    ONCS_WRITE_ZEROES, SGLS_OFFSET, SGLS_SUPPORTED, TYPE_DISCOVERY, TYPE_IO, VWC_FLUSH_ALL,
-    VWC_PRESENT, ascii,
+    ONCS_WRITE_ZEROES, SGLS_KEYED, SGLS_OFFSET, SGLS_SUPPORTED, TYPE_DISCOVERY, TYPE_IO,
+    VWC_FLUSH_ALL, VWC_PRESENT, ascii,
 };
 use crate::name::field_of_nqn;
 use crate::pdu::{U16, U32};
@@ -75,6 +76,8 @@ pub struct Setup {
     pub kato: Duration,
     /// I/O queues that the host may have.
     pub max_queues: u16,
+    /// What carries its queues.
+    pub transport: Transport,
     /// The subsystem.
     pub subsystem: Subsystem,
 }
@@ -86,6 +89,16 @@ impl Setup {
             Kind::Io => EVENT_NAMESPACES | EVENT_ANA,
             Kind::Discovery => EVENT_DISCOVERY,
         }
+    }
+
+    /// SGLS: the descriptors that the transport has.
+    const fn sgls(&self) -> u32 {
+        SGLS_SUPPORTED
+            | SGLS_OFFSET
+            | match self.transport {
+                Transport::Tcp => 0,
+                Transport::Rdma => SGLS_KEYED,
+            }
     }
 
     /// Identify Controller.
@@ -111,7 +124,7 @@ impl Setup {
             sqes: 0x66,
             cqes: 0x44,
             maxcmd: U16::new(of.max_entries),
-            sgls: U32::new(SGLS_SUPPORTED | SGLS_OFFSET),
+            sgls: U32::new(self.sgls()),
             subnqn: field_of_nqn(&of.nqn),
             ioccsz: U32::new((64 + of.capsule_data) / 16),
             iorcsz: U32::new(1),

@@ -5,10 +5,10 @@ use super::events::Events;
 use super::pages::Source;
 use super::setup::{ERRORS, KEEP_ALIVE_UNIT, Kind, Setup, VERSION};
 use crate::command::{Admin, Completion, Sqe};
-use crate::fabrics::{Fabrics, Property};
+use crate::fabrics::{Fabrics, Property, Transport};
 use crate::feature::Event;
 use crate::identify;
-use crate::log::ErrorEntry;
+use crate::log::{ErrorEntry, TRTYPE_RDMA, TRTYPE_TCP};
 use crate::pdu::{U16, U32, U64};
 use crate::status::Status;
 use alloc::boxed::Box;
@@ -146,6 +146,12 @@ impl Controller {
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.cc & CC_EN != 0 && self.csts & (CSTS_RDY | CSTS_CFS | CSTS_SHST) == CSTS_RDY
+    }
+
+    /// True if the controller is shut down, or is about to be, until it is reset.
+    #[must_use]
+    pub const fn is_shut_down(&self) -> bool {
+        self.csts & CSTS_SHST != 0
     }
 
     /// I/O queues that the host may make; their identifiers are 1 to this number.
@@ -377,7 +383,10 @@ impl Controller {
             status: U16::new(status.bits() << 1),
             location: U16::MAX_VALUE,
             nsid: U32::new(sqe.nsid.get()),
-            trtype: crate::log::TRTYPE_TCP,
+            trtype: match self.setup.transport {
+                Transport::Tcp => TRTYPE_TCP,
+                Transport::Rdma => TRTYPE_RDMA,
+            },
             ..ErrorEntry::default()
         });
     }

@@ -37,9 +37,9 @@ pub(super) struct Task<B> {
     pub arrives: Range<usize>,
     /// It is answered with this instead of being executed, once its capsule is complete.
     pub refused: Option<Status>,
-    /// R2Ts that the host has not answered.
+    /// R2Ts that the host has not answered; RDMA Reads that are under way.
     pub r2ts: u32,
-    /// The first and the last of the transfers that wait for an R2T.
+    /// The first and the last of the transfers that wait for their R2T or RDMA Read.
     pub waiting: Option<(usize, usize)>,
     /// Data was damaged.
     pub damaged: bool,
@@ -52,8 +52,10 @@ pub(super) struct Transfer<B> {
     pub offset: u32,
     pub len: u32,
     pub received: u32,
-    /// Its R2T was sent.
+    /// Its R2T was sent, or its RDMA Read was handed out.
     pub in_flight: bool,
+    /// Its number among those that were started.
+    pub order: u64,
     /// The buffer; away while it is lent.
     pub buf: Option<B>,
     /// The next transfer of the same command that waits.
@@ -127,6 +129,12 @@ impl<B> Tasks<B> {
 pub(super) struct Transfers<B>(pub Slab<Transfer<B>>);
 
 impl<B> Transfers<B> {
+    /// The one whose R2T was sent first, and its index. It looks at all of them.
+    pub fn oldest(&self) -> Option<(usize, &Transfer<B>)> {
+        let asked = self.0.iter().filter(|(_, transfer)| transfer.in_flight);
+        asked.min_by_key(|(_, transfer)| transfer.order)
+    }
+
     pub fn insert(&mut self, task: Tag, offset: u32, len: u32, buf: B) -> Option<usize> {
         (self.0.len() < MAX_SLOTS).then(|| {
             self.0.insert(Transfer {
@@ -135,6 +143,7 @@ impl<B> Transfers<B> {
                 len,
                 received: 0,
                 in_flight: false,
+                order: 0,
                 buf: Some(buf),
                 next: None,
             })

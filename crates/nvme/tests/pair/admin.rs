@@ -9,7 +9,7 @@ use lunet_nvme::controller::{
     Answer, Connection, Controller, Cx, Event, Kind, Options, Request, Setup, Source, Subsystem,
     Tag,
 };
-use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Connected, Fabrics, Property};
+use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Connected, Fabrics, Property, Transport};
 use lunet_nvme::feature::{self, Feature, MASK_ALL, MASK_RESERVATION_RELEASED, Queues};
 use lunet_nvme::host::{
     self, Command, ControllerInfo, Data, Session, SessionCx, SessionError, SessionEvent,
@@ -79,6 +79,7 @@ fn setup(kind: Kind, kato: Duration) -> Setup {
         host_id: [7; 16],
         kato,
         max_queues: 8,
+        transport: Transport::Tcp,
         subsystem: Subsystem {
             nqn: "nqn.2026-11.org.lunet:a".into(),
             serial: "0123456789".into(),

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use lunet_nvme::auth::chap::{Credentials, Initiator, Names, Next, Responder, Terms};
+use lunet_nvme::auth::chap::{
+    Concatenation, Credentials, Initiator, Names, Next, Responder, Terms,
+};
 use lunet_nvme::auth::dh::Group;
 use lunet_nvme::auth::{Failure, Hash, Purpose, Secret};
 use lunet_nvme::command::Completion;
@@ -82,7 +84,7 @@ fn terms() -> Terms {
         controller: Some(secret(2)),
         hashes: HASHES.to_vec(),
         groups: Group::ALL.to_vec(),
-        concatenation: false,
+        concatenation: Concatenation::Refused,
     }
 }
 

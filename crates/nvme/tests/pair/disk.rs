@@ -6,8 +6,9 @@ use lunet_block::Random;
 use lunet_nvme::command::{Completion, Fuse, Io};
 use lunet_nvme::controller::{Command, Connection, Event, Site, Tag};
 use lunet_nvme::status::Status;
+use lunet_nvme::transmit::Transmit;
 
-use crate::world::{Bytes, Sent};
+use crate::world::Bytes;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;
@@ -87,7 +88,12 @@ impl Disk {
         }
     }
 
-    pub fn handle(&mut self, event: Event<Vec<u8>>, end: &mut Connection<Vec<u8>>, tx: &mut Sent) {
+    pub fn handle<T: Transmit<Payload = Bytes>>(
+        &mut self,
+        event: Event<Vec<u8>>,
+        end: &mut Connection<Vec<u8>>,
+        tx: &mut T,
+    ) {
         match event {
             Event::Command(command) => self.command(command, end, tx),
             Event::Data { tag, offset, len, buf } => {
@@ -104,7 +110,12 @@ impl Disk {
         }
     }
 
-    fn command(&mut self, command: Command<Vec<u8>>, end: &mut Connection<Vec<u8>>, tx: &mut Sent) {
+    fn command<T: Transmit<Payload = Bytes>>(
+        &mut self,
+        command: Command<Vec<u8>>,
+        end: &mut Connection<Vec<u8>>,
+        tx: &mut T,
+    ) {
         self.commands += 1;
         assert_eq!(self.first, command.fuse == Fuse::Second, "a pair was torn");
         self.first = command.fuse == Fuse::First;
@@ -135,7 +146,11 @@ impl Disk {
     }
 
     /// Does something. False if there is nothing to do.
-    pub fn work(&mut self, end: &mut Connection<Vec<u8>>, tx: &mut Sent) -> bool {
+    pub fn work<T: Transmit<Payload = Bytes>>(
+        &mut self,
+        end: &mut Connection<Vec<u8>>,
+        tx: &mut T,
+    ) -> bool {
         if self.work.is_empty() {
             return false;
         }
@@ -144,7 +159,12 @@ impl Disk {
         moved || (0..self.work.len()).any(|index| self.work_on(index, end, tx))
     }
 
-    fn work_on(&mut self, index: usize, end: &mut Connection<Vec<u8>>, tx: &mut Sent) -> bool {
+    fn work_on<T: Transmit<Payload = Bytes>>(
+        &mut self,
+        index: usize,
+        end: &mut Connection<Vec<u8>>,
+        tx: &mut T,
+    ) -> bool {
         let Self { work: list, bytes, random, chunk, .. } = self;
         let work = &mut list[index];
         let tag = work.tag;

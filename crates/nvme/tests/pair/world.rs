@@ -294,6 +294,14 @@ impl World {
         true
     }
 
+    /// Lets the controller receive these bytes at this time.
+    pub fn feed_controller(&mut self, now: Duration, bytes: &[u8]) {
+        let Self { controller, answers, controller_events, site, .. } = self;
+        let mut cx = controller::Cx { now, site, tx: answers, events: controller_events };
+        controller.rx_bytes(bytes, &mut cx);
+        self.handle();
+    }
+
     /// Hands the controller's events on.
     pub fn handle(&mut self) {
         for event in std::mem::take(&mut self.controller_events) {

@@ -33,7 +33,7 @@ fn terms() -> Terms {
         controller: None,
         hashes: vec![Hash::Sha512, Hash::Sha384, Hash::Sha256],
         groups: vec![Group::Ffdhe2048, Group::Null],
-        concatenation: false,
+        concatenation: Concatenation::Refused,
     }
 }
 
@@ -124,7 +124,7 @@ fn responses_are_those_of_the_specification() {
     said.concatenation = NEW_KEY;
     let challenge = augmented(Hash::Sha256, Some(&[5; 256]), &challenge);
     let controller = respond(function, &challenge, (33, &said), "Controller", (SUB, HOST));
-    assert_eq!(controller[..8], [0xa8, 0xfd, 0xd0, 0xce, 0xba, 0xed, 0xf3, 0xf7]);
+    assert_eq!(controller[..8], [0x0b, 0x0b, 0xb2, 0x76, 0x19, 0x6c, 0x88, 0xa5]);
 }
 
 #[test]
@@ -168,20 +168,42 @@ fn ends_without_anything_in_common_say_so() {
     let none = Terms { groups: vec![Group::Ffdhe3072], ..terms() };
     let end = talk(none, credentials(), |_| ());
     assert_eq!((end.host, end.controller), (Err(Failure::Group), Err(Failure::Group)));
-    let wanted = Terms { concatenation: true, ..terms() };
+    let wanted = Terms { concatenation: Concatenation::Required, ..terms() };
     let end = talk(wanted, credentials(), |_| ());
     let failed = Err(Failure::Concatenation);
     assert_eq!((end.host, end.controller), (failed, failed));
+    let end = talk(terms(), Credentials { concatenation: true, ..credentials() }, |_| ());
+    assert_eq!((end.host, end.controller), (failed, failed));
+    let allowed = Terms { concatenation: Concatenation::Allowed, ..terms() };
+    assert_eq!(talk(allowed, credentials(), |_| ()), GOOD);
 }
 
 #[test]
 fn concatenation_gives_both_ends_one_key() {
     let groups = vec![Group::Null, Group::Ffdhe2048];
     let asked = Credentials { concatenation: true, groups, ..credentials() };
-    let wanted =
-        Terms { concatenation: true, groups: vec![Group::Null, Group::Ffdhe2048], ..terms() };
+    let groups = vec![Group::Null, Group::Ffdhe2048];
+    let wanted = Terms { concatenation: Concatenation::Required, groups, ..terms() };
     let end = talk(wanted.clone(), asked.clone(), |_| ());
     assert_eq!(end, End { key: Some(32), ..GOOD });
+    // SHA-256 is what every host's TLS has, and SHA-512 none's.
+    let any =
+        Credentials { hashes: vec![Hash::Sha512, Hash::Sha384, Hash::Sha256], ..asked.clone() };
+    let allowed = Terms { concatenation: Concatenation::Allowed, ..wanted.clone() };
+    assert_eq!(talk(allowed, any, |_| ()), End { key: Some(32), ..GOOD });
+    let longer = Credentials { hashes: vec![Hash::Sha384], ..asked.clone() };
+    assert_eq!(talk(wanted.clone(), longer, |_| ()), End { key: Some(48), ..GOOD });
+    let none = Credentials { hashes: vec![Hash::Sha512], ..asked.clone() };
+    assert_eq!(talk(wanted.clone(), none, |_| ()).controller, Err(Failure::Hash));
+    let none = Credentials { groups: vec![Group::Null], ..asked.clone() };
+    assert_eq!(talk(wanted.clone(), none, |_| ()).controller, Err(Failure::Group));
+    // It is made of the host's challenge, too.
+    let end = talk(wanted.clone(), asked.clone(), |message| {
+        if message[1] == 2 {
+            message[8] = 0;
+        }
+    });
+    assert_eq!(end.controller, Err(Failure::Payload));
     let asked = Credentials { controller: Some(secret(2)), ..asked };
     let wanted = Terms { controller: Some(secret(2)), ..wanted };
     assert_eq!(talk(wanted, asked, |_| ()), End { key: Some(32), ..GOOD });
