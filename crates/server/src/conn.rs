@@ -23,6 +23,9 @@ const COPIED_HIGH: usize = 64 << 10;
 /// back many times as long.
 const UNSERVED_RECEIVE: usize = 512;
 
+/// A client takes what is sent to it if it takes so much in the time that it has, or all. In bytes.
+const LEAST_TAKEN: u64 = 64 << 10;
+
 /// How far the end of a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -49,8 +52,9 @@ struct Uptake {
     waits: bool,
     /// Bytes that the client's system had taken in at the last look at the clock.
     delivered: u64,
-    /// When it had taken in more than at the look before, or what waits began to wait.
+    /// When it had taken in enough, or what waits began to wait, and how much it had taken in by then.
     taken_at: Duration,
+    taken: u64,
     /// When was looked.
     looked: Duration,
 }
@@ -61,6 +65,7 @@ impl Uptake {
     fn note(&mut self, waits: bool, now: Duration) {
         if waits && !self.waits {
             (self.taken_at, self.looked) = (now, now);
+            self.taken = self.delivered;
         }
         self.waits = waits;
     }
@@ -76,8 +81,8 @@ impl Uptake {
         };
         let more = bytes > self.delivered;
         self.delivered = bytes;
-        if more || !waits {
-            self.taken_at = now;
+        if !waits || bytes >= self.taken + LEAST_TAKEN {
+            (self.taken_at, self.taken) = (now, bytes);
         }
         more.then(|| now.saturating_sub(ago))
     }
@@ -258,7 +263,7 @@ impl<P: FrontConn> Conn<P> {
         (waits && matches!(self.wire, Wire::Stream(_))).then(|| self.uptake.looked + timeout / 4)
     }
 
-    /// True if something has been waiting for so long that the client took nothing of it.
+    /// True if something has been waiting for so long and the client took nothing of it, or next to nothing.
     pub(crate) fn takes_nothing(&self, timeout: Duration, now: Duration) -> bool {
         self.output_look(timeout).is_some() && now >= self.uptake.taken_at + timeout
     }
@@ -369,8 +374,14 @@ mod tests {
         uptake.note(true, at(9002));
         assert_eq!(uptake.look(heard(48), true, at(9003)), None);
         assert_eq!(uptake.taken_at, at(9000));
+        // A few bytes are not enough, however often; many are.
+        assert_eq!(uptake.look(heard(49), true, at(9004)), Some(at(9004)));
+        assert_eq!(uptake.look(heard(47 + LEAST_TAKEN), true, at(9005)), Some(at(9005)));
+        assert_eq!(uptake.taken_at, at(9000));
+        uptake.look(heard(48 + LEAST_TAKEN), true, at(9006));
+        assert_eq!(uptake.taken_at, at(9006));
         // Where it cannot be told, nobody is held to it.
-        uptake.look(None, true, at(9004));
-        assert_eq!(uptake.taken_at, at(9004));
+        uptake.look(None, true, at(9007));
+        assert_eq!(uptake.taken_at, at(9007));
     }
 }

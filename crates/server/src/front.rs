@@ -199,6 +199,26 @@ pub enum Occasion {
     Look,
 }
 
+/// Somebody wants to connect over RDMA.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaRequest<'a> {
+    /// What it says of itself.
+    pub private: &'a [u8],
+    /// What is sent may take back its keys.
+    pub invalidates: bool,
+    /// RDMA Reads that it serves at a time.
+    pub reads: u8,
+}
+
+/// Why a front does not accept a connection over RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedRdma {
+    /// What the client is told with the rejection.
+    pub private: Vec<u8>,
+    /// What the log says.
+    pub why: &'static str,
+}
+
 /// A connection over RDMA that a front accepts.
 pub struct AcceptedRdma<P> {
     /// What the protocol knows of it.
@@ -434,15 +454,21 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
         0
     }
 
-    /// Somebody wants to connect over RDMA, and says this of itself. `invalidates`: what is sent may take back the
-    /// client's keys. `None` where the protocol is not for RDMA.
+    /// Somebody wants to connect over RDMA.
+    ///
+    /// # Errors
+    /// What the client is told instead.
     fn accept_rdma(
         &mut self,
-        private: &[u8],
-        invalidates: bool,
-    ) -> Option<AcceptedRdma<Self::Conn>> {
-        let _ = (private, invalidates);
-        None
+        request: RdmaRequest<'_>,
+    ) -> Result<AcceptedRdma<Self::Conn>, RejectedRdma> {
+        let _ = request;
+        Err(RejectedRdma { private: Vec::new(), why: "the protocol is not served over RDMA" })
+    }
+
+    /// What a client is told when there are no resources for its connection over RDMA.
+    fn no_room_for_rdma() -> Vec<u8> {
+        Vec::new()
     }
 
     /// A message has come over RDMA.

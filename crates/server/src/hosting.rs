@@ -32,7 +32,7 @@ pub enum Transports {
 
 impl Transports {
     /// True if TCP is among them.
-    pub(crate) const fn tcp(self) -> bool {
+    pub const fn tcp(self) -> bool {
         !matches!(self, Self::Rdma)
     }
 

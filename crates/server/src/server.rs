@@ -147,6 +147,7 @@ impl<F: Front> Server<F> {
         let (count, first) = (member.shards(), member.first_shard());
         let ring = RingConfig {
             arena_bytes: hosting.limits.buffer_bytes,
+            kept_bytes: hosting.limits.buffer_bytes / 4,
             driver: hosting.driver,
             busy_poll: hosting.busy_poll,
             ..RingConfig::default()

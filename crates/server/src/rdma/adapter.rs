@@ -173,6 +173,16 @@ impl Adapter {
         }
     }
 
+    /// Rejects a connection that was not accepted, tells its client this, and closes it.
+    pub(crate) fn reject(&mut self, endpoint: Endpoint, private: &[u8]) {
+        match (&mut *self, endpoint) {
+            (Self::Verbs(adapter, _), Endpoint::Verbs(id)) => adapter.reject(id, private),
+            #[cfg(any(test, feature = "fake"))]
+            _ => {}
+        }
+        self.close(endpoint);
+    }
+
     /// The path of an established connection: port, GID, MTU.
     pub(crate) fn path(&self, endpoint: Endpoint) -> Option<Path> {
         match (self, endpoint) {

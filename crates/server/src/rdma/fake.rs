@@ -10,9 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use lunet_ring::Buf;
-use lunet_verbs::{
-    Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Status, Why,
-};
+pub use lunet_verbs::Status;
+use lunet_verbs::{Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Why};
 
 use super::adapter::{Completion, Endpoint};
 use crate::front::Names;

@@ -15,6 +15,7 @@ mod start;
 mod status;
 
 pub use adapter::{Adapter, Completion, Endpoint};
+pub use lunet_verbs::{Remote, Sysfs};
 pub(crate) use monitor::DeviceMonitor;
 pub(crate) use queue_pair::fault;
 pub use queue_pair::{Fault, QueuePair, RemoteRead, token};
@@ -79,9 +80,9 @@ pub enum Refused {
     /// The server stops.
     #[error("this server stops")]
     Stopping,
-    /// The protocol does not speak RDMA.
-    #[error("the protocol is not served over RDMA")]
-    NotServed,
+    /// The protocol does not accept it.
+    #[error("{0}")]
+    Protocol(&'static str),
     /// Its device was lost in the meantime.
     #[error("the RDMA device is gone")]
     Gone,

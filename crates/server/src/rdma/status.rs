@@ -102,6 +102,7 @@ pub struct Status {
     names: Names,
     portals: Mutex<Vec<State>>,
     losses: AtomicU32,
+    changes: AtomicU32,
 }
 
 impl Status {
@@ -109,7 +110,7 @@ impl Status {
     pub(crate) fn new(portals: &[Portal], names: Names) -> Self {
         let starting = |portal| first(portal, Reason::Other, "the server is starting");
         let portals = Mutex::new(portals.iter().map(starting).collect());
-        Self { names, portals, losses: AtomicU32::new(0) }
+        Self { names, portals, losses: AtomicU32::new(0), changes: AtomicU32::new(0) }
     }
 
     /// The protocol's words for the log.
@@ -158,6 +159,7 @@ impl Status {
             devices.retain(|name| name != device);
             news |= devices.len() < before;
             if devices.is_empty() {
+                self.changes.fetch_add(1, Ordering::Relaxed);
                 let error = Error::Gone { device: device.to_owned() };
                 *state = State::Not(Reason::DeviceGone, error.to_string());
             }
@@ -179,6 +181,11 @@ impl Status {
     /// How often a device was lost.
     pub(crate) fn losses(&self) -> u32 {
         self.losses.load(Ordering::Relaxed)
+    }
+
+    /// How often it has changed whether a portal is served.
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// True if a portal's only device is lost.
@@ -274,6 +281,10 @@ impl Status {
         };
         if matches!(current, State::Not(Reason::Removed, _)) {
             return false;
+        }
+        let serves = |state: &State| matches!(state, State::Served(_));
+        if serves(current) != serves(&state) {
+            self.changes.fetch_add(1, Ordering::Relaxed);
         }
         *current = state;
         true

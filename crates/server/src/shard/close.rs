@@ -52,6 +52,7 @@ impl<F: Front> Shard<F> {
         let conn = &self.conns[slot];
         if !conn.receiving() && !conn.transmitting() {
             self.conns.remove(slot);
+            self.front.exec.storage.leave_host();
         }
     }
 

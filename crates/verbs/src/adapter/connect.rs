@@ -186,6 +186,15 @@ impl Adapter {
         Ok(())
     }
 
+    /// Rejects a connect request whose endpoint was opened, with this private data. It is to be
+    /// [closed](Self::close) then.
+    pub fn reject(&mut self, id: EndpointId, private: &[u8]) {
+        if let Some(endpoint) = self.endpoints.get(id.0) {
+            // The peer may have given up already.
+            let _ = endpoint.id.send_reject(private);
+        }
+    }
+
     /// Has the peer try again after [`RETRY`] when it finds no receive. rdma_cm leaves it at the longest
     /// time that there is, 655 ms.
     fn shorten_retries(&self, id: EndpointId) {

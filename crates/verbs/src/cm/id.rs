@@ -242,6 +242,10 @@ impl CmId {
     /// # Errors
     /// The peer is gone, or the word is too long.
     pub fn reject(self, private: &[u8]) -> Result<(), Error> {
+        self.send_reject(private)
+    }
+
+    pub(crate) fn send_reject(&self, private: &[u8]) -> Result<(), Error> {
         let len = private_len(private)?;
         let reject = self.channel.library.cm.rdma_reject;
         // SAFETY: the id is alive; the data is read during the call.

@@ -4,11 +4,18 @@ use lunet_verbs::{CmEvent, CmEventKind, CmId, ConnParams, Error};
 
 use super::super::Shard;
 use crate::conn::{Conn, ConnId, Wire};
-use crate::front::{AcceptedRdma, Front};
+use crate::front::{AcceptedRdma, Front, RdmaRequest};
 use crate::mail::Mail;
 use crate::rationed::Topic;
 use crate::rdma::{CONNECTION, Endpoint, QueuePair, Refused, Request, token};
 use crate::stats::Counts;
+
+/// Rejects a connection for this reason, and tells its client so much of it.
+fn reject(id: CmId, private: &[u8], why: Refused) -> Refused {
+    // The client may have given up already.
+    let _ = id.reject(private);
+    why
+}
 
 impl<F: Front> Shard<F> {
     /// Handles the events of the listeners: connect requests, and devices that are removed.
@@ -94,24 +101,24 @@ impl<F: Front> Shard<F> {
         let Request { id, peer, local, entry, portal, reads, logged, private } = request;
         let (reads, reads_served) = reads;
         if self.stopping.is_some() {
-            // The client may have given up already.
-            let _ = id.reject(&[]);
-            return Err(Refused::Stopping);
+            return Err(reject(id, &[], Refused::Stopping));
         }
+        let invalidates = match self.invalidates(&id) {
+            Some(invalidates) => invalidates,
+            None => return Err(reject(id, &F::no_room_for_rdma(), Refused::Gone)),
+        };
+        let asked = RdmaRequest { private: &private, invalidates, reads };
+        let AcceptedRdma { front, private } = match self.front.accept_rdma(asked) {
+            Ok(accepted) => accepted,
+            Err(rejected) => {
+                return Err(reject(id, &rejected.private, Refused::Protocol(rejected.why)));
+            }
+        };
         let serial = entry.serial();
         id.set_token(CONNECTION | serial);
         let opened = self.open_endpoint(id);
-        let (device, endpoint, invalidates) = opened.map_err(|(why, id)| {
-            // The client may have given up already.
-            let _ = id.reject(&[]);
-            why
-        })?;
-        let accepted = self.front.accept_rdma(&private, invalidates);
-        let Some(AcceptedRdma { front, private }) = accepted else {
-            let pool = self.rdma.as_mut().and_then(|rdma| rdma.pool(device));
-            pool.into_iter().for_each(|pool| pool.adapter.close(endpoint));
-            return Err(Refused::NotServed);
-        };
+        let (device, endpoint) =
+            opened.map_err(|(why, id)| reject(id, &F::no_room_for_rdma(), why))?;
         let mut qp = QueuePair::new(device, endpoint, reads);
         qp.logged = logged;
         let wire = Wire::Rdma(Box::new(qp));
@@ -133,9 +140,16 @@ impl<F: Front> Shard<F> {
         Ok(())
     }
 
-    /// Creates the queue pair of a connection. Returns the index of its device, its endpoint there, and whether
-    /// its Sends may invalidate remote keys. An error comes with the connection.
-    fn open_endpoint(&mut self, mut id: CmId) -> Result<(usize, Endpoint, bool), (Refused, CmId)> {
+    /// True if Sends to a client that wants to connect may take back its keys. `None`: its device is not in use.
+    fn invalidates(&self, id: &CmId) -> Option<bool> {
+        let mut devices = self.rdma.as_ref()?.devices.iter().flatten();
+        let own = devices.find(|device| device.pool.adapter.is_of(id))?;
+        Some(own.pool.adapter.invalidates())
+    }
+
+    /// Creates the queue pair of a connection. Returns the index of its device, and its endpoint there. An error
+    /// comes with the connection.
+    fn open_endpoint(&mut self, mut id: CmId) -> Result<(usize, Endpoint), (Refused, CmId)> {
         let Some(rdma) = &mut self.rdma else { return Err((Refused::Gone, id)) };
         let Some((channel, _)) = &rdma.channel else { return Err((Refused::Gone, id)) };
         if let Err(error) = id.migrate(channel) {
@@ -148,7 +162,7 @@ impl<F: Front> Shard<F> {
         });
         let Some((index, pool)) = own else { return Err((Refused::Gone, id)) };
         match pool.open(id) {
-            Ok(endpoint) => Ok((index, endpoint, pool.adapter.invalidates())),
+            Ok(endpoint) => Ok((index, endpoint)),
             Err(not) => Err((not.why.into(), not.id)),
         }
     }
@@ -167,7 +181,7 @@ impl<F: Front> Shard<F> {
         let pool = rdma.pool(index).ok_or(Refused::Gone)?;
         let needed = pool.needed(endpoint);
         if taken + needed > arena.total_bytes() / 2 {
-            pool.adapter.close(endpoint);
+            pool.adapter.reject(endpoint, &F::no_room_for_rdma());
             return Err(Refused::Memory { needed, fewer: F::NAMES.fewer });
         }
         if !pool.attach(endpoint, token(slot, 0), arena) {
