@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunet_nvme::auth::Secret;
+pub use lunet_nvme::auth::chap::Concatenation;
+use lunet_nvme::fabrics::Transport;
 use lunet_ring::DriverChoice;
 use lunet_server::hosting::{Limits, Portal};
 use lunet_volume::{Face, Volume, VolumeId};
@@ -20,6 +22,9 @@ pub struct Host {
     pub controller_secret: Option<Secret>,
     /// Its key of TLS.
     pub tls: Option<TlsKey>,
+    /// Whether it comes by TLS with a key that its authentication makes (secure channel concatenation). Has no meaning
+    /// without a secret, and at a portal where TLS is off.
+    pub concatenation: Concatenation,
 }
 
 /// A host's key of TLS.
@@ -52,6 +57,7 @@ impl PartialEq for Host {
             && text(&self.secret) == text(&other.secret)
             && text(&self.controller_secret) == text(&other.controller_secret)
             && key(&self.tls) == key(&other.tls)
+            && self.concatenation == other.concatenation
     }
 }
 
@@ -124,6 +130,9 @@ impl<Fc: Face> Default for Layout<Fc> {
     }
 }
 
+/// Data of a command capsule over RDMA at most, in bytes: each receive that is posted has room for it.
+pub const RDMA_CAPSULE_DATA: u32 = 4096;
+
 /// What is offered to hosts, and what is expected of them.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -132,6 +141,7 @@ pub struct Options {
     /// Entries of a queue at most, from 2 to 4096.
     pub queue_entries: u16,
     /// Data of a command capsule on I/O queues, in bytes: a multiple of 16, up to 64 KiB.
+    /// Over RDMA at most [`RDMA_CAPSULE_DATA`].
     pub capsule_data: u32,
     /// MDTS: most data of a command, 2^n units of 4 KiB, from 4 to 10.
     pub mdts: u8,
@@ -143,6 +153,16 @@ pub struct Options {
     pub max_controllers: usize,
     /// Discovery controllers, on the whole server. With one more, the oldest of the address with the most of them ends.
     pub max_discovery: usize,
+}
+
+impl Options {
+    /// Data of a command capsule on I/O queues, in bytes.
+    pub fn capsule_data(&self, transport: Transport) -> u32 {
+        match transport {
+            Transport::Tcp => self.capsule_data,
+            Transport::Rdma => self.capsule_data.min(RDMA_CAPSULE_DATA),
+        }
+    }
 }
 
 impl Default for Options {

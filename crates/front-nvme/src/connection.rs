@@ -12,10 +12,12 @@ use lunet_nvme::controller::{Command, Connection, Controller, Event, Kind, Tag};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::fabrics::Connect;
 use lunet_nvme::log::ReservationNotice;
+use lunet_nvme::rdma::{self, ConnectRequest};
 use lunet_nvme::transmit::{self, Transmit};
 use lunet_reservations::Access;
 use lunet_ring::{Account, Arena, Buf, Payload, Reserve};
 use lunet_server::conn;
+use lunet_server::rdma::Remote;
 use lunet_server::transmit::Outgoing;
 use lunet_tls::server::Server;
 use lunet_volume::{OperationId, PathState, VolumeId, take};
@@ -41,6 +43,8 @@ pub struct NvmeConn {
     pub admin: Option<Box<Admin>>,
     /// Whether it is by TLS.
     pub tls: Channel,
+    /// Over RDMA: what the host has said of the queue when it connected.
+    pub asked: Option<ConnectRequest>,
     /// The host has to prove itself, and has not yet.
     pub auth: Option<Box<Authentication>>,
     /// The Connect that waits for former controllers of its host to end.
@@ -82,6 +86,18 @@ pub struct Secured {
     pub identity: Identity,
     /// The cipher suite.
     pub suite: &'static str,
+    /// The whole identity, if the key is one that an authentication has made.
+    pub generated: Option<Box<str>>,
+}
+
+impl Channel {
+    /// The identity of the key that an authentication has made, by which the connection has come.
+    pub fn generated(&self) -> Option<&str> {
+        match self {
+            Self::Tls(secured) => secured.generated.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// A queue of a controller.
@@ -163,6 +179,7 @@ impl NvmeConn {
             proto,
             events: Vec::new(),
             tls: Channel::Unknown,
+            asked: None,
             queue: None,
             admin: None,
             auth: None,
@@ -171,6 +188,17 @@ impl NvmeConn {
             leaves: None,
             tasks: Vec::new(),
         }
+    }
+
+    /// A connection over RDMA that is about to be accepted.
+    pub fn over_rdma(proto: Connection<Buf>, asked: ConnectRequest) -> Self {
+        Self { tls: Channel::Plain, asked: Some(asked), ..Self::new(proto) }
+    }
+
+    /// True if data must lie in the arena while it is sent: a digest is in use, so it must not change, or an RDMA device
+    /// fetches it, which knows the arena.
+    pub fn needs_stable_data(&self) -> bool {
+        self.proto.framing().data_digest || self.proto.is_rdma()
     }
 
     /// The operation of the command behind a tag.
@@ -257,5 +285,14 @@ impl Transmit for Pdus<'_> {
     fn payload(&mut self, payload: Data, range: Range<usize>) {
         let id = self.0.chain.payload(payload.0);
         self.0.chain.slice(id, range);
+    }
+
+    fn end_send(&mut self, invalidate: Option<u32>) {
+        self.0.end_send(invalidate);
+    }
+
+    fn write(&mut self, payload: Data, range: Range<usize>, to: rdma::Remote) {
+        let id = self.0.chain.payload(payload.0);
+        self.0.write(id, range, Remote { address: to.address, key: to.key });
     }
 }

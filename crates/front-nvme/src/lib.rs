@@ -1,4 +1,4 @@
-//! NVMe over TCP as the front of the server: controllers, queues, namespaces.
+//! NVMe over TCP and RDMA as the front of the server: controllers, queues, namespaces.
 //!
 //! Start at [`start`]; the way of a command is `lunet_server::shard` (bytes in), `session` and `lunet_nvme` (a command),
 //! `engine` (decoded by `lunet_nvme`, carried out by `lunet_volume`), and back. Volumes are shown as any other protocol
@@ -8,8 +8,11 @@
 mod config;
 mod connection;
 mod engine;
+mod generated;
 mod message;
 mod notices;
+#[cfg(test)]
+mod rdma_tests;
 mod registry;
 mod report;
 mod session;
@@ -19,11 +22,12 @@ use lunet_server::Member;
 use lunet_volume::Face;
 
 pub use config::{
-    Config, Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls, TlsKey,
+    Concatenation, Config, Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls,
+    TlsKey,
 };
-pub use report::{Protocol, QueueInfo, SessionInfo};
+pub use report::{Protocol, QueueInfo, RdmaPath, SessionInfo};
 
-/// A server that serves NVMe over TCP.
+/// A server that serves NVMe.
 pub type Server<Fc> = lunet_server::server::Server<engine::Engine<Fc>>;
 
 /// Starts a server in its place among those that share its volumes.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lunet_nvme::command::Completion;
 use lunet_nvme::controller::{Controller, Kind};
-use lunet_nvme::fabrics::{Connect, MAX_CNTLID};
+use lunet_nvme::fabrics::{Connect, MAX_CNTLID, Transport};
 use lunet_nvme::status::Status;
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_reservations::Registrant;
@@ -50,6 +50,8 @@ pub struct Member {
     pub kind: Kind,
     /// The slot of its subsystem; `None` for discovery.
     pub subsystem: Option<usize>,
+    /// What carries its queues.
+    pub transport: Transport,
     /// Whose it is.
     pub host: HostName,
     /// The same, as reservations know it.
@@ -62,8 +64,14 @@ pub struct Member {
     heard: AtomicU64,
     /// I/O queues can be made.
     ready: AtomicBool,
+    /// They take no commands.
+    shut_down: AtomicBool,
     /// The largest identifier of an I/O queue.
     queues: AtomicU16,
+    /// The identity of the key of TLS by which its admin queue has come, if an authentication has made it.
+    pub key: Option<Box<str>>,
+    /// The host has made such a key on its admin queue, and has to come back by it.
+    comes_back: AtomicBool,
     /// Losses that the admin queue's shard has been told of and has not heard.
     losses: AtomicUsize,
 }
@@ -94,9 +102,26 @@ impl Member {
         self.losses.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The state of the controller has changed: what counts for new I/O queues.
+    /// True if the controller is shut down, or is about to be: I/O queues take no commands until it was reset.
+    pub fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// The host has made a key of TLS here: this controller gets no I/O queues.
+    pub fn will_come_back(&self) {
+        self.comes_back.store(true, Ordering::Release);
+    }
+
+    /// Whether an I/O queue that has come by this key that an authentication has made, or by none, may be the
+    /// controller's.
+    pub fn takes_queue_by(&self, key: Option<&str>) -> bool {
+        self.key.as_deref() == key && !self.comes_back.load(Ordering::Acquire)
+    }
+
+    /// The state of the controller has changed: what counts for I/O queues.
     pub fn publish(&self, controller: &Controller) {
         self.queues.store(controller.queues(), Ordering::Relaxed);
+        self.shut_down.store(controller.is_shut_down(), Ordering::Release);
         self.ready.store(controller.is_ready(), Ordering::Release);
     }
 }
@@ -157,6 +182,10 @@ pub struct Wish<'a> {
     pub admin: ConnRef,
     /// Where it comes from.
     pub applicant: Applicant,
+    /// The identity of the key of TLS by which it comes, if an authentication has made it.
+    pub key: Option<&'a str>,
+    /// What carries the connection.
+    pub transport: Transport,
 }
 
 /// All controllers of a server.
@@ -207,13 +236,17 @@ impl Registry {
             cntlid,
             kind: wish.kind,
             subsystem: wish.subsystem,
-            registrant: Registrant::host(host.id),
+            transport: wish.transport,
+            registrant: Registrant::host(host.id, &host.nqn),
             host,
             admin: wish.admin,
             applicant: wish.applicant,
             heard: AtomicU64::new(now.as_millis() as u64),
             ready: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
             queues: AtomicU16::new(0),
+            key: wish.key.map(Into::into),
+            comes_back: AtomicBool::new(false),
             losses: AtomicUsize::new(0),
         });
         let entry = Entry { member: member.clone(), leaving: false, queues: BTreeMap::new() };
@@ -221,7 +254,13 @@ impl Registry {
         Admission::Granted(member)
     }
 
-    /// Asks for an I/O queue of a controller of the subsystem in a slot.
+    /// The controller with this identifier.
+    pub fn controller(&self, cntlid: u16) -> Option<Arc<Member>> {
+        self.lock().controllers.get(&cntlid).map(|entry| entry.member.clone())
+    }
+
+    /// Asks for an I/O queue of a controller of the subsystem in a slot. All queues of a controller are over the same
+    /// transport.
     ///
     /// # Errors
     /// What the Connect is refused with.
@@ -229,7 +268,7 @@ impl Registry {
         &self,
         connect: &Connect,
         subsystem: usize,
-        queue: ConnRef,
+        (queue, transport): (ConnRef, Transport),
     ) -> Result<Arc<Member>, Completion> {
         let mut inner = self.lock();
         let Inner { controllers, places, .. } = &mut *inner;
@@ -237,7 +276,7 @@ impl Registry {
         let Some(Entry { member, queues, .. }) = entry else {
             return Err(Connect::WRONG_CONTROLLER);
         };
-        if member.subsystem != Some(subsystem) {
+        if member.subsystem != Some(subsystem) || member.transport != transport {
             return Err(Connect::WRONG_CONTROLLER);
         }
         // HOSTID should be that of the admin queue. There are hosts that make up another one for each queue, which
@@ -365,6 +404,8 @@ mod tests {
         }
     }
 
+    const TCP: Transport = Transport::Tcp;
+
     fn at(connection: u64) -> ConnRef {
         ConnRef { shard: 0, connection }
     }
@@ -373,8 +414,15 @@ mod tests {
         let client = Network::host(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let applicant = Applicant { client, proven: true };
         let connect = &connect(host, 0, 0xffff);
-        let wish =
-            Wish { kind: Kind::Io, subsystem: Some(3), connect, admin: at(admin), applicant };
+        let wish = Wish {
+            kind: Kind::Io,
+            subsystem: Some(3),
+            connect,
+            admin: at(admin),
+            applicant,
+            key: None,
+            transport: TCP,
+        };
         registry.admit(&wish, Duration::ZERO)
     }
 
@@ -395,7 +443,7 @@ mod tests {
         let registry = Registry::new(8, 64);
         let member = granted(&registry, 1, 10);
         let join = |host, qid, subsystem, conn| {
-            registry.join(&connect(host, qid, member.cntlid), subsystem, at(conn)).map(drop)
+            registry.join(&connect(host, qid, member.cntlid), subsystem, (at(conn), TCP)).map(drop)
         };
         assert_eq!(join(1, 1, 3, 11), Err(Status::SEQUENCE.no_retry().into()));
         make_ready(&member, 2);
@@ -403,6 +451,9 @@ mod tests {
         assert_eq!(join(1, 1, 4, 11), Err(Connect::WRONG_CONTROLLER));
         assert_eq!(join(1, 3, 3, 11), Err(Connect::WRONG_QUEUE));
         assert_eq!((join(1, 1, 3, 11), join(1, 1, 3, 12)), (Ok(()), Err(Connect::WRONG_QUEUE)));
+        let other = (at(13), Transport::Rdma);
+        let mixed = registry.join(&connect(1, 2, member.cntlid), 3, other).map(drop);
+        assert_eq!(mixed, Err(Connect::WRONG_CONTROLLER), "a controller has one transport");
         let left = registry.leave(&member, 1);
         assert_eq!((left.emptied, left.end), (Some(at(10)), vec![]));
     }
@@ -412,11 +463,11 @@ mod tests {
         let registry = Registry::new(8, 64);
         let member = granted(&registry, 1, 10);
         make_ready(&member, 2);
-        registry.join(&connect(1, 1, member.cntlid), 3, at(11)).expect("a queue");
+        registry.join(&connect(1, 1, member.cntlid), 3, (at(11), TCP)).expect("a queue");
         assert_eq!(registry.leave(&member, 0).end, [at(11)]);
         assert!(matches!(admit(&registry, 1, 12), Admission::Wait));
         assert!(matches!(admit(&registry, 2, 13), Admission::Granted(_)), "another host");
-        let refused = registry.join(&connect(1, 2, member.cntlid), 3, at(14)).map(drop);
+        let refused = registry.join(&connect(1, 2, member.cntlid), 3, (at(14), TCP)).map(drop);
         assert_eq!(refused, Err(Connect::WRONG_CONTROLLER));
         let listed = |cntlid| registry.of_subsystem(3).contains(&cntlid);
         assert!(listed(member.cntlid), "its host may look whether writes may still come");
@@ -431,7 +482,7 @@ mod tests {
         let (one, _two) = (granted(&registry, 1, 1), granted(&registry, 2, 2));
         assert!(matches!(admit(&registry, 3, 3), Admission::Full));
         make_ready(&one, 9);
-        let join = |qid| registry.join(&connect(1, qid, one.cntlid), 3, at(9)).map(drop);
+        let join = |qid| registry.join(&connect(1, qid, one.cntlid), 3, (at(9), TCP)).map(drop);
         assert_eq!((join(1), join(2)), (Ok(()), Err(Status::CONNECT_BUSY.into())));
         registry.leave(&one, 1);
         assert_eq!(join(2), Ok(()));

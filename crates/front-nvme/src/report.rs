@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use lunet_server::rdma::OverTcp;
 use lunet_server::stats::Counts;
 
 /// Counts of the protocol: what went wrong, and how often.
@@ -36,6 +37,10 @@ pub struct Protocol {
     pub bytes_out: u64,
     /// Data digests that were wrong.
     pub data_digest_errors: u64,
+    /// RDMA Reads: data of writes.
+    pub rdma_reads: u64,
+    /// RDMA Writes: data of reads.
+    pub rdma_writes: u64,
 }
 
 impl Counts for Protocol {
@@ -62,6 +67,8 @@ impl Counts for Protocol {
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         self.data_digest_errors += other.data_digest_errors;
+        self.rdma_reads += other.rdma_reads;
+        self.rdma_writes += other.rdma_writes;
     }
 }
 
@@ -72,6 +79,19 @@ pub struct QueueInfo {
     pub qid: u16,
     /// The shard that it is on, counted from 0 in this server.
     pub shard: usize,
+}
+
+/// The way of a queue over RDMA.
+#[derive(Clone, Debug)]
+pub struct RdmaPath {
+    /// The device's name.
+    pub device: String,
+    /// This end's GID.
+    pub gid: String,
+    /// The largest payload of a packet, in bytes.
+    pub path_mtu_bytes: u32,
+    /// Commands that the host may have outstanding on a queue.
+    pub queue_depth: u32,
 }
 
 /// A controller, by its admin queue.
@@ -93,8 +113,12 @@ pub struct SessionInfo {
     pub local: SocketAddr,
     /// The slot of the portal by which it came.
     pub portal: usize,
-    /// What carries it.
+    /// What carries it: `tcp` or `rdma`.
     pub transport: &'static str,
+    /// Over RDMA: the way of the admin queue.
+    pub rdma: Option<RdmaPath>,
+    /// Over TCP: why not over RDMA.
+    pub tcp: Option<OverTcp>,
     /// The cipher suite, if it is by TLS.
     pub tls: Option<&'static str>,
     /// Header digests, and data digests, are in use on the admin queue.

@@ -172,7 +172,7 @@ pub fn check<Fc: Face>(layout: &Layout<Fc>) -> Result<(), Unservable> {
     let mut names = vec![lunet_nvme::name::DISCOVERY_NQN];
     for entry in &layout.subsystems {
         let nqn = || entry.nqn.clone();
-        lunet_nvme::name::check_nqn(&entry.nqn)
+        lunet_nvme::name::check_any_nqn(&entry.nqn)
             .map_err(|why| Unservable::Name { nqn: nqn(), why })?;
         if names.contains(&entry.nqn.as_str()) {
             return Err(Unservable::Taken(nqn()));

@@ -133,7 +133,7 @@ impl<Fc: Face> Engine<Fc> {
     pub fn resume(&mut self, conns: &mut Conns, id: OperationId, why: Occasion) {
         let Some(conn) = self.conn_of(conns, id) else { return };
         if why == Occasion::Memory && conn.reserve.is_none() {
-            self.exec.storage.renew(&mut conn.reserve);
+            self.exec.storage.renew(&conn.account, &mut conn.reserve);
         }
         if why == Occasion::Look && self.exec.waits_for_range(id) {
             let volume = self.exec.operations[id].requests.volume;

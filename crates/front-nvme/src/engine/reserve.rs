@@ -9,9 +9,12 @@ use lunet_nvme::command::{
 use lunet_nvme::controller::{Command, Tag};
 use lunet_nvme::reservation::{self, Report};
 use lunet_nvme::status::Status;
-use lunet_reservations::{Event, Kind, Refusal, Register, Registrant, Reservations};
+use lunet_reservations::{
+    Event, Kind, MAX_OF_NAME, MAX_REGISTRATIONS, Refusal, Register, Registrant, Reservations,
+};
 use lunet_ring::Buf;
 use lunet_server::core::Core;
+use lunet_server::rationed::Topic;
 use lunet_volume::reserve::{Done, Order, Request, Unchanged};
 use lunet_volume::{Face, OperationId, Volume, VolumeId};
 use zerocopy::FromBytes;
@@ -141,11 +144,15 @@ impl Change {
     }
 }
 
+/// A volume has as many registrations as there may be, or the host has. The specification has no status of its own for
+/// that; nvmet and SPDK say the same.
+const NO_ROOM: Status = Status::INTERNAL;
+
 /// How a refusal is told.
 fn told(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Conflict | Refusal::NotHeld => Status::RESERVATION_CONFLICT,
-        Refusal::NoRoom => Status::INTERNAL,
+        Refusal::NoRoom => NO_ROOM,
         Refusal::NotKept | Refusal::OtherKind | Refusal::NoKey | Refusal::NoKind => {
             Status::INVALID_FIELD
         }
@@ -272,7 +279,10 @@ impl<Fc: Face> Engine<Fc> {
                     fail(&mut self.exec.operations[id], BUSY);
                 }
             }
-            Ok(Err(status)) => fail(&mut self.exec.operations[id], status),
+            Ok(Err(status)) => {
+                self.tell_of_refusal(id, status);
+                fail(&mut self.exec.operations[id], status);
+            }
             Ok(Ok(())) if change.aborts() => {
                 let awaited = Awaited { ticket, left: 1, order: None };
                 self.exec.operations[id].command.job = Job::Await(awaited);
@@ -280,6 +290,21 @@ impl<Fc: Face> Engine<Fc> {
             }
             Ok(Ok(())) => {}
         }
+    }
+
+    /// A line in the log, if a registration was refused because there are too many.
+    fn tell_of_refusal(&self, id: OperationId, status: Status) {
+        if status.code() != NO_ROOM {
+            return;
+        }
+        let ration = self.core.rations.grants(Topic::Refused, self.exec.storage.now);
+        let Some(unlogged) = ration else { return };
+        let volume = &self.exec.storage.volumes[self.exec.operations[id].requests.volume].core.name;
+        tracing::warn!(
+            %volume, unlogged,
+            "a registration was refused: the volume has {MAX_REGISTRATIONS}, or its host has registered {MAX_OF_NAME} \
+             host identifiers; to remove those of hosts that are gone, have a registrant clear or preempt them"
+        );
     }
 
     /// The keeper is done with a change.
@@ -296,7 +321,10 @@ impl<Fc: Face> Engine<Fc> {
         task.command.job = Job::Await(Awaited { ticket, left, order: None });
         match result {
             Ok(_) => {}
-            Err(Unchanged::Refused(status)) => fail(task, status),
+            Err(Unchanged::Refused(status)) => {
+                fail(task, status);
+                self.tell_of_refusal(id, status);
+            }
             Err(Unchanged::Busy) => fail(task, BUSY),
             Err(Unchanged::Failed) => fail(task, Status::INTERNAL),
         }

@@ -88,6 +88,14 @@ pub(super) fn transfer_fits(command: &Command<Buf>, len: u64) -> Result<(), Stat
 impl<Fc: Face> Engine<Fc> {
     /// A command has arrived on an I/O queue.
     pub fn command(&mut self, conn: &mut Conn, slot: ConnId, command: Command<Buf>) {
+        if conn.front.queue.as_ref().is_none_or(|queue| queue.member.is_shut_down()) {
+            // The controller is shut down: nobody would flush what is written now.
+            let first = conn.front.first.take().map(|first| first.tag);
+            for tag in first.into_iter().chain([command.tag]) {
+                complete(conn, tag, Status::SEQUENCE.no_retry());
+            }
+            return;
+        }
         match (command.fuse, conn.front.first.take()) {
             (Fuse::First, _) => conn.front.first = Some(command),
             (Fuse::Second, Some(first)) => self.fused(conn, slot, first, command),
@@ -247,16 +255,16 @@ impl<Fc: Face> Engine<Fc> {
         }
         let client = (conn.budget(), volume);
         Ok(match io {
-            Io::Read { range, .. } => {
+            Io::Read { range, fua } => {
                 let range = self.moved(volume, range)?;
                 if u64::from(command.expects_read) != range.len {
                     return Err(Status::DATA_LENGTH.no_retry());
                 }
-                self.plan_read(conn, volume, range, Some(range.len))
+                self.plan_read(conn, volume, (range, fua), Some(range.len))
             }
-            Io::Verify { range } => {
+            Io::Verify { range, fua } => {
                 let range = self.bytes_of(volume, range)?;
-                self.plan_read(conn, volume, range, None)
+                self.plan_read(conn, volume, (range, fua), None)
             }
             Io::Write { range, fua } => {
                 let range = self.moved(volume, range)?;
@@ -305,14 +313,14 @@ impl<Fc: Face> Engine<Fc> {
         &self,
         conn: &Conn,
         volume: VolumeId,
-        range: ByteRange,
+        (range, fua): (ByteRange, bool),
         wanted: Option<u64>,
     ) -> Plan {
         let open = &self.exec.storage.volumes[volume];
-        // Data must not change between its digest and the network.
-        let stable = conn.front.proto.framing().data_digest;
+        let stable = conn.front.needs_stable_data();
         let mapped = open.core.caps.mapped_reads && !open.exclusive && !stable;
-        Plan::reads(range, Work::Read(Read::new(range, wanted, mapped)))
+        let read = Read::new(range, wanted, mapped);
+        Plan::reads(range, Work::Read(read.stable(fua && open.core.caps.write_cache)))
     }
 
     /// The bytes of a range that a command moves between host and volume.

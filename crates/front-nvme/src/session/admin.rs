@@ -184,7 +184,9 @@ fn end_queues<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
 /// The controller shuts down: all that was written is made stable.
 fn shut_down<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let conn = &shard.conns[slot];
-    let Some(queue) = &conn.front.queue else { return };
+    let (Some(queue), Some(admin)) = (&conn.front.queue, &conn.front.admin) else { return };
+    // From here on its queues take no commands: what they answered would not be flushed.
+    queue.member.publish(&admin.controller);
     let volumes = queue.namespaces.iter().map(|seen| seen.volume).collect();
     let flushing = shard.front.flush_for_shutdown(conn.serial, volumes);
     if let Some(admin) = &mut shard.conns[slot].front.admin {

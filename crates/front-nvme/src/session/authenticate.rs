@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use lunet_nvme::auth::Hash;
 use lunet_nvme::auth::chap::{Computed, Names, Next, Responder, Terms};
 use lunet_nvme::auth::dh::Group;
+use lunet_nvme::auth::{Failure, Hash};
 use lunet_nvme::controller::{Command, Tag};
 use lunet_nvme::fabrics::Fabrics;
 use lunet_nvme::status::Status;
@@ -15,11 +15,13 @@ use lunet_ring::Buf;
 use lunet_server::conn::ConnId;
 use lunet_server::rationed::Topic;
 use lunet_volume::Face;
+use zeroize::Zeroizing;
 
-use super::Shard;
 use super::connect::established;
-use crate::config::Host;
+use super::{Conn, Shard};
+use crate::config::{Concatenation, Host};
 use crate::connection::{Authentication, complete, send_page};
+use crate::generated::Made;
 use crate::message::Message;
 
 /// Hashes that will do, the best first.
@@ -39,10 +41,16 @@ const GROUPS: [Group; 6] = [
 /// Longest message, in bytes, with what a host has room for behind it.
 const MESSAGE: usize = 8192;
 
+/// True if this host has to authenticate on a connection: not where a key that its authentication has made proves it.
+pub(super) fn is_asked(host: Option<&Host>, conn: &Conn) -> bool {
+    host.is_some_and(|host| host.secret.is_some()) && conn.front.tls.generated().is_none()
+}
+
 /// What a host is asked for; `None` if its name is enough.
 pub(super) fn begin(
     host: Option<&Host>,
     subsystem: &str,
+    concatenation: Concatenation,
     (sequence, by): (u64, Duration),
 ) -> Option<Box<Authentication>> {
     let host = host?;
@@ -52,7 +60,7 @@ pub(super) fn begin(
         controller: host.controller_secret.clone(),
         hashes: HASHES.to_vec(),
         groups: GROUPS.to_vec(),
-        concatenation: false,
+        concatenation,
     };
     Some(Box::new(Authentication { responder: Responder::new(terms, sequence as u32), by }))
 }
@@ -116,10 +124,13 @@ fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let conn = &mut shard.conns[slot];
     let Some(auth) = &conn.front.auth else { return };
     if auth.responder.is_done() {
-        conn.front.auth = None;
+        let auth = conn.front.auth.take();
         conn.front.proto.authenticated();
         if let Some(queue) = &mut conn.front.queue {
             queue.proven = true;
+        }
+        if let Some((hash, key)) = auth.as_ref().and_then(|auth| auth.responder.generated()) {
+            keep(shard, slot, hash, key);
         }
         return established(shard, slot);
     }
@@ -128,14 +139,30 @@ fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     }
 }
 
+/// The authentication has made a key of TLS, by which the host comes back.
+fn keep<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, hash: Hash, key: &[u8]) {
+    let conn = &shard.conns[slot];
+    let Some(queue) = &conn.front.queue else { return };
+    queue.member.will_come_back();
+    let Some(subsystem) = &queue.subsystem else { return };
+    let Some(host) = subsystem.host(&queue.member.host.nqn) else { return };
+    let (host, subsystem, key) =
+        (host.clone(), subsystem.nqn.clone(), Zeroizing::new(key.to_vec()));
+    let made = Made { host, subsystem, hash, key };
+    // There is always a cipher suite: the responder takes no other hash.
+    let added = shard.core.front.generated.add(made, shard.front.exec.storage.now);
+    debug_assert!(added, "TLS has a cipher suite for the hash");
+}
+
 /// The host could not prove itself, or has not got the proof that it wanted.
 fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let now = shard.front.exec.storage.now;
     let conn = &shard.conns[slot];
     let (Some(queue), Some(auth)) = (&conn.front.queue, &conn.front.auth) else { return };
     let proven = auth.responder.is_proven();
-    // Who knows the secret guesses at nothing.
-    if let (Some(subsystem), false) = (queue.member.subsystem, proven) {
+    // Who knows the secret guesses at nothing, nor does who has not come to say what it knows.
+    let guesses = !proven && auth.responder.failure() != Some(Failure::Concatenation);
+    if let (Some(subsystem), true) = (queue.member.subsystem, guesses) {
         shard.core.throttle.failed(conn.peer.ip(), subsystem, now);
     }
     shard.front.protocol.refused += 1;
@@ -143,6 +170,10 @@ fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
         let (host, peer, why) = (&queue.member.host.nqn, &conn.peer, auth.responder.failure());
         let what = match proven {
+            _ if why == Some(Failure::Concatenation) => {
+                "the host makes no key of TLS by its authentication and has to, or makes one and cannot: see `tls` of the host and \
+                 of the portal, and `--concat` of nvme-cli"
+            }
             true => {
                 "the host has proved itself, and wants a proof of lunet's that it can check: `controller-secret` is missing here, \
                  or is not the one that it has"

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use lunet_nvme::command::Completion;
 use lunet_nvme::controller::{Controller, Kind, Setup, Subsystem as Described};
-use lunet_nvme::fabrics::{Authentication, Connect, Connected};
+use lunet_nvme::fabrics::{Authentication, Connect, Connected, Transport};
 use lunet_nvme::name::DISCOVERY_NQN;
+use lunet_nvme::rdma::ConnectRequest;
 use lunet_nvme::status::Status;
 use lunet_server::conn::{ConnId, Phase};
 use lunet_server::places::{Applicant, ConnRef};
 use lunet_server::rationed::Topic;
 use lunet_volume::Face;
 
-use super::{Core, Shard, authenticate};
-use crate::config::MAX_NAMESPACES;
+use super::{Conn, Core, Shard, authenticate};
+use crate::config::{Concatenation, Host, MAX_NAMESPACES, Tls};
 use crate::connection::{Admin, Channel, Pdus, Queue, Seen};
 use crate::registry::{Admission, Wish};
 use crate::world::{Exports, Subsystem, World};
@@ -32,8 +33,14 @@ pub(super) fn connect<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, connect: Bo
         return;
     }
     let entries = u32::from(connect.sqsize) + 1;
+    let rdma = conn.front.asked.is_some();
     let result = if entries > u32::from(shard.core.front.options.queue_entries) {
         Err(Refusal(Connect::WRONG_SIZE, "the queue is larger than the controller allows"))
+    } else if let Some(refusal) = unlike(conn.front.asked, &connect) {
+        Err(refusal)
+    } else if rdma && shard.front.world.rules.tls(conn.portal) == Tls::Required {
+        let why = "the portal is for TLS, and the host has come over RDMA";
+        Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why))
     } else if !is_proved(&conn.front.tls, &connect) {
         let why =
             "by TLS the host has proved to be another one, or to be there for another subsystem";
@@ -48,6 +55,19 @@ pub(super) fn connect<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, connect: Bo
         Ok(false) => shard.conns[slot].front.waiting = Some(connect),
         Err(refusal) => refuse(shard, slot, &connect, &refusal),
     }
+}
+
+/// Why a Connect over RDMA is not what the host has said of the queue when its queue pair was made.
+fn unlike(asked: Option<ConnectRequest>, connect: &Connect) -> Option<Refusal> {
+    let asked = asked?;
+    if asked.qid != connect.qid {
+        let why = "the queue is another one than that for which the host has made its queue pair";
+        return Some(Refusal(Connect::WRONG_QUEUE, why));
+    }
+    (connect.sqsize > asked.sqsize).then_some({
+        let why = "the queue is larger than the host has said when it made its queue pair";
+        Refusal(Connect::WRONG_SIZE, why)
+    })
 }
 
 /// False if the host has proved by TLS to be another one, or to be there for another subsystem.
@@ -94,13 +114,31 @@ fn find<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, connect: &Connect) -> Result<
         let why = "the host has to connect by TLS, for which it has a key";
         return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
     }
+    if plain && host.is_some_and(|host| has_to_come_back(shard, conn, host, connect.qid)) {
+        let why = "the host has to come by TLS with a key that its authentication makes (`--concat` of nvme-cli), at a \
+                   portal that has TLS";
+        return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
+    }
     let now = shard.front.exec.storage.now;
-    let proves = subsystem.host(&connect.hostnqn).is_some_and(|host| host.secret.is_some());
+    let proves = authenticate::is_asked(host, conn);
     if proves && !shard.core.throttle.allows(conn.peer.ip(), &number, now) {
         let why = "too many failed authentications from this address: it has to wait";
         return Err(Refusal(Status::CONNECT_BUSY.into(), why));
     }
     Ok(number)
+}
+
+/// True if a host that comes without TLS would not do so for a key of TLS, which it needs.
+fn has_to_come_back<Fc: Face>(shard: &Shard<Fc>, conn: &Conn, host: &Host, qid: u16) -> bool {
+    let required = host.secret.is_some() && host.concatenation == Concatenation::Required;
+    let has_tls =
+        !conn.front.proto.is_rdma() && shard.front.world.rules.tls(conn.portal) != Tls::Off;
+    required && (qid != 0 || !has_tls)
+}
+
+/// What carries a connection.
+const fn transport(conn: &Conn) -> Transport {
+    if conn.front.asked.is_some() { Transport::Rdma } else { Transport::Tcp }
 }
 
 /// Who asks for a place.
@@ -122,7 +160,13 @@ fn admin_queue<Fc: Face>(
     };
     let admin = ConnRef { shard: shard.number, connection: shard.conns[slot].serial };
     let applicant = applicant(shard, slot);
-    let wish = Wish { kind, subsystem: number, connect, admin, applicant };
+    let key = shard.conns[slot].front.tls.generated();
+    if key.is_some_and(|key| !shard.core.front.generated.take(key, admin.connection)) {
+        let why = "another controller has the key of TLS by which the host comes: it has to authenticate for one of its own";
+        return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
+    }
+    let transport = transport(&shard.conns[slot]);
+    let wish = Wish { kind, subsystem: number, connect, admin, applicant, key, transport };
     let member = match shard.core.front.registry.admit(&wish, now) {
         Admission::Granted(member) => member,
         Admission::Wait => return Ok(false),
@@ -138,7 +182,8 @@ fn admin_queue<Fc: Face>(
         host_id: connect.host_id,
         kato: connect.kato,
         max_queues: shard.core.front.options.queues,
-        subsystem: described(&shard.core, subsystem.as_deref()),
+        transport,
+        subsystem: described(&shard.core, transport, subsystem.as_deref()),
     };
     let controller = Controller::new(setup, now);
     member.publish(&controller);
@@ -169,7 +214,14 @@ fn io_queue<Fc: Face>(
 ) -> Result<bool, Refusal> {
     let number = find(shard, slot, connect)?;
     let now = shard.front.exec.storage.now;
+    let key = shard.conns[slot].front.tls.generated();
+    let controller = shard.core.front.registry.controller(connect.cntlid);
+    if controller.is_some_and(|controller| !controller.takes_queue_by(key)) {
+        let why = "the queue has to come by TLS with the key that its admin queue came by";
+        return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
+    }
     let queue = ConnRef { shard: shard.number, connection: shard.conns[slot].serial };
+    let queue = (queue, transport(&shard.conns[slot]));
     let member = shard.core.front.registry.join(connect, number, queue);
     let member = member.map_err(|why| Refusal(why, "the controller has no such queue to give"))?;
     let mut told = Duration::ZERO;
@@ -187,15 +239,31 @@ fn io_queue<Fc: Face>(
 fn begin<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let until = shard.front.exec.storage.now + shard.core.front.options.connect_timeout;
     let sequence = shard.core.next_serial();
+    let has_tls = shard.front.world.rules.tls(shard.conns[slot].portal) != Tls::Off;
     let conn = &mut shard.conns[slot];
     let Some(queue) = &conn.front.queue else { return };
     let cntlid = queue.member.cntlid;
-    conn.front.auth = queue.subsystem.as_ref().and_then(|subsystem| {
-        let host = subsystem.host(&queue.member.host.nqn);
-        authenticate::begin(host, &subsystem.nqn, (sequence, until))
-    });
-    let proves = conn.front.auth.is_some();
-    let authentication = if proves { Authentication::Required } else { Authentication::None };
+    let host = queue.subsystem.as_ref().and_then(|it| it.host(&queue.member.host.nqn));
+    // A key of TLS is made by an admin queue without TLS.
+    let plain = !conn.front.proto.is_rdma() && !matches!(conn.front.tls, Channel::Tls(_));
+    let makes_key = has_tls && queue.qid == 0 && plain;
+    let concatenation = host.filter(|_| makes_key).map(|host| host.concatenation);
+    let concatenation = concatenation.unwrap_or_default();
+    let asked = host.filter(|host| authenticate::is_asked(Some(host), conn));
+    let subsystem = queue.subsystem.as_ref().map_or("", |subsystem| &subsystem.nqn);
+    let auth = authenticate::begin(asked, subsystem, concatenation, (sequence, until));
+    let proves = auth.is_some();
+    let by_key = conn.front.tls.generated().is_some();
+    conn.front.auth = auth;
+    if let Some(queue) = &mut conn.front.queue {
+        // The key is the proof.
+        queue.proven = by_key;
+    }
+    let authentication = match (proves, concatenation) {
+        (false, _) => Authentication::None,
+        (true, Concatenation::Required) => Authentication::Concatenate,
+        (true, _) => Authentication::Required,
+    };
     let connected = Connected { cntlid, authentication };
     conn.front.proto.accept(connected, &mut Pdus(&mut conn.out));
     if !proves {
@@ -210,7 +278,10 @@ pub(super) fn established<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let (client, serial) = (conn.peer.ip(), conn.serial);
     // Discovery needs no buffers.
     if !discovers {
-        shard.front.exec.storage.renew(&mut conn.reserve);
+        if let Some(queue) = &conn.front.queue {
+            shard.front.exec.storage.join_host(&conn.account, &queue.member.host.nqn);
+        }
+        shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
     }
     shard.core.login_ends(client, serial);
     if discovers {
@@ -228,7 +299,11 @@ pub(super) fn seen<Fc: Face>(world: &World<Fc>, subsystem: Option<&Subsystem>) -
 }
 
 /// How controllers describe a subsystem.
-fn described<Fc: Face>(core: &Core<Fc>, subsystem: Option<&Subsystem>) -> Described {
+fn described<Fc: Face>(
+    core: &Core<Fc>,
+    transport: Transport,
+    subsystem: Option<&Subsystem>,
+) -> Described {
     let options = &core.front.options;
     let text = |what: fn(&Subsystem) -> &String, other: &str| {
         subsystem.map_or(other.to_owned(), |subsystem| what(subsystem).clone())
@@ -239,7 +314,7 @@ fn described<Fc: Face>(core: &Core<Fc>, subsystem: Option<&Subsystem>) -> Descri
         model: text(|it| &it.model, "lunet"),
         firmware: env!("CARGO_PKG_VERSION").to_owned(),
         mdts: options.mdts,
-        capsule_data: options.capsule_data,
+        capsule_data: options.capsule_data(transport),
         max_entries: options.queue_entries,
         max_namespaces: MAX_NAMESPACES,
         groups: MAX_NAMESPACES,

@@ -5,20 +5,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_nvme::controller::{Connection, Kind};
+use lunet_nvme::controller::{Connection, Kind, RdmaOptions, ReadId};
+use lunet_nvme::fabrics::Transport;
+use lunet_nvme::rdma::{ConnectRequest, Rejected, Rejection};
 use lunet_nvme::transmit::RxTarget;
 use lunet_ring::Buf;
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
-use lunet_server::front::{Front, FrontConn, FrontError, Local, Names, Occasion};
+use lunet_server::front::{
+    AcceptedRdma, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaRequest, RejectedRdma,
+};
 use lunet_server::hosting::Hosting;
 use lunet_server::places::ConnRef;
 use lunet_server::portals::Portals;
+use lunet_server::rdma::{Receives, Remote, RemoteRead};
 use lunet_volume::{Face, Keeper, OperationId, Step, Volume, VolumeId};
 
 use super::events::handle_events;
 use super::{Conn, Core, Shard, Shared, drive, layout, messages, report, secure, view};
-use crate::config::{Config, Layout};
+use crate::config::{Config, Layout, Options};
 use crate::connection::{Conns, NvmeConn};
 use crate::engine::{Engine, NvmeCommand};
 use crate::message::Message;
@@ -60,6 +65,16 @@ impl FrontConn for NvmeConn {
 
     fn add_counts(&self, counts: &mut Protocol) {
         report::add_counts(self, counts);
+    }
+
+    fn receives(&self) -> usize {
+        self.asked.map_or(0, |asked| usize::from(asked.sqsize) + 1)
+    }
+
+    fn take_read(&mut self) -> Option<RemoteRead> {
+        let read = self.proto.take_rdma_read()?;
+        let from = Remote { address: read.from.address, key: read.from.key };
+        Some(RemoteRead { id: read.id.to_bits(), buf: read.buf, len: read.len, from })
     }
 }
 
@@ -135,7 +150,8 @@ impl<Fc: Face> Front for Engine<Fc> {
     }
 
     fn accept(&mut self) -> NvmeConn {
-        NvmeConn::new(Connection::new(self.core.front.offer(), self.exec.storage.now))
+        let offer = self.core.front.offer(Transport::Tcp);
+        NvmeConn::new(Connection::new(offer, self.exec.storage.now))
     }
 
     fn received(
@@ -171,7 +187,7 @@ impl<Fc: Face> Front for Engine<Fc> {
         let Some(conn) = shard.conns.get_mut(slot) else { return };
         let now = shard.front.exec.storage.now;
         if conn.front.serves() {
-            shard.front.exec.storage.renew(&mut conn.reserve);
+            shard.front.exec.storage.renew(&conn.account, &mut conn.reserve);
         }
         if conn.front.leaves.is_some() && is_done(conn, &shard.core.front.registry) {
             return shard.drain(slot);
@@ -242,6 +258,9 @@ impl<Fc: Face> Front for Engine<Fc> {
         if conn.front.waiting.take().is_some() {
             registry.stop_waiting(conn.serial);
         }
+        if let Some(key) = conn.front.tls.generated() {
+            self.core.front.generated.end(key, conn.serial);
+        }
         let Some(queue) = conn.front.queue.take() else { return false };
         let Left { end, retry, emptied } = registry.leave(&queue.member, queue.qid);
         let tell = |at: ConnRef, message: Message| self.core.mailboxes()[at.shard].tell(message);
@@ -269,9 +288,68 @@ impl<Fc: Face> Front for Engine<Fc> {
         core.front.registry.len()
     }
 
+    fn complete_sessions(core: &Core<Fc>, sessions: &mut [SessionInfo]) {
+        report::complete(core, sessions);
+    }
+
+    fn receives(core: &Core<Fc>) -> Receives {
+        let offer = core.front.offer(Transport::Rdma);
+        let each = u32::from(core.front.options.queue_entries);
+        Receives { len: Connection::<Buf>::receive_len(&offer), each }
+    }
+
+    fn queue_depth(core: &Core<Fc>) -> u32 {
+        u32::from(core.front.options.queue_entries)
+    }
+
+    fn accept_rdma(
+        &mut self,
+        request: RdmaRequest<'_>,
+    ) -> Result<AcceptedRdma<NvmeConn>, RejectedRdma> {
+        let front = &self.core.front;
+        let asked = asked(&front.options, request).map_err(|Rejected { rejection, why }| {
+            RejectedRdma { private: rejection.to_bytes().into(), why }
+        })?;
+        let rdma = RdmaOptions { invalidate: request.invalidates };
+        let offer = front.offer(Transport::Rdma);
+        let proto = Connection::over_rdma(offer, rdma, self.exec.storage.now);
+        let private = asked.accept().into();
+        Ok(AcceptedRdma { front: NvmeConn::over_rdma(proto, asked), private })
+    }
+
+    fn no_room_for_rdma() -> Vec<u8> {
+        Rejection::Resources.to_bytes().into()
+    }
+
+    fn received_message(&mut self, conn: &mut Conn, message: &[u8]) {
+        if let Some(queue) = &mut conn.front.queue {
+            queue.member.heard(self.exec.storage.now, &mut queue.told);
+        }
+        drive(conn, self, |proto, cx| proto.rx_send(message, cx));
+    }
+
+    fn read_done(&mut self, conn: &mut Conn, id: u64, buf: Buf) {
+        if let Some(queue) = &mut conn.front.queue {
+            queue.member.heard(self.exec.storage.now, &mut queue.told);
+        }
+        drive(conn, self, |proto, cx| proto.rdma_read_done(ReadId::from_bits(id), buf, cx));
+    }
+
     fn sessions(shard: &Shard<Fc>) -> Vec<SessionInfo> {
         report::sessions(shard)
     }
+}
+
+/// What a host asks for that wants to connect over RDMA.
+///
+/// # Errors
+/// What it is rejected with.
+fn asked(options: &Options, request: RdmaRequest<'_>) -> Result<ConnectRequest, Rejected> {
+    if request.reads == 0 {
+        let why = "its adapter serves no RDMA Reads, by which the data of writes comes";
+        return Err(Rejected { rejection: Rejection::InboundReads, why });
+    }
+    ConnectRequest::parse(request.private, options.queue_entries, options.queues)
 }
 
 /// True if nothing is at work on a queue, nor, for an admin queue, on others of its controller.

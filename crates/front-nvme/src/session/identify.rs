@@ -4,18 +4,20 @@ use lunet_block::{Caps, Support};
 use std::net::SocketAddr;
 
 use lunet_nvme::controller::Source;
+use lunet_nvme::fabrics::Transport;
 use lunet_nvme::identify::{Identifiers, Namespace, ascii};
 use lunet_nvme::log::{
     ADRFAM_IPV4, ADRFAM_IPV6, AnaGroup, AnaState, DiscoveryEntry, EFLAGS_PERSISTENT, Health,
     ReservationLog, SECTYPE_NONE, SECTYPE_TLS13, SubsystemType, TREQ_NO_SQ_FLOW, TREQ_NOT_SECURE,
-    TREQ_SECURE, TRTYPE_TCP,
+    TREQ_SECURE, TRTYPE_RDMA, TRTYPE_TCP, TSAS_RDMA,
 };
 use lunet_nvme::name::{DISCOVERY_NQN, field_of_nqn};
 use lunet_nvme::pdu::{U16, U32, U64};
+use lunet_server::hosting::Portal;
 use lunet_server::portals::Listed;
 use lunet_volume::{Face, PathState, Volume};
 
-use crate::config::{Tls, TlsKey};
+use crate::config::{Concatenation, Host, Tls};
 use crate::connection::{Conn, Queue};
 use crate::engine::{BLOCKS, Engine, RANGE_BLOCKS, RANGES};
 use crate::world::{Exports, World};
@@ -56,6 +58,8 @@ pub struct View<'a, Fc: Face> {
 pub struct Way {
     /// The slot of the portal.
     pub portal: usize,
+    /// What carries the connection.
+    pub transport: Transport,
     /// The server's address on the connection.
     pub local: std::net::SocketAddr,
     /// Where from.
@@ -65,7 +69,8 @@ pub struct Way {
 impl Way {
     /// How the host of a connection has come.
     pub fn of(conn: &Conn) -> Self {
-        Self { portal: conn.portal, local: conn.local, origin: conn.origin() }
+        let transport = if conn.front.proto.is_rdma() { Transport::Rdma } else { Transport::Tcp };
+        Self { portal: conn.portal, transport, local: conn.local, origin: conn.origin() }
     }
 }
 
@@ -113,7 +118,12 @@ impl<Fc: Face> Source for View<'_, Fc> {
     fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
         let world = &self.engine.world;
         let entries = self.engine.core.front.options.queue_entries;
-        (world.rules.generation, discovery(world, &self.queue.member.host.nqn, self.way, entries))
+        let rdma = &self.engine.core.rdma;
+        // Both only grow, so the sum changes with either.
+        let generation = world.rules.generation + u64::from(rdma.changes());
+        let served = |slot: usize| rdma.is_served(slot);
+        let way = (self.way, &served as &dyn Fn(usize) -> bool);
+        (generation, discovery(world, &self.queue.member.host.nqn, way, entries))
     }
 
     fn health(&self) -> Health {
@@ -151,13 +161,16 @@ fn namespace<Fc: Face>(nsid: u32, volume: &Volume<Fc>) -> Namespace {
     let caps: &Caps = &volume.caps;
     let blocks = |bytes: u32| U16::new((bytes / caps.block_size).clamp(1, 65_536) as u16 - 1);
     let thin = caps.unmap != Support::None;
+    // Where nobody knows how much is allocated, NUSE would be wrong.
+    let used = volume.face.used().filter(|_| thin);
+    let used = used.map(|bytes| bytes.div_ceil(u64::from(caps.block_size)).min(caps.blocks));
     let flag = |set: bool, bit: u8| if set { bit } else { 0 };
     let protected = volume.face.is_read_only();
     let mut page = Namespace {
         nsze: U64::new(caps.blocks),
         ncap: U64::new(caps.blocks),
-        nuse: U64::new(caps.blocks),
-        nsfeat: GRANULARITY | flag(thin, THIN),
+        nuse: U64::new(used.unwrap_or(caps.blocks)),
+        nsfeat: GRANULARITY | flag(used.is_some(), THIN),
         nmic: SHARED,
         rescap: RESERVATIONS | u8::from(volume.store.is_some()),
         dlfeat: flag(thin && caps.unmap_zeroes, READS_ZEROES | ZEROES_DEALLOCATE),
@@ -180,49 +193,54 @@ fn namespace<Fc: Face>(nsid: u32, volume: &Volume<Fc>) -> Namespace {
     page
 }
 
-/// What a portal has of TLS for a host with this key: that of a subsystem, or any for discovery.
-fn offered(portal: Tls, key: Option<&TlsKey>, discovery: bool) -> Tls {
-    match (portal, key) {
-        (Tls::Required, _) => Tls::Required,
-        (Tls::Off, _) | (_, None) => Tls::Off,
-        (Tls::Allowed, Some(key)) if key.required && !discovery => Tls::Required,
-        (Tls::Allowed, Some(_)) => Tls::Allowed,
-    }
-}
-
-/// TREQ and SECTYPE.
-const fn security(tls: Tls) -> (u8, u8) {
-    match tls {
-        Tls::Off => (0, SECTYPE_NONE),
-        Tls::Allowed => (TREQ_NOT_SECURE, SECTYPE_TLS13),
+/// TREQ and SECTYPE of a portal: for a host of a subsystem, or for discovery. What a host may do or leave is not told: to nvme-cli,
+/// "not required" means that it has to ask for a key of TLS by its authentication (concatenation), which not every host can.
+fn security(portal: Tls, host: Option<&Host>) -> (u8, u8) {
+    let key = host.and_then(|host| host.tls.as_ref());
+    let concatenates = host.is_some_and(|host| host.concatenation == Concatenation::Required);
+    match portal {
         Tls::Required => (TREQ_SECURE, SECTYPE_TLS13),
+        Tls::Allowed if key.is_some_and(|key| key.required) => (TREQ_SECURE, SECTYPE_TLS13),
+        Tls::Allowed if concatenates => (TREQ_NOT_SECURE, SECTYPE_TLS13),
+        Tls::Allowed | Tls::Off => (0, SECTYPE_NONE),
     }
 }
 
-/// The discovery log for a host: the portals by which it can come, with what it may have there.
+/// The transports by which a host can come to a portal. `served`: the portal is served over RDMA.
+fn transports(portal: &Portal, way: Way, served: bool) -> Vec<Transport> {
+    // Which of all addresses are on an RDMA device is not known here: but a host that came over RDMA came to one.
+    let there = !portal.address.ip().is_unspecified() || way.transport == Transport::Rdma;
+    let tcp = portal.transports.tcp().then_some(Transport::Tcp);
+    tcp.into_iter().chain((served && there).then_some(Transport::Rdma)).collect()
+}
+
+/// The discovery log for a host: the portals by which it can come, with what it may have there. `served`: portals that
+/// are served over RDMA.
 pub(super) fn discovery<Fc: Face>(
     world: &World<Fc>,
     host: &str,
-    way: Way,
+    (way, served): (Way, &dyn Fn(usize) -> bool),
     entries: u16,
 ) -> Vec<DiscoveryEntry> {
     let portals = world.portals.listed(way.local);
-    let entry = |portal: &Listed, nqn: &str, kind: SubsystemType, tls: Tls| {
-        let (secure, mut tsas) = (security(tls), [0; 256]);
-        tsas[0] = secure.1;
-        DiscoveryEntry {
-            treq: secure.0 | TREQ_NO_SQ_FLOW,
-            tsas,
-            portid: U16::new(portal.slot as u16 + 1),
-            ..at(portal.address, nqn, kind, entries)
+    let secure = |slot: usize, host: Option<&Host>| security(world.rules.tls(slot), host);
+    let entry = |portal: &Listed, nqn: &str, kind: SubsystemType, transport, host| {
+        let mut entry = at((portal.address, transport), nqn, kind, entries);
+        if transport == Transport::Tcp {
+            let (secure, kind) = secure(portal.slot, host);
+            entry.treq |= secure;
+            entry.tsas[0] = kind;
         }
+        entry.portid = U16::new(portal.slot as u16 + 1);
+        entry
+    };
+    let transports = |slot: usize| {
+        let portal = world.portals.get(slot);
+        portal.map_or(Vec::new(), |portal| transports(portal, way, served(slot)))
     };
     let own = portals.iter().filter(|portal| portal.slot == way.portal);
     let own = own.map(|portal| {
-        let reached = world.exports().filter(|(_, it)| it.is_reached_through(portal.slot));
-        let key = reached.filter_map(|(_, it)| it.host(host)?.tls.as_ref()).next();
-        let tls = offered(world.rules.tls(portal.slot), key, true);
-        entry(portal, DISCOVERY_NQN, SubsystemType::CurrentDiscovery, tls)
+        entry(portal, DISCOVERY_NQN, SubsystemType::CurrentDiscovery, way.transport, None)
     });
     let mut log: Vec<DiscoveryEntry> = own.collect();
     for (_, subsystem) in world.exports() {
@@ -231,23 +249,42 @@ pub(super) fn discovery<Fc: Face>(
         }
         let reached = |slot: usize| subsystem.is_reached_through(slot);
         for portal in portals.iter().filter(|portal| reached(portal.slot)) {
-            if !portal.same.is_some_and(reached) {
-                let key = subsystem.host(host).and_then(|host| host.tls.as_ref());
-                let tls = offered(world.rules.tls(portal.slot), key, false);
-                log.push(entry(portal, &subsystem.nqn, SubsystemType::Nvm, tls));
+            let host = subsystem.host(host);
+            let has_to_use_tls = secure(portal.slot, host).1 != SECTYPE_NONE;
+            let same = portal.same.filter(|slot| reached(*slot)).map_or(Vec::new(), transports);
+            for transport in transports(portal.slot) {
+                // There is no TLS over RDMA.
+                let refused = transport == Transport::Rdma && has_to_use_tls;
+                if !refused && !same.contains(&transport) {
+                    log.push(entry(portal, &subsystem.nqn, SubsystemType::Nvm, transport, host));
+                }
             }
         }
     }
-    let referral = |to: &SocketAddr| at(*to, DISCOVERY_NQN, SubsystemType::Referral, entries);
+    let referral = |to: &SocketAddr| {
+        at((*to, Transport::Tcp), DISCOVERY_NQN, SubsystemType::Referral, entries)
+    };
     log.extend(world.rules.referrals.iter().map(referral));
     log
 }
 
 /// An entry of the discovery log that leads to this address, without what only its port knows.
-fn at(address: SocketAddr, nqn: &str, kind: SubsystemType, entries: u16) -> DiscoveryEntry {
+fn at(
+    (address, transport): (SocketAddr, Transport),
+    nqn: &str,
+    kind: SubsystemType,
+    entries: u16,
+) -> DiscoveryEntry {
     let (ip, port) = (address.ip(), address.port());
+    let (trtype, specific) = match transport {
+        Transport::Tcp => (TRTYPE_TCP, &[SECTYPE_NONE][..]),
+        Transport::Rdma => (TRTYPE_RDMA, &TSAS_RDMA[..]),
+    };
+    let mut tsas = [0; 256];
+    tsas[..specific.len()].copy_from_slice(specific);
     DiscoveryEntry {
-        trtype: TRTYPE_TCP,
+        trtype,
+        tsas,
         adrfam: if ip.is_ipv4() { ADRFAM_IPV4 } else { ADRFAM_IPV6 },
         subtype: kind.code(),
         treq: TREQ_NO_SQ_FLOW,
@@ -261,5 +298,97 @@ fn at(address: SocketAddr, nqn: &str, kind: SubsystemType, entries: u16) -> Disc
         subnqn: field_of_nqn(nqn),
         traddr: ascii(&ip.to_string()),
         ..DiscoveryEntry::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use lunet_nvme::identify::text_of;
+    use lunet_server::hosting::Transports;
+    use lunet_server::network::Origin;
+    use lunet_server::portals::Portals;
+
+    use super::*;
+    use crate::rdma_tests::{SUBSYSTEM, layout};
+
+    #[test]
+    fn nothing_is_told_that_a_host_may_leave() {
+        let host = |concatenation| Host {
+            nqn: "nqn.2026-11.host:a".into(),
+            secret: None,
+            controller_secret: None,
+            tls: None,
+            concatenation,
+        };
+        let makes = host(Concatenation::Required);
+        let cases = [
+            (Tls::Off, None, (0, SECTYPE_NONE)),
+            (Tls::Off, Some(&makes), (0, SECTYPE_NONE)),
+            (Tls::Allowed, None, (0, SECTYPE_NONE)),
+            (Tls::Allowed, Some(&host(Concatenation::Allowed)), (0, SECTYPE_NONE)),
+            (Tls::Allowed, Some(&makes), (TREQ_NOT_SECURE, SECTYPE_TLS13)),
+            (Tls::Required, None, (TREQ_SECURE, SECTYPE_TLS13)),
+        ];
+        for (n, (portal, host, told)) in cases.into_iter().enumerate() {
+            assert_eq!(security(portal, host), told, "case {n}");
+        }
+    }
+
+    /// TRTYPE, TRADDR, TSAS and PORTID of an entry.
+    type Entry = (u8, String, [u8; 3], u16);
+
+    /// The entries that lead to subsystems, and TRTYPE of the first one, which is the log's own.
+    fn log(portals: &[(&str, Transports)], came: Transport, tls: Tls) -> (u8, Vec<Entry>) {
+        let portal = |(address, transports): &(&str, Transports)| {
+            let address: SocketAddr = address.parse().expect("an address");
+            (Portal { address, tag: 1, transports: *transports }, address)
+        };
+        let portals = Portals::new(portals.iter().map(portal));
+        let mut layout = layout(None);
+        layout.tls = vec![(0, tls)];
+        let world = World::default().next(layout, Arc::new(portals));
+        let local: SocketAddr = "192.0.2.1:4420".parse().expect("an address");
+        let peer: IpAddr = "192.0.2.9".parse().expect("an address");
+        let way = Way { portal: 0, transport: came, local, origin: Origin::new(peer, local.ip()) };
+        let served = |_: usize| true;
+        let entries = discovery(&world, "nqn.2026-11.org.lunet:host", (way, &served), 128);
+        let own = entries.first().expect("the log's own entry").trtype;
+        let of = entries.iter().filter(|entry| text_of(&entry.subnqn) == Some(SUBSYSTEM));
+        let seen = of.map(|entry| {
+            let address = text_of(&entry.traddr).expect("an address").to_owned();
+            let tsas = [entry.tsas[0], entry.tsas[1], entry.tsas[2]];
+            (entry.trtype, address, tsas, entry.portid.get())
+        });
+        (own, seen.collect())
+    }
+
+    #[test]
+    fn a_portal_is_listed_with_each_transport_by_which_it_can_be_reached() {
+        let (tcp, rdma) = ((3, [0; 3]), (1, [1; 3]));
+        let entry =
+            |(trtype, tsas): (u8, [u8; 3]), port| (trtype, "192.0.2.1".to_owned(), tsas, port);
+        let both = [("192.0.2.1:4420", Transports::Both)];
+        let all = vec![entry(tcp, 1), entry(rdma, 1)];
+        assert_eq!(log(&both, Transport::Tcp, Tls::Off), (3, all.clone()));
+        assert_eq!(log(&both, Transport::Rdma, Tls::Off), (1, all.clone()));
+        assert_eq!(
+            log(&both, Transport::Tcp, Tls::Required).1.len(),
+            1,
+            "there is no TLS over RDMA"
+        );
+        let alone = [("192.0.2.1:4420", Transports::Rdma)];
+        assert_eq!(log(&alone, Transport::Rdma, Tls::Off), (1, vec![entry(rdma, 1)]));
+        // All addresses: which of them are on an adapter is known of the one that the host has come to.
+        let any = [("0.0.0.0:4420", Transports::Both)];
+        assert_eq!(log(&any, Transport::Tcp, Tls::Off).1, [entry(tcp, 1)]);
+        assert_eq!(log(&any, Transport::Rdma, Tls::Off).1, all);
+        // Two portals that differ by their transports alone are two ways; the same way is listed once.
+        let two = [("0.0.0.0:4420", Transports::Tcp), ("192.0.2.1:4420", Transports::Rdma)];
+        assert_eq!(log(&two, Transport::Tcp, Tls::Off).1, [entry(tcp, 1), entry(rdma, 2)]);
+        let twice = [("0.0.0.0:4420", Transports::Both), ("192.0.2.1:4420", Transports::Both)];
+        assert_eq!(log(&twice, Transport::Tcp, Tls::Off).1, [entry(tcp, 2), entry(rdma, 2)]);
     }
 }

@@ -9,7 +9,7 @@ use lunet_volume::Face;
 
 use super::connect::connect_again;
 use super::{Shard, admin, authenticate, secure};
-use crate::connection::complete;
+use crate::connection::{Pdus, complete};
 use crate::message::{Message, Preempted};
 
 /// A message to the front of this shard.
@@ -82,9 +82,17 @@ fn queues_gone<Fc: Face>(shard: &mut Shard<Fc>, connection: u64) {
 
 /// A host wants a command of a queue of this shard to be aborted.
 fn abort<Fc: Face>(shard: &mut Shard<Fc>, connection: u64, cid: u16, (asks, tag): (ConnRef, Tag)) {
-    let found = shard.find(connection);
-    let named = found.and_then(|slot| Some((slot, shard.conns[slot].front.proto.find(cid)?)));
-    let done = named.is_some_and(|(slot, tag)| end_command(shard, slot, tag, Status::ABORTED));
+    let done = shard.find(connection).is_some_and(|slot| {
+        let conn = &mut shard.conns[slot];
+        if let Some(tag) = conn.front.proto.find(cid) {
+            return end_command(shard, slot, tag, Status::ABORTED);
+        }
+        let held = conn.front.proto.abort_first(cid, &mut Pdus(&mut conn.out));
+        if held {
+            shard.touch(slot);
+        }
+        held
+    });
     let message = Message::Aborted { connection: asks.connection, tag, done };
     shard.core.mailboxes()[asks.shard].tell(message);
 }

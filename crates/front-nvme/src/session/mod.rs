@@ -15,6 +15,7 @@ mod view;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use lunet_nvme::controller::{self, Connection, Cx};
+use lunet_nvme::fabrics::Transport;
 use lunet_os::sync::Mutex;
 use lunet_ring::Buf;
 use lunet_server::places::Places;
@@ -25,6 +26,7 @@ use lunet_volume::{Face, Orders, SlowWork};
 use crate::config::Options;
 use crate::connection::{Conn, NvmeConn, Pdus, Site};
 use crate::engine::Engine;
+use crate::generated::Generated;
 use crate::notices;
 use crate::registry::Registry;
 
@@ -45,6 +47,8 @@ pub struct Shared {
     pub registry: Registry,
     /// Discovery controllers.
     pub discovery: Places,
+    /// Keys of TLS that authentications have made.
+    pub generated: Generated,
     /// Which volumes tell of lost reservations.
     hearing: Mutex<Hearing>,
     keeper: OnceLock<Orders>,
@@ -56,6 +60,7 @@ impl Shared {
         Self {
             registry: Registry::new(options.max_controllers, queues),
             discovery: Places::new(options.max_discovery),
+            generated: Generated::default(),
             options,
             hearing: Mutex::default(),
             keeper: OnceLock::new(),
@@ -63,9 +68,9 @@ impl Shared {
     }
 
     /// What connections offer.
-    fn offer(&self) -> controller::Options {
+    fn offer(&self, transport: Transport) -> controller::Options {
         controller::Options {
-            capsule_data: self.options.capsule_data,
+            capsule_data: self.options.capsule_data(transport),
             connect_timeout: self.options.connect_timeout,
             data_timeout: self.options.data_timeout,
             ..controller::Options::default()

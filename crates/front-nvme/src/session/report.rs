@@ -1,12 +1,15 @@
 //! The controllers of a shard, as reports show them.
 
+use std::cell::OnceCell;
+
 use lunet_nvme::name::DISCOVERY_NQN;
-use lunet_server::conn::Phase;
+use lunet_server::conn::{Phase, Wire};
+use lunet_server::rdma::Sysfs;
 use lunet_volume::Face;
 
-use super::{Conn, Shard};
+use super::{Conn, Core, Shard};
 use crate::connection::Channel;
-use crate::report::{Protocol, QueueInfo, SessionInfo};
+use crate::report::{Protocol, QueueInfo, RdmaPath, SessionInfo};
 
 /// The controllers whose admin queues are on this shard.
 pub(super) fn sessions<Fc: Face>(shard: &Shard<Fc>) -> Vec<SessionInfo> {
@@ -31,7 +34,9 @@ fn session<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<SessionInfo> {
         peer: conn.peer,
         local: conn.local,
         portal: conn.portal,
-        transport: "tcp",
+        transport: if conn.front.proto.is_rdma() { "rdma" } else { "tcp" },
+        rdma: path_of(shard, conn),
+        tcp: None,
         tls: match &conn.front.tls {
             Channel::Tls(secured) => Some(secured.suite),
             _ => None,
@@ -44,6 +49,26 @@ fn session<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<SessionInfo> {
     })
 }
 
+/// The way of a connection over RDMA.
+fn path_of<Fc: Face>(shard: &Shard<Fc>, conn: &Conn) -> Option<RdmaPath> {
+    let Wire::Rdma(link) = &conn.wire else { return None };
+    Some(RdmaPath {
+        device: link.facts.device.clone(),
+        gid: link.facts.gid.clone(),
+        path_mtu_bytes: link.facts.path_mtu,
+        queue_depth: u32::from(shard.core.front.options.queue_entries),
+    })
+}
+
+/// Adds why a controller is on TCP. The kernel is asked here, where nobody's I/O waits for its answer.
+pub(super) fn complete<Fc: Face>(core: &Core<Fc>, sessions: &mut [SessionInfo]) {
+    let ports = OnceCell::new();
+    for session in sessions.iter_mut().filter(|session| session.rdma.is_none()) {
+        let ports = ports.get_or_init(|| Sysfs::default().ports());
+        session.tcp = Some(core.rdma.over_tcp(session.portal, session.local.ip(), ports));
+    }
+}
+
 /// Adds what a connection has counted.
 pub(super) fn add_counts(conn: &crate::connection::NvmeConn, counts: &mut Protocol) {
     let own = conn.proto.counters();
@@ -52,4 +77,6 @@ pub(super) fn add_counts(conn: &crate::connection::NvmeConn, counts: &mut Protoc
     counts.bytes_in += own.bytes_in;
     counts.bytes_out += own.bytes_out;
     counts.data_digest_errors += own.data_digest_errors;
+    counts.rdma_reads += own.rdma_reads;
+    counts.rdma_writes += own.rdma_writes;
 }

@@ -8,8 +8,9 @@
 use std::io;
 
 use lunet_nvme::auth::Hash;
-use lunet_nvme::auth::psk::{Identity, TlsKey, candidates};
+use lunet_nvme::auth::psk::{Identity, Origin, TlsKey, candidates};
 use lunet_nvme::controller::Connection;
+use lunet_nvme::fabrics::Transport;
 use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::conn::{ConnId, Wire};
 use lunet_server::rationed::Topic;
@@ -22,8 +23,9 @@ use super::{Conn, Shard};
 use crate::config::Tls;
 use crate::connection::{Channel, Handshake, NvmeConn, Secured};
 use crate::engine::Engine;
+use crate::generated::Made;
 use crate::message::Message;
-use crate::world::World;
+use crate::world::{Exports, World};
 
 /// The first byte of a record with handshake messages.
 const HANDSHAKE: u8 = 0x16;
@@ -75,9 +77,9 @@ fn random(bytes: &mut [u8]) -> bool {
 fn received<Fc: Face>(engine: &mut Engine<Fc>, conn: &mut Conn, bytes: &[u8]) {
     let Channel::Handshake(handshake) = &mut conn.front.tls else { return };
     let Handshake { server, unknown } = &mut **handshake;
-    let (world, portal) = (&engine.world, conn.portal);
+    let portal = conn.portal;
     let mut keys = |identity: &[u8]| {
-        let found = keys(world, portal, identity);
+        let found = keys(engine, portal, identity);
         let text = String::from_utf8_lossy(identity).into_owned();
         *unknown = found.as_ref().err().map(|why| (text, *why));
         found.unwrap_or_default().into_iter().map(psk).collect()
@@ -104,15 +106,20 @@ fn psk(key: TlsKey) -> Psk {
 
 /// The keys that a host of this identity may have where it has come, or why there are none.
 fn keys<Fc: Face>(
-    world: &World<Fc>,
+    engine: &Engine<Fc>,
     portal: usize,
     identity: &[u8],
 ) -> Result<Vec<TlsKey>, &'static str> {
+    let world = &engine.world;
     let text = std::str::from_utf8(identity).ok();
     let parsed = text.and_then(|text| Some((text, Identity::parse(text)?)));
     let (text, identity) = parsed.ok_or("the identity is not one of NVMe over TCP")?;
     if world.rules.tls(portal) == Tls::Off {
         return Err("TLS is off at the portal");
+    }
+    if identity.origin == Origin::Generated {
+        let now = engine.exec.storage.now;
+        return engine.core.front.generated.keys(text, now, |made| is_same(world, portal, made));
     }
     let discovery = identity.subnqn == DISCOVERY_NQN;
     let reached = world.exports().map(|(_, subsystem)| subsystem);
@@ -134,6 +141,13 @@ fn keys<Fc: Face>(
         true => Err("the host's key of TLS, or its hash, is another one than lunet has"),
         false => Ok(found),
     }
+}
+
+/// True if the host that has made a key proves itself for the subsystem as it did then.
+fn is_same<Fc: Face>(world: &World<Fc>, portal: usize, made: &Made) -> bool {
+    let found = world.find(&made.subsystem).map(|(_, subsystem)| subsystem);
+    let found = found.filter(|subsystem| subsystem.is_reached_through(portal));
+    found.and_then(|subsystem| subsystem.host(&made.host.nqn)) == Some(&made.host)
 }
 
 /// Has an exchange of Diffie-Hellman computed by another thread.
@@ -175,7 +189,7 @@ fn done<Fc: Face>(engine: &mut Engine<Fc>, conn: &mut Conn) {
         Err(why) => Channel::Refused(why.to_string().into()),
     };
     // The time for the Connect begins now: hosts and their helpers take some for the handshake.
-    let (offer, now) = (engine.core.front.offer(), engine.exec.storage.now);
+    let (offer, now) = (engine.core.front.offer(Transport::Tcp), engine.exec.storage.now);
     conn.front.proto = Connection::new(offer, now);
 }
 
@@ -202,7 +216,9 @@ fn secure<Fc: Face>(
     let (send, receive) = (session.send.for_linux(), session.receive.for_linux());
     let done = engine.exec.storage.ring.secure(*socket, &send, &receive);
     done.map_err(NotSecured::Kernel)?;
-    Ok(Secured { identity, suite: session.suite.name() })
+    let text = || String::from_utf8_lossy(&session.identity).into();
+    let generated = (identity.origin == Origin::Generated).then(text);
+    Ok(Secured { identity, suite: session.suite.name(), generated })
 }
 
 fn fail(conn: &mut Conn, why: lunet_tls::Error) {

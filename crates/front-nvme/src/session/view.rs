@@ -31,7 +31,7 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
     let home = next.portals.home(conn.portal);
     let (host, origin) = (queue.member.host.nqn.clone(), conn.origin());
     let secured = matches!(conn.front.tls, Channel::Tls(_));
-    let protected = secured || home.is_none_or(|home| next.rules.tls(home) != Tls::Required);
+    let protected = secured || !turns_to_tls(shard, conn.portal, next);
     let keeps = next.rules.keep_sessions;
     let subsystem = queue.member.subsystem.and_then(|number| next.export(number)).filter(|it| {
         let reached = home.is_some_and(|portal| it.is_reached_through(portal));
@@ -41,11 +41,9 @@ pub(super) fn see<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc
         let proves = |now: &Host| now.secret.is_some() || now.tls.is_some();
         let proven = it.host(&host).is_none_or(|now| !proves(now) || before == Some(now));
         // One that was kept when the rules changed goes by no later change of others.
-        let now = queue.subsystem.as_ref();
-        let kept = keeps
-            || now.is_some_and(|now| now.has_hosts_of(it))
-                && !turns_to_tls(shard, conn.portal, next);
-        reached && same && (kept || it.admits(&host, origin) && proven && protected)
+        let unchanged = queue.subsystem.as_ref().is_some_and(|now| now.has_hosts_of(it));
+        let admitted = unchanged || it.admits(&host, origin) && proven;
+        reached && same && (keeps || admitted && protected)
     });
     let Some(subsystem) = subsystem.cloned() else { return shard.drain_within(slot, GRACE) };
     let fresh = seen(next, Some(&subsystem));
@@ -88,6 +86,8 @@ fn see_discovery<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, next: &World<Fc>
     }
     let Some(queue) = &conn.front.queue else { return };
     let (host, way) = (&queue.member.host.nqn, Way::of(conn));
+    let served = |slot: usize| shard.core.rdma.is_served(slot);
+    let way = (way, &served as &dyn Fn(usize) -> bool);
     let [before, after] = [&*shard.front.world, next].map(|world| discovery(world, host, way, 0));
     if before != after {
         if let Some(admin) = &mut shard.conns[slot].front.admin {

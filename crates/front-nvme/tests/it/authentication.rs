@@ -1,6 +1,6 @@
 //! DH-HMAC-CHAP over real sockets.
 
-use lunet_front_nvme::{Host as Listed, Hosts};
+use lunet_front_nvme::{Concatenation, Host as Listed, Hosts};
 use lunet_nvme::auth::chap::{Credentials, HostNext, Initiator, Names};
 use lunet_nvme::auth::dh::Group;
 use lunet_nvme::auth::{Hash, Purpose, Secret};
@@ -11,7 +11,7 @@ use lunet_nvme::status::Status;
 use crate::host::{ENABLE, Host, Queue, READY, Settings, nqn};
 use crate::support::{SUBSYSTEM, Server, config, layout, memory, serve};
 
-fn secret(byte: u8) -> Secret {
+pub fn secret(byte: u8) -> Secret {
     Secret::new(Purpose::DhChap, Some(Hash::Sha256), &[byte; 32]).expect("a secret")
 }
 
@@ -23,6 +23,7 @@ fn serve_secret(controller: Option<Secret>) -> (Server, std::net::SocketAddr) {
         secret,
         controller_secret,
         tls: None,
+        concatenation: Concatenation::Allowed,
     };
     let hosts = vec![host(1, Some(secret(1)), controller), host(2, None, None)];
     layout.subsystems[0].hosts = Hosts::Listed(hosts);
@@ -35,6 +36,11 @@ fn authenticate(queue: &mut Queue, own: u8, controller: Option<Secret>, group: G
     let (hashes, groups) = (vec![Hash::Sha384], vec![group]);
     let host = secret(own);
     let credentials = Credentials { names, host, controller, hashes, groups, concatenation: false };
+    prove(queue, credentials).is_some()
+}
+
+/// Authenticates on a queue. The host's end, if both ends agree.
+pub fn prove(queue: &mut Queue, credentials: Credentials) -> Option<Initiator> {
     let mut random = |bytes: &mut [u8]| {
         bytes.iter_mut().zip(1u8..).for_each(|(byte, n)| *byte = n.wrapping_mul(37));
         true
@@ -56,11 +62,11 @@ fn authenticate(queue: &mut Queue, own: u8, controller: Option<Secret>, group: G
             }
             HostNext::Done(message) => {
                 message.iter().for_each(|message| assert!(send(queue, message).is_success()));
-                return true;
+                return Some(host);
             }
             HostNext::Failed(_, message) => {
                 message.iter().for_each(|message| queue.try_send(message));
-                return false;
+                return None;
             }
         }
     }
@@ -107,10 +113,30 @@ fn a_wrong_secret_ends_the_connection_and_too_many_have_to_wait() {
     assert!(server.handle().sessions().iter().all(|session| !session.authenticated));
 }
 
+/// Who knows its secret guesses at nothing, however often it finds that the controller does not know its own.
+#[test]
+fn a_host_that_does_not_believe_the_controller_may_come_again() {
+    for controller in [Some(secret(9)), None] {
+        let (_server, address) = serve_secret(controller);
+        for _ in 0..6 {
+            let mut queue = connect(address, (0, ANY_CONTROLLER));
+            assert!(!authenticate(&mut queue, 1, Some(secret(8)), Group::Null));
+            queue.wait_for_end();
+        }
+        assert!(authenticate(&mut connect(address, (0, ANY_CONTROLLER)), 1, None, Group::Null));
+    }
+}
+
 #[test]
 fn a_host_that_does_not_authenticate_in_time_is_disconnected() {
     let mut layout = layout(vec![memory(1, 8)]);
-    let host = Listed { nqn: nqn(1), secret: Some(secret(1)), controller_secret: None, tls: None };
+    let host = Listed {
+        nqn: nqn(1),
+        secret: Some(secret(1)),
+        controller_secret: None,
+        tls: None,
+        concatenation: Concatenation::Allowed,
+    };
     layout.subsystems[0].hosts = Hosts::Listed(vec![host]);
     let mut config = config(layout);
     config.options.connect_timeout = std::time::Duration::from_millis(300);

@@ -1,5 +1,7 @@
 //! Commands of the admin queue.
 
+use std::sync::atomic::Ordering;
+
 use lunet_nvme::command::Admin;
 use lunet_nvme::feature::{EVENT_ANA, EVENT_NAMESPACES, Event, Feature};
 use lunet_nvme::identify::{Cns, Identifiers, Namespace, namespaces_of};
@@ -40,6 +42,24 @@ fn a_controller_says_what_it_is() {
     }
     let health = Admin::KeepAlive.encode(0);
     assert!(host.admin.plain(health).status.is_success());
+}
+
+#[test]
+fn a_namespace_is_thin_where_its_use_is_known() {
+    let volume = memory(1, 8);
+    let (_server, address) = serve_volumes(vec![volume.clone()]);
+    let mut host = Host::one(address);
+    let mut page = || {
+        let page = host.admin.identify(Cns::Namespace, 1).expect("a page");
+        let page = Namespace::read_from_bytes(&page).expect("4096 bytes");
+        (page.nsfeat & 1, page.nsze.get(), page.ncap.get(), page.nuse.get())
+    };
+    assert_eq!(page(), (0, 16_384, 16_384, 16_384));
+    volume.face.used.store(513, Ordering::Relaxed);
+    assert_eq!(page(), (1, 16_384, 16_384, 2));
+    // With what belongs to the file itself it may take more than it is long.
+    volume.face.used.store(9 << 20, Ordering::Relaxed);
+    assert_eq!(page(), (1, 16_384, 16_384, 16_384));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Discovery controllers: what each host is told, and when it changes.
 
-use lunet_front_nvme::{Host as Listed, Hosts, SubsystemEntry};
+use lunet_front_nvme::{Concatenation, Host as Listed, Hosts, SubsystemEntry};
 use lunet_nvme::fabrics::ANY_CONTROLLER;
 use lunet_nvme::feature::{EVENT_DISCOVERY, Event, Feature};
 use lunet_nvme::host::Error;
@@ -40,7 +40,13 @@ fn log(queue: &mut Queue) -> (u64, Vec<(String, u16)>) {
 #[test]
 fn a_host_is_told_what_it_may_have() {
     let mut layout = layout(vec![memory(1, 8)]);
-    let own = Listed { nqn: nqn(2), secret: None, controller_secret: None, tls: None };
+    let own = Listed {
+        nqn: nqn(2),
+        secret: None,
+        controller_secret: None,
+        tls: None,
+        concatenation: Concatenation::Allowed,
+    };
     layout.subsystems.push(SubsystemEntry {
         nqn: OWN.into(),
         serial: "SN2".into(),

@@ -8,7 +8,7 @@ use lunet_nvme::command::{
     Acquire, AcquireAction, Admin, Io, PersistOnPowerLoss, Range, Register, RegisterAction,
     ReservationType,
 };
-use lunet_nvme::host::Tag;
+use lunet_nvme::host::{Data, Tag};
 use lunet_nvme::pdu::U64;
 use lunet_nvme::status::Status;
 use lunet_reservations::{Event, Register as Keys, Registrant};
@@ -16,7 +16,7 @@ use lunet_volume::Volume;
 use lunet_volume::reserve::{Done, Listener};
 use zerocopy::IntoBytes;
 
-use crate::host::{Host, Queue, Settings, pair, to_send};
+use crate::host::{Host, Queue, Settings, nqn, pair, to_send};
 use crate::stall::{Gate, Stalling};
 use crate::support::{Shown, layout, memory, serve_volumes, shown, until};
 
@@ -95,6 +95,53 @@ fn an_aborted_write_is_answered_at_once_and_fenced_off() {
     let ended = host.io().wait(tag).completion.expect("an answer");
     assert_eq!(ended.status, Status::ABORTED);
     is_free_again(&mut host.queues[1], &gate);
+}
+
+#[test]
+fn the_first_of_a_pair_is_aborted_before_its_second_comes() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut host = Host::new(address, Settings::default(), 1);
+    let mut pair = pair(0, 0, 7);
+    let second = pair.pop().expect("two commands");
+    let first = host.io().submit_all(pair)[0];
+    let abort = Admin::Abort { sqid: 1, cid: first.cid() }.encode(0);
+    // It may still be on its way.
+    until("it is aborted", || host.admin.plain(abort).result & 1 == 0);
+    assert_eq!(host.io().wait(first).completion.expect("an answer").status, Status::ABORTED);
+    let second = host.io().submit_all(vec![second])[0];
+    let alone = host.io().wait(second).completion.expect("an answer").status;
+    assert_eq!(alone.code(), Status::MISSING_FUSED);
+    assert!(host.io().write(1, 0, &[7; 512]).is_success());
+}
+
+#[test]
+fn a_read_with_fua_finds_stable_what_was_written() {
+    let gate = Arc::new(Gate::default());
+    let stalling = Stalling::volatile(memory(1, 8).backend.clone(), gate.clone());
+    let (_server, address) = serve_volumes(vec![shown(1, Arc::new(stalling))]);
+    let mut host = Host::new(address, Settings::default(), 2);
+    let range = Range { lba: 0, blocks: 1 };
+    assert!(host.io().write(1, 0, &[5; 512]).is_success());
+    let (read, verify) = (Io::Read { range, fua: true }, Io::Verify { range, fua: true });
+    // After a flush that has failed nothing is stable any more.
+    for (io, len, broken) in [(read, 512, false), (verify, 0, false), (read, 512, true)] {
+        gate.close();
+        let room = if len > 0 { Data::Read(vec![0; len]) } else { Data::None };
+        let tag = host.io().submit(io.encode(1), room);
+        until("a flush is at the storage", || gate.held() == 1);
+        assert_eq!(host.queues[1].read(1, 0, 1).expect("data"), [5; 512]);
+        if broken {
+            gate.break_open()
+        } else {
+            gate.open()
+        }
+        let ended = host.io().wait(tag);
+        let status = ended.completion.expect("an answer").status;
+        assert_eq!(status.is_success(), !broken, "{status}");
+        if let (Data::Read(bytes), false) = (&ended.data, broken) {
+            assert_eq!(*bytes, [5; 512]);
+        }
+    }
 }
 
 #[test]
@@ -240,7 +287,7 @@ fn commands_end_that_another_protocol_aborts() {
     let mut two = second(address);
     let tag = held_up(&mut two.queues[1], &gate, 2);
     let (told, done) = std::sync::mpsc::channel::<()>();
-    let whose = [Registrant::new("other", b"somebody"), Registrant::host([2; 16])];
+    let whose = [Registrant::new("other", b"somebody"), Registrant::host([2; 16], &nqn(2))];
     // Dropped, the sender tells.
     volume.reservations.abort(&whose.into(), Arc::new(Mutex::new(told)));
     assert!(done.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Disconnected));

@@ -74,7 +74,7 @@ fn zeroes_deallocation_copies_and_comparisons_do_what_they_say() {
     let mut other = data.clone();
     other[40_000] ^= 1;
     assert_eq!(compare(queue, &other), Status::COMPARE_FAILURE.no_retry());
-    assert!(queue.io(Io::Verify { range: range(0, 128) }, 1).is_success());
+    assert!(queue.io(Io::Verify { range: range(0, 128), fua: true }, 1).is_success());
     let part = |lba, blocks: u16| CopyRange {
         lba: U64::new(lba),
         blocks: U16::new(blocks - 1),

@@ -91,7 +91,7 @@ fn what_cannot_be_served_is_refused_and_nothing_changes() {
         change(&mut next.subsystems[0]);
         server.handle().apply(next).expect_err("it is refused").to_string()
     };
-    assert!(refused(|it| it.nqn = "iqn.2026-11.org.lunet:x".into()).contains("nqn."));
+    assert!(refused(|it| it.nqn = "nqn.2026-11.org.lunet:a b".into()).contains("space"));
     assert!(refused(|it| it.nqn = lunet_nvme::name::DISCOVERY_NQN.into()).contains("taken"));
     assert!(refused(|it| it.namespaces[0].0 = 0).contains("namespace 0"));
     assert!(refused(|it| it.namespaces.push(it.namespaces[0])).contains("twice"));

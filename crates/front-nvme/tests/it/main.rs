@@ -2,6 +2,7 @@
 
 mod authentication;
 mod commands;
+mod concatenation;
 mod discovery;
 mod faults;
 mod host;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use lunet_nvme::command::{Admin, GetLog};
+use lunet_nvme::command::{ALL_NAMESPACES, Admin, GetLog, Io};
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Property};
 use lunet_nvme::feature::{Feature, Queues};
 use lunet_nvme::host::{Data, Error};
 use lunet_nvme::status::Status;
 
-use crate::host::{ENABLE, Host, Queue, READY, Settings};
+use crate::host::{ENABLE, Host, Queue, READY, Settings, pair};
 use crate::support::{config, layout, memory, serve, serve_volumes, until};
 
 #[test]
@@ -122,6 +122,22 @@ fn a_shutdown_completes() {
     assert!(host.io().write(1, 0, &[1; 512]).is_success());
     assert!(host.admin.configure(ENABLE | 1 << 14).is_success());
     until("it is shut down", || host.admin.property(Property::Status) >> 2 & 3 == 2);
+    // What was written now would not be flushed.
+    let refused = Status::SEQUENCE.no_retry();
+    assert_eq!(host.io().write(1, 0, &[2; 512]), refused);
+    assert_eq!(host.io().io(Io::Flush, ALL_NAMESPACES), refused);
+    let tags = host.io().submit_all(pair(0, 1, 2));
+    for tag in tags {
+        assert_eq!(host.io().wait(tag).completion.expect("an answer").status, refused);
+    }
+    // A reset ends the queues, and all begins anew.
+    assert!(host.admin.configure(0x46_0060).is_success());
+    host.io().wait_for_end();
+    until("it is not ready", || host.admin.property(Property::Status) == 0);
+    assert!(host.admin.configure(ENABLE).is_success());
+    host.queues.clear();
+    host.add_queue(1).expect("a queue");
+    assert_eq!(host.io().read(1, 0, 1).expect("data"), [1; 512]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use lunet_reservations::{Kind, Registrant, Registration, Reservations};
 use lunet_volume::reserve::{Shared, Store, StoredRegistration};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::host::{Host, Settings};
+use crate::host::{Host, Settings, nqn};
 use crate::support::{memory, serve_volumes};
 
 const CONFLICT: Status = Status::RESERVATION_CONFLICT.no_retry();
@@ -141,17 +141,55 @@ fn registrants_of_another_protocol_count() {
     assert_eq!(holder.and_then(|holder| holder.host_id()), Some([1; 16]));
 }
 
+#[test]
+fn a_host_has_its_identifier_for_itself() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    let mut one = Host::one(address);
+    assert!(register(&mut one, RegisterAction::Register, 0, 0xa).is_success());
+    assert!(acquire(&mut one, AcquireAction::Acquire, 0xa, 0).is_success());
+    // Another host says that it has the same: it may connect, as do nodes that share one, and is not the holder.
+    let settings = Settings { host: 2, host_id: Some(1), ..Settings::default() };
+    let mut other = Host::new(address, settings, 1);
+    assert_eq!(other.io().write(1, 0, &[2; 512]), CONFLICT);
+    assert_eq!(release(&mut other, ReleaseAction::Release, 0xa), CONFLICT);
+    assert_eq!(register(&mut other, RegisterAction::Register, 0, 0xa), CONFLICT);
+    assert_eq!(register(&mut other, RegisterAction::Unregister, 0xa, 0), CONFLICT);
+    assert!(one.io().write(1, 0, &[1; 512]).is_success());
+    assert!(register(&mut one, RegisterAction::Unregister, 0xa, 0).is_success());
+    assert!(register(&mut other, RegisterAction::Register, 0, 0xb).is_success());
+}
+
+#[test]
+fn a_host_cannot_fill_the_registrations_by_identifiers_that_it_makes_up() {
+    let (_server, address) = serve_volumes(vec![memory(1, 8)]);
+    for id in 10..20 {
+        let settings = Settings { host: 2, host_id: Some(id), ..Settings::default() };
+        let registered = register(
+            &mut Host::new(address, settings, 1),
+            RegisterAction::Register,
+            0,
+            u64::from(id),
+        );
+        let right = if id < 14 { Status::SUCCESS } else { Status::INTERNAL.no_retry() };
+        assert_eq!(registered, right, "{id}");
+    }
+    let mut one = Host::one(address);
+    assert!(register(&mut one, RegisterAction::Register, 0, 0xa).is_success());
+    assert_eq!(report(&mut one).registrants.len(), 5);
+}
+
 /// How a registration lies in the file of these tests.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Stored([u8; 16], u64);
+struct Stored([u8; 16], String, u64);
 
 impl StoredRegistration for Stored {
     fn of(registration: &Registration) -> Option<Self> {
-        Some(Self(registration.registrant.host_id()?, registration.key))
+        let registrant = &registration.registrant;
+        Some(Self(registrant.host_id()?, registrant.host_name()?.into(), registration.key))
     }
 
     fn registration(self) -> Registration {
-        Registration { registrant: Registrant::host(self.0), key: self.1 }
+        Registration { registrant: Registrant::host(self.0, &self.1), key: self.2 }
     }
 }
 
@@ -169,7 +207,7 @@ fn what_is_to_persist_is_stored_before_it_is_answered() {
     let keys = Register { current: U64::new(0), new: U64::new(0xa) };
     assert!(one.io().send_data(io.encode(1), keys.as_bytes()).status.is_success());
     let found = || Store::reservations(Some(&store)).expect("it can be read");
-    assert_eq!(found().key_of(&Registrant::host([1; 16])), Some(0xa));
+    assert_eq!(found().key_of(&Registrant::host([1; 16], &nqn(1))), Some(0xa));
     assert!(acquire(&mut one, AcquireAction::Acquire, 0xa, 0).is_success());
     assert_eq!(found().kind(), Some(Kind::WriteExclusive));
     assert!(report(&mut one).persist);

@@ -4,7 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::host::{Host, Queue, Settings};
+use lunet_nvme::command::{Io, Range};
+use lunet_nvme::host::Data;
+
+use crate::host::{Host, Queue, Settings, to_send};
 use crate::support::{config, layout, memory, serve, serve_volumes, until};
 
 /// What the server sends until it closes.
@@ -50,6 +53,72 @@ fn strangers_do_not_keep_hosts_out() {
     until("most were turned away", || server.handle().stats().protocol.turned_away >= 50);
     drop(idle);
     assert!(host.queues[3].write(1, 0, &[1; 512]).is_success());
+}
+
+/// How many bytes a command moves at the most.
+const MIB: usize = 1 << 20;
+
+/// Eight hosts with four queues each that ask for as much as they can, and take or give nothing of it.
+fn owing(address: std::net::SocketAddr, reads: bool) -> Vec<Host> {
+    let range = Range { lba: 0, blocks: (MIB / 512) as u32 };
+    let host = |host| {
+        // Data with a digest is not sent out of the volume's own memory.
+        let settings = Settings { host, digests: reads, ..Settings::default() };
+        let mut host = Host::new(address, settings, 4);
+        for queue in &mut host.queues {
+            for _ in 0..31 {
+                match reads {
+                    true => {
+                        let read = Io::Read { range, fua: false }.encode(1);
+                        queue.submit(read, Data::Read(vec![0; MIB]))
+                    }
+                    false => {
+                        let write = Io::Write { range, fua: false }.encode(1);
+                        queue.submit(write, to_send(&[0; MIB]))
+                    }
+                };
+            }
+        }
+        host
+    };
+    let owing: Vec<Host> = (10..18).map(host).collect();
+    for queue in owing.iter().flat_map(|host| &host.queues) {
+        // What they have asked for is under way, or waits for memory.
+        assert!(queue.stream.peek(&mut [0]).expect("the server answers") > 0);
+    }
+    owing
+}
+
+fn who_comes_later_gets_on(reads: bool) {
+    for buffer_bytes in [8 << 20, 64 << 20] {
+        let mut config = config(layout(vec![memory(1, 8)]));
+        config.shards = Some(1);
+        config.limits.buffer_bytes = buffer_bytes;
+        config.options.data_timeout = Duration::ZERO;
+        let (_server, address) = serve(config);
+        let owing = owing(address, reads);
+        for host in 1..9 {
+            let settings = Settings { host, digests: true, ..Settings::default() };
+            let mut late = Host::new(address, settings, 1);
+            for len in [4 << 10, 16 << 10, 64 << 10, MIB] {
+                let data = vec![host; len];
+                assert!(late.io().write(1, 0, &data).is_success(), "{len} bytes");
+                let read = late.io().read(1, 0, (len / 512) as u32).expect("data");
+                assert!(read == data, "{len} bytes");
+            }
+        }
+        drop(owing);
+    }
+}
+
+#[test]
+fn who_comes_later_than_hosts_that_withhold_their_data_gets_on() {
+    who_comes_later_gets_on(false);
+}
+
+#[test]
+fn who_comes_later_than_hosts_that_take_nothing_gets_on() {
+    who_comes_later_gets_on(true);
 }
 
 #[test]

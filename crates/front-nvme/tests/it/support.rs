@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lunet_backends::{Storage, VolumeSpec, open};
@@ -17,6 +17,8 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.org.lunet:test";
 pub struct Shown {
     number: u8,
     pub absent: AtomicBool,
+    /// Bytes on the storage; 0: nobody knows.
+    pub used: AtomicU64,
     pub read_only: AtomicBool,
     pub closed: AtomicBool,
     /// 0: optimized, 1: not, 2: inaccessible.
@@ -36,6 +38,11 @@ impl Face for Shown {
         let mut long = [self.number; 16];
         long[0] = 1;
         Some(Names { uuid: [self.number; 16], long, short: None })
+    }
+
+    fn used(&self) -> Option<u64> {
+        let used = self.used.load(Ordering::Relaxed);
+        (used > 0).then_some(used)
     }
 
     fn is_absent(&self) -> bool {
@@ -64,6 +71,7 @@ pub fn shown(number: u8, backend: lunet_backends::Volume) -> Arc<Volume<Shown>> 
     let face = Shown {
         number,
         absent: AtomicBool::new(false),
+        used: AtomicU64::new(0),
         read_only: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         path: AtomicU8::new(0),

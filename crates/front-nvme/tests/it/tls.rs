@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use lunet_front_nvme::{Host as Listed, Hosts, Layout, Tls, TlsKey};
+use lunet_front_nvme::{Concatenation, Host as Listed, Hosts, Layout, Tls, TlsKey};
 use lunet_nvme::auth::psk::{Derivation, Psk, Version};
 use lunet_nvme::auth::{Hash, Purpose, Secret};
 use lunet_nvme::fabrics::ANY_CONTROLLER;
@@ -33,6 +33,7 @@ fn keyed() -> Layout<Shown> {
         secret: None,
         controller_secret: None,
         tls: Option::map(tls, |(byte, required)| TlsKey { secret: secret(byte), required }),
+        concatenation: Concatenation::Allowed,
     };
     let hosts = vec![host(1, Some((1, true))), host(2, Some((2, false))), host(3, None)];
     layout.subsystems[0].hosts = Hosts::Listed(hosts);
@@ -67,7 +68,7 @@ fn random(bytes: &mut [u8]) -> bool {
 }
 
 /// A handshake, whose bytes are sent in pieces of this length.
-fn shake(
+pub fn shake(
     address: SocketAddr,
     offer: Offer,
     piece: usize,
@@ -95,7 +96,7 @@ fn shake(
 
 /// An initialization of NVMe over TCP by records, with the first byte of what comes back. Without TLS in the kernel the
 /// server says so and closes.
-fn initialize((mut stream, session): (TcpStream, Session)) {
+pub fn initialize((mut stream, session): (TcpStream, Session)) {
     let mut request = vec![0, 0, 128, 0, 128, 0, 0, 0];
     request.resize(128, 0);
     let mut record = Vec::new();
@@ -192,8 +193,8 @@ fn discovery_says_where_tls_is_needed() {
     };
     // TREQ and SECTYPE: of discovery, and of the subsystem.
     let (_server, address) = serve_tls(Tls::Allowed);
-    assert_eq!(entries(address, 1), [(2, 2), (1, 2)]);
-    assert_eq!(entries(address, 2), [(2, 2), (2, 2)]);
+    assert_eq!(entries(address, 1), [(0, 0), (1, 2)]);
+    assert_eq!(entries(address, 2), [(0, 0), (0, 0)]);
     assert_eq!(entries(address, 3), [(0, 0), (0, 0)]);
     let (_server, address) = serve_tls(Tls::Off);
     assert_eq!(entries(address, 2), [(0, 0), (0, 0)]);
