@@ -13,6 +13,8 @@ words! {
         Iser = "iser",
         /// NVMe over TCP.
         NvmeTcp = "nvme-tcp",
+        /// NVMe over RDMA.
+        NvmeRdma = "nvme-rdma",
     }
 }
 
@@ -32,9 +34,9 @@ pub struct Session {
     pub portal: String,
     /// What carries it.
     pub transport: Transport,
-    /// With `iser`: the path that it takes.
+    /// With `iser` and `nvme-rdma`: the path that it takes, of a controller that of its admin queue.
     pub rdma: Option<RdmaPath>,
-    /// With `tcp`: why not `iser`.
+    /// With `tcp` and `nvme-tcp`: why not over RDMA.
     pub tcp: Option<OverTcp>,
     /// The initiator's session identifier, in hexadecimal; empty for a controller.
     pub isid: String,
@@ -54,7 +56,7 @@ pub struct Session {
     pub written_bytes: u64,
     /// Every negotiated key with its value, digests among them.
     pub keys: Vec<(String, String)>,
-    /// With `nvme-tcp`: the controller.
+    /// With `nvme-tcp` and `nvme-rdma`: the controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
 }
@@ -102,9 +104,9 @@ pub struct RdmaPath {
     pub path_mtu_bytes: u32,
     /// Commands that the initiator may have outstanding.
     pub queue_depth: u32,
-    /// RDMA Reads so far: data of writes.
+    /// RDMA Reads so far: data of writes. Not counted for a controller.
     pub rdma_reads: u64,
-    /// RDMA Writes so far: data of reads.
+    /// RDMA Writes so far: data of reads. Not counted for a controller.
     pub rdma_writes: u64,
 }
 
@@ -117,6 +119,9 @@ pub struct OverTcp {
     /// True if this end would have taken the session over iSER. Whether the initiator can do it
     /// is not known.
     pub iser_offered: bool,
+    /// The same for a controller, and NVMe over RDMA.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nvme_rdma_offered: bool,
     /// Why the session is on TCP, in a sentence; `None` on a loopback address, where nobody
     /// expects anything else.
     pub why: Option<String>,

@@ -293,16 +293,22 @@ pub struct Portal {
     pub tag: u16,
     /// True if iSCSI is served over TCP.
     pub tcp: bool,
-    /// True if NVMe is served over TCP, and nothing else.
+    /// True if NVMe is served over TCP, and iSCSI is not served.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nvme_tcp: bool,
+    /// True if NVMe is served over RDMA, and iSCSI is not served.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nvme_rdma: bool,
+    /// True if the configuration names NVMe over RDMA: it is missed if it is not there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nvme_rdma_wanted: bool,
     /// True if it is served over iSER.
     pub iser: bool,
     /// True if the configuration names iSER: it is missed if it is not there.
     pub iser_wanted: bool,
-    /// With iSER: the RDMA devices.
+    /// With iSER or NVMe over RDMA: the RDMA devices.
     pub devices: Vec<String>,
-    /// Without iSER: why, in a word.
+    /// Without it, where it is wanted or expected: why, in a word.
     pub reason: Option<NoIser>,
     /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.
     pub why: Option<String>,

@@ -49,6 +49,12 @@ pub struct Target {
     pub users: Vec<User>,
     /// The name that it proves itself by (mutual CHAP).
     pub mutual: Option<String>,
+    /// The subsystem that it is over NVMe, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The hosts that may connect over NVMe, in words; `None` if it is not served over NVMe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<String>,
 }
 
 /// A LUN of a target.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use lunet_server::interfaces;
 
-use crate::config::{Config, DISCOVERY_PORT, Hosts, Portal, Reach, Subsystem, Target};
+use crate::config::{Config, Hosts, Portal, Reach, Subsystem, Target, is_for_discovery};
 
 /// The addresses in use, in the order of the configuration: for iSCSI, and for NVMe.
 pub type Addresses<'a> = (&'a [SocketAddr], &'a [SocketAddr]);
@@ -35,7 +35,7 @@ pub fn news(old: &Config, new: &Config) -> Vec<String> {
     let nvme = addresses(&new.nvme.portals);
     let fresh = is_fresh(&addresses(&old.nvme.portals), &nvme);
     let changed = |subsystem: &&Subsystem| {
-        fresh || old.nvme.find(&subsystem.nqn).map(|was| &was.hosts) != Some(&subsystem.hosts)
+        fresh || old.nvme.find(&subsystem.nqn).is_none_or(|was| !was.hosts.are(&subsystem.hosts))
     };
     let subsystems = new.nvme.subsystems.iter().filter(changed);
     targets.chain(subsystems.filter_map(|subsystem| warning_of(subsystem, &nvme))).collect()
@@ -44,7 +44,7 @@ pub fn news(old: &Config, new: &Config) -> Vec<String> {
 /// The same for what is served over NVMe.
 fn warning_of(subsystem: &Subsystem, portals: &[SocketAddr]) -> Option<String> {
     let leads = |(index, address): &(usize, &SocketAddr)| match subsystem.portals.is_empty() {
-        true => address.port() != DISCOVERY_PORT,
+        true => !is_for_discovery(**address),
         false => subsystem.portals.contains(index),
     };
     let portals = portals.iter().enumerate().filter(leads).map(|(_, address)| *address);

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 /// What to say when an address is in use: who has it, as far as we may know, and what to do.
-/// `file` is the configuration that asks for the address, if one does.
-pub fn in_use(address: SocketAddr, file: Option<&Path>) -> String {
-    sentence(address, who(address).as_deref(), file)
+/// `file` is the configuration that asks for the address, if one does; else `option` of `lunet serve` names another one.
+pub fn in_use(address: SocketAddr, file: Option<&Path>, option: &str) -> String {
+    sentence(address, who(address).as_deref(), file, option)
 }
 
 fn who(address: SocketAddr) -> Option<String> {
@@ -24,14 +24,14 @@ pub fn taken(address: SocketAddr) -> String {
     )
 }
 
-fn sentence(address: SocketAddr, who: Option<&str>, file: Option<&Path>) -> String {
+fn sentence(address: SocketAddr, who: Option<&str>, file: Option<&Path>, option: &str) -> String {
     let (who, stop) = words(who);
     let elsewhere = match file {
         Some(file) => format!("change [[portal]] in {}", file.display()),
         None => {
             let port = address.port().checked_add(1).unwrap_or(0);
             format!(
-                "take another port: `lunet serve --listen {}`",
+                "take another port: `lunet serve {option} {}`",
                 SocketAddr::new(address.ip(), port)
             )
         }
@@ -113,16 +113,16 @@ mod tests {
     fn who_listens_is_named_with_the_next_step() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let text = in_use(address, None);
+        let text = in_use(address, None, "--listen");
         let me = format!("(process {}) listens there already: stop it, or", std::process::id());
         assert!(text.starts_with(&format!("cannot listen on {address}: ")), "{text}");
         assert!(text.contains(&me), "{text}");
         assert!(text.contains("`lunet serve --listen 127.0.0.1:"), "{text}");
-        let file = in_use(address, Some(Path::new("/etc/lunet.toml")));
+        let file = in_use(address, Some(Path::new("/etc/lunet.toml")), "--listen");
         assert!(file.ends_with("or change [[portal]] in /etc/lunet.toml"), "{file}");
-        let unknown = sentence("[::1]:65535".parse().unwrap(), None, None);
+        let unknown = sentence("[::1]:65535".parse().unwrap(), None, None, "--listen-nvme");
         assert!(unknown.contains("another program listens there") && unknown.contains("ss -ltnp"));
-        assert!(unknown.ends_with("`lunet serve --listen [::1]:0`"), "{unknown}");
+        assert!(unknown.ends_with("`lunet serve --listen-nvme [::1]:0`"), "{unknown}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! the screen. The program itself only reads the command line.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "announce")]
+mod announce;
 pub mod audit;
 #[cfg(feature = "tools")]
 pub mod bench;

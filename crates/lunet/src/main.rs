@@ -79,7 +79,7 @@ struct Serve {
     #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_portal)]
     listen: Option<SocketAddr>,
     /// Address to listen on for NVMe over TCP [default: 127.0.0.1:4420, or none with --listen]; port 0 takes a free one
-    #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_nvme_portal)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listen_nvme)]
     listen_nvme: Option<SocketAddr>,
     /// Size of the demo volume when it is created, such as 512MiB or 1.5TiB [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = demo_size, conflicts_with = "config")]
@@ -132,6 +132,18 @@ fn main() -> ExitCode {
     });
     log::finish();
     code
+}
+
+/// An address at which namespaces are to be reached: no option can name a portal for a subsystem.
+fn listen_nvme(text: &str) -> Result<SocketAddr, String> {
+    let address = config::parse_nvme_portal(text)?;
+    match config::is_for_discovery(address) {
+        true => Err(format!(
+            "port {} is for discovery, and no host could connect to a subsystem there: use another one, such as 4420",
+            address.port()
+        )),
+        false => Ok(address),
+    }
 }
 
 fn demo_size(text: &str) -> Result<u64, String> {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Config, DISCOVERY_PORT, Reach};
+use crate::config::{Config, Reach, is_for_discovery};
 
 /// A path to a logical unit: portal, target and LUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn over_nvme(
     let mut all = config.nvme.subsystems.iter();
     let (subsystem, nsid) =
         all.find_map(|subsystem| Some((subsystem, subsystem.namespaces.iter().find(served)?.0)))?;
-    let leads = |portal: &&SocketAddr| portal.port() != DISCOVERY_PORT;
+    let leads = |portal: &&SocketAddr| !is_for_discovery(**portal);
     let portal = match subsystem.portals.first() {
         Some(at) => portals.get(*at),
         None => portals.iter().find(leads),

@@ -13,6 +13,8 @@ use lunet_os::{thread, time};
 use lunet_server::{Member, StartError};
 use zeroize::Zeroizing;
 
+#[cfg(feature = "announce")]
+use crate::announce::Announcer;
 use crate::audit::{self, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
@@ -63,7 +65,16 @@ impl Opened {
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
         let handles = (server.handle(), nvme.as_ref().map(NvmeServer::handle));
         let manager = Arc::new(Manager::new(&options, handles, served));
-        Ok(Running { config, server, nvme, manager })
+        #[cfg(feature = "announce")]
+        let announcer = announce(&manager)?;
+        Ok(Running {
+            config,
+            server,
+            nvme,
+            manager,
+            #[cfg(feature = "announce")]
+            announcer,
+        })
     }
 }
 
@@ -99,6 +110,20 @@ pub struct Running {
     /// Over NVMe, if it was started with portals for that.
     nvme: Option<NvmeServer>,
     manager: Arc<Manager>,
+    /// Announces discovery, if there is any.
+    #[cfg(feature = "announce")]
+    announcer: Option<Announcer>,
+}
+
+/// Has discovery announced as the configuration says, now and later.
+#[cfg(feature = "announce")]
+fn announce(manager: &Manager) -> Result<Option<Announcer>> {
+    if manager.now().plan.config.nvme.portals.is_empty() {
+        return Ok(None);
+    }
+    let announcer = Announcer::start().context("cannot start a thread to announce discovery")?;
+    manager.tell(Box::new(announcer.teller()));
+    Ok(Some(announcer))
 }
 
 impl Running {
@@ -169,7 +194,10 @@ impl Running {
     /// An event loop had failed, or data could not be flushed.
     pub fn stop(self) -> Result<()> {
         let failed = self.failed();
-        let Self { config, server, nvme, manager } = self;
+        // Hosts that hear of it come no more.
+        #[cfg(feature = "announce")]
+        drop(self.announcer);
+        let Self { config, server, nvme, manager, .. } = self;
         let (begun, grace) = (time::now(), config.server.shutdown_grace);
         manager.close(grace);
         drop(manager);
@@ -252,12 +280,19 @@ fn not_started(error: &StartError, plan: &Plan) -> anyhow::Error {
     let portals =
         |text: &&Zeroizing<String>| text.lines().any(|line| line.trim().starts_with("[[portal]]"));
     let file = plan.text.as_ref().filter(portals).map(|_| plan.file.as_path());
+    // Which option of the command line has the address.
+    let option = |address: &SocketAddr| {
+        let is_nvme = plan.config.nvme.portals.iter().any(|portal| portal.address == *address);
+        if is_nvme { "--listen-nvme" } else { "--listen" }
+    };
     match error {
-        StartError::InUse { address } => anyhow!("{}", holder::in_use(*address, file)),
+        StartError::InUse { address } => {
+            anyhow!("{}", holder::in_use(*address, file, option(address)))
+        }
         StartError::Listen { address, source } => {
             let place = match file {
                 Some(file) => format!("name another address in [[portal]] in {}", file.display()),
-                None => "take another address with `lunet serve --listen`".to_owned(),
+                None => format!("take another address with `lunet serve {}`", option(address)),
             };
             anyhow!("{}", trouble::listening(*address, source, &place))
         }

@@ -21,6 +21,8 @@ use crate::config::{Config, HostSecret, Mistake, SecretPlace};
 const INITIATOR: &str = "LIBISCSI_CHAP_PASSWORD";
 /// The secret by which this host proves itself to subsystems.
 const HOST: &str = "LUNET_DHCHAP_SECRET";
+/// What a key of TLS begins with.
+const TLS_KEY: &str = "NVMeTLSkey-1:";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -102,7 +104,7 @@ fn read_of_host(secret: &mut HostSecret, directory: &Path) -> Result<(), String>
     };
     // What is not text is no secret of this form.
     *secret.text = std::str::from_utf8(&text).unwrap_or_default().to_owned();
-    secret.secret().map(drop).map_err(|error| error.to_string())
+    secret.check()
 }
 
 fn logins(config: &Config) -> impl Iterator<Item = &Login> {
@@ -131,6 +133,16 @@ pub enum Unusable {
         "{place} has no secret of the form DHHC-1:hh:base64: as nvme gen-dhchap-key writes it: {error}"
     )]
     Form { place: String, error: lunet_nvme::auth::SecretError },
+    #[error(
+        "{place} has no key of the form NVMeTLSkey-1:hh:base64: as nvme gen-tls-key writes it: {error}"
+    )]
+    TlsForm { place: String, error: lunet_nvme::auth::SecretError },
+    #[error("{0} has a key of TLS, and no secret: give it by --tls-key-file")]
+    TlsKey(String),
+    #[error(
+        "{0} has a secret of DH-HMAC-CHAP, and no key of TLS: give it by --secret-file, or LUNET_DHCHAP_SECRET"
+    )]
+    NoTlsKey(String),
 }
 
 /// The only line of a file that nobody but its owner may read.
@@ -163,8 +175,24 @@ pub fn any_of_file(path: &Path) -> Result<Key, Unusable> {
         Ok(text) if text.starts_with("DHHC-1:") => {
             key(text, || path.display().to_string()).map(Key::DhChap)
         }
+        Ok(text) if text.starts_with(TLS_KEY) => Err(Unusable::TlsKey(path.display().to_string())),
         _ => of_file(path).map(Key::Chap),
     }
+}
+
+/// A host's key of TLS.
+///
+/// # Errors
+/// See [`of_file`].
+pub fn tls_key_of_file(path: &Path) -> Result<lunet_nvme::auth::Secret, Unusable> {
+    let bytes = bytes_of_file(path)?;
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let place = || path.display().to_string();
+    if text.starts_with("DHHC-1:") {
+        return Err(Unusable::NoTlsKey(place()));
+    }
+    let key = lunet_nvme::auth::Secret::parse(lunet_nvme::auth::Purpose::Tls, text);
+    key.map_err(|error| Unusable::TlsForm { place: place(), error })
 }
 
 /// The secret by which this host proves itself to subsystems, if the environment has it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_backends::{Access, FileSpec, OpenError, Storage, VolumeSpec};
 use lunet_front_iscsi::{Layout, LogicalUnit, MAX_DISCOVERY, TargetEntry, VolumeEntry, World};
-use lunet_front_nvme::{SubsystemEntry, TlsKey};
+use lunet_front_nvme::{Concatenation, SubsystemEntry, TlsKey};
 use lunet_iscsi::target::{DigestPolicy, Options as IscsiOptions};
 use lunet_ring::{DriverChoice, has_tls};
 use lunet_scsi::Unit;
@@ -21,8 +21,8 @@ use rustix::io::Errno;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{
-    Backend, Cache, Config, DISCOVERY_PORT, Digest, Driver, Host, HostSecret, Hosts, LogLevel,
-    Portal, Provisioning, Reach, Server, Subsystem, Volume,
+    Backend, Cache, Config, Digest, Driver, Host, HostSecret, Hosts, LogLevel, Portal,
+    Provisioning, Reach, Server, Subsystem, Volume,
 };
 use crate::control::ControlServer;
 use crate::live::{Open, Served};
@@ -172,7 +172,7 @@ fn tidy(plan: &Plan) {
 ///
 /// # Errors
 /// What to do.
-pub(crate) fn check_tls(config: &Config) -> Result<()> {
+pub fn check_tls(config: &Config) -> Result<()> {
     if !config.nvme.needs_tls() {
         return Ok(());
     }
@@ -446,6 +446,11 @@ fn host(host: &Host) -> Option<lunet_front_nvme::Host> {
         tls: known(&host.tls_key)
             .ok()?
             .map(|secret| TlsKey { secret, required: host.tls_required }),
+        concatenation: match host.has_to_concatenate() {
+            true => Concatenation::Required,
+            // Whoever needs a key that it has does not come without TLS.
+            false => Concatenation::Allowed,
+        },
     })
 }
 
@@ -455,8 +460,7 @@ pub(crate) fn over_nvme(served: &Served, world: &World) -> lunet_front_nvme::Lay
     let open: BTreeMap<&str, _> =
         world.volumes().map(|(slot, volume)| (volume.name.as_str(), (slot, volume))).collect();
     let slot = |at: usize| open.get(config.volumes[at].name.as_str()).copied();
-    let discovers = |portal: &Portal| portal.address.port() == DISCOVERY_PORT;
-    let lead = |(at, portal): (usize, &Portal)| (!discovers(portal)).then_some(at);
+    let lead = |(at, portal): (usize, &Portal)| (!portal.is_for_discovery()).then_some(at);
     let leading: Vec<usize> = config.nvme.portals.iter().enumerate().filter_map(lead).collect();
     let entry = |subsystem: &Subsystem| SubsystemEntry {
         nqn: subsystem.nqn.clone(),

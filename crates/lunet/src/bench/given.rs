@@ -45,6 +45,8 @@ pub struct Access {
     pub host_key: Option<nvme::Secret>,
     /// The secret by which a controller proves itself in turn.
     pub controller_key: Option<nvme::Secret>,
+    /// The host's key of TLS, for subsystems.
+    pub tls_key: Option<nvme::Secret>,
     /// Digests.
     pub digests: Option<Digests>,
 }
@@ -120,6 +122,7 @@ fn namespace(text: &str, access: &Access) -> Result<nvme::Target, String> {
         None => secrets::of_host().map_err(|error| error.to_string())?,
     };
     target.controller_secret.clone_from(&access.controller_key);
+    target.tls_key.clone_from(&access.tls_key);
     if let Some(digests) = access.digests {
         (target.header_digest, target.data_digest) = (digests.header, digests.data);
     }
@@ -129,7 +132,7 @@ fn namespace(text: &str, access: &Access) -> Result<nvme::Target, String> {
 /// Never shows what may be a secret.
 fn wrong(error: &TargetError) -> String {
     match error {
-        TargetError::Brackets(_) | TargetError::Port(_) => {
+        TargetError::Brackets(_) | TargetError::Open(_) | TargetError::Port(_) => {
             "the host or port of the address is none: iscsi://[USER%SECRET@]HOST[:PORT]/TARGET/LUN"
                 .into()
         }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 use lunet::control::Client;
-use lunet::{config, plan, tables};
+use lunet::{config, plan, serve, tables};
 use lunet_api::Change;
 
 use super::{Ask, Forced, Rules, answer, json_text, print};
@@ -59,6 +59,10 @@ fn check(file: &Path) -> Result<ExitCode> {
     match plan::read_config(file) {
         Ok(config) => {
             print(&format!("{}: valid: {}", file.display(), config::summary(&config)))?;
+            // The kernel's state now, on the machine that checks, is no property of the file.
+            if let Err(error) = serve::check_tls(&config) {
+                print(&format!("warning: lunet would not start on this machine now: {error}\n"))?;
+            }
             Ok(ExitCode::SUCCESS)
         }
         // The mistakes as compilers write them, for editors that jump to the line.

@@ -32,6 +32,9 @@ pub struct Doctor {
     /// Host name to connect with over NVMe
     #[arg(long, value_name = "NQN", value_parser = host_nqn, requires = "url")]
     host_nqn: Option<String>,
+    /// File with the host's key of TLS for NVMe (NVMeTLSkey-1:...), readable by its owner only
+    #[arg(long, value_name = "FILE", requires = "url")]
+    tls_key_file: Option<PathBuf>,
     /// Check a captured machine instead of this one
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
@@ -140,6 +143,7 @@ fn target(options: &Doctor, url: &str) -> Result<ExitCode> {
 fn subsystem(options: &Doctor, url: &str) -> Result<ExitCode> {
     let mut url = nvme::Target::parse(url)?;
     url.secret = secrets::of_host()?;
+    url.tls_key = options.tls_key_file.as_deref().map(secrets::tls_key_of_file).transpose()?;
     let probe = probe::nvme::probe(&url, options.host_nqn.as_deref())?;
     let mut checks = Checks::of_subsystems()?;
     more(&mut checks, options.checks.as_deref())?;

@@ -72,6 +72,7 @@ pub enum TargetCommand {
         /// Target
         target: String,
         /// LUN, 0 to 16383
+        #[arg(value_parser = lun)]
         lun: u16,
         /// Volume
         volume: String,
@@ -83,6 +84,7 @@ pub enum TargetCommand {
         /// Target
         target: String,
         /// LUN
+        #[arg(value_parser = lun)]
         lun: u16,
         #[command(flatten)]
         with: Forced,
@@ -125,6 +127,16 @@ pub enum UserCommand {
         #[command(flatten)]
         rules: Rules,
     },
+}
+
+/// A LUN: between the target and the volume.
+fn lun(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|lun| *lun <= 16_383);
+    number.ok_or_else(|| {
+        "a LUN is a number from 0 to 16383; the order is `lunet target map TARGET LUN VOLUME` and `lunet target unmap \
+         TARGET LUN`"
+            .to_owned()
+    })
 }
 
 pub fn run(command: TargetCommand) -> Result<ExitCode> {

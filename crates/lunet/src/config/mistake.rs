@@ -65,6 +65,13 @@ impl Mistakes {
         }
     }
 
+    /// The same, of what knows its line.
+    pub(crate) fn note_of(&mut self, note: Mistake) {
+        if self.notes.len() < MOST {
+            self.notes.push(note);
+        }
+    }
+
     /// All notes, in the order of their lines.
     pub(crate) fn take_notes(&mut self) -> Vec<Mistake> {
         self.notes.sort_by_key(|note| note.line);

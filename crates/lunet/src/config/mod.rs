@@ -5,6 +5,7 @@ pub mod edit;
 mod layers;
 mod mistake;
 mod nvme;
+mod reach;
 mod reader;
 pub mod schema;
 mod sections;
@@ -28,8 +29,8 @@ use toml::de::DeTable;
 
 pub use access::Access;
 pub use mistake::Mistake;
-pub use nvme::{DISCOVERY_PORT, Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
-
+pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
+pub use reach::is_for_discovery;
 pub use sections::{AddressError, parse_nvme_portal, parse_portal, state_word};
 pub use summary::summary;
 
@@ -385,7 +386,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     volumes::check_files(&volumes, &mut mistakes);
     let (targets, subsystems) = targets::targets(&top, &portals, &volumes, &mut mistakes);
     let subsystems = nvme::subsystems(&top, &portals, &volumes, subsystems, &mut mistakes);
-    let referrals = nvme::referrals(&top, &mut mistakes);
+    let (referrals, announce) = nvme::general(&top, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
     mistakes.extend(access::same_secrets(&targets, &discovery));
     if !mistakes.none() {
@@ -399,6 +400,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
             portals: portals.nvme.into_iter().map(|portal| portal.value).collect(),
             subsystems,
             referrals,
+            announce,
         },
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,

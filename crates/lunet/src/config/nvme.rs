@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use lunet_front_nvme::Tls;
 use lunet_nvme::auth::{Purpose, Secret, SecretError};
-use lunet_nvme::name::{DISCOVERY_NQN, check_nqn};
+use lunet_nvme::name::{DISCOVERY_NQN, NqnError, check_any_nqn, check_nqn};
 use toml::Spanned;
 use toml::de::DeValue;
 use zeroize::Zeroizing;
 
 use super::mistake::{Mistake, Mistakes};
+use super::reach;
 use super::reader::{At, Convert, Section, boolean, choice, string};
 use super::schema;
 use super::sections::{Listening, parse_address, path, top_array};
@@ -39,12 +40,14 @@ const MAX_HOSTS: usize = 1024;
 /// What is served over NVMe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Nvme {
-    /// `[[portal]]` with the transport `"nvme-tcp"`.
+    /// `[[portal]]` with the transport `"nvme-tcp"` or `"nvme-rdma"`.
     pub portals: Vec<Portal>,
     /// Those of targets, and then `[[subsystem]]`.
     pub subsystems: Vec<Subsystem>,
     /// Discovery controllers elsewhere that hosts are told of.
     pub referrals: Vec<SocketAddr>,
+    /// Discovery is announced by mDNS.
+    pub announce: bool,
 }
 
 /// An NVM subsystem.
@@ -73,6 +76,31 @@ pub enum Hosts {
     Named(Vec<Host>),
 }
 
+impl Hosts {
+    /// Those that are named.
+    pub fn named(&self) -> &[Host] {
+        match self {
+            Self::Named(hosts) => hosts,
+            Self::ThisMachine | Self::Everybody => &[],
+        }
+    }
+
+    /// The host with this NQN, if it is named.
+    pub fn find(&self, nqn: &str) -> Option<&Host> {
+        self.named().iter().find(|host| host.nqn == nqn)
+    }
+
+    /// True if the same hosts may connect, by the same proofs. Where the file says so does not matter.
+    pub fn are(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Named(these), Self::Named(those)) => {
+                these.len() == those.len() && these.iter().zip(those).all(|(a, b)| a.is(b))
+            }
+            _ => self == other,
+        }
+    }
+}
+
 /// A host that may connect.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
@@ -84,8 +112,26 @@ pub struct Host {
     pub controller_secret: Option<HostSecret>,
     /// Its key of TLS.
     pub tls_key: Option<HostSecret>,
-    /// With a key: it connects by TLS, and not otherwise.
+    /// It connects by TLS, and not otherwise: with its key, or else with one that its authentication makes.
     pub tls_required: bool,
+}
+
+impl Host {
+    /// True if it has to come by TLS with a key that its authentication makes (secure channel concatenation).
+    pub fn has_to_concatenate(&self) -> bool {
+        self.tls_required && self.tls_key.is_none()
+    }
+
+    /// True if it is the same host, which proves itself by the same secrets.
+    pub fn is(&self, other: &Self) -> bool {
+        let proofs = |host: &Self| {
+            [&host.secret, &host.controller_secret, &host.tls_key]
+                .map(|proof| proof.as_ref().map(|secret| (secret.purpose, secret.text.clone())))
+        };
+        self.nqn == other.nqn
+            && self.tls_required == other.tls_required
+            && proofs(self) == proofs(other)
+    }
 }
 
 /// A secret of DH-HMAC-CHAP or a key of TLS, and where it is.
@@ -129,6 +175,23 @@ impl HostSecret {
         Secret::parse(self.purpose, &self.text)
     }
 
+    /// Says what is wrong with the text.
+    ///
+    /// # Errors
+    /// It is none, or one for something else.
+    pub fn check(&self) -> Result<(), String> {
+        let Err(error) = self.secret() else { return Ok(()) };
+        Err(match (self.purpose, self.text.split(':').next()) {
+            (Purpose::DhChap, Some("NVMeTLSkey-1")) => {
+                "is a key of TLS, which has its place in tls-key-file, tls-key-env or tls-key".to_owned()
+            }
+            (Purpose::Tls, Some("DHHC-1")) => {
+                "is a secret of DH-HMAC-CHAP, which has its place in secret-file, secret-env or secret".to_owned()
+            }
+            _ => error.to_string(),
+        })
+    }
+
     /// A mistake of this secret.
     pub fn mistake(&self, text: impl Into<String>) -> Mistake {
         Mistake { line: self.line, key: self.key.clone(), text: text.into() }
@@ -148,15 +211,15 @@ impl Nvme {
     /// True if somebody is to connect by TLS.
     pub fn needs_tls(&self) -> bool {
         let required = self.portals.iter().any(|portal| portal.tls == Tls::Required);
-        required || self.secrets().any(|secret| secret.purpose == Purpose::Tls)
+        let mut hosts = self.subsystems.iter().flat_map(|subsystem| subsystem.hosts.named());
+        required
+            || hosts.any(Host::has_to_concatenate)
+            || self.secrets().any(|secret| secret.purpose == Purpose::Tls)
     }
 
     /// Every secret of a host, or for one.
     pub fn secrets(&self) -> impl Iterator<Item = &HostSecret> {
-        let hosts = self.subsystems.iter().flat_map(|subsystem| match &subsystem.hosts {
-            Hosts::Named(hosts) => hosts.as_slice(),
-            Hosts::ThisMachine | Hosts::Everybody => &[],
-        });
+        let hosts = self.subsystems.iter().flat_map(|subsystem| subsystem.hosts.named());
         hosts
             .flat_map(|host| host.secret.iter().chain(&host.controller_secret).chain(&host.tls_key))
     }
@@ -186,7 +249,7 @@ impl Nvme {
 /// What a target says of NVMe.
 #[derive(Default)]
 pub(super) struct OverNvme {
-    served: bool,
+    pub(super) served: bool,
     nqn: Option<String>,
     hosts: Vec<Host>,
     portals: Named,
@@ -201,7 +264,7 @@ enum Protocol {
 }
 
 /// `protocols`, `nqn` and `hosts` of a target.
-pub(super) fn of_target(table: &Section<'_>, portals: Named, mistakes: &mut Mistakes) -> OverNvme {
+pub(super) fn of_target(table: &Section<'_>, named: &Named, mistakes: &mut Mistakes) -> OverNvme {
     let protocols = table.get("protocols", &protocols, mistakes);
     let nqn = table.get("nqn", &nqn, mistakes);
     let hosts = hosts(table, mistakes);
@@ -212,7 +275,7 @@ pub(super) fn of_target(table: &Section<'_>, portals: Named, mistakes: &mut Mist
             mistakes.add(value.span().start, table.key(key), text);
         }
     }
-    let (offset, path) = (table.offset, table.path.clone());
+    let (offset, path, portals) = (table.offset, table.path.clone(), named.clone());
     OverNvme { served, nqn: nqn.map(|nqn| nqn.value), hosts, portals, offset, path }
 }
 
@@ -227,16 +290,50 @@ fn protocols(value: &DeValue<'_>) -> Result<Vec<Protocol>, String> {
     Err("must have \"iscsi\" in it: what is for NVMe alone is a [[subsystem]]".to_owned())
 }
 
+/// The NQN of a subsystem of this server. One without a name behind its domain is noted only: names of
+/// targets, from which it may come, need none.
 fn nqn(value: &DeValue<'_>) -> Result<String, String> {
     let nqn = string(value)?;
-    check_nqn(&nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
+    match check_nqn(&nqn) {
+        Ok(()) | Err(NqnError::Name) if nqn.contains('*') => {
+            Err(format!("\"{nqn}\": a subsystem has one name, without *"))
+        }
+        Ok(()) | Err(NqnError::Name) if nqn == DISCOVERY_NQN => {
+            Err("is the name of every discovery subsystem".to_owned())
+        }
+        Ok(()) | Err(NqnError::Name) => Ok(nqn),
+        Err(error) => Err(format!("\"{nqn}\": {error}")),
+    }
+}
+
+/// The NQN of a host, which may be any that a host can send.
+fn host_nqn(value: &DeValue<'_>) -> Result<String, String> {
+    let nqn = string(value)?;
+    check_any_nqn(&nqn).map_err(|error| format!("\"{nqn}\": {error}"))?;
     if nqn.contains('*') {
         return Err(format!("\"{nqn}\": NQNs are compared as they are: name each host"));
     }
     if nqn == DISCOVERY_NQN {
-        return Err("is the name of every discovery subsystem".to_owned());
+        return Err("is the name of every discovery subsystem, and of no host".to_owned());
+    }
+    if ["iqn.", "eui.", "naa."].iter().any(|kind| nqn.starts_with(kind)) {
+        return Err(format!(
+            "\"{nqn}\" is the name of an iSCSI initiator, which has its place in `initiators` of a target: hosts have \
+             NQNs (`cat /etc/nvme/hostnqn` shows a Linux host's)"
+        ));
     }
     Ok(nqn)
+}
+
+/// Notes a name that is not of the specification's form. Some hosts have such names all the same.
+fn note_odd(nqn: &str, offset: usize, key: &str, mistakes: &mut Mistakes) {
+    if let Err(error) = check_nqn(nqn) {
+        mistakes.note(
+            offset,
+            key,
+            format!("\"{nqn}\": {error}: see whether it is written as meant"),
+        );
+    }
 }
 
 fn hosts(table: &Section<'_>, mistakes: &mut Mistakes) -> Vec<Host> {
@@ -268,24 +365,27 @@ const TLS: &[(&str, bool)] = &[("required", true), ("allowed", false)];
 /// A host: its NQN, or a table with its NQN and secrets.
 fn host(item: &Spanned<DeValue<'_>>, key: &str, mistakes: &mut Mistakes) -> Option<Host> {
     if item.get_ref().as_table().is_none() {
-        let nqn = nqn(item.get_ref()).map_err(|text| {
-            mistakes.add(item.span().start, key, text);
-        });
-        return Some(Host { nqn: nqn.ok()?, ..Host::default() });
+        let offset = item.span().start;
+        let nqn = host_nqn(item.get_ref()).map_err(|text| mistakes.add(offset, key, text)).ok()?;
+        note_odd(&nqn, offset, key, mistakes);
+        return Some(Host { nqn, ..Host::default() });
     }
     let table = Section::open(item, key.to_owned(), &schema::HOST, mistakes)?;
-    let nqn = table.get("nqn", &nqn, mistakes);
+    let nqn = table.get("nqn", &host_nqn, mistakes);
     table.missing("nqn", mistakes);
+    if let Some(At { offset, value }) = &nqn {
+        note_odd(value, *offset, &table.key("nqn"), mistakes);
+    }
     let own = (Purpose::DhChap, ["secret-file", "secret-env", "secret"]);
     let secret = secret(&table, own, mistakes);
     let controllers = ["controller-secret-file", "controller-secret-env", "controller-secret"];
     let controller_secret = self::secret(&table, (Purpose::DhChap, controllers), mistakes);
     let keys = (Purpose::Tls, ["tls-key-file", "tls-key-env", "tls-key"]);
     let tls_key = self::secret(&table, keys, mistakes);
-    let mut tls_required = true;
+    let mut tls_required = tls_key.is_some();
     table.set("tls", &mut tls_required, &|v| choice(v, TLS), mistakes);
-    if let (None, Some(value)) = (&tls_key, table.raw("tls")) {
-        let text = "has no meaning without a key of TLS: give the host a tls-key-file";
+    if let (None, None, Some(value)) = (&tls_key, &secret, table.raw("tls")) {
+        let text = "has no meaning without a key of TLS or a secret: give the host a tls-key-file or a secret-file";
         mistakes.add(value.span().start, table.key("tls"), text);
     }
     if let (None, Some(other)) = (&secret, &controller_secret) {
@@ -323,8 +423,8 @@ fn secret(
     };
     let (line, key) = (mistakes.line(offset), table.key(key));
     let secret = HostSecret { purpose, place, text, line, key };
-    if let (SecretPlace::Here, Err(error)) = (&secret.place, secret.secret()) {
-        mistakes.extend(vec![secret.mistake(error.to_string())]);
+    if let (SecretPlace::Here, Err(error)) = (&secret.place, secret.check()) {
+        mistakes.extend(vec![secret.mistake(error)]);
     }
     Some(secret)
 }
@@ -341,7 +441,7 @@ pub(super) fn as_subsystem(
     let key = format!("{}.nqn", over.path);
     let nqn = over.nqn.or_else(|| {
         let nqn = format!("nqn.{}", target.name.strip_prefix("iqn.")?);
-        check_nqn(&nqn).is_ok().then_some(nqn)
+        matches!(check_nqn(&nqn), Ok(()) | Err(NqnError::Name)).then_some(nqn)
     });
     let Some(nqn) = nqn else {
         let text = "is missing: a name that is no iqn. gives none for NVMe";
@@ -349,7 +449,7 @@ pub(super) fn as_subsystem(
         return None;
     };
     if over.portals.some && over.portals.nvme.is_empty() {
-        let text = "names no portal with the transport \"nvme-tcp\", which NVMe needs";
+        let text = "names no portal with the transport \"nvme-tcp\" or \"nvme-rdma\", of which NVMe needs one";
         mistakes.add(over.offset, format!("{}.portals", over.path), text);
     }
     let rules = &target.access;
@@ -364,6 +464,7 @@ pub(super) fn as_subsystem(
     let namespaces = namespaces.map(|(lun, at)| (u32::from(*lun) + 1, *at)).collect();
     let target = Some(target.name.clone());
     let value = Subsystem { nqn, target, namespaces, hosts, portals: over.portals.nvme };
+    note_odd(&value.nqn, over.offset, &key, mistakes);
     check_numbers(&value, (over.offset, &over.path), mistakes);
     Some(At { offset: over.offset, value })
 }
@@ -376,11 +477,17 @@ fn check_numbers(subsystem: &Subsystem, (offset, path): (usize, &str), mistakes:
     }
 }
 
-/// `[nvme]`: the discovery controllers elsewhere.
-pub(super) fn referrals(top: &Section<'_>, mistakes: &mut Mistakes) -> Vec<SocketAddr> {
-    let Some(value) = top.raw("nvme") else { return Vec::new() };
+/// `[nvme]`: the discovery controllers elsewhere, and whether those here are announced.
+pub(super) fn general(top: &Section<'_>, mistakes: &mut Mistakes) -> (Vec<SocketAddr>, bool) {
+    let Some(value) = top.raw("nvme") else { return (Vec::new(), false) };
     let table = Section::open(value, "nvme".to_owned(), &schema::NVME, mistakes);
-    let Some(table) = table else { return Vec::new() };
+    let Some(table) = table else { return (Vec::new(), false) };
+    let mut announce = false;
+    table.set("announce", &mut announce, &boolean, mistakes);
+    (referrals(&table, mistakes), announce)
+}
+
+fn referrals(table: &Section<'_>, mistakes: &mut Mistakes) -> Vec<SocketAddr> {
     let Some(value) = table.raw("referrals") else { return Vec::new() };
     let key = table.key("referrals");
     let Some(items) = value.get_ref().as_array() else {
@@ -430,7 +537,9 @@ pub(super) fn subsystems(
         let named = named_portals(&table, portals, mistakes);
         if let Some(index) = named.iscsi.first() {
             let address = portals.iscsi[*index].value.address;
-            let text = format!("{address} is not a portal with the transport \"nvme-tcp\"");
+            let text = format!(
+                "{address} is not a portal with the transport \"nvme-tcp\" or \"nvme-rdma\""
+            );
             mistakes.add(table.offset, table.key("portals"), text);
         }
         let namespaces = namespaces(&table, volumes, mistakes);
@@ -440,6 +549,7 @@ pub(super) fn subsystems(
             (true, false) => Hosts::ThisMachine,
         };
         if let Some(At { offset, value: nqn }) = found {
+            note_odd(&nqn, offset, &table.key("nqn"), mistakes);
             let value = Subsystem { nqn, target: None, namespaces, hosts, portals: named.nvme };
             all.push(At { offset, value });
         }
@@ -453,10 +563,7 @@ pub(super) fn subsystems(
             mistakes.add(subsystem.offset, "subsystem.nqn", text);
         }
     }
-    if let (Some(first), true) = (all.first(), portals.are_for_iscsi_alone()) {
-        let text = "is served over no portal: none has the transport \"nvme-tcp\"";
-        mistakes.note(first.offset, first.value.nqn.clone(), text);
-    }
+    reach::subsystems(&all, portals, mistakes);
     all.into_iter().map(|subsystem| subsystem.value).collect()
 }
 

@@ -265,8 +265,10 @@ pub const DISCOVERY: Table = Table {
 };
 
 /// `[nvme]`
-pub const NVME: Table =
-    Table { heading: "[nvme]", keys: &[key("referrals", "array of strings", "(none)")] };
+pub const NVME: Table = Table {
+    heading: "[nvme]",
+    keys: &[key("referrals", "array of strings", "(none)"), key("announce", "boolean", "false")],
+};
 
 /// Every kind of table below the top.
 pub const TABLES: &[&Table] = &[

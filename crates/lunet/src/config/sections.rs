@@ -191,9 +191,9 @@ pub(super) fn iscsi(top: &Section<'_>, mistakes: &mut Mistakes) -> Iscsi {
 #[expect(missing_docs, reason = "the messages say what is wrong")]
 pub enum AddressError {
     #[error(
-        "\"{0}\" is not an address: write an IP address and a port, as in \"192.0.2.1:3260\" or \"[2001:db8::1]:3260\""
+        "\"{text}\" is not an address: write an IP address and a port, as in \"192.0.2.1:{port}\" or \"[2001:db8::1]:{port}\""
     )]
-    NoAddress(String),
+    NoAddress { text: String, port: u16 },
     #[error(
         "\"{text}\" is {kind}, to which no TCP connection can be made: write an address of this machine (`ip -br address` \
          shows them)"
@@ -245,7 +245,8 @@ fn portal_address(text: &str, port: u16) -> Result<SocketAddr, AddressError> {
         Some(inner) => inner.parse::<Ipv6Addr>().map(IpAddr::V6),
         None => text.parse::<IpAddr>(),
     };
-    ip.map(|ip| SocketAddr::new(ip, port)).map_err(|_| AddressError::NoAddress(text.to_owned()))
+    ip.map(|ip| SocketAddr::new(ip, port))
+        .map_err(|_| AddressError::NoAddress { text: text.to_owned(), port })
 }
 
 /// The portals of a configuration, by the protocol that they are for.
@@ -258,9 +259,9 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// There are portals, and none of them is for NVMe.
-    pub(super) fn are_for_iscsi_alone(&self) -> bool {
-        self.nvme.is_empty() && !self.iscsi.is_empty()
+    /// There are portals, and all of them are for NVMe.
+    pub(super) fn are_for_nvme_alone(&self) -> bool {
+        self.iscsi.is_empty() && !self.nvme.is_empty()
     }
 }
 
@@ -294,7 +295,7 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Listening {
         table.set("preferred", &mut preferred, &boolean, mistakes);
         let transports = carries.transports;
         if transports == Transports::Rdma && address.value.port() == 0 {
-            let text = "must have a port with iSER alone: only TCP takes a free one";
+            let text = "must have a port without TCP: only TCP takes a free one";
             mistakes.add(address.offset, table.key("address"), text);
         }
         let tls = portal_tls(&table, carries, mistakes);
@@ -315,12 +316,22 @@ pub(super) fn portals(top: &Section<'_>, mistakes: &mut Mistakes) -> Listening {
 fn portal_tls(table: &Section<'_>, carries: Carries, mistakes: &mut Mistakes) -> Tls {
     const WORDS: &[(&str, Tls)] =
         &[("off", Tls::Off), ("allowed", Tls::Allowed), ("required", Tls::Required)];
-    let mut tls = Tls::default();
+    // RDMA has none, so keys of hosts are of no use there.
+    let alone = carries.nvme && carries.transports == Transports::Rdma;
+    let mut tls = if alone { Tls::Off } else { Tls::default() };
     table.set("tls", &mut tls, &|v| choice(v, WORDS), mistakes);
-    if let (false, Some(value)) = (carries.nvme, table.raw("tls")) {
-        let text = "is for portals with the transport \"nvme-tcp\": iSCSI has no TLS";
-        mistakes.add(value.span().start, table.key("tls"), text);
-    }
+    let Some(value) = table.raw("tls") else { return tls };
+    let text = match (carries.nvme, carries.transports, tls) {
+        (false, ..) => "is for portals with the transport \"nvme-tcp\": iSCSI has no TLS",
+        (true, Transports::Rdma, Tls::Allowed | Tls::Required) => {
+            "is for portals with the transport \"nvme-tcp\": there is no TLS over RDMA"
+        }
+        (true, Transports::Both, Tls::Required) => {
+            "cannot be \"required\" with the transport \"nvme-rdma\": there is no TLS over RDMA"
+        }
+        _ => return tls,
+    };
+    mistakes.add(value.span().start, table.key("tls"), text);
     tls
 }
 
@@ -332,28 +343,38 @@ struct Carries {
     nvme: bool,
 }
 
-/// `["tcp"]`, `["iser"]` or both; or `["nvme-tcp"]`. One may stand without brackets.
+/// `["tcp"]`, `["iser"]` or both; or `["nvme-tcp"]`, `["nvme-rdma"]` or both. One of NVMe's may stand without brackets.
 fn transport(value: &DeValue<'_>) -> Result<Carries, String> {
-    const NVME: &str = "nvme-tcp";
-    let is_nvme = |value: &DeValue<'_>| value.as_str() == Some(NVME);
-    let items = value.as_array();
-    if is_nvme(value) || items.is_some_and(|items| items.iter().any(|it| is_nvme(it.get_ref()))) {
-        if items.is_some_and(|items| items.len() > 1) {
-            return Err("has \"nvme-tcp\", which needs a portal of its own".to_owned());
-        }
-        return Ok(Carries { transports: Transports::Tcp, nvme: true });
+    const ISCSI: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Rdma)];
+    const NVME: &[(&str, Transports)] =
+        &[("nvme-tcp", Transports::Tcp), ("nvme-rdma", Transports::Rdma)];
+    let is_nvme = |value: &DeValue<'_>| NVME.iter().any(|(word, _)| value.as_str() == Some(*word));
+    if is_nvme(value) {
+        return Ok(Carries { transports: choice(value, NVME)?, nvme: true });
     }
-    Ok(Carries { transports: iscsi_transport(value)?, nvme: false })
-}
-
-fn iscsi_transport(value: &DeValue<'_>) -> Result<Transports, String> {
-    const WORDS: &[(&str, Transports)] = &[("tcp", Transports::Tcp), ("iser", Transports::Rdma)];
     let items = value.as_array().filter(|items| !items.is_empty());
     let items = items.ok_or("must be an array, as in [\"tcp\", \"iser\"] or [\"nvme-tcp\"]")?;
+    let of_nvme = items.iter().filter(|item| is_nvme(item.get_ref())).count();
+    if of_nvme == 0 {
+        return Ok(Carries { transports: transports(items, ISCSI, NVME)?, nvme: false });
+    }
+    if of_nvme < items.len() {
+        return Err("has a transport of NVMe, which needs a portal of its own".to_owned());
+    }
+    Ok(Carries { transports: transports(items, NVME, ISCSI)?, nvme: true })
+}
+
+/// The transports of one protocol; `others` are those of another.
+fn transports(
+    items: &[Spanned<DeValue<'_>>],
+    words: &[(&'static str, Transports)],
+    others: &[(&'static str, Transports)],
+) -> Result<Transports, String> {
+    let others: Vec<String> = others.iter().map(|(word, _)| format!("\"{word}\"")).collect();
     let mut all = None;
     for item in items {
-        let word = choice(item.get_ref(), WORDS)
-            .map_err(|text| format!("{text}; or \"nvme-tcp\" alone"))?;
+        let word = choice(item.get_ref(), words)
+            .map_err(|text| format!("{text}; or {} alone", others.join(" and ")))?;
         all = match all {
             None => Some(word),
             Some(other) if other == word => return Err("has a transport twice".to_owned()),

@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::access::{self, Access};
 use super::mistake::Mistakes;
 use super::nvme::{self, Subsystem};
+use super::reach;
 use super::reader::{At, Convert, Section, boolean, label, string};
 use super::schema::{self, nearest};
 use super::sections::{Listening, parse_address, top_array};
@@ -58,8 +59,12 @@ pub(super) fn targets(
         }
         let alias = table.get("alias", &|v| label(v, MAX_ALIAS), mistakes).map(|a| a.value);
         let named = named_portals(&table, portals, mistakes);
-        let portals = named.iscsi.clone();
-        let over_nvme = nvme::of_target(&table, named, mistakes);
+        reach::target(&table, &named, portals, mistakes);
+        let over_nvme = nvme::of_target(&table, &named, mistakes);
+        if !over_nvme.served {
+            reach::without_effect(&table, &named, portals, mistakes);
+        }
+        let portals = named.iscsi;
         let mut access = access::access(&table, mistakes);
         table.set("open", &mut access.open, &boolean, mistakes);
         let luns = luns(&table, volumes, &mut access, mistakes);

@@ -244,6 +244,36 @@ fn a_portal_has_transports() {
 }
 
 #[test]
+fn a_portal_for_nvme_has_transports() {
+    let read = |more: &str| {
+        let text = with(&format!("[[portal]]\naddress = '192.0.2.1'\n{more}"));
+        let portal = check(&text).expect("right").nvme.portals[0].clone();
+        assert_eq!(portal.address.port(), NVME_PORT);
+        (portal.transports, portal.tls)
+    };
+    assert_eq!(read("transport = 'nvme-tcp'"), (Transports::Tcp, Tls::Allowed));
+    assert_eq!(read("transport = 'nvme-rdma'"), (Transports::Rdma, Tls::Off));
+    assert_eq!(read("transport = ['nvme-rdma']"), (Transports::Rdma, Tls::Off));
+    let both = "transport = ['nvme-tcp', 'nvme-rdma']";
+    assert_eq!(read(both), (Transports::Both, Tls::Allowed));
+    assert_eq!(read(&format!("{both}\ntls = 'off'")), (Transports::Both, Tls::Off));
+    for (more, line, key, words) in [
+        ("transport = ['nvme-rdma', 'iser']", 4, "portal.transport", "a portal of its own"),
+        ("transport = ['nvme-rdma', 'nvme-rdma']", 4, "portal.transport", "a transport twice"),
+        ("transport = ['nvme-tcp', 'nvme']", 4, "portal.transport", "a portal of its own"),
+        ("transport = ['rdma']", 4, "portal.transport", "or \"nvme-tcp\" and \"nvme-rdma\" alone"),
+        ("transport = 'nvme-rdma'\ntls = 'required'", 5, "portal.tls", "there is no TLS over RDMA"),
+        ("transport = 'nvme-rdma'\ntls = 'allowed'", 5, "portal.tls", "there is no TLS over RDMA"),
+        (&format!("{both}\ntls = 'required'"), 5, "portal.tls", "cannot be \"required\""),
+    ] {
+        let text = with(&format!("[[portal]]\naddress = '192.0.2.1'\n{more}"));
+        one(&text, line, key, words);
+    }
+    let free = with("[[portal]]\naddress = '[::]:0'\ntransport = 'nvme-rdma'");
+    one(&free, 3, "portal.address", "must have a port");
+}
+
+#[test]
 fn portals_with_a_tag_are_one_group() {
     let portal = |last: u8, more: &str| format!("[[portal]]\naddress = '192.0.2.{last}'\n{more}\n");
     let text = portal(1, "tag = 3\ngroup-state = 'non-optimized'") + &portal(2, "preferred = true");
@@ -564,8 +594,15 @@ fn a_target_over_nvme_is_a_subsystem() {
     let hosts = of(&format!("nqn = 'nqn.2026-11.l:y'\nhosts = ['{host}']\n"));
     let one = Host { nqn: host.into(), ..Host::default() };
     assert_eq!((&*hosts.nqn, hosts.hosts), ("nqn.2026-11.l:y", Hosts::Named(vec![one])));
-    let secret = "DHHC-1:01:lf3XTpLrEkUvOBmq32MHz+UqbFgRAwl93B6qqCR6T/NCP27i:";
-    let proving = of(&format!("hosts = [{{ nqn = '{host}', secret = '{secret}' }}]\n"));
+    const SECRET: &str = "DHHC-1:01:lf3XTpLrEkUvOBmq32MHz+UqbFgRAwl93B6qqCR6T/NCP27i:";
+    let proving = of(&format!("hosts = [{{ nqn = '{host}', secret = '{SECRET}' }}]\n"));
+    let secret = |text: &str, more: &str| {
+        of(&format!("{more}hosts = [{{ nqn = '{host}', secret = '{text}' }}]\n")).hosts
+    };
+    let other = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let moved = secret(SECRET, "# A line more.\n");
+    assert!(moved != proving.hosts && moved.are(&proving.hosts), "only its place is another one");
+    assert!(!secret(other, "").are(&proving.hosts));
     let Hosts::Named(proving) = proving.hosts else { panic!("a host is named") };
     assert!(proving[0].secret.as_ref().is_some_and(|secret| secret.secret().is_ok()));
     assert!(!format!("{proving:?}").contains("lf3X"));
@@ -593,8 +630,18 @@ fn tls_is_said_by_portals_and_hosts() {
     let optional = of("tls = 'off'\n", &format!(", tls-key = '{key}', tls = 'allowed'"));
     assert!(optional.portals[0].tls == Tls::Off && !host(&optional).tls_required);
     assert!(of("tls = 'required'\n", "").needs_tls());
+    // A host with a secret alone may make a key of TLS by it, or has to.
+    let secret = ", secret = 'DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:'";
+    let proved = of("", secret);
+    assert!(!proved.needs_tls() && !host(&proved).tls_required);
+    let sealed = of("", &format!("{secret}, tls = 'required'"));
+    assert!(sealed.needs_tls() && host(&sealed).has_to_concatenate());
+    let both = of("", &format!("{secret}, tls-key = '{key}'"));
+    assert!(host(&both).tls_required && !host(&both).has_to_concatenate());
     names_mistakes(&[
-        (&text("", ", tls-key = 'DHHC-1:01:lf3X:'"), "subsystem.hosts.tls-key", "form"),
+        (&text("", ", tls-key = 'NVMe-1:01:lf3X:'"), "subsystem.hosts.tls-key", "form"),
+        (&text("", ", tls-key = 'DHHC-1:01:lf3X:'"), "subsystem.hosts.tls-key", "in secret-file"),
+        (&text("", ", secret = 'NVMeTLSkey-1:01:a:'"), "subsystem.hosts.secret", "in tls-key-file"),
         (&text("", ", tls = 'allowed'"), "subsystem.hosts.tls", "no meaning without a key"),
         (&text("tls = 'on'\n", ""), "portal.tls", "must be"),
         ("[[portal]]\naddress = '192.0.2.1'\ntls = 'off'\n", "portal.tls", "iSCSI has no TLS"),
@@ -623,6 +670,7 @@ fn mistakes_of_subsystems_are_named() {
             "1 to 1024",
         ),
         ("[nvme]\nreferrals = ['192.0.2.1', '192.0.2.1:8009']\n", "nvme.referrals", "twice"),
+        ("[nvme]\nreferrals = ['nas']\n", "nvme.referrals", "\"192.0.2.1:8009\""),
         ("[nvme]\nreferrals = ['0.0.0.0']\n", "nvme.referrals", "could connect to"),
         ("[nvme]\nreferrals = '192.0.2.1'\n", "nvme.referrals", "an array"),
         (
@@ -652,8 +700,102 @@ fn mistakes_of_subsystems_are_named() {
         (&format!("{subsystem}hosts = []\n"), "subsystem.hosts", "/etc/nvme/hostnqn"),
         (&format!("{subsystem}portals = ['192.0.2.1:3260']\n"), "subsystem.portals", "nvme-tcp"),
     ]);
-    let alone = "[[portal]]\naddress = '192.0.2.1'\n[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\n";
-    assert!(check(alone).unwrap().notes[0].text.contains("is served over no portal"));
+}
+
+/// The notes of a configuration with these tables.
+fn notes_of(text: &str) -> Vec<String> {
+    check(text).expect(text).notes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_no_host_can_reach_is_noted() {
+    let portal = |port: u16, more: &str| {
+        format!("[[portal]]\naddress = '192.0.2.1:{port}'\ntransport = 'nvme-tcp'\n{more}")
+    };
+    let key = "tls-key = 'NVMeTLSkey-1:01:yfA5y7w9H1djYdTd2lm8kSqfjE3Npv1Mq1Bz9V7byVAVpSqd:'";
+    let subsystem = |more: &str| format!("[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\n{more}\n");
+    let keyed =
+        |more: &str| subsystem(&format!("hosts = [{{ nqn = 'nqn.2026-11.l:h', {key}{more} }}]"));
+    let (off, required) = ("tls = 'off'\n", "tls = 'required'\n");
+    let bare = subsystem("hosts = ['nqn.2026-11.l:h']");
+    let iscsi = "[[portal]]\naddress = '192.0.2.1'\n";
+    for (text, words) in [
+        (format!("{iscsi}{}", subsystem("")), Some("4: nqn.2026-11.l:s: is served over no portal")),
+        (subsystem(""), None),
+        (portal(4420, "") + &portal(8009, "") + &subsystem(""), None),
+        (
+            portal(8009, "") + &subsystem(""),
+            Some("5: nqn.2026-11.l:s: no host can connect: every portal for NVMe has port 8009"),
+        ),
+        (portal(8009, "") + &subsystem("portals = ['192.0.2.1:8009']"), None),
+        (portal(4420, off) + &portal(4421, "") + &keyed(""), None),
+        (
+            portal(4420, off) + &portal(8009, "") + &keyed(""),
+            Some("subsystem.hosts.tls-key: nqn.2026-11.l:h cannot connect: it has to use TLS"),
+        ),
+        (
+            portal(4420, off) + &keyed(", tls = 'allowed'"),
+            Some("7: subsystem.hosts.tls-key: has no effect: every portal"),
+        ),
+        (portal(4420, required) + &keyed(""), None),
+        (portal(4420, required) + &bare, Some("nqn.2026-11.l:h cannot connect: every portal")),
+        (portal(4420, required) + &subsystem("open = true"), Some("no host can connect: every")),
+        (portal(4420, required) + &portal(4421, "") + &bare, None),
+    ] {
+        let notes = notes_of(&text);
+        assert_eq!(notes.len(), usize::from(words.is_some()), "{text}: {notes:?}");
+        assert!(words.is_none_or(|words| notes[0].contains(words)), "{text}: {notes:?}");
+    }
+}
+
+#[test]
+fn portals_of_targets_are_for_their_protocols() {
+    let nvme = "[[portal]]\naddress = '192.0.2.2'\ntransport = 'nvme-tcp'\n";
+    let iscsi = "[[portal]]\naddress = '192.0.2.1'\n";
+    let target = |more: &str| format!("[[target]]\nname = 'iqn.2026-11.l:x'\n{more}\n");
+    let both = "protocols = ['iscsi', 'nvme']\n";
+    let alone = format!("{iscsi}{nvme}{}", target("portals = ['192.0.2.2:4420']"));
+    one(&alone, 8, "target.portals", "names no portal for iSCSI");
+    let alone = format!("{iscsi}{nvme}{}", target(&format!("{both}portals = ['192.0.2.2:4420']")));
+    one(&alone, 9, "target.portals", "names no portal for iSCSI");
+    let named = target("portals = ['192.0.2.1', '192.0.2.2:4420']");
+    let notes = notes_of(&format!("{iscsi}{nvme}{named}"));
+    assert!(notes[0].starts_with("8: target.portals: has 192.0.2.2:4420, which is"), "{notes:?}");
+    let notes = notes_of(&format!("{nvme}{}", target(both)));
+    assert!(notes[0].starts_with("4: target: is served over no portal for iSCSI"), "{notes:?}");
+    assert_eq!(notes_of(&format!("{iscsi}{nvme}{}", target(both))), [] as [&str; 0]);
+    assert_eq!(notes_of(&target(both)), [] as [&str; 0]);
+}
+
+#[test]
+fn names_of_hosts_may_be_odd_and_those_of_subsystems_may_not() {
+    let host = |nqn: &str| format!("[[subsystem]]\nnqn = 'nqn.2026-11.l:s'\nhosts = ['{nqn}']\n");
+    for (nqn, words) in [
+        ("hostnqn", "does not start with 'nqn.'"),
+        ("nqn.2026-11.lab_net:h", "no reverse domain name"),
+        ("nqn.2026-11.l", "no ':' and name"),
+        ("nqn.2014-08.org.nvmexpress:uuid:h", "does not end with a UUID"),
+    ] {
+        let notes = notes_of(&host(nqn));
+        let whole = format!("3: subsystem.hosts: \"{nqn}\": the NQN ");
+        assert!(notes[0].starts_with(&whole) && notes[0].contains(words), "{notes:?}");
+        let table = host("x").replace("'x'", &format!("{{ nqn = '{nqn}' }}"));
+        assert!(notes_of(&table)[0].starts_with("3: subsystem.hosts.nqn: "), "{nqn}");
+    }
+    for (nqn, words) in [
+        ("nqn.2026-11.l:a b", "has a space"),
+        ("nqn.2026-11.l:h ", "has a space"),
+        ("iqn.2026-11.l:h", "the name of an iSCSI initiator"),
+        ("nqn.2026-11.l:*", "name each host"),
+        ("nqn.2014-08.org.nvmexpress.discovery", "of no host"),
+    ] {
+        one(&host(nqn), 3, "subsystem.hosts", words);
+    }
+    one(&host(&"n".repeat(224)), 3, "subsystem.hosts", "longer than 223 bytes");
+    let notes = notes_of("[[subsystem]]\nnqn = 'nqn.2026-11.l'\n");
+    assert!(notes[0].starts_with("2: subsystem.nqn: \"nqn.2026-11.l\": the NQN has no ':'"));
+    one("[[subsystem]]\nnqn = 'hostnqn'\n", 2, "subsystem.nqn", "does not start");
+    one("[[subsystem]]\nnqn = 'nqn.2026-11.l:*'\n", 2, "subsystem.nqn", "without *");
 }
 
 #[test]

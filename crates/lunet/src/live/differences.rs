@@ -58,6 +58,14 @@ fn portals((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
 
 /// What is served over NVMe, by the names of subsystems.
 fn subsystems((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
+    if old.nvme.announce != new.nvme.announce {
+        let text = if new.nvme.announce {
+            "discovery is announced by mDNS"
+        } else {
+            "discovery is not announced by mDNS any more"
+        };
+        out.push(difference("nvme", "announce", text));
+    }
     if old.nvme.referrals != new.nvme.referrals {
         out.push(difference("nvme", "referrals", "name other discovery controllers"));
     }
@@ -92,7 +100,7 @@ fn subsystems((old, new): (&Config, &Config), out: &mut Vec<Difference>) {
         if portals(old, was) != portals(new, is) {
             out.push(difference("subsystem", &is.nqn, "has other portals"));
         }
-        if was.hosts != is.hosts {
+        if !was.hosts.are(&is.hosts) {
             let change = match &is.hosts {
                 Hosts::ThisMachine => "is for hosts on this machine alone",
                 Hosts::Everybody => "is open to every host",

@@ -10,6 +10,7 @@ use lunet_api::{
 use lunet_backends::layers::{ALWAYS, Effect, Layer, Ops, Rate, Which};
 use lunet_scsi::Sanitation;
 
+use super::nvme::hosts_in_words;
 use super::served::{Open, backend};
 use super::{Manager, Served, report, snapshots};
 use crate::config::access::Source;
@@ -180,6 +181,7 @@ impl Manager {
         let now = self.now();
         let config = &now.plan.config;
         let target = |target: &crate::config::Target| {
+            let subsystem = config.nvme.of_target(&target.name);
             let lun = |(lun, at): &(u16, usize)| {
                 let volume = config.volumes[*at].name.clone();
                 let size_bytes = now.open.get(&volume).map(|open| open.volume.caps().bytes());
@@ -198,6 +200,8 @@ impl Manager {
                 initiators: Some(target.access.initiators.to_string()),
                 users: users(&target.access),
                 mutual: target.access.mutual.as_ref().map(|own| own.name.clone()),
+                nqn: subsystem.map(|found| found.nqn.clone()),
+                hosts: subsystem.map(|found| hosts_in_words(&found.hosts)),
             }
         };
         config.targets.iter().map(target).collect()

@@ -41,7 +41,7 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -52,6 +52,7 @@ use lunet_server::ApplyError;
 use zeroize::Zeroizing;
 
 use self::nvme::hosts_alone;
+use crate::config::Config;
 use crate::config::edit::Editor;
 use crate::holder;
 use crate::opening;
@@ -95,6 +96,20 @@ pub struct Manager {
     closed: AtomicBool,
     /// What the user should know about the change that is under way, a sentence each.
     remarks: Mutex<Vec<String>>,
+    /// Is told of each configuration that comes into force.
+    listener: OnceLock<Listener>,
+}
+
+/// Is told of a configuration. It must not wait.
+pub type Listener = Box<dyn Fn(&Config) + Send + Sync>;
+
+/// What of a configuration is without effect, and was not before.
+fn new_notes(old: &Config, new: &Config) -> Vec<String> {
+    let words = |config: &Config| -> Vec<String> {
+        config.notes.iter().map(|note| format!("{}: {}", note.key, note.text)).collect()
+    };
+    let before = words(old);
+    words(new).into_iter().filter(|note| !before.contains(note)).collect()
 }
 
 impl Manager {
@@ -117,7 +132,13 @@ impl Manager {
             changing: Mutex::new(()),
             closed: AtomicBool::new(false),
             remarks,
+            listener: OnceLock::new(),
         }
+    }
+
+    /// Has somebody told of the configuration now, and of each that comes into force.
+    pub fn tell(&self, listener: Listener) {
+        self.listener.get_or_init(|| listener)(&self.now().plan.config);
     }
 
     /// What is served now.
@@ -152,6 +173,10 @@ impl Manager {
         let result = self.dispatch(&now, change);
         let remarks = std::mem::take(&mut *self.remarks());
         result.map(|mut done| {
+            // `lunet config apply` tells all notes of the file, with their lines.
+            if !matches!(change, Change::Apply { .. }) {
+                done.notes.extend(new_notes(&now.plan.config, &self.now().plan.config));
+            }
             done.notes.extend(remarks);
             done
         })
@@ -408,6 +433,9 @@ impl Manager {
         let late = iscsi.wait().late + nvme.map_or(0, |nvme| nvme.wait().late);
         let (next, before) = (Arc::new(next), self.now());
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        if let Some(listener) = self.listener.get() {
+            listener(&next.plan.config);
+        }
         // No others: their storage may not answer.
         let changed = |open: &&Open| {
             let old = before.open.get(&open.config.name);

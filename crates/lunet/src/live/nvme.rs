@@ -42,10 +42,11 @@ fn subsystem<'a>(config: &'a Config, target: &str) -> Result<&'a Subsystem> {
 }
 
 /// Whom a subsystem lets in, in words.
-fn hosts_in_words(hosts: &Hosts) -> String {
+pub(super) fn hosts_in_words(hosts: &Hosts) -> String {
     match hosts {
         Hosts::Everybody => "every host".to_owned(),
         Hosts::ThisMachine => "hosts on this machine".to_owned(),
+        Hosts::Named(hosts) if hosts.is_empty() => "nobody".to_owned(),
         Hosts::Named(hosts) => {
             let names: Vec<&str> = hosts.iter().map(|host| host.nqn.as_str()).collect();
             names.join(", ")
@@ -64,8 +65,8 @@ impl Manager {
     ) -> Result<Done> {
         now.target(target)?;
         let was = &subsystem(&now.plan.config, target)?.hosts;
-        let known = |nqn: &String| matches!(was, Hosts::Named(hosts) if hosts.iter().any(|host| host.nqn == *nqn));
-        let mut fresh: Vec<String> = nqns.iter().filter(|nqn| !known(nqn)).cloned().collect();
+        let mut fresh: Vec<String> =
+            nqns.iter().filter(|nqn| was.find(nqn).is_none()).cloned().collect();
         fresh.sort();
         fresh.dedup();
         if fresh.is_empty() {
@@ -90,8 +91,7 @@ impl Manager {
         let mut done = self.hosts_changed(now, next, target)?;
         if local {
             done.notes.push(
-                "until now it was for hosts on this machine: they must be in the list, too"
-                    .to_owned(),
+                format!("until now it was for hosts on this machine: they must be in the list, too (`cat /etc/nvme/hostnqn`, `lunet target allow {target} HOSTNQN`)"),
             );
         }
         Ok(done)
@@ -107,12 +107,8 @@ impl Manager {
     ) -> Result<Done> {
         now.target(target)?;
         let was = &subsystem(&now.plan.config, target)?.hosts;
-        let listed = match was {
-            Hosts::Named(hosts) => hosts.as_slice(),
-            _ => &[],
-        };
         for nqn in nqns {
-            if !listed.iter().any(|host| host.nqn == *nqn) {
+            if was.find(nqn).is_none() {
                 return refuse(
                     Code::NotFound,
                     format!(
@@ -125,7 +121,7 @@ impl Manager {
                 );
             }
         }
-        if listed.iter().all(|host| nqns.contains(&host.nqn)) {
+        if was.named().iter().all(|host| nqns.contains(&host.nqn)) {
             return refuse(
                 Code::LastOne,
                 format!(
@@ -271,19 +267,16 @@ fn effects(
 
 /// Why a host that is connected could not connect as it has, if other hosts may now, or by other proofs.
 fn shut_out(info: &SessionInfo, was: &Hosts, is: &Hosts) -> Option<&'static str> {
-    let own = |hosts: &Hosts| match hosts {
-        Hosts::Named(hosts) => hosts.iter().find(|host| host.nqn == info.host_nqn).cloned(),
-        Hosts::Everybody | Hosts::ThisMachine => None,
-    };
-    let (before, now) = (own(was), own(is));
-    let proves = now.as_ref().is_some_and(|now| now.secret.is_some() || now.tls_key.is_some());
-    match (was != is, admits(is, info)) {
-        (true, false) => Some("the host may not connect any more"),
-        (true, true) if proves && before != now => {
-            Some("the host has to prove itself otherwise now")
-        }
-        _ => None,
+    if was.are(is) {
+        return None;
     }
+    if !admits(is, info) {
+        return Some("the host may not connect any more");
+    }
+    let now = is.find(&info.host_nqn)?;
+    let proves = now.secret.is_some() || now.tls_key.is_some();
+    let same = was.find(&info.host_nqn).is_some_and(|before| before.is(now));
+    (proves && !same).then_some("the host has to prove itself otherwise now")
 }
 
 /// True if a host that is connected could connect now.
@@ -291,6 +284,6 @@ fn admits(hosts: &Hosts, info: &SessionInfo) -> bool {
     match hosts {
         Hosts::Everybody => true,
         Hosts::ThisMachine => info.peer.ip().is_loopback() || info.peer.ip() == info.local.ip(),
-        Hosts::Named(hosts) => hosts.iter().any(|host| host.nqn == info.host_nqn),
+        Hosts::Named(_) => hosts.find(&info.host_nqn).is_some(),
     }
 }

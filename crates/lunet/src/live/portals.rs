@@ -89,6 +89,9 @@ impl Manager {
         if transport.contains(&Transport::Iser) {
             done.notes.push("iSER on it starts with the next start of lunet".to_owned());
         }
+        if transport.contains(&Transport::NvmeRdma) {
+            done.notes.push("NVMe over RDMA on it starts with the next start of lunet".to_owned());
+        }
         done.notes.extend(warnings);
         Ok(done)
     }
@@ -259,8 +262,19 @@ pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()>
             );
         }
         let same = |was: &&crate::config::Portal| was.address == address && address.port() != 0;
-        let other_tag = old.nvme.portals.iter().find(same).is_some_and(|was| was.tag != portal.tag);
-        if other_tag || old.portals.iter().any(|was| same(&was)) {
+        let ways = (portal.tag, portal.transports);
+        let was = old.nvme.portals.iter().find(same);
+        if was.is_none() && portal.transports == Transports::Rdma {
+            return refuse(
+                Code::NeedsRestart,
+                format!(
+                    "[[portal]] {address}: NVMe over RDMA starts with the next start of lunet, and without TCP nothing would be served there until then"
+                ),
+                "restart lunet, or add \"nvme-tcp\" to its transport",
+            );
+        }
+        let other = was.is_some_and(|was| (was.tag, was.transports) != ways);
+        if other || old.portals.iter().any(|was| same(&was)) {
             return refuse(
                 Code::NeedsRestart,
                 format!("[[portal]] {address}: tag and transport change at a restart only"),

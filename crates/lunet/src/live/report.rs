@@ -34,6 +34,7 @@ fn session(info: SessionInfo) -> Session {
         tcp: info.tcp.map(|tcp| OverTcp {
             rdma_device: tcp.rdma_device,
             iser_offered: tcp.rdma_offered,
+            nvme_rdma_offered: false,
             why: tcp.why,
         }),
         isid: info.isid,
@@ -64,7 +65,20 @@ fn controller(info: ControllerInfo, first: usize) -> Session {
         target: (info.subsystem != DISCOVERY_NQN).then_some(info.subsystem),
         peer: info.peer.to_string(),
         portal: info.local.to_string(),
-        transport: Transport::NvmeTcp,
+        transport: if info.rdma.is_some() { Transport::NvmeRdma } else { Transport::NvmeTcp },
+        rdma: info.rdma.map(|path| RdmaPath {
+            device: path.device,
+            gid: path.gid,
+            path_mtu_bytes: path.path_mtu_bytes,
+            queue_depth: path.queue_depth,
+            ..RdmaPath::default()
+        }),
+        tcp: info.tcp.map(|tcp| OverTcp {
+            rdma_device: tcp.rdma_device,
+            iser_offered: false,
+            nvme_rdma_offered: tcp.rdma_offered,
+            why: tcp.why,
+        }),
         shard: queues.first().map_or(0, |queue| queue.shard),
         connected_seconds: info.age.as_secs(),
         keys: vec![digest("HeaderDigest", info.digests.0), digest("DataDigest", info.digests.1)],
@@ -97,7 +111,13 @@ pub fn nvme_portals(all: Vec<PortalStatus>) -> Vec<Portal> {
     let over_nvme = |status: PortalStatus| Portal {
         address: status.address,
         tag: status.tag,
-        nvme_tcp: true,
+        nvme_tcp: status.tcp,
+        nvme_rdma: status.rdma,
+        nvme_rdma_wanted: status.rdma_wanted,
+        devices: status.devices,
+        // TCP alone is what NVMe has unless RDMA is asked for.
+        reason: status.reason.filter(|_| status.rdma_wanted).map(no_iser),
+        why: status.why.filter(|_| status.rdma_wanted),
         ..Portal::default()
     };
     all.into_iter().map(over_nvme).collect()
@@ -108,12 +128,12 @@ fn portal(status: PortalStatus) -> Portal {
         address: status.address,
         tag: status.tag,
         tcp: status.tcp,
-        nvme_tcp: false,
         iser: status.rdma,
         iser_wanted: status.rdma_wanted,
         devices: status.devices,
         reason: status.reason.map(no_iser),
         why: status.why,
+        ..Portal::default()
     }
 }
 

@@ -18,7 +18,7 @@ use super::sessions::concerning;
 use super::{Manager, Served, done};
 use crate::config::access::{Login, Source, check_secret, initiators_of};
 use crate::config::edit::{EditError, Editor};
-use crate::config::{Reach, Target};
+use crate::config::{Hosts, Reach, Target};
 use crate::exposure;
 use crate::trouble::{At, refuse};
 
@@ -329,6 +329,12 @@ impl Manager {
             done.notes.push(format!(
                 "nobody can log in to it, as {why}: let somebody in with `lunet target allow {target} \
                  INITIATOR`{back}"
+            ));
+        }
+        let over_nvme = now.plan.config.nvme.of_target(target);
+        if over_nvme.is_some_and(|found| found.hosts == Hosts::Named(Vec::new())) {
+            done.notes.push(format!(
+                "over NVMe nobody may connect to it, as it names no hosts: `lunet target allow {target} HOSTNQN` lets one in"
             ));
         }
         Ok(concerning(done, sessions))

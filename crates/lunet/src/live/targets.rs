@@ -68,6 +68,13 @@ impl Manager {
         volume: &str,
         force: bool,
     ) -> Result<Done> {
+        if now.volume(target).is_ok() && now.target(volume).is_ok() {
+            return refuse(
+                Code::Invalid,
+                format!("{target} is a volume, and {volume} a target"),
+                format!("write the target first: `lunet target map {volume} {lun} {target}`"),
+            );
+        }
         let found = now.target(target)?;
         now.volume(volume)?;
         if let Some((_, taken)) = found.luns.iter().find(|(number, _)| *number == lun) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lunet_api::{Controller, OverTcp, Queue, Session};
+use lunet_api::{Controller, OverTcp, Queue, RdmaPath, Session};
 use lunet_bench::report::wrapped;
 
 use super::layout::harmless;
@@ -42,12 +42,23 @@ fn paragraph(out: &mut String, session: &Session) {
     if let Some(rdma) = &session.rdma {
         let (device, gid) = (harmless(&rdma.device), harmless(&rdma.gid));
         out.push_str(&format!(
-            "  device {device}, GID {gid}, path MTU {} bytes, queue depth {}, {} RDMA reads, {} RDMA writes\n",
-            rdma.path_mtu_bytes, rdma.queue_depth, rdma.rdma_reads, rdma.rdma_writes
+            "  device {device}, GID {gid}, path MTU {} bytes, queue depth {}",
+            rdma.path_mtu_bytes, rdma.queue_depth
         ));
+        if session.controller.is_none() {
+            let RdmaPath { rdma_reads, rdma_writes, .. } = rdma;
+            out.push_str(&format!(", {rdma_reads} RDMA reads, {rdma_writes} RDMA writes"));
+        }
+        out.push('\n');
     }
-    if let Some(OverTcp { iser_offered, why: Some(why), .. }) = &session.tcp {
-        let what = if *iser_offered { "could use iSER" } else { "no iSER here" };
+    if let Some(OverTcp { iser_offered, nvme_rdma_offered, why: Some(why), .. }) = &session.tcp {
+        let offered = *iser_offered || *nvme_rdma_offered;
+        let what = match (session.controller.is_some(), offered) {
+            (false, true) => "could use iSER",
+            (false, false) => "no iSER here",
+            (true, true) => "could use RDMA",
+            (true, false) => "no RDMA here",
+        };
         out.push_str(&format!("  {what}: {}\n", harmless(why)));
     }
     let commands = match session.commands_in_flight {
@@ -167,5 +178,20 @@ mod tests {
                queues: admin queue on shard 2, 1 on 3\n  \
                connected for 9 s\n"
         );
+        let mut tcp = answer.clone();
+        tcp[0]["tcp"] =
+            json!({"rdma_device": "mlx5_0", "nvme_rdma_offered": true, "why": "chose TCP"});
+        assert!(told(&tcp).contains("  could use RDMA: chose TCP\n"), "{}", told(&tcp));
+        tcp[0]["tcp"] = json!({"rdma_device": null, "why": "no device"});
+        assert!(told(&tcp).contains("  no RDMA here: no device\n"), "{}", told(&tcp));
+        let mut rdma = answer;
+        rdma[0]["transport"] = json!("nvme-rdma");
+        rdma[0]["rdma"] = json!({
+            "device": "mlx5_0", "gid": "::ffff:192.0.2.10", "path_mtu_bytes": 4096, "queue_depth": 128,
+        });
+        let text = told(&rdma);
+        let path =
+            "\n  device mlx5_0, GID ::ffff:192.0.2.10, path MTU 4096 bytes, queue depth 128\n";
+        assert!(text.contains(" over nvme-rdma, controller 4") && text.contains(path), "{text}");
     }
 }

@@ -54,7 +54,7 @@ pub fn stats(stats: &Stats) -> String {
 /// Where the server listens: a line for each portal, and why some have no iSER.
 pub fn portals(portals: &[Portal]) -> String {
     let mut columns = Columns::default();
-    let over_nvme = portals.iter().any(|portal| portal.nvme_tcp);
+    let over_nvme = portals.iter().any(is_for_nvme);
     let heading = ["portal", "group", "TCP", "iSER", "NVMe"];
     columns.row(heading.into_iter().take(if over_nvme { 5 } else { 4 }));
     for portal in portals {
@@ -64,17 +64,39 @@ pub fn portals(portals: &[Portal]) -> String {
         };
         let tcp = if portal.tcp { "yes" } else { "no" };
         let (address, tag) = (portal.address.clone(), portal.tag.to_string());
-        let nvme = over_nvme.then(|| if portal.nvme_tcp { "TCP" } else { "no" }.to_owned());
+        let nvme = over_nvme.then(|| over_what(portal).unwrap_or_else(|| "no".to_owned()));
         columns.row([address, tag, tcp.to_owned(), iser].into_iter().chain(nvme));
     }
     let mut out = String::new();
     columns.write(&mut out);
     for portal in portals {
         if let Some(why) = &portal.why {
-            out.push_str(&format!("  {} has no iSER: {}\n", portal.address, harmless(why)));
+            let what = rdma_of(portal);
+            out.push_str(&format!("  {} has no {what}: {}\n", portal.address, harmless(why)));
         }
     }
     out
+}
+
+/// True for a portal of NVMe.
+fn is_for_nvme(portal: &Portal) -> bool {
+    portal.nvme_tcp || portal.nvme_rdma || portal.nvme_rdma_wanted
+}
+
+/// Over what a portal serves NVMe.
+fn over_what(portal: &Portal) -> Option<String> {
+    let rdma = || format!("RDMA (device {})", harmless(&portal.devices.join(", ")));
+    match (portal.nvme_tcp, portal.nvme_rdma) {
+        (true, true) => Some(format!("TCP and {}", rdma())),
+        (true, false) => Some("TCP".to_owned()),
+        (false, true) => Some(rdma()),
+        (false, false) => None,
+    }
+}
+
+/// What a portal would have on an RDMA device.
+fn rdma_of(portal: &Portal) -> &'static str {
+    if is_for_nvme(portal) { "NVMe over RDMA" } else { "iSER" }
 }
 
 fn portal(out: &mut String, portal: &Portal) {
@@ -83,12 +105,14 @@ fn portal(out: &mut String, portal: &Portal) {
         (true, true) => format!("TCP and {iser}"),
         (false, true) => iser,
         (true, false) => "TCP".to_owned(),
-        (false, false) if portal.nvme_tcp => "NVMe over TCP".to_owned(),
-        (false, false) => "nothing".to_owned(),
+        (false, false) => match over_what(portal) {
+            Some(ways) => format!("NVMe over {ways}"),
+            None => "nothing".to_owned(),
+        },
     };
     out.push_str(&format!("  {} serves {ways}\n", portal.address));
     if let Some(why) = &portal.why {
-        out.push_str(&format!("    no iSER: {}\n", harmless(why)));
+        out.push_str(&format!("    no {}: {}\n", rdma_of(portal), harmless(why)));
     }
 }
 
@@ -233,6 +257,32 @@ mod tests {
                task set full        0\n  \
                turned away          0\n"
         );
+    }
+
+    #[test]
+    fn portals_of_nvme_say_over_what_they_serve() {
+        let portal = |address: &str, tcp: bool, rdma: bool, why: Option<&str>| {
+            json!({"address": address, "tag": 1, "nvme_tcp": tcp, "nvme_rdma": rdma, "nvme_rdma_wanted": true,
+                   "devices": if rdma { vec!["rxe0"] } else { vec![] }, "why": why})
+        };
+        let answer = json!([
+            portal("192.0.2.1:4420", true, true, None),
+            portal("192.0.2.2:4420", false, true, None),
+            portal("192.0.2.3:4420", true, false, Some("no device")),
+        ]);
+        let text = portals(&Vec::deserialize(&answer).unwrap());
+        let why = "  192.0.2.3:4420 has no NVMe over RDMA: no device\n";
+        for words in ["  TCP and RDMA (device rxe0)\n", "  RDMA (device rxe0)\n", "  TCP\n", why] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let text = told(&json!({"portals": answer}));
+        for words in [
+            "  192.0.2.1:4420 serves NVMe over TCP and RDMA (device rxe0)\n",
+            "  192.0.2.2:4420 serves NVMe over RDMA (device rxe0)\n",
+            "  192.0.2.3:4420 serves NVMe over TCP\n    no NVMe over RDMA: no device\n",
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 
     #[test]

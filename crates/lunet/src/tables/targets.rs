@@ -20,6 +20,10 @@ pub fn targets(targets: &[Target]) -> String {
         out.push_str(&harmless(&target.name));
         out.push_str(&format!("{}, {sessions}\n", alias.unwrap_or_default()));
         out.push_str(&who(target));
+        if let (Some(nqn), Some(hosts)) = (&target.nqn, &target.hosts) {
+            let (nqn, hosts) = (harmless(nqn), harmless(hosts));
+            out.push_str(&format!("  over NVMe as {nqn}, for {hosts}\n"));
+        }
         if target.luns.is_empty() {
             out.push_str("  no LUNs\n");
         }
@@ -80,7 +84,8 @@ mod tests {
     #[test]
     fn a_target_is_a_paragraph() {
         let answer = json!([
-            {"name": "iqn.x:a", "alias": "VMs", "for": "this-machine", "sessions": 1, "luns": [
+            {"name": "iqn.x:a", "alias": "VMs", "for": "this-machine", "sessions": 1,
+             "nqn": "nqn.x:a", "hosts": "nqn.x:h", "luns": [
                 {"lun": 0, "volume": "vm1", "size_bytes": 8u64 << 30},
                 {"lun": 10, "volume": "db", "size_bytes": null},
             ]},
@@ -96,6 +101,7 @@ mod tests {
             targets(&answer),
             "iqn.x:a (VMs), 1 session\n  \
                for this machine alone: let others in with `lunet target allow`\n  \
+               over NVMe as nqn.x:a, for nqn.x:h\n  \
                LUN 0   vm1  8 GiB\n  \
                LUN 10   db      -\n\
              \n\

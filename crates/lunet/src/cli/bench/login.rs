@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use lunet::bench::given::{Access, Digests};
 use lunet::bench::remote::Logins;
 use lunet::secrets::{self, Key};
-use lunet_nvme::name::check_nqn;
+use lunet_nvme::name::check_any_nqn;
 
 /// What a login needs besides the address.
 #[derive(Args)]
@@ -20,6 +20,9 @@ pub struct LoginOptions {
     /// owner only; can be given for both
     #[arg(long, value_name = "FILE")]
     target_secret_file: Vec<PathBuf>,
+    /// File with the host's key of TLS for NVMe (NVMeTLSkey-1:...), readable by its owner only
+    #[arg(long, value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
     /// Initiator name to log in with
     #[arg(long, value_name = "IQN", value_parser = initiator_name)]
     initiator_name: Option<String>,
@@ -64,13 +67,15 @@ fn initiator_name(text: &str) -> Result<String, String> {
 
 /// The NQN of a host.
 pub fn host_nqn(text: &str) -> Result<String, String> {
-    check_nqn(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+    check_any_nqn(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl LoginOptions {
     /// The secrets and digests that addresses leave out.
     pub fn access(&self) -> Result<Access> {
-        let mut access = Access { digests: self.digest.map(Digest::wanted), ..Access::default() };
+        let tls_key = self.tls_key_file.as_deref().map(secrets::tls_key_of_file).transpose()?;
+        let digests = self.digest.map(Digest::wanted);
+        let mut access = Access { tls_key, digests, ..Access::default() };
         for file in &self.secret_file {
             match secrets::any_of_file(file)? {
                 Key::Chap(secret) => access.secret = Some(secret),

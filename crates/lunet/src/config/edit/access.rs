@@ -26,18 +26,10 @@ pub(super) fn allow(
 pub(super) fn deny(
     target: &mut dyn TableLike,
     key: &'static str,
-    entry: &str,
+    same: impl Fn(&Value) -> bool,
 ) -> Result<bool, EditError> {
     let Some(list) = target.get_mut(key) else { return Ok(false) };
     let array = list.as_array_mut().ok_or(EditError::Form(key))?;
-    // A host may be a table, with its secrets.
-    let named = |value: &Value| {
-        value.as_inline_table().and_then(|host| host.get("nqn")?.as_str().map(str::to_owned))
-    };
-    let same = |value: &Value| match value.as_str() {
-        Some(text) => text.eq_ignore_ascii_case(entry),
-        None => named(value).as_deref() == Some(entry),
-    };
     let Some(at) = array.iter().position(same) else { return Ok(false) };
     remove_entry(array, at);
     if !array.to_string().contains('\n') {
@@ -45,6 +37,19 @@ pub(super) fn deny(
         array.fmt();
     }
     Ok(true)
+}
+
+/// True for the entry of a list of initiators with this text: their names have letters of any case.
+pub(super) fn is_initiator(entry: &str) -> impl Fn(&Value) -> bool {
+    move |value| value.as_str().is_some_and(|text| text.eq_ignore_ascii_case(entry))
+}
+
+/// True for the entry of a list of hosts with this NQN, by itself or in a table with its secrets.
+pub(super) fn is_host(nqn: &str) -> impl Fn(&Value) -> bool {
+    move |value| {
+        let named = value.as_inline_table().and_then(|host| host.get("nqn")?.as_str());
+        value.as_str().or(named) == Some(nqn)
+    }
 }
 
 /// Takes back that a target is open to everybody, if it says so: when those who are named now go again, nobody

@@ -262,7 +262,9 @@ impl Editor {
     /// There is no such target or host.
     pub fn deny_host(&mut self, target: &str, nqn: &str) -> Result<(), EditError> {
         let missing = || EditError::Missing(format!("host \"{nqn}\" at target {target}"));
-        access::deny(self.target(target)?, access::HOSTS, nqn)?.then_some(()).ok_or_else(missing)
+        access::deny(self.target(target)?, access::HOSTS, access::is_host(nqn))?
+            .then_some(())
+            .ok_or_else(missing)
     }
 
     /// Opens a target to everybody.
@@ -280,7 +282,7 @@ impl Editor {
     /// There is no such target or entry.
     pub fn deny(&mut self, target: &str, entry: &str) -> Result<(), EditError> {
         let missing = || EditError::Missing(format!("entry \"{entry}\" at target {target}"));
-        access::deny(self.target(target)?, access::INITIATORS, entry)?
+        access::deny(self.target(target)?, access::INITIATORS, access::is_initiator(entry))?
             .then_some(())
             .ok_or_else(missing)
     }

@@ -635,14 +635,21 @@ fn users_come_and_go_with_their_headings() {
 fn hosts_come_and_go_with_their_secrets() {
     let text = edited("", |editor| editor.add_target("iqn.2026-11.l:z", None, true).unwrap());
     assert_eq!(text, "[[target]]\nname = \"iqn.2026-11.l:z\"\nprotocols = [\"iscsi\", \"nvme\"]\n");
-    let names = ["nqn.2026-11.l:one".to_owned(), "nqn.2026-11.l:two".to_owned()];
+    // NQNs are compared as they are, unlike names of initiators.
+    let names = ["nqn.2026-11.l:ONE", "nqn.2026-11.l:one", "nqn.2026-11.l:two"];
+    let names = names.map(str::to_owned);
     let text = edited(&text, |editor| editor.allow_hosts("iqn.2026-11.l:z", &names).unwrap());
-    let list = "hosts = [\"nqn.2026-11.l:one\", \"nqn.2026-11.l:two\"]\n";
+    let before = "hosts = [\"nqn.2026-11.l:ONE\", \"nqn.2026-11.l:one\", \"nqn.2026-11.l:two\"]\n";
+    assert!(text.ends_with(before), "{text}");
+    let list = "hosts = [\"nqn.2026-11.l:ONE\", \"nqn.2026-11.l:two\"]\n";
+    let text = edited(&text, |editor| {
+        editor.deny_host("iqn.2026-11.l:z", "nqn.2026-11.l:one").unwrap();
+    });
     assert!(text.ends_with(list), "{text}");
     let secret =
-        "hosts = [{ nqn = \"nqn.2026-11.l:one\", secret-file = \"s\" }, \"nqn.2026-11.l:two\"]\n";
+        "hosts = [{ nqn = \"nqn.2026-11.l:ONE\", secret-file = \"s\" }, \"nqn.2026-11.l:two\"]\n";
     let text = edited(&text.replace(list, secret), |editor| {
-        editor.deny_host("iqn.2026-11.l:z", "nqn.2026-11.l:one").unwrap();
+        editor.deny_host("iqn.2026-11.l:z", "nqn.2026-11.l:ONE").unwrap();
     });
     assert!(text.ends_with("hosts = [\"nqn.2026-11.l:two\"]\n"), "{text}");
 }
