@@ -12,6 +12,8 @@ pub enum PlaceError {
     Host,
     /// An address of IPv6 without brackets.
     Brackets(String),
+    /// A bracket that is not closed, or text behind one that is neither empty nor a port.
+    Open(String),
     /// The port is none.
     Port(String),
 }
@@ -19,9 +21,12 @@ pub enum PlaceError {
 /// `host`, `host:port`, `[::1]`, `[::1]:port`.
 pub fn host(place: &str, usual: u16) -> Result<(&str, u16), PlaceError> {
     let wrong = |port: &str| PlaceError::Port(port.into());
-    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(|| wrong(rest))?)),
+    let open = || PlaceError::Open(place.into());
+    let (host, port) = match place.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']').ok_or_else(open)? {
+            (host, "") => (host, None),
+            (host, rest) => (host, Some(rest.strip_prefix(':').ok_or_else(open)?)),
+        },
         None => match place.rsplit_once(':') {
             Some((host, _)) if host.contains(':') => {
                 return Err(PlaceError::Brackets(place.into()));
@@ -38,6 +43,12 @@ pub fn host(place: &str, usual: u16) -> Result<(&str, u16), PlaceError> {
         None => usual,
     };
     Ok((host, port))
+}
+
+/// True if the other end is on this machine: targets treat such connections as local.
+pub fn is_local(stream: &TcpStream) -> io::Result<bool> {
+    let peer = stream.peer_addr()?.ip().to_canonical();
+    Ok(peer.is_loopback() || peer == stream.local_addr()?.ip().to_canonical())
 }
 
 /// As [`host`] reads it.

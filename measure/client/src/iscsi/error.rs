@@ -36,6 +36,18 @@ pub enum Error {
     /// No answer in time.
     #[error("the target did not answer for {} s: look into the target's log", .0.as_secs())]
     Silent(Duration),
+    /// What listens there closes the connection in place of an answer to the login.
+    #[error(
+        "what listens there does not answer as an iSCSI target does (it closed the connection): check the port (3260 is \
+         usual), or look into the target's log"
+    )]
+    Stranger,
+    /// What listens there is for NVMe over TCP.
+    #[error(
+        "an NVMe over TCP controller listens there, and no iSCSI target: name another port (3260 is usual), or give \
+         nvme-tcp://HOST:PORT/NQN/NSID"
+    )]
+    Nvme,
     /// The target refused the login.
     #[error("the target refused the login: {0}")]
     Refused(String),
@@ -46,10 +58,10 @@ pub enum Error {
     )]
     Proof,
     /// The two ends do not agree, or the login failed on this side.
-    #[error("the session failed: {0}")]
+    #[error("the session failed ({0}): look into the target's log")]
     Protocol(ProtocolError),
     /// A request could not be sent.
-    #[error("a command could not be sent: {0}")]
+    #[error("a command could not be sent ({0}): look into the target's log")]
     Submit(#[from] SubmitError),
     /// A command of the preparation failed.
     #[error("{what} failed: {failure}")]

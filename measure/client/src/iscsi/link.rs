@@ -81,6 +81,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
                 Err(Error::Protocol(ProtocolError::LoginRefused { address, .. })) => {
                     place = address.as_deref().and_then(portal).ok_or(Error::Answer("login"))?;
                 }
+                Err(Error::Protocol(ProtocolError::TransportClosed)) => {
+                    let is_nvme = crate::nvme::answers(&place.0, place.1, login.patience);
+                    return Err(if is_nvme { Error::Nvme } else { Error::Stranger });
+                }
                 other => return other,
             }
         }
@@ -225,6 +229,14 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         Ok(self.stream.peer_addr()?)
     }
 
+    /// True if the target is on this machine, by the addresses of both ends.
+    ///
+    /// # Errors
+    /// The socket is no longer connected.
+    pub fn is_local(&self) -> Result<bool, Error> {
+        Ok(place::is_local(&self.stream)?)
+    }
+
     /// Answers are waited for no longer than until then, whatever the patience of the login.
     pub fn end_by(&mut self, end: Instant) {
         self.end = Some(end);
@@ -339,7 +351,7 @@ mod tests {
         let error = against(http, true);
         assert!(matches!(error, Error::Protocol(_)), "{error}");
         let error = against(b"", true);
-        assert!(matches!(error, Error::Protocol(_) | Error::Io(_)), "{error}");
+        assert!(matches!(error, Error::Stranger | Error::Io(_)), "{error}");
     }
 
     #[test]

@@ -46,6 +46,11 @@ pub enum TargetError {
     /// An address of IPv6 without brackets.
     #[error("an IPv6 address stands in brackets: iscsi://[{0}]")]
     Brackets(String),
+    /// A bracket of an IPv6 address is not closed, or something else than a port is behind it.
+    #[error(
+        "\"{0}\" is no host: an IPv6 address stands in brackets, with the port behind them: iscsi://[2001:db8::1]:PORT"
+    )]
+    Open(String),
     /// The port is none.
     #[error("\"{0}\" is no port: a number from 1 to 65535 is")]
     Port(String),
@@ -140,6 +145,7 @@ impl From<PlaceError> for TargetError {
         match error {
             PlaceError::Host => Self::Host,
             PlaceError::Brackets(text) => Self::Brackets(text),
+            PlaceError::Open(text) => Self::Open(text),
             PlaceError::Port(text) => Self::Port(text),
         }
     }
@@ -251,7 +257,8 @@ mod tests {
             ("iscsi://:3260", TargetError::Host),
             ("iscsi://h:0", TargetError::Port("0".into())),
             ("iscsi://h:x", TargetError::Port("x".into())),
-            ("iscsi://[::1]x", TargetError::Port("x".into())),
+            ("iscsi://[::1]x", TargetError::Open("[::1]x".into())),
+            ("iscsi://[::1:3260/iqn.x", TargetError::Open("[::1:3260".into())),
             ("iscsi://fd00::1/iqn.x", TargetError::Brackets("fd00::1".into())),
             ("iscsi://h/disk", TargetError::Name("disk".into())),
             ("iscsi://h/iqn.x/20000", TargetError::Lun("20000".into())),

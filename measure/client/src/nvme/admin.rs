@@ -84,7 +84,8 @@ impl Admin {
     /// There is no such subsystem, or it does not want this host.
     pub fn open(target: &Target, login: &Login, nqn: &str, queues: u16) -> Result<Self, Error> {
         let wanted = Wanted { qid: 0, cntlid: ANY_CONTROLLER, entries: ENTRIES, capsule_data: 0 };
-        let mut wire = Wire::connect(target, login.patience, Instant::now())?;
+        let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted: false };
+        let mut wire = Wire::connect(target, &parties, login.patience, Instant::now())?;
         let mut session = Session::new(login.options(target, nqn, wanted), queues);
         if let Some(initiator) = login.initiator(target, nqn)? {
             session.authenticate(initiator);
@@ -104,7 +105,7 @@ impl Admin {
                         // Why it is given up; whether that arrives does not matter.
                         let _ = wire.send(&mut out);
                         let greeted = session.was_initialized();
-                        let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted };
+                        let parties = Parties { greeted, ..parties };
                         return Err(parties.session(error));
                     }
                     _ => {}
@@ -145,6 +146,14 @@ impl Admin {
     /// The socket is no longer connected.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         self.wire.address()
+    }
+
+    /// True if the controller is on this machine, by the addresses of both ends.
+    ///
+    /// # Errors
+    /// The socket is no longer connected.
+    pub fn is_local(&self) -> Result<bool, Error> {
+        self.wire.is_local()
     }
 
     /// Answers are waited for no longer than until then.

@@ -44,9 +44,28 @@ pub enum Error {
     /// What listens there is not NVMe over TCP, or wants TLS.
     #[error(
         "what listens there does not answer as NVMe over TCP does ({0}): check the port (4420 is \
-         usual, 3260 is iSCSI's), and whether it wants TLS"
+         usual; 3260 is iSCSI's, for iscsi://HOST/TARGET/LUN), and whether it wants TLS \
+         (--tls-key-file)"
     )]
     Stranger(ProtocolError),
+    /// The kernel has no TLS.
+    #[error(
+        "TLS is the kernel's, and it has none ({0}): load its module with `modprobe tls`; see nvme.md of lunet"
+    )]
+    NoTls(io::Error),
+    /// There is no connection by TLS.
+    #[error(
+        "no TLS between the host {host} and the subsystem {subsystem} ({why}): check that the subsystem has this key for this \
+         host, and the target's log"
+    )]
+    Tls {
+        /// HOSTNQN.
+        host: String,
+        /// SUBNQN.
+        subsystem: String,
+        /// Why.
+        why: String,
+    },
     /// There is no such subsystem.
     #[error(
         "there is no subsystem {0} behind this portal, or not yet: check its NQN; lunet doctor \
@@ -61,8 +80,8 @@ pub enum Error {
     HostRefused(String),
     /// The host has to authenticate, and has no secret.
     #[error(
-        "the subsystem wants the host {0} to authenticate (DH-HMAC-CHAP): give its secret by \
-         LUNET_DHCHAP_SECRET, or to `lunet bench` by --secret-file FILE"
+        "the subsystem wants the host {0} to authenticate: give its secret of DH-HMAC-CHAP by \
+         LUNET_DHCHAP_SECRET, or to `lunet bench` by --secret-file FILE; or, for TLS, its key by --tls-key-file FILE"
     )]
     Authentication(String),
     /// The host's secret is not the right one.
@@ -92,13 +111,13 @@ pub enum Error {
     #[error("the controller refused the connection: {0}")]
     Refused(String),
     /// The bring-up failed, or both ends do not agree.
-    #[error("the connection to the controller failed: {0}")]
+    #[error("the connection to the controller failed ({0}): look into the target's log")]
     Protocol(ProtocolError),
     /// The controller cannot be set up.
-    #[error("the controller cannot be set up: {0}")]
+    #[error("the controller cannot be set up ({0}): look into the target's log")]
     Setup(SessionError),
     /// A command could not be sent.
-    #[error("a command could not be sent: {0}")]
+    #[error("a command could not be sent ({0}): look into the target's log")]
     Submit(#[from] SubmitError),
     /// A command of the preparation failed.
     #[error("{what} failed: {failure}")]
@@ -206,6 +225,15 @@ impl Parties<'_> {
         }
     }
 
+    /// A failed handshake.
+    pub fn tls(&self, why: impl ToString) -> Error {
+        Error::Tls {
+            host: self.host.into(),
+            subsystem: self.subsystem.into(),
+            why: why.to_string(),
+        }
+    }
+
     /// A failed admin queue.
     pub fn session(&self, error: SessionError) -> Error {
         match error {
@@ -237,7 +265,7 @@ impl Parties<'_> {
                 "{status}: it has no room for another controller, or this host failed to \
                  authenticate too often; end others, or try again later"
             )),
-            _ => Error::Refused(status.to_string()),
+            _ => Error::Refused(format!("{status}; look into the target's log")),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | `target` | `nvme-tcp://` addresses |
 //! | `login` | who connects |
 //! | `wire`, `admin`, `queue` | queues that wait for each answer |
+//! | `secure` | TLS, before the first PDU |
 //! | `keeper` | keeps a controller alive while its I/O queues are under load |
 //! | `unit` | what a subsystem, a controller and a namespace say of themselves |
 //! | `reader` | reads blocks one after the other |
@@ -18,6 +19,7 @@ mod keeper;
 mod login;
 mod queue;
 mod reader;
+mod secure;
 mod session;
 mod target;
 mod unit;
@@ -25,7 +27,7 @@ mod wire;
 
 pub use admin::{Admin, Answer};
 pub use error::Error;
-pub use failure::Failure;
+pub use failure::{Failure, State};
 pub use login::{HOST_NQN, Login};
 pub use lunet_nvme::auth::{Purpose, Secret, SecretError};
 pub use lunet_nvme::host::ControllerInfo;
@@ -36,3 +38,4 @@ pub use reader::Reader;
 pub use session::{Host, Session};
 pub use target::{PORT, Target, TargetError};
 pub use unit::{Namespace, Offer, discover, inspect, offers_of};
+pub(crate) use wire::answers;

@@ -32,14 +32,14 @@ impl<R: AsMut<[u8]>> Queue<R> {
         wanted: Wanted,
         start: Instant,
     ) -> Result<Self, Error> {
-        let wire = Wire::connect(target, login.patience, start)?;
+        let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted: true };
+        let wire = Wire::connect(target, &parties, login.patience, start)?;
         let mut proto = Connection::new(login.options(target, nqn, wanted));
         if let Some(initiator) = login.initiator(target, nqn)? {
             proto.authenticate(initiator);
         }
         let mut out = Plain::default();
         proto.start(wire.now(), &mut out);
-        let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted: true };
         let mut queue = Self { wire, proto, events: Vec::new() };
         let mut deadline = queue.wire.deadline();
         loop {

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use lunet_nvme::auth::Secret;
-use lunet_nvme::name::{NqnError, check_nqn};
+use lunet_nvme::name::{NqnError, check_any_nqn, check_nqn};
 
 use crate::place::{self, PlaceError};
 
@@ -28,6 +28,8 @@ pub struct Target {
     pub secret: Option<Secret>,
     /// DH-HMAC-CHAP: by what the controller has to prove itself in turn. Only with `secret`.
     pub controller_secret: Option<Secret>,
+    /// The host's key of TLS; with one, every connection has TLS.
+    pub tls_key: Option<Secret>,
     /// Header digests.
     pub header_digest: bool,
     /// Data digests.
@@ -46,6 +48,11 @@ pub enum TargetError {
     /// An address of IPv6 without brackets.
     #[error("an IPv6 address stands in brackets: nvme-tcp://[{0}]")]
     Brackets(String),
+    /// A bracket of an IPv6 address is not closed, or something else than a port is behind it.
+    #[error(
+        "\"{0}\" is no host: an IPv6 address stands in brackets, with the port behind them: nvme-tcp://[2001:db8::1]:PORT"
+    )]
+    Open(String),
     /// The port is none.
     #[error("\"{0}\" is no port: a number from 1 to 65535 is")]
     Port(String),
@@ -71,6 +78,7 @@ impl From<PlaceError> for TargetError {
         match error {
             PlaceError::Host => Self::Host,
             PlaceError::Brackets(text) => Self::Brackets(text),
+            PlaceError::Open(text) => Self::Open(text),
             PlaceError::Port(text) => Self::Port(text),
         }
     }
@@ -97,6 +105,7 @@ impl Target {
             nsid,
             secret: None,
             controller_secret: None,
+            tls_key: None,
             header_digest: false,
             data_digest: false,
         };
@@ -138,7 +147,10 @@ fn name(path: &str) -> Result<(Option<&str>, Option<u32>), TargetError> {
         }
         _ => (path, None),
     };
-    match check_nqn(name) {
+    let initiators = ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind));
+    // Subsystems of other products have names of other forms, too.
+    let checked = if initiators { check_nqn(name) } else { check_any_nqn(name) };
+    match checked {
         Ok(()) => Ok((Some(name), nsid)),
         Err(error) => Err(TargetError::Name(name.into(), error)),
     }
@@ -184,6 +196,8 @@ mod tests {
         let target = Target::parse("nvme-tcp://nas").expect("an address");
         assert_eq!((target.nqn, target.nsid), (None, None));
         // A name may have slashes, and end in a number when a namespace stands behind it.
+        let target = Target::parse("nvme-tcp://nas/blktests-subsystem-1/1").expect("an address");
+        assert_eq!(target.nqn.as_deref(), Some("blktests-subsystem-1"));
         let text = "nvme-tcp://nas/nqn.2026-11.x.y:a/b/7/2";
         let target = Target::parse(text).expect("an address");
         assert_eq!((target.nqn.as_deref(), target.nsid), (Some("nqn.2026-11.x.y:a/b/7"), Some(2)));
@@ -196,6 +210,9 @@ mod tests {
             ("nvme-tcp://", TargetError::Host),
             ("nvme-tcp://h:0", TargetError::Port("0".into())),
             ("nvme-tcp://fd00::1/x", TargetError::Brackets("fd00::1".into())),
+            ("nvme-tcp://[::1:4420/nqn.2026-11.x:y", TargetError::Open("[::1:4420".into())),
+            ("nvme-tcp://[::1]4420", TargetError::Open("[::1]4420".into())),
+            ("nvme-tcp://[::1]:x", TargetError::Port("x".into())),
             ("nvme-tcp://joe@h/nqn.2026-11.x:y", TargetError::User),
             ("nvme-tcp://h/nqn.2026-11.x:y/0", TargetError::Namespace("0".into())),
             (

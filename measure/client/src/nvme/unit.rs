@@ -76,7 +76,13 @@ impl Namespace {
 pub fn discover(target: &Target, login: &Login) -> Result<Vec<Offer>, Error> {
     // Discovery asks for no secret where a host has none for it.
     let target = Target { secret: None, controller_secret: None, ..target.clone() };
-    let mut admin = Admin::open(&target, login, DISCOVERY_NQN, 1)?;
+    let mut admin = match Admin::open(&target, login, DISCOVERY_NQN, 1) {
+        // Targets may have the host's key for its subsystem alone, and discovery without TLS.
+        Err(Error::Tls { .. }) => {
+            Admin::open(&Target { tls_key: None, ..target }, login, DISCOVERY_NQN, 1)?
+        }
+        admin => admin?,
+    };
     let offers = offers_of(&mut admin)?;
     admin.close();
     Ok(offers)

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use lunet_nvme::digest::Crc32c;
 use lunet_nvme::transmit::{Payload, Transmit};
 
+use super::error::Parties;
+use super::secure::secure;
 use super::{Error, Target};
 use crate::front::Source;
 use crate::place;
@@ -62,9 +64,18 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects.
-    pub fn connect(target: &Target, patience: Duration, start: Instant) -> Result<Self, Error> {
-        let stream = place::connect(&target.host, target.port, patience)?;
+    /// Connects, by TLS if there is a key for that.
+    pub fn connect(
+        target: &Target,
+        parties: &Parties<'_>,
+        patience: Duration,
+        start: Instant,
+    ) -> Result<Self, Error> {
+        let mut stream = place::connect(&target.host, target.port, patience)?;
+        if let Some(key) = &target.tls_key {
+            stream.set_read_timeout(Some(patience))?;
+            secure(&mut stream, key, parties)?;
+        }
         Ok(Self { stream, start, patience, end: None, piece: vec![0; PIECE] })
     }
 
@@ -120,6 +131,11 @@ impl Wire {
         Ok(self.stream.peer_addr()?)
     }
 
+    /// True if what answered is on this machine.
+    pub fn is_local(&self) -> Result<bool, Error> {
+        Ok(place::is_local(&self.stream)?)
+    }
+
     /// The socket, without time limits: for the event loop.
     pub fn into_stream(self) -> Result<TcpStream, Error> {
         self.stream.set_read_timeout(None)?;
@@ -131,4 +147,23 @@ impl Wire {
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
+}
+
+/// True if what listens there answers the first PDU of NVMe over TCP (ICReq) by its answer (ICResp).
+pub fn answers(host: &str, port: u16, patience: Duration) -> bool {
+    /// Type, flags, length of the header, offset of data; all else is 0.
+    const REQUEST: [u8; 5] = [0, 0, 128, 0, 128];
+    /// The same of the answer: type, flags, length.
+    const ANSWER: [u8; 3] = [1, 0, 128];
+    let ask = || -> Option<[u8; 3]> {
+        let mut stream = place::connect(host, port, patience).ok()?;
+        stream.set_read_timeout(Some(patience)).ok()?;
+        let mut request = [0; 128];
+        request[..REQUEST.len()].copy_from_slice(&REQUEST);
+        stream.write_all(&request).ok()?;
+        let mut answer = [0; 3];
+        stream.read_exact(&mut answer).ok()?;
+        Some(answer)
+    };
+    ask() == Some(ANSWER)
 }

@@ -214,6 +214,7 @@ impl<F: Front> Common<'_, F> {
         let config = RingConfig {
             entries: ENTRIES,
             arena_bytes: buffers + SPARE_ARENA,
+            kept_bytes: 0,
             disk_threads: 1,
             driver: plan.driver,
             busy_poll: plan.busy_poll,

@@ -12,7 +12,7 @@ use lunet_client::nvme::{
 };
 use lunet_client::verify::Fault;
 use lunet_client::{BlockSize, DriverChoice, Order, Plan, ReadData, Verify, Workload, run};
-use lunet_front_nvme::{Host as Listed, Hosts};
+use lunet_front_nvme::{Concatenation, Host as Listed, Hosts};
 
 use crate::faulty::{Faulty, Plant};
 use crate::support;
@@ -162,8 +162,13 @@ fn a_portal_tells_of_its_subsystems_and_they_of_their_namespaces() {
 
 #[test]
 fn what_is_refused_says_what_to_do() {
-    let listed =
-        |nqn: &str| Listed { nqn: nqn.into(), secret: None, controller_secret: None, tls: None };
+    let listed = |nqn: &str| Listed {
+        nqn: nqn.into(),
+        secret: None,
+        controller_secret: None,
+        tls: None,
+        concatenation: Concatenation::Allowed,
+    };
     let served = Namespaces::with(vec![memory(4)], |config| {
         let hosts = vec![listed("nqn.2026-11.local.lunet:a")];
         config.layout.subsystems[0].hosts = Hosts::Listed(hosts);
@@ -221,6 +226,7 @@ fn hosts_and_controllers_prove_themselves() {
             secret: Some(secret(1)),
             controller_secret: Some(secret(2)),
             tls: None,
+            concatenation: Concatenation::Allowed,
         }]);
     });
     let with = |own: Option<u8>, controller: Option<u8>| Target {

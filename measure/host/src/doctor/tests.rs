@@ -244,6 +244,11 @@ const SPOILT: &[(&str, Spoil)] = &[
     ("nvme-discovery-address", |p| p.offers[0].address = "0.0.0.0:4420".into()),
     ("nvme-no-nguid", |p| p.namespaces[0].nguid = None),
     ("nvme-block-size", |p| p.namespaces[0].block_bytes = Some(4096)),
+    ("nvme-namespace-storage", |p| trouble(p, "not ready")),
+    ("nvme-namespace-path", |p| trouble(p, "path")),
+    ("nvme-namespace-reserved", |p| trouble(p, "reserved")),
+    ("nvme-namespace-sanitizing", |p| trouble(p, "sanitizing")),
+    ("nvme-namespace-busy", |p| trouble(p, "busy")),
     ("nvme-path-inaccessible", |p| p.namespaces[0].path = Some("inaccessible".into())),
     ("nvme-path-not-optimized", |p| p.namespaces[0].path = Some("non-optimized".into())),
     ("nvme-ana-log-too-long", |p| of(p).ana_log_bytes = 2 << 20),
@@ -262,8 +267,24 @@ const SPOILT: &[(&str, Spoil)] = &[
     ("nvme-write-protected", |p| p.namespaces[0].write_protected = true),
 ];
 
+/// The first block of the namespace is not read.
+fn trouble(probe: &mut NvmeProbe, word: &str) {
+    let namespace = &mut probe.namespaces[0];
+    (namespace.trouble, namespace.status) = (Some(word.into()), Some("a status".into()));
+}
+
 fn of(probe: &mut NvmeProbe) -> &mut ControllerProbe {
     probe.controller.get_or_insert_default()
+}
+
+/// Who is on the same machine may be let in for that alone.
+#[test]
+fn a_subsystem_of_this_machine_is_not_open_to_all() {
+    let checks = Checks::of_subsystems().unwrap_or_else(|error| panic!("{error}"));
+    for local in [false, true] {
+        let probe = NvmeProbe { authenticated: false, local, ..healthy_subsystem() };
+        assert_eq!(examine_subsystem(&probe, &checks).findings.is_empty(), local);
+    }
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Probe {
     pub address: String,
     /// Whether it can be reached from the Internet.
     pub public: bool,
+    /// Whether it is on this machine, which targets may treat as local.
+    pub local: bool,
     /// The portal's targets and their addresses, if it was asked for them.
     pub targets: Vec<Offered>,
     /// Those of them that refused the login, in the portal's order.
@@ -226,7 +228,9 @@ fn enter(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
         probe.target = Some(name.clone());
         match open(url, probe) {
             Ok(link) => return Ok(link),
-            Err(error @ (Error::Refused(_) | Error::Protocol(_) | Error::Proof)) => {
+            Err(
+                error @ (Error::Refused(_) | Error::Protocol(_) | Error::Stranger | Error::Proof),
+            ) => {
                 probe.refused.push(Refused { name, why: harmless(&error.to_string()) });
                 first.get_or_insert(error);
             }
@@ -251,6 +255,7 @@ fn open(url: &Target, probe: &mut Probe) -> Result<Link, Error> {
     let address = link.address()?;
     probe.address = address.to_string();
     probe.public = crate::expr::is_public(address.ip());
+    probe.local = link.is_local()?;
     Ok(link)
 }
 

@@ -38,6 +38,8 @@ pub struct NvmeProbe {
     pub address: String,
     /// Whether it can be reached from the Internet.
     pub public: bool,
+    /// Whether it is on this machine, which targets may treat as local.
+    pub local: bool,
     /// The name that this host had.
     pub host: String,
     /// The portal's subsystems; empty if it answers no discovery.
@@ -48,6 +50,8 @@ pub struct NvmeProbe {
     pub subsystem: Option<String>,
     /// Whether this host had to prove itself (DH-HMAC-CHAP).
     pub authenticated: bool,
+    /// Whether the connection to it had TLS.
+    pub tls: bool,
     /// What its controller says of itself.
     pub controller: Option<ControllerProbe>,
     /// Its namespaces.
@@ -201,9 +205,11 @@ fn look(target: &Target, login: &Login, probe: &mut NvmeProbe) -> Result<(), Err
     }
     let (mut admin, target) = enter(target, login, probe)?;
     admin.end_by(Instant::now() + WHOLE);
+    probe.tls = target.tls_key.is_some();
     let address = admin.address()?;
     probe.address = address.to_string();
     probe.public = crate::expr::is_public(address.ip());
+    probe.local = admin.is_local()?;
     probe.controller = Some(controller(&admin));
     let paths = admin.paths()?.unwrap_or_default();
     let there = match target.nsid {
@@ -325,8 +331,9 @@ fn measure(
         pings.push(admin.ping()?);
     }
     probe.ping = latency(pings);
-    let is_readable = |namespace: &&NamespaceProbe| namespace.is_readable();
-    let Some(namespace) = probe.namespaces.iter().find(is_readable) else { return Ok(()) };
+    if !probe.namespaces.iter().any(NamespaceProbe::is_readable) {
+        return Ok(());
+    }
     let target = if probe.authenticated {
         target.clone()
     } else {
@@ -334,9 +341,14 @@ fn measure(
     };
     let mut queue = Queue::of(admin, &target, login)?;
     queue.end_by(Instant::now() + WHOLE);
+    for namespace in probe.namespaces.iter_mut().filter(|namespace| namespace.is_readable()) {
+        namespace::try_out(&mut queue, namespace)?;
+    }
     let mut reads = Vec::with_capacity(SAMPLES);
+    let is_readable = |namespace: &&NamespaceProbe| namespace.is_readable();
+    let Some(namespace) = probe.namespaces.iter().find(is_readable) else { return Ok(()) };
     for at in spread(namespace.size_bytes.unwrap_or(0), namespace.block_bytes.unwrap_or(512)) {
-        reads.extend(namespace::read(&mut queue, namespace, at)?);
+        reads.extend(namespace::time(&mut queue, namespace, at)?);
     }
     probe.read = latency(reads);
     Ok(())

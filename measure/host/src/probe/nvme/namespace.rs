@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
-use lunet_client::nvme::{Admin, AnaGroup, Error, Queue};
+use lunet_client::nvme::{Admin, AnaGroup, Answer, Error, Queue};
 use lunet_nvme::command::Range;
 use lunet_nvme::identify::{NMIC_SHARED, NSATTR_WRITE_PROTECTED, NSFEAT_THIN};
 use serde::{Deserialize, Serialize};
+
+/// A namespace that is busy is read so often.
+const TRIES: usize = 5;
+/// Between two of those.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a namespace says about itself. Sizes are in bytes, `null` = it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +42,11 @@ pub struct NamespaceProbe {
     pub ana_group: i64,
     /// State of this path to it: `optimized`, `inaccessible` ...; `null` without ANA.
     pub path: Option<String>,
+    /// What a read of its first block shows, in a word: `not ready`, `failed`, `reserved`, `sanitizing`, `busy`, `path`,
+    /// `gone`, `damaged`, `other`; `null` if it was read, or not tried.
+    pub trouble: Option<String>,
+    /// The status of that read, what it means and the next step.
+    pub status: Option<String>,
 }
 
 impl NamespaceProbe {
@@ -47,6 +57,7 @@ impl NamespaceProbe {
             && self.block_bytes.is_some()
             && self.metadata_bytes == 0
             && ["optimized", "non-optimized"].contains(&path)
+            && self.trouble.is_none()
     }
 }
 
@@ -83,17 +94,38 @@ pub(super) fn look(
         reservations: page.rescap & 0x7e != 0,
         ana_group: group.into(),
         path: path.map(|path| super::state(path.state).to_owned()),
+        trouble: None,
+        status: None,
     }))
 }
 
-/// Reads 4 KiB at a block; how long it took, if it was read.
-pub(super) fn read(
+/// Finds out whether the first block is read, and if not, why.
+pub(super) fn try_out(queue: &mut Queue, namespace: &mut NamespaceProbe) -> Result<(), Error> {
+    for left in (0..TRIES).rev() {
+        let Some(failure) = read(queue, namespace, 0)?.failure else { return Ok(()) };
+        if failure.is_busy() && left > 0 {
+            std::thread::sleep(PAUSE);
+            continue;
+        }
+        namespace.trouble = Some(failure.state().word().to_owned());
+        namespace.status = Some(failure.to_string());
+        return Ok(());
+    }
+    Ok(())
+}
+
+/// How long the reading of 4 KiB at a block took, if it was read.
+pub(super) fn time(
     queue: &mut Queue,
     namespace: &NamespaceProbe,
     lba: u64,
 ) -> Result<Option<Duration>, Error> {
+    let answer = read(queue, namespace, lba)?;
+    Ok(answer.failure.is_none().then_some(answer.took))
+}
+
+fn read(queue: &mut Queue, namespace: &NamespaceProbe, lba: u64) -> Result<Answer, Error> {
     let block = namespace.block_bytes.unwrap_or(512).max(1);
     let (blocks, block) = ((4096 / block).max(1) as u32, block as u32);
-    let answer = queue.read(namespace.nsid, Range { lba, blocks }, block)?;
-    Ok(answer.failure.is_none().then_some(answer.took))
+    queue.read(namespace.nsid, Range { lba, blocks }, block)
 }

@@ -28,7 +28,8 @@ pub fn page(probe: &NvmeProbe) -> String {
     };
     let _ = writeln!(out, "\n{subsystem}");
     let proof = if probe.authenticated { "DH-HMAC-CHAP" } else { "none" };
-    let _ = writeln!(out, "  authentication  {proof}");
+    let tls = if probe.tls { ", TLS" } else { "" };
+    let _ = writeln!(out, "  authentication  {proof}{tls}");
     if let Some(it) = &probe.controller {
         controller(&mut out, it);
     }
@@ -88,6 +89,9 @@ fn namespace(out: &mut String, it: &NamespaceProbe) {
         size(it.size_bytes),
         size(it.block_bytes)
     );
+    if let Some(status) = &it.status {
+        wrap(out, "  reads   ", status);
+    }
     let names = [("NGUID", &it.nguid), ("UUID", &it.uuid), ("EUI-64", &it.eui64)];
     let names = names.map(|(kind, name)| format!("{kind} {}", name.as_deref().unwrap_or("none")));
     wrap(out, "  ", &names.join(", "));

@@ -11,8 +11,8 @@ use lunet_client::nvme::Target;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What wants TLS.
-pub(super) const TLS: &str = "this port or subsystem wants TLS, which the doctor does not speak: \
-     look at it from a host that has the key (nvme connect --tls), or by a portal without TLS";
+pub(super) const TLS: &str = "this port or subsystem wants TLS: give the host's key by --tls-key-file FILE, and its name by \
+     --host-nqn NQN; or look by a portal without TLS";
 
 /// An iSCSI target.
 const ISCSI: &str = "an iSCSI target listens there: NVMe over TCP usually has port 4420; for this \
