@@ -110,6 +110,9 @@ fn a_subsystem_that_cannot_be_looked_at_says_why() -> Result<()> {
     says(&own("locked"), "wants the host nqn.2026-11.local.lunet:doctor to authenticate")?;
     says(&format!("nvme-tcp://{}", server.portal()), "an iSCSI target listens there")?;
     says(&format!("nvme-tcp://127.0.0.1:{}", free_port()?), "listens for NVMe over TCP")?;
+    let nvme = portal.replace("nvme-tcp://", "iscsi://");
+    says(&nvme, "an NVMe over TCP controller listens there")?;
+    says(&format!("{nvme}/{DEMO_TARGET}"), "give nvme-tcp://")?;
     let mut command = Command::new(lunet_binary()?);
     command.args(["doctor", "--json", &own("locked")]).env("LUNET_DHCHAP_SECRET", key()?);
     let proved = run(&mut command, LIMIT)?;
@@ -121,6 +124,39 @@ fn a_subsystem_that_cannot_be_looked_at_says_why() -> Result<()> {
     ensure!(target["subsystem"].is_string(), "{target}");
     let (target, checks) = examined(&own("t/9"))?;
     ensure!(checks.contains(&"nvme-no-namespace".to_owned()), "{target}");
+    Ok(())
+}
+
+/// A namespace whose storage was missing at the start, and one whose storage fails.
+#[test]
+fn namespaces_that_cannot_be_read_say_why_and_what_to_do() -> Result<()> {
+    let port = free_port()?;
+    let config = format!(
+        "[[portal]]\naddress = \"127.0.0.1:0\"\n\
+         [[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\n\
+         [volumes.a]\nbackend = \"file\"\nsize = \"16MiB\"\n\
+         [volumes.b]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         layers = [{{ fault = \"read\" }}]\n\
+         [[target]]\nname = \"iqn.2026-11.local.lunet:t\"\nluns = [\"a\", \"b\"]\n\
+         protocols = [\"iscsi\", \"nvme\"]\n"
+    );
+    let directory = Serve::config(config).start()?.stop()?.context("it has one")?;
+    std::fs::remove_file(directory.path().join("a.img"))?;
+    let _server = Serve::default().data(directory.path()).start()?;
+    let own = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-11.local.lunet:t");
+    for (nsid, status) in [(1, "namespace not ready (0x0082)"), (2, "unrecovered read error")] {
+        let url = format!("{own}/{nsid}");
+        let (target, checks) = examined(&url)?;
+        ensure!(checks.contains(&"nvme-namespace-storage".to_owned()), "{checks:?}: {target}");
+        let told = target["namespaces"][0]["status"].as_str().context("it has one")?;
+        ensure!(told.contains(status) && told.contains("`lunet volume list`"), "{told}");
+        let mut command = Command::new(lunet_binary()?);
+        command.args(["bench", &url, "--read-only", "--profile", "quick"]);
+        let finished = run(&mut command, LIMIT)?;
+        let text = format!("{}{}", finished.stdout, finished.stderr);
+        ensure!(code(&finished) != Some(0), "{}", finished.describe());
+        ensure!(text.contains(status) && text.contains("lunet volume list"), "{text}");
+    }
     Ok(())
 }
 

@@ -1,12 +1,15 @@
 //! The same volumes over iSCSI and NVMe.
 
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::nvme::{BLOCK, Host, Login as NvmeLogin, sends};
-use lunet_e2e::server::{Serve, Server, free_port};
+use lunet_e2e::process::run;
+use lunet_e2e::server::{Serve, Server, free_port, lunet_binary};
 use lunet_e2e::wire::scsi::{CHECK_CONDITION, GOOD, sense_key, write16};
 use lunet_e2e::wire::{Login, Session, opcode};
 use lunet_nvme::command::{AcquireAction, Io, PersistOnPowerLoss, RegisterAction, ReservationType};
@@ -79,7 +82,8 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() -> Result<()> {
 /// `LUNET_E2E_ROUNDS` says how often they try.
 #[test]
 fn one_of_two_that_compare_and_write_wins() -> Result<()> {
-    let rounds = std::env::var("LUNET_E2E_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds =
+        std::env::var("LUNET_E2E_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let both = both()?;
     let (mut session, mut host) = (both.initiator()?, both.host(1)?);
     let block = |round: u64, who: u8| {
@@ -88,7 +92,8 @@ fn one_of_two_that_compare_and_write_wins() -> Result<()> {
         block
     };
     host.write(1, 0, &block(0, 0))?;
-    for round in 1..=rounds.unwrap_or(50) {
+    let mut ours_won = 0;
+    for round in 1..=rounds {
         let now = host.read(1, 0, 1)?;
         let (ours, theirs) = (block(round, 1), block(round, 2));
         let mut cdb = [0; 16];
@@ -103,8 +108,10 @@ fn one_of_two_that_compare_and_write_wins() -> Result<()> {
             Ok((won, differs))
         })?;
         ensure!(won == lost, "round {round}: two winners, or none");
+        ours_won += u64::from(won);
         ensure!(host.read(1, 0, 1)? == if won { ours } else { theirs }, "round {round}");
     }
+    println!("{rounds} rounds: {ours_won} won over NVMe, {} over iSCSI", rounds - ours_won);
     Ok(())
 }
 
@@ -295,6 +302,11 @@ fn hosts_are_let_in_and_out_by_command() -> Result<()> {
     ensure!(connects(2)?.read(1, 0, 1)? == vec![0; BLOCK]);
     let told = both.server.tell(&["target", "allow", OTHER, one])?;
     ensure!(told.contains(&format!("over NVMe, target {OTHER} is for {one}")), "{told}");
+    let list = both.server.tell(&["target", "list"])?;
+    let over = format!("over NVMe as nqn.2026-11.local.lunet:u, for {one}");
+    ensure!(list.contains(&over), "{list}");
+    let swapped = both.server.refuses(&["target", "map", "b", "3", OTHER])?;
+    ensure!(swapped.contains(&format!("lunet target map {OTHER} 3 b")), "{swapped}");
     let mut first = connects(1)?;
     ensure!(connects(2).is_err(), "it is not in the list");
     both.server.refuses(&["target", "allow", OTHER, two, "iqn.2026-11.local.lunet:initiator"])?;
@@ -309,9 +321,50 @@ fn hosts_are_let_in_and_out_by_command() -> Result<()> {
     ensure!(first.read(1, 0, 1).is_ok());
     both.server.tell(&["target", "deny", OTHER, one])?;
     ensure!(connects(1).is_err(), "it is not in the list any more");
-    // The text that is in force says the same after a start.
-    let text = both.server.tell(&["target", "list", "--json"])?;
-    ensure!(text.contains(OTHER), "{text}");
+    // The same is in force after a start.
+    let directory = both.server.stop()?.context("it has one")?;
+    let server = Serve::default().data(directory.path()).start()?;
+    let login = NvmeLogin::new(&both.nvme, "nqn.2026-11.local.lunet:u");
+    ensure!(Host::connect(&login.clone().by(1)).is_err() && Host::connect(&login.by(2)).is_ok());
+    server.stop()?;
+    Ok(())
+}
+
+/// TLS is the kernel's to have, and the check says so beforehand.
+#[test]
+fn the_check_says_that_the_kernel_has_no_tls() -> Result<()> {
+    let dir = scratch("lunet-config-")?;
+    let path = dir.path().join("lunet.toml");
+    let key = "NVMeTLSkey-1:01:yfA5y7w9H1djYdTd2lm8kSqfjE3Npv1Mq1Bz9V7byVAVpSqd:";
+    let host =
+        format!("hosts = [{{ nqn = \"nqn.2026-11.org.lunet:e2e-1\", tls-key = \"{key}\" }}]");
+    let config = text(4420, &host).replace("127.0.0.1:0", "127.0.0.1").replace("file", "memory");
+    std::fs::write(&path, config)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    let mut command = Command::new(lunet_binary()?);
+    let finished = run(command.args(["config", "check"]).arg(&path), Duration::from_secs(20))?;
+    // The file is right wherever it is checked.
+    ensure!(finished.status.is_some_and(|status| status.success()), "{}", finished.describe());
+    let told = finished.stdout.contains("would not start on this machine now");
+    ensure!(told == lunet_ring::has_tls().is_err(), "{}", finished.describe());
+    Ok(())
+}
+
+#[test]
+fn a_command_says_what_it_leaves_without_effect() -> Result<()> {
+    let both = both()?;
+    let name = "iqn.2026-11.local.lunet";
+    let notes = both.server.command(&["target", "create", name, "--nvme"])?.stderr;
+    ensure!(
+        notes.contains("target.nqn: \"nqn.2026-11.local.lunet\": the NQN has no ':'"),
+        "{notes}"
+    );
+    // It is told once.
+    let notes = both.server.command(&["target", "map", name, "0", "b"])?.stderr;
+    ensure!(!notes.contains("the NQN has no"), "{notes}");
+    let allow = ["target", "allow", TARGET, "iqn.2026-11.local.lunet:initiator"];
+    let notes = both.server.command(&allow)?.stderr;
+    ensure!(notes.contains("over NVMe nobody may connect"), "{notes}");
     both.server.stop()?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::support::*;
 
 const HOST: &str = "nqn.2026-11.local.lunet:host";
 const NQN: &str = "nqn.2026-11.local.lunet:bench";
+const TARGET: &str = "iqn.2026-11.local.lunet:bench";
 const LOCKED: &str = "nqn.2026-11.local.lunet:locked";
 
 /// A server, and the addresses of its memory volume over both protocols. Its directory goes after it.
@@ -136,5 +137,49 @@ fn what_is_not_there_is_said_in_a_sentence() -> Result<()> {
     ensure!(error.contains("3260 is iSCSI's"), "{error}");
     let error = says(&format!("nvme-tcp://127.0.0.1:1/{NQN}/1"))?;
     ensure!(error.contains("127.0.0.1:1") && error.contains("listens"), "{error}");
+    Ok(())
+}
+
+/// With kTLS the namespace is measured and looked at; without it, and that is all that can be tested then, the error says what to do.
+/// The suite `nvme-tls` of the lab has kTLS.
+#[test]
+fn a_namespace_is_reached_by_tls() -> Result<()> {
+    let dir = scratch("lunet-bench-tls-")?;
+    let key = |byte: u8| -> Result<String> {
+        let key = Secret::new(Purpose::Tls, Some(Hash::Sha256), &[byte; 32])?;
+        Ok(key.to_text().to_string())
+    };
+    private(dir.path(), "host.tls", &key(1)?)?;
+    private(dir.path(), "other.tls", &key(2)?)?;
+    private(dir.path(), "host.key", &secret(1)?)?;
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (own, other) = (file("host.tls"), file("other.tls"));
+    let port = free_port()?;
+    let url = format!("nvme-tcp://127.0.0.1:{port}/{LOCKED}/1");
+    let words = |more: &[&str]| short(&[&[url.as_str(), "--read-only"], more].concat());
+    // What is what shows by its form.
+    let error = refused(&words(&["--secret-file", &own]))?;
+    ensure!(error.contains("give it by --tls-key-file"), "{error}");
+    let error = refused(&words(&["--tls-key-file", &file("host.key")]))?;
+    ensure!(error.contains("give it by --secret-file"), "{error}");
+    if lunet_ring::has_tls().is_err() {
+        let _listener = std::net::TcpListener::bind(format!("127.0.0.1:{port}"))?;
+        let error = refused(&words(&["--tls-key-file", &own]))?;
+        ensure!(error.contains("modprobe tls"), "{error}");
+        return Ok(());
+    }
+    let config = format!(
+        "[[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\ntls = \"required\"\n\
+         [volumes.key]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+         [[target]]\nname = \"{TARGET}\"\n\
+         [[subsystem]]\nnqn = \"{LOCKED}\"\nnamespaces = [\"key\"]\n\
+         hosts = [{{ nqn = \"{HOST}\", tls-key-file = \"host.tls\" }}]\n"
+    );
+    let _server = Serve::config(config).data(dir.path()).start()?;
+    measured(&words(&["--tls-key-file", &own]))?;
+    let error = refused(&words(&["--tls-key-file", &other]))?;
+    ensure!(error.contains("no TLS between the host") && error.contains(LOCKED), "{error}");
+    let error = refused(&words(&[]))?;
+    ensure!(error.contains("wants TLS"), "{error}");
     Ok(())
 }
