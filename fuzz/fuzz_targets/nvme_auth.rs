@@ -3,7 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use lunet_fuzz::Input;
-use lunet_nvme::auth::chap::{Credentials, HostNext, Initiator, Names, Next, Responder, Terms};
+use lunet_nvme::auth::chap::{
+    Concatenation, Credentials, HostNext, Initiator, Names, Next, Responder, Terms,
+};
 use lunet_nvme::auth::dh::Group;
 use lunet_nvme::auth::psk::Identity;
 use lunet_nvme::auth::{Hash, Purpose, Secret};
@@ -50,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
         controller: Some(secret(2)),
         hashes: hashes.clone(),
         groups: groups.clone(),
-        concatenation: false,
+        concatenation: Concatenation::Refused,
     };
     let credentials = Credentials {
         names,

@@ -4,9 +4,9 @@
 use libfuzzer_sys::fuzz_target;
 use lunet_fuzz::Input;
 use lunet_iscsi::keys::{Key, MAX_LENGTH, MIN_LENGTH, parse_bool, parse_number, valid_name};
-use lunet_iscsi::target::negotiation::{Negotiated, answer};
 use lunet_iscsi::pdu::CONTINUE;
 use lunet_iscsi::target::Options;
+use lunet_iscsi::target::negotiation::{Negotiated, answer};
 use lunet_iscsi::text::{Collector, MAX_TEXT, Writer, pairs};
 
 fuzz_target!(|data: &[u8]| {

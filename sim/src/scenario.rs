@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -502,7 +503,8 @@ impl Machine {
                         model.set_through(*kept == Kept::Through);
                     }
                     (known.address, known.nvme_address) = (Some(iscsi), nvme);
-                    (known.process, known.doors) = (self.process, doors);
+                    known.process = self.process;
+                    known.doors = doors.into_iter().map(Arc::new).collect();
                     return Ok(());
                 }
                 Err(error) if files.failed() > failed => {

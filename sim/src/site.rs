@@ -1,8 +1,10 @@
 //! What the world, the server and its hosts share.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use lunet_os::simulated;
@@ -28,8 +30,8 @@ pub struct Known {
     pub nvme_address: Option<SocketAddr>,
     /// The server's process, while it serves; 0 while it does not.
     pub process: u32,
-    /// Where it is asked, by each administrator.
-    pub doors: Vec<SyncSender<Asking>>,
+    /// Where it is asked, by each administrator. To clone a sender itself gives a turn away.
+    pub doors: Vec<Arc<SyncSender<Asking>>>,
     /// An administrator has ended sessions of hosts.
     pub sessions_end: bool,
     /// What may be read, volume by volume.
@@ -56,7 +58,7 @@ pub struct Known {
 
 impl Known {
     /// The server serves no more. Where it was asked.
-    pub fn closed(&mut self) -> Vec<SyncSender<Asking>> {
+    pub fn closed(&mut self) -> Vec<Arc<SyncSender<Asking>>> {
         (self.address, self.nvme_address, self.process) = (None, None, 0);
         std::mem::take(&mut self.doors)
     }
@@ -95,14 +97,32 @@ impl Known {
     }
 }
 
+thread_local! {
+    /// Who has looked last. All threads of a world are on one of the operating system's.
+    static HOLDER: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
 /// The way to it.
 #[derive(Clone, Debug, Default)]
 pub struct Site(Arc<Mutex<Known>>);
 
 impl Site {
-    /// Looks at it, or changes it. Nobody gives a turn away meanwhile.
+    /// Looks at it, or changes it. Nobody gives a turn away meanwhile: the world would wait for itself for ever.
+    ///
+    /// # Panics
+    /// If somebody does.
+    #[track_caller]
     pub fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let known = match self.0.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let holder = HOLDER.get().map_or_else(String::new, ToString::to_string);
+                panic!("a turn was given away by who has looked at the site in {holder}");
+            }
+        };
+        HOLDER.set(Some(Location::caller()));
+        known
     }
 
     /// A line of the story.

@@ -96,7 +96,7 @@ pub fn words(parts: &[(Sqe, Transfer)]) -> String {
         Ok(Io::Read { range: at, .. }) => format!("Read of {}", range(at)),
         Ok(Io::Write { range: at, .. }) => format!("Write of {}", range(at)),
         Ok(Io::Compare { range: at }) => format!("Compare of {}", range(at)),
-        Ok(Io::Verify { range: at }) => format!("Verify of {}", range(at)),
+        Ok(Io::Verify { range: at, .. }) => format!("Verify of {}", range(at)),
         Ok(Io::WriteZeroes { range: at, deallocate, .. }) => {
             let deallocates = if deallocate { ", deallocated" } else { "" };
             format!("Write Zeroes of {}{deallocates}", range(at))
@@ -144,7 +144,7 @@ pub fn draw(known: &mut Known, volumes: &[usize], all: bool) -> Option<Order<Sen
         29 | 30 => compare(known, volume, lba),
         31 => {
             let sent = Sent::Nothing { volume, code: 0x0c };
-            one(sent, Io::Verify { range }, Data::None)
+            one(sent, Io::Verify { range, fua: false }, Data::None)
         }
         32..=34 => copy(known, volume),
         35 if all => {
