@@ -1,11 +1,12 @@
-# Where the lab's packages come from, and where what is built of them is kept. Sourced by image and zfs.
+# Where the lab's packages come from, and where what is built of them is kept. Sourced by image, zfs and qemu.
 #
-# The host's own apt is not touched: a private configuration takes the mirrors from the host's and adds contrib and backports.
-# Sets $cache, $apt, $release, $kernel (a package) and $version.
+# The host's own apt is not touched: a private configuration takes the mirrors from the host's and adds contrib and backports of the
+# guest's release, which is $LAB_RELEASE (default bookworm). Sets $cache, $apt, $release, $kernel (a package) and $version.
 
-release=bookworm
+release=${LAB_RELEASE:-bookworm}
 cache=${LUNET_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lunet-lab}
-apt=$cache/apt
+# Lists of one release each: suites of two may be run at a time.
+apt=$cache/apt-$release
 PATH=$PATH:/usr/sbin:/sbin
 say() { echo "lab/${0##*/}: $*" >&2; }
 die() { say "$*"; exit 1; }
@@ -21,7 +22,7 @@ locked() {
     flock 9
 }
 
-locked apt
+locked "apt-$release"
 # Every mirror of the host that has the release; security updates have a mirror of their own.
 python3 - "$release" >"$apt/lab.sources.new" <<'PY'
 import glob, re, sys

@@ -59,7 +59,7 @@ show_state() {
         [ -S "$log" ] && timeout 10 "$LUNET" sessions --json --socket "$log" 2>&1
     done
     multipath -ll 2>/dev/null
-    for log in /run/lunet/*.log /run/iscsid.log /run/multipathd.log; do
+    for log in /run/lunet/*.log /run/iscsid.log /run/multipathd.log /run/tlshd.log /run/sta[cf]d.log; do
         [ -e "$log" ] && echo "--- $log" && tail -n 40 "$log"
     done
     true
@@ -69,7 +69,8 @@ show_state() {
 versions() {
     printf 'Linux\t%s\n' "$(uname -r)"
     [ ! -e /sys/module/zfs/version ] || printf 'ZFS\t%s\n' "$(cat /sys/module/zfs/version)"
-    dpkg-query -W -f '${Package}\t${Version}\n' open-iscsi multipath-tools sg3-utils fio e2fsprogs xfsprogs nvme-cli
+    # No guest has all of them.
+    dpkg-query -W -f '${Package}\t${Version}\n' open-iscsi multipath-tools sg3-utils fio e2fsprogs xfsprogs nvme-cli ktls-utils nvme-stas 2>/dev/null || true
 }
 
 # Kills every process of this name. Each command that is run costs an emulated processor a part of a second, so none is.
@@ -102,6 +103,8 @@ clear_up() {
 . /host/guest/target.sh
 . /host/guest/initiator.sh
 . /host/guest/nvme.sh
+. /host/guest/tls.sh
+. /host/guest/stas.sh
 . /host/guest/multipath.sh
 . /host/guest/network.sh
 . /host/guest/zfs.sh

@@ -1,4 +1,4 @@
-# NVMe over TCP: a target, and the kernel's host. Sourced by lib.sh. LAB_TARGET=lio is nvmet here, the kernel's own target.
+# NVMe over TCP and RDMA: a target, and the kernel's host. Sourced by lib.sh. LAB_TARGET=lio is nvmet here, the kernel's own target.
 
 NQN=nqn.2026-11.local.lunet:lab
 # Two hosts, which are both this kernel.
@@ -8,19 +8,24 @@ HOSTNQN=(nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 nq
 #
 #   size=MIB          of each file (default 64)
 #   disks=N           so many (default 1)
+#   memory=1          one disk, in memory: lunet's volume, or the kernel's RAM disk
 #   portals=A:P,B:P   default 127.0.0.1:4420
 #   hosts=NQN,NQN     default: every host
 #   net=far           on the far machine of network.sh
 #   both=1            lunet: over iSCSI too, on 127.0.0.1:3260
 #   states=A,B        lunet: the group states of the portals (default: optimized)
-#   tls=KEY           lunet: for the first host alone, with this key of TLS
+#   tls=KEY           for the first host alone, with this key of TLS
+#   secret=SECRET     for the first host alone, with this secret of DH-HMAC-CHAP; host_tls=required: it has to come back by TLS
+#   portal_tls=WORD   what the portals have of TLS: off, allowed (default), required
+#   over=WORDS        transports of the portals: tcp (default), rdma, tcp,rdma
 #   native=N          the kernel makes no one disk of several paths: two hosts are two disks then
 nvme_start() {
-    local size=64 disks=1 portals=127.0.0.1:4420 hosts= net= both= states= tls= native=Y i
+    local size=64 disks=1 memory= portals=127.0.0.1:4420 hosts= net= both= states= tls= secret= host_tls= portal_tls= native=Y over=tcp i
     [ $# = 0 ] || local "$@"
     # The guest's command line says otherwise for its drives.
     modprobe nvme-core multipath=$native
     modprobe nvme-tcp
+    [[ $over != *rdma* ]] || modprobe nvme-rdma
     mkdir -p /var/lib/lab
     for ((i = 0; i < disks; i++)); do truncate -s "${size}M" /var/lib/lab/disk$i; done
     if [ "$LAB_TARGET" = lunet ]; then nvme_configuration | serve; else nvme_start_nvmet; fi
@@ -28,47 +33,73 @@ nvme_start() {
 
 # What lunet is told: the variables of nvme_start.
 nvme_configuration() {
-    local i tag=0 portal state
+    local i tag=0 portal state over=${over:-tcp}
     state=(${states//,/ })
     [ -z "${tls:-}" ] || (umask 077; echo "$tls" >/run/tls.key)
+    [ -z "${secret:-}" ] || (umask 077; echo "$secret" >/run/host.secret)
     printf '[server]\nshards = 2\n'
     [ -z "$both" ] || printf '[[portal]]\naddress = "127.0.0.1:3260"\n'
     for portal in ${portals//,/ }; do
-        printf '[[portal]]\naddress = "%s"\ntransport = ["nvme-tcp"]\n' "$portal"
+        printf '[[portal]]\naddress = "%s"\ntransport = ["nvme-%s"]\n' "$portal" "${over//,/\", \"nvme-}"
         printf 'tag = %d\ngroup-state = "%s"\n' $((tag + 1)) "${state[tag]:-optimized}"
+        [ -z "${portal_tls:-}" ] || printf 'tls = "%s"\n' "$portal_tls"
         tag=$((tag + 1))
     done
     for ((i = 0; i < disks; i++)); do
-        printf '[volumes.disk%d]\nbackend = "file"\npath = "/var/lib/lab/disk%d"\n' $i $i
+        printf '[volumes.disk%d]\n' $i
+        if [ -n "$memory" ]; then printf 'backend = "memory"\nsize = "%dMiB"\n' "$size"
+        else printf 'backend = "file"\npath = "/var/lib/lab/disk%d"\n' $i; fi
     done
     if [ -n "$both" ]; then printf '[[target]]\nname = "%s"\nprotocols = ["iscsi", "nvme"]\nopen = true\nnqn = "%s"\nluns = [' $IQN $NQN
     else printf '[[subsystem]]\nnqn = "%s"\nnamespaces = [' $NQN; fi
     for ((i = 0; i < disks; i++)); do printf '"disk%d",' $i; done
     echo ']'
-    if [ -n "${tls:-}" ]; then echo "hosts = [{ nqn = \"${HOSTNQN[0]}\", tls-key-file = \"/run/tls.key\" }]"
+    if [ -n "${secret:-}" ]; then
+        echo "hosts = [{ nqn = \"${HOSTNQN[0]}\", secret-file = \"/run/host.secret\"${host_tls:+, tls = \"$host_tls\"} }]"
+    elif [ -n "${tls:-}" ]; then echo "hosts = [{ nqn = \"${HOSTNQN[0]}\", tls-key-file = \"/run/tls.key\" }]"
     elif [ -n "$hosts" ]; then echo "hosts = [\"${hosts//,/\", \"}\"]"; elif [ -z "$both" ]; then echo 'open = true'; fi
 }
 
 nvme_start_nvmet() {
-    local nvmet=/sys/kernel/config/nvmet subsystem port host i n=0
+    local nvmet=/sys/kernel/config/nvmet subsystem port host i n
     modprobe -a loop nvmet nvmet-tcp
+    [[ $over != *rdma* ]] || modprobe nvmet-rdma
+    # Ports of another subsystem may be there.
+    n=$(ls "$nvmet/ports" | wc -l)
+    [ -z "$memory" ] || modprobe brd rd_nr=1 rd_size=$((size << 10))
     subsystem=$nvmet/subsystems/$NQN
     mkdir "$subsystem"
+    [ -z "$secret" ] || hosts=${HOSTNQN[0]}
     echo $([ -z "$hosts" ] && echo 1 || echo 0) >"$subsystem/attr_allow_any_host"
     for host in ${hosts//,/ }; do mkdir "$nvmet/hosts/$host"; ln -s "$nvmet/hosts/$host" "$subsystem/allowed_hosts/"; done
+    if [ -n "$secret" ]; then
+        echo "$secret" >"$nvmet/hosts/$hosts/dhchap_key"
+        echo ffdhe2048 >"$nvmet/hosts/$hosts/dhchap_dhgroup"
+    fi
     for ((i = 0; i < disks; i++)); do
         mkdir "$subsystem/namespaces/$((i + 1))"
-        echo /var/lib/lab/disk$i >"$subsystem/namespaces/$((i + 1))/device_path"
-        echo 1 >"$subsystem/namespaces/$((i + 1))/buffered_io"
+        if [ -n "$memory" ]; then
+            echo /dev/ram$i >"$subsystem/namespaces/$((i + 1))/device_path"
+        else
+            echo /var/lib/lab/disk$i >"$subsystem/namespaces/$((i + 1))/device_path"
+            echo 1 >"$subsystem/namespaces/$((i + 1))/buffered_io"
+        fi
         echo 1 >"$subsystem/namespaces/$((i + 1))/enable"
     done
     for port in ${portals//,/ }; do
         n=$((n + 1))
         ${net:+nsenter --net=/run/netns/$net} mkdir "$nvmet/ports/$n"
-        echo tcp >"$nvmet/ports/$n/addr_trtype"
+        # A port of nvmet has one transport.
+        echo "${over##*,}" >"$nvmet/ports/$n/addr_trtype"
         echo ipv4 >"$nvmet/ports/$n/addr_adrfam"
         echo "${port%:*}" >"$nvmet/ports/$n/addr_traddr"
         echo "${port#*:}" >"$nvmet/ports/$n/addr_trsvcid"
+        if [ -n "$tls$secret" ]; then
+            echo tls1.3 >"$nvmet/ports/$n/addr_tsas"
+            [ "$portal_tls" != required ] || echo required >"$nvmet/ports/$n/addr_treq"
+            # Whoever makes a key comes without TLS first.
+            [ -z "$secret" ] || echo 'not required' >"$nvmet/ports/$n/addr_treq"
+        fi
         # The socket is in the network of the process that links.
         ${net:+nsenter --net=/run/netns/$net} ln -s "$subsystem" "$nvmet/ports/$n/subsystems/"
     done
@@ -76,13 +107,14 @@ nvme_start_nvmet() {
 
 # Connects, and prints the disks, one a line, by namespace: [ADDRESS:PORT [OPTION of nvme connect ...]]
 #
+#   way=rdma      before it: over RDMA
 #   as=N          before it: as this host (default 0)
 #   expects=N     before it: so many disks (default 1)
 attach() {
     local portal=${1:-127.0.0.1:4420} host=${HOSTNQN[${as:-0}]} device
     [ $# = 0 ] || shift
-    device=$(nvme connect -t tcp -a "${portal%:*}" -s "${portal#*:}" -n $NQN -q "$host" -I "${host##*uuid:}" \
-        --reconnect-delay=1 --keep-alive-tmo=5 --duplicate-connect -o normal "$@" | awk '/device:/ {print $2}')
+    device=$(nvme connect -t "${way:-tcp}" -a "${portal%:*}" -s "${portal#*:}" -n $NQN -q "$host" -I "${host##*uuid:}" \
+        --reconnect-delay=1 --keep-alive-tmo=5 --duplicate-connect -o normal "$@" | sed -n 's/.*device: *//p')
     [ -n "$device" ] || return 1
     within 30 namespaces_are "$device" "${expects:-1}" >&2
     settled
@@ -121,7 +153,7 @@ controller_is() { [ "$(cat "/sys/class/nvme/$1/$2")" = "$3" ] || { cat "/sys/cla
 # Disconnects from all, or from one.
 detach() { if [ $# = 0 ]; then nvme disconnect -n $NQN; else nvme disconnect -d "$1"; fi >/run/detach; }
 
-# TLS for the kernel's host, whose helper (tlshd) the guest's release does not have: what comes to 127.0.0.1:4421 goes to the target
+# TLS for the kernel's host, whose helper (tlshd) bookworm does not have: what comes to 127.0.0.1:4421 goes to the target
 # through OpenSSL's client: IDENTITY KEY
 tls_way() {
     cat >/run/tls-way <<SH
@@ -140,15 +172,17 @@ nvme_clear() {
         kill "$(cat /run/tls-way.pid)"
         rm -f /run/tls-way.pid
     fi
+    stas_clear
+    tls_clear
     if [ -e /sys/module/nvme_fabrics ]; then
         timeout 60 nvme disconnect-all >/dev/null
         # Whether paths make one disk is decided when it is loaded. Drives of the guest keep it where it is.
-        modprobe -r nvme-tcp nvme-fabrics nvme-core 2>/dev/null
+        modprobe -r nvme-rdma nvme-tcp nvme-fabrics nvme-core 2>/dev/null
     fi
-    [ -d "$nvmet/subsystems/$NQN" ] || return 0
-    rm -f "$nvmet"/ports/*/subsystems/* "$nvmet/subsystems/$NQN"/allowed_hosts/*
+    [ -d "$nvmet/subsystems" ] || return 0
+    rm -f "$nvmet"/ports/*/subsystems/* "$nvmet"/subsystems/*/allowed_hosts/*
     for p in "$nvmet"/ports/*; do [ ! -d "$p" ] || rmdir "$p"; done
-    for p in "$nvmet/subsystems/$NQN"/namespaces/*; do [ ! -d "$p" ] || { echo 0 >"$p/enable"; rmdir "$p"; }; done
-    rmdir "$nvmet/subsystems/$NQN"
-    for p in "$nvmet"/hosts/*; do [ ! -d "$p" ] || rmdir "$p"; done
+    for p in "$nvmet"/subsystems/*/namespaces/*; do [ ! -d "$p" ] || { echo 0 >"$p/enable"; rmdir "$p"; }; done
+    for p in "$nvmet"/subsystems/* "$nvmet"/hosts/*; do [ ! -d "$p" ] || rmdir "$p"; done
+    modprobe -r brd 2>/dev/null || true
 }

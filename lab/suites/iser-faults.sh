@@ -7,52 +7,15 @@
 # client: open-iscsi over rdma_rxe
 # minutes: 5
 
-HERE=192.0.2.1 THERE=192.0.2.2
 PORTAL=$THERE:3260
 
 suite_setup() {
-    local n
-    modprobe -a rdma_rxe rdma_ucm veth ib_iser
-    ip link add rdma0 mtu 4200 type veth peer name rdma1 mtu 4200
-    ip addr add $HERE/24 dev rdma0
-    ip addr add $THERE/24 dev rdma1
-    # What comes by the cable is for this machine; what goes to its own addresses takes the cable.
-    for n in 0 1; do
-        echo 1 >/proc/sys/net/ipv4/conf/rdma$n/accept_local
-        echo 0 >/proc/sys/net/ipv4/conf/rdma$n/rp_filter
-        ip rule add pref 1 iif rdma$n lookup local
-    done
-    ip rule add pref 2 to 192.0.2.0/24 lookup 100
-    ip rule add pref 3 lookup local
-    ip rule del pref 0
-    for n in 0 1; do ip link set rdma$n up; done
-    ways
-    rdma link add rxe0 type rxe netdev rdma0
-    rdma link add rxe1 type rxe netdev rdma1
+    modprobe ib_iser
+    rdma_cable
 }
-
-# What goes with a link: routes, and neighbours, which the kernel does not find out on behalf of RDMA alone.
-ways() {
-    ip route replace $THERE dev rdma0 src $HERE table 100
-    ip route replace $HERE dev rdma1 src $THERE table 100
-    ip neigh replace $THERE dev rdma0 lladdr "$(cat /sys/class/net/rdma1/address)" nud permanent
-    ip neigh replace $HERE dev rdma1 lladdr "$(cat /sys/class/net/rdma0/address)" nud permanent
-}
-
-# Loses whatever of one kind is on the cable: tcp or rdma. The other kind gets through.
-cable_loses() {
-    case $1 in
-        tcp) iptables -I INPUT -i rdma+ -p tcp -j DROP ;;
-        rdma) iptables -I INPUT -i rdma+ -p udp --dport 4791 -j DROP ;;
-    esac
-}
-restore_network() { iptables -F INPUT; }
 
 # Instead of the helpers' own: what a failed test has left undone.
-network_mend() {
-    restore_network
-    [ -e /sys/class/infiniband/rxe1 ] || rdma link add rxe1 type rxe netdev rdma1
-}
+network_mend() { rdma_cable_mend; }
 
 served() {
     lunet_only "about lunet's own iSER"

@@ -201,54 +201,11 @@ TOML
 
 # --- what a host does -----------------------------------------------------------------------------------------------------------
 
-# Data out of the middle of memory pages, in one piece and in several: memory that RDMA cannot describe in one registration.
 test_unaligned_user_buffers() {
-    local d align
+    local d
     served size=8
     d=$(rdma_login)
-    align=$(($(cat "/sys/block/${d#/dev/}/queue/dma_alignment") + 1))
-    python3 - "$d" $align <<'PY'
-import mmap, os, random, sys
-disk, align = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), int(sys.argv[2])
-random.seed(7)
-memory, half = memoryview(mmap.mmap(-1, 8 << 20)), 4 << 20
-image = bytearray(8 << 20)
-places = [p for p in (align, 3 * align, 512 - align, 512, 512 + align, 2048, 4096 - align) if p % align == 0]
-count = 0
-for place in places:
-    for length in (512, 1024, 4096, 8704, 65536, 131584, 1 << 20):
-        data = random.randbytes(length)
-        at = random.randrange((len(image) - length) // 512) * 512
-        image[at:at + length] = data
-        memory[place:place + length] = data
-        assert os.pwritev(disk, [memory[place:place + length]], at) == length
-        back = half + random.choice(places)
-        memory[back - align:back + length + align] = b'\xee' * (length + 2 * align)
-        assert os.preadv(disk, [memory[back:back + length]], at) == length
-        assert memory[back:back + length] == data, f'{length} bytes at offset {place} of a page'
-        edges = bytes(memory[back - align:back]) + bytes(memory[back + length:back + length + align])
-        assert edges == b'\xee' * (2 * align), f'{length} bytes were read beyond their buffer'
-        count += 2
-for _ in range(20):
-    lengths = random.choices((512, 1024, 4096, 12800), k=random.randrange(2, 40))
-    data = [random.randbytes(length) for length in lengths]
-    whole, pieces, at = b''.join(data), [], 0
-    for part in data:
-        at += random.choice(places)
-        at -= at % align
-        memory[at:at + len(part)] = part
-        pieces.append(memory[at:at + len(part)])
-        at += len(part)
-    at = random.randrange((len(image) - len(whole)) // 512) * 512
-    image[at:at + len(whole)] = whole
-    assert os.pwritev(disk, pieces, at) == len(whole)
-    memory[0:half] = bytes(half)
-    assert os.preadv(disk, pieces, at) == len(whole)
-    assert b''.join(bytes(piece) for piece in pieces) == whole, f'{len(pieces)} pieces'
-    count += 2
-open('/run/image', 'wb').write(image)
-print(f'note: {count} reads and writes, memory at multiples of {align} bytes')
-PY
+    unaligned_io "$d"
     logout
     cmp /run/image /var/lib/lab/disk0
 }

@@ -89,6 +89,7 @@ test_ext4_with_verified_load() { file_system ext4; }
 test_xfs_with_verified_load() { file_system xfs; }
 
 # Random pieces are freed or zeroed; everything else keeps its content, and these read as zeroes.
+# lio: nvmet serves a file in blocks of 4 KiB
 test_freed_blocks_have_untouched_neighbours() {
     local d i from length how
     nvme_start size=32

@@ -1,0 +1,236 @@
+# NVMe over soft RoCE: the kernel's host (nvme-rdma) against the target, both in the guest, at the two ends of a cable. With
+# LAB_TARGET=lio the target is the kernel's nvmet.
+#
+# Soft RoCE shows that it is right, not how fast it is.
+# client: nvme-rdma over rdma_rxe
+# minutes: 5
+
+PORTAL=$THERE:4420
+
+suite_setup() { rdma_cable; }
+
+# Instead of the helpers' own: what a failed test has left undone.
+network_mend() { rdma_cable_mend; }
+
+served() { nvme_start portals=$PORTAL over=rdma "$@"; }
+
+# Connects over RDMA, and prints the disks: [OPTION of nvme connect ...]
+rdma_attach() { way=rdma attach $PORTAL "$@"; }
+
+# What rdma knows of lunet's queue pairs: the number of lines.
+held() { rdma resource show qp 2>/dev/null | grep -c 'comm lunet'; }
+
+test_it_says_where_it_listens() {
+    lunet_only "about lunet's log"
+    served
+    logged "NVMe over RDMA: listening on $PORTAL (device rxe1, GID ::ffff:$THERE)"
+    ask stats >/run/stats
+    grep -q "$PORTAL serves NVMe over RDMA (device rxe1)" /run/stats
+}
+
+test_discovery_names_the_transport() {
+    served
+    nvme discover -t rdma -a $THERE -s 4420 -q "${HOSTNQN[0]}" >/run/discovery
+    same "$(awk '/subnqn/ {print $2}' /run/discovery | grep -c -x "$NQN")" 1
+    same "$(grep -c 'trtype:  rdma' /run/discovery)" "$(grep -c '^=====' /run/discovery)"
+    grep -q 'rdma_qptype: connected' /run/discovery
+    grep -q 'rdma_cms:    rdma-cm' /run/discovery
+}
+
+test_connect_and_disconnect() {
+    local d
+    served size=64
+    d=$(rdma_attach)
+    same "$(blockdev --getsize64 "$d")" $((64 << 20))
+    if [ "$LAB_TARGET" = lunet ]; then
+        logged "NVMe over RDMA: established $HERE.*device rxe1, GID ::ffff:$THERE, path MTU 4096 bytes"
+        ask sessions >/run/sessions
+        grep -q ' over nvme-rdma, controller' /run/sessions
+        grep -q "device rxe1, GID ::ffff:$THERE, path MTU 4096 bytes, queue depth 128" /run/sessions
+    fi
+    detach
+    same "$(controllers)" ""
+    [ "$LAB_TARGET" != lunet ] || within 20 eval '[ "$(held)" = 0 ]'
+}
+
+test_verified_load_of_all_sizes() {
+    local d size
+    served size=128
+    d=$(rdma_attach)
+    # Small blocks take the emulator long.
+    for size in 512:1M 4k:8M 16k:16M 128k:32M 1M:64M; do
+        verified "$d" ${size#*:} --bs=${size%:*} --iodepth=16
+    done
+    verified "$d" 32M --rw=randwrite --bsrange=4k-1M --iodepth=8
+    # Whoever finds no receive waits.
+    note "receivers that were not ready: $(cat /sys/class/infiniband/rxe*/ports/1/hw_counters/send_rnr_err | paste -sd' ')"
+}
+
+test_several_queues() {
+    local d
+    served
+    d=$(rdma_attach --nr-io-queues=2 --nr-write-queues=1 --queue-size=32)
+    verified "$d" 8M --numjobs=2 --offset_increment=32M --iodepth=32
+}
+
+test_unaligned_user_buffers() {
+    local d
+    served size=8
+    d=$(rdma_attach)
+    unaligned_io "$d"
+    detach
+    cmp /run/image /var/lib/lab/disk0
+}
+
+test_ext4_with_verified_load() {
+    local d size
+    served size=400
+    d=$(rdma_attach)
+    mounted ext4 "$d"
+    for size in 4k:4M 128k:16M; do verified /mnt/fs/v${size%:*} ${size#*:} --bs=${size%:*} --fsync=32; done
+    unmounted_is_sound ext4 "$d"
+}
+
+test_a_host_with_a_secret() {
+    local d secret
+    lunet_only "nvmet is tried over TCP"
+    secret=$(nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}")
+    served size=64 "secret=$secret"
+    fails rdma_attach
+    d=$(rdma_attach --dhchap-secret="$secret")
+    verified "$d" 8M --bs=16k
+    says ', authenticated' ask sessions
+}
+
+test_tcp_and_rdma_beside_each_other() {
+    local by_rdma by_tcp
+    lunet_only "a port of nvmet has one transport"
+    nvme_start portals=$PORTAL over=tcp,rdma native=N
+    by_rdma=$(rdma_attach)
+    by_tcp=$(as=1 attach $PORTAL)
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$by_rdma" oflag=direct bs=1M status=none
+    blockdev --flushbufs "$by_tcp"
+    cmp -n $((8 << 20)) /run/data "$by_tcp"
+    ask sessions >/run/sessions
+    same "$(grep -c ' over nvme-tcp' /run/sessions) $(grep -c ' over nvme-rdma' /run/sessions)" "1 1"
+    grep -q 'could use RDMA: this address is served over NVMe over RDMA too (device rxe1), and the host chose TCP' /run/sessions
+    # The kernel wants a host that is there to be the same one.
+    nvme discover -t tcp -a $THERE -s 4420 -q "${HOSTNQN[0]}" -I "${HOSTNQN[0]##*uuid:}" >/run/discovery
+    same "$(grep -A8 'nvme subsystem' /run/discovery | grep -c -x "subnqn:  $NQN")" 2
+}
+
+test_iser_and_nvme_over_one_device() {
+    local iser nvme
+    lunet_only "two targets of the kernel"
+    modprobe ib_iser
+    modprobe nvme-core multipath=Y
+    modprobe nvme-rdma
+    mkdir -p /var/lib/lab
+    truncate -s 64M /var/lib/lab/disk0
+    serve <<TOML
+[server]
+shards = 2
+[[portal]]
+address = "$THERE:3260"
+[[portal]]
+address = "$PORTAL"
+transport = ["nvme-rdma"]
+[volumes.disk0]
+backend = "file"
+path = "/var/lib/lab/disk0"
+[[target]]
+name = "$IQN"
+protocols = ["iscsi", "nvme"]
+open = true
+nqn = "$NQN"
+luns = ["disk0"]
+TOML
+    iser=$(iface=iser login $THERE:3260)
+    nvme=$(rdma_attach)
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$iser" oflag=direct bs=1M status=none
+    blockdev --flushbufs "$nvme"
+    cmp -n $((8 << 20)) /run/data "$nvme"
+    verified "$nvme" 16M --bs=64k --iodepth=8
+    ask sessions >/run/sessions
+    same "$(grep -c ' over iser' /run/sessions) $(grep -c ' over nvme-rdma' /run/sessions)" "1 1"
+    detach
+    verified "$iser" 16M --bs=64k --iodepth=8
+    logout
+    within 20 eval '[ "$(held)" = 0 ]'
+}
+
+# --- when things break ----------------------------------------------------------------------------------------------------------
+
+test_a_cut_cable_is_survived() {
+    local d
+    served
+    d=$(rdma_attach)
+    verified "$d" 24M --bs=16k --rw=randwrite >/run/load 2>&1 &
+    load=$!
+    sleep 3
+    cable_loses rdma
+    sleep 12
+    restore_network
+    wait $load || { cat /run/load; return 1; }
+    within 60 controller_is "$(controllers)" state live
+}
+
+test_a_server_that_was_killed_is_found_again() {
+    local d
+    lunet_only "nvmet cannot be killed"
+    served
+    d=$(rdma_attach)
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$d" oflag=direct bs=1M status=none
+    stop -9
+    start_again
+    timeout 100 dd if="$d" of=/run/back iflag=direct bs=1M count=8 status=none
+    cmp /run/data /run/back
+}
+
+test_a_device_that_goes_and_comes_back() {
+    local d
+    lunet_only "about lunet's own RDMA"
+    served
+    d=$(rdma_attach)
+    dd if=/dev/urandom of=/run/data bs=1M count=8 status=none
+    dd if=/run/data of="$d" oflag=direct bs=1M status=none
+    timeout 60 rdma link del rxe1
+    logged "NVMe over RDMA: the RDMA device rxe1 is lost"
+    rdma link add rxe1 type rxe netdev rdma1
+    within 60 logged "NVMe over RDMA: listening on $PORTAL.*"
+    timeout 100 dd if="$d" of=/run/back iflag=direct bs=1M count=8 status=none
+    cmp /run/data /run/back
+}
+
+test_a_hundred_connects_leave_nothing() {
+    local i
+    lunet_only "about lunet's own RDMA"
+    served
+    for ((i = 0; i < 100; i++)); do
+        nvme connect -t rdma -a $THERE -s 4420 -n $NQN -q "${HOSTNQN[0]}" -I "${HOSTNQN[0]##*uuid:}" --nr-io-queues=1
+        detach
+    done
+    within 20 eval '[ "$(held)" = 0 ]'
+}
+
+test_a_portal_for_rdma_alone_needs_a_device() {
+    lunet_only "about lunet's own RDMA"
+    mkdir -p /run/alone
+    cat >/run/alone/lunet.toml <<TOML
+[[portal]]
+address = "10.0.2.15:4420"
+transport = ["nvme-rdma"]
+[volumes.a]
+backend = "memory"
+size = "1MiB"
+[[subsystem]]
+nqn = "$NQN"
+open = true
+namespaces = ["a"]
+TOML
+    fails "$LUNET" serve --config /run/alone/lunet.toml --data /run/alone --socket /run/alone/sock >/run/said 2>&1
+    grep -q 'cannot serve NVMe over RDMA at 10.0.2.15:4420: no RDMA device carries the address' /run/said
+}
