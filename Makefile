@@ -17,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -55,10 +55,11 @@ lab-tests: checked lab-guest
 checked: lint
 	$(BUILD)
 
-lab: lab-guest lab-zfs ## build the lab's guest: a Debian kernel with real initiators and ZFS (root; cached)
+lab: lab-guest lab-zfs ## build the lab's guests: Debian kernels with real initiators and ZFS (root; cached)
 
 lab-guest: prepare
 	nice lab/image
+	LAB_RELEASE=trixie nice lab/image
 	nice lab/qemu
 
 lab-zfs: prepare
@@ -82,6 +83,10 @@ bench: prepare ## compare with tgt, and with TARGETS="name=iscsi://...", on this
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- bench $(TARGETS:%=--target %) $(DESTROY:%=--destroy %)
 
+bench-transports: prepare ## compare NVMe over TCP with iSCSI on one volume, on this machine (two cores, 15 min); writes docs/benchmarks/transports.md
+	$(CARGO) build --locked --release -p lunet
+	$(CARGO) run --locked --release -p xtask -- transports --rounds 5 --seconds 1 --out docs/benchmarks/transports.md
+
 conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.md
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance
@@ -90,10 +95,11 @@ conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKT
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %)
 
-bench-lab: prepare ## compare with LIO in the guest, seven rounds: over ZFS, and over iSER (root, a quiet machine)
+bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: over ZFS, iSER, NVMe/TCP (root, a quiet machine)
 	$(CARGO) build --locked --release -p lunet
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
+	LAB_ROUNDS=7 lab/test nvme-speed
 
 sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
 	cd sim && $(CARGO) test --locked -q

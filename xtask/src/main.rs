@@ -18,13 +18,15 @@ enum Tool {
     Bench(bench::Arguments),
     /// Compare this build of lunet with another one, and print the ratios (two cores)
     Compare(bench::compare::Arguments),
+    /// Compare lunet's transports on one volume in memory, and print the ratios (two cores)
+    Transports(bench::transports::Arguments),
     /// Measure a volume while another volume's storage hangs, and print the ratios (two cores)
     Neighbour(bench::neighbour::Arguments),
     /// Compare lunet's load generator with libiscsi's iscsi-perf: reads per CPU second (two cores)
     Initiator(bench::initiator::Arguments),
     /// Compare what fio and lunet's load generator measure on the same slow LUN (two cores, /dev/fuse)
     Agree(bench::agree::Arguments),
-    /// Run one load of lunet's load generator; `initiator` calls it
+    /// Run one load of lunet's load generator; the other tools call it
     #[command(hide = true)]
     Load(bench::initiator::LoadArguments),
     /// Plant bottlenecks one by one, and check that lunet bench names them (root, two cores)
@@ -39,6 +41,7 @@ fn main() -> Result<()> {
     match Tool::parse() {
         Tool::Bench(arguments) => bench::run(&arguments),
         Tool::Compare(arguments) => bench::compare::run(&arguments),
+        Tool::Transports(arguments) => bench::transports::run(&arguments),
         Tool::Neighbour(arguments) => bench::neighbour::run(&arguments),
         Tool::Initiator(arguments) => bench::initiator::run(&arguments),
         Tool::Agree(arguments) => bench::agree::run(&arguments),

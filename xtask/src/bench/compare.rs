@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::loads::{LOADS, Load, Tool};
-use super::peers::{self, Medium, Peer};
+use super::peers::{self, Medium};
 use super::spread::Spread;
 use super::{CLIENT_CORE, TARGET_CORE, loads, usage};
 
@@ -39,12 +39,25 @@ pub struct Arguments {
     scratch: PathBuf,
 }
 
-/// One run of one load against one target.
-struct Sample {
+/// What is measured: a volume, and the process that serves it.
+pub struct Place {
+    /// For messages.
+    pub name: &'static str,
+    /// The server.
+    pub pid: u32,
+    /// The volume, over iSCSI or NVMe.
+    pub url: String,
+}
+
+/// One run of one load at one place.
+#[derive(Clone, Copy)]
+pub struct Sample {
     /// Operations.
-    per_second: f64,
-    /// CPU time of the target, user and system, in seconds.
-    cpu_per_gib: f64,
+    pub per_second: f64,
+    /// Operations for each second of CPU time of the server, user and system.
+    pub per_cpu: f64,
+    /// CPU time of the server, user and system, in seconds.
+    pub cpu_per_gib: f64,
 }
 
 /// Runs everything and prints the ratios.
@@ -72,9 +85,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             if !arguments.only.is_empty() && !arguments.only.iter().any(|part| row.contains(part)) {
                 continue;
             }
-            let rounds = (1..=arguments.rounds)
-                .map(|round| pair([&before, &after], medium, load, round, arguments.seconds))
-                .collect::<Result<Vec<_>>>()?;
+            let places = [&before, &after].map(|peer| peer.place(medium));
+            let rounds = rounds_of(&places, load, arguments.rounds, arguments.seconds)?;
             let ratio = |measure: fn(&Sample) -> f64| {
                 Spread::of(rounds.iter().map(|[old, new]| measure(new) / measure(old)).collect())
             };
@@ -92,7 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Reads and writes of both sizes at all depths, from one, four and eight sessions.
-fn depths() -> Vec<(String, Load)> {
+pub fn depths() -> Vec<(String, Load)> {
     const SIZES: [(u64, &str, &[u32]); 2] =
         [(4 << 10, "4k", &[1, 4, 8, 16, 32, 64, 128]), (128 << 10, "128k", &[1, 4, 32])];
     let mut loads = Vec::new();
@@ -111,35 +123,37 @@ fn depths() -> Vec<(String, Load)> {
     loads
 }
 
-/// Both, one after the other; who begins changes with the rounds.
-fn pair(
-    peers: [&Peer; 2],
-    medium: Medium,
+/// So many rounds at two places, one after the other; who begins changes with the rounds.
+pub fn rounds_of(
+    [one, other]: &[Place; 2],
     load: &Load,
-    round: u32,
+    rounds: u32,
     seconds: u32,
-) -> Result<[Sample; 2]> {
-    let [before, after] = peers;
-    let take = |peer| sample(peer, medium, load, seconds);
-    Ok(if round % 2 == 0 {
-        let old = take(before)?;
-        [old, take(after)?]
-    } else {
-        let new = take(after)?;
-        [take(before)?, new]
-    })
+) -> Result<Vec<[Sample; 2]>> {
+    let take = |place| sample(place, load, seconds);
+    let round = |round| {
+        Ok(if round % 2 == 0 {
+            let first = take(one)?;
+            [first, take(other)?]
+        } else {
+            let second = take(other)?;
+            [take(one)?, second]
+        })
+    };
+    (1..=rounds).map(round).collect()
 }
 
-fn sample(peer: &Peer, medium: Medium, load: &Load, seconds: u32) -> Result<Sample> {
-    let before = usage::cpu(peer.pid())?;
-    let done = loads::run(load, &peer.url(medium), seconds, CLIENT_CORE)
-        .with_context(|| format!("{}, {}, {}", peer.name, medium.name(), load.name))?;
-    let cpu = usage::cpu(peer.pid())? - before;
+fn sample(place: &Place, load: &Load, seconds: u32) -> Result<Sample> {
+    let before = usage::cpu(place.pid)?;
+    let done = loads::run(load, &place.url, seconds, CLIENT_CORE)
+        .with_context(|| format!("{}, {}", place.name, load.name))?;
+    let cpu = (usage::cpu(place.pid)? - before).as_secs_f64();
     let elapsed = done.elapsed.as_secs_f64();
     let bytes = done.operations * load.block as f64;
-    ensure!(done.operations > 0.0 && elapsed > 0.0, "{}: {} did nothing", peer.name, load.name);
+    ensure!(done.operations > 0.0 && elapsed > 0.0, "{}: {} did nothing", place.name, load.name);
     Ok(Sample {
         per_second: done.operations / elapsed,
-        cpu_per_gib: cpu.as_secs_f64() / (bytes / f64::from(1 << 30)),
+        per_cpu: done.operations / cpu,
+        cpu_per_gib: cpu / (bytes / f64::from(1 << 30)),
     })
 }

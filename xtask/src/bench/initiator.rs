@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use lunet_client::front::Front;
 use lunet_client::iscsi::{Initiator, Target};
-use lunet_client::{Plan, ReadData, Workload};
+use lunet_client::nvme::{self, Host};
+use lunet_client::{Outcome, Plan, ReadData, Workload};
 use lunet_e2e::process::{output, pinned};
 
 use super::loads::{self, LOADS, Load, Tool};
@@ -63,13 +65,20 @@ pub fn load(arguments: &LoadArguments) -> Result<()> {
         read_data: if arguments.receive { ReadData::Receive } else { ReadData::Discard },
         ..Workload::new(arguments.block)
     };
-    let mut plan = Plan::new(Initiator::from(Target::parse(&arguments.url)?), workload);
-    plan.threads = Some(1);
-    let outcome = lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?;
+    let outcome = if arguments.url.starts_with("nvme-tcp://") {
+        run_load(Host::from(nvme::Target::parse(&arguments.url)?), workload)?
+    } else {
+        run_load(Initiator::from(Target::parse(&arguments.url)?), workload)?
+    };
     let failures = outcome.failures();
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     println!("{}", outcome.work.operations());
     Ok(())
+}
+
+fn run_load<F: Front>(front: F, workload: Workload) -> Result<Outcome> {
+    let plan = Plan { threads: Some(1), ..Plan::new(front, workload) };
+    Ok(lunet_client::run(&plan, &AtomicBool::new(false), |_| {})?)
 }
 
 /// Who makes the load.

@@ -40,6 +40,14 @@ pub fn look() -> Result<About> {
 }
 
 impl About {
+    /// The beginning of a page about transports.
+    pub fn title(&self) -> String {
+        let Self { date, lunet, commit, load_average, .. } = self;
+        format!(
+            "# NVMe over TCP and iSCSI, {date}\n\n{lunet} (commit {commit}). Load average before: {load_average}.\n\n"
+        )
+    }
+
     /// For the results.
     pub fn section(&self) -> Section {
         let fact = |key: &str, value: &str| Fact { key: key.to_owned(), value: value.to_owned() };

@@ -13,6 +13,7 @@ pub mod neighbour;
 mod peers;
 mod report;
 mod spread;
+pub mod transports;
 mod usage;
 
 use std::fs;

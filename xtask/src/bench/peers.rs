@@ -8,6 +8,8 @@ use lunet_e2e::server::{Serve, Server, portal_of, url};
 use lunet_e2e::tgt::{FIRST_LUN, TUNED, Tgt};
 use tempfile::TempDir;
 
+use super::compare::Place;
+
 /// The name of the target that lunet serves here.
 const TARGET: &str = "iqn.2026-11.local.lunet:bench";
 
@@ -83,6 +85,11 @@ impl Peer {
             Process::Lunet(server) => url(server.portal(), TARGET, medium.lun()),
             Process::Tgt(tgt) => tgt.url(medium.lun()),
         }
+    }
+
+    /// One of its volumes, to be measured.
+    pub fn place(&self, medium: Medium) -> Place {
+        Place { name: self.name, pid: self.pid(), url: self.url(medium) }
     }
 
     /// The address of a volume that stores nothing, if it has one.
