@@ -101,7 +101,15 @@ impl Upper {
                 end.rx_payload(lent, n, &mut cx);
             }
         }
-        end.rx_bytes(rest, &mut cx);
+        loop {
+            rest = &rest[end.rx_bytes(rest, &mut cx)..];
+            if !end.is_starved() {
+                break;
+            }
+            // For some lengths there is never memory.
+            assert!(!end.feed(cx.site));
+            end.refuse_starved();
+        }
         for event in events {
             self.handle(event);
         }

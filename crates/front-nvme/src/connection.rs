@@ -43,6 +43,8 @@ pub struct NvmeConn {
     pub admin: Option<Box<Admin>>,
     /// Whether it is by TLS.
     pub tls: Channel,
+    /// Data of a capsule that waits for memory.
+    pub starved: Option<Starved>,
     /// Over RDMA: what the host has said of the queue when it connected.
     pub asked: Option<ConnectRequest>,
     /// The host has to prove itself, and has not yet.
@@ -98,6 +100,16 @@ impl Channel {
             _ => None,
         }
     }
+}
+
+/// Data of a capsule that waits for memory.
+pub struct Starved {
+    /// Since when.
+    pub since: Duration,
+    /// When to look again, if nothing of the queue ends before.
+    pub look_at: Duration,
+    /// What has come behind it.
+    pub unread: Vec<u8>,
 }
 
 /// A queue of a controller.
@@ -179,6 +191,7 @@ impl NvmeConn {
             proto,
             events: Vec::new(),
             tls: Channel::Unknown,
+            starved: None,
             asked: None,
             queue: None,
             admin: None,
@@ -201,6 +214,13 @@ impl NvmeConn {
         self.proto.framing().data_digest || self.proto.is_rdma()
     }
 
+    /// Bytes of what is set aside for its queue that are for data in capsules alone, which may be before data that was
+    /// asked for. A queue with little has it for whatever comes first.
+    pub fn keeps(&self, reserve: Option<&Reserve>) -> usize {
+        let has_room = reserve.is_some_and(|reserve| reserve.bytes() >= 4 * CAPSULE);
+        if has_room && !self.proto.is_rdma() { CAPSULE } else { 0 }
+    }
+
     /// The operation of the command behind a tag.
     pub fn task(&self, tag: Tag) -> Option<OperationId> {
         self.tasks.get(tag.slot()).copied().flatten()
@@ -220,6 +240,9 @@ impl NvmeConn {
         self.queue.as_ref().map(|queue| queue.member.kind)
     }
 }
+
+/// Memory for the data of a capsule, in bytes.
+const CAPSULE: usize = 16 << 10;
 
 /// Bytes of pages that may wait to be sent on a connection: they are no buffers of the shard's, which are bounded.
 const PAGES: usize = 2 << 20;

@@ -329,6 +329,17 @@ impl Reserve {
         fits.map(|order| PAGE << order).max().unwrap_or(0)
     }
 
+    /// The same, if a piece of `kept` bytes has to be left.
+    pub fn room_beside(&self, kept: usize) -> usize {
+        let room = self.room();
+        match kept {
+            0 => room,
+            // Half of the longest free piece leaves the other half.
+            _ if room / 2 >= kept => room / 2,
+            _ => 0,
+        }
+    }
+
     /// As [`Arena::alloc_for`], in the reserve.
     pub fn alloc_for(&self, len: usize, account: &Account) -> Option<Buf> {
         if len > self.bytes() {

@@ -158,6 +158,12 @@ pub trait FrontConn {
         None
     }
 
+    /// True if what has come waits for something that the connection itself may have given back in this loop iteration:
+    /// [`Front::proceed`] is called again then.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     /// The client's system has taken in, at this time, more of what was sent.
     fn delivered(&mut self, when: Duration) {
         let _ = when;

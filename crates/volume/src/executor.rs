@@ -225,6 +225,14 @@ impl<C: Command> Executor<C> {
         self.take_piece(id, piece)
     }
 
+    /// Whole blocks have come with the command: those of a write wait while its volume has enough at its storage.
+    pub fn take_unasked(&mut self, id: OperationId, piece: Piece) -> Step {
+        let Operation { requests, work, .. } = &mut self.operations[id];
+        let Work::Write(write) = work else { return self.take_piece(id, piece) };
+        write.unasked(requests, &mut self.storage, piece);
+        Step::Done
+    }
+
     /// Whole blocks have come: they go where the operation wants them.
     pub fn take_piece(&mut self, id: OperationId, piece: Piece) -> Step {
         let Operation { requests, work, .. } = &mut self.operations[id];

@@ -14,7 +14,7 @@ use crate::executor::Executor;
 use crate::open::VolumeId;
 use crate::operation::{CHUNK, Command, OperationId, Requests};
 use crate::storage::Storage;
-use crate::work::Progress;
+use crate::work::{Client, Progress};
 
 /// A volume that has not answered for so long hangs.
 const HANGS: Duration = Duration::from_secs(1);
@@ -267,7 +267,7 @@ impl<F> Storage<F> {
     /// does not go to the storage, there is no volume.
     pub(crate) fn room_for(
         &self,
-        budget: Budget<'_>,
+        client: &impl Client,
         volume: Option<VolumeId>,
         least: usize,
     ) -> Option<usize> {
@@ -275,8 +275,10 @@ impl<F> Storage<F> {
             return None;
         }
         // What a buffer occupies is a power of two.
+        let budget = client.budget();
         let shared = whole(self.allowance(budget.account));
-        let limit = shared.max(budget.reserve.map_or(0, Reserve::room));
+        let own = budget.reserve.map_or(0, |reserve| reserve.room_beside(client.keeps()));
+        let limit = shared.max(own);
         (limit >= Arena::cost(least)).then_some(limit)
     }
 
@@ -286,6 +288,12 @@ impl<F> Storage<F> {
         let arena = self.ring.arena();
         let (free, total) = (arena.shared_free(), arena.shared_bytes());
         self.volumes[slot].account.held() >= share_of_volume(free, total, self.volumes.slots())
+    }
+
+    /// True if the storage of the volume in this slot has not answered for so long that it hangs.
+    pub(crate) fn hangs(&self, slot: VolumeId) -> bool {
+        let channel = self.channels[self.volumes[slot].channel].as_ref();
+        channel.is_some_and(|channel| channel.queued > 0 && self.now >= channel.since + HANGS)
     }
 
     /// True if so many operations that nobody waits for are at the storage of the volume in this slot that it takes
@@ -332,7 +340,11 @@ impl<C: Command> Executor<C> {
     pub fn watch_storage(&mut self) -> Vec<VolumeId> {
         let busy = || self.storage.channels.iter().flatten().filter(|channel| channel.queued > 0);
         let hang = busy().filter(|channel| self.storage.now >= channel.since + HANGS);
-        let slots = hang.map(|channel| channel.volume).collect();
+        let slots: Vec<VolumeId> = hang.map(|channel| channel.volume).collect();
+        if !slots.is_empty() {
+            // What waits for room at their storage is not to wait for that.
+            self.hungry = self.storage.starved.len();
+        }
         self.storage.watch = busy().next().is_some().then_some(self.storage.now + HANGS);
         slots
     }

@@ -47,6 +47,10 @@ impl Client for Host<'_> {
     fn budget(&self) -> Budget<'_> {
         self.conn.budget()
     }
+
+    fn keeps(&self) -> usize {
+        self.conn.front.keeps(self.conn.reserve.as_ref())
+    }
 }
 
 impl<Fc: Face> Engine<Fc> {
@@ -75,7 +79,7 @@ impl<Fc: Face> Engine<Fc> {
 
     /// Whole blocks have come with a command.
     pub(super) fn take_piece(&mut self, conn: &mut Conn, id: OperationId, piece: Piece) {
-        let step = self.exec.take_piece(id, piece);
+        let step = self.exec.take_unasked(id, piece);
         self.take_step(conn, id, step);
     }
 

@@ -250,9 +250,6 @@ impl<Fc: Face> Engine<Fc> {
         command: &mut Command<Buf>,
     ) -> Result<Plan, Status> {
         let block = self.exec.storage.volumes[volume].core.caps.block_size;
-        if command.data.is_some() && self.exec.storage.is_full(volume) {
-            return Err(BUSY);
-        }
         let client = (conn.budget(), volume);
         Ok(match io {
             Io::Read { range, fua } => {

@@ -22,7 +22,7 @@ use lunet_server::rdma::{Receives, Remote, RemoteRead};
 use lunet_volume::{Face, Keeper, OperationId, Step, Volume, VolumeId};
 
 use super::events::handle_events;
-use super::{Conn, Core, Shard, Shared, drive, layout, messages, report, secure, view};
+use super::{Conn, Core, Shard, Shared, drive, layout, messages, report, secure, starve, view};
 use crate::config::{Config, Layout, Options};
 use crate::connection::{Conns, NvmeConn};
 use crate::engine::{Engine, NvmeCommand};
@@ -48,11 +48,17 @@ impl FrontConn for NvmeConn {
     fn due(&self) -> Option<Duration> {
         let silent = self.admin.as_ref().and_then(|admin| admin.controller.poll_timeout());
         let proves = self.auth.as_ref().map(|auth| auth.by);
-        [self.proto.poll_timeout(), silent, self.leaves, proves].into_iter().flatten().min()
+        let starved = self.starved.as_ref().map(|starved| starved.look_at);
+        let times = [self.proto.poll_timeout(), silent, self.leaves, proves, starved];
+        times.into_iter().flatten().min()
     }
 
     fn rx_limit(&self) -> Option<usize> {
-        secure::rx_limit(self)
+        if self.proto.is_starved() { Some(0) } else { secure::rx_limit(self) }
+    }
+
+    fn holds_back(&self) -> bool {
+        self.proto.is_starved()
     }
 
     fn take_rx_buffer(&mut self) -> Option<(Buf, Range<usize>)> {
@@ -168,18 +174,23 @@ impl<Fc: Face> Front for Engine<Fc> {
             // Whatever comes: a long write over a slow link is a sign of life before it is complete.
             queue.member.heard(self.exec.storage.now, &mut queue.told);
         }
+        let mut taken = 0;
         drive(conn, self, |proto, cx| {
             if let Some((buf, range)) = payload {
                 proto.rx_payload(RxTarget { buf, range }, filled, cx);
             }
             if !bytes.is_empty() {
-                proto.rx_bytes(bytes, cx);
+                taken = proto.rx_bytes(bytes, cx);
             }
         });
+        if conn.front.proto.is_starved() {
+            starve::begin(self.exec.storage.now, conn, &bytes[taken..]);
+        }
     }
 
     fn proceed(shard: &mut Shard<Fc>, slot: ConnId) {
         secure::look(shard, slot);
+        starve::look(shard, slot);
         handle_events(shard, slot);
     }
 
@@ -205,6 +216,7 @@ impl<Fc: Face> Front for Engine<Fc> {
             return shard.disconnect(slot);
         }
         conn.front.proto.handle_timeout(now, &mut conn.front.events);
+        starve::look(shard, slot);
         handle_events(shard, slot);
     }
 

@@ -10,6 +10,7 @@ mod layout;
 mod messages;
 mod report;
 mod secure;
+mod starve;
 mod view;
 
 use std::sync::{Arc, OnceLock, PoisonError, Weak};

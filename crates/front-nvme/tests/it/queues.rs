@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use lunet_nvme::command::{ALL_NAMESPACES, Admin, GetLog, Io};
+use lunet_backends::layers::{Effect, Layer, Ops, wrap};
+use lunet_backends::{Storage, VolumeSpec, open};
+use lunet_nvme::command::{ALL_NAMESPACES, Admin, GetLog, Io, Range};
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Property};
 use lunet_nvme::feature::{Feature, Queues};
 use lunet_nvme::host::{Data, Error};
 use lunet_nvme::status::Status;
 
-use crate::host::{ENABLE, Host, Queue, READY, Settings, pair};
-use crate::support::{config, layout, memory, serve, serve_volumes, until};
+use crate::host::{ENABLE, Host, Queue, READY, Settings, pair, to_send};
+use crate::support::{config, layout, memory, serve, serve_volumes, shown, until};
 
 #[test]
 fn a_host_has_queues_on_several_shards() {
@@ -222,4 +224,46 @@ fn a_flood_of_log_pages_is_bounded() {
     let (sqe, data) = log();
     let tag = host.admin.submit(sqe, data);
     assert!(host.admin.wait(tag).completion.is_some_and(|it| it.status.is_success()));
+}
+
+#[test]
+fn deep_queues_of_writes_in_capsules_wait_for_memory() {
+    let delay = Effect::Delay { time: Duration::from_millis(50), spread: Duration::ZERO };
+    let spec = VolumeSpec::new(Storage::Memory { size: 8 << 20 });
+    let backend = open(&spec).expect("a memory volume opens");
+    let (backend, _controls) = wrap(backend, &[Layer::new(delay, Ops::WRITE)]);
+    let mut config = config(layout(vec![shown(1, backend)]));
+    config.shards = Some(1);
+    config.limits.buffer_bytes = 8 << 20;
+    config.options.queue_entries = 128;
+    let (_server, address) = serve(config);
+    let hosts = (1..9).map(|host| {
+        let settings = Settings { host, entries: 128, ..Settings::default() };
+        let host = Host::new(address, settings, 2);
+        std::thread::spawn(move || written(host))
+    });
+    let hosts: Vec<_> = hosts.collect();
+    for host in hosts {
+        assert_eq!(host.join().expect("a host"), 0, "writes that were not answered with success");
+    }
+}
+
+/// Fills both queues with writes of 16 KiB in their capsules: how many of them failed.
+fn written(mut host: Host) -> usize {
+    let data = vec![7; 16 << 10];
+    let range = Range { lba: 0, blocks: 32 };
+    let write = || (Io::Write { range, fua: false }.encode(1), to_send(&data));
+    let tags: Vec<_> = host
+        .queues
+        .iter_mut()
+        .map(|queue| queue.submit_all((0..127).map(|_| write()).collect()))
+        .collect();
+    let mut failed = 0;
+    for (queue, tags) in host.queues.iter_mut().zip(tags) {
+        for tag in tags {
+            failed +=
+                usize::from(!queue.wait(tag).completion.is_some_and(|it| it.status.is_success()));
+        }
+    }
+    failed
 }

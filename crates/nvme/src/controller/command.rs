@@ -71,11 +71,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             Placement::None | Placement::Capsule { len: 0, .. } => {}
             Placement::Capsule { offset, len } => {
                 task.expects_write = len;
-                let buf = site.alloc(data).ok_or(Status::INTERRUPTED)?;
                 // Only which part of the buffer it is; the buffer comes when it is filled.
                 let start = offset as usize;
-                self.sink = Sink::Buffer(Some(buf), 0);
                 task.arrives = start..start + len as usize;
+                match site.alloc(data) {
+                    Some(buf) => self.sink = Sink::Buffer(Some(buf), 0),
+                    None if self.mover.is_some() => return Err(Status::INTERRUPTED.retry_after(1)),
+                    None => self.sink = Sink::Wanted(tag, data),
+                }
             }
             Placement::Transport { len } | Placement::Keyed { len, .. } if is_read => {
                 task.expects_read = len;

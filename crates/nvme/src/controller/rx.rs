@@ -7,6 +7,7 @@ use crate::pdu::{
     CapsuleCmd, DGST_DATA, DGST_HEADER, FatalError, Framing, IcReq, IcResp, MAX_ALIGNMENT, TermReq,
     Type, U32,
 };
+use crate::status::Status;
 use crate::stream::Progress;
 use crate::transmit::{RxTarget, Transmit, put};
 use zerocopy::FromBytes;
@@ -20,6 +21,8 @@ pub(super) enum Sink<B> {
     Small,
     /// Into a buffer, from this byte on; it is away while it is lent.
     Buffer(Option<B>, usize),
+    /// Into a buffer of so many bytes, for which there is no memory now: nothing is taken until there is.
+    Wanted(Tag, usize),
 }
 
 /// What is to be done when a PDU is complete.
@@ -73,18 +76,54 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
     }
 
-    /// The next bytes of the stream; all of them are consumed.
+    /// The next bytes of the stream. Returns how many were consumed: all, unless the data of a
+    /// command [waits for memory](Self::is_starved). The rest is to be handed over again then.
     pub fn rx_bytes<S: Site<Buf = B>, T: Transmit>(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         cx: &mut Cx<'_, S, T>,
-    ) {
-        while !bytes.is_empty() && self.phase != Phase::Closed {
-            let used = match self.rx.data_left() {
-                0 => self.rx_control(bytes, cx),
-                left => self.rx_data(&bytes[..left.min(bytes.len())], cx),
+    ) -> usize {
+        let mut at = 0;
+        while at < bytes.len() && self.phase != Phase::Closed && !self.is_starved() {
+            let rest = &bytes[at..];
+            at += match self.rx.data_left() {
+                0 => self.rx_control(rest, cx),
+                left => self.rx_data(&rest[..left.min(rest.len())], cx),
             };
-            bytes = &bytes[used..];
+        }
+        if self.phase == Phase::Closed { bytes.len() } else { at }
+    }
+
+    /// True if data of a command is to come next, and there was no memory for it: nothing is taken
+    /// from the host before [`Self::feed`] or [`Self::refuse_starved`]. A host that was told to try
+    /// again would do so a few times, and then take the command for failed.
+    #[must_use]
+    pub const fn is_starved(&self) -> bool {
+        matches!(self.sink, Sink::Wanted(..))
+    }
+
+    /// Tries once more to get memory for the data that waits for it. True if nothing waits.
+    pub fn feed<S: Site<Buf = B>>(&mut self, site: &mut S) -> bool {
+        if let Sink::Wanted(_, len) = self.sink {
+            let Some(buf) = site.alloc(len) else { return false };
+            self.sink = Sink::Buffer(Some(buf), 0);
+        }
+        true
+    }
+
+    /// True if data that the host was asked for may be behind the data that waits for memory.
+    #[must_use]
+    pub const fn owes_data(&self) -> bool {
+        self.r2ts > 0
+    }
+
+    /// Gives up waiting for memory: the host is to try again later, and its data is dropped.
+    pub fn refuse_starved(&mut self) {
+        if let Sink::Wanted(tag, _) = self.sink {
+            self.sink = Sink::Discard;
+            if let Some(task) = self.tasks.get_mut(tag) {
+                task.refused = Some(Status::INTERRUPTED.retry_after(2));
+            }
         }
     }
 
@@ -127,7 +166,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         self.counters.bytes_in += bytes.len() as u64;
         match &mut self.sink {
-            Sink::Discard => {}
+            Sink::Discard | Sink::Wanted(..) => {}
             Sink::Small => self.small.extend_from_slice(bytes),
             Sink::Buffer(buf, at) => {
                 if let Some(buf) = buf {
@@ -142,7 +181,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub(super) fn take_filled(&mut self) -> Option<B> {
         match core::mem::replace(&mut self.sink, Sink::Discard) {
             Sink::Buffer(buf, _) => buf,
-            Sink::Discard | Sink::Small => None,
+            Sink::Discard | Sink::Small | Sink::Wanted(..) => None,
         }
     }
 

@@ -61,6 +61,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     pub(super) fn data_is_overdue(&mut self, now: Duration) -> bool {
         let (awaited, timeout) = (self.awaited(), self.options.data_timeout);
         self.stall.looked = now;
+        if self.is_starved() {
+            // It is this end that does not take what comes.
+            self.stall.delivered(now, timeout);
+        }
         let mut overdue = false;
         for (watch, awaited) in self.stall.watches.iter_mut().zip(awaited) {
             *watch = awaited.map(|(id, progress)| match *watch {
@@ -81,7 +85,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             let arrives = matches!(self.pending, Pending::Data(of) if of == index);
             (oldest.order, u64::from(oldest.received) + if arrives { got } else { 0 })
         });
-        let pdu = self.rx.in_pdu().then_some((self.counters.pdus_in, got));
+        let comes = self.rx.in_pdu() && !self.is_starved();
+        let pdu = comes.then_some((self.counters.pdus_in, got));
         [oldest, pdu]
     }
 }

@@ -164,6 +164,7 @@ proptest! {
         let mut random = Random::new(seed);
         let settings = Settings::random(&mut random);
         let mut world = World::connected(settings, random.bits());
+        world.scarce = random.below(3) * 40;
         let mut load = Load::new(&world);
         load.run(&mut world, 80);
         prop_assert_eq!(world.controller.outstanding(), 0);

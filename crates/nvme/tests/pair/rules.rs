@@ -90,7 +90,7 @@ fn a_pair_with_a_bad_half_is_not_executed() {
 }
 
 #[test]
-fn commands_without_memory_are_to_be_retried() {
+fn commands_for_which_memory_does_not_come_are_to_be_retried() {
     let mut world = World::connected(Settings::default(), 4);
     world.site.short = true;
     submit(&mut world, 0, Io::Write { range: RANGE, fua: false }.encode(1), write(&[1; LEN]));

@@ -161,6 +161,10 @@ pub struct World {
     pub controller: controller::Connection<Vec<u8>>,
     pub disk: Disk,
     pub site: TestSite,
+    /// Percentage of the controller's turns in which there is no memory, which comes back.
+    pub scarce: u64,
+    /// What has come to the controller behind data that waits for memory.
+    pub unread: Vec<u8>,
     pub to_controller: Wire,
     pub to_host: Wire,
     pub sent: Sent,
@@ -189,6 +193,8 @@ impl World {
             controller: controller::Connection::new(settings.controller, now),
             disk: Disk::new(Random::new(random.bits())),
             site: TestSite::default(),
+            scarce: 0,
+            unread: Vec::new(),
             settings,
             random,
             to_controller: Wire::default(),
@@ -273,12 +279,22 @@ impl World {
     }
 
     fn at_controller(&mut self) -> bool {
-        if self.to_controller.bytes.is_empty() {
+        let starved = self.controller.is_starved();
+        if self.to_controller.bytes.is_empty() && !starved {
             return false;
         }
-        let bytes = self.to_controller.take(&mut self.random);
+        if self.scarce > 0 {
+            self.site.short = self.random.chance(self.scarce);
+        }
+        let bytes = match starved {
+            true => std::mem::take(&mut self.unread),
+            false => self.to_controller.take(&mut self.random),
+        };
         let mut rest = bytes.as_slice();
         let Self { now, random, controller, answers, controller_events, site, .. } = self;
+        if starved && !controller.feed(site) && self.scarce == 0 {
+            controller.refuse_starved();
+        }
         let mut cx = controller::Cx { now: *now, site, tx: answers, events: controller_events };
         if !random.chance(20) {
             if let Some(mut lent) = controller.take_rx_target() {
@@ -289,7 +305,9 @@ impl World {
                 controller.rx_payload(lent, n, &mut cx);
             }
         }
-        controller.rx_bytes(rest, &mut cx);
+        let taken = controller.rx_bytes(rest, &mut cx);
+        assert!(taken == rest.len() || controller.is_starved());
+        self.unread = rest[taken..].into();
         self.handle();
         true
     }

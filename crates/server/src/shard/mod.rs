@@ -21,7 +21,7 @@ pub use self::rdma::Rdma;
 use crate::change::Proposal;
 use crate::conn::{Conn, ConnId, Conns, Phase, Wire};
 use crate::core::Core;
-use crate::front::{Failing, Front, Local, Occasion};
+use crate::front::{Failing, Front, FrontConn, Local, Occasion};
 use crate::mail::{Inbox, Mail};
 use crate::places::Entry;
 use crate::rationed::Topic;
@@ -328,9 +328,23 @@ impl<F: Front> Shard<F> {
 
     /// Sends and receives on every connection that was touched in this loop iteration.
     fn flush(&mut self) {
+        self.proceed_held_back();
         self.flush_dirty();
         while self.flush_adapters() {
             self.flush_dirty();
+        }
+    }
+
+    /// Lets connections get on whose bytes have waited for what has come back in this loop iteration.
+    fn proceed_held_back(&mut self) {
+        self.collect_dirty();
+        let mut at = 0;
+        while let Some(slot) = self.dirty.get(at).copied() {
+            if self.conns.get(slot).is_some_and(|conn| conn.front.holds_back()) {
+                F::proceed(self, slot);
+                self.collect_dirty();
+            }
+            at += 1;
         }
     }
 

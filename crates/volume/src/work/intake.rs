@@ -3,7 +3,7 @@
 //! What comes without being asked for may end anywhere. Its last part of a block is carried over into the
 //! buffer of the next piece, so that backends see whole blocks only.
 
-use lunet_ring::{Arena, Buf};
+use lunet_ring::{Arena, Buf, Reserve};
 
 use super::{Client, Progress};
 use crate::memory::take;
@@ -71,8 +71,10 @@ impl Intake {
         let carried = self.carry.len();
         let left = self.total - self.next;
         let len = left.min((CHUNK.min(limit) - carried) as u64) as usize;
-        let budget = client.budget();
-        let taken = take((arena, allowance), budget.reserve, budget.account, carried + len);
+        let (budget, kept) = (client.budget(), client.keeps());
+        let fits = |reserve: &&Reserve| reserve.room_beside(kept) >= Arena::cost(carried + len);
+        let reserve = budget.reserve.filter(fits);
+        let taken = take((arena, allowance), reserve, budget.account, carried + len);
         let Some(buf) = taken else { return false };
         if carried > 0 {
             self.carried = Some((self.next, std::mem::take(&mut self.carry)));
@@ -125,7 +127,7 @@ pub(crate) fn solicit<F>(
         && requests.soliciting < most
         && requests.soliciting as usize + requests.in_flight() < DEPTH
     {
-        let mut limit = storage.room_for(client.budget(), volume, least);
+        let mut limit = storage.room_for(client, volume, least);
         let allowance = storage.allowance(client.budget().account);
         while let Some(size) = limit {
             if intake.ask(client, (storage.ring.arena(), allowance), size) {

@@ -48,6 +48,12 @@ pub trait Source {
 pub trait Client: Sink + Source {
     /// What pays for buffers.
     fn budget(&self) -> Budget<'_>;
+
+    /// Bytes of the reserve that are not for data which is asked for: what comes unasked before that may need them, and
+    /// nothing could come if they were taken.
+    fn keeps(&self) -> usize {
+        0
+    }
 }
 
 /// How an operation has got on.

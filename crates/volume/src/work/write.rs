@@ -21,12 +21,14 @@ pub struct Write {
     written: u64,
     /// Each request is stable when it completes.
     fua: bool,
+    /// A piece that has come unasked, while the volume has as much memory at its storage as it may have.
+    held: Option<Piece>,
 }
 
 impl Write {
     /// A write to the volume from an offset on.
     pub const fn new(base: u64, intake: Intake, fua: bool) -> Self {
-        Self { base, intake, written: 0, fua }
+        Self { base, intake, written: 0, fua, held: None }
     }
 
     /// Asks for more data while there is some to come.
@@ -36,10 +38,35 @@ impl Write {
         storage: &mut Storage<F>,
         client: &mut impl Client,
     ) -> Progress {
+        if let Some(piece) = self.held.take() {
+            self.unasked(requests, storage, piece);
+        }
         let limits = (SOLICITED, CHUNK / 16, Some(requests.volume));
         solicit(&mut self.intake, requests, storage, client, limits);
         let over = requests.is_failed() || self.written == self.intake.total;
         Progress::finished_if(requests.is_idle() && over)
+    }
+
+    /// A piece of whole blocks has come with the command. It waits while the volume has enough at its storage, unless that
+    /// hangs: then it would keep its client's memory from other volumes.
+    pub(crate) fn unasked<F>(
+        &mut self,
+        requests: &mut Requests,
+        storage: &mut Storage<F>,
+        piece: Piece,
+    ) {
+        if requests.is_failed() {
+            return;
+        }
+        if !storage.is_full(requests.volume) {
+            return self.piece(requests, storage, piece);
+        }
+        if storage.hangs(requests.volume) {
+            requests.fail(Failure::Crowded);
+            return;
+        }
+        self.held = Some(piece);
+        storage.starve(requests);
     }
 
     /// A piece of whole blocks has come.
