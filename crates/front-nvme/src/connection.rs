@@ -49,6 +49,8 @@ pub struct NvmeConn {
     pub asked: Option<ConnectRequest>,
     /// The host has to prove itself, and has not yet.
     pub auth: Option<Box<Authentication>>,
+    /// The host proves itself anew, on a queue that it uses meanwhile.
+    pub again: Option<Box<Authentication>>,
     /// The Connect that waits for former controllers of its host to end.
     pub waiting: Option<Box<Connect>>,
     /// The first command of a fused pair, until the next event, which is the second.
@@ -196,6 +198,7 @@ impl NvmeConn {
             queue: None,
             admin: None,
             auth: None,
+            again: None,
             waiting: None,
             first: None,
             leaves: None,
@@ -233,6 +236,11 @@ impl NvmeConn {
             self.tasks.resize(slot + 1, None);
         }
         self.tasks[slot] = task;
+    }
+
+    /// The authentication that is under way, be it the first one or another.
+    pub fn exchange(&mut self) -> Option<&mut Authentication> {
+        self.auth.as_deref_mut().or(self.again.as_deref_mut())
     }
 
     /// What the host is for.

@@ -120,7 +120,7 @@ fn carry_out<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, tag: Tag, answer: An
             let answer = persistence(shard, slot, nsid, set);
             complete(&mut shard.conns[slot], tag, answer);
         }
-        // No host is asked to.
+        // It does not come here.
         Answer::Authenticate(_) => complete(conn, tag, Status::SEQUENCE.no_retry()),
     }
 }

@@ -2,14 +2,18 @@
 //!
 //! Exchanges of Diffie-Hellman are computed by another thread, one at a time on the whole server. Until it has
 //! authenticated a connection has its place among the logins, and may lose it to another.
+//!
+//! A host may prove itself anew on a queue that it uses, as Linux does when it is given another secret: success changes
+//! nothing, and failure ends the controller.
 
 use std::time::Duration;
 
 use lunet_nvme::auth::chap::{Computed, Names, Next, Responder, Terms};
 use lunet_nvme::auth::dh::Group;
 use lunet_nvme::auth::{Failure, Hash};
+use lunet_nvme::command::FABRICS;
 use lunet_nvme::controller::{Command, Tag};
-use lunet_nvme::fabrics::Fabrics;
+use lunet_nvme::fabrics::{Fabrics, FabricsType, Security};
 use lunet_nvme::status::Status;
 use lunet_ring::Buf;
 use lunet_server::conn::ConnId;
@@ -65,53 +69,116 @@ pub(super) fn begin(
     Some(Box::new(Authentication { responder: Responder::new(terms, sequence as u32), by }))
 }
 
+/// True for the commands of an authentication.
+pub(super) fn is_message(command: &Command<Buf>) -> bool {
+    let kinds = [FabricsType::AuthenticationSend, FabricsType::AuthenticationReceive];
+    let sqe = &command.sqe;
+    sqe.opcode == FABRICS && kinds.iter().any(|kind| kind.code() == sqe.fctype())
+}
+
 /// A command of a host that has not authenticated yet: the connection lets only those of the authentication through.
 pub(super) fn command<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: Command<Buf>) {
-    let tag = command.tag;
     match Fabrics::decode(&command.sqe) {
-        Ok(Fabrics::AuthenticationSend(_)) => {
-            let data = command.data.as_ref().map_or(&[][..], |(buf, range)| &buf[range.clone()]);
-            let auth = shard.conns[slot].front.auth.as_mut();
-            let mut random = |bytes: &mut [u8]| lunet_os::random::fill(bytes).is_ok();
-            let next = auth.map(|auth| auth.responder.sent(data, &mut random));
-            match next {
-                Some(Next::Compute(job)) => {
-                    let mailbox = shard.core.mailboxes()[shard.number].clone();
-                    let connection = shard.conns[slot].serial;
-                    let compute = move || {
-                        let computed = job.compute();
-                        mailbox.tell(Message::Computed { connection, tag, computed });
-                    };
-                    if !shard.core.offload.give(None, Box::new(compute)) {
-                        complete(&mut shard.conns[slot], tag, Status::INTERRUPTED);
-                    }
-                }
-                _ => complete(&mut shard.conns[slot], tag, Status::SUCCESS),
-            }
-        }
-        Ok(Fabrics::AuthenticationReceive(security)) => {
-            let room = (security.len.min(command.expects_read) as usize).min(MESSAGE);
-            let conn = &mut shard.conns[slot];
-            let auth = conn.front.auth.as_mut();
-            match auth.and_then(|auth| auth.responder.receive(room)) {
-                Some(mut message) => {
-                    // The host has asked for all of it.
-                    message.resize(room, 0);
-                    send_page(conn, tag, message);
-                }
-                None => complete(conn, tag, Status::SEQUENCE.no_retry()),
-            }
-        }
-        Ok(_) => complete(&mut shard.conns[slot], tag, Status::AUTHENTICATION_REQUIRED),
-        Err(status) => complete(&mut shard.conns[slot], tag, status),
+        Ok(Fabrics::AuthenticationSend(_)) => sent(shard, slot, &command),
+        Ok(Fabrics::AuthenticationReceive(security)) => receive(shard, slot, &command, security),
+        Ok(_) => complete(&mut shard.conns[slot], command.tag, Status::AUTHENTICATION_REQUIRED),
+        Err(status) => complete(&mut shard.conns[slot], command.tag, status),
     }
     look(shard, slot);
+}
+
+/// A message of a host that can use its queue: it proves itself anew. What else it does goes on meanwhile.
+pub(super) fn again<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: Command<Buf>) {
+    if shard.conns[slot].front.again.is_none() {
+        match begin_again(shard, slot, bytes_of(&command)) {
+            Ok(auth) => shard.conns[slot].front.again = Some(auth),
+            Err(status) => return complete(&mut shard.conns[slot], command.tag, status),
+        }
+    }
+    self::command(shard, slot, command);
+}
+
+/// What a host that proves itself anew is asked for: what it would be asked for if it connected now, but for a key of
+/// TLS, of which a controller has one.
+///
+/// # Errors
+/// The status of the command: it is no beginning, there is nothing to prove, or the host has to wait.
+fn begin_again<Fc: Face>(
+    shard: &Shard<Fc>,
+    slot: ConnId,
+    message: &[u8],
+) -> Result<Box<Authentication>, Status> {
+    let now = shard.front.exec.storage.now;
+    let (until, sequence) =
+        (now + shard.core.front.options.connect_timeout, shard.core.next_serial());
+    let conn = &shard.conns[slot];
+    let none = Status::SEQUENCE.no_retry();
+    let queue = conn.front.queue.as_ref().ok_or(none)?;
+    let subsystem = queue.subsystem.as_ref().ok_or(none)?;
+    let host = subsystem.host(&queue.member.host.nqn).filter(|host| is_asked(Some(host), conn));
+    if !Responder::begins(message) {
+        return Err(none);
+    }
+    let terms = (sequence, until);
+    let auth = begin(host, &subsystem.nqn, Concatenation::Refused, terms).ok_or(none)?;
+    let number = queue.member.subsystem.ok_or(none)?;
+    // Who has failed too often has to wait, as for a Connect.
+    match shard.core.throttle.allows(conn.peer.ip(), &number, now) {
+        true => Ok(auth),
+        false => Err(Status::INTERRUPTED),
+    }
+}
+
+/// The data of an Authentication Send.
+fn bytes_of(command: &Command<Buf>) -> &[u8] {
+    command.data.as_ref().map_or(&[][..], |(buf, range)| &buf[range.clone()])
+}
+
+fn sent<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: &Command<Buf>) {
+    let tag = command.tag;
+    let auth = shard.conns[slot].front.exchange();
+    let mut random = |bytes: &mut [u8]| lunet_os::random::fill(bytes).is_ok();
+    let next = auth.map(|auth| auth.responder.sent(bytes_of(command), &mut random));
+    let Some(Next::Compute(job)) = next else {
+        return complete(&mut shard.conns[slot], tag, Status::SUCCESS);
+    };
+    let mailbox = shard.core.mailboxes()[shard.number].clone();
+    let connection = shard.conns[slot].serial;
+    let compute = move || {
+        let computed = job.compute();
+        mailbox.tell(Message::Computed { connection, tag, computed });
+    };
+    if !shard.core.offload.give(None, Box::new(compute)) {
+        let conn = &mut shard.conns[slot];
+        // The host may begin anew, and goes on meanwhile.
+        conn.front.again = None;
+        complete(conn, tag, Status::INTERRUPTED);
+    }
+}
+
+fn receive<Fc: Face>(
+    shard: &mut Shard<Fc>,
+    slot: ConnId,
+    command: &Command<Buf>,
+    security: Security,
+) {
+    let room = (security.len.min(command.expects_read) as usize).min(MESSAGE);
+    let conn = &mut shard.conns[slot];
+    let message = conn.front.exchange().and_then(|auth| auth.responder.receive(room));
+    match message {
+        Some(mut message) => {
+            // The host has asked for all of it.
+            message.resize(room, 0);
+            send_page(conn, command.tag, message);
+        }
+        None => complete(conn, command.tag, Status::SEQUENCE.no_retry()),
+    }
 }
 
 /// What another thread has computed is here.
 pub(super) fn computed<Fc: Face>(shard: &mut Shard<Fc>, serial: u64, tag: Tag, what: Computed) {
     let Some(slot) = shard.find(serial) else { return };
-    if let Some(auth) = &mut shard.conns[slot].front.auth {
+    if let Some(auth) = shard.conns[slot].front.exchange() {
         auth.responder.computed(what);
         complete(&mut shard.conns[slot], tag, Status::SUCCESS);
     }
@@ -122,21 +189,42 @@ pub(super) fn computed<Fc: Face>(shard: &mut Shard<Fc>, serial: u64, tag: Tag, w
 fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     shard.touch(slot);
     let conn = &mut shard.conns[slot];
-    let Some(auth) = &conn.front.auth else { return };
-    if auth.responder.is_done() {
-        let auth = conn.front.auth.take();
-        conn.front.proto.authenticated();
-        if let Some(queue) = &mut conn.front.queue {
-            queue.proven = true;
-        }
-        if let Some((hash, key)) = auth.as_ref().and_then(|auth| auth.responder.generated()) {
-            keep(shard, slot, hash, key);
-        }
-        return established(shard, slot);
-    }
+    let Some(auth) = conn.front.exchange() else { return };
     if auth.responder.is_over() {
-        failed(shard, slot);
+        return failed(shard, slot);
     }
+    if !auth.responder.is_done() {
+        return;
+    }
+    let (first, again) = (conn.front.auth.take(), conn.front.again.take());
+    if let Some(queue) = &mut conn.front.queue {
+        queue.proven = true;
+    }
+    if let Some((hash, key)) = first.as_ref().and_then(|auth| auth.responder.generated()) {
+        keep(shard, slot, hash, key);
+    }
+    if again.is_none() {
+        shard.conns[slot].front.proto.authenticated();
+        established(shard, slot);
+    }
+}
+
+/// An authentication on a queue in use has not ended in time. A host that has not failed goes on as the one that it has
+/// proved to be.
+pub(super) fn overdue<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
+    let Some(again) = &shard.conns[slot].front.again else { return };
+    match again.responder.failure() {
+        // It was told by no message, which it has not asked for.
+        Some(_) => failed(shard, slot),
+        // The other thread has not computed: that is not for the host to answer for.
+        None if again.responder.computes() => {
+            let more = shard.core.front.options.connect_timeout;
+            let by = shard.front.exec.storage.now + more;
+            shard.conns[slot].front.again.as_mut().into_iter().for_each(|again| again.by = by);
+        }
+        None => shard.conns[slot].front.again = None,
+    }
+    shard.touch(slot);
 }
 
 /// The authentication has made a key of TLS, by which the host comes back.
@@ -158,7 +246,8 @@ fn keep<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, hash: Hash, key: &[u8]) {
 fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let now = shard.front.exec.storage.now;
     let conn = &shard.conns[slot];
-    let (Some(queue), Some(auth)) = (&conn.front.queue, &conn.front.auth) else { return };
+    let auth = conn.front.auth.as_ref().or(conn.front.again.as_ref());
+    let (Some(queue), Some(auth)) = (&conn.front.queue, auth) else { return };
     let proven = auth.responder.is_proven();
     // Who knows the secret guesses at nothing, nor does who has not come to say what it knows.
     let guesses = !proven && auth.responder.failure() != Some(Failure::Concatenation);
@@ -184,5 +273,12 @@ fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
         };
         tracing::warn!(?host, %peer, ?why, unlogged, "{what}");
     }
+    // All of a controller in use ends with it; another admin queue is told.
+    let in_use = conn.front.again.is_some() && queue.qid != 0;
+    if let (true, admin) = (in_use, queue.member.admin) {
+        let message = Message::EndQueue { connection: admin.connection };
+        shard.core.mailboxes()[admin.shard].tell(message);
+    }
+    shard.conns[slot].front.again = None;
     shard.drain(slot);
 }

@@ -26,6 +26,9 @@ pub(super) fn handle_events<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
             Event::Command(command) if conn.front.auth.is_some() => {
                 authenticate::command(shard, slot, command);
             }
+            Event::Command(command) if authenticate::is_message(&command) => {
+                authenticate::again(shard, slot, command);
+            }
             Event::Command(command) if conn.front.admin.is_some() => {
                 admin::command(shard, slot, command);
             }

@@ -22,9 +22,11 @@ use lunet_server::rdma::{Receives, Remote, RemoteRead};
 use lunet_volume::{Face, Keeper, OperationId, Step, Volume, VolumeId};
 
 use super::events::handle_events;
-use super::{Conn, Core, Shard, Shared, drive, layout, messages, report, secure, starve, view};
+use super::{
+    Conn, Core, Shard, Shared, authenticate, drive, layout, messages, report, secure, starve, view,
+};
 use crate::config::{Config, Layout, Options};
-use crate::connection::{Conns, NvmeConn};
+use crate::connection::{Authentication, Conns, NvmeConn};
 use crate::engine::{Engine, NvmeCommand};
 use crate::message::Message;
 use crate::registry::{Left, Registry};
@@ -47,9 +49,10 @@ impl FrontConn for NvmeConn {
 
     fn due(&self) -> Option<Duration> {
         let silent = self.admin.as_ref().and_then(|admin| admin.controller.poll_timeout());
-        let proves = self.auth.as_ref().map(|auth| auth.by);
+        let by = |auth: &Option<Box<Authentication>>| auth.as_ref().map(|auth| auth.by);
+        let (first, again) = (by(&self.auth), by(&self.again));
         let starved = self.starved.as_ref().map(|starved| starved.look_at);
-        let times = [self.proto.poll_timeout(), silent, self.leaves, proves, starved];
+        let times = [self.proto.poll_timeout(), silent, self.leaves, first, again, starved];
         times.into_iter().flatten().min()
     }
 
@@ -206,6 +209,9 @@ impl<Fc: Face> Front for Engine<Fc> {
         if conn.front.auth.as_ref().is_some_and(|auth| auth.by <= now) {
             tracing::debug!(peer = %conn.peer, "a host has not authenticated in time");
             return shard.disconnect(slot);
+        }
+        if conn.front.again.as_ref().is_some_and(|again| again.by <= now) {
+            return authenticate::overdue(shard, slot);
         }
         if is_silent(conn, now) {
             shard.front.protocol.keep_alive_expired += 1;

@@ -136,3 +136,20 @@ fn keys_are_made_by_admin_queues_where_there_is_tls() {
     assert!(make_key(&mut admin, true).is_none());
     admin.wait_for_end();
 }
+
+/// A controller has one key. A host that wants another one on the same queue ends it, and the key stays what it is.
+#[test]
+fn an_authentication_on_a_queue_in_use_makes_and_replaces_no_key() {
+    let (server, address) = serve_proved(Concatenation::Allowed, Tls::Allowed);
+    let mut admin = connect(address, (0, ANY_CONTROLLER)).expect("a queue");
+    let mut offers = make_key(&mut admin, true).expect("a key");
+    assert!(admin.configure(ENABLE).is_success());
+    assert!(make_key(&mut admin, true).is_none());
+    admin.wait_for_end();
+    initialize(shake(address, offers.remove(0), usize::MAX).expect("the key is good"));
+    // Without a key it is one like any other.
+    let mut admin = connect(address, (0, ANY_CONTROLLER)).expect("a queue");
+    assert!(make_key(&mut admin, false).is_none() && admin.configure(ENABLE).is_success());
+    assert!(make_key(&mut admin, false).is_none() && admin.configure(ENABLE).is_success());
+    assert_eq!(server.handle().stats().protocol.refused_hosts, 1);
+}

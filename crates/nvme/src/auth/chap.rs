@@ -201,10 +201,22 @@ impl Responder {
         }
     }
 
+    /// True for a message by which a host begins an authentication (AUTH_Negotiate).
+    #[must_use]
+    pub fn begins(message: &[u8]) -> bool {
+        matches!(Message::decode(message), Ok((_, Message::Negotiate { .. })))
+    }
+
     /// The host has authenticated, and the controller, if it was asked to.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.stage == Stage::Done
+    }
+
+    /// A [`Job`] is under way.
+    #[must_use]
+    pub fn computes(&self) -> bool {
+        matches!(self.stage, Stage::Exchange | Stage::Secret)
     }
 
     /// Why the authentication failed, if it did: for the administrator's eyes.
