@@ -1,7 +1,9 @@
 //! The same volumes over iSCSI and NVMe.
 
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -49,7 +51,13 @@ impl Both {
     }
 
     fn initiator(&self) -> Result<Session> {
-        let mut session = Session::open(&Login::new(self.server.portal(), TARGET))?;
+        self.initiator_of(0)
+    }
+
+    /// One of several initiators.
+    fn initiator_of(&self, qualifier: u16) -> Result<Session> {
+        let login = Login { qualifier, ..Login::new(self.server.portal(), TARGET) };
+        let mut session = Session::open(&login)?;
         session.settle(0)?;
         Ok(session)
     }
@@ -86,22 +94,28 @@ fn one_of_two_that_compare_and_write_wins() -> Result<()> {
         std::env::var("LUNET_E2E_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);
     let both = both()?;
     let (mut session, mut host) = (both.initiator()?, both.host(1)?);
+    race((&mut session, &mut host), 0, rounds)
+}
+
+/// Both compare and write a block at once, again and again: one of them wins.
+fn race((session, host): (&mut Session, &mut Host), lba: u64, rounds: u64) -> Result<()> {
     let block = |round: u64, who: u8| {
         let mut block = vec![who; BLOCK];
         block[..8].copy_from_slice(&round.to_le_bytes());
         block
     };
-    host.write(1, 0, &block(0, 0))?;
+    host.write(1, lba, &block(0, 0))?;
     let mut ours_won = 0;
     for round in 1..=rounds {
-        let now = host.read(1, 0, 1)?;
+        let now = host.read(1, lba, 1)?;
         let (ours, theirs) = (block(round, 1), block(round, 2));
         let mut cdb = [0; 16];
         (cdb[0], cdb[13]) = (0x89, 1);
+        cdb[2..10].copy_from_slice(&lba.to_be_bytes());
         let data = [now.clone(), theirs.clone()].concat();
         let (won, lost) = std::thread::scope(|scope| -> Result<(bool, bool)> {
             let racing = scope.spawn(|| session.execute(0, &cdb, 0, &data));
-            let won = host.compare_and_write(1, 0, (&now, &ours))?;
+            let won = host.compare_and_write(1, lba, (&now, &ours))?;
             let answer = racing.join().expect("it answers")?;
             let differs = answer.status == CHECK_CONDITION && sense_key(&answer) == Some(0xe);
             ensure!(answer.status == GOOD || differs, "{answer:02x?}");
@@ -109,7 +123,7 @@ fn one_of_two_that_compare_and_write_wins() -> Result<()> {
         })?;
         ensure!(won == lost, "round {round}: two winners, or none");
         ours_won += u64::from(won);
-        ensure!(host.read(1, 0, 1)? == if won { ours } else { theirs }, "round {round}");
+        ensure!(host.read(1, lba, 1)? == if won { ours } else { theirs }, "round {round}");
     }
     println!("{rounds} rounds: {ours_won} won over NVMe, {} over iSCSI", rounds - ours_won);
     Ok(())
@@ -188,6 +202,150 @@ fn what_a_host_preempts_and_aborts_is_over_at_the_other_protocol() -> Result<()>
     let found = host.read(1, 0, 2048)?;
     let end = found.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     ensure!(end <= asks.word(40) as usize, "{end} bytes of task {write:#x} took effect");
+    Ok(())
+}
+
+/// Writes and reads from a block on over iSCSI until it is told to stop, and compares and writes in between. How often
+/// it did.
+fn load(mut session: Session, lba: u64, stop: &AtomicBool) -> Result<u64> {
+    let mut rounds = 0;
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x89, 1);
+    cdb[2..10].copy_from_slice(&(lba + 64).to_be_bytes());
+    let mut last = session.read(0, lba + 64, 1, BLOCK)?;
+    while !stop.load(Ordering::Acquire) {
+        rounds += 1;
+        let data = pattern(rounds as u8, 64);
+        session.write(0, lba, &data, BLOCK)?;
+        ensure!(session.read(0, lba, 64, BLOCK)? == data);
+        let next = pattern(rounds as u8 ^ 0x55, 1);
+        let both = [last, next.clone()].concat();
+        let answer = session.execute(0, &cdb, 0, &both)?;
+        ensure!(answer.status == GOOD, "{answer:02x?}");
+        last = next;
+    }
+    Ok(rounds)
+}
+
+/// The server's threads that serve.
+fn shards(server: &Server) -> Result<usize> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid()))?;
+    let names = tasks.map(|task| Ok(std::fs::read_to_string(task?.path().join("comm"))?));
+    let names: Vec<String> = names.collect::<Result<_>>()?;
+    Ok(names.iter().filter(|name| name.starts_with("lunet-shard")).count())
+}
+
+#[test]
+fn the_first_portal_for_nvme_comes_while_iscsi_is_served() -> Result<()> {
+    let port = free_port()?;
+    let text = text(port, "luns = [\"a\"]");
+    let (first, rest) =
+        text.split_once("[[portal]]\naddress = \"127.0.0.1:0\"\n").context("a portal")?;
+    let (_, rest) = rest.split_once("transport = [\"nvme-tcp\"]\n").context("another one")?;
+    let iscsi = "[[portal]]\naddress = \"127.0.0.1:0\"\n";
+    let alone = format!("{first}[server]\nshards = 2\n{iscsi}{rest}");
+    let server = Serve::config(alone).start()?;
+    let mut both = Both { server, nvme: format!("127.0.0.1:{port}") };
+    let portal = both.nvme.clone();
+    let add = ["portal", "add", &portal, "--transport", "nvme-tcp"];
+    let stop = AtomicBool::new(false);
+    let loads = [(both.initiator()?, 4096), (both.initiator_of(2)?, 8192)];
+    let mut session = both.initiator_of(3)?;
+    std::thread::scope(|scope| -> Result<()> {
+        let busy = loads.map(|(session, lba)| {
+            let stop = &stop;
+            scope.spawn(move || load(session, lba, stop))
+        });
+        let result = comes_and_goes((&both, &mut session), &add);
+        stop.store(true, Ordering::Release);
+        for busy in busy {
+            println!("{} rounds over iSCSI meanwhile", busy.join().expect("it ends")?);
+        }
+        result
+    })?;
+    // A crash, and the same is served.
+    let mut host = both.host(1)?;
+    host.write(1, 0, &pattern(9, 8))?;
+    host.flush(1)?;
+    let kept = tempfile::tempdir()?;
+    let (dir, data) = (both.server.data().to_owned(), kept.path().join("data"));
+    both.server.process().kill()?;
+    std::fs::rename(&dir, &data)?;
+    let server = Serve::default().data(&data).start()?;
+    let again = Both { server, nvme: portal };
+    ensure!(again.host(1)?.read(1, 0, 8)? == pattern(9, 8) && shards(&again.server)? == 4);
+    again.server.stop()?;
+    Ok(())
+}
+
+/// The first portal for NVMe comes, goes, and comes again.
+fn comes_and_goes((both, session): (&Both, &mut Session), add: &[&str]) -> Result<()> {
+    let portal = &both.nvme;
+    ensure!(shards(&both.server)? == 2, "who has no NVMe has no threads for it");
+    // What cannot be listened on leaves all as it was.
+    let taken = TcpListener::bind(portal)?;
+    let refused = both.server.refuses(add)?;
+    ensure!(refused.contains(&format!("cannot listen on {portal}")), "{refused}");
+    ensure!(shards(&both.server)? == 2 && !both.server.tell(&["portal", "list"])?.contains(portal));
+    drop(taken);
+    let added = both.server.tell(add)?;
+    ensure!(added.contains(&format!("lunet listens on {portal}")), "{added}");
+    ensure!(shards(&both.server)? == 4);
+    let mut host = both.host(1)?;
+    session.write(0, 64, &pattern(1, 64), BLOCK)?;
+    ensure!(host.read(1, 64, 64)? == pattern(1, 64));
+    race((session, &mut host), 0, 25)?;
+    let told = both.server.tell(&["sessions"])?;
+    ensure!(told.contains("nvme-tcp"), "{told}");
+    let refused = both.server.refuses(&["portal", "remove", portal])?;
+    ensure!(refused.contains(&format!("uses portal {portal}")), "{refused}");
+    both.server.tell(&["portal", "remove", portal, "--force"])?;
+    ensure!(both.host(2).is_err() && TcpStream::connect(portal).is_err(), "it is gone");
+    both.server.tell(add)?;
+    let mut host = both.host(1)?;
+    ensure!(host.read(1, 64, 64)? == pattern(1, 64));
+    race((session, &mut host), 0, 25)
+}
+
+#[test]
+fn the_first_portal_for_nvme_comes_by_the_file() -> Result<()> {
+    let port = free_port()?;
+    let with = text(port, "luns = [\"a\"]");
+    let nvme = format!("[[portal]]\naddress = \"127.0.0.1:{port}\"\ntransport = [\"nvme-tcp\"]\n");
+    let without = with.replace(&nvme, "");
+    let server = Serve::config(&without).start()?;
+    let both = Both { server, nvme: format!("127.0.0.1:{port}") };
+    let path = both.server.data().join("lunet.toml");
+    let apply = |more: &[&str]| both.server.tell(&[&["config", "apply"], more].concat());
+    std::fs::write(&path, &with)?;
+    // A dry run says what is in the way.
+    let taken = TcpListener::bind(&both.nvme)?;
+    let told = both.server.command(&["config", "apply", "--dry-run"])?;
+    ensure!(
+        format!("{}{}", told.stdout, told.stderr).contains("cannot listen on"),
+        "{}",
+        told.describe()
+    );
+    both.server.refuses(&["config", "apply"])?;
+    drop(taken);
+    apply(&["--dry-run"])?;
+    ensure!(TcpStream::connect(&both.nvme).is_err(), "nothing has begun");
+    apply(&[])?;
+    // A namespace that comes with it, and one that was there.
+    let mut host = both.host(1)?;
+    host.write(1, 0, &pattern(3, 8))?;
+    ensure!(both.initiator()?.read(0, 0, 8, BLOCK)? == pattern(3, 8));
+    both.server.tell(&["target", "map", TARGET, "1", "b"])?;
+    host.notice()?;
+    ensure!(host.namespaces()? == [1, 2]);
+    drop(host);
+    std::fs::write(&path, &without)?;
+    apply(&["--force"])?;
+    ensure!(both.host(1).is_err());
+    std::fs::write(&path, &with)?;
+    apply(&[])?;
+    ensure!(both.host(1)?.read(1, 0, 8)? == pattern(3, 8));
+    both.server.stop()?;
     Ok(())
 }
 

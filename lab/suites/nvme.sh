@@ -322,3 +322,51 @@ test_log_pages() {
     nvme effects-log "$c" >/dev/null
     nvme fw-log "$c"
 }
+
+# Another secret for a controller in use: the host proves itself anew on each queue, and its load goes on. Who cannot do so is ended,
+# and comes back with the secret that it has then.
+test_a_host_proves_itself_anew() {
+    local d c secret next id
+    lunet_only "nvmet takes another key by configfs"
+    secret=$(nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}")
+    next=$(nvme gen-dhchap-key -m 1 -n "${HOSTNQN[0]}")
+    nvme_start "secret=$secret"
+    d=$(attach 127.0.0.1:4420 "--dhchap-secret=$secret")
+    c=$(controllers)
+    id=$(cat "/sys/class/nvme/$c/cntlid")
+    load_begin main "$d" 8M --rw=randwrite --bs=16k
+    within 40 test -s /run/load.main.rounds
+    (umask 077; echo "$next" >/run/host.secret)
+    ask config apply --keep-sessions
+    dmesg -C
+    echo "$next" >"/sys/class/nvme/$c/dhchap_secret"
+    within 40 eval "dmesg | grep -q 'qid 0: authenticated'"
+    load_end main
+    fails eval "dmesg | grep 'authentication failed'"
+    controller_is "$c" state live
+    controller_is "$c" cntlid "$id"
+    verified "$d" 4M
+    echo "$secret" >"/sys/class/nvme/$c/dhchap_secret"
+    logged 'could not prove itself'
+    within 40 eval '[ "$(ask sessions | grep -c "${HOSTNQN[0]}")" = 0 ]'
+    detach
+    d=$(attach 127.0.0.1:4420 "--dhchap-secret=$next")
+    verified "$d" 4M
+}
+
+# The first portal for NVMe of a lunet that serves iSCSI.
+test_the_first_portal_comes_while_iscsi_is_served() {
+    local d
+    lunet_only "a command of lunet"
+    nvme_start both=y size=32 portals=
+    ask portal add 127.0.0.1:4420 --transport nvme-tcp
+    d=$(attach)
+    verified "$d" 8M --bsrange=4k-1M --iodepth=8
+    fails ask portal remove 127.0.0.1:4420
+    detach
+    ask portal remove 127.0.0.1:4420
+    fails attach
+    ask portal add 127.0.0.1:4420 --transport nvme-tcp
+    d=$(attach)
+    verified "$d" 8M
+}

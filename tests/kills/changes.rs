@@ -35,8 +35,8 @@ pub struct Changes {
     snapshots: bool,
     random: Random,
     state: Either<State>,
-    /// Addresses that nobody else listens on.
-    portals: Vec<String>,
+    /// Addresses that nobody else listens on, and what is served there.
+    portals: Vec<(String, Value)>,
     /// The last step, for messages.
     pub last: Option<String>,
     serial: u64,
@@ -52,8 +52,16 @@ impl Changes {
         let state = Either::new(State::first());
         let data = data.to_owned();
         // No other test has these loopback addresses.
-        let free = |address| Ok(TcpListener::bind(address)?.local_addr()?.to_string());
-        let portals = ["127.7.3.1:0", "127.7.3.2:0"].into_iter().map(free);
+        let free = |(address, transport): (&str, Value)| {
+            Ok((TcpListener::bind(address)?.local_addr()?.to_string(), transport))
+        };
+        // The last one is the first for NVMe whenever it comes after a start without it.
+        let portals = [
+            ("127.7.3.1:0", json!([])),
+            ("127.7.3.2:0", json!([])),
+            ("127.7.3.3:0", json!(["nvme-tcp"])),
+        ];
+        let portals = portals.into_iter().map(free);
         Ok(Self {
             data,
             snapshots,
@@ -252,14 +260,14 @@ impl Changes {
     }
 
     fn portal(&mut self, next: &mut State) -> Option<Step> {
-        let address = self.one_of(self.portals.clone().into_iter())?;
+        let (address, transport) = self.one_of(self.portals.clone().into_iter())?;
         if next.portals.remove(&address) {
             return Some(Step::Change(
                 json!({"do": "remove-portal", "address": address, "force": true}),
             ));
         }
         next.portals.insert(address.clone());
-        Some(Step::Change(json!({"do": "add-portal", "address": address})))
+        Some(Step::Change(json!({"do": "add-portal", "address": address, "transport": transport})))
     }
 
     /// By hand: a new volume, or a larger one.

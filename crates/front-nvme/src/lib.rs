@@ -41,6 +41,20 @@ pub fn start<Fc: Face>(
     Server::start_as(member, config)
 }
 
+/// A server that is ready to serve.
+pub type Standby<Fc> = lunet_server::server::Standby<engine::Engine<Fc>>;
+
+/// All of [`start`] that can fail: the server listens, and has not begun.
+///
+/// # Errors
+/// The first thing that failed; nothing is left running.
+pub fn prepare<Fc: Face>(
+    member: Member,
+    config: Config<Fc>,
+) -> Result<Standby<Fc>, lunet_server::StartError> {
+    Server::prepare_as(member, config)
+}
+
 /// Asks a running server.
 pub type Handle<Fc> = lunet_server::server::Handle<engine::Engine<Fc>>;
 

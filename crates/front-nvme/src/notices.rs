@@ -52,4 +52,8 @@ impl<Fc: Face> Listener for Ear<Fc> {
             mailbox.tell(Message::Preempted(preempted));
         }
     }
+
+    fn has_ended(&self) -> bool {
+        self.core.strong_count() == 0
+    }
 }

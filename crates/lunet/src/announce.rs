@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -48,18 +48,22 @@ enum Message {
     End,
 }
 
-/// Announces until it is dropped.
-pub struct Announcer {
+/// Announces until it is dropped. Its thread begins when there is something to be announced.
+#[derive(Default)]
+pub struct Announcer(Arc<Mutex<Option<Announcing>>>);
+
+/// The thread.
+struct Announcing {
     messages: Sender<Message>,
     ended: Receiver<()>,
 }
 
-impl Announcer {
+impl Announcing {
     /// Announces nothing yet.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start() -> io::Result<Self> {
+    fn start() -> io::Result<Self> {
         let (messages, received) = channel();
         let (end, ended) = channel();
         let run = move || {
@@ -69,22 +73,38 @@ impl Announcer {
         drop(thread::Builder::new().name("announce".to_owned()).spawn(run)?);
         Ok(Self { messages, ended })
     }
+}
 
+impl Announcer {
     /// What tells it of the configuration that is in force.
     pub fn teller(&self) -> impl Fn(&Config) + Send + Sync + 'static + use<> {
-        let messages = Mutex::new(self.messages.clone());
+        let announcing = self.0.clone();
         move |config| {
-            let messages = messages.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = messages.send(Message::Portals(announced(config)));
+            let portals = announced(config);
+            let mut announcing = announcing.lock().unwrap_or_else(PoisonError::into_inner);
+            if announcing.is_none() && !portals.is_empty() {
+                match Announcing::start() {
+                    Ok(new) => *announcing = Some(new),
+                    Err(error) => tracing::warn!(
+                        "cannot announce discovery, there is no thread for it: {error}"
+                    ),
+                }
+            }
+            if let Some(announcing) = &*announcing {
+                let _ = announcing.messages.send(Message::Portals(portals));
+            }
         }
     }
 }
 
 impl Drop for Announcer {
     fn drop(&mut self) {
-        let _ = self.messages.send(Message::End);
-        // One that waits for Avahi ends with the process.
-        let _ = self.ended.recv_timeout(END);
+        let announcing = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Announcing { messages, ended }) = announcing {
+            let _ = messages.send(Message::End);
+            // One that waits for Avahi ends with the process.
+            let _ = ended.recv_timeout(END);
+        }
     }
 }
 

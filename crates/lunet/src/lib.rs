@@ -22,6 +22,7 @@ pub mod plan;
 pub mod ready;
 pub mod record;
 pub mod running;
+mod second;
 pub mod secrets;
 pub mod serve;
 pub mod signals;

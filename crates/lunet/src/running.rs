@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
-use lunet_front_iscsi::{Handle, LogicalUnit, Server};
+use lunet_front_iscsi::{Handle, Server};
 use lunet_os::{thread, time};
 use lunet_server::{Member, StartError};
 use zeroize::Zeroizing;
@@ -18,9 +18,10 @@ use crate::announce::Announcer;
 use crate::audit::{self, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
-use crate::live::{self, Manager, NvmeHandle, Served};
+use crate::live::{self, Manager, Served};
 use crate::opening::How;
 use crate::plan::{Options, Plan};
+use crate::second::{self, Second};
 use crate::serve::{self, Made};
 use crate::{exposure, holder, identity, ready, trouble};
 
@@ -63,10 +64,10 @@ impl Opened {
         let config = served.plan.config.clone();
         let (server, nvme) =
             start(&config, &served).map_err(|error| not_started(&error, &served.plan))?;
-        let handles = (server.handle(), nvme.as_ref().map(NvmeServer::handle));
-        let manager = Arc::new(Manager::new(&options, handles, served));
+        let nvme = Arc::new(nvme);
+        let manager = Arc::new(Manager::new(&options, (server.handle(), nvme.clone()), served));
         #[cfg(feature = "announce")]
-        let announcer = announce(&manager)?;
+        let announcer = announce(&manager);
         Ok(Running {
             config,
             server,
@@ -78,28 +79,25 @@ impl Opened {
     }
 }
 
-type NvmeServer = lunet_front_nvme::Server<LogicalUnit>;
-
 /// Starts the server for iSCSI, and that for NVMe if there are portals for it. Either both serve, or none.
-fn start(
-    config: &Config,
-    served: &Served,
-) -> std::result::Result<(Server, Option<NvmeServer>), StartError> {
+fn start(config: &Config, served: &Served) -> std::result::Result<(Server, Second), StartError> {
     let assembled = serve::assemble(config, &served.plan.data, served.layout());
-    if config.nvme.portals.is_empty() {
-        return Ok((lunet_front_iscsi::start(assembled)?, None));
-    }
     let shards = config.server.shards;
     let [owner, other] = Member::of([shards, shards]);
     let server = lunet_front_iscsi::start_as(owner, assembled)?;
+    let second = Second::new(other);
+    if config.nvme.portals.is_empty() {
+        return Ok((server, second));
+    }
     let layout = serve::over_nvme(served, &server.handle().world());
-    match lunet_front_nvme::start(other, serve::assemble_nvme(config, layout)) {
-        Ok(nvme) => Ok((server, Some(nvme))),
+    match second.prepare(serve::assemble_nvme(&config.server, config, layout)) {
+        Ok(standby) => second.begin(standby),
         Err(error) => {
             server.stop(Duration::ZERO);
-            Err(error)
+            return Err(error);
         }
     }
+    Ok((server, second))
 }
 
 /// A server that serves.
@@ -107,30 +105,26 @@ pub struct Running {
     /// As it was at the start.
     config: Config,
     server: Server,
-    /// Over NVMe, if it was started with portals for that.
-    nvme: Option<NvmeServer>,
+    nvme: Arc<Second>,
     manager: Arc<Manager>,
-    /// Announces discovery, if there is any.
+    /// Announces discovery.
     #[cfg(feature = "announce")]
-    announcer: Option<Announcer>,
+    announcer: Announcer,
 }
 
 /// Has discovery announced as the configuration says, now and later.
 #[cfg(feature = "announce")]
-fn announce(manager: &Manager) -> Result<Option<Announcer>> {
-    if manager.now().plan.config.nvme.portals.is_empty() {
-        return Ok(None);
-    }
-    let announcer = Announcer::start().context("cannot start a thread to announce discovery")?;
+fn announce(manager: &Manager) -> Announcer {
+    let announcer = Announcer::default();
     manager.tell(Box::new(announcer.teller()));
-    Ok(Some(announcer))
+    announcer
 }
 
 impl Running {
     /// Answers requests.
     pub fn asked(&self) -> Asked {
-        let nvme = self.nvme.as_ref().map(NvmeServer::handle);
-        Asked { handle: self.server.handle(), nvme, manager: self.manager.clone() }
+        let (nvme, manager) = (self.nvme.clone(), self.manager.clone());
+        Asked { handle: self.server.handle(), nvme, manager }
     }
 
     /// The addresses that are listened on since the start, in the configuration's order.
@@ -140,12 +134,12 @@ impl Running {
 
     /// The same for NVMe.
     pub fn nvme_portals(&self) -> Vec<SocketAddr> {
-        self.nvme.as_ref().map_or_else(Vec::new, NvmeServer::portals)
+        self.nvme.portals()
     }
 
     /// True if an event loop has failed.
     pub fn failed(&self) -> bool {
-        self.server.failed() || self.nvme.as_ref().is_some_and(NvmeServer::failed)
+        self.server.failed() || self.nvme.failed()
     }
 
     /// What the user should know of the start, a sentence each.
@@ -204,7 +198,7 @@ impl Running {
         let left = grace.saturating_sub(time::since(begun));
         server.begin_stop(left);
         // The volumes are of the other one, which is the last to look at them.
-        let flushed = nvme.is_none_or(|nvme| nvme.stop(left).flushed);
+        let flushed = nvme.take().is_none_or(|nvme| nvme.stop(left).flushed);
         let report = server.stop(left);
         if failed {
             bail!("an event loop has failed: the log above says why; start lunet again");
@@ -224,21 +218,21 @@ impl Running {
 #[derive(Clone)]
 pub struct Asked {
     handle: Handle,
-    nvme: Option<NvmeHandle>,
+    nvme: Arc<Second>,
     manager: Arc<Manager>,
 }
 
 impl Asked {
     fn sessions(&self) -> Vec<Session> {
         let mut all = live::sessions(self.handle.sessions());
-        if let Some(nvme) = &self.nvme {
+        if let Some(nvme) = self.nvme.handle() {
             all.extend(live::controllers(nvme.sessions(), nvme.first_shard()));
         }
         all
     }
 
     fn stats(&self) -> Stats {
-        match &self.nvme {
+        match self.nvme.handle() {
             Some(nvme) => live::stats_of_both(self.handle.stats_with(nvme)),
             None => live::stats(self.handle.stats()),
         }
@@ -246,7 +240,7 @@ impl Asked {
 
     fn portals(&self) -> Vec<Portal> {
         let mut all = live::portals(self.handle.portal_report());
-        let nvme = self.nvme.as_ref().map(NvmeHandle::portal_report);
+        let nvme = self.nvme.handle().map(second::Handle::portal_report);
         all.extend(nvme.map(live::nvme_portals).unwrap_or_default());
         all
     }

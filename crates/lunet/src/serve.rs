@@ -529,12 +529,12 @@ pub(crate) fn assemble(config: &Config, data: &Path, layout: Layout) -> lunet_fr
     }
 }
 
-/// The same for what is served over NVMe.
+/// The same for what is served over NVMe, by the settings of the server that are in force.
 pub(crate) fn assemble_nvme(
+    server: &Server,
     config: &Config,
     layout: lunet_front_nvme::Layout<LogicalUnit>,
 ) -> lunet_front_nvme::Config<LogicalUnit> {
-    let server = &config.server;
     let options = lunet_front_nvme::Options {
         max_controllers: server.max_sessions,
         ..lunet_front_nvme::Options::default()

@@ -72,7 +72,7 @@ impl<F: Front> Core<F> {
         let all = Arc::new(Portals::new(portals.iter().cloned().zip(configured)));
         let (limits, data_timeout) = (hosting.limits.clone(), hosting.data_timeout);
         let (front, world) = F::open(config, all)?;
-        let core = Arc::new(Self {
+        Ok(Arc::new(Self {
             started: lunet_os::time::now(),
             rdma: Status::new(&portals, F::NAMES),
             world: Mutex::new(Arc::new(world)),
@@ -89,10 +89,13 @@ impl<F: Front> Core<F> {
             front,
             mailboxes: OnceLock::new(),
             serial: AtomicU64::new(1),
-        });
-        let own: Weak<Self> = Arc::downgrade(&core);
-        core.member.join(own);
-        Ok(core)
+        }))
+    }
+
+    /// The server begins: its shards are asked when somebody wants a range for itself. Their mailboxes are known.
+    pub(crate) fn join(self: &Arc<Self>) {
+        let own: Weak<Self> = Arc::downgrade(self);
+        self.member.join(own);
     }
 
     /// What is served now. Shards do not ask: they have theirs, and are told of the next one.

@@ -9,11 +9,12 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use lunet_volume::{Drain, Shards, SlowWork, Ticket, VolumeId, Waiter};
 
-/// The shards of all servers. How many there are is known before the first of them serves: a lock that was queued
-/// without a shard would not keep that away.
+/// The shards of all servers. How many there may be is known before the first of them serves, so each lock counts on all
+/// of them. For those of a server that has not begun the fleet answers: nothing of them is at the storage, and they find
+/// the lock in its queue before their first request.
 pub(crate) struct Fleet {
     servers: Vec<Seat>,
-    /// Servers whose shards have not all ended with nothing left to do.
+    /// Servers that have begun and whose shards have not all ended with nothing left to do.
     serving: AtomicUsize,
 }
 
@@ -23,7 +24,7 @@ struct Seat {
     first: usize,
     /// How many shards it has.
     count: usize,
-    /// Not before it has started, and not after it has ended.
+    /// Not before it has begun; gone after it has ended.
     server: OnceLock<Weak<dyn OwnShards>>,
 }
 
@@ -56,7 +57,7 @@ impl Member {
 
     /// The places of servers that share volumes, with the shards of each as for [`alone`](Self::alone). The first one
     /// opens the volumes, replaces and removes them, and looks after their storage; the others are given those that
-    /// it has, in the same slots. All have to be started: until then locks on ranges wait.
+    /// it has, in the same slots, and may begin whenever they are wanted, or never.
     pub fn of<const N: usize>(shards: [Option<usize>; N]) -> [Self; N] {
         let mut first = 0;
         let seat = |count: Option<usize>| {
@@ -65,7 +66,7 @@ impl Member {
             Seat { first: first - count, count, server: OnceLock::new() }
         };
         let servers = shards.into_iter().map(seat).collect();
-        let fleet = Arc::new(Fleet { servers, serving: AtomicUsize::new(N) });
+        let fleet = Arc::new(Fleet { servers, serving: AtomicUsize::new(0) });
         std::array::from_fn(|number| Self { fleet: fleet.clone(), number })
     }
 
@@ -88,10 +89,12 @@ impl Member {
         self.number == 0
     }
 
-    /// The server's shards can be asked from now on.
+    /// The server's shards are asked from now on. They have to be there, and none of them has done anything yet: a lock
+    /// that was queued before found nothing of theirs at the storage, and they find it in its queue.
     pub(crate) fn join(&self, server: Weak<dyn OwnShards>) {
+        self.fleet.serving.fetch_add(1, Ordering::AcqRel);
         let fresh = self.seat().server.set(server).is_ok();
-        debug_assert!(fresh, "a server starts once");
+        debug_assert!(fresh, "a server begins once");
     }
 
     /// All shards of the server have ended, with nothing left to do. True if those of all other servers have, too.
@@ -101,9 +104,14 @@ impl Member {
 }
 
 impl Fleet {
+    /// The server that has the shard of this number.
+    fn seat_of(&self, shard: usize) -> Option<&Seat> {
+        self.servers.iter().rev().find(|seat| seat.first <= shard)
+    }
+
     /// Has something done by the server that has the shard of this number, which is there under another one.
     fn by<T>(&self, shard: usize, what: impl FnOnce(&dyn OwnShards, usize) -> T) -> Option<T> {
-        let seat = self.servers.iter().rev().find(|seat| seat.first <= shard)?;
+        let seat = self.seat_of(shard)?;
         let server = seat.server.get()?.upgrade()?;
         Some(what(&*server, shard - seat.first))
     }
@@ -115,6 +123,12 @@ impl Shards for Fleet {
     }
 
     fn ask(&self, shard: usize, drain: Drain) -> bool {
+        // Whoever does not see a server here that begins has queued the lock before: the lock's queue is behind a mutex,
+        // and the shards look there when they are joined.
+        if self.seat_of(shard).is_some_and(|seat| seat.server.get().is_none()) {
+            self.wake(drain.of_nothing().as_slice());
+            return true;
+        }
         self.by(shard, |server, shard| server.ask(shard, drain)).unwrap_or(false)
     }
 
@@ -149,14 +163,39 @@ fn processors() -> usize {
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl OwnShards for Nobody {
+        fn ask(&self, _: usize, _: Drain) -> bool {
+            false
+        }
+
+        fn wake(&self, _: usize) {}
+
+        fn send_away(&self, _: (usize, Ticket), _: VolumeId, _: SlowWork) -> bool {
+            false
+        }
+    }
+
     #[test]
     fn shards_of_all_servers_are_numbered_as_one() {
         let [owner, other] = Member::of([Some(3), Some(0)]);
         assert_eq!((owner.first_shard(), owner.shards(), owner.owns_volumes()), (0, 3, true));
         assert_eq!((other.first_shard(), other.shards(), other.owns_volumes()), (3, 1, false));
         assert_eq!(owner.fleet.count(), 4);
-        assert!(owner.fleet.by(3, |_, _| ()).is_none(), "it has not started");
+        assert!(owner.fleet.by(3, |_, _| ()).is_none(), "it has not begun");
+        let server: Weak<Nobody> = Weak::new();
+        owner.join(server.clone());
+        other.join(server);
         assert!(!other.has_ended());
         assert!(owner.has_ended(), "it was the last one");
+    }
+
+    #[test]
+    fn a_server_that_never_begins_is_not_waited_for() {
+        let [owner, _] = Member::of([Some(1), Some(1)]);
+        let server: Weak<Nobody> = Weak::new();
+        owner.join(server);
+        assert!(owner.has_ended(), "it was the only one");
     }
 }

@@ -84,6 +84,36 @@ pub struct Server<F: Front> {
     driver: &'static str,
 }
 
+/// A server that is ready to serve: clients that connect wait. Dropped, it ends, and nobody has seen anything of it.
+#[must_use = "dropping it ends the server"]
+pub struct Standby<F: Front> {
+    /// Dropped first: the shards end by that.
+    go: Vec<SyncSender<Begin>>,
+    /// For the first shard.
+    listeners: Option<Listeners>,
+    server: Server<F>,
+}
+
+impl<F: Front> Standby<F> {
+    /// Where the server listens, with the real port numbers, in the order of its configuration.
+    pub fn portals(&self) -> Vec<SocketAddr> {
+        self.server.portals()
+    }
+
+    /// Begins to serve.
+    pub fn begin(self) -> Server<F> {
+        let Self { go, mut listeners, server } = self;
+        let rdma = listeners.is_some();
+        // Before a shard has done anything: from here on locks on ranges ask them.
+        server.core.join();
+        for start in go {
+            // A shard that died meanwhile is found when the server stops.
+            let _ = start.send(Begin { rdma, listeners: listeners.take() });
+        }
+        server
+    }
+}
+
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopReport {
@@ -131,19 +161,17 @@ impl<F: Front> Server<F> {
     /// # Errors
     /// The first thing that failed; nothing is left running.
     pub fn start_as(member: Member, config: F::Config) -> Result<Self, StartError> {
-        let mut listeners = Vec::new();
-        let mut portals = Vec::new();
+        Ok(Self::prepare_as(member, config)?.begin())
+    }
+
+    /// All of [`start_as`](Self::start_as) that can fail: the server listens, its shards have opened everything, and none
+    /// of them has begun.
+    ///
+    /// # Errors
+    /// The first thing that failed; nothing is left running.
+    pub fn prepare_as(member: Member, config: F::Config) -> Result<Standby<F>, StartError> {
         let hosting = F::hosting(&config);
-        for portal in &hosting.portals {
-            let mut portal = portal.clone();
-            if portal.transports.tcp() {
-                let (listener, address) = listen(portal.address)
-                    .map_err(|source| StartError::not_listening(portal.address, source))?;
-                portal.address = address;
-                listeners.push((portals.len(), listener));
-            }
-            portals.push(portal);
-        }
+        let (portals, mut tcp) = listen_all(&hosting.portals)?;
         let (count, first) = (member.shards(), member.first_shard());
         let ring = RingConfig {
             arena_bytes: hosting.limits.buffer_bytes,
@@ -154,27 +182,16 @@ impl<F: Front> Server<F> {
         };
         let core = Core::new(config, portals, member).map_err(StartError::Front)?;
         let device_set = rdma::prepare(&core.first_portals, &core.rdma)?;
-        let mut threads = Vec::new();
-        let mut standing = Vec::new();
-        let mut go = Vec::new();
+        let (mut threads, mut standing, mut go) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..count {
             let (ready, stands) = sync_channel(1);
             let (start, begin) = sync_channel::<Begin>(1);
             // The first shard accepts; it hands connections to the one with the fewest.
-            let listeners = std::mem::take(&mut listeners);
-            let (core, ring, device_set) = (core.clone(), ring.clone(), device_set.clone());
+            let own = (std::mem::take(&mut tcp), device_set.clone());
+            let (core, ring) = (core.clone(), ring.clone());
             let (ends, verdict) = sync_channel(1);
-            let handle =
-                lunet_os::thread::spawn(&format!("lunet-shard-{}", first + number), move || {
-                    shard_thread(
-                        number,
-                        core,
-                        &ring,
-                        (listeners, device_set),
-                        &ready,
-                        (&begin, &ends),
-                    );
-                })
+            let work = move || shard_thread(number, core, &ring, own, &ready, (&begin, &ends));
+            let handle = lunet_os::thread::spawn(&format!("lunet-shard-{}", first + number), work)
                 .map_err(StartError::Shard)?;
             threads.push(ShardThread { handle, verdict });
             go.push(start);
@@ -186,17 +203,13 @@ impl<F: Front> Server<F> {
             lunet_ring::Driver::IoUring => "io_uring",
             lunet_ring::Driver::Epoll => "epoll",
         };
-        let mut listeners = listen_rdma(device_set.as_deref(), &core, &standing)?;
-        let rdma = listeners.is_some();
+        let listeners = listen_rdma(device_set.as_deref(), &core, &standing)?;
         core.set_mailboxes(standing.into_iter().map(|shard| shard.mailbox).collect());
         let helper = F::start_helper(core.clone()).map_err(StartError::Shard)?;
         let monitor = Monitor::start(core.clone()).map_err(StartError::Shard)?;
         let device_monitor = DeviceMonitor::start(core.clone()).map_err(StartError::Shard)?;
-        for start in go {
-            // A shard that died meanwhile is found when the server stops.
-            let _ = start.send(Begin { rdma, listeners: listeners.take() });
-        }
-        Ok(Self { core, threads, helper, monitor, device_monitor, notes, driver })
+        let server = Self { core, threads, helper, monitor, device_monitor, notes, driver };
+        Ok(Standby { go, listeners, server })
     }
 
     /// Where the server listens, with the real port numbers: in the order of the configuration that it was
@@ -527,6 +540,29 @@ fn shard_thread<F: Front>(
             (arena.free_bytes(), arena.total_bytes(), arena.reserved_bytes());
         debug_assert_eq!((free, reserved), (total, 0), "buffers outlive their owners");
     }
+}
+
+/// Portals with their real port numbers, and the listeners of those for TCP with their slots.
+type Listening = (Vec<Portal>, Vec<(usize, TcpListener)>);
+
+/// Listens on every portal that is for TCP.
+fn listen_all(wanted: &[Portal]) -> Result<Listening, StartError> {
+    let (mut portals, mut listeners) = (wanted.to_vec(), Vec::new());
+    for (slot, portal) in portals.iter_mut().enumerate().filter(|(_, it)| it.transports.tcp()) {
+        let (listener, address) = listen(portal.address)
+            .map_err(|source| StartError::not_listening(portal.address, source))?;
+        portal.address = address;
+        listeners.push((slot, listener));
+    }
+    Ok((portals, listeners))
+}
+
+/// Says whether a server could listen on these portals, as far as they are for TCP. Stops at once. May block for a moment.
+///
+/// # Errors
+/// What its start would fail with.
+pub fn foresee_start(portals: &[Portal]) -> Result<(), StartError> {
+    listen_all(portals).map(drop)
 }
 
 /// Listens for connections over RDMA, if every shard can serve them.

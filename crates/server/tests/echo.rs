@@ -14,8 +14,8 @@ use lunet_ring::{Buf, DriverChoice, Payload};
 use lunet_server::conn::{self, ConnId};
 use lunet_server::front::{Front, FrontConn, FrontError, Local, Occasion};
 use lunet_server::{
-    ApplyError, Limits, Member, Portal, Transports, change::Next, core::Core, hosting::Hosting,
-    portals::Portals, served::World, server::Server, shard::Shard,
+    ApplyError, Limits, Member, Portal, StartError, Transports, change::Next, core::Core,
+    hosting::Hosting, portals::Portals, served::World, server::Server, shard::Shard,
 };
 use lunet_volume::{
     Budget, Client, Command, Exclusive, Face, Health, Intake, Kind, Merge, OperationId, Progress,
@@ -312,6 +312,10 @@ fn reads_and_writes_of_another_protocol_are_served() {
     assert!(server.stop(Duration::from_secs(5)).flushed);
 }
 
+fn connect_to(portal: SocketAddr) -> TcpStream {
+    TcpStream::connect(portal).expect("a connection")
+}
+
 /// Counts up by comparing and writing, until it was the one who did so `times` times. What it found each time.
 fn count_up(mut stream: TcpStream, times: usize) -> Vec<u64> {
     let block = |number: u64| [number.to_be_bytes().as_slice(), &[7; 504]].concat();
@@ -353,4 +357,43 @@ fn servers_that_share_a_volume_keep_out_of_each_others_ranges() {
     assert!(loads.map(|load| load.shard).eq(0..4));
     servers.iter().for_each(|server| server.begin_stop(Duration::ZERO));
     assert!(servers.into_iter().all(|server| server.stop(Duration::ZERO).flushed));
+}
+
+/// A server that begins later finds what was locked before it was there, and one that does not begin changes nothing.
+#[test]
+fn a_server_begins_while_another_one_serves() {
+    let (volume, [first, second]) = (volume(), Member::of([Some(2), Some(2)]));
+    let start = |member: &Member, address| {
+        Server::<Echo>::prepare_as(member.clone(), (volume.clone(), address))
+    };
+    let owner = start(&first, LOCAL).expect("one").begin();
+    let portal = owner.portals()[0];
+    let count = |portal| std::thread::spawn(move || count_up(connect_to(portal), 200));
+    let mut clients = vec![count(portal), count(portal)];
+    // Nobody waits for shards that are not there, nor for those that stand and have not begun.
+    let hold = || owner.handle().hold("v", Duration::from_secs(5)).expect("nobody is in the way");
+    drop(hold());
+    let Err(StartError::InUse { address }) = start(&second, portal) else {
+        panic!("the address is taken");
+    };
+    assert_eq!(address, portal);
+    let standby = start(&second, LOCAL).expect("it is free");
+    let gone = standby.portals()[0];
+    drop(hold());
+    drop(standby);
+    let standby = start(&second, gone).expect("the address is free again");
+    let held = hold();
+    let other = standby.begin();
+    let reading = std::thread::spawn(move || ask(&mut connect_to(gone), b'R', 4096, 512, &[]));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!reading.is_finished(), "the volume was held before the server began");
+    drop(held);
+    assert_eq!(reading.join().expect("it goes on"), [0; 512]);
+    clients.extend([count(gone), count(gone)]);
+    let found = clients.into_iter().flat_map(|client| client.join().expect("it counts"));
+    let mut found: Vec<u64> = found.collect();
+    found.sort_unstable();
+    assert!(found.iter().copied().eq(0..800), "two wrote for one comparison");
+    owner.begin_stop(Duration::ZERO);
+    assert!(other.stop(Duration::ZERO).flushed && owner.stop(Duration::ZERO).flushed);
 }

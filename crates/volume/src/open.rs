@@ -46,7 +46,7 @@ pub struct OpenVolume<F> {
     pub(crate) operations: usize,
     /// Those of them that nobody waits for.
     pub(crate) orphans: usize,
-    /// There may be locks on it.
+    /// There may be locks on it: at first nobody knows, as one may have come before this shard was there to be asked.
     pub(crate) guarded: bool,
     /// Requests at the storage that locks wait for.
     pub(crate) watches: Vec<Watch>,
@@ -64,7 +64,7 @@ impl<F> OpenVolume<F> {
             channel,
             operations: 0,
             orphans: 0,
-            guarded: false,
+            guarded: true,
             watches: Vec::new(),
         }
     }

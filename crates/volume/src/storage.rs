@@ -50,6 +50,15 @@ pub struct Drain {
     pub(crate) range: ByteRange,
 }
 
+impl Drain {
+    /// A shard that has not begun has nothing at the storage, and looks at the locks before its first request. Whom to
+    /// tell if it was the last that was waited for.
+    #[must_use]
+    pub fn of_nothing(&self) -> Option<Waiter> {
+        self.locks.drained(self.id)
+    }
+}
+
 /// What an executor is told about its shard.
 pub struct ShardConfig {
     /// Number of the shard among all, from 0.

@@ -133,7 +133,7 @@ impl Manager {
         if same && now.unserved.is_empty() {
             return Ok(None);
         }
-        check_fixed(&now.plan, &next, self.nvme.is_some())?;
+        check_fixed(&now.plan, &next, self.nvme.handle().is_some())?;
         serve::check_tls(&next.config)?;
         let mut entries = Vec::new();
         let mut fates = Vec::new();

@@ -48,7 +48,8 @@ use anyhow::{Result, anyhow};
 use lunet_api::{Change, Code, Done};
 use lunet_front_iscsi::{Handle, LogicalUnit, Prepared};
 use lunet_os::sync::{Mutex, MutexGuard};
-use lunet_server::ApplyError;
+use lunet_server::server::foresee_start;
+use lunet_server::{ApplyError, StartError};
 use zeroize::Zeroizing;
 
 use self::nvme::hosts_alone;
@@ -57,6 +58,7 @@ use crate::config::edit::Editor;
 use crate::holder;
 use crate::opening;
 use crate::plan::{self, Options, Plan, Wrong};
+use crate::second::{Second, Standby};
 use crate::serve;
 use crate::trouble::{self, refuse, refused};
 use lunet_files::{self as files, Found};
@@ -71,20 +73,24 @@ use effects::{Consent, Weighed};
 use identity::InUse;
 use journal::{Entry, Journal};
 
-/// Asks a running server for NVMe.
-pub type NvmeHandle = lunet_front_nvme::Handle<LogicalUnit>;
-
 /// A change that every shard is ready for, of every server. Dropping it undoes it.
 struct Ready<'a> {
     iscsi: Prepared<'a>,
-    nvme: Option<lunet_front_nvme::Prepared<'a, LogicalUnit>>,
+    nvme: Option<OverNvme<'a>>,
+}
+
+/// What a change is for the server for NVMe.
+enum OverNvme<'a> {
+    /// It takes over what changes.
+    Changes(lunet_front_nvme::Prepared<'a, LogicalUnit>),
+    /// It begins: these are its first portals.
+    Begins(Standby),
 }
 
 /// Changes a running server. One change at a time.
 pub struct Manager {
     handle: Handle,
-    /// Of the server for NVMe, if there is one.
-    nvme: Option<NvmeHandle>,
+    nvme: Arc<Second>,
     /// As the server was started with, less what only concerned its first start.
     options: Options,
     /// The configuration file.
@@ -114,11 +120,7 @@ fn new_notes(old: &Config, new: &Config) -> Vec<String> {
 
 impl Manager {
     /// Takes charge of what the servers behind the handles serve now.
-    pub fn new(
-        options: &Options,
-        (handle, nvme): (Handle, Option<NvmeHandle>),
-        served: Served,
-    ) -> Self {
+    pub fn new(options: &Options, (handle, nvme): (Handle, Arc<Second>), served: Served) -> Self {
         let file = served.plan.file.clone();
         let options = Options { config: Some(file.clone()), size: None, ..options.clone() };
         let now = Mutex::new(Arc::new(served));
@@ -410,9 +412,18 @@ impl Manager {
     fn prepare(&self, next: &Served) -> Result<Ready<'_>> {
         // The error's own words hold its cause.
         let iscsi = self.handle.prepare(next.layout()).map_err(not_done)?;
-        let nvme = self.nvme.as_ref();
-        let nvme = nvme.map(|handle| handle.prepare(serve::over_nvme(next, iscsi.world())));
-        let nvme = nvme.transpose().map_err(not_done)?;
+        let layout = || serve::over_nvme(next, iscsi.world());
+        let config = &next.plan.config;
+        let nvme = match self.nvme.handle() {
+            Some(handle) => Some(OverNvme::Changes(handle.prepare(layout()).map_err(not_done)?)),
+            None if config.nvme.portals.is_empty() => None,
+            None => {
+                serve::check_tls(config)?;
+                let assembled = serve::assemble_nvme(&next.server, config, layout());
+                let standby = self.nvme.prepare(assembled).map_err(not_begun)?;
+                Some(OverNvme::Begins(standby))
+            }
+        };
         Ok(Ready { iscsi, nvme })
     }
 
@@ -421,16 +432,23 @@ impl Manager {
         let (portals, groups) = (serve::listen(&next.config), serve::groups(&next.config));
         self.handle.foresee_portals(&portals, &groups).map_err(not_done)?;
         let portals = serve::listen_nvme(&next.config);
-        let nvme = self.nvme.as_ref().map(|handle| handle.foresee_portals(&portals, &()));
-        nvme.transpose().map(drop).map_err(not_done)
+        match self.nvme.handle() {
+            Some(handle) => handle.foresee_portals(&portals, &()).map_err(not_done),
+            None => foresee_start(&portals).map_err(not_begun),
+        }
     }
 
     /// Lets the server take over. From here on there is no way back.
     fn conclude(&self, ready: Ready<'_>, next: Served, held: Option<HeldVolume>) {
         let held = held.map(Arc::new);
-        let nvme = ready.nvme.map(|nvme| nvme.adopt(held.clone()));
+        let (changes, begins) = match ready.nvme {
+            Some(OverNvme::Changes(nvme)) => (Some(nvme.adopt(held.clone())), None),
+            Some(OverNvme::Begins(standby)) => (None, Some(standby)),
+            None => (None, None),
+        };
         let iscsi = ready.iscsi.adopt(held);
-        let late = iscsi.wait().late + nvme.map_or(0, |nvme| nvme.wait().late);
+        begins.into_iter().for_each(|standby| self.nvme.begin(standby));
+        let late = iscsi.wait().late + changes.map_or(0, |nvme| nvme.wait().late);
         let (next, before) = (Arc::new(next), self.now());
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
         if let Some(listener) = self.listener.get() {
@@ -487,6 +505,17 @@ fn not_done(error: ApplyError) -> anyhow::Error {
             };
             lunet_api::Error::new(code, error.to_string()).into()
         }
+    }
+}
+
+/// Why the server for NVMe has not begun, with the next step.
+fn not_begun(error: StartError) -> anyhow::Error {
+    match error {
+        StartError::InUse { address } => anyhow!(holder::taken(address)),
+        StartError::Listen { address, source } => {
+            anyhow!(trouble::listening(address, &source, "take another address"))
+        }
+        error => lunet_api::Error::new(Code::Failed, error.to_string()).into(),
     }
 }
 

@@ -146,7 +146,7 @@ impl Manager {
 
     /// The controllers; all of them, unless it does not matter if some are missing.
     pub(super) fn known_controllers(&self, some_will_do: bool) -> Result<Vec<SessionInfo>> {
-        self.nvme.as_ref().map_or(Ok(Vec::new()), |handle| known(handle, some_will_do))
+        self.nvme.handle().map_or(Ok(Vec::new()), |handle| known(handle, some_will_do))
     }
 
     /// How many controllers there are of subsystems for which this is true: of the name of the target that one is, or
@@ -158,7 +158,7 @@ impl Manager {
             let target = subsystem.and_then(|subsystem| subsystem.target.as_deref());
             on(target.unwrap_or(&info.subsystem))
         };
-        let all = self.nvme.as_ref().map(|handle| handle.sessions()).unwrap_or_default();
+        let all = self.nvme.handle().map(|handle| handle.sessions()).unwrap_or_default();
         all.iter().filter(wanted).count()
     }
 
@@ -182,7 +182,7 @@ impl Manager {
 
     /// Ends the controllers of a host, which are told of.
     pub(super) fn end_controllers(&self, host: &str) -> Result<Vec<SessionChange>> {
-        let Some(handle) = &self.nvme else { return Ok(Vec::new()) };
+        let Some(handle) = self.nvme.handle() else { return Ok(Vec::new()) };
         let mut all = handle.sessions();
         all.retain(|info| info.host_nqn == host);
         let handles: Vec<u16> = all.iter().map(|info| info.cntlid).collect();
@@ -199,7 +199,7 @@ impl Manager {
         (before, after): (&Config, &Config),
         keep: bool,
     ) -> Vec<Effect> {
-        let Some(handle) = &self.nvme else { return Vec::new() };
+        let Some(handle) = self.nvme.handle() else { return Vec::new() };
         // For each portal that there would be, the slots by which controllers name it.
         let slots = handle.slots_of(&serve::listen_nvme(after));
         let portal = |info: &SessionInfo| slots.iter().position(|own| own.contains(&info.portal));

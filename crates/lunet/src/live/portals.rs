@@ -74,7 +74,8 @@ impl Manager {
             editor.add_portal(&keys)
         })?;
         check(old, &next.plan.config)?;
-        check_nvme(old, &next.plan.config, self.nvme.is_some())?;
+        let begins = self.nvme.handle().is_none();
+        check_nvme(old, &next.plan.config, !begins)?;
         let warnings = exposure::news(old, &next.plan.config);
         self.commit(now, next, now.open.clone())?;
         let mut done = done(format!("lunet listens on {address}"));
@@ -89,7 +90,8 @@ impl Manager {
         if transport.contains(&Transport::Iser) {
             done.notes.push("iSER on it starts with the next start of lunet".to_owned());
         }
-        if transport.contains(&Transport::NvmeRdma) {
+        // The first ones begin with their server.
+        if transport.contains(&Transport::NvmeRdma) && !begins {
             done.notes.push("NVMe over RDMA on it starts with the next start of lunet".to_owned());
         }
         done.notes.extend(warnings);
@@ -239,17 +241,11 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what a running server cannot do with portals for NVMe. `served`: it was started with some.
+/// Refuses what a running server cannot do with portals for NVMe. `served`: that for NVMe has begun; its devices for RDMA
+/// are those of its first portals.
 pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()> {
     for portal in &new.nvme.portals {
         let address = portal.address;
-        if !served {
-            return refuse(
-                Code::NeedsRestart,
-                format!("[[portal]] {address}: lunet was started with no portal for NVMe"),
-                "write it into the configuration file, and restart lunet",
-            );
-        }
         let all = || old.portals.iter().chain(&old.nvme.portals);
         if let Some(was) = all().find(|was| overlap(was.address, address)) {
             return refuse(
@@ -264,7 +260,7 @@ pub(super) fn check_nvme(old: &Config, new: &Config, served: bool) -> Result<()>
         let same = |was: &&crate::config::Portal| was.address == address && address.port() != 0;
         let ways = (portal.tag, portal.transports);
         let was = old.nvme.portals.iter().find(same);
-        if was.is_none() && portal.transports == Transports::Rdma {
+        if served && was.is_none() && portal.transports == Transports::Rdma {
             return refuse(
                 Code::NeedsRestart,
                 format!(

@@ -9,6 +9,7 @@ use lunet_block::{Backend, Caps, Channel, Completion, IoDone, Request, Slow, Sub
 use lunet_front_iscsi::Server;
 use lunet_os::sync::{Condvar, Mutex};
 use lunet_ring::{Payload, Ring};
+use lunet_server::Member;
 use tempfile::TempDir;
 
 use super::*;
@@ -118,7 +119,8 @@ fn started() -> (TempDir, Server, Manager, Arc<Trap>) {
     let mut start = serve::assemble(&config, &served.plan.data, served.layout());
     start.limits.change_wait = Duration::from_millis(300);
     let server = lunet_front_iscsi::start(start).unwrap();
-    let manager = Manager::new(&options, (server.handle(), None), served);
+    let [_, other] = Member::of([config.server.shards; 2]);
+    let manager = Manager::new(&options, (server.handle(), Arc::new(Second::new(other))), served);
     (dir, server, manager, trap)
 }
 

@@ -28,6 +28,11 @@ pub trait Listener: Send + Sync {
     fn abort(&self, whose: &Arc<[Registrant]>, done: &Done) {
         let _ = (whose, done);
     }
+
+    /// True if there is nobody any more to be told.
+    fn has_ended(&self) -> bool {
+        false
+    }
 }
 
 /// Tells somebody that something is done, when the last of its clones is dropped.
@@ -64,7 +69,10 @@ impl Shared {
 
     /// One more protocol serves the volume, and is told of losses.
     pub fn listen(&self, listener: Arc<dyn Listener>) {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        // A server whose start was undone has left its own.
+        listeners.retain(|listener| !listener.has_ended());
+        listeners.push(listener);
     }
 
     /// Has the other protocols abort the commands of registrants of theirs that were preempted. `done` is dropped then.
