@@ -12,7 +12,7 @@ use lunet_client::iscsi::Target;
 use lunet_client::nvme;
 use lunet_host::ceilings::{self, ceilings, measure};
 use lunet_host::doctor::{self, Checks, Report};
-use lunet_host::facts::{Facts, facts};
+use lunet_host::facts::{Facts, facts, network_cards};
 use lunet_host::probe;
 use lunet_host::source::{Live, Tree};
 use serde_json::json;
@@ -144,7 +144,12 @@ fn subsystem(options: &Doctor, url: &str) -> Result<ExitCode> {
     let mut url = nvme::Target::parse(url)?;
     url.secret = secrets::of_host()?;
     url.tls_key = options.tls_key_file.as_deref().map(secrets::tls_key_of_file).transpose()?;
-    let probe = probe::nvme::probe(&url, options.host_nqn.as_deref())?;
+    let mut probe = probe::nvme::probe(&url, options.host_nqn.as_deref())?;
+    // What another transport would use is looked for only where there is one.
+    if probe.offers.iter().any(|offer| offer.over_rdma) {
+        let (nics, rdma) = network_cards(&Live);
+        probe::nvme::find_rdma_devices(&mut probe, &nics, &rdma);
+    }
     let mut checks = Checks::of_subsystems()?;
     more(&mut checks, options.checks.as_deref())?;
     let report = doctor::examine_subsystem(&probe, &checks);

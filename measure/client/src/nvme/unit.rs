@@ -5,8 +5,8 @@ use lunet_nvme::identify::{
     self, Cns, Identifiers, NSATTR_WRITE_PROTECTED, VWC_PRESENT, namespaces_of, text_of,
 };
 use lunet_nvme::log::{
-    AnaGroup, DISCOVERY_ENTRY, LogPage, SECTYPE_NONE, SubsystemType, TREQ_SECURE, TRTYPE_TCP,
-    ana_groups, discovery_entries,
+    AnaGroup, DISCOVERY_ENTRY, LogPage, SECTYPE_NONE, SubsystemType, TREQ_SECURE, TRTYPE_RDMA,
+    TRTYPE_TCP, ana_groups, discovery_entries,
 };
 use lunet_nvme::name::{DISCOVERY_NQN, nqn_of_field};
 use zerocopy::FromBytes;
@@ -34,6 +34,8 @@ pub struct Offer {
     pub address: String,
     /// It leads to an NVM subsystem over TCP, and not to discovery or over another transport.
     pub usable: bool,
+    /// It leads to an NVM subsystem over RDMA.
+    pub over_rdma: bool,
     /// Only with TLS.
     pub tls: bool,
 }
@@ -123,6 +125,7 @@ fn offer(entry: &lunet_nvme::log::DiscoveryEntry) -> Offer {
             format!("{host}:{port}")
         },
         usable: is_nvm && entry.trtype == TRTYPE_TCP,
+        over_rdma: is_nvm && entry.trtype == TRTYPE_RDMA,
         tls: entry.tsas[0] != SECTYPE_NONE && entry.treq & 3 == TREQ_SECURE,
     }
 }

@@ -7,7 +7,8 @@
 //! | `portals` | portal of a target | `target`, `portal`, `nic`, `rdma`, `listening` |
 //! | `luns` | LUN of a target | `target`, `lun`, `zvol`, `pool` |
 //! | `target_sessions` | session of a target | `target`, `session`, `rdma`, `why_tcp` |
-//! | `lunet_portals` | portal of a running lunet | `lunet`, `portal`, `name`, `rdma`, `carried`, `loopback` |
+//! | `lunet_portals` | portal of a running lunet | `lunet`, `portal`, `name`, `rdma`, `carried`, `loopback`, `over`, `served`, `wanted` |
+//! | `nvme_paths` | path of an NVMe subsystem that is used over a network | `host`, `path`, `nic`, `rdma` (towards the portal's address, if it is in a network of this machine) |
 //! | `disks` | disk of an iSCSI session | `session`, `disk`, `drive` |
 //! | `storage_nics` | NIC with hardware and a cable that storage goes over | as `nics` |
 //! | `storage_rdma` | RDMA port of such a NIC | `rdma`, `nic` |
@@ -20,8 +21,8 @@ use serde::Serialize;
 
 use crate::expr::{Scope, Shape, Value};
 use crate::facts::{
-    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Nic, Pool, Portal, Rdma,
-    Target, TargetSession, Vdev, Zvol, drives_of, rdma_used, storage_nics,
+    Drive, Facts, IscsiDisk, IscsiSession, Lun, Lunet, LunetPortal, Nic, NvmeHost, NvmePath, Pool,
+    Portal, Rdma, Target, TargetSession, Vdev, Zvol, drives_of, rdma_used, storage_nics,
 };
 
 #[derive(Serialize)]
@@ -95,6 +96,14 @@ struct DiskOf<'a> {
 }
 
 #[derive(Serialize)]
+struct NvmePathOf<'a> {
+    host: &'a NvmeHost,
+    path: &'a NvmePath,
+    nic: Option<&'a Nic>,
+    rdma: Option<&'a Rdma>,
+}
+
+#[derive(Serialize)]
 struct RdmaOf<'a> {
     rdma: &'a Rdma,
     nic: Option<&'a Nic>,
@@ -109,6 +118,7 @@ pub(super) fn set(scope: &mut Scope<'_>, facts: &Facts) {
     put(scope, "target_sessions", &target_sessions(facts));
     put(scope, "lunet_portals", &iser::lunet_portals(facts));
     put(scope, "disks", &disks(facts));
+    put(scope, "nvme_paths", &nvme_paths(facts));
     let nics = storage_nics(facts);
     let ports: Vec<RdmaOf<'_>> = facts
         .rdma
@@ -164,6 +174,12 @@ pub(super) fn names(names: Shape) -> Shape {
         ("disk", Shape::of::<IscsiDisk>()),
         ("drive", Shape::of::<Drive>()),
     ];
+    let path = vec![
+        ("host", Shape::of::<NvmeHost>()),
+        ("path", Shape::of::<NvmePath>()),
+        ("nic", Shape::of::<Nic>()),
+        ("rdma", Shape::of::<Rdma>()),
+    ];
     let rdma = vec![("rdma", Shape::of::<Rdma>()), ("nic", Shape::of::<Nic>())];
     let own = [
         ("lunet", Shape::of::<Lunet>()),
@@ -179,6 +195,7 @@ pub(super) fn names(names: Shape) -> Shape {
         .with("target_sessions", fields(session))
         .with("lunet_portals", fields(own))
         .with("disks", fields(disk))
+        .with("nvme_paths", fields(path))
         .with("storage_rdma", fields(rdma))
         .with("storage_nics", list(Shape::of::<Nic>()))
         .with("rdma_used", plain())
@@ -300,7 +317,7 @@ fn why_tcp(facts: &Facts, target: &Target, session: &TargetSession) -> &'static 
         "lio" => ("ib_isert", "the module ib_isert is not loaded"),
         "nvmet" => ("nvmet_rdma", "the module nvmet-rdma is not loaded"),
         "lunet" if session.iser_offered == Some(true) => return "the initiator chose TCP",
-        "lunet" => return "lunet does not serve iSER there",
+        "lunet" => return "lunet does not serve RDMA there",
         _ => return "this target does not speak RDMA",
     };
     let rdma = |transport: Option<&str>| matches!(transport, Some("iser" | "rdma"));
@@ -320,6 +337,16 @@ fn disks(facts: &Facts) -> Vec<DiskOf<'_>> {
         session,
         disk,
         drive: facts.drives.iter().find(|drive| drive.name == disk.name),
+    })
+    .collect()
+}
+
+fn nvme_paths(facts: &Facts) -> Vec<NvmePathOf<'_>> {
+    let hosts = &facts.initiators.nvme_hosts;
+    let all = hosts.iter().flat_map(|host| host.paths.iter().map(move |path| (host, path)));
+    all.map(|(host, path)| {
+        let nic = path.address.as_deref().and_then(|address| nic_towards(facts, address));
+        NvmePathOf { host, path, nic, rdma: nic.and_then(|nic| rdma_of(facts, nic)) }
     })
     .collect()
 }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::probe::nvme::{ControllerProbe, NamespaceProbe, NvmeProbe, Offered};
+use crate::facts::{Nic, Rdma};
+use crate::probe::nvme::{ControllerProbe, NamespaceProbe, NvmeProbe, Offered, find_rdma_devices};
 use crate::probe::{Latency, LunProbe, Refused, Session};
 
 fn targets() -> Checks {
@@ -201,7 +202,7 @@ fn healthy_subsystem() -> NvmeProbe {
             nqn: "nqn.2026-11.x:y".into(),
             address: "10.0.0.1:4420".into(),
             usable: true,
-            tls: false,
+            ..Offered::default()
         }],
         subsystem: Some("nqn.2026-11.x:y".into()),
         authenticated: true,
@@ -242,6 +243,10 @@ const SPOILT: &[(&str, Spoil)] = &[
     ("nvme-refused", |p| p.refused.push(Refused { name: "nqn.x:z".into(), why: "host".into() })),
     ("nvme-no-namespace", |p| p.namespaces.clear()),
     ("nvme-discovery-address", |p| p.offers[0].address = "0.0.0.0:4420".into()),
+    ("nvme-rdma-offered", |p| {
+        let device = Some("mlx5_0".into());
+        p.offers.push(Offered { over_rdma: true, rdma_device: device, ..Offered::default() });
+    }),
     ("nvme-no-nguid", |p| p.namespaces[0].nguid = None),
     ("nvme-block-size", |p| p.namespaces[0].block_bytes = Some(4096)),
     ("nvme-namespace-storage", |p| trouble(p, "not ready")),
@@ -275,6 +280,41 @@ fn trouble(probe: &mut NvmeProbe, word: &str) {
 
 fn of(probe: &mut NvmeProbe) -> &mut ControllerProbe {
     probe.controller.get_or_insert_default()
+}
+
+#[test]
+fn a_card_takes_what_is_offered_over_rdma_in_its_network() {
+    let nic = |name: &str, address: &str, parent: Option<&str>| Nic {
+        name: name.into(),
+        addresses: vec![address.into()],
+        parent: parent.map(str::to_owned),
+        ..Nic::default()
+    };
+    let port = |device: &str, netdev: &str, soft: bool| Rdma {
+        device: device.into(),
+        netdev: Some(netdev.into()),
+        state: Some("ACTIVE".into()),
+        soft: Some(soft),
+        ..Rdma::default()
+    };
+    let nics = [
+        nic("ens1", "10.0.0.9/24", None),
+        nic("ens1.7", "fd00::9/64", Some("ens1")),
+        nic("ens2", "10.0.2.9/24", None),
+    ];
+    let rdma = [port("mlx5_0", "ens1", false), port("rxe0", "ens2", true)];
+    for (address, device) in [
+        ("10.0.0.1:4420", Some("mlx5_0")),
+        ("[fd00::1]:4420", Some("mlx5_0")),
+        ("10.0.2.1:4420", None),
+        ("10.0.3.1:4420", None),
+        ("", None),
+    ] {
+        let offer = Offered { over_rdma: true, address: address.into(), ..Offered::default() };
+        let mut probe = NvmeProbe { offers: vec![offer], ..NvmeProbe::default() };
+        find_rdma_devices(&mut probe, &nics, &rdma);
+        assert_eq!(probe.offers[0].rdma_device.as_deref(), device, "{address}");
+    }
 }
 
 /// Who is on the same machine may be let in for that alone.

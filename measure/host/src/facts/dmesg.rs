@@ -21,7 +21,7 @@ pub struct Dmesg {
 #[serde(default)]
 pub struct DmesgHit {
     /// What they mean: `iser_registered`, `iser_failed`, `iser_connected`, `rdma_refused`,
-    /// `pcie_limited`, `pcie_error`, `nvme_timeout`, `nvme_lost`, `nvme_aborted`, `nvme_no_power_state`,
+    /// `rdma_exhausted`, `pcie_limited`, `pcie_error`, `nvme_timeout`, `nvme_lost`, `nvme_aborted`, `nvme_no_power_state`,
     /// `io_error`, `nic_link_down`, `nic_tx_timeout`, `nic_reset`, `cable_fault`, `too_hot`,
     /// `syn_flood`, `out_of_memory`, `hung_task`, `zfs_error`, `zfs_suspended`, `target_timeout`,
     /// `target_abort`, `iscsi_connection_lost`, `machine_check`.

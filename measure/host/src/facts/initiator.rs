@@ -134,6 +134,11 @@ pub struct NvmePath {
     pub fast_io_fail_seconds: Option<i64>,
     /// When a lost path is given up, in seconds; -1 = never.
     pub ctrl_loss_seconds: Option<i64>,
+    /// What the target says of the path for each namespace (ANA): `optimized`, `non-optimized`, `inaccessible`...
+    /// Empty unless the kernel joins paths.
+    pub ana_states: Vec<String>,
+    /// Whether it has a key of TLS.
+    pub tls: Option<bool>,
 }
 
 /// dm-multipath.

@@ -42,12 +42,25 @@ pub struct LunetPortal {
     pub iser: Option<bool>,
     /// Whether the configuration names iSER, so that it is missed.
     pub iser_wanted: Option<bool>,
+    /// Whether it is served over NVMe over TCP.
+    pub nvme_tcp: Option<bool>,
+    /// Whether it is served over NVMe over RDMA.
+    pub nvme_rdma: Option<bool>,
+    /// Whether the configuration names NVMe over RDMA, so that it is missed.
+    pub nvme_rdma_wanted: Option<bool>,
     /// The RDMA devices that serve it.
     pub devices: Vec<String>,
-    /// Why there is no iSER, in a word: `no-device`, `locked-memory`... (docs/cli.md).
+    /// Why there is no RDMA, in a word: `no-device`, `locked-memory`... (docs/cli.md).
     pub reason: Option<String>,
     /// The same in lunet's own sentence.
     pub why: Option<String>,
+}
+
+impl LunetPortal {
+    /// Whether it is one for NVMe: a portal is for one protocol.
+    pub(crate) fn is_nvme(&self) -> bool {
+        [self.nvme_tcp, self.nvme_rdma, self.nvme_rdma_wanted].contains(&Some(true))
+    }
 }
 
 /// CAP_IPC_LOCK in the mask of a process's capabilities.
@@ -201,6 +214,9 @@ fn portal(told: Portal) -> LunetPortal {
         tcp: Some(told.tcp),
         iser: Some(told.iser),
         iser_wanted: Some(told.iser_wanted),
+        nvme_tcp: Some(told.nvme_tcp),
+        nvme_rdma: Some(told.nvme_rdma),
+        nvme_rdma_wanted: Some(told.nvme_rdma_wanted),
         devices: told.devices,
         reason: told.reason.map(|reason| reason.to_string()),
         why: told.why,

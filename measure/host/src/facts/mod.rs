@@ -135,6 +135,12 @@ pub fn facts(source: &dyn Source) -> Facts {
     facts
 }
 
+/// The network interfaces and the RDMA devices alone.
+pub fn network_cards(source: &dyn Source) -> (Vec<Nic>, Vec<Rdma>) {
+    let source: &dyn Source = &Masked(source);
+    (nic::read(source), rdma::read(source))
+}
+
 /// Fills in what one layer says about another.
 fn connect(facts: &mut Facts) {
     drive::mark_members(&mut facts.drives, facts.zfs.as_ref());

@@ -74,7 +74,8 @@ pub struct TargetSession {
     pub address: Option<String>,
     /// `tcp`, `iser` or `rdma`; `null` where it cannot be seen.
     pub transport: Option<String>,
-    /// On TCP: whether this end would have taken it over iSER (only lunet tells).
+    /// On TCP: whether this end would have taken it over RDMA, by iSER or, of a controller, by NVMe over RDMA (only
+    /// lunet tells).
     pub iser_offered: Option<bool>,
     /// Connections in it.
     pub connections: Option<i64>,

@@ -13,19 +13,29 @@ pub(super) struct LunetPortalOf<'a> {
     name: String,
     /// The RDMA port of the address; with all addresses of the machine, the best one.
     rdma: Option<&'a Rdma>,
-    /// Whether iSER could be served there by what is seen now: a link, and a GID for the address.
+    /// Whether RDMA could be served there by what is seen now: a link, and a GID for the address.
     carried: bool,
     loopback: bool,
+    /// What RDMA would carry there: `iSER` or `NVMe over RDMA`.
+    over: &'static str,
+    /// Whether it does.
+    served: Option<bool>,
+    /// Whether the configuration names it, so that it is missed.
+    wanted: Option<bool>,
 }
 
 /// The fields of [`LunetPortalOf`] that are no facts.
-pub(super) const PLAIN: [&str; 3] = ["name", "carried", "loopback"];
+pub(super) const PLAIN: [&str; 6] = ["name", "carried", "loopback", "over", "served", "wanted"];
 
 pub(super) fn lunet_portals(facts: &Facts) -> Vec<LunetPortalOf<'_>> {
     let all = facts.lunets.iter().flat_map(|lunet| lunet.portals.iter().map(move |p| (lunet, p)));
     all.map(|(lunet, portal)| {
         let ip = portal.address.parse::<std::net::IpAddr>();
         let carrier = facts.rdma.iter().find(|rdma| carries(rdma, &portal.address));
+        let (over, served, wanted) = match portal.is_nvme() {
+            true => ("NVMe over RDMA", portal.nvme_rdma, portal.nvme_rdma_wanted),
+            false => ("iSER", portal.iser, portal.iser_wanted),
+        };
         let near = || nic_with(facts, &portal.address).and_then(|nic| rdma_of(facts, nic));
         LunetPortalOf {
             lunet,
@@ -34,6 +44,9 @@ pub(super) fn lunet_portals(facts: &Facts) -> Vec<LunetPortalOf<'_>> {
             rdma: carrier.or_else(near),
             carried: carrier.is_some(),
             loopback: ip.is_ok_and(|ip| ip.is_loopback()),
+            over,
+            served,
+            wanted,
         }
     })
     .collect()
@@ -51,7 +64,7 @@ fn carries(rdma: &Rdma, address: &str) -> bool {
 }
 
 fn name(portal: &LunetPortal) -> String {
-    let port = portal.port.unwrap_or(3260);
+    let port = portal.port.unwrap_or(if portal.is_nvme() { 4420 } else { 3260 });
     match portal.address.contains(':') {
         true => format!("[{}]:{port}", portal.address),
         false => format!("{}:{port}", portal.address),

@@ -36,6 +36,8 @@ pub(super) fn read(source: &dyn Source) -> Vec<NvmeHost> {
                 Some(text) => text.parse().ok(),
                 None => None,
             },
+            ana_states: ana_states(source, &at),
+            tls: Some(text("tls_key").is_some_and(|key| !key.is_empty())),
             name: name.clone(),
         };
         match hosts.iter_mut().find(|host| host.nqn == nqn) {
@@ -44,6 +46,13 @@ pub(super) fn read(source: &dyn Source) -> Vec<NvmeHost> {
         }
     }
     hosts
+}
+
+/// A path of a namespace is `nvme1c2n1` below its controller.
+fn ana_states(source: &dyn Source, controller: &str) -> Vec<String> {
+    let names = sorted(source.names(controller));
+    let state = |name: &String| source.text(&format!("{controller}/{name}/ana_state"));
+    names.iter().filter(|name| name.starts_with("nvme")).filter_map(state).collect()
 }
 
 fn host(source: &dyn Source, nqn: String, path: NvmePath) -> NvmeHost {
@@ -90,6 +99,7 @@ mod tests {
 /sys/class/nvme/{name}/address: traddr={address},trsvcid=4420
 /sys/class/nvme/{name}/sqsize: 127
 /sys/class/nvme/{name}/ctrl_loss_tmo: off
+/sys/class/nvme/{name}/nvme1c{name}n1/ana_state: optimized
 "
             );
         }
@@ -100,5 +110,9 @@ mod tests {
         let path = &hosts[0].paths[1];
         assert_eq!((path.address.as_deref(), path.port), (Some("10.0.1.1"), Some(4420)));
         assert_eq!((path.queue_size, path.ctrl_loss_seconds), (Some(128), Some(-1)));
+        assert_eq!(
+            (path.ana_states.as_slice(), path.tls),
+            (&["optimized".to_owned()][..], Some(false))
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What lunet serves, by its own words.
 
-use lunet_api::{Reach, Session, Volume, WriteCache};
+use lunet_api::{Reach, Session, Transport, Volume, WriteCache};
 
 use super::{Lun, Portal, Target, TargetSession, portal};
 use crate::facts::{Lunet, LunetPortal, Value, lunet};
@@ -8,6 +8,8 @@ use crate::source::Source;
 
 /// Without `[iscsi] queue-depth`.
 const QUEUE_DEPTH: i64 = 128;
+const ISCSI_PORT: i64 = 3260;
+const NVME_PORT: i64 = 4420;
 
 /// Asks every lunet that runs here for its targets.
 pub(super) fn read(source: &dyn Source, lunets: &[Lunet]) -> Vec<Target> {
@@ -15,20 +17,25 @@ pub(super) fn read(source: &dyn Source, lunets: &[Lunet]) -> Vec<Target> {
     believed.flat_map(|lunet| ask(source, lunet)).collect()
 }
 
-/// Each portal as often as there are transports.
-fn portals(lunet: &Lunet) -> Vec<Portal> {
-    let one = |portal: &LunetPortal, transport: &str| Portal {
-        address: portal.address.clone(),
-        port: portal.port,
-        transport: Some(transport.to_owned()),
-        public: None,
-    };
-    let both = |portal: &LunetPortal| {
-        let tcp = (portal.tcp == Some(true)).then(|| one(portal, "tcp"));
-        let iser = (portal.iser == Some(true)).then(|| one(portal, "iser"));
-        tcp.into_iter().chain(iser)
-    };
-    lunet.portals.iter().flat_map(both).collect()
+/// Where a target is served: each portal of its protocols as often as there are transports.
+fn portals(lunet: &Lunet, iscsi: bool, nvme: bool, only: &[String]) -> Vec<Portal> {
+    let mut all = Vec::new();
+    for portal in lunet.portals.iter().filter(|portal| is_among(portal, only)) {
+        let transports = [
+            (iscsi && portal.tcp == Some(true), "tcp"),
+            (iscsi && portal.iser == Some(true), "iser"),
+            (nvme && portal.nvme_tcp == Some(true), "tcp"),
+            (nvme && portal.nvme_rdma == Some(true), "rdma"),
+        ];
+        let served = transports.into_iter().filter(|(served, _)| *served);
+        all.extend(served.map(|(_, transport)| Portal {
+            address: portal.address.clone(),
+            port: portal.port,
+            transport: Some(transport.to_owned()),
+            public: None,
+        }));
+    }
+    all
 }
 
 /// What a running lunet serves to whom.
@@ -38,8 +45,21 @@ fn ask(source: &dyn Source, lunet: &Lunet) -> Vec<Target> {
     let sessions: Vec<Session> = lunet::ask(source, &["sessions"], &lunet.socket);
     let config = source.output("lunet", &["config", "show", "--socket", &lunet.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
-    let portals = portals(lunet);
-    targets.iter().map(|told| target(told, &volumes, &sessions, &config, &portals)).collect()
+    targets.iter().map(|told| target(told, &volumes, &sessions, &config, lunet)).collect()
+}
+
+/// How hosts prove who they are over NVMe: every one of them has to.
+fn nvme_auth(own: Option<&toml::Table>) -> &'static str {
+    let hosts = own.and_then(|own| own.get("hosts")).and_then(toml::Value::as_array);
+    let keyed = |host: &toml::Value| {
+        let has = |key: &str| host.get(key).is_some();
+        let may_come_without = host.get("tls").and_then(toml::Value::as_str) == Some("allowed");
+        has("secret-file") || has("tls-key-file") && !may_come_without
+    };
+    match hosts {
+        Some(hosts) if !hosts.is_empty() && hosts.iter().all(keyed) => "dhchap",
+        _ => "none",
+    }
 }
 
 fn target(
@@ -47,18 +67,27 @@ fn target(
     volumes: &[Volume],
     sessions: &[Session],
     config: &toml::Table,
-    portals: &[Portal],
+    lunet: &Lunet,
 ) -> Target {
     let name = told.name.clone();
     let iscsi = config.get("iscsi");
     let number =
         |key: &str| iscsi.and_then(|table| table.get(key)).and_then(toml::Value::as_integer);
     let queue_depth = number("queue-depth").unwrap_or(QUEUE_DEPTH);
-    let list_of = |key: &str| config.get(key).and_then(toml::Value::as_array);
-    let own = list_of("target").and_then(|all| {
-        all.iter().find(|t| t.get("name").and_then(toml::Value::as_str) == Some(&name))
-    });
-    let has = |key: &str| own.is_some_and(|target| target.get(key).is_some());
+    let tables = |key: &str| {
+        let all = config.get(key).and_then(toml::Value::as_array).into_iter().flatten();
+        all.filter_map(toml::Value::as_table)
+    };
+    let named = |table: &&toml::Table, key: &str| {
+        table.get(key).and_then(toml::Value::as_str) == Some(name.as_str())
+    };
+    let own = tables("target")
+        .find(|table| named(table, "name"))
+        .or_else(|| tables("subsystem").find(|table| named(table, "nqn")));
+    let has = |key: &str| own.is_some_and(|target| target.contains_key(key));
+    // A subsystem alone has its NQN for a name.
+    let iscsi_served = !name.starts_with("nqn.");
+    let nqn = told.nqn.clone().or_else(|| (!iscsi_served).then(|| name.clone()));
     let strings = |value: Option<&toml::Value>| -> Vec<String> {
         let all = value.and_then(toml::Value::as_array).into_iter().flatten();
         all.filter_map(|value| value.as_str().map(str::to_owned)).collect()
@@ -72,21 +101,27 @@ fn target(
     let reach = Some(&told.reach).filter(|reach| !reach.as_str().is_empty());
     let open = match reach {
         Some(reach) => *reach == Reach::Everybody,
-        None => listed.is_none() && !has("user"),
+        None => listed.is_none() && !has("user") && !has("hosts"),
     };
     Target {
         kind: "lunet".to_owned(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         enabled: Some(true),
-        portals: portals.iter().filter(|portal| is_among(portal, &only)).cloned().collect(),
+        portals: portals(lunet, iscsi_served, nqn.is_some(), &only),
         sessions: sessions
             .iter()
-            .filter(|session| session.target.as_deref() == Some(&name))
+            .filter(|session| {
+                let target = session.target.as_deref();
+                target.is_some() && (target == Some(&name) || target == nqn.as_deref())
+            })
             .map(|session| self::session(session, queue_depth))
             .collect(),
         queue_depth: Some(queue_depth),
         auth: Some(
             match (has("user"), has("mutual")) {
+                // The weaker of both, for one that is served over both.
+                _ if nqn.is_some() && nvme_auth(own) == "none" => "none",
+                _ if !iscsi_served => nvme_auth(own),
                 (false, _) => "none",
                 (true, false) => "chap",
                 (true, true) => "mutual-chap",
@@ -108,14 +143,15 @@ fn target(
 
 /// Whether a target with these `portals` in its configuration is reached through a portal: through all of them
 /// if it names none.
-fn is_among(portal: &Portal, only: &[String]) -> bool {
+fn is_among(portal: &LunetPortal, only: &[String]) -> bool {
+    let usual = if portal.is_nvme() { NVME_PORT } else { ISCSI_PORT };
     only.is_empty()
         || only.iter().any(|text| {
             let named = super::portal(text, "tcp");
             // Port 0 took a free one.
             named.address == portal.address
                 && (named.port == Some(0)
-                    || named.port.unwrap_or(3260) == portal.port.unwrap_or(3260))
+                    || named.port.unwrap_or(usual) == portal.port.unwrap_or(usual))
         })
 }
 
@@ -154,8 +190,15 @@ fn session(told: &Session, queue_depth: i64) -> TargetSession {
     TargetSession {
         initiator: told.initiator.clone(),
         address: Some(portal(&told.peer, "tcp").address),
-        transport: Some(told.transport.to_string()),
-        iser_offered: told.tcp.as_ref().map(|tcp| tcp.iser_offered),
+        transport: Some(
+            match &told.transport {
+                Transport::NvmeTcp => "tcp",
+                Transport::NvmeRdma => "rdma",
+                other => other.as_str(),
+            }
+            .to_owned(),
+        ),
+        iser_offered: told.tcp.as_ref().map(|tcp| tcp.iser_offered || tcp.nvme_rdma_offered),
         connections: Some(1),
         queue_depth: Some(queue_depth),
         params: keys.collect(),
@@ -171,10 +214,14 @@ mod tests {
     /// Whether a target with these keys is open, and its portals, where the server says for whom it is.
     fn told(word: &str, keys: &str) -> (Option<bool>, Vec<String>) {
         let portals = ["10.0.0.1:3260", "127.0.0.1:3260", "[fd00::1]:3261"];
-        let portals = portals.map(|text| super::super::portal(text, "tcp"));
+        let portals = portals.map(|text| {
+            let Portal { address, port, .. } = super::super::portal(text, "tcp");
+            LunetPortal { address, port, tcp: Some(true), ..LunetPortal::default() }
+        });
+        let lunet = Lunet { portals: portals.to_vec(), ..Lunet::default() };
         let json = format!(r#"{{"name": "iqn.x", {word} "luns": [{{"lun": 0, "volume": "v"}}]}}"#);
         let config = format!("[[target]]\nname = 'iqn.x'\n{keys}").parse().unwrap();
-        let target = target(&serde_json::from_str(&json).unwrap(), &[], &[], &config, &portals);
+        let target = target(&serde_json::from_str(&json).unwrap(), &[], &[], &config, &lunet);
         (target.demo_mode, target.portals.into_iter().map(|portal| portal.address).collect())
     }
 
@@ -197,6 +244,56 @@ mod tests {
         assert_eq!(told("", "").1.len(), 3);
         assert_eq!(told("", "portals = ['127.0.0.1']").1, ["127.0.0.1"]);
         assert_eq!(told("", "portals = ['[fd00::1]:3261', '10.0.0.1:1']").1, ["fd00::1"]);
+    }
+
+    #[test]
+    fn a_subsystem_has_the_portals_and_controllers_of_nvme() {
+        let portal = |address: &str, port, iser, nvme_rdma| LunetPortal {
+            address: address.to_owned(),
+            port: Some(port),
+            iser: Some(iser),
+            nvme_rdma: Some(nvme_rdma),
+            ..LunetPortal::default()
+        };
+        let portals =
+            vec![portal("10.0.0.1", 3260, true, false), portal("10.0.0.1", 4420, false, true)];
+        let lunet = Lunet { portals, ..Lunet::default() };
+        let sessions: Vec<Session> = serde_json::from_str(
+            r#"[{"initiator": "nqn.h", "target": "nqn.s", "transport": "nvme-rdma"},
+            {"initiator": "nqn.g", "target": "nqn.s", "transport": "nvme-tcp", "tcp": {"nvme_rdma_offered": true}}]"#,
+        )
+        .unwrap();
+        let of = |told: &str, config: &str| {
+            target(
+                &serde_json::from_str(told).unwrap(),
+                &[],
+                &sessions,
+                &config.parse().unwrap(),
+                &lunet,
+            )
+        };
+        let transports = |target: &Target| -> Vec<String> {
+            target.portals.iter().filter_map(|portal| portal.transport.clone()).collect()
+        };
+        let alone = of(
+            r#"{"name": "nqn.s", "nqn": "nqn.s", "for": "named"}"#,
+            "[[subsystem]]\nnqn = 'nqn.s'\nhosts = [{ nqn = 'nqn.h', secret-file = '/k' }]",
+        );
+        assert_eq!(
+            (transports(&alone), alone.auth.as_deref()),
+            (vec!["rdma".to_owned()], Some("dhchap"))
+        );
+        let seen: Vec<_> =
+            alone.sessions.iter().map(|s| (s.transport.as_deref(), s.iser_offered)).collect();
+        assert_eq!(seen, [(Some("rdma"), None), (Some("tcp"), Some(true))]);
+        let both = of(
+            r#"{"name": "iqn.t", "nqn": "nqn.s", "for": "named"}"#,
+            "[[target]]\nname = 'iqn.t'\nhosts = ['nqn.h']\n[[target.user]]\nname = 'joe'",
+        );
+        assert_eq!((transports(&both).len(), both.sessions.len()), (2, 2));
+        assert_eq!(both.auth.as_deref(), Some("none"), "a host needs no secret");
+        let iscsi = of(r#"{"name": "iqn.t", "for": "named"}"#, "");
+        assert_eq!((transports(&iscsi), iscsi.sessions.len()), (vec!["iser".to_owned()], 0));
     }
 
     #[test]

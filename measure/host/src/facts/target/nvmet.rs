@@ -101,7 +101,11 @@ fn sessions(source: &dyn Source, name: &str) -> Vec<TargetSession> {
         .filter_map(|controller| {
             let at = format!("{DEBUG}/{name}/{controller}");
             let address = source.text(&format!("{at}/host_traddr"));
+            // The number of the port that the host has come in by.
+            let port = source.text(&format!("{at}/port"));
             Some(TargetSession {
+                transport: port
+                    .and_then(|port| source.text(&format!("{SYS}/ports/{port}/addr_trtype"))),
                 initiator: source.text(&format!("{at}/hostnqn"))?,
                 address: address.map(|text| {
                     text.rsplit_once(':').map_or(text.as_str(), |(address, _)| address).to_owned()
@@ -133,6 +137,9 @@ mod tests {
 /sys/kernel/config/nvmet/subsystems/nqn.2026-11.org.example:a/attr_qid_max: 64
 /sys/kernel/config/nvmet/subsystems/nqn.2026-11.org.example:a/namespaces/1/device_nguid: 00000000-0000-0000-0000-000000000000
 /sys/kernel/config/nvmet/ports/1/subsystems/: nqn.2026-11.org.example:a
+/sys/kernel/debug/nvmet/nqn.2026-11.org.example:a/ctrl1/hostnqn: nqn.2014-08.org.nvmexpress:uuid:1
+/sys/kernel/debug/nvmet/nqn.2026-11.org.example:a/ctrl1/host_traddr: 10.0.0.9:51230
+/sys/kernel/debug/nvmet/nqn.2026-11.org.example:a/ctrl1/port: 1
 /sys/kernel/config/nvmet/ports/2/addr_trtype: tcp
 /sys/kernel/config/nvmet/ports/2/subsystems/: other
 ",
@@ -147,5 +154,8 @@ mod tests {
         assert_eq!((target.luns[0].size_bytes, target.luns[0].nguid), (Some(2 << 20), Some(false)));
         assert_eq!(target.params["inline_data_size"], Value::Int(16_384));
         assert_eq!(target.params["qid_max"], Value::Int(64));
+        let session = &target.sessions[0];
+        assert_eq!(session.address.as_deref(), Some("10.0.0.9"));
+        assert_eq!(session.transport.as_deref(), Some("rdma"));
     }
 }

@@ -14,6 +14,8 @@ use lunet_nvme::identify::{
 use lunet_nvme::name::DISCOVERY_NQN;
 use serde::{Deserialize, Serialize};
 
+use crate::facts::{Nic, Rdma};
+
 use super::{Latency, PATIENCE, Refused, SAMPLES, WHOLE, harmless, latency, spread};
 
 pub use namespace::NamespaceProbe;
@@ -72,6 +74,10 @@ pub struct Offered {
     pub address: String,
     /// Whether it is an NVM subsystem over TCP.
     pub usable: bool,
+    /// Whether it is an NVM subsystem over RDMA.
+    pub over_rdma: bool,
+    /// The RDMA card of this machine that is in the network of its address.
+    pub rdma_device: Option<String>,
     /// Whether it wants TLS.
     pub tls: bool,
 }
@@ -174,7 +180,7 @@ fn failed(target: &Target, probe: &NvmeProbe, error: Error) -> NvmeProbeError {
     let place = Target { nqn: None, ..target.clone() }.to_string();
     let place = place.replacen("nvme-tcp://", "", 1);
     let wants_tls = || {
-        let own = |offer: &&Offered| Some(&offer.nqn) == probe.subsystem.as_ref();
+        let own = |offer: &&Offered| offer.usable && Some(&offer.nqn) == probe.subsystem.as_ref();
         probe.offers.iter().find(own).is_some_and(|offer| offer.tls)
     };
     match error {
@@ -225,8 +231,28 @@ fn look(target: &Target, login: &Login, probe: &mut NvmeProbe) -> Result<(), Err
 }
 
 fn offered(offer: Offer) -> Offered {
-    let Offer { nqn, address, usable, tls } = offer;
-    Offered { nqn, address, usable, tls }
+    let Offer { nqn, address, usable, over_rdma, tls } = offer;
+    Offered { nqn, address, usable, over_rdma, rdma_device: None, tls }
+}
+
+/// Says of each offer over RDMA which card of this machine could take it: one with a link, in the network of its address.
+pub fn find_rdma_devices(probe: &mut NvmeProbe, nics: &[Nic], rdma: &[Rdma]) {
+    for offer in probe.offers.iter_mut().filter(|offer| offer.over_rdma) {
+        let host = offer.address.rsplit_once(':').map_or("", |(host, _)| host);
+        let host = host.trim_matches(['[', ']']);
+        let near = |nic: &&Nic| nic.addresses.iter().any(|own| crate::expr::in_network(host, own));
+        let of = |nic: &Nic| {
+            let own = |port: &&Rdma| {
+                let netdev = port.netdev.as_deref();
+                netdev == Some(&nic.name) || netdev.is_some() && netdev == nic.parent.as_deref()
+            };
+            let good = |port: &&Rdma| {
+                port.soft == Some(false) && port.state.as_deref() == Some("ACTIVE") && own(port)
+            };
+            rdma.iter().find(good).map(|port| port.device.clone())
+        };
+        offer.rdma_device = nics.iter().find(near).and_then(of);
+    }
 }
 
 /// A controller of the subsystem that was asked for, or of the first of the portal's that lets the doctor in. The error

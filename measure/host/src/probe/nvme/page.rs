@@ -15,10 +15,14 @@ pub fn page(probe: &NvmeProbe) -> String {
         address => _ = writeln!(out, "{} ({address})", probe.url),
     }
     for offer in &probe.offers {
-        let what = match (offer.usable, offer.tls) {
-            (false, _) => " (no subsystem for I/O over TCP)",
-            (true, true) => ", with TLS only",
-            (true, false) => "",
+        let what = match (offer.usable, offer.over_rdma, offer.tls) {
+            (_, true, _) => match &offer.rdma_device {
+                Some(device) => format!(" over RDMA, which {device} of this machine could take"),
+                None => " over RDMA".to_owned(),
+            },
+            (false, false, _) => " (no subsystem for I/O over TCP)".to_owned(),
+            (true, false, true) => ", with TLS only".to_owned(),
+            (true, false, false) => String::new(),
         };
         wrap(&mut out, "  offers ", &format!("{} at {}{what}", offer.nqn, offer.address));
     }
