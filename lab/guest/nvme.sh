@@ -61,11 +61,9 @@ nvme_configuration() {
 }
 
 nvme_start_nvmet() {
-    local nvmet=/sys/kernel/config/nvmet subsystem port host i n
+    local nvmet=/sys/kernel/config/nvmet subsystem port host i
     modprobe -a loop nvmet nvmet-tcp
     [[ $over != *rdma* ]] || modprobe nvmet-rdma
-    # Ports of another subsystem may be there.
-    n=$(ls "$nvmet/ports" | wc -l)
     [ -z "$memory" ] || modprobe brd rd_nr=1 rd_size=$((size << 10))
     subsystem=$nvmet/subsystems/$NQN
     mkdir "$subsystem"
@@ -86,23 +84,28 @@ nvme_start_nvmet() {
         fi
         echo 1 >"$subsystem/namespaces/$((i + 1))/enable"
     done
-    for port in ${portals//,/ }; do
-        n=$((n + 1))
-        ${net:+nsenter --net=/run/netns/$net} mkdir "$nvmet/ports/$n"
-        # A port of nvmet has one transport.
-        echo "${over##*,}" >"$nvmet/ports/$n/addr_trtype"
-        echo ipv4 >"$nvmet/ports/$n/addr_adrfam"
-        echo "${port%:*}" >"$nvmet/ports/$n/addr_traddr"
-        echo "${port#*:}" >"$nvmet/ports/$n/addr_trsvcid"
-        if [ -n "$tls$secret" ]; then
-            echo tls1.3 >"$nvmet/ports/$n/addr_tsas"
-            [ "$portal_tls" != required ] || echo required >"$nvmet/ports/$n/addr_treq"
-            # Whoever makes a key comes without TLS first.
-            [ -z "$secret" ] || echo 'not required' >"$nvmet/ports/$n/addr_treq"
-        fi
-        # The socket is in the network of the process that links.
-        ${net:+nsenter --net=/run/netns/$net} ln -s "$subsystem" "$nvmet/ports/$n/subsystems/"
-    done
+    for port in ${portals//,/ }; do nvmet_port "$port"; done
+}
+
+# Another port of nvmet for the subsystem, which has one transport: ADDRESS:PORT, with the variables of nvme_start.
+nvmet_port() {
+    local nvmet=/sys/kernel/config/nvmet n port
+    # Ports of another subsystem may be there.
+    n=$(($(ls "$nvmet/ports" | wc -l) + 1))
+    port=$nvmet/ports/$n
+    ${net:+nsenter --net=/run/netns/$net} mkdir "$port"
+    echo "${over##*,}" >"$port/addr_trtype"
+    echo ipv4 >"$port/addr_adrfam"
+    echo "${1%:*}" >"$port/addr_traddr"
+    echo "${1#*:}" >"$port/addr_trsvcid"
+    if [ -n "${tls:-}${secret:-}" ]; then
+        echo tls1.3 >"$port/addr_tsas"
+        [ "$portal_tls" != required ] || echo required >"$port/addr_treq"
+        # Whoever makes a key comes without TLS first.
+        [ -z "$secret" ] || echo 'not required' >"$port/addr_treq"
+    fi
+    # The socket is in the network of the process that links.
+    ${net:+nsenter --net=/run/netns/$net} ln -s "$nvmet/subsystems/$NQN" "$port/subsystems/"
 }
 
 # Connects, and prints the disks, one a line, by namespace: [ADDRESS:PORT [OPTION of nvme connect ...]]
@@ -124,8 +127,8 @@ attach() {
 # The disks that a controller shows, by namespace: CONTROLLER
 namespaces() {
     local d
-    # Of a disk of several paths the subsystem is the home, of another one its controller. There is one subsystem here.
-    for d in /sys/class/nvme-subsystem/*/nvme*n* "/sys/class/nvme/$1"/nvme*n*; do
+    # Of a disk of several paths the subsystem is the home, of another one its controller.
+    for d in "$(dirname "/sys/class/nvme-subsystem/"*"/$1")"/nvme*n* "/sys/class/nvme/$1"/nvme*n*; do
         # What has a c is a path.
         if [[ ${d##*/} =~ ^nvme[0-9]+n[0-9]+$ && -e $d/nsid ]]; then echo "$(cat "$d/nsid") /dev/${d##*/}"; fi
     done | sort -un | cut -d' ' -f2

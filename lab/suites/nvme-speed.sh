@@ -25,6 +25,7 @@ three_ways() {
     disk[lunet]=$(attach)
     disk[nvmet]=$(NQN=nqn.2026-11.local.nvmet:lab attach 127.0.0.1:4421)
     disk[lunet-iscsi]=$(login 127.0.0.1:3260)
+    same "$(printf '%s\n' "${disk[@]}" | sort -u | wc -l)" 3 "disks"
     for way in $WAYS; do same "$(blockdev --getsize64 "${disk[$way]}")" $((SIZE << 20)) "size by $way"; done
 }
 
