@@ -2,8 +2,10 @@
 # LAB_TARGET=lio the target is the kernel's nvmet.
 #
 # Soft RoCE shows that it is right, not how fast it is.
+# The kernel's host, and the program `nvme-rdma` of tests/, which does what the kernel's never would.
+# run: -p nvme-rdma
 # client: nvme-rdma over rdma_rxe
-# minutes: 5
+# minutes: 6
 
 PORTAL=$THERE:4420
 
@@ -16,6 +18,40 @@ served() { nvme_start portals=$PORTAL over=rdma "$@"; }
 
 # Connects over RDMA, and prints the disks: [OPTION of nvme connect ...]
 rdma_attach() { way=rdma attach $PORTAL "$@"; }
+
+# One of the raw host's trials: TRIAL [NUMBER]
+raw() { (ulimit -l unlimited && exec /host/nvme-rdma $HERE $PORTAL $NQN "$@"); }
+
+# A load that is going on goes on: NAME
+goes_on() {
+    local rounds
+    rounds=$(wc -l <"/run/load.$1.rounds")
+    within 90 eval "[ \$(wc -l </run/load.$1.rounds) -gt $((rounds + 1)) ]"
+}
+
+# Pages of the server in memory, in KiB.
+resident() { awk '/^VmRSS/ {print $2}' "/proc/$(cat "$LUNET_RUN/lunet.pid")/status"; }
+
+# The controller that is reached by this transport.
+controller_by() { grep -lx "$1" /sys/class/nvme/nvme*/transport | cut -d/ -f5; }
+
+# The state of a path: CONTROLLER STATE
+path_is() { [ "$(cat "/sys/class/nvme/$1"/nvme*c*n1/ana_state)" = "$2" ]; }
+
+# The load goes by this path from now on: CONTROLLER
+carries() {
+    local path before
+    path=$(echo "/sys/class/nvme/$1"/nvme*c*n1)
+    before=$(awk '{print $5}' "$path/stat")
+    within 60 eval "[ \$(awk '{print \$5}' '$path/stat') -gt $((before + 20)) ]"
+}
+
+# What the disk has is what the target has.
+sound() {
+    blockdev --flushbufs "$disk"
+    dd if="$disk" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+}
 
 # What rdma knows of lunet's queue pairs: the number of lines.
 held() { rdma resource show qp 2>/dev/null | grep -c 'comm lunet'; }
@@ -35,6 +71,27 @@ test_discovery_names_the_transport() {
     same "$(grep -c 'trtype:  rdma' /run/discovery)" "$(grep -c '^=====' /run/discovery)"
     grep -q 'rdma_qptype: connected' /run/discovery
     grep -q 'rdma_cms:    rdma-cm' /run/discovery
+}
+
+# What the doctor finds on this machine: PATTERN
+doctor_finds() {
+    "$LUNET" doctor >/run/doctor || [ $? = 1 ]
+    grep -q "$1" /run/doctor || { cat /run/doctor; return 1; }
+}
+
+test_the_doctor_knows_soft_roce_at_both_ends() {
+    served
+    rdma_attach >/dev/null
+    doctor_finds '^SLOW initiator-nvme-soft-rdma (nvme'
+    grep -q '^NOTE rdma-in-software' /run/doctor
+}
+
+test_connect_all() {
+    served
+    nvme connect-all -t rdma -a $THERE -s 4420 -q "${HOSTNQN[0]}" -I "${HOSTNQN[0]##*uuid:}"
+    within 30 namespaces_are "$(controllers)" 1
+    same "$(cat "/sys/class/nvme/$(controllers)/transport")" rdma
+    verified "$(namespaces "$(controllers)")" 2M --bs=64k
 }
 
 test_connect_and_disconnect() {
@@ -177,6 +234,86 @@ test_a_cut_cable_is_survived() {
     within 60 controller_is "$(controllers)" state live
 }
 
+test_twenty_seconds_without_a_cable() {
+    local d
+    served
+    d=$(rdma_attach)
+    load_begin main "$d" 2M --bs=16k
+    within 30 test -s /run/load.main.rounds
+    cable_loses rdma
+    sleep 20
+    restore_network
+    goes_on main
+    load_end main
+    blockdev --flushbufs "$d"
+    dd if="$d" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+}
+
+# One path by RDMA and one by TCP to one namespace, the kernel's own multipath over both, and a verified load on it.
+served_by_both() {
+    if [ "$LAB_TARGET" = lunet ]; then
+        served portals=$PORTAL,$THERE:4421 over=rdma
+        sed '/:4421"/{n;s/nvme-rdma/nvme-tcp/}' "$LUNET_RUN/lunet.toml" >/run/both.toml
+        stop
+        serve </run/both.toml
+    else
+        served
+        over=tcp nvmet_port $THERE:4421
+    fi
+    disk=$(rdma_attach)
+    same "$(expects=1 attach $THERE:4421)" "$disk" "the paths make one disk"
+    by_rdma=$(controller_by rdma) by_tcp=$(controller_by tcp)
+    load_begin main "$disk" 2M --bs=16k
+    within 30 test -s /run/load.main.rounds
+}
+
+# The state of the paths by one portal, as the target tells it: PORT STATE
+path_state() {
+    local nvmet=/sys/kernel/config/nvmet/ports
+    if [ "$LAB_TARGET" = lunet ]; then
+        sed -i "/:$1\"/,/group-state/s/^group-state = .*/group-state = \"${2/inaccessible/unavailable}\"/" "$LUNET_RUN/lunet.toml"
+        ask config apply
+    else
+        echo "$2" >"$(dirname "$(grep -lx "$1" $nvmet/*/addr_trsvcid)")/ana_groups/1/ana_state"
+    fi
+}
+
+test_ana_moves_the_load_between_rdma_and_tcp() {
+    served_by_both
+    path_state 4420 inaccessible
+    within 30 path_is "$by_rdma" inaccessible
+    carries "$by_tcp"
+    path_state 4420 optimized
+    path_state 4421 inaccessible
+    within 30 path_is "$by_rdma" optimized
+    within 30 path_is "$by_tcp" inaccessible
+    carries "$by_rdma"
+    path_state 4421 optimized
+    within 30 path_is "$by_tcp" optimized
+    doctor_finds '^SLOW initiator-nvme-mixed-transports'
+    path_state 4421 non-optimized
+    within 30 path_is "$by_tcp" non-optimized
+    load_end main
+    sound
+}
+
+test_either_transport_carries_on_when_the_other_one_is_cut() {
+    served_by_both
+    cable_loses rdma
+    within 60 controller_is "$by_rdma" state connecting
+    carries "$by_tcp"
+    restore_network
+    within 90 controller_is "$by_rdma" state live
+    cable_loses tcp
+    within 60 controller_is "$by_tcp" state connecting
+    carries "$by_rdma"
+    restore_network
+    within 90 controller_is "$by_tcp" state live
+    load_end main
+    sound
+}
+
 test_a_server_that_was_killed_is_found_again() {
     local d
     lunet_only "nvmet cannot be killed"
@@ -205,11 +342,89 @@ test_a_device_that_goes_and_comes_back() {
     cmp /run/data /run/back
 }
 
-test_a_hundred_connects_leave_nothing() {
+test_the_device_goes_and_comes_back_under_load() {
+    local d
+    lunet_only "about lunet's own RDMA"
+    served
+    d=$(rdma_attach)
+    load_begin main "$d" 2M --bs=16k
+    within 30 test -s /run/load.main.rounds
+    timeout 60 rdma link del rxe1
+    logged "NVMe over RDMA: the RDMA device rxe1 is lost"
+    sleep 5
+    rdma link add rxe1 type rxe netdev rdma1
+    goes_on main
+    load_end main
+    blockdev --flushbufs "$d"
+    dd if="$d" of=/run/read bs=256k iflag=direct status=none
+    cmp /run/read /var/lib/lab/disk0
+}
+
+# --- hosts that do what the kernel's never would --------------------------------------------------------------------------------
+
+# Starts lunet, with a load of the kernel's host that goes on whatever happens beside it.
+served_with_a_load() {
+    lunet_only "about lunet's own RDMA"
+    served
+    load_begin main "$(rdma_attach)" 2M --bs=16k --offset=8M
+    within 30 test -s /run/load.main.rounds
+    before=$(held)
+}
+
+# The load goes on, and nothing is left of the others.
+load_was_not_disturbed() {
+    within 30 eval "[ \$(held) = $before ]"
+    goes_on main
+    load_end main
+}
+
+# Memory that is not the host's is neither read nor written, and only the connection that named it ends.
+test_wrong_keys_end_their_connection_alone() {
+    served_with_a_load
+    raw wrong-key
+    load_was_not_disturbed
+}
+
+test_requests_that_no_host_makes_are_rejected() {
+    served_with_a_load
+    raw requests
+    load_was_not_disturbed
+}
+
+test_hostile_capsules_harm_nobody_else() {
+    served_with_a_load
+    raw capsules | tee /run/capsules
+    note "$(tail -n 1 /run/capsules)"
+    raw noise $((LAB_ROUNDS * 25))
+    load_was_not_disturbed
+}
+
+# A thousand with LAB_ROUNDS=20.
+test_connects_leave_nothing() {
+    local early count=$((LAB_ROUNDS * 50))
+    served_with_a_load
+    # What is made once is made by then.
+    raw many 20
+    within 30 eval "[ \$(held) = $before ]"
+    early=$(resident)
+    raw many $count
+    load_was_not_disturbed
+    note "$count connects, $(($(resident) - early)) KiB more after them than before"
+    [ $(($(resident) - early)) -lt 4096 ]
+}
+
+test_two_hundred_and_forty_queues_at_once() {
+    served_with_a_load
+    raw crowd 240 | tee /run/crowd
+    same "$(tail -n 1 /run/crowd)" "240 queues"
+    load_was_not_disturbed
+}
+
+test_connects_of_the_kernel_leave_nothing() {
     local i
     lunet_only "about lunet's own RDMA"
     served
-    for ((i = 0; i < 100; i++)); do
+    for ((i = 0; i < LAB_ROUNDS * 10; i++)); do
         nvme connect -t rdma -a $THERE -s 4420 -n $NQN -q "${HOSTNQN[0]}" -I "${HOSTNQN[0]##*uuid:}" --nr-io-queues=1
         detach
     done
