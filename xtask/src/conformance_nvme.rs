@@ -1,4 +1,4 @@
-//! `xtask conformance-nvme`: test suites of other projects against lunet's NVMe over TCP, and a page about them. Their sources are
+//! `xtask conformance-nvme`: test suites of other projects against lunet's NVMe, and a page about them. Their sources are
 //! named on the command line, for nobody packages them.
 
 use std::fmt::Write as _;
@@ -173,17 +173,20 @@ fn client_results(said: &str) -> Vec<(String, String)> {
     said.lines().filter_map(line).collect()
 }
 
-/// The kernel's tests of its host, in the lab's guest: against lunet and against the kernel's own target.
+/// The kernel's tests of its host, in the lab's guest: against lunet and against the kernel's own target, over TCP and over soft RoCE.
 fn kernel(dir: &Path) -> Result<Suite> {
     let mut columns = Vec::new();
-    for (target, name) in [("lunet", "lunet"), ("lio", "nvmet of Linux 6.12")] {
-        eprintln!("blktests against {name}, which takes a while");
-        let mut lab = Command::new("lab/blktests");
-        lab.arg(dir).env("LAB_TARGET", target);
-        let done = run_command(&mut lab, KERNEL)?;
-        let tests = kernel_results(&done.stdout);
-        ensure!(!tests.is_empty(), "no test has run: {}", done.describe());
-        columns.push(Column { name: name.to_owned(), tests });
+    for (transport, over) in [("tcp", "TCP"), ("rdma", "RDMA (soft RoCE)")] {
+        for (target, name) in [("lunet", "lunet"), ("lio", "nvmet of Linux 6.12")] {
+            let name = format!("{name}, {over}");
+            eprintln!("blktests against {name}, which takes a while");
+            let mut lab = Command::new("lab/blktests");
+            lab.arg(dir).env("LAB_TARGET", target).env("LAB_TRTYPE", transport);
+            let done = run_command(&mut lab, KERNEL)?;
+            let tests = kernel_results(&done.stdout);
+            ensure!(!tests.is_empty(), "no test has run: {}", done.describe());
+            columns.push(Column { name, tests });
+        }
     }
     let title = format!(
         "blktests, the tests of the group nvme that let another program set the target up ({})",
