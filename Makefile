@@ -95,11 +95,12 @@ conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKT
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %)
 
-bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: over ZFS, iSER, NVMe/TCP (root, a quiet machine)
+bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: over ZFS, iSER, NVMe/TCP, NVMe/RDMA (root, a quiet machine)
 	$(CARGO) build --locked --release -p lunet
 	LAB_ROUNDS=7 lab/test recipe
 	LAB_ROUNDS=7 lab/test iser-speed
 	LAB_ROUNDS=7 lab/test nvme-speed
+	LAB_ROUNDS=7 lab/test nvme-rdma-speed
 
 sim: ## run SEEDS simulated worlds of the whole server (default 2000), from FIRST on; `cd sim && cargo run -- --story SEED` shows one
 	cd sim && $(CARGO) test --locked -q
