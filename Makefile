@@ -91,9 +91,9 @@ conformance: prepare ## run libiscsi's own test suite; writes docs/conformance.m
 	$(CARGO) build --locked --release -p lunet
 	$(CARGO) run --locked --release -p xtask -- conformance
 
-conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKTESTS=DIR (root) with their sources; writes docs/conformance-nvme.md
+conformance-nvme: prepare ## run other projects' NVMe suites: PYNVMEOF=DIR, BLKTESTS=DIR (root) with their sources, TRANSPORTS=rdma; writes docs/conformance-nvme.md
 	$(CARGO) build --locked --release -p lunet
-	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %)
+	$(CARGO) run --locked --release -p xtask -- conformance-nvme $(PYNVMEOF:%=--pynvmeof %) $(BLKTESTS:%=--blktests %) $(TRANSPORTS:%=--transport %)
 
 bench-lab: prepare ## compare with LIO and nvmet in the guest, seven rounds: over ZFS, iSER, NVMe/TCP, NVMe/RDMA (root, a quiet machine)
 	$(CARGO) build --locked --release -p lunet

@@ -27,7 +27,7 @@ const TRIALS: [(&str, Trial); 6] = [
     ("noise", noise),
 ];
 
-/// Queues of a controller in a crowd.
+/// Queues for I/O of a controller in a crowd; it has an admin queue, too.
 const QUEUES: u16 = 15;
 
 fn main() -> ExitCode {
@@ -118,7 +118,7 @@ fn reads_and_vanishes(host: &mut Host) -> Result<()> {
 /// So many queues at once, each of which is served.
 fn crowd(host: &mut Host, count: u64) -> Result<()> {
     let mut controllers = Vec::new();
-    for n in 0..count / u64::from(QUEUES) {
+    for n in 0..count / u64::from(QUEUES + 1) {
         let controller = host.controller(QUEUES).with_context(|| format!("controller {n}"))?;
         controllers.push(controller);
     }
@@ -130,6 +130,7 @@ fn crowd(host: &mut Host, count: u64) -> Result<()> {
                 .with_context(|| format!("queue {queue} of controller {n}"))?;
             queues += 1;
         }
+        queues += 1;
     }
     for controller in controllers {
         host.hang_up(controller);
