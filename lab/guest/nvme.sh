@@ -108,6 +108,17 @@ nvmet_port() {
     ${net:+nsenter --net=/run/netns/$net} ln -s "$nvmet/subsystems/$NQN" "$port/subsystems/"
 }
 
+# As `nvme connect`, up to three times: the kernel gives a connection up after 10 s, which are short on a busy machine that emulates.
+nvme_connect() {
+    local try
+    for try in 1 2 3; do
+        if nvme connect "$@" 2>/run/connect.err; then return; fi
+        grep -q 'Resource temporarily unavailable' /run/connect.err || break
+    done
+    cat /run/connect.err >&2
+    return 1
+}
+
 # Connects, and prints the disks, one a line, by namespace: [ADDRESS:PORT [OPTION of nvme connect ...]]
 #
 #   way=rdma      before it: over RDMA
@@ -116,7 +127,7 @@ nvmet_port() {
 attach() {
     local portal=${1:-127.0.0.1:4420} host=${HOSTNQN[${as:-0}]} device
     [ $# = 0 ] || shift
-    device=$(nvme connect -t "${way:-tcp}" -a "${portal%:*}" -s "${portal#*:}" -n $NQN -q "$host" -I "${host##*uuid:}" \
+    device=$(nvme_connect -t "${way:-tcp}" -a "${portal%:*}" -s "${portal#*:}" -n $NQN -q "$host" -I "${host##*uuid:}" \
         --reconnect-delay=1 --keep-alive-tmo=5 --duplicate-connect -o normal "$@" | sed -n 's/.*device: *//p')
     [ -n "$device" ] || return 1
     within 30 namespaces_are "$device" "${expects:-1}" >&2
