@@ -283,7 +283,7 @@ fn at_target(kind: u8, input: &mut Input<'_>) {
             ..Default::default()
         };
         let send = [&Header::default().to_bytes()[..], pdu.as_bhs(), text].concat();
-        target.with(|end, cx| end.rx_send(&send, cx));
+        target.with(|end, cx| end.rx_send(send[..].into(), cx));
         assert!(target.end.is_full_feature());
         target.tx.longest = 0;
     }
@@ -295,7 +295,7 @@ fn at_target(kind: u8, input: &mut Input<'_>) {
             }
         });
         assert!(send.len() <= HEADER_LEN + 16384);
-        target.with(|end, cx| end.rx_send(&send, cx));
+        target.with(|end, cx| end.rx_send(send[..].into(), cx));
         target.move_data(input.byte());
         target.held.truncate(64);
     }

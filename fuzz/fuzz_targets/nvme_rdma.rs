@@ -106,7 +106,7 @@ impl Upper {
             self.tx.keys.push(u32::from_le_bytes([key_low, a, b, c]));
             self.commands += 1;
         }
-        self.with(|end, cx| end.rx_send(message, cx));
+        self.with(|end, cx| end.rx_send(message.into(), cx));
     }
 
     fn handle(&mut self, event: Event<Vec<u8>>) {

@@ -20,8 +20,12 @@ pub struct Rdma {
     pub shared_receives: bool,
     /// A message may take back a key of its receiver.
     pub invalidates: bool,
+    /// It says so, and fails.
+    pub invalidation_fails: bool,
     /// Bytes of a message that the device copies when it is posted.
     pub inline: u32,
+    /// Pieces of memory in one receive of a shared queue.
+    pub pieces: u32,
     /// Depth of the device's queues.
     pub depth: u32,
     /// Registrations that the device refuses, in a hundred.
@@ -52,7 +56,9 @@ impl Rdma {
         Some(Self {
             shared_receives: simulated::below(2) == 0,
             invalidates: simulated::below(3) != 0,
+            invalidation_fails: simulated::below(6) == 0,
             inline: [0, 128, 256][simulated::below(3) as usize],
+            pieces: [1, 3, 16][simulated::below(3) as usize],
             depth: [128, 1024, 16_384][simulated::below(3) as usize],
             refuses_memory: if simulated::below(8) == 0 { 30 } else { 0 },
             preferred: [50, 100][simulated::below(2) as usize],
@@ -69,7 +75,9 @@ impl Rdma {
         Traits {
             shared_receives: self.shared_receives,
             invalidates: self.invalidates,
+            invalidation_fails: self.invalidation_fails,
             inline: self.inline,
+            pieces: self.pieces,
             depth: self.depth.max(128),
             refuses_memory: self.refuses_memory,
         }

@@ -10,12 +10,19 @@ use lunet_ring::{Arena, Payload};
 use lunet_verbs::simulated::{Fabric, Link, Phase, Traits};
 use lunet_verbs::{
     Adapter, AdapterConfig, CmEventKind, CmId, Completion, ConnParams, EndpointConfig, EndpointId,
-    EventChannel, Library, Operation, Pieces, Remote, Status,
+    EventChannel, Library, Operation, Pieces, Remote, Scatter, Status,
 };
 use tempfile::TempDir;
 
-const TRAITS: Traits =
-    Traits { shared_receives: true, invalidates: true, inline: 128, depth: 128, refuses_memory: 0 };
+const TRAITS: Traits = Traits {
+    shared_receives: true,
+    invalidates: true,
+    invalidation_fails: false,
+    inline: 128,
+    pieces: 3,
+    depth: 128,
+    refuses_memory: 0,
+};
 
 /// A connection: the server's end with its adapter, and the host's.
 struct Pair {
@@ -36,10 +43,14 @@ fn settle() {
 
 impl Pair {
     fn new(shared: bool) -> Self {
+        Self::with(shared, TRAITS)
+    }
+
+    fn with(shared: bool, traits: Traits) -> Self {
         let world = World::new(7);
         let folder = TempDir::new().expect("a folder");
         let fabric = simulated::part::<Fabric>();
-        fabric.plug(folder.path(), "sim0", TRAITS).expect("it is plugged in");
+        fabric.plug(folder.path(), "sim0", traits).expect("it is plugged in");
         let library = Library::open().expect("the world's library");
         let device = library.devices().expect("devices").remove(0);
         let mut channel = EventChannel::new(&library).expect("a channel");
@@ -180,6 +191,72 @@ fn messages_of_a_host_arrive_in_order() {
         assert_eq!(seen, (0..20).collect::<Vec<u8>>());
         assert_eq!(pair.fabric.wrong(), None);
     }
+}
+
+#[test]
+fn a_message_fills_one_piece_of_a_receive_after_the_other() {
+    const SPLIT: usize = 76;
+    let scatter = |arena: &Arena| Scatter {
+        head: arena.alloc(1000).expect("memory"),
+        split: SPLIT,
+        body: arena.alloc(2048),
+    };
+    for shared in [false, true] {
+        let mut pair = Pair::new(shared);
+        assert!(pair.adapter.scatters());
+        let ends =
+            [0, 1, SPLIT - 1, SPLIT, SPLIT + 1, SPLIT + 2047, SPLIT + 2048, SPLIT + 2049, 3048];
+        // The first ones come into the receives of one piece that are there.
+        let lengths: Vec<usize> = (0..8).map(|n| n * 500).chain(ends).collect();
+        let message = |len: usize| (0..len).map(|i| (i % 249) as u8).collect::<Vec<u8>>();
+        let mut came = 0;
+        for len in &lengths {
+            pair.link.send(message(*len));
+            for done in pair.done() {
+                let len = done.bytes as usize;
+                assert_eq!((done.status, len), (Status::Success, lengths[came]));
+                let head = done.buf.expect("its head");
+                let bytes = match &done.body {
+                    None => head[..len].to_vec(),
+                    Some(body) => {
+                        let rest = [&body[..], &head[SPLIT..]].concat();
+                        [&head[..SPLIT], &rest[..]].concat()[..len].to_vec()
+                    }
+                };
+                assert!(bytes == message(len), "{len}");
+                assert_eq!(done.body.is_some(), came >= 8);
+                came += 1;
+                let memory = scatter(&pair.arena);
+                let queued = match shared {
+                    true => pair.adapter.queue_shared_receive(memory),
+                    false => pair.adapter.queue_receive(pair.endpoint, memory, 5),
+                };
+                queued.expect("it is queued");
+            }
+        }
+        assert_eq!((came, pair.fabric.wrong()), (lengths.len(), None));
+        // One byte more than there is room for.
+        pair.link.send(message(3049));
+        let done = pair.done();
+        let failed = done.iter().find(|done| done.operation == Operation::Receive);
+        assert_eq!(failed.expect("it ends").status, Status::LocalLength);
+    }
+}
+
+#[test]
+fn a_device_that_claims_to_take_keys_back_may_fail_at_it() {
+    let mut pair = Pair::with(true, Traits { invalidation_fails: true, ..TRAITS });
+    let memory = pair.link.open(vec![0; 10], true);
+    let data = pair.pieces(4);
+    let key = Some(memory.key);
+    pair.adapter.queue_send(pair.endpoint, &[], data, key, (1, true)).expect("it is queued");
+    let done = pair.done();
+    assert_eq!(
+        (done[0].operation, done[0].status),
+        (Operation::SendInvalidate, Status::LocalOperation)
+    );
+    assert!(done[0].status.is_of_this_end());
+    assert_eq!((pair.link.phase(), pair.fabric.wrong()), (Phase::Over, None));
 }
 
 #[test]

@@ -89,6 +89,13 @@ impl Site for Surroundings<'_> {
         Some(buf)
     }
 
+    fn keep(&mut self, buf: &mut Buf) -> bool {
+        let Some(left) = self.allowance.checked_sub(buf.occupies()) else { return false };
+        self.allowance = left;
+        buf.charge(self.account);
+        true
+    }
+
     fn find_target(&self, id: &LoginIdentity) -> Result<TargetInfo, LoginRefusal> {
         // One that was removed meanwhile leads nowhere.
         let portal = self.world.portals.get(self.portal).ok_or(LoginStatus::NotFound)?;

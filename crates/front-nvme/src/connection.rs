@@ -292,6 +292,13 @@ impl lunet_nvme::controller::Site for Site<'_> {
         self.allowance = self.allowance.saturating_sub(buf.occupies());
         Some(buf)
     }
+
+    fn keep(&mut self, buf: &mut Buf) -> bool {
+        let Some(left) = self.allowance.checked_sub(buf.occupies()) else { return false };
+        self.allowance = left;
+        buf.charge(self.account);
+        true
+    }
 }
 
 /// What a connection has to send, as its protocol writes it.

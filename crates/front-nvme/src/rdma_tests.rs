@@ -1,5 +1,7 @@
 //! A shard serves queues over RDMA, with a device in memory and a host of raw capsules.
 
+mod capsules;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +86,11 @@ struct Bench {
 
 impl Bench {
     fn new(layout: Layout<Shown>) -> Self {
-        let (device, wire) = fake::device(64);
+        let device = fake::device(64);
+        Self::over(device, layout)
+    }
+
+    fn over((device, wire): (fake::Adapter, fake::Wire), layout: Layout<Shown>) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], 4420));
         let portals = vec![Portal { address, tag: 1, transports: Transports::Both }];
         let config = Config {
@@ -112,15 +118,20 @@ impl Bench {
 
     /// A connection as it is once the connection manager has brought it.
     fn accept(&mut self, endpoint: u32, asked: ConnectRequest) -> ConnId {
+        self.accept_serving(endpoint, asked, 2)
+    }
+
+    /// The same; the host serves so many RDMA Reads at a time.
+    fn accept_serving(&mut self, endpoint: u32, asked: ConnectRequest, reads: u8) -> ConnId {
         let core = self.shard.core.clone();
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000 + endpoint as u16));
         let conn_ref = ConnRef { shard: core.least_loaded(), connection: core.next_serial() };
         assert_eq!(core.login_begins(peer.ip(), conn_ref), None);
         let private = asked.to_bytes();
-        let request = RdmaRequest { private: &private, invalidates: true, reads: 2 };
+        let request = RdmaRequest { private: &private, invalidates: true, reads };
         let accepted = self.shard.front.accept_rdma(request).expect("the request is valid");
         assert_eq!(accepted.private, asked.accept());
-        let qp = QueuePair::new(0, Endpoint::Fake(endpoint), 2);
+        let qp = QueuePair::new(0, Endpoint::Fake(endpoint), reads);
         let addresses = (peer, core.first_portals[0].address, 0);
         let wire = Wire::Rdma(Box::new(qp));
         let conn = Conn::new(conn_ref.connection, addresses, wire, accepted.front);

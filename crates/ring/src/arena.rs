@@ -131,8 +131,20 @@ impl Arena {
 
     fn reserve_at(&self, page: u32, order: u8) -> Reserve {
         self.0.reserved.set(self.0.reserved.get() + (PAGE << order));
+        Reserve(self.piece_at(page, order))
+    }
+
+    fn piece_at(&self, page: u32, order: u8) -> Piece {
         let block = Block { page, order, used: Cell::new(0), open: Cell::new(true) };
-        Reserve { shared: Rc::clone(&self.0), block: Rc::new(block) }
+        Piece { shared: Rc::clone(&self.0), block: Rc::new(block) }
+    }
+
+    /// Takes one piece out of what is for all, at most [`MAX_RESERVE`]: a power of two. `None` if no free piece is large
+    /// enough.
+    pub fn slab(&self, bytes: usize) -> Option<Slab> {
+        let order = order_of(bytes.min(MAX_RESERVE));
+        let page = self.0.buddy.borrow_mut().alloc(order)?;
+        Some(Slab(self.piece_at(page, order)))
     }
 
     /// Bytes that are for all: without reserves, and what is kept for them.
@@ -278,7 +290,14 @@ pub const MAX_RESERVE: usize = PAGE * u64::BITS as usize;
 
 /// Memory of an [`Arena`] that is set aside: one piece, so that whatever others do, there is room in it for a
 /// buffer of its size once its own are back. What is in use when it is dropped is given back with its buffers.
-pub struct Reserve {
+pub struct Reserve(Piece);
+
+/// A piece of an [`Arena`] for many small buffers that come and go: taken one by one, those that stay for long would end up
+/// all over the arena, and no large piece would be free. What is in use when it is dropped is given back with its buffers.
+pub struct Slab(Piece);
+
+/// One piece of an arena, out of which buffers are taken.
+struct Piece {
     shared: Rc<Shared>,
     block: Rc<Block>,
 }
@@ -301,7 +320,9 @@ impl Block {
 
     /// The first page of a free piece of 2^`order` pages.
     fn find(&self, order: u8) -> Option<u32> {
-        let mut places = (0..1u32 << self.order).step_by(1 << order);
+        // Nothing in front of the first free page.
+        let from = (!self.used.get()).trailing_zeros() >> order << order;
+        let mut places = (from..1u32 << self.order).step_by(1 << order);
         places.find(|at| order <= self.order && self.used.get() & Self::mask(*at, order) == 0)
     }
 
@@ -316,16 +337,54 @@ impl Block {
     }
 }
 
+impl Piece {
+    fn bytes(&self) -> usize {
+        PAGE << self.block.order
+    }
+
+    fn alloc(&self, len: usize) -> Option<Buf> {
+        if len > self.bytes() {
+            return None;
+        }
+        let (block, order) = (&self.block, order_of(len));
+        let at = block.find(order)?;
+        block.used.set(block.used.get() | Block::mask(at, order));
+        let (shared, home) = (Rc::clone(&self.shared), Some(Rc::clone(block)));
+        let page = block.page + at;
+        Some(Buf { shared, page, order, len: len as u32, account: None, home })
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.block.open.set(false);
+        self.block.give_back(&self.shared, 0, self.block.order);
+        self.shared.released();
+    }
+}
+
+impl Slab {
+    /// As [`Arena::alloc`], in the slab.
+    pub fn alloc(&self, len: usize) -> Option<Buf> {
+        self.0.alloc(len)
+    }
+
+    /// True if none of its buffers is in use.
+    pub fn is_unused(&self) -> bool {
+        self.0.block.used.get() == 0
+    }
+}
+
 impl Reserve {
     /// Size in bytes: a power of two pages.
     pub fn bytes(&self) -> usize {
-        PAGE << self.block.order
+        self.0.bytes()
     }
 
     /// The longest buffer that there is room for, in bytes.
     pub fn room(&self) -> usize {
-        let orders = (0..=self.block.order).rev();
-        let fits = orders.filter(|order| self.block.find(*order).is_some());
+        let block = &self.0.block;
+        let fits = (0..=block.order).rev().filter(|order| block.find(*order).is_some());
         fits.map(|order| PAGE << order).max().unwrap_or(0)
     }
 
@@ -342,15 +401,7 @@ impl Reserve {
 
     /// As [`Arena::alloc_for`], in the reserve.
     pub fn alloc_for(&self, len: usize, account: &Account) -> Option<Buf> {
-        if len > self.bytes() {
-            return None;
-        }
-        let (block, order) = (&self.block, order_of(len));
-        let at = block.find(order)?;
-        block.used.set(block.used.get() | Block::mask(at, order));
-        let (shared, home) = (Rc::clone(&self.shared), Some(Rc::clone(block)));
-        let page = block.page + at;
-        let mut buf = Buf { shared, page, order, len: len as u32, account: None, home };
+        let mut buf = self.0.alloc(len)?;
         buf.charge(account);
         Some(buf)
     }
@@ -358,20 +409,24 @@ impl Reserve {
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        self.block.open.set(false);
-        self.shared.reserved.set(self.shared.reserved.get() - self.bytes());
-        if self.block.page < self.shared.kept_from {
-            let of_shared = &self.shared.reserved_of_shared;
+        let Piece { shared, block } = &self.0;
+        shared.reserved.set(shared.reserved.get() - self.bytes());
+        if block.page < shared.kept_from {
+            let of_shared = &shared.reserved_of_shared;
             of_shared.set(of_shared.get() - self.bytes());
         }
-        self.block.give_back(&self.shared, 0, self.block.order);
-        self.shared.released();
     }
 }
 
 impl fmt::Debug for Reserve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.block.fmt(f)
+        self.0.block.fmt(f)
+    }
+}
+
+impl fmt::Debug for Slab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.block.fmt(f)
     }
 }
 
@@ -513,6 +568,24 @@ mod tests {
         assert!(arena.alloc(1).is_none());
         drop(all);
         assert!(arena.alloc(1).is_some());
+    }
+
+    #[test]
+    fn a_slab_has_room_for_small_buffers_and_gives_back_what_is_not_in_use() {
+        let arena = Arena::new(1 << 20).expect("a small mapping");
+        let slab = arena.slab(64 << 10).expect("room");
+        assert!(slab.is_unused());
+        assert_eq!((arena.free_bytes(), arena.reserved_bytes()), (960 << 10, 0));
+        let mut bufs: Vec<Buf> = (0..8).map(|_| slab.alloc(8192).expect("room")).collect();
+        assert!(slab.alloc(1).is_none() && slab.alloc(1 << 20).is_none());
+        assert!(bufs.iter().all(|buf| buf.start().as_ptr() as usize % 8192 == 0));
+        bufs.swap_remove(3);
+        assert!(slab.alloc(4096).is_some() && slab.alloc(8193).is_none());
+        assert!(!slab.is_unused());
+        drop(slab);
+        assert_eq!(arena.free_bytes(), (1 << 20) - 7 * 8192, "the rest is free");
+        drop(bufs);
+        assert!(arena.alloc(MAX_BUF).is_some(), "all is in one piece again");
     }
 
     #[test]

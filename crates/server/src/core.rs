@@ -74,7 +74,7 @@ impl<F: Front> Core<F> {
         let (front, world) = F::open(config, all)?;
         Ok(Arc::new(Self {
             started: lunet_os::time::now(),
-            rdma: Status::new(&portals, F::NAMES),
+            rdma: Status::new(&portals, F::NAMES).with_invalidation(limits.send_with_invalidate),
             world: Mutex::new(Arc::new(world)),
             first_portals: portals,
             logins: Places::new(limits.max_logins),

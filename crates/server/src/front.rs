@@ -233,6 +233,26 @@ pub struct AcceptedRdma<P> {
     pub private: Vec<u8>,
 }
 
+/// A message over RDMA, as its receive has it.
+pub struct RdmaMessage<'a> {
+    /// The first bytes.
+    pub head: &'a [u8],
+    /// Those behind them, which are in a buffer of their own.
+    pub body: Option<RdmaBody<'a>>,
+    /// The rest.
+    pub tail: &'a [u8],
+}
+
+/// Bytes of a message in a buffer that a command may keep.
+pub struct RdmaBody<'a> {
+    /// The buffer. If it is kept, the spare one takes its place.
+    pub buf: &'a mut Buf,
+    /// How many bytes have come.
+    pub len: usize,
+    /// A buffer of the same length, if there is memory.
+    pub spare: &'a mut Option<Buf>,
+}
+
 /// A protocol on one shard. What reaches beyond a connection is given the shard: the front is part of it.
 pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// What it knows of a connection.
@@ -451,7 +471,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     /// What connections over RDMA receive into.
     fn receives(core: &Core<Self>) -> Receives {
         let _ = core;
-        Receives { len: 0, each: 0 }
+        Receives { parts: [0; 3], each: 0 }
     }
 
     /// Requests that the client of a connection over RDMA may have outstanding.
@@ -478,7 +498,7 @@ pub trait Front: DerefMut<Target = Local<Self>> + Sized + 'static {
     }
 
     /// A message has come over RDMA.
-    fn received_message(&mut self, conn: &mut Conn<Self::Conn>, message: &[u8]) {
+    fn received_message(&mut self, conn: &mut Conn<Self::Conn>, message: RdmaMessage<'_>) {
         let _ = (conn, message);
         unreachable!("no connection over RDMA was accepted");
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use lunet_ring::DriverChoice;
 
+use crate::rdma::SendWithInvalidate;
+
 /// An address that clients connect to.
 #[derive(Clone, Debug)]
 pub struct Portal {
@@ -42,7 +44,7 @@ impl Transports {
     }
 }
 
-/// The bounds that keep one client's demands from harming the others.
+/// The bounds that keep one client's demands, or its device's faults, from harming the others.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Sessions that [serve](crate::front::FrontConn::serves), on the whole server; a login beyond is refused.
@@ -55,6 +57,8 @@ pub struct Limits {
     /// How long a change of what is served waits for the shards: once for all to be ready, which decides
     /// whether it comes, and once for all to have taken it over.
     pub change_wait: Duration,
+    /// Whether messages over RDMA take keys back.
+    pub send_with_invalidate: SendWithInvalidate,
 }
 
 impl Default for Limits {
@@ -64,6 +68,7 @@ impl Default for Limits {
             max_logins: 256,
             buffer_bytes: 64 << 20,
             change_wait: Duration::from_secs(20),
+            send_with_invalidate: SendWithInvalidate::Auto,
         }
     }
 }

@@ -31,6 +31,6 @@ pub use fleet::Member;
 pub use hosting::{Limits, Portal, Transports};
 pub use network::{Network, Origin};
 pub use portals::MOST as MAX_PORTALS;
-pub use rdma::{OverTcp, PortalStatus, Reason};
+pub use rdma::{OverTcp, PortalStatus, Reason, SendWithInvalidate};
 pub use server::StartError;
 pub use stats::{Bucket, OpStats, Percentile, VolumeStats};

@@ -11,6 +11,8 @@ use crate::EndpointId;
 pub enum Operation {
     /// A message to the peer.
     Send,
+    /// A message to the peer that takes a key of it back.
+    SendInvalidate,
     /// Memory written at the peer.
     Write,
     /// Memory read from the peer.
@@ -75,6 +77,12 @@ impl Status {
         }
     }
 
+    /// True if this end's device has refused the work, or failed with it, whatever the peer has done.
+    pub const fn is_of_this_end(self) -> bool {
+        // IBV_WC_MW_BIND_ERR and IBV_WC_GENERAL_ERR.
+        matches!(self, Self::LocalOperation | Self::NotPosted(_) | Self::Other(6 | 21))
+    }
+
     /// True if it was done.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Success)
@@ -124,8 +132,10 @@ pub struct Completion {
     pub bytes: u32,
     /// The key that the peer's message has invalidated: its memory can no more be reached by it.
     pub invalidated: Option<u32>,
-    /// The buffer of a receive or a read. What was sent or written is dropped.
+    /// The buffer of a read, or of a receive its [head](crate::Scatter::head). What was sent or written is dropped.
     pub buf: Option<Buf>,
+    /// The [body](crate::Scatter::body) of a receive that has one.
+    pub body: Option<Buf>,
 }
 
 #[cfg(test)]
@@ -141,6 +151,13 @@ mod tests {
         assert_eq!(words[29], "work completion status 29");
         assert!(Status::from_number(0).is_success());
         assert_eq!((1..30).filter(|n| Status::from_number(*n).is_success()).count(), 0);
+    }
+
+    #[test]
+    fn failures_of_this_end_are_told_from_those_of_the_peer() {
+        let own: Vec<u32> = (0..30).filter(|n| Status::from_number(*n).is_of_this_end()).collect();
+        assert_eq!(own, [2, 3, 6, 21]);
+        assert!(Status::NotPosted(libc::EINVAL).is_of_this_end());
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Limits {
     pub queue_depth: u32,
     /// Pieces of memory in one work request.
     pub pieces: u32,
+    /// Pieces of memory in one receive of a shared receive queue.
+    pub shared_pieces: u32,
     /// Entries of a completion queue.
     pub completions: u32,
     /// RDMA reads that a connection may have in flight.
@@ -286,6 +288,7 @@ fn limits(attr: &IbvDeviceAttr) -> Limits {
     Limits {
         queue_depth: count(attr.max_qp_wr),
         pieces: count(attr.max_sge),
+        shared_pieces: count(attr.max_srq_sge),
         completions: count(attr.max_cqe),
         reads: small(attr.max_qp_init_rd_atom),
         reads_served: small(attr.max_qp_rd_atom),

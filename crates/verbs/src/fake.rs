@@ -32,6 +32,10 @@ pub(crate) struct State {
     pub(crate) sends: Vec<Vec<Posted>>,
     /// Numbers of receives, one list for each call.
     pub(crate) receives: Vec<Vec<u64>>,
+    /// The pieces of each receive, as it was told of them: address and length.
+    pub(crate) scattered: Vec<Vec<(u64, u32)>>,
+    /// Its receives are of one piece.
+    pub(crate) no_scatter: bool,
     /// What it says when it is polled.
     pub(crate) completions: VecDeque<IbvWc>,
     /// How much of the next list of sends it takes; then it refuses.
@@ -192,6 +196,7 @@ unsafe extern "C" fn query_device(_: *mut IbvContext, attr: *mut IbvDeviceAttr) 
     let attr = unsafe { &mut *attr };
     (attr.max_qp_wr, attr.max_cqe, attr.max_sge) = (1024, 4096, 4);
     (attr.max_srq, attr.max_srq_wr, attr.max_mr_size) = (1, 64, u64::MAX);
+    attr.max_srq_sge = if with(|s| s.no_scatter) { 1 } else { 3 };
     0
 }
 

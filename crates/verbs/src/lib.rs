@@ -36,7 +36,7 @@ mod sysfs;
 
 pub use adapter::{
     Adapter, AdapterConfig, EndpointConfig, EndpointId, HEAD_MAX, NotOpened, NotQueued, Path,
-    Pieces, Remote, Why,
+    Pieces, Remote, Scatter, Why,
 };
 pub use cm::{CmEvent, CmEventKind, CmId, ConnParams, EventChannel, PRIVATE_MAX};
 pub use completion::{Completion, Operation, Status};

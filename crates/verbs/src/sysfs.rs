@@ -97,6 +97,13 @@ impl Sysfs {
         devices
     }
 
+    /// The driver of the device that an RDMA device is on: the network adapter's, mostly. `None` for one that is on
+    /// no hardware.
+    pub fn driver(&self, device: &str) -> Option<String> {
+        let driver = fs::read_link(self.0.join(device).join("device/driver")).ok()?;
+        Some(driver.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// All ports of all devices.
     pub fn ports(&self) -> Vec<PortFacts> {
         let mut ports = Vec::new();

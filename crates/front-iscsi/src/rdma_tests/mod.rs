@@ -1,6 +1,7 @@
 //! A shard serves connections over RDMA, with a device in memory and an initiator of raw PDUs.
 
 mod broken;
+mod immediate;
 mod log;
 mod room;
 mod wake;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lunet_iscsi::iser::ConnectData;
 use lunet_iscsi::printable::printable;
 use lunet_iscsi::target::{
-    CloseReason, Connection, Options, RdmaFault, RdmaOptions, ReadId, RxTarget,
+    Body, CloseReason, Connection, Options, RdmaFault, RdmaOptions, ReadId, Received, RxTarget,
 };
 use lunet_ring::Buf;
 use lunet_scsi::alua::PortGroup;
@@ -30,8 +30,8 @@ use crate::world::{CoreTarget, Effects, LogicalUnit, Rules, ScsiVolume, World};
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
 use lunet_server::front::{
-    AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaRequest,
-    RejectedRdma,
+    AcceptedRdma, Failing, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaMessage,
+    RdmaRequest, RejectedRdma,
 };
 use lunet_server::hosting::Hosting;
 use lunet_server::places::ConnRef;
@@ -357,7 +357,7 @@ impl Front for Engine {
 
     fn receives(core: &Core) -> Receives {
         let connection = over_rdma(&core.front.options, false, Duration::ZERO);
-        Receives { len: connection.receive_len(), each: connection.receives() as u32 }
+        Receives { parts: connection.receive_parts(), each: connection.receives() as u32 }
     }
 
     fn queue_depth(core: &Core) -> u32 {
@@ -375,8 +375,10 @@ impl Front for Engine {
         Ok(AcceptedRdma { front: IscsiConn::new(proto), private })
     }
 
-    fn received_message(&mut self, conn: &mut Conn, message: &[u8]) {
-        drive(conn, self, |proto, cx| proto.rx_send(message, cx));
+    fn received_message(&mut self, conn: &mut Conn, message: RdmaMessage<'_>) {
+        let RdmaMessage { head, body, tail } = message;
+        let body = body.map(|body| Body { buf: body.buf, len: body.len, spare: body.spare });
+        drive(conn, self, |proto, cx| proto.rx_send(Received { head, body, tail }, cx));
     }
 
     fn read_done(&mut self, conn: &mut Conn, id: u64, buf: Buf) {

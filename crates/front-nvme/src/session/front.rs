@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunet_nvme::controller::{Connection, Kind, RdmaOptions, ReadId};
+use lunet_nvme::controller::{Body, Connection, Kind, RdmaOptions, ReadId, Received};
 use lunet_nvme::fabrics::Transport;
 use lunet_nvme::rdma::{ConnectRequest, Rejected, Rejection};
 use lunet_nvme::transmit::RxTarget;
@@ -13,7 +13,8 @@ use lunet_ring::Buf;
 use lunet_server::change::{ApplyError, Next};
 use lunet_server::conn::ConnId;
 use lunet_server::front::{
-    AcceptedRdma, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaRequest, RejectedRdma,
+    AcceptedRdma, Front, FrontConn, FrontError, Local, Names, Occasion, RdmaMessage, RdmaRequest,
+    RejectedRdma,
 };
 use lunet_server::hosting::Hosting;
 use lunet_server::places::ConnRef;
@@ -313,7 +314,7 @@ impl<Fc: Face> Front for Engine<Fc> {
     fn receives(core: &Core<Fc>) -> Receives {
         let offer = core.front.offer(Transport::Rdma);
         let each = u32::from(core.front.options.queue_entries);
-        Receives { len: Connection::<Buf>::receive_len(&offer), each }
+        Receives { parts: Connection::<Buf>::receive_parts(&offer), each }
     }
 
     fn queue_depth(core: &Core<Fc>) -> u32 {
@@ -339,11 +340,13 @@ impl<Fc: Face> Front for Engine<Fc> {
         Rejection::Resources.to_bytes().into()
     }
 
-    fn received_message(&mut self, conn: &mut Conn, message: &[u8]) {
+    fn received_message(&mut self, conn: &mut Conn, message: RdmaMessage<'_>) {
         if let Some(queue) = &mut conn.front.queue {
             queue.member.heard(self.exec.storage.now, &mut queue.told);
         }
-        drive(conn, self, |proto, cx| proto.rx_send(message, cx));
+        let RdmaMessage { head, body, .. } = message;
+        let body = body.map(|body| Body { buf: body.buf, len: body.len, spare: body.spare });
+        drive(conn, self, |proto, cx| proto.rx_send(Received { head, body }, cx));
     }
 
     fn read_done(&mut self, conn: &mut Conn, id: u64, buf: Buf) {

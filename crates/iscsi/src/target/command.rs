@@ -121,6 +121,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if room == 0 || task.failure.is_some() {
             return Sink::Discard;
         }
+        // Over RDMA immediate data may be in a buffer already.
+        let mover = self.mover.as_mut().filter(|_| room == len);
+        if let Some(buf) = mover.and_then(|mover| mover.keep(site)) {
+            return Sink::Payload(Some(buf), len as usize);
+        }
         match site.alloc(room as usize) {
             Some(buf) if len > 0 => Sink::Payload(Some(buf), 0),
             Some(buf) => {

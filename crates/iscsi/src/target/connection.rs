@@ -51,7 +51,7 @@ pub struct Connection<B> {
     pub(super) cid: u16,
     pub(super) digests: Digests,
     /// The datamover over RDMA; `None` on a stream.
-    pub(super) mover: Option<Box<Mover>>,
+    pub(super) mover: Option<Box<Mover<B>>>,
     pub(super) stat_sn: u32,
     pub(super) window: Window,
     pub(super) rx: Rx<B>,

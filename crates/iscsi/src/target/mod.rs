@@ -41,7 +41,7 @@ pub use connection::Connection;
 pub use counters::Counters;
 pub use event::{CloseReason, Command, Event, Response, TransferError, Wanted};
 pub use options::{DigestPolicy, Options};
-pub use rdma::{RdmaFault, RdmaOptions, RdmaRead, ReadId, SendFault};
+pub use rdma::{Body, RdmaFault, RdmaOptions, RdmaRead, ReadId, Received, SendFault};
 pub use site::{
     Cx, LoginIdentity, LoginRefusal, Payload, RxTarget, SendTargets, SessionType, Site, TargetInfo,
     Transmit,

@@ -1,8 +1,8 @@
 //! What the target's datamover over RDMA keeps.
 
-use super::Tag;
 use super::event::Wanted;
 use super::rdma::ReadId;
+use super::{Site, Tag};
 use crate::iser::{Header, Remote};
 use crate::pdu::{RejectReason, TmfResponse};
 use alloc::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(super) struct Answer {
 
 /// What a connection over RDMA keeps.
 #[derive(Debug)]
-pub(super) struct Mover {
+pub(super) struct Mover<B> {
     /// What the PDU that is being received opens.
     pub(super) opened: Header,
     /// What the commands have opened, by the slots of their tags. Not in the tasks, which would
@@ -37,9 +37,11 @@ pub(super) struct Mover {
     pub(super) late: Vec<(Tag, Answer)>,
     /// Answers to task management functions that wait for them.
     pub(super) held: Vec<(u32, TmfResponse)>,
+    /// The buffer with the immediate data of the PDU that is being received, which its command may keep.
+    pub(super) offered: Option<B>,
 }
 
-impl Mover {
+impl<B> Mover<B> {
     /// Nothing was received yet; `invalidate`: responses take steering tags back.
     pub(super) fn new(invalidate: bool) -> Self {
         Self {
@@ -51,7 +53,14 @@ impl Mover {
             orphans: 0,
             late: Vec::new(),
             held: Vec::new(),
+            offered: None,
         }
+    }
+
+    /// The buffer with the immediate data of this PDU, for its command to keep.
+    pub(super) fn keep<S: Site<Buf = B>>(&mut self, site: &mut S) -> Option<B> {
+        let keeps = site.keep(self.offered.as_mut()?);
+        self.offered.take_if(|_| keeps)
     }
 
     /// An error if the current command does not open the memory that it needs.

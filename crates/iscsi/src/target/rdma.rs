@@ -7,7 +7,7 @@ use super::mover::{Answer, Mover};
 use super::options::{DigestPolicy, MAX_IMMEDIATE, Options};
 use super::task::{Kind, Task};
 use super::{Cx, Site, Tag, Transmit};
-use crate::iser::{self, Header, HeaderError, Kind as SendKind, Remote, SMALL_SEGMENT};
+use crate::iser::{self, HEADER_LEN, Header, HeaderError, Kind as SendKind, Remote, SMALL_SEGMENT};
 use crate::pdu::{self, BHS_LEN, BasicHeader, Bhs};
 use crate::target::negotiation::RdmaTerms;
 use alloc::boxed::Box;
@@ -62,6 +62,51 @@ pub enum RdmaFault {
     /// The device failed.
     #[error("the RDMA device failed")]
     Device,
+}
+
+/// A Send as its receive has it: the first bytes, those behind them in a buffer of its own, and the rest.
+#[derive(Debug)]
+pub struct Received<'a, B> {
+    /// The first bytes: at least the iSER header and the basic header segment, unless the Send ends before.
+    pub head: &'a [u8],
+    /// What is behind them.
+    pub body: Option<Body<'a, B>>,
+    /// What is behind the body.
+    pub tail: &'a [u8],
+}
+
+/// Bytes of a Send in a buffer that a command may keep.
+#[derive(Debug)]
+pub struct Body<'a, B> {
+    /// The buffer, in which another one is after the call if a command has kept it.
+    pub buf: &'a mut B,
+    /// How many bytes have come, from its first on.
+    pub len: usize,
+    /// A buffer to take its place, of the same length. Without one nothing is kept.
+    pub spare: &'a mut Option<B>,
+}
+
+impl<'a, B> From<&'a [u8]> for Received<'a, B> {
+    fn from(head: &'a [u8]) -> Self {
+        Self { head, body: None, tail: &[] }
+    }
+}
+
+impl<B: AsRef<[u8]>> Body<'_, B> {
+    /// Takes the buffer out, to be kept for this much data. None if there is no other, or if it is more than twice as
+    /// long: small data is copied rather than that much memory held for it.
+    fn offer(&mut self, data: usize) -> Option<B> {
+        if self.len < data || data * 2 < self.buf.as_ref().len() {
+            return None;
+        }
+        let spare = self.spare.take()?;
+        Some(core::mem::replace(self.buf, spare))
+    }
+
+    /// Puts the buffer back, which nobody has kept.
+    fn take_back(&mut self, buf: B) {
+        *self.spare = Some(core::mem::replace(self.buf, buf));
+    }
 }
 
 /// Names an RDMA Read of one connection.
@@ -123,10 +168,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.mover.is_some()
     }
 
-    /// How long each receive buffer must be over RDMA, in bytes.
+    /// How long each receive must be over RDMA, in bytes: the first part, which both headers fill, the one behind it,
+    /// where the data of a PDU without additional header segments comes, and the rest.
     #[must_use]
-    pub fn receive_len(&self) -> usize {
-        iser::receive_len(self.options.max_recv_data_segment_length as usize)
+    pub fn receive_parts(&self) -> [usize; 3] {
+        let segment = self.options.max_recv_data_segment_length as usize;
+        let first = HEADER_LEN + BHS_LEN;
+        [first, segment, iser::receive_len(segment) - first - segment]
     }
 
     /// How many receives to keep posted over RDMA: for the commands that the window allows, the
@@ -147,17 +195,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         }
     }
 
-    /// A Send has come. Its buffer can be posted again after the call.
+    /// A Send has come. Its buffers can be posted again after the call.
     pub fn rx_send<S: Site<Buf = B>, T: Transmit>(
         &mut self,
-        message: &[u8],
+        message: Received<'_, B>,
         cx: &mut Cx<'_, S, T>,
     ) {
         if self.phase == Phase::Closed {
             return;
         }
         self.heard(cx.now);
-        let (header, pdu) = match take_apart(message) {
+        let Received { head, mut body, tail } = message;
+        let behind = body.as_ref().map_or(0, |body| body.len);
+        let Parts { header, pdu, len, data } = match take_apart(head, behind + tail.len()) {
             Ok(parts) => parts,
             Err(fault) => {
                 self.counters.format_errors += 1;
@@ -169,9 +219,29 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             return;
         };
         mover.opened = header;
+        // Without additional header segments the body begins with the data segment.
+        let whole = body.as_mut().filter(|_| data > 0 && pdu.len() == len - data);
+        mover.offered = whole.and_then(|body| body.offer(data));
+        let mut kept = mover.offered.is_some();
         // A Send is a whole PDU, so the receiver of the stream stands at a header again behind it.
         self.rx_bytes(pdu, cx);
-        self.rx_bytes(&[0; 3][..pdu::padding(pdu.len())], cx);
+        let left = self.mover.as_mut().and_then(|mover| mover.offered.take());
+        if let (Some(body), Some(buf)) = (&mut body, left) {
+            body.take_back(buf);
+            kept = false;
+        }
+        if kept && self.phase != Phase::Closed {
+            self.data_arrived(data, cx);
+        } else if !kept {
+            let body = body.as_ref().map_or(&[][..], |body| &body.buf.as_ref()[..body.len]);
+            let mut left = len - pdu.len();
+            for part in [body, tail] {
+                let part = &part[..part.len().min(left)];
+                left -= part.len();
+                self.rx_bytes(part, cx);
+            }
+        }
+        self.rx_bytes(&[0; 3][..pdu::padding(len)], cx);
     }
 
     /// The RDMA connection is over: it broke, or the initiator closed it.
@@ -319,13 +389,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
     }
 }
 
-/// The iSER header of a Send and its PDU, without what may follow it.
-fn take_apart(message: &[u8]) -> Result<(Header, &[u8]), SendFault> {
-    let (kind, pdu) = Header::split(message)?;
+/// A Send, taken apart.
+struct Parts<'a> {
+    header: Header,
+    /// What its first bytes have of the PDU.
+    pdu: &'a [u8],
+    /// Length of the PDU without padding, and of its data segment.
+    len: usize,
+    data: usize,
+}
+
+/// The iSER header of a Send and its PDU, without what may follow it. `behind`: bytes behind its first ones.
+fn take_apart(head: &[u8], behind: usize) -> Result<Parts<'_>, SendFault> {
+    let (kind, pdu) = Header::split(head)?;
     let SendKind::Control(header) = kind else { return Err(SendFault::Hello) };
     let Some(bhs) = pdu.first_chunk::<BHS_LEN>() else { return Err(SendFault::Truncated) };
     let bhs: &Bhs = bhs;
     let basic = BasicHeader::from_bhs(bhs);
-    let len = BHS_LEN + basic.ahs_len() + basic.data_len();
-    Ok((header, pdu.get(..len).ok_or(SendFault::Truncated)?))
+    let data = basic.data_len();
+    let len = BHS_LEN + basic.ahs_len() + data;
+    if len > pdu.len() + behind {
+        return Err(SendFault::Truncated);
+    }
+    Ok(Parts { header, pdu: &pdu[..pdu.len().min(len)], len, data })
 }

@@ -261,7 +261,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         taken
     }
 
-    fn data_arrived<S: Site<Buf = B>, T: Transmit>(&mut self, n: usize, cx: &mut Cx<'_, S, T>) {
+    /// The next `n` bytes of the data segment have arrived where they go.
+    pub(super) fn data_arrived<S: Site<Buf = B>, T: Transmit>(
+        &mut self,
+        n: usize,
+        cx: &mut Cx<'_, S, T>,
+    ) {
         self.rx.left -= n;
         if self.rx.left > 0 || self.rx.part != Part::Data {
             return;

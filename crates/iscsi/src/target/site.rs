@@ -20,6 +20,13 @@ pub trait Site {
     /// A buffer of exactly `len` bytes, or none when memory is short.
     fn alloc(&mut self, len: usize) -> Option<Self::Buf>;
 
+    /// Over RDMA: a command is to keep this buffer, in which its data has come, as one from [`alloc`](Self::alloc). False
+    /// if memory is short: then the data is copied into one that is as long as it is.
+    fn keep(&mut self, buf: &mut Self::Buf) -> bool {
+        let _ = buf;
+        false
+    }
+
     /// Looks up the target of a normal session, for this initiator on this portal.
     fn find_target(&self, identity: &LoginIdentity) -> Result<TargetInfo, LoginRefusal>;
 

@@ -38,13 +38,15 @@ pub struct TestSite {
     pub failing: u64,
     /// Portals that discovery shows for each target, and targets.
     pub portals: Vec<(String, String, u16)>,
+    /// Buffers of receives that were kept.
+    pub kept: u32,
     /// What initiators have to prove.
     pub credentials: Option<Arc<Credentials>>,
 }
 
 impl TestSite {
     pub fn new(rng: Random) -> Self {
-        Self { rng, failing: 0, portals: Vec::new(), credentials: None }
+        Self { rng, failing: 0, portals: Vec::new(), kept: 0, credentials: None }
     }
 }
 
@@ -53,6 +55,12 @@ impl Site for TestSite {
 
     fn alloc(&mut self, len: usize) -> Option<Vec<u8>> {
         (!self.rng.chance(self.failing)).then(|| vec![0xee; len])
+    }
+
+    fn keep(&mut self, _: &mut Vec<u8>) -> bool {
+        let keeps = !self.rng.chance(self.failing);
+        self.kept += u32::from(keeps);
+        keeps
     }
 
     fn find_target(&self, identity: &LoginIdentity) -> Result<TargetInfo, LoginRefusal> {

@@ -59,7 +59,7 @@ impl World {
         if initiator.rdma.is_some() {
             end = target::Connection::over_rdma(target, RDMA, now);
             let receives = (end.receives(), initiator.receives());
-            let lengths = (end.receive_len(), initiator.receive_len());
+            let lengths = (end.receive_parts().iter().sum(), initiator.receive_len());
             fabric = Some(Fabric::new(Random::new(rng.bits()), receives, lengths));
         }
         let mut world = Self {
@@ -210,11 +210,13 @@ impl World {
     /// Lets something happen on the fabric.
     fn step_fabric(&mut self) -> bool {
         let Some(arrival) = self.fabric.as_mut().and_then(Fabric::step) else { return false };
-        let Self { now, initiator, target, site, answers, target_events, sent, events, .. } = self;
+        let Self {
+            now, initiator, target, site, answers, target_events, sent, events, rng, ..
+        } = self;
         let mut to = initiator::Cx { now: *now, tx: sent, events };
         let mut cx = target::Cx { now: *now, site, tx: answers, events: target_events };
         match arrival {
-            Arrival::AtTarget(send) => target.rx_send(&send, &mut cx),
+            Arrival::AtTarget(send) => scatter(rng, &send, |it| target.rx_send(it, &mut cx)),
             Arrival::AtInitiator(send, invalidated) => {
                 initiator.rx_send(&send, invalidated, &mut to);
             }
@@ -284,5 +286,33 @@ impl World {
         }
         initiator.rx_bytes(rest, &mut cx);
         true
+    }
+}
+
+/// Hands over a Send as a receive has it, whose memory is cut somewhere behind the headers.
+fn scatter(rng: &mut Random, send: &[u8], rx: impl FnOnce(target::Received<'_, Vec<u8>>)) {
+    let least = send.len().min(76);
+    let (head, rest) = match rng.below(4) {
+        0 => return rx(send.into()),
+        1 => send.split_at(least + rng.below((send.len() - least) as u64 + 1) as usize),
+        _ => send.split_at(least),
+    };
+    let room = match rng.below(3) {
+        0 => 1 + rng.below(9000) as usize,
+        _ => 8192,
+    };
+    let (came, tail) = rest.split_at(rest.len().min(room));
+    let (mut buf, len) = (came.to_vec(), came.len());
+    buf.resize(room, 0xdd);
+    let before = buf.clone();
+    let mut spare = rng.chance(70).then(|| vec![0x55; room]);
+    let had = spare.is_some();
+    let body = target::Body { buf: &mut buf, len, spare: &mut spare };
+    rx(target::Received { head, body: Some(body), tail });
+    if had && spare.is_none() {
+        assert!(tail.is_empty() && len * 2 >= room, "little data is copied");
+        assert_eq!(buf, vec![0x55; room], "the spare one is in its place");
+    } else {
+        assert_eq!((buf, spare.is_some()), (before, had), "all is as it was");
     }
 }

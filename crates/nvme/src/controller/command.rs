@@ -74,6 +74,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 // Only which part of the buffer it is; the buffer comes when it is filled.
                 let start = offset as usize;
                 task.arrives = start..start + len as usize;
+                // Over RDMA it may be in a buffer already.
+                let kept = self.mover.as_mut().and_then(|mover| mover.keep(site));
+                if let Some(buf) = kept {
+                    self.sink = Sink::Buffer(Some(buf), data);
+                    return Ok(());
+                }
                 match site.alloc(data) {
                     Some(buf) => self.sink = Sink::Buffer(Some(buf), 0),
                     None if self.mover.is_some() => return Err(Status::INTERRUPTED.retry_after(1)),

@@ -108,7 +108,7 @@ pub struct Connection<B> {
     /// How many there were.
     pub(super) started: u64,
     /// What it has over RDMA.
-    pub(super) mover: Option<Box<Mover>>,
+    pub(super) mover: Option<Box<Mover<B>>>,
     /// It is an admin queue.
     pub(super) is_admin: bool,
     /// The Connect that is being admitted.

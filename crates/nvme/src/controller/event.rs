@@ -17,6 +17,13 @@ pub trait Site {
 
     /// A buffer of exactly `len` bytes, or none when memory is short.
     fn alloc(&mut self, len: usize) -> Option<Self::Buf>;
+
+    /// Over RDMA: a command is to keep this buffer, in which its data has come, as one from [`alloc`](Self::alloc). False
+    /// if memory is short: then the data is copied into one that is as long as it is.
+    fn keep(&mut self, buf: &mut Self::Buf) -> bool {
+        let _ = buf;
+        false
+    }
 }
 
 /// What a call may use.

@@ -31,6 +31,6 @@ mod task;
 pub use connection::{Connection, Counters, Options};
 pub use event::{CloseReason, Command, Cx, Event, Site, Tag};
 pub use pages::Source;
-pub use rdma::{RdmaOptions, RdmaRead, ReadId};
+pub use rdma::{Body, RdmaOptions, RdmaRead, ReadId, Received};
 pub use setup::{Kind, Setup, Subsystem};
 pub use state::{Answer, Controller, Request};

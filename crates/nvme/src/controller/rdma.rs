@@ -26,6 +26,49 @@ pub struct RdmaOptions {
     pub invalidate: bool,
 }
 
+/// A Send as its receive has it: the first bytes, and those behind them in a buffer of its own.
+#[derive(Debug)]
+pub struct Received<'a, B> {
+    /// The first bytes: at least the submission queue entry, unless the Send ends before.
+    pub head: &'a [u8],
+    /// What is behind them.
+    pub body: Option<Body<'a, B>>,
+}
+
+/// Bytes of a Send in a buffer that a command may keep.
+#[derive(Debug)]
+pub struct Body<'a, B> {
+    /// The buffer, in which another one is after the call if a command has kept it.
+    pub buf: &'a mut B,
+    /// How many bytes have come, from its first on.
+    pub len: usize,
+    /// A buffer to take its place, of the same length. Without one nothing is kept.
+    pub spare: &'a mut Option<B>,
+}
+
+impl<'a, B> From<&'a [u8]> for Received<'a, B> {
+    fn from(head: &'a [u8]) -> Self {
+        Self { head, body: None }
+    }
+}
+
+impl<B: AsRef<[u8]>> Body<'_, B> {
+    /// Takes the buffer out, to be kept for this much data. None if there is no other, or if it is more than twice as
+    /// long: small data is copied rather than that much memory held for it.
+    fn offer(&mut self, data: usize) -> Option<B> {
+        if self.len < data || data * 2 < self.buf.as_ref().len() {
+            return None;
+        }
+        let spare = self.spare.take()?;
+        Some(core::mem::replace(self.buf, spare))
+    }
+
+    /// Puts the buffer back, which nobody has kept.
+    fn take_back(&mut self, buf: B) {
+        *self.spare = Some(core::mem::replace(self.buf, buf));
+    }
+}
+
 /// Names an RDMA Read of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadId {
@@ -71,7 +114,7 @@ pub(super) struct Memory {
 
 /// What a connection over RDMA keeps.
 #[derive(Debug)]
-pub(super) struct Mover {
+pub(super) struct Mover<B> {
     /// The device can take keys back.
     invalidate: bool,
     /// The memory of the commands, by the slots of their tags. Not in the tasks, which would grow
@@ -81,9 +124,17 @@ pub(super) struct Mover {
     reads: VecDeque<Tag>,
     /// Commands whose data is read before the layer above has them.
     fetches: Vec<(Tag, Sqe)>,
+    /// The buffer with the data of the capsule that is looked at, which its command may keep.
+    offered: Option<B>,
 }
 
-impl Mover {
+impl<B> Mover<B> {
+    /// The buffer with the data of this capsule, for its command to keep.
+    pub fn keep<S: Site<Buf = B>>(&mut self, site: &mut S) -> Option<B> {
+        let keeps = site.keep(self.offered.as_mut()?);
+        self.offered.take_if(|_| keeps)
+    }
+
     /// Keeps what a command has opened.
     pub fn remember(&mut self, tag: Tag, memory: Option<Memory>) {
         let slot = tag.slot();
@@ -127,6 +178,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             memory: Vec::new(),
             reads: VecDeque::new(),
             fetches: Vec::new(),
+            offered: None,
         }));
         connection
     }
@@ -137,34 +189,54 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.mover.is_some()
     }
 
-    /// How long each receive buffer must be over RDMA, in bytes: for a submission queue entry, and
-    /// the data of a capsule.
+    /// How long each receive must be over RDMA, in bytes: the first part, which is a submission queue entry, and the
+    /// data of a capsule behind it. There is nothing else.
     #[must_use]
-    pub const fn receive_len(options: &Options) -> usize {
-        size_of::<Sqe>() + options.capsule_data as usize
+    pub const fn receive_parts(options: &Options) -> [usize; 3] {
+        [size_of::<Sqe>(), options.capsule_data as usize, 0]
     }
 
-    /// A Send has come, which is a command capsule. Its buffer can be posted again after the call.
+    /// A Send has come, which is a command capsule. Its buffers can be posted again after the call.
     pub fn rx_send<S: Site<Buf = B>, T: Transmit>(
         &mut self,
-        message: &[u8],
+        message: Received<'_, B>,
         cx: &mut Cx<'_, S, T>,
     ) {
         if self.phase == Phase::Closed {
             return;
         }
         self.counters.pdus_in += 1;
-        let Ok((sqe, data)) = Sqe::read_from_prefix(message) else {
+        let Received { head, mut body } = message;
+        let Ok((sqe, first)) = Sqe::read_from_prefix(head) else {
             return self.close(CloseReason::ShortCapsule, cx.events);
         };
         // What is longer than a capsule may be is not looked at: an SGL that names it is refused.
-        let data = &data[..data.len().min(self.options.capsule_data as usize)];
+        let behind = body.as_ref().map_or(0, |body| body.len);
+        let len = (first.len() + behind).min(self.options.capsule_data as usize);
         (self.sink, self.pending) = (Sink::Discard, Pending::Nothing);
-        self.begin_capsule(&sqe, data.len(), cx);
+        let whole = body.as_mut().filter(|_| first.is_empty());
+        let offered = whole.and_then(|body| body.offer(len));
+        let mut kept = offered.is_some();
+        if let Some(mover) = &mut self.mover {
+            mover.offered = offered;
+        }
+        self.begin_capsule(&sqe, len, cx);
+        let left = self.mover.as_mut().and_then(|mover| mover.offered.take());
+        if let (Some(body), Some(buf)) = (&mut body, left) {
+            body.take_back(buf);
+            kept = false;
+        }
         if self.phase == Phase::Closed {
             return;
         }
-        self.fill(data);
+        if kept {
+            self.counters.bytes_in += len as u64;
+        } else {
+            let first = &first[..first.len().min(len)];
+            self.fill(first);
+            let behind = body.as_ref().map_or(&[][..], |body| body.buf.as_ref());
+            self.fill(&behind[..len - first.len()]);
+        }
         self.pdu_complete(true, cx);
     }
 

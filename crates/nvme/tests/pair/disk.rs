@@ -20,6 +20,8 @@ pub const BLOCKS: usize = 512;
 pub struct TestSite {
     /// There are none.
     pub short: bool,
+    /// Buffers of receives that were kept.
+    pub kept: u32,
 }
 
 impl Site for TestSite {
@@ -28,6 +30,12 @@ impl Site for TestSite {
     fn alloc(&mut self, len: usize) -> Option<Vec<u8>> {
         assert!(len > 0 && len <= 16_384);
         (!self.short).then(|| vec![0xaa; len])
+    }
+
+    fn keep(&mut self, buf: &mut Vec<u8>) -> bool {
+        assert!(buf.len() <= 16_384);
+        self.kept += u32::from(!self.short);
+        !self.short
     }
 }
 

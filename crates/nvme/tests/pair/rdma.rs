@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use lunet_block::Random;
 use lunet_nvme::command::{Completion, Cqe, Io, PSDT_SGL, Range, Sgl, Sqe};
-use lunet_nvme::controller::{CloseReason, Connection, Cx, Event, Options, RdmaOptions};
+use lunet_nvme::controller::{
+    Body, CloseReason, Connection, Cx, Event, Options, RdmaOptions, Received,
+};
 use lunet_nvme::fabrics::{Authentication, Connect, Connected};
 use lunet_nvme::pdu::{U16, U32};
 use lunet_nvme::rdma::Remote;
@@ -72,12 +74,35 @@ fn options() -> Options {
     Options { capsule_data: CAPSULE, ..Options::default() }
 }
 
+/// Hands over a Send as a receive has it, whose memory is cut somewhere behind the submission queue entry.
+fn scatter(random: &mut Random, message: &[u8], rx: impl FnOnce(Received<'_, Vec<u8>>)) {
+    let least = message.len().min(64);
+    let cut = match random.below(4) {
+        0 => return rx(message.into()),
+        1 => least + random.below((message.len() - least) as u64 + 1) as usize,
+        _ => least,
+    };
+    let (head, rest) = message.split_at(cut);
+    let mut buf = rest.to_vec();
+    buf.resize(rest.len().max(CAPSULE as usize), 0xdd);
+    let (before, len) = (buf.clone(), rest.len());
+    let mut spare = random.chance(70).then(|| vec![0x55; before.len()]);
+    let had = spare.is_some();
+    rx(Received { head, body: Some(Body { buf: &mut buf, len, spare: &mut spare }) });
+    if had && spare.is_none() {
+        assert!(len * 2 >= before.len(), "little data is copied");
+        assert_eq!(buf, vec![0x55; before.len()], "the spare one is in its place");
+    } else {
+        assert_eq!((buf, spare.is_some()), (before, had), "all is as it was");
+    }
+}
+
 /// A queue before its Connect.
 fn stranger(seed: u64, invalidate: bool) -> Queue {
     let mut random = Random::new(seed);
     let disk = Disk::new(Random::new(random.bits()));
     let entries = 2 + random.below(40) as usize;
-    let length = Connection::<Vec<u8>>::receive_len(&options());
+    let length = Connection::<Vec<u8>>::receive_parts(&options()).iter().sum();
     let fabric = Fabric::new(Random::new(random.bits()), entries, length);
     Queue {
         controller: Connection::over_rdma(options(), RdmaOptions { invalidate }, NOW),
@@ -217,10 +242,12 @@ impl Queue {
         let Some(arrival) = self.fabric.step() else {
             return self.closed.is_none() && self.disk.work(&mut self.controller, &mut self.posts);
         };
-        let Self { controller, site, posts, events, .. } = self;
+        let Self { controller, site, posts, events, random, .. } = self;
         let mut cx = Cx { now: NOW, site, tx: posts, events };
         match arrival {
-            Arrival::AtController(message) => controller.rx_send(&message, &mut cx),
+            Arrival::AtController(message) => {
+                scatter(random, &message, |it| controller.rx_send(it, &mut cx));
+            }
             Arrival::Read(read) => controller.rdma_read_done(read.id, read.buf, &mut cx),
             Arrival::AtHost(bytes, invalidated) => self.completed(&bytes, invalidated),
             Arrival::Broken | Arrival::Nothing => {}
@@ -474,7 +501,7 @@ fn a_command_before_the_data_of_the_connect_ends_the_connection() {
         (queue.fabric.to_controller.pop_front(), queue.fabric.to_controller.pop_front());
     for message in [first, second].into_iter().flatten() {
         let Queue { controller, site, posts, events, .. } = &mut queue;
-        controller.rx_send(&message, &mut Cx { now: NOW, site, tx: posts, events });
+        controller.rx_send(message[..].into(), &mut Cx { now: NOW, site, tx: posts, events });
     }
     queue.handle();
     assert_eq!(queue.closed, Some(CloseReason::QueueOverrun));
@@ -509,7 +536,7 @@ fn more_commands_than_the_queue_has_end_the_connection() {
     // Nothing is read, so nothing is answered.
     while let Some(message) = queue.fabric.to_controller.pop_front() {
         let Queue { controller, site, posts, events, .. } = &mut queue;
-        controller.rx_send(&message, &mut Cx { now: NOW, site, tx: posts, events });
+        controller.rx_send(message[..].into(), &mut Cx { now: NOW, site, tx: posts, events });
     }
     queue.handle();
     assert_eq!(queue.closed, Some(CloseReason::QueueOverrun));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use lunet_ring::{Arena, Buf};
 use lunet_verbs::{
     AdapterConfig, CmId, ConnParams, EndpointConfig, EndpointId, Error, NotQueued, Operation, Path,
-    Pieces, Remote, Status,
+    Pieces, Remote, Scatter, Status,
 };
 
 #[cfg(any(test, feature = "fake"))]
@@ -43,14 +43,18 @@ pub struct Completion {
     pub(crate) status: Status,
     /// Bytes received or read.
     pub(crate) bytes: u32,
-    /// The buffer of a receive or a read.
+    /// The buffer of a read, or of a receive its head.
     pub(crate) buf: Option<Buf>,
+    /// The body of a receive that has one.
+    pub(crate) body: Option<Buf>,
 }
 
 impl From<lunet_verbs::Completion> for Completion {
     fn from(done: lunet_verbs::Completion) -> Self {
-        let lunet_verbs::Completion { endpoint, token, operation, status, bytes, buf, .. } = done;
-        Self { endpoint: Endpoint::Verbs(endpoint), token, operation, status, bytes, buf }
+        let lunet_verbs::Completion {
+            endpoint, token, operation, status, bytes, buf, body, ..
+        } = done;
+        Self { endpoint: Endpoint::Verbs(endpoint), token, operation, status, bytes, buf, body }
     }
 }
 
@@ -138,6 +142,15 @@ impl Adapter {
         }
     }
 
+    /// RDMA Reads that a connection may have in progress, as far as the device goes.
+    pub(crate) fn reads(&self) -> u8 {
+        match self {
+            Self::Verbs(adapter, _) => adapter.device().limits().reads,
+            #[cfg(any(test, feature = "fake"))]
+            Self::Fake(_) => fake::READS,
+        }
+    }
+
     /// Creates the queue pair of a connection.
     ///
     /// # Errors
@@ -196,10 +209,15 @@ impl Adapter {
     pub(crate) fn queue_receive(
         &mut self,
         endpoint: Endpoint,
-        buf: Buf,
+        memory: Scatter,
         token: u64,
-    ) -> Result<(), Box<NotQueued<Buf>>> {
-        dispatch!(self, endpoint, adapter, id => adapter.queue_receive(id, buf, token))
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
+        dispatch!(self, endpoint, adapter, id => adapter.queue_receive(id, memory, token))
+    }
+
+    /// True if the device takes receives with a body.
+    pub(crate) fn scatters(&self) -> bool {
+        dispatch!(self, adapter => adapter.scatters())
     }
 
     /// Depth of the shared receive queue; `None` if each connection has its own receives.
@@ -228,8 +246,11 @@ impl Adapter {
     }
 
     /// Queues a receive to the shared queue.
-    pub(crate) fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
-        dispatch!(self, adapter => adapter.queue_shared_receive(buf))
+    pub(crate) fn queue_shared_receive(
+        &mut self,
+        memory: Scatter,
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
+        dispatch!(self, adapter => adapter.queue_shared_receive(memory))
     }
 
     /// Sets the token of receives that a connection takes from the shared queue.

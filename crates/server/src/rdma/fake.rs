@@ -11,13 +11,18 @@ use std::rc::Rc;
 
 use lunet_ring::Buf;
 pub use lunet_verbs::Status;
-use lunet_verbs::{Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Why};
+use lunet_verbs::{
+    Error, Gid, GidKind, NotQueued, Operation, Pieces, PortFacts, Remote, Scatter, Why,
+};
 
 use super::adapter::{Completion, Endpoint};
 use crate::front::Names;
 
 /// Depth of the shared receive queue.
 pub const SHARED: u32 = 100;
+
+/// RDMA Reads that a connection may have in progress.
+pub const READS: u8 = 16;
 
 /// A protocol's words.
 pub const NAMES: Names =
@@ -64,12 +69,14 @@ struct Posted {
 /// The state of the device.
 #[derive(Default)]
 pub struct State {
-    receives: Vec<(u32, Buf, u64)>,
+    receives: Vec<(u32, Scatter, u64)>,
+    /// A receive is one piece of memory: it has no body.
+    pub one_piece: bool,
     /// The shared receive queue, if there is one, and the tokens of its connections.
-    pub shared: Option<Vec<Buf>>,
+    pub shared: Option<Vec<Scatter>>,
     tokens: HashMap<u32, u64>,
     /// Receives of the shared queue that were lost with connections that have ended.
-    pub lost: Vec<Buf>,
+    pub lost: Vec<Scatter>,
     /// Too many are lost: new connections have receives of their own.
     pub exhausted: bool,
     queued: Vec<Posted>,
@@ -94,6 +101,8 @@ pub struct State {
     pub asked: Vec<bool>,
     /// Number of Sends of each flush that had any.
     pub flushed: Vec<usize>,
+    /// Number of RDMA Reads and Writes of each flush that had any.
+    pub moved: Vec<usize>,
 }
 
 /// The notification state of a completion queue.
@@ -127,6 +136,17 @@ pub fn device(depth: usize) -> (Adapter, Wire) {
     (Adapter { state: state.clone(), notices: ours }, Wire { state, notices: theirs })
 }
 
+/// Fills the memory of a receive as a device does, piece by piece.
+fn scatter(memory: &mut Scatter, message: &[u8]) {
+    let Scatter { head, split, body } = memory;
+    let Some(body) = body else { return head[..message.len()].copy_from_slice(message) };
+    let (first, rest) = message.split_at(message.len().min(*split));
+    head[..first.len()].copy_from_slice(first);
+    let (middle, rest) = rest.split_at(rest.len().min(body.len()));
+    body[..middle.len()].copy_from_slice(middle);
+    head[*split..*split + rest.len()].copy_from_slice(rest);
+}
+
 fn bytes(data: &Pieces) -> Vec<u8> {
     let mut all = Vec::new();
     for (payload, range) in data {
@@ -140,6 +160,25 @@ impl State {
     /// Operations of a connection that are in progress.
     pub fn posted(&self, endpoint: u32) -> usize {
         self.posted.iter().filter(|work| work.endpoint == endpoint).count()
+    }
+
+    /// The key of the next operation of a connection, if it is an RDMA Read.
+    pub fn first_read(&self, endpoint: u32) -> Option<u32> {
+        match self.posted.iter().find(|work| work.endpoint == endpoint)?.work {
+            Work::Read(_, from) => Some(from.key),
+            _ => None,
+        }
+    }
+
+    /// Where the bodies of the posted receives are, in order of their addresses.
+    pub fn bodies(&self) -> Vec<usize> {
+        let own = self.receives.iter().map(|(_, memory, _)| memory);
+        let all = own.chain(self.shared.iter().flatten());
+        let mut all: Vec<usize> = all
+            .filter_map(|memory| Some(memory.body.as_ref()?.start().as_ptr() as usize))
+            .collect();
+        all.sort_unstable();
+        all
     }
 
     /// RDMA Reads of a connection that are in progress.
@@ -182,11 +221,15 @@ impl Adapter {
     pub(super) fn queue_receive(
         &mut self,
         endpoint: u32,
-        buf: Buf,
+        memory: Scatter,
         token: u64,
-    ) -> Result<(), Box<NotQueued<Buf>>> {
-        self.state.borrow_mut().receives.push((endpoint, buf, token));
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
+        self.state.borrow_mut().receives.push((endpoint, memory, token));
         Ok(())
+    }
+
+    pub(super) fn scatters(&self) -> bool {
+        !self.state.borrow().one_piece
     }
 
     pub(super) fn shared_depth(&self) -> Option<u32> {
@@ -211,7 +254,10 @@ impl Adapter {
         state.shared.is_some() && (state.tokens.contains_key(&endpoint) || begins())
     }
 
-    pub(super) fn queue_shared_receive(&mut self, back: Buf) -> Result<(), Box<NotQueued<Buf>>> {
+    pub(super) fn queue_shared_receive(
+        &mut self,
+        back: Scatter,
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
         match &mut self.state.borrow_mut().shared {
             Some(shared) if shared.len() < SHARED as usize => shared.push(back),
             _ => return Err(Box::new(NotQueued { why: Why::Full, back })),
@@ -290,6 +336,9 @@ impl Adapter {
         if sends > 0 {
             state.flushed.push(sends);
         }
+        if queued.len() > sends {
+            state.moved.push(queued.len() - sends);
+        }
         state.posted.extend(queued);
         // Like a device that has refused work: the next poll reports it.
         let meanwhile = std::mem::take(&mut state.meanwhile);
@@ -364,29 +413,51 @@ impl Wire {
             status: Status::Flushed,
             bytes: 0,
             buf: None,
+            body: None,
         });
     }
 
-    /// The client sends a message.
-    pub fn send(&self, endpoint: u32, message: &[u8]) {
-        let (mut buf, token) = self.with(|state| match &mut state.shared {
+    /// A receive of a connection fails.
+    pub fn fail_receive(&self, endpoint: u32, status: Status) {
+        let (Scatter { head, body, .. }, token) = self.take_receive(endpoint);
+        self.complete(Completion {
+            endpoint: Endpoint::Fake(endpoint),
+            token,
+            operation: Operation::Receive,
+            status,
+            bytes: 0,
+            buf: Some(head),
+            body,
+        });
+    }
+
+    /// The receive that the next message to a connection takes, and its token.
+    fn take_receive(&self, endpoint: u32) -> (Scatter, u64) {
+        self.with(|state| match &mut state.shared {
             Some(shared) if state.tokens.contains_key(&endpoint) => {
                 (shared.pop().expect("a receive is posted"), state.tokens[&endpoint])
             }
             _ => {
                 let at = state.receives.iter().position(|(of, ..)| *of == endpoint);
-                let (_, buf, token) = state.receives.remove(at.expect("a receive is posted"));
-                (buf, token)
+                let (_, memory, token) = state.receives.remove(at.expect("a receive is posted"));
+                (memory, token)
             }
-        });
-        buf[..message.len()].copy_from_slice(message);
+        })
+    }
+
+    /// The client sends a message.
+    pub fn send(&self, endpoint: u32, message: &[u8]) {
+        let (mut memory, token) = self.take_receive(endpoint);
+        scatter(&mut memory, message);
+        let Scatter { head, body, .. } = memory;
         self.complete(Completion {
             endpoint: Endpoint::Fake(endpoint),
             token,
             operation: Operation::Receive,
             status: Status::Success,
             bytes: message.len() as u32,
-            buf: Some(buf),
+            buf: Some(head),
+            body,
         });
     }
 
@@ -406,7 +477,8 @@ impl Wire {
             self.state.borrow_mut().posted.remove(at)?;
         self.with(|state| state.held.push((endpoint, held)));
         let (operation, bytes) = match &work {
-            Work::Send(..) => (Operation::Send, 0),
+            Work::Send(_, None) => (Operation::Send, 0),
+            Work::Send(_, Some(_)) => (Operation::SendInvalidate, 0),
             Work::Write(..) => (Operation::Write, 0),
             Work::Read(len, _) => (Operation::Read, *len),
         };
@@ -416,7 +488,8 @@ impl Wire {
         if signaled || !status.is_success() {
             let endpoint = Endpoint::Fake(endpoint);
             let bytes = bytes as u32;
-            self.complete(Completion { endpoint, token, operation, status, bytes, buf: into });
+            let (buf, body) = (into, None);
+            self.complete(Completion { endpoint, token, operation, status, bytes, buf, body });
         }
         Some(work)
     }

@@ -8,6 +8,7 @@
 mod adapter;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod invalidate;
 mod monitor;
 mod queue_pair;
 mod receives;
@@ -15,6 +16,7 @@ mod start;
 mod status;
 
 pub use adapter::{Adapter, Completion, Endpoint};
+pub use invalidate::SendWithInvalidate;
 pub use lunet_verbs::{Remote, Sysfs};
 pub(crate) use monitor::DeviceMonitor;
 pub(crate) use queue_pair::fault;

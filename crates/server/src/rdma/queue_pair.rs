@@ -107,7 +107,8 @@ pub fn fault(status: Status) -> Fault {
 }
 
 impl QueuePair {
-    /// A queue pair on which nothing was sent. `reads`: RDMA Reads that the client serves at a time.
+    /// A queue pair on which nothing was sent. `reads`: RDMA Reads that may be in progress at a time, as the client and the
+    /// device have it.
     pub fn new(device: usize, endpoint: Endpoint, reads: u8) -> Self {
         let depth = usize::from(reads.max(1));
         let reads = Slab::with_capacity(depth);

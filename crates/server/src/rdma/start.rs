@@ -109,6 +109,12 @@ pub fn prepare(
     };
     drop_without_driver(&mut bindings, &devices, portals, status)?;
     devices.retain(|device| bindings.iter().any(|binding| binding.device == device.name()));
+    for device in devices.iter().filter(|device| device.limits().invalidates) {
+        let driver = sysfs.driver(device.name()).unwrap_or_default();
+        if let Some(news) = status.invalidation.opened(device.name(), &driver) {
+            tracing::info!("{}: {news}", status.names().rdma);
+        }
+    }
     let device_set = DeviceSet { library, devices, ports, bindings };
     Ok((!device_set.bindings.is_empty()).then(|| Arc::new(device_set)))
 }

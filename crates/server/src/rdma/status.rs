@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lunet_os::sync::{Mutex, MutexGuard};
 use lunet_verbs::{Error, PortFacts, port_of};
 
+use super::invalidate::{Invalidation, SendWithInvalidate};
 use crate::front::Names;
 use crate::hosting::{Portal, Transports};
 use crate::portals::Portals;
@@ -78,6 +79,8 @@ pub struct PortalStatus {
     pub rdma_wanted: bool,
     /// The RDMA devices that serve it; empty without RDMA.
     pub devices: Vec<String>,
+    /// Those of them that can send with Invalidate and are used without it, because they fail.
+    pub without_invalidate: Vec<String>,
     /// Why it is not served over RDMA; `None` if it is.
     pub reason: Option<Reason>,
     /// The reason as a sentence; `None` on a loopback address, where RDMA is not to be expected.
@@ -103,6 +106,8 @@ pub struct Status {
     portals: Mutex<Vec<State>>,
     losses: AtomicU32,
     changes: AtomicU32,
+    /// Which devices are used without Send with Invalidate.
+    pub(crate) invalidation: Invalidation,
 }
 
 impl Status {
@@ -110,7 +115,23 @@ impl Status {
     pub(crate) fn new(portals: &[Portal], names: Names) -> Self {
         let starting = |portal| first(portal, Reason::Other, "the server is starting");
         let portals = Mutex::new(portals.iter().map(starting).collect());
-        Self { names, portals, losses: AtomicU32::new(0), changes: AtomicU32::new(0) }
+        Self {
+            names,
+            portals,
+            losses: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
+            invalidation: Invalidation::new(SendWithInvalidate::Auto),
+        }
+    }
+
+    /// The same, with this setting.
+    pub(crate) fn with_invalidation(self, policy: SendWithInvalidate) -> Self {
+        Self { invalidation: Invalidation::new(policy), ..self }
+    }
+
+    /// True if connections that begin now on a device that can send with Invalidate may use that.
+    pub fn may_invalidate(&self, device: &str) -> bool {
+        self.invalidation.allows(device)
     }
 
     /// The protocol's words for the log.
@@ -215,6 +236,7 @@ impl Status {
                 tcp: portal.transports.tcp(),
                 rdma: reason.is_none(),
                 rdma_wanted: wanted,
+                without_invalidate: self.invalidation.without(&devices),
                 devices,
                 reason,
                 why: why.filter(|_| expected),

@@ -155,7 +155,7 @@ impl Adapter {
                     max_send_wr: sends,
                     max_recv_wr: receives,
                     max_send_sge: SGES as u32,
-                    max_recv_sge: 1,
+                    max_recv_sge: self.receive_sges,
                     max_inline_data: inline,
                 },
                 qp_type: QPT_RC,

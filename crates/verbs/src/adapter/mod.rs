@@ -22,11 +22,12 @@ use crate::memory::{Domain, Registration};
 use crate::{Completion, Device, Error, Exposed, RemoteAccess};
 
 pub use connect::{NotOpened, Path};
+pub use receive::Scatter;
 pub use work::{HEAD_MAX, NotQueued, Pieces, Remote, Why};
 
 use endpoint::Endpoint;
 use queue::{Channel, CompletionQueue, Queues};
-use receive::{Receive, SharedQueue};
+use receive::{RECEIVE_SGES, Receive, SharedQueue};
 use work::{ENDPOINT_GENERATIONS, RECEIVE_GENERATIONS};
 
 /// Completions taken from the device at a time.
@@ -71,6 +72,8 @@ pub struct Adapter {
     shared: Option<SharedQueue>,
     queues: Queues,
     receives: Slots<Receive>,
+    /// Pieces of memory that a receive may have.
+    receive_sges: u32,
     memory: Vec<Registration>,
     by_number: HashMap<u32, EndpointId>,
     /// Ends of work that the device refused to take.
@@ -105,11 +108,14 @@ impl Adapter {
         let memory = vec![Registration::arena(&domain, arena)?];
         let mut receives = Slots::with_mask(RECEIVE_GENERATIONS);
         let shared = config.shared_receives.filter(|_| limits.shared_receives > 0);
+        let most = if shared.is_some() { limits.shared_pieces } else { RECEIVE_SGES };
+        let scatters = limits.pieces.min(most) >= RECEIVE_SGES;
+        let receive_sges = if scatters { RECEIVE_SGES } else { 1 };
         let shared = shared.and_then(|depth| {
             // The spare ones have completions, too.
             let most = limits.shared_receives.min(config.completions / 2);
             let depth = depth.clamp(1, most.max(1));
-            SharedQueue::new(&domain, depth).ok()
+            SharedQueue::new(&domain, depth, receive_sges).ok()
         });
         let channel = Channel::new(device)?;
         let of_shared = shared.as_ref().map_or(0, SharedQueue::places);
@@ -128,6 +134,7 @@ impl Adapter {
             shared,
             queues,
             receives,
+            receive_sges,
             memory,
             by_number: HashMap::new(),
             refused: Vec::new(),
@@ -141,6 +148,11 @@ impl Adapter {
     /// The RDMA device that it belongs to.
     pub fn device(&self) -> &Device {
         self.domain.device()
+    }
+
+    /// True if the device takes receives with a [body](Scatter::body).
+    pub const fn scatters(&self) -> bool {
+        self.receive_sges == RECEIVE_SGES
     }
 
     /// How many endpoints there are.

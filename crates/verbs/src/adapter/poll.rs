@@ -36,7 +36,11 @@ impl Adapter {
         (token, signaled): (u64, bool),
     ) -> Result<(), Box<NotQueued<Pieces>>> {
         let order = Order::Send { invalidate };
-        self.queue_pieces(id, head, data, &order, (token, signaled, Operation::Send))
+        let operation = match invalidate {
+            None => Operation::Send,
+            Some(_) => Operation::SendInvalidate,
+        };
+        self.queue_pieces(id, head, data, &order, (token, signaled, operation))
     }
 
     /// Queues data to be written to the peer's memory. `signaled` as for
@@ -111,7 +115,7 @@ impl Adapter {
         if endpoint.room() == 0 {
             return refuse(Why::Full, into);
         }
-        let sge = match span(&self.memory, into.start().as_ptr(), into.len(), &range) {
+        let sge = match span(&self.memory, &into, &range) {
             Ok(sge) => sge,
             Err(why) => return refuse(why, into),
         };
@@ -231,7 +235,8 @@ impl Adapter {
             status,
             bytes: if success { wc.byte_len } else { 0 },
             invalidated: (success && wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey),
-            buf: Some(receive.buf),
+            buf: Some(receive.memory.head),
+            body: receive.memory.body,
         });
     }
 
@@ -262,18 +267,27 @@ fn completion(key: Key, op: SendOp, status: Status, invalidated: Option<u32>) ->
         bytes: if status.is_success() { len } else { 0 },
         invalidated,
         buf,
+        body: None,
     }
 }
 
 /// A range of a payload as the device has it.
 fn piece(memory: &[Registration], payload: &Payload, range: &Range<usize>) -> Result<IbvSge, Why> {
-    span(memory, payload.start(), payload.len(), range)
+    within(memory, (payload.start(), payload.len()), range)
 }
 
-fn span(
+/// A range of a buffer as the device has it.
+pub(super) fn span(
     memory: &[Registration],
-    start: *const u8,
-    len: usize,
+    buf: &Buf,
+    range: &Range<usize>,
+) -> Result<IbvSge, Why> {
+    within(memory, (buf.start().as_ptr(), buf.len()), range)
+}
+
+fn within(
+    memory: &[Registration],
+    (start, len): (*const u8, usize),
     range: &Range<usize>,
 ) -> Result<IbvSge, Why> {
     if range.start > range.end || range.end > len {

@@ -28,18 +28,61 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
+use arrayvec::ArrayVec;
 use lunet_ring::{Buf, Key, Slots};
 
+use super::poll::span;
 use super::work::WorkId;
 use super::{Adapter, EndpointId, NotQueued, Why};
 use crate::ffi::{IbvRecvWr, IbvSge, IbvSrq, IbvSrqInitAttr};
 use crate::memory::{Domain, Registration};
 use crate::{Completion, Error, Operation, Status};
 
+/// Pieces of memory in one receive: the two parts of its head, and its body.
+pub(super) const RECEIVE_SGES: u32 = 3;
+
+type Sges = ArrayVec<IbvSge, { RECEIVE_SGES as usize }>;
+
+/// The memory that one message is received into. So the data of a message comes to the beginning of a buffer of its own,
+/// which whoever wants the data can keep.
+#[derive(Debug)]
+pub struct Scatter {
+    /// Takes the first [`split`](Self::split) bytes, and behind these what is beyond the body. Without a body it takes
+    /// the whole message.
+    pub head: Buf,
+    /// So many bytes go in front of the body.
+    pub split: usize,
+    /// Takes what is behind the first `split` bytes, as much as it has room for.
+    pub body: Option<Buf>,
+}
+
+impl From<Buf> for Scatter {
+    /// One piece.
+    fn from(head: Buf) -> Self {
+        Self { head, split: 0, body: None }
+    }
+}
+
+impl Scatter {
+    /// The pieces as the device has them, in the order in which it fills them.
+    fn sges(&self, memory: &[Registration]) -> Result<Sges, Why> {
+        let mut sges = Sges::new();
+        let Self { head, split, body: Some(body) } = self else {
+            sges.push(span(memory, &self.head, &(0..self.head.len()))?);
+            return Ok(sges);
+        };
+        sges.push(span(memory, head, &(0..*split))?);
+        sges.push(span(memory, body, &(0..body.len()))?);
+        sges.push(span(memory, head, &(*split..head.len()))?);
+        sges.retain(|sge| sge.length > 0);
+        Ok(sges)
+    }
+}
+
 /// A receive in flight.
 pub(super) struct Receive {
     pub(super) token: u64,
-    pub(super) buf: Buf,
+    pub(super) memory: Scatter,
     /// The endpoint whose queue it is in; `None` for the shared queue.
     pub(super) owner: Option<Key>,
     /// Which one it was of all that were put into the shared queue.
@@ -51,7 +94,7 @@ pub(super) struct Receive {
 /// Receives that wait to be handed over, as a list.
 pub(super) struct ReceiveList {
     work: Vec<IbvRecvWr>,
-    pieces: Vec<IbvSge>,
+    pieces: Vec<Sges>,
     depth: u32,
     /// In flight or waiting here.
     pub(super) held: u32,
@@ -77,10 +120,11 @@ impl ReceiveList {
         self.work.is_empty()
     }
 
-    fn push(&mut self, number: u64, piece: IbvSge) {
-        self.pieces.push(piece);
+    fn push(&mut self, number: u64, pieces: Sges) {
         let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
-        self.work.push(IbvRecvWr { wr_id: number, next, sg_list, num_sge: 1 });
+        let num_sge = pieces.len() as c_int;
+        self.work.push(IbvRecvWr { wr_id: number, next, sg_list, num_sge });
+        self.pieces.push(pieces);
         self.held += 1;
     }
 
@@ -92,7 +136,7 @@ impl ReceiveList {
     ) -> Option<(i32, Vec<u64>)> {
         let (count, first) = (self.work.len(), self.work.as_mut_ptr());
         for (i, work) in self.work.iter_mut().enumerate() {
-            work.sg_list = &raw mut self.pieces[i];
+            work.sg_list = self.pieces[i].as_mut_ptr();
             // The address only: nothing is read through it here.
             work.next = if i + 1 < count { first.wrapping_add(i + 1) } else { ptr::null_mut() };
         }
@@ -123,6 +167,8 @@ pub(super) struct SharedQueue {
     /// Receives that are to take messages, at most: the list holds `spare` more, in place of lost ones.
     depth: u32,
     spare: u32,
+    /// Pieces of memory that each may have.
+    sges: u32,
     /// The order of the next receive.
     next: u64,
     /// The order behind the newest receive that has ended: all before it have been taken.
@@ -135,12 +181,12 @@ pub(super) struct SharedQueue {
 }
 
 impl SharedQueue {
-    pub(super) fn new(domain: &Rc<Domain>, depth: u32) -> Result<Self, Error> {
+    pub(super) fn new(domain: &Rc<Domain>, depth: u32, sges: u32) -> Result<Self, Error> {
         let context = ptr::null_mut();
         let limit = domain.device().limits().shared_receives;
         let spare = (depth / 2).min(limit.saturating_sub(depth));
         let max_wr = depth + spare;
-        let mut attr = IbvSrqInitAttr { srq_context: context, max_wr, max_sge: 1, srq_limit: 0 };
+        let mut attr = IbvSrqInitAttr { srq_context: context, max_wr, max_sge: sges, srq_limit: 0 };
         // SAFETY: the domain is alive; the attributes are read during the call.
         let raw =
             unsafe { (domain.device().library().verbs.ibv_create_srq)(domain.raw(), &mut attr) };
@@ -150,6 +196,7 @@ impl SharedQueue {
                 list: ReceiveList::new(max_wr),
                 depth,
                 spare,
+                sges,
                 next: 0,
                 reached: 0,
                 leavers: VecDeque::new(),
@@ -209,25 +256,25 @@ impl SharedQueue {
     }
 }
 
-/// Puts a buffer among the receives in flight, and into a list.
+/// Puts memory among the receives in flight, and into a list.
 fn queue(
     receives: &mut Slots<Receive>,
     list: &mut ReceiveList,
     memory: &[Registration],
     receive: Receive,
-) -> Result<(), Box<NotQueued<Buf>>> {
+) -> Result<(), Box<NotQueued<Scatter>>> {
     let refuse = |why, back| Err(Box::new(NotQueued { why, back }));
     if list.is_full() {
-        return refuse(Why::Full, receive.buf);
+        return refuse(Why::Full, receive.memory);
     }
-    let (address, len) = (receive.buf.start().as_ptr() as u64, receive.buf.len());
-    let Ok(length) = u32::try_from(len) else { return refuse(Why::TooLong, receive.buf) };
-    let Some(lkey) = memory.iter().find_map(|m| m.key_for(address, len as u64)) else {
-        return refuse(Why::NotRegistered, receive.buf);
-    };
-    let key = receives.insert(receive);
-    list.push(WorkId::Receive(key).to_number(), IbvSge { addr: address, length, lkey });
-    Ok(())
+    match receive.memory.sges(memory) {
+        Ok(sges) => {
+            let key = receives.insert(receive);
+            list.push(WorkId::Receive(key).to_number(), sges);
+            Ok(())
+        }
+        Err(why) => refuse(why, receive.memory),
+    }
 }
 
 impl Adapter {
@@ -262,24 +309,25 @@ impl Adapter {
         self.endpoints.get(id.0).is_some_and(|endpoint| endpoint.receives.is_none())
     }
 
-    /// Queues a receive of one message into the whole of a buffer, for one endpoint. Ends in a
-    /// [`Completion`].
+    /// Queues a receive of one message, for one endpoint. Ends in a [`Completion`]. Only a device that
+    /// [scatters](Self::scatters) takes one with a body.
     ///
     /// # Errors
-    /// [`NotQueued`], with the buffer.
+    /// [`NotQueued`], with the memory.
     pub fn queue_receive(
         &mut self,
         id: EndpointId,
-        buf: Buf,
+        memory: impl Into<Scatter>,
         token: u64,
-    ) -> Result<(), Box<NotQueued<Buf>>> {
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
+        let memory = self.check_scatter(memory.into())?;
         let endpoint = self.endpoints.get_mut(id.0).filter(|endpoint| !endpoint.broken);
         let Some((was_clean, list)) =
             endpoint.and_then(|endpoint| Some((!endpoint.is_dirty(), endpoint.receives.as_mut()?)))
         else {
-            return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
+            return Err(Box::new(NotQueued { why: Why::Ended, back: memory }));
         };
-        let receive = Receive { token, buf, owner: Some(id.0), order: 0, missing: false };
+        let receive = Receive { token, memory, owner: Some(id.0), order: 0, missing: false };
         queue(&mut self.receives, list, &self.memory, receive)?;
         if was_clean {
             self.dirty.push(id.0);
@@ -291,18 +339,30 @@ impl Adapter {
     /// token that the endpoint was [given](Self::set_receive_token).
     ///
     /// # Errors
-    /// [`NotQueued`], with the buffer; [`Why::Ended`] if there is no shared queue.
-    pub fn queue_shared_receive(&mut self, buf: Buf) -> Result<(), Box<NotQueued<Buf>>> {
+    /// [`NotQueued`], with the memory; [`Why::Ended`] if there is no shared queue.
+    pub fn queue_shared_receive(
+        &mut self,
+        memory: impl Into<Scatter>,
+    ) -> Result<(), Box<NotQueued<Scatter>>> {
+        let memory = self.check_scatter(memory.into())?;
         let Some(shared) = &mut self.shared else {
-            return Err(Box::new(NotQueued { why: Why::Ended, back: buf }));
+            return Err(Box::new(NotQueued { why: Why::Ended, back: memory }));
         };
         if shared.room() == 0 {
-            return Err(Box::new(NotQueued { why: Why::Full, back: buf }));
+            return Err(Box::new(NotQueued { why: Why::Full, back: memory }));
         }
-        let receive = Receive { token: 0, buf, owner: None, order: shared.next, missing: false };
+        let receive = Receive { token: 0, memory, owner: None, order: shared.next, missing: false };
         queue(&mut self.receives, &mut shared.list, &self.memory, receive)?;
         shared.next += 1;
         Ok(())
+    }
+
+    /// Gives back what has more pieces than the device takes.
+    fn check_scatter(&self, memory: Scatter) -> Result<Scatter, Box<NotQueued<Scatter>>> {
+        if memory.body.is_some() && !self.scatters() {
+            return Err(Box::new(NotQueued { why: Why::TooLong, back: memory }));
+        }
+        Ok(memory)
     }
 
     /// A queue pair is gone that may have been in the middle of a message.
@@ -352,7 +412,7 @@ impl Adapter {
             return;
         }
         let Some(old) = self.shared.take() else { return };
-        let (depth, places) = (old.depth, old.places());
+        let (depth, places, sges) = (old.depth, old.places(), old.sges);
         let gone = old.destroy();
         for place in self.receives.keys(|receive| receive.owner.is_none()) {
             let receive = self.receives.remove(place);
@@ -360,7 +420,7 @@ impl Adapter {
                 mem::forget(receive);
             }
         }
-        self.shared = SharedQueue::new(&self.domain, depth).ok();
+        self.shared = SharedQueue::new(&self.domain, depth, sges).ok();
         if self.shared.is_none() {
             self.queues.receives.leave(places);
         }
@@ -394,7 +454,8 @@ impl Adapter {
                 status: Status::NotPosted(errno),
                 bytes: 0,
                 invalidated: None,
-                buf: Some(receive.buf),
+                buf: Some(receive.memory.head),
+                body: receive.memory.body,
             });
         }
     }
@@ -407,7 +468,7 @@ mod tests {
     fn list(count: u64) -> ReceiveList {
         let mut list = ReceiveList::new(8);
         for number in 0..count {
-            list.push(number, IbvSge { addr: number, length: 1, lkey: 2 });
+            list.push(number, Sges::from_iter([IbvSge { addr: number, length: 1, lkey: 2 }]));
         }
         list
     }

@@ -63,6 +63,64 @@ fn last_list() -> Vec<Posted> {
     fake::with(|s| s.sends.last().cloned().expect("a list"))
 }
 
+fn scattered(bench: &Bench) -> Scatter {
+    Scatter { head: bench.buf(1000), split: 76, body: Some(bench.buf(8192)) }
+}
+
+#[test]
+fn a_message_is_received_into_a_head_and_a_body() {
+    for shared in [None, Some(4)] {
+        let mut bench = Bench::new(shared);
+        let id = bench.endpoint(4);
+        let idle = bench.held();
+        let memory = scattered(&bench);
+        let body = memory.body.as_ref().map(|body| body.start().as_ptr() as u64).expect("a body");
+        let head = memory.head.start().as_ptr() as u64;
+        match shared {
+            None => bench.adapter.queue_receive(id, memory, 3).expect("room"),
+            Some(_) => bench.adapter.queue_shared_receive(memory).expect("room"),
+        }
+        bench.adapter.flush();
+        let (pieces, number) = fake::with(|s| (s.scattered.pop(), s.receives[0][0]));
+        assert_eq!(pieces.expect("one"), [(head, 76), (body, 8192), (head + 76, 924)]);
+        fake::with(|s| s.completions.push_back(IbvWc { qp_num: 1, ..says(number, 0) }));
+        let mut done = bench.polled();
+        let done = done.pop().expect("it ends");
+        assert_eq!((done.status, done.bytes), (Status::Success, 5));
+        let (buf, back) = (done.buf.expect("its head"), done.body.expect("its body"));
+        assert_eq!((buf.len(), back.start().as_ptr() as u64), (1000, body));
+        drop((buf, back));
+        assert_eq!(bench.held(), idle);
+        bench.adapter.close(id);
+        drop(bench);
+        fake::with(|s| *s = fake::State::default());
+    }
+}
+
+#[test]
+fn empty_pieces_of_a_receive_are_left_out() {
+    let mut bench = Bench::new(None);
+    let id = bench.endpoint(4);
+    let memory = Scatter { head: bench.buf(64), split: 64, body: Some(bench.buf(4096)) };
+    bench.adapter.queue_receive(id, memory, 3).expect("room");
+    bench.adapter.flush();
+    let lengths: Vec<u32> = fake::with(|s| s.scattered[0].iter().map(|piece| piece.1).collect());
+    assert_eq!(lengths, [64, 4096]);
+}
+
+#[test]
+fn a_device_without_lists_in_receives_takes_none() {
+    fake::with(|s| s.no_scatter = true);
+    let mut bench = Bench::new(Some(4));
+    let id = bench.endpoint(4);
+    assert!(!bench.adapter.scatters());
+    let memory = scattered(&bench);
+    let not = bench.adapter.queue_shared_receive(memory).expect_err("it has no room for them");
+    assert_eq!((not.why, not.back.body.is_some()), (Why::TooLong, true));
+    bench.adapter.queue_shared_receive(bench.arena.alloc(9000).expect("room")).expect("one piece");
+    assert!(bench.adapter.shares_receives(id));
+}
+
 #[test]
 fn work_is_handed_over_as_one_list() {
     let mut bench = Bench::new(None);

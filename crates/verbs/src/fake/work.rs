@@ -65,8 +65,13 @@ pub(super) unsafe extern "C" fn post_send(
 fn note_receives(mut work: *mut IbvRecvWr) -> c_int {
     let mut list = Vec::new();
     while !work.is_null() {
-        // SAFETY: the caller's list.
-        let wr = unsafe { *work };
+        // SAFETY: the caller's list, and so many pieces of each of its entries.
+        let (wr, pieces) = unsafe {
+            let wr = *work;
+            (wr, std::slice::from_raw_parts(wr.sg_list, wr.num_sge as usize))
+        };
+        let pieces = pieces.iter().map(|piece| (piece.addr, piece.length)).collect();
+        with(|s| s.scattered.push(pieces));
         list.push(wr.wr_id);
         work = wr.next;
     }

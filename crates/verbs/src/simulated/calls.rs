@@ -146,6 +146,7 @@ unsafe extern "C" fn query_device(context: *mut IbvContext, attr: *mut IbvDevice
     attr.phys_port_cnt = 1;
     if traits.shared_receives {
         (attr.max_srq, attr.max_srq_wr) = (8, depth);
+        attr.max_srq_sge = traits.pieces as c_int;
     }
     if traits.invalidates {
         attr.device_cap_flags = DEVICE_MEM_MGT_EXTENSIONS;
@@ -216,7 +217,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut IbvMr) -> c_int {
         let has = |pieces: &[IbvSge]| pieces.iter().any(|piece| piece.lkey == key);
         let in_use = s.pairs.values().any(|pair| {
             pair.sends.iter().any(|work| work.inline.is_none() && has(&work.pieces))
-                || pair.receives.iter().any(|receive| has(&[receive.piece]))
+                || pair.receives.iter().any(|receive| has(&receive.pieces))
         });
         if in_use {
             s.wrong("memory is given back that posted work needs".into());
@@ -542,13 +543,13 @@ unsafe extern "C" fn post_recv(
     // SAFETY: the queue pair is alive.
     let number = unsafe { number_of(qp) };
     while !work.is_null() {
-        // SAFETY: the caller's list, and its pieces.
-        let (wr, piece) = unsafe { (*work, *(*work).sg_list) };
+        // SAFETY: the caller's list, and so many pieces of each of its entries.
+        let (wr, pieces) = unsafe { (*work, pieces((*work).sg_list, (*work).num_sge)) };
         let taken = with(|s| {
             let failed = match s.pairs.get_mut(&number) {
                 None => return false,
                 Some(pair) => {
-                    pair.receives.push_back(Receive::new(wr.wr_id, piece));
+                    pair.receives.push_back(Receive::new(wr.wr_id, pieces));
                     pair.life == Life::Failed
                 }
             };
@@ -575,15 +576,15 @@ unsafe extern "C" fn post_srq_recv(
     // SAFETY: the queue is alive.
     let number = unsafe { number_of(srq) };
     while !work.is_null() {
-        // SAFETY: the caller's list, and its pieces.
-        let (wr, piece) = unsafe { (*work, *(*work).sg_list) };
+        // SAFETY: the caller's list, and so many pieces of each of its entries.
+        let (wr, pieces) = unsafe { (*work, pieces((*work).sg_list, (*work).num_sge)) };
         let taken = with(|s| {
             let Some(queue) = s.shared.get_mut(&number) else { return false };
             if queue.waiting.len() >= queue.depth {
                 s.wrong("a shared receive queue has overflowed".into());
                 return false;
             }
-            queue.waiting.push_back(Receive::new(wr.wr_id, piece));
+            queue.waiting.push_back(Receive::new(wr.wr_id, pieces));
             true
         });
         if !taken {

@@ -19,8 +19,12 @@ pub struct Traits {
     pub shared_receives: bool,
     /// A message may take back a key of its receiver.
     pub invalidates: bool,
+    /// It says so, and fails.
+    pub invalidation_fails: bool,
     /// Bytes of a message that are copied when it is posted.
     pub inline: u32,
+    /// Pieces of memory in one receive of a shared queue.
+    pub pieces: u32,
     /// Depth of its queues.
     pub depth: u32,
     /// Registrations that fail, in a hundred.

@@ -11,6 +11,7 @@ use crate::ffi::{IbvSge, IbvWc, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND_WITH_INV};
 
 /// Numbers of `ibv_wc_status`.
 pub(super) const LOCAL_LENGTH: u32 = 1;
+const LOCAL_OPERATION: u32 = 2;
 const LOCAL_PROTECTION: u32 = 4;
 const FLUSHED: u32 = 5;
 pub(super) const REMOTE_INVALID: u32 = 9;
@@ -20,13 +21,13 @@ const RETRY_EXCEEDED: u32 = 12;
 /// A receiver that is not ready is tried again after this time.
 const NOT_READY: Duration = Duration::from_micros(640);
 
-/// Bytes of a receive's memory that are looked at.
+/// Bytes of each piece of a receive's memory that are looked at.
 const LOOKED_AT: usize = 512;
 
 /// A posted receive.
 pub(super) struct Receive {
     pub(super) number: u64,
-    pub(super) piece: IbvSge,
+    pub(super) pieces: Vec<IbvSge>,
     print: u64,
 }
 
@@ -120,6 +121,15 @@ fn load(pieces: &[IbvSge], most: usize) -> Vec<u8> {
     all
 }
 
+/// Writes to pieces of memory as a device does: each is filled before the next.
+fn scatter(pieces: &[IbvSge], mut bytes: &[u8]) {
+    for piece in pieces {
+        let (now, rest) = bytes.split_at(bytes.len().min(piece.length as usize));
+        store(piece, now);
+        bytes = rest;
+    }
+}
+
 /// Writes to memory as a device does.
 fn store(piece: &IbvSge, bytes: &[u8]) {
     let len = bytes.len().min(piece.length as usize);
@@ -128,12 +138,19 @@ fn store(piece: &IbvSge, bytes: &[u8]) {
 }
 
 impl Receive {
-    pub(super) fn new(number: u64, piece: IbvSge) -> Self {
-        Self { number, piece, print: print(&load(&[piece], LOOKED_AT)) }
+    pub(super) fn new(number: u64, pieces: Vec<IbvSge>) -> Self {
+        let print = Self::look(&pieces);
+        Self { number, pieces, print }
+    }
+
+    /// A number for what memory contains.
+    fn look(pieces: &[IbvSge]) -> u64 {
+        let of = |piece: &IbvSge| print(&load(&[*piece], LOOKED_AT));
+        pieces.iter().fold(0, |all: u64, piece| all.rotate_left(7) ^ of(piece))
     }
 
     fn is_untouched(&self) -> bool {
-        print(&load(&[self.piece], LOOKED_AT)) == self.print
+        Self::look(&self.pieces) == self.print
     }
 }
 
@@ -238,7 +255,10 @@ impl State {
             return self.pump(number);
         }
         let bytes = work.bytes();
+        let context = pair.context;
+        let fails = self.traits(context).is_some_and(|traits| traits.invalidation_fails);
         let arrival = match opcode {
+            WR_SEND_WITH_INV if fails => Arrival::Refused(LOCAL_OPERATION),
             WR_RDMA_WRITE => self.remote_write(end, key, address, &bytes),
             _ => self.message(end, bytes, (opcode == WR_SEND_WITH_INV).then_some(key)),
         };
@@ -436,14 +456,17 @@ impl State {
         let Some(receive) = pair.arriving.take() else { return false };
         let (queue, name) = (pair.receive_queue, pair.name);
         self.check(&receive);
-        let piece = receive.piece;
-        let status = if bytes.len() > piece.length as usize {
+        let room: usize = receive.pieces.iter().map(|piece| piece.length as usize).sum();
+        let registered = |piece: &IbvSge| {
+            self.is_registered(piece.lkey, piece.addr, u64::from(piece.length), true)
+        };
+        let status = if bytes.len() > room {
             LOCAL_LENGTH
-        } else if !self.is_registered(piece.lkey, piece.addr, u64::from(piece.length), true) {
+        } else if !receive.pieces.iter().all(registered) {
             self.wrong("memory of a receive is not registered any more".into());
             LOCAL_PROTECTION
         } else {
-            store(&piece, bytes);
+            scatter(&receive.pieces, bytes);
             0
         };
         let byte_len = bytes.len() as u32;

@@ -119,7 +119,9 @@ impl<F: Front> Shard<F> {
         let opened = self.open_endpoint(id);
         let (device, endpoint) =
             opened.map_err(|(why, id)| reject(id, &F::no_room_for_rdma(), why))?;
-        let mut qp = QueuePair::new(device, endpoint, reads);
+        let limit = self.rdma.as_mut().and_then(|rdma| rdma.pool(device));
+        let limit = limit.map_or(reads, |pool| pool.adapter.reads());
+        let mut qp = QueuePair::new(device, endpoint, reads.min(limit));
         qp.logged = logged;
         let wire = Wire::Rdma(Box::new(qp));
         let conn = Conn::new(serial, (peer, local, portal), wire, front);
@@ -144,7 +146,8 @@ impl<F: Front> Shard<F> {
     fn invalidates(&self, id: &CmId) -> Option<bool> {
         let mut devices = self.rdma.as_ref()?.devices.iter().flatten();
         let own = devices.find(|device| device.pool.adapter.is_of(id))?;
-        Some(own.pool.adapter.invalidates())
+        let allowed = self.core.rdma.may_invalidate(own.name());
+        Some(allowed && own.pool.adapter.invalidates())
     }
 
     /// Creates the queue pair of a connection. Returns the index of its device, and its endpoint there. An error

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use lunet_ring::{Buf, PollSource};
-use lunet_verbs::{CmEventKind, Operation};
+use lunet_verbs::{CmEventKind, Operation, Status};
 
 use super::super::Shard;
 use crate::conn::{Conn, ConnId, Phase, Wire};
@@ -140,10 +140,14 @@ impl<F: Front> Shard<F> {
             return;
         }
         if !done.status.is_success() {
+            let device = qp.device;
+            if done.operation == Operation::SendInvalidate && done.status.is_of_this_end() {
+                self.invalidation_failed(device, done.status);
+            }
             return self.rdma_ended(slot, fault(done.status), done.status);
         }
         match done.operation {
-            Operation::Send | Operation::Write => {
+            Operation::Send | Operation::SendInvalidate | Operation::Write => {
                 qp.sent(done.token as u32);
                 conn.sending = qp.in_flight();
                 conn.front.delivered(self.front.exec.storage.now);
@@ -151,8 +155,8 @@ impl<F: Front> Shard<F> {
                 self.touch(slot);
             }
             Operation::Receive => {
-                let Some(buf) = done.buf else { return };
-                self.rdma_received(slot, buf, done.bytes as usize);
+                let Some(head) = done.buf else { return };
+                self.rdma_received(slot, (head, done.body), done.bytes as usize);
             }
             Operation::Read => {
                 let (Some(id), Some(buf)) = (qp.read_done(done.token as u32), done.buf) else {
@@ -164,20 +168,30 @@ impl<F: Front> Shard<F> {
         }
     }
 
+    /// A Send with Invalidate has failed at this end: the device is used without from now on.
+    fn invalidation_failed(&self, index: usize, status: Status) {
+        let Some(rdma) = &self.rdma else { return };
+        let Some(device) = rdma.devices.get(index).and_then(Option::as_ref) else { return };
+        if let Some(news) = self.core.rdma.invalidation.failed(device.name(), status) {
+            tracing::warn!("{}: {news}", F::NAMES.rdma);
+        }
+    }
+
     /// A message has arrived.
-    fn rdma_received(&mut self, slot: ConnId, buf: Buf, bytes: usize) {
+    fn rdma_received(&mut self, slot: ConnId, memory: (Buf, Option<Buf>), bytes: usize) {
         let conn = &mut self.conns[slot];
         if conn.phase == Phase::Draining {
             // Too late for a command; responses to earlier ones still go out.
             return;
         }
-        self.front.received_message(conn, &buf[..bytes.min(buf.len())]);
-        let Wire::Rdma(qp) = &mut conn.wire else { return };
+        let Wire::Rdma(qp) = &conn.wire else { return };
         let Some(rdma) = &mut self.rdma else { return };
-        let batch = rdma.batch;
-        if let Some(pool) = rdma.pool(qp.device) {
-            pool.repost(qp.endpoint, buf, token(slot, 0));
-        }
+        let (batch, endpoint) = (rdma.batch, qp.endpoint);
+        let Some(pool) = rdma.pool(qp.device) else { return };
+        let mut received = pool.received(memory, bytes, self.front.exec.storage.ring.arena());
+        self.front.received_message(conn, received.message());
+        pool.repost(endpoint, received, token(slot, 0));
+        let Wire::Rdma(qp) = &mut conn.wire else { return };
         if qp.batch != batch {
             (qp.batch, qp.taken) = (batch, 0);
         }

@@ -39,6 +39,11 @@ struct ActiveDevice {
 }
 
 impl ActiveDevice {
+    /// Its name; empty for a device in memory.
+    fn name(&self) -> &str {
+        self.info.as_ref().map_or("", |info| info.device.name())
+    }
+
     fn is_of(&self, device: &Device) -> bool {
         self.info.as_ref().is_some_and(|info| info.device.is(device))
     }

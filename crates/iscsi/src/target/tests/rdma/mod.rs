@@ -28,7 +28,7 @@ fn over_rdma(rdma: RdmaOptions) -> Bench {
 
 fn send(bench: &mut Bench, message: &[u8]) {
     let Bench { connection, site, now, wires, events, .. } = bench;
-    connection.rx_send(message, &mut Cx { now: *now, site, tx: wires, events });
+    connection.rx_send(message.into(), &mut Cx { now: *now, site, tx: wires, events });
 }
 
 /// A Send with this PDU, without padding.
