@@ -308,6 +308,9 @@ pub struct Portal {
     pub iser_wanted: bool,
     /// With iSER or NVMe over RDMA: the RDMA devices.
     pub devices: Vec<String>,
+    /// Those of them that are used without Send with Invalidate, because they fail with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without_invalidate: Vec<String>,
     /// Without it, where it is wanted or expected: why, in a word.
     pub reason: Option<NoIser>,
     /// The same in a sentence; `None` on a loopback address, where nobody expects anything else.

@@ -556,7 +556,8 @@ pub(crate) fn assemble_nvme(
 
 fn limits(server: &Server) -> Limits {
     let buffer_bytes = usize::try_from(server.buffer_memory).unwrap_or(usize::MAX);
-    Limits { buffer_bytes, ..Limits::default() }
+    let send_with_invalidate = server.send_with_invalidate;
+    Limits { buffer_bytes, send_with_invalidate, ..Limits::default() }
 }
 
 fn driver(server: &Server) -> DriverChoice {

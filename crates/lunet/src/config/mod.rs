@@ -24,7 +24,7 @@ use lunet_backends::layers::Layer;
 use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua};
 use lunet_scsi::{Designator, Threshold};
-use lunet_server::Transports;
+use lunet_server::{SendWithInvalidate, Transports};
 use toml::de::DeTable;
 
 pub use access::Access;
@@ -89,6 +89,8 @@ pub struct Server {
     pub driver: Driver,
     /// How long a shard looks for work before it sleeps; zero: not at all.
     pub busy_poll: Duration,
+    /// Whether messages over RDMA take back the keys of their receivers.
+    pub send_with_invalidate: SendWithInvalidate,
     /// Memory for data buffers, in bytes per shard.
     pub buffer_memory: u64,
     /// The most sessions at one time.

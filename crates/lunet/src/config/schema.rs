@@ -86,6 +86,7 @@ pub const SERVER: Table = Table {
         key("shards", "integer", "(one per core)"),
         key("driver", "string", "\"auto\""),
         key("busy-poll", "duration", "\"0s\""),
+        key("send-with-invalidate", "string", "\"auto\""),
         key("buffer-memory", "size", "\"64MiB\""),
         key("max-sessions", "integer", "1024"),
         key("login-timeout", "duration", "\"15s\""),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunet_front_nvme::Tls;
 use lunet_scsi::alua::{AccessState, Alua, PortGroups};
-use lunet_server::{MAX_PORTALS, Transports};
+use lunet_server::{MAX_PORTALS, SendWithInvalidate, Transports};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -25,6 +25,12 @@ const DIGESTS: &[(&str, Digest)] =
 
 const DRIVERS: &[(&str, Driver)] =
     &[("auto", Driver::Auto), ("io_uring", Driver::IoUring), ("epoll", Driver::Epoll)];
+
+const INVALIDATE: &[(&str, SendWithInvalidate)] = &[
+    ("auto", SendWithInvalidate::Auto),
+    ("on", SendWithInvalidate::On),
+    ("off", SendWithInvalidate::Off),
+];
 
 const ALUA: &[(&str, Alua)] =
     &[("explicit", Alua::Explicit), ("implicit", Alua::Implicit), ("off", Alua::Off)];
@@ -52,6 +58,7 @@ impl Default for Server {
             shards: None,
             driver: Driver::Auto,
             busy_poll: Duration::ZERO,
+            send_with_invalidate: SendWithInvalidate::Auto,
             buffer_memory: 64 << 20,
             max_sessions: 1024,
             login_timeout: Duration::from_secs(15),
@@ -138,6 +145,8 @@ pub(super) fn server(top: &Section<'_>, mistakes: &mut Mistakes) -> Server {
     table.set("driver", &mut out.driver, &|v| choice(v, DRIVERS), mistakes);
     let poll: Convert<'_, Duration> = &|v| duration(v, Duration::ZERO..=millis(10));
     table.set("busy-poll", &mut out.busy_poll, poll, mistakes);
+    let invalidate: Convert<'_, SendWithInvalidate> = &|v| choice(v, INVALIDATE);
+    table.set("send-with-invalidate", &mut out.send_with_invalidate, invalidate, mistakes);
     let memory: Convert<'_, u64> = &|v| size(v, 8 << 20..=64 << 30);
     table.set("buffer-memory", &mut out.buffer_memory, memory, mistakes);
     let sessions: Convert<'_, usize> = &|v| integer(v, 1..=65_535).map(|n| n as usize);

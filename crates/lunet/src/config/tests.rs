@@ -14,6 +14,7 @@ const GOOD: &str = r#"
 [server]
 data = "/srv/lunet"
 busy-poll = "50us"
+send-with-invalidate = "off"
 
 [iscsi]
 max-burst-length = "1MiB"
@@ -94,6 +95,7 @@ fn a_file_that_is_right_is_read_as_written() {
     let config = check(GOOD).expect("right");
     assert_eq!(config.server.data.as_deref(), Some(Path::new("/srv/lunet")));
     assert_eq!(config.server.busy_poll, Duration::from_micros(50));
+    assert_eq!(config.server.send_with_invalidate, SendWithInvalidate::Off);
     assert_eq!(config.server.max_sessions, Server::default().max_sessions);
     assert_eq!(config.iscsi.max_burst_length, 1 << 20);
     assert_eq!(config.iscsi.data_digest, Digest::Require);
@@ -161,6 +163,8 @@ fn values_of_the_wrong_type_or_range_are_named() {
         ("driver = \"uring\"", "server.driver", "did you mean \"io_uring\"?"),
         ("busy-poll = \"1h\"", "server.busy-poll", "from 0 s to 10 ms"),
         ("busy-poll = 50", "server.busy-poll", "as in \"15s\""),
+        ("send-with-invalidate = true", "server.send-with-invalidate", "not a boolean"),
+        ("send-with-invalidate = \"no\"", "server.send-with-invalidate", "\"auto\""),
         ("login-timeout = \"0s\"", "server.login-timeout", "from 1 s to 5 min 0 s"),
         ("buffer-memory = \"1KiB\"", "server.buffer-memory", "from 8 MiB to 64 GiB"),
         ("buffer-memory = true", "server.buffer-memory", "not a boolean"),

@@ -115,6 +115,7 @@ pub fn nvme_portals(all: Vec<PortalStatus>) -> Vec<Portal> {
         nvme_rdma: status.rdma,
         nvme_rdma_wanted: status.rdma_wanted,
         devices: status.devices,
+        without_invalidate: status.without_invalidate,
         // TCP alone is what NVMe has unless RDMA is asked for.
         reason: status.reason.filter(|_| status.rdma_wanted).map(no_iser),
         why: status.why.filter(|_| status.rdma_wanted),
@@ -131,6 +132,7 @@ fn portal(status: PortalStatus) -> Portal {
         iser: status.rdma,
         iser_wanted: status.rdma_wanted,
         devices: status.devices,
+        without_invalidate: status.without_invalidate,
         reason: status.reason.map(no_iser),
         why: status.why,
         ..Portal::default()

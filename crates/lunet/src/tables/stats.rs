@@ -59,7 +59,7 @@ pub fn portals(portals: &[Portal]) -> String {
     columns.row(heading.into_iter().take(if over_nvme { 5 } else { 4 }));
     for portal in portals {
         let iser = match portal.iser {
-            true => harmless(&portal.devices.join(", ")),
+            true => devices(portal),
             false => "no".to_owned(),
         };
         let tcp = if portal.tcp { "yes" } else { "no" };
@@ -78,6 +78,16 @@ pub fn portals(portals: &[Portal]) -> String {
     out
 }
 
+/// The devices of a portal, and which of them are not used with all that they say they can.
+fn devices(portal: &Portal) -> String {
+    let with_note = |device: &String| match portal.without_invalidate.contains(device) {
+        true => format!("{device} without Send with Invalidate"),
+        false => device.clone(),
+    };
+    let all: Vec<String> = portal.devices.iter().map(with_note).collect();
+    harmless(&all.join(", "))
+}
+
 /// True for a portal of NVMe.
 fn is_for_nvme(portal: &Portal) -> bool {
     portal.nvme_tcp || portal.nvme_rdma || portal.nvme_rdma_wanted
@@ -85,7 +95,7 @@ fn is_for_nvme(portal: &Portal) -> bool {
 
 /// Over what a portal serves NVMe.
 fn over_what(portal: &Portal) -> Option<String> {
-    let rdma = || format!("RDMA (device {})", harmless(&portal.devices.join(", ")));
+    let rdma = || format!("RDMA (device {})", devices(portal));
     match (portal.nvme_tcp, portal.nvme_rdma) {
         (true, true) => Some(format!("TCP and {}", rdma())),
         (true, false) => Some("TCP".to_owned()),
@@ -100,7 +110,7 @@ fn rdma_of(portal: &Portal) -> &'static str {
 }
 
 fn portal(out: &mut String, portal: &Portal) {
-    let iser = format!("iSER (device {})", harmless(&portal.devices.join(", ")));
+    let iser = format!("iSER (device {})", devices(portal));
     let ways = match (portal.tcp, portal.iser) {
         (true, true) => format!("TCP and {iser}"),
         (false, true) => iser,
@@ -282,6 +292,19 @@ mod tests {
             "  192.0.2.3:4420 serves NVMe over TCP\n    no NVMe over RDMA: no device\n",
         ] {
             assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn devices_that_fail_to_take_keys_back_are_told() {
+        let portal = |nvme: bool| {
+            json!({"address": "192.0.2.1:3260", "tag": 1, "iser": !nvme, "nvme_rdma": nvme,
+                   "devices": ["bnxt0", "mlx5_0"], "without_invalidate": ["bnxt0"]})
+        };
+        for nvme in [false, true] {
+            let text = told(&json!({"portals": [portal(nvme)]}));
+            let words = "(device bnxt0 without Send with Invalidate, mlx5_0)";
+            assert!(text.contains(words), "{text}");
         }
     }
 
