@@ -34,6 +34,19 @@ pub trait Transmit {
         let _ = (payload, range, to);
         debug_assert!(false, "an RDMA Write on a stream");
     }
+
+    /// Over RDMA, at the host: puts data of the connection's own command into the memory that it was
+    /// given for that, from its first byte on.
+    fn keep(&mut self, bytes: &[u8]) {
+        let _ = bytes;
+        debug_assert!(false, "memory of a stream");
+    }
+
+    /// Over RDMA, at the host: copies what is in that memory, from its first byte on.
+    fn kept(&mut self, into: &mut [u8]) {
+        let _ = into;
+        debug_assert!(false, "memory of a stream");
+    }
 }
 
 /// Where the next bytes of the stream belong.

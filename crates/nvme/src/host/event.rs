@@ -91,6 +91,9 @@ pub enum SubmitError {
     /// The data is empty, or longer than a command can say.
     #[error("the data of a command is empty or longer than 4 GiB")]
     DataLength,
+    /// Over RDMA: the data is in no memory that the controller may reach, or is 16 MiB or longer.
+    #[error("the data of a command is in no registered memory, or is 16 MiB or longer")]
+    NotRegistered,
 }
 
 /// A command that was not sent, and why.
@@ -178,6 +181,12 @@ pub enum Error {
         /// FEI: fatal error information.
         fei: u32,
     },
+    /// Over RDMA: a message that is no completion.
+    #[error("the controller sent a message of {0} bytes, which is no completion")]
+    Message(usize),
+    /// Over RDMA: a message took back a key, which this host never asks for.
+    #[error("the controller took back the key {0:#010x} without being asked")]
+    Invalidated(u32),
     /// The transport was closed.
     #[error("the connection was closed")]
     TransportClosed,

@@ -11,27 +11,35 @@
 //! A [`Session`] is a connection that is an admin queue: it enables the controller, asks what it
 //! is, keeps it alive, and listens to its events. I/O queues are connections of their own, with the
 //! controller's identifier in their Connect.
+//!
+//! Over RDMA ([`Connection::over_rdma`]) a receive is one [`Connection::rx_send`], and
+//! [`Connection::submit_rdma`] takes the memory that the controller may read or write: the caller
+//! registers it, and the data moves without this crate.
 
 mod event;
 mod prove;
+mod rdma;
 mod rx;
 mod session;
 
 pub use event::{Command, Cx, Data, Error, Event, Finished, Options, Refused, SubmitError, Tag};
 
+pub use rdma::OWN_LEN;
 pub use session::{ControllerInfo, Session, SessionCx, SessionError, SessionEvent};
 
-use crate::command::{Completion, Sgl};
+use crate::command::{Completion, Sgl, Sqe};
 use crate::pdu::{
     ADMIN_CAPSULE_DATA, CapsuleCmd, DGST_DATA, DGST_HEADER, Framing, IcReq, LAST_PDU, TermReq,
     Type, U16, U32,
 };
+use crate::rdma::Remote;
 use crate::stream::Receiver;
 use crate::transmit::{Payload, Transmit, put, put_bytes, put_payload};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 use prove::Proof;
+use rdma::put_capsule;
 use rx::Incoming;
 use slab::Slab;
 use zerocopy::IntoBytes;
@@ -87,6 +95,8 @@ pub struct Connection<R, W> {
     sqhd: u16,
     /// What the host proves itself with, until it has.
     proof: Option<Box<Proof>>,
+    /// Over RDMA: the memory for the data of the connection's own commands, [`OWN_LEN`] bytes.
+    own: Option<Remote>,
 }
 
 impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
@@ -104,14 +114,18 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
             uses: 0,
             sqhd: 0,
             proof: None,
+            own: None,
             options,
         }
     }
 
-    /// Sends the ICReq. Call it once, when the transport is connected.
+    /// Sends the ICReq, or over RDMA the Connect. Call it once, when the transport is connected.
     pub fn start<T: Transmit<Payload = W>>(&mut self, now: Duration, tx: &mut T) {
         if self.phase != Phase::New {
             return;
+        }
+        if self.own.is_some() {
+            return self.connect(now, tx);
         }
         let header = if self.options.header_digest { DGST_HEADER } else { 0 };
         let data = if self.options.data_digest { DGST_DATA } else { 0 };
@@ -196,7 +210,22 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
     /// It was not sent; its data is given back.
     pub fn submit<T: Transmit<Payload = W>>(
         &mut self,
+        command: Command<R, W>,
+        tx: &mut T,
+    ) -> Result<Tag, Refused<R, W>> {
+        self.submit_rdma(command, None, tx)
+    }
+
+    /// Sends a command whose data is in `memory`, which the RDMA device lets the controller reach
+    /// from its first byte to its last: read it, for a write, or write it. A write that goes in its
+    /// capsule needs none. The memory may be used again when the command ended.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_rdma<T: Transmit<Payload = W>>(
+        &mut self,
         mut command: Command<R, W>,
+        memory: Option<Remote>,
         tx: &mut T,
     ) -> Result<Tag, Refused<R, W>> {
         let len = match &mut command.data {
@@ -208,6 +237,10 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
             _ if self.phase != Phase::Ready => SubmitError::NotReady,
             _ if self.tasks.len() >= self.entries() => SubmitError::QueueFull,
             None => SubmitError::DataLength,
+            Some(len) if self.own.is_some() => match self.place(&command.data, len, memory) {
+                Ok(sgl) => return Ok(self.send_capsule(command, len, sgl, tx)),
+                Err(error) => error,
+            },
             Some(len) => return Ok(self.send(command, len, tx)),
         };
         Err(Refused { error, data: command.data })
@@ -271,10 +304,22 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
             moved: 0,
         });
         sqe.cid = U16::new(tag.0);
+        self.put_own(sqe, data.as_bytes(), tx);
+        self.phase = Phase::Connect(now.saturating_add(self.options.connect_timeout));
+    }
+
+    /// Sends a command of the connection's own, with small data.
+    fn put_own<T: Transmit<Payload = W>>(&mut self, mut sqe: Sqe, data: &[u8], tx: &mut T) {
+        let len = data.len() as u32;
+        if let Some(own) = self.own {
+            tx.keep(data);
+            sqe.sgl = Sgl::keyed(own, len, false);
+            return put_capsule(&sqe, tx);
+        }
+        sqe.sgl = Sgl::in_capsule(len);
         let mut capsule = CapsuleCmd::default();
         capsule.sqe.copy_from_slice(sqe.as_bytes());
-        put_bytes(self.outbound, Type::CapsuleCmd, capsule, data.as_bytes(), tx);
-        self.phase = Phase::Connect(now.saturating_add(self.options.connect_timeout));
+        put_bytes(self.outbound, Type::CapsuleCmd, capsule, data, tx);
     }
 
     /// Sends data that an R2T asks for, in as many PDUs as MAXH2CDATA needs.
@@ -318,7 +363,11 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
     ) -> Result<(), Error> {
         self.task(cid).ok_or(Error::UnknownCommand(cid))?;
         let slot = usize::from(cid) & (MAX_SLOTS - 1);
-        if let Some(task) = self.tasks.try_remove(slot) {
+        if let Some(mut task) = self.tasks.try_remove(slot) {
+            if self.own.is_some() && completion.status.is_success() {
+                // The controller has written all of it before it said so.
+                task.moved = task.len;
+            }
             events.push(task.finish(Some(completion)));
         }
         Ok(())
@@ -326,7 +375,8 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
 
     /// Ends the connection, and tells the controller why.
     fn fail<T: Transmit<Payload = W>>(&mut self, error: Error, cx: &mut Cx<'_, R, T>) {
-        if let Some((fes, fei)) = error.fatal().filter(|_| self.phase != Phase::Over) {
+        let tells = self.phase != Phase::Over && self.own.is_none();
+        if let Some((fes, fei)) = error.fatal().filter(|_| tells) {
             let request =
                 TermReq { fes: U16::new(fes.code()), fei: U32::new(fei), ..TermReq::default() };
             put_bytes(self.outbound, Type::H2cTermReq, request, self.rx.blamed(), cx.tx);

@@ -1,17 +1,18 @@
 //! The host proves itself on a queue, before the queue takes other commands (DH-HMAC-CHAP).
 
+use super::rdma::{OWN_LEN, put_capsule};
 use super::{Connection, Cx, Data, Error, Event, Phase, Task};
 use crate::auth::chap::{Computed, HostNext, Initiator, Job};
 use crate::command::{Completion, Sgl};
 use crate::fabrics::{Authentication, Connected, Fabrics, Security};
 use crate::pdu::{CapsuleCmd, Type, U16};
-use crate::transmit::{Payload, Transmit, put, put_bytes};
+use crate::transmit::{Payload, Transmit, put};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use zerocopy::IntoBytes;
 
 /// Room for a message of the controller, in bytes: that with the longest public value takes 1112.
-const MESSAGE: u32 = 4096;
+const MESSAGE: u32 = OWN_LEN;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,9 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
                 Ok(())
             }
             Doing::Receiving => {
+                if self.own.is_some() {
+                    cx.tx.kept(&mut proof.message);
+                }
                 let next = proof.initiator.received(&proof.message);
                 self.prove(next, cx)
             }
@@ -190,18 +194,19 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
     fn tell<T: Transmit<Payload = W>>(&mut self, message: &[u8], cx: &mut Cx<'_, R, T>) {
         let len = message.len() as u32;
         let mut sqe = Fabrics::AuthenticationSend(Security::dh_chap(len)).encode();
-        sqe.sgl = Sgl::in_capsule(len);
         sqe.cid = U16::new(self.begin_command(0));
-        let mut capsule = CapsuleCmd::default();
-        capsule.sqe.copy_from_slice(sqe.as_bytes());
-        put_bytes(self.outbound, Type::CapsuleCmd, capsule, message, cx.tx);
+        self.put_own(sqe, message, cx.tx);
     }
 
     /// Asks for a message.
     fn ask<T: Transmit<Payload = W>>(&mut self, cx: &mut Cx<'_, R, T>) {
         let mut sqe = Fabrics::AuthenticationReceive(Security::dh_chap(MESSAGE)).encode();
-        sqe.sgl = Sgl::transport(MESSAGE);
         sqe.cid = U16::new(self.begin_command(MESSAGE));
+        if let Some(own) = self.own {
+            sqe.sgl = Sgl::keyed(own, MESSAGE, false);
+            return put_capsule(&sqe, cx.tx);
+        }
+        sqe.sgl = Sgl::transport(MESSAGE);
         let mut capsule = CapsuleCmd::default();
         capsule.sqe.copy_from_slice(sqe.as_bytes());
         put(self.outbound, Type::CapsuleCmd, 0, capsule, cx.tx);

@@ -154,15 +154,12 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
                 if layout.data == 0 { self.complete(cx) } else { Ok(()) }
             }
             (Type::IcResp, Phase::Initialize(_)) => self.initialized(cx),
-            (Type::CapsuleResp, Phase::Connect(_)) => self.connected(cx),
-            (Type::CapsuleResp, Phase::Ready) => {
-                let cqe = self.cqe();
-                self.sqhd = cqe.sqhd.get();
-                self.finish(cqe.cid.get(), cqe.completion(), cx.events)
-            }
-            (Type::CapsuleResp, Phase::Authenticate(_)) => {
-                let cqe = self.cqe();
-                self.proof_answered(cqe.cid.get(), cqe.completion(), cx)
+            (
+                Type::CapsuleResp,
+                Phase::Connect(_) | Phase::Authenticate(_) | Phase::Ready,
+            ) => {
+                let response: CapsuleResp = self.rx.header();
+                self.answered(Cqe::read_from_bytes(&response.cqe).unwrap_or_default(), cx)
             }
             (Type::R2t, Phase::Ready) => self.asked(cx),
             (Type::C2hData, Phase::Ready | Phase::Authenticate(_)) => self.begin_data(layout.data),
@@ -199,9 +196,29 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
         Ok(())
     }
 
+    /// A command was answered.
+    pub(super) fn answered<T: Transmit<Payload = W>>(
+        &mut self,
+        cqe: Cqe,
+        cx: &mut Cx<'_, R, T>,
+    ) -> Result<(), Error> {
+        match self.phase {
+            Phase::Connect(_) => self.connected(cqe, cx),
+            Phase::Authenticate(_) => self.proof_answered(cqe.cid.get(), cqe.completion(), cx),
+            Phase::Ready => {
+                self.sqhd = cqe.sqhd.get();
+                self.finish(cqe.cid.get(), cqe.completion(), cx.events)
+            }
+            _ => Err(Error::Sequence),
+        }
+    }
+
     /// The controller answers the Connect.
-    fn connected<T: Transmit<Payload = W>>(&mut self, cx: &mut Cx<'_, R, T>) -> Result<(), Error> {
-        let cqe = self.cqe();
+    fn connected<T: Transmit<Payload = W>>(
+        &mut self,
+        cqe: Cqe,
+        cx: &mut Cx<'_, R, T>,
+    ) -> Result<(), Error> {
         let cid = cqe.cid.get();
         self.task(cid).ok_or(Error::UnknownCommand(cid))?;
         self.tasks.clear();
@@ -211,11 +228,6 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
         }
         self.sqhd = cqe.sqhd.get();
         self.begin_proof(Connected::decode(completion.result), cx)
-    }
-
-    fn cqe(&self) -> Cqe {
-        let response: CapsuleResp = self.rx.header();
-        Cqe::read_from_bytes(&response.cqe).unwrap_or_default()
     }
 
     /// The controller asks for data.

@@ -6,6 +6,7 @@ use crate::command::{Admin, Completion, Identify, Sqe};
 use crate::fabrics::{Authentication, Connected, Fabrics, Property};
 use crate::feature::{self, Feature, Queues};
 use crate::identify::{self, Cns, IDENTIFY_LEN, TYPE_DISCOVERY};
+use crate::rdma::Remote;
 use crate::status::Status;
 use crate::transmit::{Payload, RxTarget, Transmit};
 use alloc::boxed::Box;
@@ -142,6 +143,8 @@ pub struct Session<W> {
     kato: Duration,
     /// The command of the step.
     own: Option<Tag>,
+    /// Over RDMA: where its data goes.
+    own_memory: Option<Remote>,
     /// When CSTS is looked at again.
     poll_at: Option<Duration>,
     /// The Keep Alive that is not answered, and since when.
@@ -159,6 +162,18 @@ impl<W: Payload + Clone> Session<W> {
     /// `queues` are asked for.
     #[must_use]
     pub fn new(options: Options, queues: u16) -> Self {
+        Self::with(Connection::new(options.clone()), &options, queues)
+    }
+
+    /// A session over RDMA that has sent nothing yet, see [`Connection::over_rdma`].
+    #[must_use]
+    pub fn over_rdma(options: Options, queues: u16, own: Remote) -> Self {
+        let mut session = Self::with(Connection::over_rdma(options.clone(), own), &options, queues);
+        session.own_memory = Some(own);
+        session
+    }
+
+    fn with(connection: Connection<Vec<u8>, W>, options: &Options, queues: u16) -> Self {
         let kato = options.connect.kato;
         let info = ControllerInfo {
             cntlid: 0,
@@ -168,7 +183,8 @@ impl<W: Payload + Clone> Session<W> {
             queues: 0,
         };
         Self {
-            connection: Connection::new(options),
+            connection,
+            own_memory: None,
             inner: Vec::new(),
             step: Step::Capabilities,
             info: Box::new(info),
@@ -245,11 +261,25 @@ impl<W: Payload + Clone> Session<W> {
         now: Duration,
         tx: &mut T,
     ) -> Result<Tag, Refused<Vec<u8>, W>> {
+        self.submit_rdma(command, None, now, tx)
+    }
+
+    /// Sends a command whose data is in `memory`, see [`Connection::submit_rdma`].
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_rdma<T: Transmit<Payload = W>>(
+        &mut self,
+        command: Command<Vec<u8>, W>,
+        memory: Option<Remote>,
+        now: Duration,
+        tx: &mut T,
+    ) -> Result<Tag, Refused<Vec<u8>, W>> {
         if !self.is_up() {
             return Err(Refused { error: super::SubmitError::NotReady, data: command.data });
         }
         self.sent = now;
-        self.connection.submit(command, tx)
+        self.connection.submit_rdma(command, memory, tx)
     }
 
     /// Shuts the controller down.
@@ -281,6 +311,18 @@ impl<W: Payload + Clone> Session<W> {
     pub fn rx_bytes<T: Transmit<Payload = W>>(&mut self, bytes: &[u8], cx: &mut SessionCx<'_, T>) {
         let mut inner = Cx { now: cx.now, tx: &mut *cx.tx, events: &mut self.inner };
         self.connection.rx_bytes(bytes, &mut inner);
+        self.work(cx);
+    }
+
+    /// A Send has come, see [`Connection::rx_send`].
+    pub fn rx_send<T: Transmit<Payload = W>>(
+        &mut self,
+        message: &[u8],
+        invalidated: Option<u32>,
+        cx: &mut SessionCx<'_, T>,
+    ) {
+        let mut inner = Cx { now: cx.now, tx: &mut *cx.tx, events: &mut self.inner };
+        self.connection.rx_send(message, invalidated, &mut inner);
         self.work(cx);
     }
 
@@ -345,7 +387,8 @@ impl<W: Payload + Clone> Session<W> {
     fn send<T: Transmit<Payload = W>>(&mut self, sqe: Sqe, read: usize, cx: &mut SessionCx<'_, T>) {
         let data = if read > 0 { Data::Read(vec![0; read]) } else { Data::None };
         self.sent = cx.now;
-        self.own = self.connection.submit(Command { token: 0, sqe, data }, cx.tx).ok();
+        let command = Command { token: 0, sqe, data };
+        self.own = self.connection.submit_rdma(command, self.own_memory, cx.tx).ok();
         if self.own.is_none() {
             // The queue is full of the caller's commands.
             self.poll_at = Some(cx.now.saturating_add(POLL));
@@ -427,7 +470,7 @@ impl<W: Payload + Clone> Session<W> {
 
     fn finished<T: Transmit<Payload = W>>(
         &mut self,
-        finished: Finished<Vec<u8>, W>,
+        mut finished: Finished<Vec<u8>, W>,
         cx: &mut SessionCx<'_, T>,
     ) {
         let tag = Some(finished.tag);
@@ -439,6 +482,9 @@ impl<W: Payload + Clone> Session<W> {
         } else if self.own == tag {
             self.own = None;
             if let Some(completion) = finished.completion {
+                if let (Some(_), Data::Read(buf)) = (self.own_memory, &mut finished.data) {
+                    cx.tx.kept(buf);
+                }
                 if let Err(error) = self.step_done(completion, &finished.data, cx) {
                     self.fail(error, cx);
                 }

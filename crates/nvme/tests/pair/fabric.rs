@@ -51,12 +51,20 @@ impl Transmit for Posts {
     }
 }
 
+/// What a controller may do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    Both,
+}
+
 /// Memory that the host has registered.
 struct Region {
     base: u64,
     bytes: Vec<u8>,
-    /// The controller may write to it, else read it.
-    writable: bool,
+    /// What the controller may do with it.
+    access: Access,
     /// Taken back by a Send with Invalidate.
     invalid: bool,
 }
@@ -136,10 +144,15 @@ impl Fabric {
 
     /// Registers memory.
     pub fn register(&mut self, bytes: Vec<u8>, writable: bool) -> Remote {
+        self.open(bytes, if writable { Access::Write } else { Access::Read })
+    }
+
+    /// Registers memory for what the controller may do with it.
+    pub fn open(&mut self, bytes: Vec<u8>, access: Access) -> Remote {
         // All four bytes of a key count.
         self.next_key = self.next_key.wrapping_add(0x0103_0507);
         let base = self.rng.bits() & 0x0000_7fff_ffff_ffff;
-        self.regions.insert(self.next_key, Region { base, bytes, writable, invalid: false });
+        self.regions.insert(self.next_key, Region { base, bytes, access, invalid: false });
         Remote { address: base, key: self.next_key }
     }
 
@@ -147,6 +160,11 @@ impl Fabric {
     pub fn deregister(&mut self, key: u32) -> (Vec<u8>, bool) {
         let region = self.regions.remove(&key).expect("memory that is registered");
         (region.bytes, region.invalid)
+    }
+
+    /// What is in memory that is registered.
+    pub fn memory(&mut self, key: u32) -> &mut [u8] {
+        &mut self.regions.get_mut(&key).expect("memory that is registered").bytes
     }
 
     pub fn regions(&self) -> usize {
@@ -239,7 +257,8 @@ impl Fabric {
     /// The memory that an RDMA operation wants to reach.
     fn reach(&mut self, at: Remote, len: usize, write: bool) -> Result<&mut [u8], Fault> {
         let region = self.regions.get_mut(&at.key);
-        let region = region.filter(|region| !region.invalid && region.writable == write);
+        let refused = if write { Access::Read } else { Access::Write };
+        let region = region.filter(|region| !region.invalid && region.access != refused);
         let region = region.ok_or(Fault::Access)?;
         let start = at.address.checked_sub(region.base).ok_or(Fault::Access)? as usize;
         region.bytes.get_mut(start..start.saturating_add(len)).ok_or(Fault::Access)

@@ -9,5 +9,6 @@ mod fabric;
 mod hostile;
 mod load;
 mod rdma;
+mod rdma_host;
 mod rules;
 mod world;
