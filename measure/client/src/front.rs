@@ -1,19 +1,22 @@
 //! What a protocol gives to the load loop: a way to open connections to a volume, and connections
 //! that take commands.
 //!
-//! The loop owns the socket and the buffers. A [`Connection`] is a state machine without I/O: bytes
-//! and commands in, bytes and events out. The loop is compiled once for each protocol, so that a
-//! call costs no indirection, and nothing here may allocate for an operation.
+//! The loop owns the socket or the RDMA connection, and the buffers. A [`Connection`] is a state
+//! machine without I/O: what arrives and commands in, what is sent and events out. On a stream it is a
+//! [`StreamConnection`], over RDMA a [`MessageConnection`]. The loop is compiled once for each
+//! protocol, so that a call costs no indirection, and nothing here may allocate for an operation.
 
 use std::fmt;
-use std::net::TcpStream;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_ring::{Buf, Payload, TxChain};
 
+use crate::rdma::Posts;
 use crate::{iscsi, nvme};
+
+pub use crate::run::{Messages, Streams, Transport};
 
 /// A protocol, with the volume to make load on and how to reach it.
 pub trait Front: Sync {
@@ -21,6 +24,8 @@ pub trait Front: Sync {
     type Volume: Sync;
     /// A connection.
     type Connection: Connection;
+    /// What moves what its connections send and receive, on one thread.
+    type Transport: Transport<Connection = Self::Connection>;
 
     /// Asks the volume what it is.
     ///
@@ -32,8 +37,15 @@ pub trait Front: Sync {
     ///
     /// # Errors
     /// The connection or the login failed.
-    fn connect(&self, volume: &Self::Volume) -> Result<(TcpStream, Self::Connection), Error>;
+    fn connect(
+        &self,
+        volume: &Self::Volume,
+        transport: &mut Self::Transport,
+    ) -> Result<(Opened<Self>, Self::Connection), Error>;
 }
+
+/// A connection as the transport of a front takes it.
+pub type Opened<F> = <<F as Front>::Transport as Transport>::Opened;
 
 /// The size and the limits of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +70,11 @@ impl Geometry {
 
 /// What a call may write to and report to.
 #[derive(Debug)]
-pub struct Cx<'a, E> {
+pub struct Cx<'a, E, O = Outgoing> {
     /// The time, counted from any fixed moment.
     pub now: Duration,
-    /// Takes the bytes to send, in wire order.
-    pub out: &'a mut Outgoing,
+    /// Takes what is to be sent, in wire order.
+    pub out: &'a mut O,
     /// Takes what happened.
     pub events: &'a mut Vec<E>,
 }
@@ -76,8 +88,8 @@ pub trait Connection {
     /// What happened, as the protocol tells it; [`event`](Self::event) translates it.
     type Raw;
 
-    /// Bytes of a command on the wire, without its data.
-    const COMMAND_LEN: usize;
+    /// Takes what is to be sent.
+    type Out: Default;
 
     /// How many commands may be sent now; none when the connection is ending.
     fn window(&self) -> u32;
@@ -86,7 +98,22 @@ pub trait Connection {
     ///
     /// # Errors
     /// Why it cannot be sent; the command is dropped.
-    fn submit(&mut self, command: Command, out: &mut Outgoing) -> Result<(), Self::SubmitError>;
+    fn submit(&mut self, command: Command, out: &mut Self::Out) -> Result<(), Self::SubmitError>;
+
+    /// The transport was closed or failed: all commands under way end.
+    fn closed(&mut self, events: &mut Vec<Self::Raw>);
+
+    /// Begins an orderly end. False if there is nothing to wait for; else an [`Event::Left`] follows.
+    fn leave(&mut self, now: Duration, out: &mut Self::Out) -> bool;
+
+    /// What happened, in the load loop's words; `None` if it does not concern the load.
+    fn event(raw: Self::Raw) -> Option<Event<Self::Failure>>;
+}
+
+/// A connection on a stream of bytes.
+pub trait StreamConnection: Connection<Out = Outgoing> {
+    /// Bytes of a command on the wire, without its data.
+    const COMMAND_LEN: usize;
 
     /// How many of the next bytes may be thrown away unseen: data of [`Data::Discard`].
     fn discardable(&self) -> usize;
@@ -104,17 +131,19 @@ pub trait Connection {
     /// Bytes have arrived that belong to no buffer.
     fn received(&mut self, bytes: &[u8], cx: &mut Cx<'_, Self::Raw>);
 
-    /// The transport was closed or failed: all commands under way end.
-    fn closed(&mut self, events: &mut Vec<Self::Raw>);
-
     /// True if the data of reads carries a digest, and has to be looked at to be thrown away.
     fn has_data_digest(&self) -> bool;
+}
 
-    /// Begins an orderly end. False if there is nothing to wait for; else an [`Event::Left`] follows.
-    fn leave(&mut self, now: Duration, out: &mut Outgoing) -> bool;
-
-    /// What happened, in the load loop's words; `None` if it does not concern the load.
-    fn event(raw: Self::Raw) -> Option<Event<Self::Failure>>;
+/// A connection of messages, whose data the target's device moves.
+pub trait MessageConnection: Connection<Out = Posts> {
+    /// A message has come, which took back the key `invalidated`, if any.
+    fn received(
+        &mut self,
+        message: &[u8],
+        invalidated: Option<u32>,
+        cx: &mut Cx<'_, Self::Raw, Posts>,
+    );
 }
 
 /// A command.
@@ -198,6 +227,8 @@ pub struct Source {
     pub(crate) bytes: Rc<[u8]>,
     pub(crate) start: usize,
     pub(crate) len: usize,
+    /// Nobody changes the bytes as long as one refers to them, even after the write has ended.
+    pub(crate) constant: bool,
 }
 
 impl AsRef<[u8]> for Source {
@@ -236,6 +267,9 @@ pub enum Error {
     /// The load was interrupted before it began.
     #[error("interrupted before the load began")]
     Interrupted,
+    /// There is no RDMA.
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::Error),
     /// The volume cannot be reached over iSCSI.
     #[error(transparent)]
     Iscsi(#[from] iscsi::Error),

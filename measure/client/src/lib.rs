@@ -21,6 +21,7 @@
 //! |---|---|
 //! | [`front`] | what a protocol gives to the load loop |
 //! | [`iscsi`], [`nvme`] | fronts: addresses, logins, questions, sessions |
+//! | [`rdma`] | RDMA for both: connections, memory that targets may reach |
 //! | `workload` | what load to make |
 //! | `layout` | which operation comes next |
 //! | `pattern`, [`verify`] | what verified writes carry, and what is wrong with what is read |
@@ -41,6 +42,7 @@ mod pattern;
 mod pieces;
 mod place;
 mod random;
+pub mod rdma;
 mod run;
 mod usage;
 pub mod verify;

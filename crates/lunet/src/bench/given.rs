@@ -14,7 +14,7 @@ use crate::secrets;
 const LONGEST_LABEL: usize = 40;
 
 /// What a target may be.
-const FORMS: &str = "a path, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID";
+const FORMS: &str = "a path, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID (over RDMA: iser://, nvme-rdma://)";
 
 /// A target of the command line.
 #[derive(Clone, Debug)]
@@ -61,8 +61,10 @@ impl Given {
             return Err(Refused(format!("an empty name is no target: give {FORMS}")));
         }
         match text.split_once("://") {
-            Some(("iscsi", _)) => Ok(Self::Url(Box::new(Remote::Iscsi(url(text, access)?)))),
-            Some(("nvme-tcp", _)) => {
+            Some(("iscsi" | "iser", _)) => {
+                Ok(Self::Url(Box::new(Remote::Iscsi(url(text, access)?))))
+            }
+            Some(("nvme-tcp" | "nvme-rdma", _)) => {
                 Ok(Self::Url(Box::new(Remote::Nvme(namespace(text, access)?))))
             }
             Some((scheme, _)) if scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
@@ -106,7 +108,7 @@ fn url(text: &str, access: &Access) -> Result<Target, String> {
         let known = access.target_secret.clone();
         account.secret = known.ok_or_else(|| missing(&account.name, "--target-secret-file"))?;
     }
-    if let Some(digests) = access.digests {
+    if let Some(digests) = access.digests.filter(|_| !target.rdma) {
         let offer = |wanted| if wanted { DigestOffer::Crc32c } else { DigestOffer::None };
         (target.header_digest, target.data_digest) = (offer(digests.header), offer(digests.data));
     }
@@ -122,8 +124,11 @@ fn namespace(text: &str, access: &Access) -> Result<nvme::Target, String> {
         None => secrets::of_host().map_err(|error| error.to_string())?,
     };
     target.controller_secret.clone_from(&access.controller_key);
+    if target.rdma && access.tls_key.is_some() {
+        return Err("TLS is for NVMe over TCP: measure nvme-rdma:// without --tls-key-file".into());
+    }
     target.tls_key.clone_from(&access.tls_key);
-    if let Some(digests) = access.digests {
+    if let Some(digests) = access.digests.filter(|_| !target.rdma) {
         (target.header_digest, target.data_digest) = (digests.header, digests.data);
     }
     Ok(target)
@@ -148,9 +153,10 @@ fn wrong(error: &TargetError) -> String {
 pub fn labelled(text: &str) -> Result<(Option<&str>, &str), Refused> {
     let Some((label, rest)) = text.split_once('=') else { return Ok((None, text)) };
     let there = |path: &str| Path::new(path).exists();
-    let target =
-        ["iscsi://", "nvme-tcp://", "/", "./", "../"].iter().any(|start| rest.starts_with(start))
-            || (there(rest) && !there(text));
+    let target = ["iscsi://", "iser://", "nvme-tcp://", "nvme-rdma://", "/", "./", "../"]
+        .iter()
+        .any(|start| rest.starts_with(start))
+        || (there(rest) && !there(text));
     if label.contains('/') || !target {
         return Ok((None, text));
     }
@@ -241,6 +247,10 @@ mod tests {
         };
         assert_eq!(target.to_string(), "nvme-tcp://nas:4420/nqn.2026-11.x:y/1");
         assert!(parse("nvme-tcp://nas/iqn.2026-11.x:y/0").is_err());
+        for url in ["iser://nas:3260/iqn.2026-11.x:y/3", "nvme-rdma://nas:4420/nqn.2026-11.x:y/1"] {
+            let Ok(Given::Url(target)) = parse(url) else { panic!("an address") };
+            assert!(target.is_rdma() && target.to_string() == url);
+        }
         let error = parse("nfs://nas/x").expect_err("not that");
         assert!(error.0.starts_with("nfs:// cannot be measured"), "{error}");
         assert!(parse("").is_err());
@@ -305,6 +315,8 @@ mod tests {
             all(&["iscsi://h/iqn.x:demo/0", "nvme-tcp://h/nqn.2026-11.x:demo"]),
             ["demo/0", "demo/1"]
         );
+        let two = ["iscsi://h/iqn.x:demo/0", "iser://h/iqn.x:demo/0"];
+        assert_eq!(all(&two), ["iscsi://h:3260/iqn.x:demo/0", "iser://h:3260/iqn.x:demo/0"]);
         assert_eq!(all(&["/tank", "/tank"]), ["/tank", "/tank (2)"]);
     }
 

@@ -93,8 +93,18 @@ impl Remote {
     /// What it is, in the results.
     pub fn kind(&self) -> TargetKind {
         match self {
+            Self::Iscsi(target) if target.rdma => TargetKind::Iser,
             Self::Iscsi(_) => TargetKind::Iscsi,
+            Self::Nvme(target) if target.rdma => TargetKind::NvmeRdma,
             Self::Nvme(_) => TargetKind::NvmeTcp,
+        }
+    }
+
+    /// True over RDMA.
+    pub fn is_rdma(&self) -> bool {
+        match self {
+            Self::Iscsi(target) => target.rdma,
+            Self::Nvme(target) => target.rdma,
         }
     }
 
@@ -213,13 +223,23 @@ impl Remote {
         match self.clone() {
             Self::Iscsi(target) => {
                 let login = logins.iscsi.clone();
-                let plan = Plan::new(iscsi::Initiator { target, login }, load);
-                lunet_client::run(&plan, stop, progress)
+                let rdma = target.rdma;
+                let initiator = iscsi::Initiator { target, login };
+                if rdma {
+                    let plan = Plan::new(iscsi::IserInitiator(initiator), load);
+                    return lunet_client::run(&plan, stop, progress);
+                }
+                lunet_client::run(&Plan::new(initiator, load), stop, progress)
             }
             Self::Nvme(target) => {
                 let login = logins.nvme.clone();
-                let plan = Plan::new(nvme::Host { target, login }, load);
-                lunet_client::run(&plan, stop, progress)
+                let rdma = target.rdma;
+                let host = nvme::Host { target, login };
+                if rdma {
+                    let plan = Plan::new(nvme::RdmaHost(host), load);
+                    return lunet_client::run(&plan, stop, progress);
+                }
+                lunet_client::run(&Plan::new(host, load), stop, progress)
             }
         }
     }

@@ -26,7 +26,7 @@ const COULD_NOT_LOOK: u8 = 2;
 #[derive(Args)]
 pub struct Doctor {
     /// Check a target instead of this machine: iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]] or
-    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]]
+    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]]; over RDMA iser:// and nvme-rdma://
     #[arg(value_name = "TARGET-URL", conflicts_with_all = ["root", "ceilings"])]
     url: Option<String>,
     /// Host name to connect with over NVMe
@@ -65,7 +65,9 @@ pub fn run(options: &Doctor) -> Result<ExitCode> {
 
 fn look(options: &Doctor) -> Result<ExitCode> {
     match &options.url {
-        Some(url) if url.starts_with("nvme-tcp://") => return subsystem(options, url),
+        Some(url) if ["nvme-tcp://", "nvme-rdma://"].iter().any(|it| url.starts_with(it)) => {
+            return subsystem(options, url);
+        }
         Some(url) => return target(options, url),
         None => {}
     }

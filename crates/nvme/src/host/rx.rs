@@ -154,10 +154,7 @@ impl<R: AsMut<[u8]>, W: Payload + Clone> Connection<R, W> {
                 if layout.data == 0 { self.complete(cx) } else { Ok(()) }
             }
             (Type::IcResp, Phase::Initialize(_)) => self.initialized(cx),
-            (
-                Type::CapsuleResp,
-                Phase::Connect(_) | Phase::Authenticate(_) | Phase::Ready,
-            ) => {
+            (Type::CapsuleResp, Phase::Connect(_) | Phase::Authenticate(_) | Phase::Ready) => {
                 let response: CapsuleResp = self.rx.header();
                 self.answered(Cqe::read_from_bytes(&response.cqe).unwrap_or_default(), cx)
             }

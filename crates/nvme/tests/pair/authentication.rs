@@ -12,18 +12,19 @@ use lunet_nvme::controller::{Connection, Event};
 use lunet_nvme::fabrics::Fabrics;
 use lunet_nvme::host::{self, Error};
 use lunet_nvme::status::Status;
+use lunet_nvme::transmit::Transmit;
 
 use crate::load::Load;
-use crate::world::{Bytes, Sent, Settings, World};
+use crate::world::{Bytes, Settings, World};
 
 const HASHES: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
 /// The layer above a controller whose host has not proved itself yet.
-pub fn guarded(
+pub fn guarded<T: Transmit<Payload = Bytes>>(
     event: Event<Vec<u8>>,
     guard: &mut Option<Responder>,
     controller: &mut Connection<Vec<u8>>,
-    tx: &mut Sent,
+    tx: &mut T,
 ) {
     let (Event::Command(command), Some(responder)) = (event, guard.as_mut()) else {
         panic!("no command")
@@ -57,7 +58,7 @@ pub fn guarded(
 }
 
 /// Random bytes, in a row.
-fn random(seed: u8) -> impl FnMut(&mut [u8]) -> bool {
+pub fn random(seed: u8) -> impl FnMut(&mut [u8]) -> bool {
     let mut next = seed;
     move |bytes| {
         for byte in bytes {
@@ -68,7 +69,7 @@ fn random(seed: u8) -> impl FnMut(&mut [u8]) -> bool {
     }
 }
 
-fn secret(byte: u8) -> Secret {
+pub fn secret(byte: u8) -> Secret {
     Secret::new(Purpose::DhChap, Some(Hash::Sha256), &[byte; 32]).expect("a secret")
 }
 
@@ -77,7 +78,7 @@ fn names() -> Names {
     Names { host: connect.hostnqn, subsystem: connect.subnqn }
 }
 
-fn terms() -> Terms {
+pub fn terms() -> Terms {
     Terms {
         names: names(),
         host: secret(1),
@@ -88,7 +89,7 @@ fn terms() -> Terms {
     }
 }
 
-fn credentials(hash: Hash, group: Group) -> Credentials {
+pub fn credentials(hash: Hash, group: Group) -> Credentials {
     Credentials {
         names: names(),
         host: secret(1),

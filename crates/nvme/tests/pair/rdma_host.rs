@@ -7,6 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use lunet_block::Random;
+use lunet_nvme::auth::Hash;
+use lunet_nvme::auth::chap::{Credentials, Initiator, Responder};
+use lunet_nvme::auth::dh::Group;
 use lunet_nvme::command::{Completion, Cqe, Io, Range};
 use lunet_nvme::controller::{self, CloseReason, RdmaOptions};
 use lunet_nvme::fabrics::{Authentication, Connect, Connected};
@@ -18,6 +21,7 @@ use lunet_nvme::transmit::Transmit;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
+use crate::authentication::{credentials, guarded, random, secret, terms};
 use crate::disk::{BLOCK, BLOCKS, Disk, TestSite};
 use crate::fabric::{Access, Arrival, Fabric, Posts};
 use crate::world::{Bytes, Settings};
@@ -80,6 +84,8 @@ struct Pair {
     events: Vec<controller::Event<Vec<u8>>>,
     closed: Option<CloseReason>,
     refusal: Option<Completion>,
+    /// Whom the host has to prove itself to.
+    guard: Option<Responder>,
     disk: Disk,
     site: TestSite,
     fabric: Fabric,
@@ -97,7 +103,8 @@ impl Pair {
         let mut random = Random::new(seed);
         let disk = Disk::new(Random::new(random.bits()));
         let entries = 2 + random.below(40) as usize;
-        let options = controller::Options { capsule_data: CAPSULE, ..Settings::default().controller };
+        let options =
+            controller::Options { capsule_data: CAPSULE, ..Settings::default().controller };
         let length = controller::Connection::<Vec<u8>>::receive_len(&options);
         let mut fabric = Fabric::new(Random::new(random.bits()), entries, length);
         fabric.at_host = entries;
@@ -118,6 +125,7 @@ impl Pair {
             events: Vec::new(),
             closed: None,
             refusal: None,
+            guard: None,
             model: disk.bytes.clone(),
             disk,
             site: TestSite::default(),
@@ -207,8 +215,12 @@ impl Pair {
         let Some(arrival) = self.fabric.step() else {
             return self.closed.is_none() && disk.work(controller, effects);
         };
-        let mut cx =
-            controller::Cx { now: NOW, site: &mut self.site, tx: effects, events: &mut self.events };
+        let mut cx = controller::Cx {
+            now: NOW,
+            site: &mut self.site,
+            tx: effects,
+            events: &mut self.events,
+        };
         match arrival {
             Arrival::AtController(message) => controller.rx_send(&message, &mut cx),
             Arrival::Read(read) => controller.rdma_read_done(read.id, read.buf, &mut cx),
@@ -228,6 +240,9 @@ impl Pair {
         self.posts.own = self.fabric.memory(self.own.key).to_vec();
         let mut cx = Cx { now: NOW, tx: &mut self.posts, events: &mut self.seen };
         self.host.rx_send(bytes, invalidated, &mut cx);
+        if let Some(job) = self.host.take_job() {
+            self.host.computed(job.compute(), &mut cx);
+        }
         for event in std::mem::take(&mut self.seen) {
             match event {
                 Event::Connected(connected) => assert_eq!(connected.cntlid, 1),
@@ -260,9 +275,15 @@ impl Pair {
                         self.controller.refuse(refusal, &mut self.effects);
                         continue;
                     }
-                    let authentication = Authentication::None;
+                    let authentication = match self.guard {
+                        Some(_) => Authentication::Required,
+                        None => Authentication::None,
+                    };
                     self.controller
                         .accept(Connected { cntlid: 1, authentication }, &mut self.effects);
+                }
+                other if self.guard.is_some() => {
+                    guarded(other, &mut self.guard, &mut self.controller, &mut self.effects);
                 }
                 other => self.disk.handle(other, &mut self.controller, &mut self.effects),
             }
@@ -333,6 +354,23 @@ fn a_connect_that_is_refused_says_why() {
     pair.settle();
     let Some(Error::Refused(completion)) = pair.failed else { panic!("{:?}", pair.failed) };
     assert_eq!(completion.status.code(), Status::CONNECT_PARAMETER);
+}
+
+/// Messages go through the memory of the host's own commands, in both directions.
+#[test]
+fn hosts_and_controllers_prove_themselves() {
+    for qid in [0, 1] {
+        let mut pair = Pair::new(8, qid);
+        pair.guard = Some(Responder::new(terms(), 77));
+        let offer = credentials(Hash::Sha256, Group::Ffdhe2048);
+        let offer = Credentials { controller: Some(secret(2)), ..offer };
+        let initiator = Initiator::new(offer, 9, 33, &mut random(1)).expect("random numbers");
+        pair.host.authenticate(initiator);
+        pair.host.start(NOW, &mut pair.posts);
+        pair.settle();
+        assert_eq!((pair.failed, pair.fabric.broken), (None, None));
+        assert!(pair.host.is_ready() && pair.guard.is_none());
+    }
 }
 
 #[test]

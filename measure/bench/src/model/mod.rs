@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod check;
+mod choice;
 mod latency;
 mod run;
 mod setup;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use ceiling::{Bound, Ceiling, CeilingKind, Load, Unit, Verdict};
 pub use check::{Flaw, check};
+pub use choice::choice;
 pub use latency::{Bucket, Latency, PERCENTS, Percentile};
 pub use run::{Flow, Moment, Process, Role, Run, Sensor, System, Throttle};
 pub use setup::{
@@ -73,6 +75,10 @@ pub struct Results {
     /// Each target against the first one: follows from `runs`.
     #[serde(default)]
     pub comparisons: Vec<Comparison>,
+    /// Which of several transports to use, and why, in a sentence: follows from `runs`. Absent if they have but
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<String>,
 }
 
 /// Why a file of results cannot be used.
@@ -124,6 +130,7 @@ impl Results {
     /// Works out what follows from the runs: summaries and comparisons.
     pub fn summarise(&mut self) {
         (self.summaries, self.comparisons) = summarise(self);
+        self.choice = choice(self);
     }
 
     /// The runs of a target with a workload, in the order of the rounds.

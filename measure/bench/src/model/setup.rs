@@ -50,8 +50,26 @@ pub enum TargetKind {
     BlockDevice,
     /// A LUN over iSCSI.
     Iscsi,
+    /// A LUN over iSER.
+    Iser,
     /// A namespace over NVMe over TCP.
     NvmeTcp,
+    /// A namespace over NVMe over RDMA.
+    NvmeRdma,
+}
+
+impl TargetKind {
+    /// True over RDMA: the ceilings of TCP are none of its own.
+    #[must_use]
+    pub const fn is_rdma(self) -> bool {
+        matches!(self, Self::Iser | Self::NvmeRdma)
+    }
+
+    /// True for a volume over the network.
+    #[must_use]
+    pub const fn is_remote(self) -> bool {
+        matches!(self, Self::Iscsi | Self::Iser | Self::NvmeTcp | Self::NvmeRdma)
+    }
 }
 
 /// What was measured.

@@ -146,7 +146,8 @@ pub fn summarise(results: &Results) -> (Vec<Summary>, Vec<Comparison>) {
     (summaries, comparisons)
 }
 
-fn mean_us(run: &Run) -> Option<f64> {
+/// The mean latency of all requests of a run, in microseconds.
+pub(super) fn mean_us(run: &Run) -> Option<f64> {
     let parts = || run.read.iter().chain(&run.write).filter_map(|flow| flow.latency.as_ref());
     let count: u64 = parts().map(|part| part.count).sum();
     let sum: f64 = parts().map(|part| part.mean_us * part.count as f64).sum();

@@ -21,6 +21,8 @@ pub fn joined(before: &Results, after: &Results, labels: (&str, &str)) -> Result
         add(&mut all, results, label);
     }
     all.summarise();
+    // The two were not measured in turns.
+    all.choice = None;
     all.comparisons = compare_results(before, after);
     for one in &mut all.comparisons {
         let target = one.base.trim_end_matches(", before").to_owned();

@@ -44,7 +44,9 @@ pub(super) fn compared(results: &Results, labels: (&str, &str)) -> String {
 }
 
 fn at_a_glance(results: &Results) -> String {
-    let all = [glance::tiles(results), warning(results), glance::matrix(results)];
+    let choice = results.choice.as_ref();
+    let choice = choice.map_or_else(String::new, |told| format!("<p>{}</p>", escape(told)));
+    let all = [glance::tiles(results), choice, warning(results), glance::matrix(results)];
     section("At a glance", &all.concat())
 }
 

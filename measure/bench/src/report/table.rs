@@ -22,6 +22,10 @@ pub fn table(results: &Results, width: Option<usize>) -> String {
             .collect();
         told += &ratios(None, &all, width);
     }
+    if let Some(choice) = &results.choice {
+        told.push('\n');
+        told += &wrapped(&plain(choice), width, 0, 0);
+    }
     for verdict in &results.verdicts {
         let (target, workload) = (plain(&verdict.target), plain(&verdict.workload));
         told.push('\n');

@@ -1,6 +1,6 @@
 //! What the rules look at.
 
-use crate::model::{Ceiling, Process, Results, Role, Run, Target, Workload};
+use crate::model::{Ceiling, CeilingKind, Process, Results, Role, Run, Target, Workload};
 use crate::stats::median;
 
 /// What all processes of a role used, the middle of the rounds.
@@ -77,7 +77,11 @@ impl<'a> Evidence<'a> {
         };
         let systems = || runs.iter().filter_map(|run| run.system.as_ref());
         let throttled = systems().flat_map(|system| &system.throttled).max_by_key(|one| one.times);
-        let concerns = |ceiling: &&Ceiling| ceiling.concerns(&target.name, &workload.name);
+        let concerns = |ceiling: &&Ceiling| {
+            // They were measured over TCP, whose data is copied between sockets and programs.
+            let of_tcp = matches!(ceiling.kind, CeilingKind::Network | CeilingKind::Memory);
+            ceiling.concerns(&target.name, &workload.name) && !(of_tcp && target.kind.is_rdma())
+        };
         Some(Self {
             target: &target.name,
             workload,

@@ -36,6 +36,9 @@ pub enum Error {
     /// No answer in time.
     #[error("the target did not answer for {} s: look into the target's log", .0.as_secs())]
     Silent(Duration),
+    /// There is no RDMA connection.
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::Error),
     /// What listens there closes the connection in place of an answer to the login.
     #[error(
         "what listens there does not answer as an iSCSI target does (it closed the connection): check the port (3260 is \

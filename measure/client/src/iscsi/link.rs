@@ -6,17 +6,22 @@ use std::time::{Duration, Instant};
 
 use lunet_iscsi::initiator::{
     Command, Connection, Cx, Data, DiscoveredTarget, Error as ProtocolError, Event, LoginInfo,
-    Outcome, Tag, Transmit,
+    Options, Outcome, Tag, Transmit,
 };
+use lunet_iscsi::iser::{ConnectData, Remote};
 use lunet_iscsi::pdu::{LogoutReason, TaskAttribute};
 
 use super::cdb::Cdb;
 use super::sense::Failure;
 use super::{Error, Login, Target, cdb};
 use crate::place;
+use crate::rdma::{Arrived, Line, Message, Plain, Port, Shared, Wants};
 
 /// Bytes of one receive.
 const PIECE: usize = 64 << 10;
+
+/// Over RDMA, the most that a command reads.
+const MOST_READ: usize = 1 << 20;
 
 /// A target may send an initiator on so often.
 const MOST_MOVES: usize = 4;
@@ -26,7 +31,7 @@ const MOST_ATTENTIONS: usize = 16;
 
 /// A session in its full feature phase. `R` and `W` are the buffers that its commands have later.
 pub struct Link<R = Vec<u8>, W = Vec<u8>> {
-    stream: TcpStream,
+    wire: Wire,
     proto: Connection<R, W>,
     info: LoginInfo,
     start: Instant,
@@ -46,17 +51,23 @@ pub(super) struct Ended<R> {
     pub took: Duration,
 }
 
-/// What goes out as plain bytes: all there is before the load begins.
-#[derive(Default)]
-struct Plain(Vec<u8>);
+/// What a session is on.
+pub(super) enum Wire {
+    Tcp(TcpStream),
+    Rdma(Box<Line>),
+}
 
 impl<W: AsRef<[u8]>> Transmit<W> for Plain {
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     fn data(&mut self, data: &W, range: std::ops::Range<usize>) {
-        self.0.extend_from_slice(&data.as_ref()[range]);
+        self.bytes.extend_from_slice(&data.as_ref()[range]);
+    }
+
+    fn end_send(&mut self) {
+        self.ends.push(self.bytes.len());
     }
 }
 
@@ -70,18 +81,30 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         max_tasks: u16,
         start: Instant,
     ) -> Result<Self, Error> {
+        Self::open_at(None, target, login, name, max_tasks, start)
+    }
+
+    /// The same, over RDMA on this port.
+    pub(super) fn open_at(
+        port: Option<&Shared>,
+        target: &Target,
+        login: &Login,
+        name: Option<&str>,
+        max_tasks: u16,
+        start: Instant,
+    ) -> Result<Self, Error> {
         if target.cannot_ask_for_proof() {
             return Err(Error::Proof);
         }
         let mut place = (target.host.clone(), target.port);
         for _ in 0..MOST_MOVES {
-            let stream = place::connect(&place.0, place.1, login.patience)?;
             let options = login.options(target, name, max_tasks);
-            match Self::log_in(stream, Connection::new(options), login.patience, start) {
+            let wire = Wire::connect(port, (target.rdma, &place.0, place.1), &options)?;
+            match Self::log_in(wire, Connection::new(options), login.patience, start) {
                 Err(Error::Protocol(ProtocolError::LoginRefused { address, .. })) => {
                     place = address.as_deref().and_then(portal).ok_or(Error::Answer("login"))?;
                 }
-                Err(Error::Protocol(ProtocolError::TransportClosed)) => {
+                Err(Error::Protocol(ProtocolError::TransportClosed)) if !target.rdma => {
                     let is_nvme = crate::nvme::answers(&place.0, place.1, login.patience);
                     return Err(if is_nvme { Error::Nvme } else { Error::Stranger });
                 }
@@ -92,7 +115,7 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     }
 
     fn log_in(
-        stream: TcpStream,
+        mut wire: Wire,
         mut proto: Connection<R, W>,
         patience: Duration,
         start: Instant,
@@ -102,12 +125,12 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         proto.start(start.elapsed(), &mut out);
         let deadline = Instant::now() + patience;
         loop {
-            exchange(&stream, &mut proto, start, &mut out, &mut events, (deadline, patience))?;
+            exchange(&mut wire, &mut proto, start, &mut out, &mut events, (deadline, patience))?;
             for event in events.drain(..) {
                 match event {
                     Event::LoggedIn(info) => {
                         return Ok(Self {
-                            stream,
+                            wire,
                             proto,
                             info: *info,
                             start,
@@ -158,8 +181,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         let cdb = cdb.as_bytes();
         let command = Command { token: 0, lun, cdb, attribute, immediate: false, data };
         let sent = Instant::now();
-        let tag: Tag = self.proto.submit(command, &mut out).map_err(|refused| refused.error)?;
-        self.wait(out, |event| match event {
+        let memory = self.wire.memory(&command.data)?;
+        let submitted = self.proto.submit_rdma(command, memory, &mut out);
+        let tag: Tag = submitted.map_err(|refused| refused.error)?;
+        let ended = self.wait(out, |event| match event {
             Event::Finished(end) if end.tag == tag => {
                 let took = sent.elapsed();
                 let received = match &end.outcome {
@@ -173,7 +198,12 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
                 Some(Ended { failure: Failure::of(&end.outcome), read, took })
             }
             _ => None,
-        })
+        });
+        let mut ended = ended?;
+        if let Some((buf, received)) = &mut ended.read {
+            self.wire.answer(&mut buf.as_mut()[..*received]);
+        }
+        Ok(ended)
     }
 
     /// Waits for the event that `wanted` takes.
@@ -185,8 +215,8 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         let answer = Instant::now() + self.patience;
         let deadline = (self.end.map_or(answer, |end| end.min(answer)), self.patience);
         loop {
-            let (stream, proto) = (&self.stream, &mut self.proto);
-            exchange(stream, proto, self.start, &mut out, &mut self.events, deadline)?;
+            let (wire, proto) = (&mut self.wire, &mut self.proto);
+            exchange(wire, proto, self.start, &mut out, &mut self.events, deadline)?;
             for event in self.events.drain(..) {
                 match event {
                     Event::Failed(error) => return Err(error.into()),
@@ -226,7 +256,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// # Errors
     /// The socket is no longer connected.
     pub fn address(&self) -> Result<SocketAddr, Error> {
-        Ok(self.stream.peer_addr()?)
+        Ok(match &self.wire {
+            Wire::Tcp(stream) => stream.peer_addr()?,
+            Wire::Rdma(line) => line.address(),
+        })
     }
 
     /// True if the target is on this machine, by the addresses of both ends.
@@ -234,7 +267,10 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
     /// # Errors
     /// The socket is no longer connected.
     pub fn is_local(&self) -> Result<bool, Error> {
-        Ok(place::is_local(&self.stream)?)
+        Ok(match &self.wire {
+            Wire::Tcp(stream) => place::is_local(stream)?,
+            Wire::Rdma(line) => line.is_local(),
+        })
     }
 
     /// Answers are waited for no longer than until then, whatever the patience of the login.
@@ -266,47 +302,116 @@ impl<R: AsMut<[u8]>, W: AsRef<[u8]>> Link<R, W> {
         self.wait(out, |event| matches!(event, Event::Pong { .. }).then(|| sent.elapsed()))
     }
 
-    /// The socket, without time limits, and the protocol: for the event loop.
-    pub(super) fn into_parts(self) -> Result<(TcpStream, Connection<R, W>), Error> {
-        self.stream.set_read_timeout(None)?;
-        self.stream.set_write_timeout(None)?;
-        Ok((self.stream, self.proto))
+    /// What it is on, without time limits, and the protocol: for the event loop.
+    pub(super) fn into_parts(self) -> Result<(Wire, Connection<R, W>), Error> {
+        if let Wire::Tcp(stream) = &self.wire {
+            stream.set_read_timeout(None)?;
+            stream.set_write_timeout(None)?;
+        }
+        Ok((self.wire, self.proto))
+    }
+}
+
+impl Wire {
+    /// Connects, over RDMA on this port, or on one of its own.
+    fn connect(
+        port: Option<&Shared>,
+        (rdma, host, number): (bool, &str, u16),
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let patience = options.login_timeout;
+        if !rdma {
+            return Ok(Self::Tcp(place::connect(host, number, patience)?));
+        }
+        let wants = Wants {
+            receives: options.receives() as u32,
+            receive_len: options.receive_len(),
+            private: &ConnectData::default().to_bytes(),
+            patience,
+        };
+        let line = match port {
+            Some(port) => Line::connect(port, host, number, &wants)?,
+            None => Line::connect(&Port::for_questions()?, host, number, &wants)?,
+        };
+        Ok(Self::Rdma(Box::new(line)))
+    }
+
+    /// Over RDMA: the memory for the data of the only command.
+    fn memory<R: AsMut<[u8]>, W>(&self, data: &Data<R, W>) -> Result<Option<Remote>, Error> {
+        let (Self::Rdma(line), Data::Read(_)) = (self, data) else { return Ok(None) };
+        let Some(memory) = line.memory() else { return Ok(None) };
+        let place = memory.question(MOST_READ)?;
+        Ok(Some(Remote { stag: place.key, offset: place.address }))
+    }
+
+    /// Over RDMA: copies what the command has read.
+    fn answer(&self, into: &mut [u8]) {
+        if let Self::Rdma(line) = self {
+            if let Some(memory) = line.memory() {
+                memory.answer(into);
+            }
+        }
     }
 }
 
 /// Sends what is to be sent, and waits for something to come.
 fn exchange<R: AsMut<[u8]>, W: AsRef<[u8]>>(
-    mut stream: &TcpStream,
+    wire: &mut Wire,
     proto: &mut Connection<R, W>,
     start: Instant,
     out: &mut Plain,
     events: &mut Vec<Event<R, W>>,
     (deadline, patience): (Instant, Duration),
 ) -> Result<(), Error> {
-    stream.write_all(&out.0)?;
-    out.0.clear();
+    match wire {
+        Wire::Tcp(stream) => {
+            let Some((piece, n)) = receive(stream, out, (deadline, patience))? else {
+                return Ok(());
+            };
+            if n == 0 {
+                proto.transport_closed(events);
+                return Ok(());
+            }
+            proto.rx_bytes(&piece[..n], &mut Cx { now: start.elapsed(), tx: out, events });
+        }
+        Wire::Rdma(line) => {
+            line.send(out, deadline)?;
+            match line.receive(deadline, None)? {
+                Arrived::Message(Message { buf, len, invalidated }) => {
+                    let mut cx = Cx { now: start.elapsed(), tx: out, events };
+                    proto.rx_send(&buf[..len], invalidated, &mut cx);
+                    line.repost(buf);
+                }
+                Arrived::Closed => proto.transport_closed(events),
+                Arrived::Nothing => return Err(Error::Silent(patience)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends what is to be sent, and receives: what came, and how much of it; `None`: a signal came.
+fn receive(
+    mut stream: &TcpStream,
+    out: &mut Plain,
+    (deadline, patience): (Instant, Duration),
+) -> Result<Option<(Vec<u8>, usize)>, Error> {
+    stream.write_all(&out.bytes)?;
+    out.clear();
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(Error::Silent(patience));
     }
     stream.set_read_timeout(Some(left))?;
     let mut piece = vec![0; PIECE];
-    let n = match stream.read(&mut piece) {
-        Ok(n) => n,
-        Err(error) => {
-            return match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(Error::Silent(patience)),
-                ErrorKind::Interrupted => Ok(()),
-                _ => Err(error.into()),
-            };
-        }
-    };
-    if n == 0 {
-        proto.transport_closed(events);
-        return Ok(());
+    match stream.read(&mut piece) {
+        Ok(n) => Ok(Some((piece, n))),
+        Err(error) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(Error::Silent(patience)),
+            ErrorKind::Interrupted => Ok(None),
+            _ => Err(error.into()),
+        },
     }
-    proto.rx_bytes(&piece[..n], &mut Cx { now: start.elapsed(), tx: out, events });
-    Ok(())
 }
 
 /// The host and port of a TargetAddress: `host[:port][,tag]`.

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use lunet_iscsi::chap::Algorithms;
-use lunet_iscsi::initiator::{Chap, Mutual, Options};
+use lunet_iscsi::initiator::{Chap, Mutual, Options, RdmaOffer, Unsolicited};
 
 use super::Target;
 use crate::random::unpredictable;
 
 /// InitiatorName, if nothing else is said.
 pub const INITIATOR_NAME: &str = "iqn.2026-11.local.lunet:initiator";
+
+/// Over RDMA, the longest data segment that this side takes, in bytes: data does not come in them.
+const RECEIVED: u32 = 8192;
 
 /// Bytes of a CHAP challenge.
 const CHALLENGE: usize = 32;
@@ -55,6 +58,13 @@ impl Login {
         // Silence is judged by the age of commands.
         options.ping_interval = None;
         options.max_tasks = max_tasks;
+        if target.rdma {
+            // What does not fit into the command is fetched from memory: that takes fewer messages than
+            // data that is sent of its own accord.
+            (options.rdma, options.unsolicited) =
+                (Some(RdmaOffer::default()), Unsolicited::ImmediateOnly);
+            options.max_recv_data_segment_length = RECEIVED;
+        }
         // Without its secret a name is of no use: the target says whether it wants one.
         let account = target.account.as_ref().filter(|account| !account.secret.is_empty());
         options.chap = account.map(|account| Chap {

@@ -1,5 +1,5 @@
-//! iSCSI: addresses, logins, questions to targets and logical units, and [`Initiator`], the front of
-//! the load loop.
+//! iSCSI, over TCP and over RDMA (iSER): addresses, logins, questions to targets and logical units, and [`Initiator`]
+//! and [`IserInitiator`], the fronts of the load loop.
 //!
 //! | module | what |
 //! |---|---|
@@ -28,6 +28,6 @@ pub use lunet_iscsi::chap::{Account, Secret};
 pub use lunet_iscsi::initiator::{DigestOffer, DiscoveredTarget, LoginInfo, Negotiated};
 pub use reader::Reader;
 pub use sense::Failure;
-pub use session::{Initiator, Session};
+pub use session::{Initiator, IserInitiator, IserSession, Session};
 pub use target::{PORT, Target, TargetError};
 pub use unit::{LogicalUnit, discover, inspect, luns};

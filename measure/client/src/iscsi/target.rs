@@ -1,5 +1,5 @@
 //! `iscsi://[user%secret@]host[:port][/target[/lun]][?option=value&...]`, as libiscsi and QEMU write
-//! it.
+//! it, and the same with `iser://`, which is over RDMA.
 
 use std::fmt;
 
@@ -18,8 +18,10 @@ pub const PORT: u16 = 3260;
 pub struct Target {
     /// Name or address of the machine.
     pub host: String,
-    /// TCP port.
+    /// TCP port, or that of iSER.
     pub port: u16,
+    /// Over RDMA (iSER).
+    pub rdma: bool,
     /// The target's name; without it, the only one that the portal offers.
     pub name: Option<String>,
     /// The LUN; without it, the only one that the target has.
@@ -37,8 +39,10 @@ pub struct Target {
 /// Why a text is no address of a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It does not begin with `iscsi://`.
-    #[error("an address begins with iscsi:// or nvme-tcp://, as in iscsi://HOST/TARGET/LUN")]
+    /// It does not begin with `iscsi://` or `iser://`.
+    #[error(
+        "an address begins with iscsi://, iser://, nvme-tcp:// or nvme-rdma://, as in iscsi://HOST/TARGET/LUN"
+    )]
     Scheme,
     /// There is no host.
     #[error("the host is missing: iscsi://HOST[:PORT][/TARGET[/LUN]]")]
@@ -69,6 +73,9 @@ pub enum TargetError {
          prefer-none; target_password goes with target_user, and both with USER%SECRET@"
     )]
     Option(String),
+    /// Digests over RDMA.
+    #[error("iser:// takes no digests: RDMA has checksums of its own")]
+    Digest,
 }
 
 impl Target {
@@ -77,7 +84,11 @@ impl Target {
     /// # Errors
     /// It is not of this form.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
-        let rest = text.strip_prefix("iscsi://").ok_or(TargetError::Scheme)?;
+        let (rest, rdma) = match (text.strip_prefix("iscsi://"), text.strip_prefix("iser://")) {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => return Err(TargetError::Scheme),
+        };
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         // A secret may hold slashes and at signs; the host may not.
         let path = rest.rfind('@').map_or(0, |at| at + 1);
@@ -101,6 +112,7 @@ impl Target {
         let mut target = Self {
             host: host.into(),
             port,
+            rdma,
             name: (!name.is_empty()).then(|| name.into()),
             lun: self::lun(lun)?,
             account: chap,
@@ -109,6 +121,10 @@ impl Target {
             data_digest: DigestOffer::None,
         };
         target.options(options)?;
+        let none = DigestOffer::None;
+        if rdma && (target.header_digest, target.data_digest) != (none, none) {
+            return Err(TargetError::Digest);
+        }
         Ok(target)
     }
 
@@ -181,7 +197,7 @@ fn digest(value: &str) -> Option<DigestOffer> {
 /// Without the secrets, and without options.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("iscsi://")?;
+        f.write_str(if self.rdma { "iser://" } else { "iscsi://" })?;
         if let Some(account) = &self.account {
             write!(f, "{}@", account.name)?;
         }
@@ -217,6 +233,8 @@ mod tests {
         assert_eq!(account.secret, Secret::new(b"s3c/r@t".to_vec()));
         assert_eq!(target.to_string(), "iscsi://joe@10.0.0.1:3261/iqn.2026-11.x:y/4");
         assert!(!format!("{target:?}").contains("s3c"));
+        let iser = Target::parse("iser://nas/iqn.x/0").expect("an address");
+        assert_eq!((iser.rdma, iser.to_string().as_str()), (true, "iser://nas:3260/iqn.x/0"));
         let target = Target::parse("iscsi://[fd00::1]").expect("an address");
         assert_eq!((target.host.as_str(), target.port, target.name), ("fd00::1", PORT, None));
         let target = Target::parse("iscsi://[::1]:99/iqn.x/").expect("an address");
@@ -254,6 +272,7 @@ mod tests {
         for (text, error) in [
             ("10.0.0.1", TargetError::Scheme),
             ("iscsi://", TargetError::Host),
+            ("iser://nas/iqn.x/0?data_digest=crc32c", TargetError::Digest),
             ("iscsi://:3260", TargetError::Host),
             ("iscsi://h:0", TargetError::Port("0".into())),
             ("iscsi://h:x", TargetError::Port("x".into())),

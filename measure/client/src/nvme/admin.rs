@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use lunet_nvme::command::{Admin as Question, GetLog, Identify, Sqe};
@@ -14,10 +15,10 @@ use lunet_nvme::log::LogPage;
 use lunet_nvme::transmit::Payload;
 
 use super::error::Parties;
-use super::keeper::Keeper;
 use super::login::Wanted;
-use super::wire::{Deadline, Plain, Wire};
+use super::wire::{Came, Deadline, Plain, Wire, Woken};
 use super::{Error, Failure, Login, Target};
+use crate::rdma::Message;
 
 /// Entries of the admin queue.
 const ENTRIES: u16 = 32;
@@ -85,12 +86,16 @@ impl Admin {
     pub fn open(target: &Target, login: &Login, nqn: &str, queues: u16) -> Result<Self, Error> {
         let wanted = Wanted { qid: 0, cntlid: ANY_CONTROLLER, entries: ENTRIES, capsule_data: 0 };
         let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted: false };
-        let mut wire = Wire::connect(target, &parties, login.patience, Instant::now())?;
-        let mut session = Session::new(login.options(target, nqn, wanted), queues);
+        let options = login.options(target, nqn, wanted);
+        let mut wire = Wire::connect(None, target, &parties, &options, Instant::now())?;
+        let mut out = Plain::default();
+        let mut session = match wire.own(&mut out) {
+            Some(own) => Session::over_rdma(options, queues, own),
+            None => Session::new(options, queues),
+        };
         if let Some(initiator) = login.initiator(target, nqn)? {
             session.authenticate(initiator);
         }
-        let mut out = Plain::default();
         session.start(wire.now(), &mut out);
         loop {
             let deadline = wire.deadline();
@@ -104,7 +109,7 @@ impl Admin {
                     SessionEvent::Failed(error) => {
                         // Why it is given up; whether that arrives does not matter.
                         let _ = wire.send(&mut out);
-                        let greeted = session.was_initialized();
+                        let greeted = target.rdma || session.was_initialized();
                         let parties = Parties { greeted, ..parties };
                         return Err(parties.session(error));
                     }
@@ -132,6 +137,12 @@ impl Admin {
     /// The connection has ended.
     pub fn ping(&mut self) -> Result<Duration, Error> {
         Ok(self.ask(Question::KeepAlive.encode(0), 0)?.took)
+    }
+
+    /// True over RDMA.
+    #[must_use]
+    pub const fn is_rdma(&self) -> bool {
+        self.wire.is_rdma()
     }
 
     /// The subsystem's NQN.
@@ -175,7 +186,8 @@ impl Admin {
         let data = if len > 0 { Data::Read(vec![0; len]) } else { Data::None };
         let sent = Instant::now();
         let command = Command { token: 0, sqe, data };
-        let tag = self.session.submit(command, self.wire.now(), &mut out);
+        let memory = self.wire.room(len)?;
+        let tag = self.session.submit_rdma(command, memory, self.wire.now(), &mut out);
         let tag = tag.map_err(|refused| refused.error)?;
         let deadline = self.wire.deadline();
         loop {
@@ -185,7 +197,10 @@ impl Admin {
                         let failure = Failure::of(finished.completion);
                         let result = finished.completion.map_or(0, |done| done.result);
                         let data = match finished.data {
-                            Data::Read(bytes) if failure.is_none() => bytes,
+                            Data::Read(mut bytes) if failure.is_none() => {
+                                self.wire.answer(&mut bytes);
+                                bytes
+                            }
                             _ => Vec::new(),
                         };
                         return Ok(Answer { failure, data, result, took: sent.elapsed() });
@@ -231,11 +246,6 @@ impl Admin {
         Ok(Ok(all))
     }
 
-    /// Keeps the controller alive from now on, until the keeper is dropped.
-    pub(super) fn keep(self) -> Result<Keeper, Error> {
-        Keeper::start(self)
-    }
-
     /// Sends what is to be sent, and handles what comes before `wake`. False when the controller is
     /// over.
     pub(super) fn tend(&mut self, out: &mut Plain<NoData>) -> Result<bool, Error> {
@@ -260,9 +270,9 @@ impl Admin {
         self.session.poll_timeout().map(|at| at.saturating_sub(self.wire.now()))
     }
 
-    /// The socket, for waiting.
-    pub(super) fn stream(&self) -> &std::net::TcpStream {
-        self.wire.stream()
+    /// Waits for something to come, for so long, or for `other` to be readable.
+    pub(super) fn wait(&mut self, other: BorrowedFd<'_>, time: Duration) -> Result<Woken, Error> {
+        self.wire.wait(other, time)
     }
 
     /// Shuts the controller down. Whether it answers does not matter any more.
@@ -298,11 +308,16 @@ fn exchange(
     let mut events = Vec::new();
     let wake = session.poll_timeout();
     match wire.receive(deadline, wake)? {
-        Some((now, [])) => {
+        Some((now, Came::End)) => {
             session.transport_closed(&mut SessionCx { now, tx: out, events: &mut events });
         }
-        Some((now, bytes)) => {
+        Some((now, Came::Bytes(bytes))) => {
             session.rx_bytes(bytes, &mut SessionCx { now, tx: out, events: &mut events });
+        }
+        Some((now, Came::Message(Message { buf, len, invalidated }))) => {
+            let mut cx = SessionCx { now, tx: out, events: &mut events };
+            session.rx_send(&buf[..len], invalidated, &mut cx);
+            wire.repost(buf);
         }
         None => {
             let now = wire.now();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lunet_nvme::command::Completion;
 use lunet_nvme::fabrics::Connect;
 use lunet_nvme::host::{Error as ProtocolError, SessionError, SubmitError};
+use lunet_nvme::rdma::Rejection;
 use lunet_nvme::status::Status;
 
 use super::failure::Failure;
@@ -41,6 +42,17 @@ pub enum Error {
     /// No answer in time.
     #[error("the controller did not answer for {} s: look into the target's log", .0.as_secs())]
     Silent(Duration),
+    /// There is no RDMA connection.
+    #[error(transparent)]
+    Rdma(#[from] crate::rdma::Error),
+    /// The controller has rejected the RDMA connection.
+    #[error("the controller at {address} rejected the RDMA connection: {}", why_rejected(*.rejection))]
+    Rejected {
+        /// Where it was tried.
+        address: SocketAddr,
+        /// Why.
+        rejection: Rejection,
+    },
     /// What listens there is not NVMe over TCP, or wants TLS.
     #[error(
         "what listens there does not answer as NVMe over TCP does ({0}): check the port (4420 is \
@@ -270,6 +282,30 @@ impl Parties<'_> {
     }
 }
 
+/// Why an RDMA connection was rejected, and what to do (NVMe RDMA transport specification, section
+/// 3.2).
+fn why_rejected(rejection: Rejection) -> &'static str {
+    match rejection {
+        Rejection::Length | Rejection::Format => {
+            "it does not understand the request; it speaks another version of NVMe over RDMA, so measure over TCP \
+             (nvme-tcp://)"
+        }
+        Rejection::Queue => "it has no I/O queue of this number; use fewer jobs",
+        Rejection::SubmissionQueueSize | Rejection::ReceiveQueueSize => {
+            "its queues are smaller than what was asked for; use a smaller depth"
+        }
+        Rejection::Resources => {
+            "it has no resources for another queue; end other hosts, or use fewer jobs"
+        }
+        Rejection::InboundReads | Rejection::OutboundReads => {
+            "it wants another number of RDMA Reads than this machine's device serves; look into the target's log"
+        }
+        Rejection::Controller => {
+            "the controller does not exist any more; look into the target's log, and run it again"
+        }
+    }
+}
+
 /// Which field of a Connect is not valid.
 fn place(result: u64) -> String {
     let (offset, data) = (result & 0xFFFF, result >> 16 & 1 != 0);
@@ -306,6 +342,10 @@ mod tests {
         let stranger = Parties { greeted: false, ..parties };
         let closed = stranger.connection(ProtocolError::TransportClosed).to_string();
         assert!(closed.contains("3260 is iSCSI's") && closed.contains("TLS"), "{closed}");
+        let address = ([192, 0, 2, 1], 4420).into();
+        let rejected = |rejection| Error::Rejected { address, rejection }.to_string();
+        assert!(rejected(Rejection::Resources).contains("fewer jobs"));
+        assert!(rejected(Rejection::SubmissionQueueSize).contains("smaller depth"));
         let there = vec![1, 4];
         assert!(Error::NoNamespace { nsid: 2, there }.to_string().contains("1, 4"));
     }

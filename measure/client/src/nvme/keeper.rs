@@ -1,14 +1,18 @@
 //! Keeps a controller alive while its I/O queues are under load: a thread that has the admin queue.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lunet_nvme::host::ControllerInfo;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::wire::Plain;
-use super::{Admin, Error};
+use super::wire::{Plain, Woken};
+use super::{Admin, Error, Login, Target};
+
+/// Queues that a controller is asked for; if jobs need more than it gives, there is another one.
+const QUEUES: u16 = 64;
 
 /// It sleeps no longer than this.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -23,12 +27,37 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(admin: Admin) -> Result<Self, Error> {
-        let info = admin.info().clone();
+    /// Opens a controller, and asks it something first. What a thread has of an RDMA device stays with the
+    /// thread, so it is opened where it is kept.
+    pub fn open<T: Send + 'static>(
+        target: &Target,
+        login: &Login,
+        nqn: &str,
+        ask: impl FnOnce(&mut Admin) -> Result<T, Error> + Send + 'static,
+    ) -> Result<(Self, T), Error> {
         let (wake, woken) = UnixStream::pair()?;
-        let work = move || tend(admin, &woken);
+        let (answer, answered) = channel();
+        let (target, login, nqn) = (target.clone(), login.clone(), nqn.to_owned());
+        let work = move || {
+            let opened = Admin::open(&target, &login, &nqn, QUEUES).and_then(|mut admin| {
+                let asked = ask(&mut admin)?;
+                Ok((admin, asked))
+            });
+            match opened {
+                Ok((admin, asked)) => {
+                    // Nobody waits any more only if the run was given up.
+                    let _ = answer.send(Ok((admin.info().clone(), asked)));
+                    tend(admin, &woken);
+                }
+                Err(error) => {
+                    let _ = answer.send(Err(error));
+                }
+            }
+        };
         let thread = thread::Builder::new().name("lunet-keep".to_owned()).spawn(work)?;
-        Ok(Self { info, wake: Some(wake), thread: Some(thread) })
+        let (info, asked) =
+            answered.recv().map_err(|_| std::io::Error::other("its thread has ended"))??;
+        Ok((Self { info, wake: Some(wake), thread: Some(thread) }, asked))
     }
 
     /// What the controller says of itself.
@@ -54,20 +83,13 @@ fn tend(mut admin: Admin, woken: &UnixStream) {
     loop {
         let Ok(true) = admin.handle_timeout(&mut out) else { return };
         let idle = admin.idle_for().unwrap_or(LONGEST).min(LONGEST);
-        let idle =
-            Timespec { tv_sec: idle.as_secs() as i64, tv_nsec: i64::from(idle.subsec_nanos()) };
-        let stream = PollFd::new(admin.stream(), PollFlags::IN);
-        let mut both = [PollFd::new(woken, PollFlags::IN), stream];
-        let polled = poll(&mut both, Some(&idle));
-        let [end, ready] = both.map(|fd| !fd.revents().is_empty());
-        match polled {
-            Err(rustix::io::Errno::INTR) => {}
+        match admin.wait(woken.as_fd(), idle) {
             Err(_) => return,
-            Ok(_) if end => return admin.close(),
-            Ok(_) if ready => {
+            Ok(Woken::Other) => return admin.close(),
+            Ok(Woken::Ready) => {
                 let Ok(true) = admin.tend(&mut out) else { return };
             }
-            Ok(_) => {}
+            Ok(Woken::Time) => {}
         }
     }
 }

@@ -1,9 +1,9 @@
-//! NVMe over TCP: addresses, controllers, questions to them and their namespaces, and [`Host`], the
-//! front of the load loop.
+//! NVMe over TCP and RDMA: addresses, controllers, questions to them and their namespaces, and [`Host`]
+//! and [`RdmaHost`], the fronts of the load loop.
 //!
 //! | module | what |
 //! |---|---|
-//! | `target` | `nvme-tcp://` addresses |
+//! | `target` | `nvme-tcp://` and `nvme-rdma://` addresses |
 //! | `login` | who connects |
 //! | `wire`, `admin`, `queue` | queues that wait for each answer |
 //! | `secure` | TLS, before the first PDU |
@@ -35,7 +35,7 @@ pub use lunet_nvme::identify::Identifiers;
 pub use lunet_nvme::log::{AnaGroup, AnaState};
 pub use queue::Queue;
 pub use reader::Reader;
-pub use session::{Host, Session};
+pub use session::{Host, RdmaHost, RdmaSession, Session, Volume};
 pub use target::{PORT, Target, TargetError};
 pub use unit::{Namespace, Offer, discover, inspect, offers_of};
 pub(crate) use wire::answers;

@@ -1,6 +1,5 @@
 //! An I/O queue that waits for each answer.
 
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use lunet_nvme::command::{Io, Range, Sqe};
@@ -9,9 +8,10 @@ use lunet_nvme::host::{Command, Connection, Cx, Data, Event};
 
 use super::error::Parties;
 use super::login::Wanted;
-use super::wire::{Deadline, Plain, Wire};
+use super::wire::{Came, Carrier, Deadline, Plain, Wire};
 use super::{Admin, Answer, Error, Failure, Login, Target};
 use crate::front::Source;
+use crate::rdma::{Message, Shared};
 
 /// Commands of a queue for questions.
 const ENTRIES: u16 = 4;
@@ -32,13 +32,29 @@ impl<R: AsMut<[u8]>> Queue<R> {
         wanted: Wanted,
         start: Instant,
     ) -> Result<Self, Error> {
+        Self::open_at(None, target, login, nqn, wanted, start)
+    }
+
+    /// The same, over RDMA on this port.
+    pub(super) fn open_at(
+        port: Option<&Shared>,
+        target: &Target,
+        login: &Login,
+        nqn: &str,
+        wanted: Wanted,
+        start: Instant,
+    ) -> Result<Self, Error> {
         let parties = Parties { host: &login.host_nqn, subsystem: nqn, greeted: true };
-        let wire = Wire::connect(target, &parties, login.patience, start)?;
-        let mut proto = Connection::new(login.options(target, nqn, wanted));
+        let options = login.options(target, nqn, wanted);
+        let wire = Wire::connect(port, target, &parties, &options, start)?;
+        let mut out = Plain::default();
+        let mut proto = match wire.own(&mut out) {
+            Some(own) => Connection::over_rdma(options, own),
+            None => Connection::new(options),
+        };
         if let Some(initiator) = login.initiator(target, nqn)? {
             proto.authenticate(initiator);
         }
-        let mut out = Plain::default();
         proto.start(wire.now(), &mut out);
         let mut queue = Self { wire, proto, events: Vec::new() };
         let mut deadline = queue.wire.deadline();
@@ -69,13 +85,19 @@ impl<R: AsMut<[u8]>> Queue<R> {
     /// Sends what is to be sent, and waits for something to come. True if something was computed.
     fn exchange(&mut self, out: &mut Plain<Source>, deadline: Deadline) -> Result<bool, Error> {
         self.wire.send(out)?;
-        let Some((now, bytes)) = self.wire.receive(deadline, None)? else { return Ok(false) };
-        if bytes.is_empty() {
-            self.proto.transport_closed(&mut self.events);
-            return Ok(false);
-        }
+        let Some((now, came)) = self.wire.receive(deadline, None)? else { return Ok(false) };
         let mut cx = Cx { now, tx: out, events: &mut self.events };
-        self.proto.rx_bytes(bytes, &mut cx);
+        match came {
+            Came::End => {
+                self.proto.transport_closed(&mut self.events);
+                return Ok(false);
+            }
+            Came::Bytes(bytes) => self.proto.rx_bytes(bytes, &mut cx),
+            Came::Message(Message { buf, len, invalidated }) => {
+                self.proto.rx_send(&buf[..len], invalidated, &mut cx);
+                self.wire.repost(buf);
+            }
+        }
         let Some(job) = self.proto.take_job() else { return Ok(false) };
         self.proto.computed(job.compute(), &mut cx);
         // What the controller waits for.
@@ -84,11 +106,17 @@ impl<R: AsMut<[u8]>> Queue<R> {
     }
 
     /// Sends a command, and waits for its end.
-    fn execute(&mut self, sqe: Sqe, data: Data<R, Source>) -> Result<Ended<R>, Error> {
+    fn execute(
+        &mut self,
+        sqe: Sqe,
+        (data, len): (Data<R, Source>, usize),
+    ) -> Result<Ended<R>, Error> {
         let mut out = Plain::default();
         let sent = Instant::now();
         let command = Command { token: 0, sqe, data };
-        let tag = self.proto.submit(command, &mut out).map_err(|refused| refused.error)?;
+        let memory = self.wire.room(len)?;
+        let tag = self.proto.submit_rdma(command, memory, &mut out);
+        let tag = tag.map_err(|refused| refused.error)?;
         let deadline = self.wire.deadline();
         loop {
             self.exchange(&mut out, deadline)?;
@@ -107,9 +135,9 @@ impl<R: AsMut<[u8]>> Queue<R> {
         }
     }
 
-    /// The socket, without time limits, and the protocol: for the event loop.
-    pub(super) fn into_parts(self) -> Result<(TcpStream, Connection<R, Source>), Error> {
-        Ok((self.wire.into_stream()?, self.proto))
+    /// What it is on, without time limits, and the protocol: for the event loop.
+    pub(super) fn into_parts(self) -> Result<(Carrier, Connection<R, Source>), Error> {
+        Ok((self.wire.into_carrier()?, self.proto))
     }
 
     /// Answers are waited for no longer than until then.
@@ -142,9 +170,12 @@ impl Queue {
     /// The connection has ended; a status is an [`Answer`].
     pub fn ask(&mut self, io: &Io, nsid: u32, len: usize) -> Result<Answer, Error> {
         let data = if len > 0 { Data::Read(vec![0; len]) } else { Data::None };
-        let ended = self.execute(io.encode(nsid), data)?;
+        let ended = self.execute(io.encode(nsid), (data, len))?;
         let data = match ended.data {
-            Data::Read(bytes) if ended.failure.is_none() => bytes,
+            Data::Read(mut bytes) if ended.failure.is_none() => {
+                self.wire.answer(&mut bytes);
+                bytes
+            }
             _ => Vec::new(),
         };
         let short = ended.failure.is_none() && ended.received != len;

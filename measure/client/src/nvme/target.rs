@@ -1,4 +1,4 @@
-//! `nvme-tcp://host[:port][/nqn[/nsid]][?option=value&...]`.
+//! `nvme-tcp://host[:port][/nqn[/nsid]][?option=value&...]`, and the same with `nvme-rdma://`.
 //!
 //! A name has colons, and may have slashes: the namespace is what stands behind the last one, if that
 //! is a number.
@@ -10,7 +10,7 @@ use lunet_nvme::name::{NqnError, check_any_nqn, check_nqn};
 
 use crate::place::{self, PlaceError};
 
-/// The port of NVMe over TCP.
+/// The port of NVMe over TCP, and of NVMe over RDMA.
 pub const PORT: u16 = 4420;
 
 /// Where a namespace is, and how to connect.
@@ -18,8 +18,10 @@ pub const PORT: u16 = 4420;
 pub struct Target {
     /// Name or address of the machine.
     pub host: String,
-    /// TCP port.
+    /// TCP port, or that of RDMA.
     pub port: u16,
+    /// Over RDMA.
+    pub rdma: bool,
     /// The subsystem's NQN; without it, the only one that the portal offers.
     pub nqn: Option<String>,
     /// The namespace; without it, namespace 1.
@@ -39,8 +41,10 @@ pub struct Target {
 /// Why a text is no address of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// It does not begin with `nvme-tcp://`.
-    #[error("a namespace's address begins with nvme-tcp://, as in nvme-tcp://HOST/NQN/NSID")]
+    /// It does not begin with `nvme-tcp://` or `nvme-rdma://`.
+    #[error(
+        "a namespace's address begins with nvme-tcp:// or nvme-rdma://, as in nvme-tcp://HOST/NQN/NSID"
+    )]
     Scheme,
     /// There is no host.
     #[error("the host is missing: nvme-tcp://HOST[:PORT][/NQN[/NSID]]")]
@@ -71,6 +75,9 @@ pub enum TargetError {
     /// An option is not known, or its value is none of its own.
     #[error("\"{0}\" is no option: header_digest and data_digest take none or crc32c")]
     Option(String),
+    /// Digests over RDMA.
+    #[error("nvme-rdma:// takes no digests: RDMA has checksums of its own")]
+    Digest,
 }
 
 impl From<PlaceError> for TargetError {
@@ -90,7 +97,12 @@ impl Target {
     /// # Errors
     /// It is not of this form.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
-        let rest = text.strip_prefix("nvme-tcp://").ok_or(TargetError::Scheme)?;
+        let schemes = (text.strip_prefix("nvme-tcp://"), text.strip_prefix("nvme-rdma://"));
+        let (rest, rdma) = match schemes {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => return Err(TargetError::Scheme),
+        };
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
         if place.contains('@') {
@@ -101,6 +113,7 @@ impl Target {
         let mut target = Self {
             host: host.into(),
             port,
+            rdma,
             nqn: name.map(Into::into),
             nsid,
             secret: None,
@@ -122,6 +135,9 @@ impl Target {
                 "data_digest" => target.data_digest = on,
                 _ => return Err(wrong()),
             }
+        }
+        if rdma && (target.header_digest || target.data_digest) {
+            return Err(TargetError::Digest);
         }
         Ok(target)
     }
@@ -159,7 +175,7 @@ fn name(path: &str) -> Result<(Option<&str>, Option<u32>), TargetError> {
 /// Without secrets, and without options.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nvme-tcp://")?;
+        f.write_str(if self.rdma { "nvme-rdma://" } else { "nvme-tcp://" })?;
         place::write(f, &self.host, self.port)?;
         if let Some(nqn) = &self.nqn {
             write!(f, "/{nqn}")?;
@@ -193,6 +209,11 @@ mod tests {
         assert_eq!(target.to_string(), format!("nvme-tcp://10.0.0.1:4421/{NQN}/3"));
         let target = Target::parse(&format!("nvme-tcp://[fd00::1]/{NQN}/")).expect("an address");
         assert_eq!((target.host.as_str(), target.port, target.namespace()), ("fd00::1", PORT, 1));
+        let target = Target::parse(&format!("nvme-rdma://nas/{NQN}/2")).expect("an address");
+        assert_eq!(
+            (target.rdma, target.to_string()),
+            (true, format!("nvme-rdma://nas:4420/{NQN}/2"))
+        );
         let target = Target::parse("nvme-tcp://nas").expect("an address");
         assert_eq!((target.nqn, target.nsid), (None, None));
         // A name may have slashes, and end in a number when a namespace stands behind it.
@@ -208,6 +229,7 @@ mod tests {
         for (text, error) in [
             ("10.0.0.1", TargetError::Scheme),
             ("nvme-tcp://", TargetError::Host),
+            ("nvme-rdma://h?header_digest=crc32c", TargetError::Digest),
             ("nvme-tcp://h:0", TargetError::Port("0".into())),
             ("nvme-tcp://fd00::1/x", TargetError::Brackets("fd00::1".into())),
             ("nvme-tcp://[::1:4420/nqn.2026-11.x:y", TargetError::Open("[::1:4420".into())),

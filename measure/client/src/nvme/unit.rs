@@ -32,7 +32,7 @@ pub struct Offer {
     pub nqn: String,
     /// TRADDR and TRSVCID.
     pub address: String,
-    /// It leads to an NVM subsystem over TCP, and not to discovery or over another transport.
+    /// It leads to an NVM subsystem over the transport that was asked by, and not to discovery.
     pub usable: bool,
     /// It leads to an NVM subsystem over RDMA.
     pub over_rdma: bool,
@@ -107,13 +107,14 @@ pub fn offers_of(admin: &mut Admin) -> Result<Vec<Offer>, Error> {
         let page = page.map_err(failed)?;
         let (read, entries) = discovery_entries(&page).ok_or_else(wrong)?;
         if generation == Some(read) {
-            return Ok(entries.iter().map(offer).collect());
+            let kind = if admin.is_rdma() { TRTYPE_RDMA } else { TRTYPE_TCP };
+            return Ok(entries.iter().map(|entry| offer(entry, kind)).collect());
         }
     }
     Err(Error::Answer("a read of the discovery log, which changes all the time"))
 }
 
-fn offer(entry: &lunet_nvme::log::DiscoveryEntry) -> Offer {
+fn offer(entry: &lunet_nvme::log::DiscoveryEntry, kind: u8) -> Offer {
     let text = |field: &[u8]| printable(text_of(field).unwrap_or_default().trim()).to_string();
     let (host, port) = (text(&entry.traddr), text(&entry.trsvcid));
     let is_nvm = SubsystemType::from_code(entry.subtype) == Some(SubsystemType::Nvm);
@@ -124,7 +125,7 @@ fn offer(entry: &lunet_nvme::log::DiscoveryEntry) -> Offer {
         } else {
             format!("{host}:{port}")
         },
-        usable: is_nvm && entry.trtype == TRTYPE_TCP,
+        usable: is_nvm && entry.trtype == kind,
         over_rdma: is_nvm && entry.trtype == TRTYPE_RDMA,
         tls: entry.tsas[0] != SECTYPE_NONE && entry.treq & 3 == TREQ_SECURE,
     }

@@ -1,19 +1,27 @@
-//! A socket of which each answer is waited for.
+//! A socket, or an RDMA connection, of which each answer is waited for.
 
 use std::io::{ErrorKind, Read, Write};
 use std::marker::PhantomData;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lunet_nvme::command::Cqe;
 use lunet_nvme::digest::Crc32c;
+use lunet_nvme::host::Options;
+use lunet_nvme::rdma::{ConnectRequest, Rejection, Remote};
 use lunet_nvme::transmit::{Payload, Transmit};
+use lunet_ring::Buf;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::Parties;
 use super::secure::secure;
 use super::{Error, Target};
 use crate::front::Source;
 use crate::place;
+use crate::rdma::{self, Arrived, Line, Memory, Message, Port, Shared, Wants};
 
 /// Bytes of one receive.
 const PIECE: usize = 64 << 10;
@@ -25,11 +33,11 @@ impl Payload for Source {
 }
 
 /// What goes out as plain bytes: all there is before the load begins.
-pub(super) struct Plain<W>(pub Vec<u8>, PhantomData<W>);
+pub(super) struct Plain<W>(pub rdma::Plain, PhantomData<W>);
 
 impl<W> Default for Plain<W> {
     fn default() -> Self {
-        Self(Vec::new(), PhantomData)
+        Self(rdma::Plain::default(), PhantomData)
     }
 }
 
@@ -37,11 +45,23 @@ impl<W: Payload + AsRef<[u8]>> Transmit for Plain<W> {
     type Payload = W;
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.0.bytes.extend_from_slice(bytes);
     }
 
     fn payload(&mut self, payload: W, range: Range<usize>) {
-        self.0.extend_from_slice(&payload.as_ref()[range]);
+        self.0.bytes.extend_from_slice(&payload.as_ref()[range]);
+    }
+
+    fn end_send(&mut self, _: Option<u32>) {
+        self.0.ends.push(self.0.bytes.len());
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.0.keep(bytes);
+    }
+
+    fn kept(&mut self, into: &mut [u8]) {
+        self.0.kept(into);
     }
 }
 
@@ -52,9 +72,35 @@ pub(super) struct Deadline {
     patience: Duration,
 }
 
-/// A connected socket.
+/// What a queue is on.
+pub(super) enum Carrier {
+    Tcp(TcpStream),
+    Rdma(Box<Line>),
+}
+
+/// What has come.
+pub(super) enum Came<'a> {
+    /// Bytes of a stream.
+    Bytes(&'a [u8]),
+    /// A message. Its buffer goes back with [`Wire::repost`].
+    Message(Message),
+    /// The other end has closed.
+    End,
+}
+
+/// What ended a wait.
+pub(super) enum Woken {
+    /// Something has come.
+    Ready,
+    /// The other descriptor is readable.
+    Other,
+    /// It is time.
+    Time,
+}
+
+/// A connected socket, or an RDMA connection.
 pub(super) struct Wire {
-    stream: TcpStream,
+    carrier: Carrier,
     /// The moment from which the time is counted.
     start: Instant,
     patience: Duration,
@@ -64,19 +110,34 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects, by TLS if there is a key for that.
+    /// Connects, by TLS if there is a key for that; over RDMA on this port, or on one of its own.
     pub fn connect(
+        port: Option<&Shared>,
         target: &Target,
         parties: &Parties<'_>,
-        patience: Duration,
+        options: &Options,
         start: Instant,
     ) -> Result<Self, Error> {
-        let mut stream = place::connect(&target.host, target.port, patience)?;
-        if let Some(key) = &target.tls_key {
-            stream.set_read_timeout(Some(patience))?;
-            secure(&mut stream, key, parties)?;
-        }
-        Ok(Self { stream, start, patience, end: None, piece: vec![0; PIECE] })
+        let patience = options.connect_timeout;
+        let (carrier, piece) = if target.rdma {
+            let own;
+            let port = match port {
+                Some(port) => port,
+                None => {
+                    own = Port::for_questions()?;
+                    &own
+                }
+            };
+            (Carrier::Rdma(Box::new(line(port, target, options)?)), Vec::new())
+        } else {
+            let mut stream = place::connect(&target.host, target.port, patience)?;
+            if let Some(key) = &target.tls_key {
+                stream.set_read_timeout(Some(patience))?;
+                secure(&mut stream, key, parties)?;
+            }
+            (Carrier::Tcp(stream), vec![0; PIECE])
+        };
+        Ok(Self { carrier, start, patience, end: None, piece })
     }
 
     /// The time, as the protocol counts it.
@@ -90,20 +151,56 @@ impl Wire {
         Deadline { at: self.end.map_or(at, |end| end.min(at)), patience: self.patience }
     }
 
+    /// Over RDMA: the memory of the queue's own commands, which `out` is told.
+    pub fn own<W>(&self, out: &mut Plain<W>) -> Option<Remote> {
+        let memory = self.memory()?;
+        out.0.own = Some(Arc::clone(memory.region()));
+        Some(remote(memory.own()))
+    }
+
+    /// True over RDMA.
+    pub const fn is_rdma(&self) -> bool {
+        matches!(self.carrier, Carrier::Rdma(_))
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        match &self.carrier {
+            Carrier::Rdma(line) => line.memory(),
+            Carrier::Tcp(_) => None,
+        }
+    }
+
+    /// Over RDMA: the memory for the data of the only command, which reads so many bytes.
+    pub fn room(&self, len: usize) -> Result<Option<Remote>, Error> {
+        let Some(memory) = self.memory().filter(|_| len > 0) else { return Ok(None) };
+        Ok(Some(remote(memory.question(len)?)))
+    }
+
+    /// Over RDMA: copies what that command has read.
+    pub fn answer(&self, into: &mut [u8]) {
+        if let Some(memory) = self.memory() {
+            memory.answer(into);
+        }
+    }
+
     /// Sends what is to be sent.
     pub fn send<W>(&mut self, out: &mut Plain<W>) -> Result<(), Error> {
-        self.stream.write_all(&out.0)?;
+        let end = self.deadline().at;
+        match &mut self.carrier {
+            Carrier::Tcp(stream) => stream.write_all(&out.0.bytes)?,
+            Carrier::Rdma(line) => line.send(&mut out.0, end)?,
+        }
         out.0.clear();
         Ok(())
     }
 
     /// Waits for something to come, at most until `wake`, if that is before the deadline: the time, and
-    /// what came. `None`: it is time; nothing in it: the other end has closed.
+    /// what came. `None`: it is time.
     pub fn receive(
         &mut self,
         deadline: Deadline,
         wake: Option<Duration>,
-    ) -> Result<Option<(Duration, &[u8])>, Error> {
+    ) -> Result<Option<(Duration, Came<'_>)>, Error> {
         let left = deadline.at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::Silent(deadline.patience));
@@ -112,41 +209,127 @@ impl Wire {
         if wake.is_zero() {
             return Ok(None);
         }
-        self.stream.set_read_timeout(Some(wake))?;
-        let read = self.stream.read(&mut self.piece);
-        let now = self.start.elapsed();
+        let (start, stream) = (
+            self.start,
+            match &mut self.carrier {
+                Carrier::Rdma(line) => {
+                    let came = match line.receive(Instant::now() + wake, None)? {
+                        Arrived::Message(message) => Some(Came::Message(message)),
+                        Arrived::Closed => Some(Came::End),
+                        Arrived::Nothing => None,
+                    };
+                    return Ok(came.map(|came| (self.start.elapsed(), came)));
+                }
+                Carrier::Tcp(stream) => stream,
+            },
+        );
+        stream.set_read_timeout(Some(wake))?;
+        let read = stream.read(&mut self.piece);
+        let now = start.elapsed();
         match read {
-            Ok(n) => Ok(Some((now, &self.piece[..n]))),
+            Ok(0) => Ok(Some((now, Came::End))),
+            Ok(n) => Ok(Some((now, Came::Bytes(&self.piece[..n])))),
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(None),
                 // How a target ends a connection that it does not want.
-                ErrorKind::ConnectionReset => Ok(Some((now, &[]))),
+                ErrorKind::ConnectionReset => Ok(Some((now, Came::End))),
                 _ => Err(error.into()),
             },
         }
     }
 
+    /// Gives the buffer of a message back.
+    pub fn repost(&self, buf: Buf) {
+        if let Carrier::Rdma(line) = &self.carrier {
+            line.repost(buf);
+        }
+    }
+
+    /// Waits for something to come, for so long, or for `other` to be readable.
+    pub fn wait(&mut self, other: BorrowedFd<'_>, time: Duration) -> Result<Woken, Error> {
+        let (mut stream, mut time) = (None, time);
+        match &self.carrier {
+            Carrier::Tcp(tcp) => stream = Some(tcp.as_fd()),
+            Carrier::Rdma(line) => {
+                if line.wait(other, time)? {
+                    return Ok(Woken::Ready);
+                }
+                time = Duration::ZERO;
+            }
+        }
+        let mut fds: Vec<PollFd<'_>> = [Some(other), stream]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let time =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
+        match poll(&mut fds, Some(&time)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::Io(errno.into())),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        Ok(match ready[..] {
+            [true, ..] => Woken::Other,
+            [_, true] => Woken::Ready,
+            _ => Woken::Time,
+        })
+    }
+
     /// The address that answered.
     pub fn address(&self) -> Result<SocketAddr, Error> {
-        Ok(self.stream.peer_addr()?)
+        Ok(match &self.carrier {
+            Carrier::Tcp(stream) => stream.peer_addr()?,
+            Carrier::Rdma(line) => line.address(),
+        })
     }
 
     /// True if what answered is on this machine.
     pub fn is_local(&self) -> Result<bool, Error> {
-        Ok(place::is_local(&self.stream)?)
+        Ok(match &self.carrier {
+            Carrier::Tcp(stream) => place::is_local(stream)?,
+            Carrier::Rdma(line) => line.is_local(),
+        })
     }
 
-    /// The socket, without time limits: for the event loop.
-    pub fn into_stream(self) -> Result<TcpStream, Error> {
-        self.stream.set_read_timeout(None)?;
-        self.stream.set_write_timeout(None)?;
-        Ok(self.stream)
+    /// What it is on, without time limits: for the event loop.
+    pub fn into_carrier(self) -> Result<Carrier, Error> {
+        if let Carrier::Tcp(stream) = &self.carrier {
+            stream.set_read_timeout(None)?;
+            stream.set_write_timeout(None)?;
+        }
+        Ok(self.carrier)
     }
+}
 
-    /// The socket, for waiting.
-    pub fn stream(&self) -> &TcpStream {
-        &self.stream
-    }
+/// An RDMA connection for this queue.
+fn line(port: &Shared, target: &Target, options: &Options) -> Result<Line, Error> {
+    let connect = &options.connect;
+    let request = ConnectRequest {
+        qid: connect.qid,
+        receives: connect.sqsize + 1,
+        sqsize: connect.sqsize,
+        cntlid: if connect.qid == 0 { 0 } else { connect.cntlid },
+    };
+    let wants = Wants {
+        // Some controllers send a completion before a receive was posted again.
+        receives: u32::from(request.receives) + 1,
+        receive_len: size_of::<Cqe>(),
+        private: &request.to_bytes(),
+        patience: options.connect_timeout,
+    };
+    Line::connect(port, &target.host, target.port, &wants).map_err(|error| match error {
+        rdma::Error::Rejected { address, private } => match Rejection::parse(&private) {
+            Some(rejection) => Error::Rejected { address, rejection },
+            None => rdma::Error::Rejected { address, private }.into(),
+        },
+        other => other.into(),
+    })
+}
+
+/// Memory as the protocol names it.
+pub(super) const fn remote(place: lunet_verbs::Remote) -> Remote {
+    Remote { address: place.address, key: place.key }
 }
 
 /// True if what listens there answers the first PDU of NVMe over TCP (ICReq) by its answer (ICResp).

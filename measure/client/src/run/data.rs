@@ -31,7 +31,7 @@ impl Pattern {
     pub fn take(&mut self, len: usize) -> Source {
         let start = self.next;
         self.next = if start + GRAIN + len > self.bytes.len() { 0 } else { start + GRAIN };
-        Source { bytes: Rc::clone(&self.bytes), start, len }
+        Source { bytes: Rc::clone(&self.bytes), start, len, constant: true }
     }
 }
 
@@ -55,7 +55,7 @@ impl Buffers {
         if let Some(bytes) = Rc::get_mut(&mut bytes) {
             fill(&mut bytes[..len]);
         }
-        Source { bytes, start: 0, len }
+        Source { bytes, start: 0, len, constant: false }
     }
 
     /// A buffer that nothing refers to any more; a new one, if there is none.

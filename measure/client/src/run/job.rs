@@ -7,14 +7,14 @@ use super::answer::Errors;
 use super::data::{Buffers, Pattern};
 use super::pacer::Pacer;
 use super::slots::Slots;
-use crate::front::{Connection, Cx, Event, Outgoing};
+use crate::front::{Connection, Cx, Event, StreamConnection};
 use crate::layout::Picker;
 use crate::outcome::Work;
 use crate::verify::Ledger;
 use crate::workload::OnError;
 
 /// What all jobs of a run have in common.
-pub(super) struct Load {
+pub struct Load {
     pub block_size: u32,
     pub depth: u32,
     /// The largest block in bytes.
@@ -32,7 +32,7 @@ pub(super) struct Load {
 
 /// How far a job has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub enum Phase {
     /// It makes load.
     Load,
     /// It waits for the last commands to end.
@@ -49,29 +49,29 @@ pub(super) enum Phase {
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// One connection that makes load. It moves no bytes itself.
-pub(super) struct Job<C: Connection> {
-    pub number: u32,
-    pub load: Rc<Load>,
-    pub connection: C,
+pub struct Job<C: Connection> {
+    pub(super) number: u32,
+    pub(super) load: Rc<Load>,
+    pub(super) connection: C,
     /// What the connection has reported and the job has not handled yet.
-    pub events: Vec<C::Raw>,
-    pub out: Outgoing,
-    pub slots: Slots,
-    pub picker: Picker,
-    pub pattern: Pattern,
-    pub buffers: Buffers,
-    pub ledger: Option<Ledger>,
-    pub pacer: Option<Pacer>,
-    pub phase: Phase,
+    pub(super) events: Vec<C::Raw>,
+    pub(super) out: C::Out,
+    pub(super) slots: Slots,
+    pub(super) picker: Picker,
+    pub(super) pattern: Pattern,
+    pub(super) buffers: Buffers,
+    pub(super) ledger: Option<Ledger>,
+    pub(super) pacer: Option<Pacer>,
+    pub(super) phase: Phase,
     /// Bytes asked for behind the ramp.
-    pub issued: u64,
-    pub writes: u32,
+    pub(super) issued: u64,
+    pub(super) writes: u32,
     /// In this second.
-    pub second: Work,
+    pub(super) second: Work,
     /// Behind the ramp, without this second.
-    pub total: Work,
-    pub errors: Errors<C::Failure>,
-    pub failed: Option<String>,
+    pub(super) total: Work,
+    pub(super) errors: Errors<C::Failure>,
+    pub(super) failed: Option<String>,
     has_read_back: bool,
 }
 
@@ -87,13 +87,13 @@ pub(super) struct Parts<C> {
 }
 
 impl<C: Connection> Job<C> {
-    pub fn new(parts: Parts<C>) -> Self {
+    pub(super) fn new(parts: Parts<C>) -> Self {
         let Parts { number, load, connection, picker, pattern, ledger, pacer } = parts;
         Self {
             number,
             connection,
             events: Vec::with_capacity(load.depth as usize),
-            out: Outgoing::default(),
+            out: C::Out::default(),
             slots: Slots::new(load.depth),
             picker,
             pattern,
@@ -133,7 +133,11 @@ impl<C: Connection> Job<C> {
     }
 
     /// Gives something that has arrived to the connection, and does what follows.
-    pub fn arrived(&mut self, now: Duration, take: impl FnOnce(&mut C, &mut Cx<'_, C::Raw>)) {
+    pub fn arrived(
+        &mut self,
+        now: Duration,
+        take: impl FnOnce(&mut C, &mut Cx<'_, C::Raw, C::Out>),
+    ) {
         let Self { connection, out, events, .. } = self;
         take(connection, &mut Cx { now, out, events });
         self.handle_events(now);
@@ -163,12 +167,6 @@ impl<C: Connection> Job<C> {
             }
         }
         self.events = events;
-    }
-
-    /// True if the data of reads goes straight to its place or into nothing. Where it is thrown away
-    /// but has a digest, all of it has to be looked at.
-    pub fn reads_pass_by(&self) -> bool {
-        self.load.keeps_data || !self.connection.has_data_digest()
     }
 
     /// Goes on to the next phase where nothing is left to do in this one.
@@ -225,5 +223,13 @@ impl<C: Connection> Job<C> {
             self.total.add(&self.second);
         }
         self.second.clear();
+    }
+}
+
+impl<C: StreamConnection> Job<C> {
+    /// True if the data of reads goes straight to its place or into nothing. Where it is thrown away
+    /// but has a digest, all of it has to be looked at.
+    pub fn reads_pass_by(&self) -> bool {
+        self.load.keeps_data || !self.connection.has_data_digest()
     }
 }

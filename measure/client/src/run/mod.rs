@@ -3,6 +3,7 @@
 mod answer;
 mod data;
 mod job;
+mod messages;
 mod pacer;
 mod shard;
 mod slots;
@@ -10,6 +11,7 @@ mod stream;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -25,13 +27,17 @@ use self::data::Pattern;
 use self::job::{Job, Load, Parts};
 use self::pacer::Pacer;
 use self::shard::{End, Shard, Times};
-use self::stream::Stream;
 use crate::front::{Error, Front, Geometry};
 use crate::layout::{Layout, Picker};
 use crate::outcome::{Outcome, Progress, Second, Stage, Work};
+use crate::rdma::Needs;
 use crate::usage::Usage;
 use crate::verify::{self, Ledger, VerifyOutcome};
-use crate::workload::{Plan, Workload};
+use crate::workload::{MAX_KEPT_BLOCK, Plan, Workload};
+
+pub use self::messages::Messages;
+pub use self::stream::Streams;
+pub use self::transport::Transport;
 
 /// What a thread tells the one that waits.
 enum Note {
@@ -146,8 +152,8 @@ fn entry(workload: &Workload, geometry: &Geometry) -> u32 {
     sizes.fold(0, |all, block| gcd(all, block.bytes / geometry.block_size)).max(1)
 }
 
-/// The connections of a thread.
-type Streams<F> = Vec<Stream<<F as Front>::Connection>>;
+/// The connections of a thread, with what moves what they send and receive.
+type Lanes<F> = (<F as Front>::Transport, Vec<<<F as Front>::Transport as Transport>::Lane>);
 
 /// What all threads know.
 struct Common<'a, F: Front> {
@@ -167,7 +173,7 @@ impl<F: Front> Common<'_, F> {
         notes: &Sender<Note>,
         begin: &Receiver<Instant>,
     ) {
-        let (ring, streams) = match self.prepare(number, threads) {
+        let (ring, lanes) = match self.prepare(number, threads) {
             Ok(ready) => ready,
             Err(error) => {
                 let _ = notes.send(Note::Ready(Err(error)));
@@ -180,12 +186,12 @@ impl<F: Front> Common<'_, F> {
         let workload = &self.plan.workload;
         let end = workload.runtime.map(|time| workload.ramp + time);
         let times = Times { ramp: workload.ramp, end };
-        let shard = Shard::new(number, ring, streams, (times, start), self.stop, notes.clone());
+        let shard = Shard::new(number, ring, lanes, (times, start), self.stop, notes.clone());
         let _ = notes.send(Note::Ended(number, Box::new(shard.run())));
     }
 
     /// Makes the event loop and connects.
-    fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Streams<F>), Error> {
+    fn prepare(&self, number: usize, threads: usize) -> Result<(Ring, Lanes<F>), Error> {
         let (plan, workload) = (self.plan, &self.plan.workload);
         if let Some(&processor) = plan.processors.get(number % plan.processors.len().max(1)) {
             let mut set = CpuSet::new();
@@ -222,9 +228,21 @@ impl<F: Front> Common<'_, F> {
         let mut ring = Ring::new(&config).map_err(Error::Start)?;
         let load = Rc::new(self.load());
         let pattern = Pattern::new(largest, workload.seed);
-        let streams = mine.map(|job| self.stream(job, &mut ring, load.clone(), pattern.clone()));
-        let streams = streams.collect::<Result<_, _>>()?;
-        Ok((ring, streams))
+        let mut transport = F::Transport::new(&self.needs(mine.len()))?;
+        let lanes = mine
+            .map(|job| self.lane(job, (&mut ring, &mut transport), load.clone(), pattern.clone()));
+        let lanes = lanes.collect::<Result<_, _>>()?;
+        transport.begin(&mut ring).map_err(Error::Start)?;
+        Ok((ring, (transport, lanes)))
+    }
+
+    /// What a thread with so many jobs needs of its transport.
+    fn needs(&self, jobs: usize) -> Needs {
+        let workload = &self.plan.workload;
+        let (largest, verifies) = (workload.largest(), workload.verify.is_some());
+        let widest = if verifies { largest.max(MAX_KEPT_BLOCK) } else { largest };
+        let lines = jobs as u32;
+        Needs { lines, depth: workload.depth, largest, widest, constant: !verifies }
     }
 
     fn load(&self) -> Load {
@@ -243,18 +261,18 @@ impl<F: Front> Common<'_, F> {
         }
     }
 
-    fn stream(
+    fn lane(
         &self,
         number: u32,
-        ring: &mut Ring,
+        (ring, transport): (&mut Ring, &mut F::Transport),
         load: Rc<Load>,
         pattern: Pattern,
-    ) -> Result<Stream<F::Connection>, Error> {
+    ) -> Result<<F::Transport as Transport>::Lane, Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
         let (workload, block_size) = (&self.plan.workload, self.geometry.block_size);
-        let (stream, connection) = self.plan.front.connect(&self.volume)?;
+        let (opened, connection) = self.plan.front.connect(&self.volume, transport)?;
         let parts = self.layout.jobs[number as usize].clone();
         let entry = entry(workload, &self.geometry);
         let ledger = workload.verify;
@@ -268,7 +286,7 @@ impl<F: Front> Common<'_, F> {
             ledger,
             pacer: workload.rate.map(|rate| Pacer::new(rate, workload.jobs)),
         });
-        Ok(Stream::new(job, ring.add_socket(stream.into())))
+        Ok(transport.lane(job, opened, ring))
     }
 }
 

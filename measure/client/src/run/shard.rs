@@ -7,19 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use lunet_ring::{Counters, Event, Ring, Token};
+use lunet_ring::{Counters, Event, Ring};
 
 use super::Note;
 use super::job::{Job, Phase};
-use super::stream::Stream;
-use crate::front::Connection;
+use super::transport::{Lane, Transport};
 use crate::outcome::{JobOutcome, Second, Stage, ThreadOutcome, Work};
 use crate::usage::Usage;
-
-/// The kinds of tokens, in their top byte.
-const RECEIVE: u64 = 1 << 56;
-const SEND: u64 = 2 << 56;
-const KIND: u64 = 0xFF << 56;
 
 /// How often time limits and the interruption are checked, at least.
 const TICK: Duration = Duration::from_millis(50);
@@ -49,10 +43,11 @@ pub(super) struct End {
     pub failure: Option<std::io::Error>,
 }
 
-pub(super) struct Shard<'a, C: Connection> {
+pub(super) struct Shard<'a, T: Transport> {
     number: usize,
     ring: Ring,
-    streams: Vec<Stream<C>>,
+    transport: T,
+    lanes: Vec<T::Lane>,
     times: Times,
     start: Instant,
     now: Duration,
@@ -69,11 +64,11 @@ pub(super) struct Shard<'a, C: Connection> {
     interrupted: bool,
 }
 
-impl<'a, C: Connection> Shard<'a, C> {
+impl<'a, T: Transport> Shard<'a, T> {
     pub fn new(
         number: usize,
         ring: Ring,
-        streams: Vec<Stream<C>>,
+        (transport, lanes): (T, Vec<T::Lane>),
         (times, start): (Times, Instant),
         stop: &'a AtomicBool,
         notes: Sender<Note>,
@@ -83,7 +78,8 @@ impl<'a, C: Connection> Shard<'a, C> {
         let mut shard = Self {
             number,
             ring,
-            streams,
+            transport,
+            lanes,
             times,
             start,
             now: Duration::ZERO,
@@ -107,16 +103,15 @@ impl<'a, C: Connection> Shard<'a, C> {
         let mut failure = None;
         while self.jobs().any(|job| job.phase != Phase::Over) {
             self.send_and_receive();
-            if let Err(error) =
-                self.gather().and_then(|()| self.ring.wait(Some(self.patience()), &mut events))
-            {
+            if let Err(error) = self.gather().and_then(|()| self.wait(&mut events)) {
                 failure = Some(error);
                 break;
             }
             self.now = self.start.elapsed();
             for event in events.drain(..) {
-                self.handle(event);
+                self.transport.handle(event, &mut self.lanes, self.now);
             }
+            self.transport.deliver(&mut self.lanes, self.now);
             if self.now >= self.next_look {
                 self.look();
             }
@@ -127,53 +122,42 @@ impl<'a, C: Connection> Shard<'a, C> {
         self.end(failure)
     }
 
-    fn jobs(&self) -> impl Iterator<Item = &Job<C>> {
-        self.streams.iter().map(|stream| &stream.job)
+    fn jobs(&self) -> impl Iterator<Item = &Job<T::Connection>> {
+        self.lanes.iter().map(Lane::job)
     }
 
     /// Lets data gather where all connections have plenty of it under way.
     fn gather(&mut self) -> std::io::Result<()> {
-        match self.streams.iter().all(Stream::may_gather) {
+        match self.lanes.iter().all(Lane::may_gather) {
             true => self.ring.gather(GATHER),
             false => Ok(()),
         }
     }
 
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Received { token, bufs, result } => {
-                if let Some(stream) = self.streams.get_mut((token.0 & !KIND) as usize) {
-                    stream.received(bufs, result, self.now);
-                }
-            }
-            Event::Sent { token, chain, result } => {
-                if let Some(stream) = self.streams.get_mut((token.0 & !KIND) as usize) {
-                    stream.sent(chain, result.is_ok(), self.now);
-                }
-            }
-            _ => {}
-        }
+    fn wait(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
+        let patience = self.patience();
+        self.ring.wait_with(Some(patience), events, &mut self.transport)
     }
 
     /// Lets every job that something has happened to go on.
     fn send_and_receive(&mut self) {
         let counting = self.stage != Stage::Ramp;
-        for (number, stream) in self.streams.iter_mut().enumerate() {
-            if !std::mem::take(&mut stream.dirty) {
+        for (number, lane) in self.lanes.iter_mut().enumerate() {
+            if !std::mem::take(lane.dirty()) {
                 continue;
             }
-            let before = stream.job.phase;
-            stream.job.top_up(self.now, self.ring.arena(), counting);
-            stream.advance(self.now, &mut self.ring);
-            if stream.job.phase != before {
+            let before = lane.job().phase;
+            lane.job_mut().top_up(self.now, self.ring.arena(), counting);
+            lane.advance(self.now, &mut self.ring);
+            if lane.job().phase != before {
                 // The next phase has something to send as well.
-                stream.job.top_up(self.now, self.ring.arena(), counting);
-                stream.advance(self.now, &mut self.ring);
+                lane.job_mut().top_up(self.now, self.ring.arena(), counting);
+                lane.advance(self.now, &mut self.ring);
                 self.next_look = self.now;
             }
-            let number = number as u64;
-            stream.flush(&mut self.ring, Token(SEND | number), Token(RECEIVE | number));
+            lane.flush(&mut self.ring, number as u64);
         }
+        self.transport.flush();
     }
 
     /// How long the loop may sleep.
@@ -188,13 +172,14 @@ impl<'a, C: Connection> Shard<'a, C> {
         }
         let over = self.times.end.is_some_and(|end| self.now >= end);
         let stopped = self.stop.load(Ordering::Relaxed);
-        for Stream { job, dirty, .. } in &mut self.streams {
+        for lane in &mut self.lanes {
+            let job = lane.job_mut();
             if stopped || (over && job.phase == Phase::Load) {
                 self.interrupted |= stopped && !matches!(job.phase, Phase::Over);
                 job.stop();
             }
             job.check_timeout(self.now);
-            *dirty = true;
+            *lane.dirty() = true;
         }
         if self.stage != Stage::ReadBack && !self.jobs().any(Job::is_loading) {
             self.finish_load();
@@ -237,8 +222,8 @@ impl<'a, C: Connection> Shard<'a, C> {
     fn report(&mut self) {
         let ramp = self.stage == Stage::Ramp;
         let mut work = Work::default();
-        for stream in &mut self.streams {
-            stream.job.end_second(ramp, &mut work);
+        for lane in &mut self.lanes {
+            lane.job_mut().end_second(ramp, &mut work);
         }
         let at = self.second.0;
         let length = self.now.min(self.second.1).saturating_sub(at);
@@ -251,8 +236,9 @@ impl<'a, C: Connection> Shard<'a, C> {
     /// The part of the stage that is done.
     fn done(&self) -> Option<f64> {
         let (now, ramp) = (self.now.as_secs_f64(), self.times.ramp.as_secs_f64());
-        let count = self.streams.len().max(1) as f64;
-        let mean = |part: &dyn Fn(&Job<C>) -> f64| self.jobs().map(part).sum::<f64>() / count;
+        let count = self.lanes.len().max(1) as f64;
+        let mean =
+            |part: &dyn Fn(&Job<T::Connection>) -> f64| self.jobs().map(part).sum::<f64>() / count;
         match self.stage {
             Stage::Ramp => Some(now / ramp),
             Stage::Load => {
@@ -277,7 +263,7 @@ impl<'a, C: Connection> Shard<'a, C> {
             waits: last.waits - counters.waits,
             transfers: last.operations - counters.operations,
         };
-        let outcome = |Stream { job, .. }: Stream<C>| JobOutcome {
+        let outcome = |job: Job<T::Connection>| JobOutcome {
             job: job.number,
             thread: self.number,
             work: job.total,
@@ -290,7 +276,7 @@ impl<'a, C: Connection> Shard<'a, C> {
             }),
             failed: job.failed,
         };
-        let jobs = self.streams.into_iter().map(outcome).collect();
+        let jobs = self.lanes.into_iter().map(Lane::into_job).map(outcome).collect();
         let (loaded, interrupted) = (self.loaded, self.interrupted);
         End { jobs, thread, loaded, interrupted, failure }
     }

@@ -1,11 +1,20 @@
 //! A job with its socket: what is sent and received, and when.
 
+use std::marker::PhantomData;
+use std::net::TcpStream;
 use std::time::Duration;
 
-use lunet_ring::{Ring, RxBufs, SocketId, Token, TxChain};
+use lunet_ring::{Event, PollSource, Ring, RxBufs, SocketId, Token, TxChain, WatchId};
 
 use super::job::{Job, Phase};
-use crate::front::Connection;
+use super::transport::{Lane, Transport};
+use crate::front::{Error, StreamConnection};
+use crate::rdma::Needs;
+
+/// The kinds of tokens, in their top byte.
+const RECEIVE: u64 = 1 << 56;
+const SEND: u64 = 2 << 56;
+const KIND: u64 = 0xFF << 56;
 
 /// Reads of at least so many bytes have receives of their own for their data, which is thrown away in
 /// the kernel if nobody wants it. For smaller ones, a receive for each costs more than the copy.
@@ -21,8 +30,8 @@ const HEADERS: usize = 4 << 10;
 const PLENTY: u64 = 2 << 20;
 
 /// A job on a TCP connection of the event loop.
-pub(super) struct Stream<C: Connection> {
-    pub job: Job<C>,
+pub struct Stream<C: StreamConnection> {
+    job: Job<C>,
     socket: SocketId,
     /// An empty chain for the next send; `None` while a send is under way.
     spare: Option<TxChain>,
@@ -39,11 +48,11 @@ pub(super) struct Stream<C: Connection> {
     discarding: bool,
     closed: bool,
     /// It may have something to send or to receive in this loop iteration.
-    pub dirty: bool,
+    dirty: bool,
 }
 
-impl<C: Connection> Stream<C> {
-    pub fn new(job: Job<C>, socket: SocketId) -> Self {
+impl<C: StreamConnection> Stream<C> {
+    fn new(job: Job<C>, socket: SocketId) -> Self {
         Self {
             job,
             socket,
@@ -60,7 +69,7 @@ impl<C: Connection> Stream<C> {
     }
 
     /// Bytes have come, or the other side is gone.
-    pub fn received(&mut self, bufs: RxBufs, result: Result<usize, i32>, now: Duration) {
+    fn received(&mut self, bufs: RxBufs, result: Result<usize, i32>, now: Duration) {
         self.dirty = true;
         self.receiving = false;
         let RxBufs { payload, scratch, .. } = bufs;
@@ -88,42 +97,13 @@ impl<C: Connection> Stream<C> {
     }
 
     /// A chain was sent, or the other side is gone.
-    pub fn sent(&mut self, mut chain: TxChain, ok: bool, now: Duration) {
+    fn sent(&mut self, mut chain: TxChain, ok: bool, now: Duration) {
         self.dirty = true;
         chain.clear();
         self.spare = Some(chain);
         self.sending = 0;
         if !ok {
             self.job.closed(now);
-        }
-    }
-
-    /// Lets the job go on to its next phase, and closes the socket behind the last one.
-    pub fn advance(&mut self, now: Duration, ring: &mut Ring) {
-        let before = self.job.phase;
-        self.job.advance(now);
-        self.dirty |= before != self.job.phase;
-        if self.job.phase == Phase::Over && !self.closed {
-            self.closed = true;
-            ring.close_socket(self.socket);
-        }
-    }
-
-    /// Sends what there is to send and receives what may come.
-    pub fn flush(&mut self, ring: &mut Ring, send: Token, receive: Token) {
-        if self.job.phase == Phase::Over {
-            return;
-        }
-        if !self.job.out.0.is_empty() && !self.may_hold_back() {
-            if let Some(spare) = self.spare.take() {
-                let chain = std::mem::replace(&mut self.job.out.0, spare);
-                self.sending = chain.len();
-                ring.send(self.socket, chain, send);
-            }
-        }
-        if !self.receiving {
-            self.receiving = true;
-            self.receive(ring, receive);
         }
     }
 
@@ -147,13 +127,6 @@ impl<C: Connection> Stream<C> {
         self.job.reads_pass_by() && self.job.load.largest >= DISCARD_FROM
     }
 
-    /// True if so much data is under way that it takes longer than a moment to arrive, and what was
-    /// there is taken in: better to let some of it gather than to be woken for every piece. The data of
-    /// writes must not wait for that: the next message follows the last one at once.
-    pub fn may_gather(&self) -> bool {
-        self.drained && self.sending <= HEADERS && self.has_plenty()
-    }
-
     /// True if the next commands had better leave together: answers are still coming in, and the
     /// target has enough to do.
     fn may_hold_back(&self) -> bool {
@@ -165,4 +138,112 @@ impl<C: Connection> Stream<C> {
         let under_way = self.job.slots.len() as u64 * u64::from(self.job.load.largest);
         self.job.phase == Phase::Load && self.takes_headers_only() && under_way >= PLENTY
     }
+}
+
+impl<C: StreamConnection> Lane for Stream<C> {
+    type Connection = C;
+
+    fn job(&self) -> &Job<C> {
+        &self.job
+    }
+
+    fn job_mut(&mut self) -> &mut Job<C> {
+        &mut self.job
+    }
+
+    fn into_job(self) -> Job<C> {
+        self.job
+    }
+
+    fn dirty(&mut self) -> &mut bool {
+        &mut self.dirty
+    }
+
+    /// Lets the job go on to its next phase, and closes the socket behind the last one.
+    fn advance(&mut self, now: Duration, ring: &mut Ring) {
+        let before = self.job.phase;
+        self.job.advance(now);
+        self.dirty |= before != self.job.phase;
+        if self.job.phase == Phase::Over && !self.closed {
+            self.closed = true;
+            ring.close_socket(self.socket);
+        }
+    }
+
+    /// Sends what there is to send and receives what may come.
+    fn flush(&mut self, ring: &mut Ring, number: u64) {
+        let (send, receive) = (Token(SEND | number), Token(RECEIVE | number));
+        if self.job.phase == Phase::Over {
+            return;
+        }
+        if !self.job.out.0.is_empty() && !self.may_hold_back() {
+            if let Some(spare) = self.spare.take() {
+                let chain = std::mem::replace(&mut self.job.out.0, spare);
+                self.sending = chain.len();
+                ring.send(self.socket, chain, send);
+            }
+        }
+        if !self.receiving {
+            self.receiving = true;
+            self.receive(ring, receive);
+        }
+    }
+
+    /// True if so much data is under way that it takes longer than a moment to arrive, and what was
+    /// there is taken in: better to let some of it gather than to be woken for every piece. The data of
+    /// writes must not wait for that: the next message follows the last one at once.
+    fn may_gather(&self) -> bool {
+        self.drained && self.sending <= HEADERS && self.has_plenty()
+    }
+}
+
+/// The TCP connections of a thread, which the event loop serves.
+pub struct Streams<C>(PhantomData<C>);
+
+impl<C> PollSource for Streams<C> {
+    fn poll(&mut self) -> bool {
+        false
+    }
+
+    fn before_sleep(&mut self, _: &mut dyn FnMut(WatchId)) -> bool {
+        false
+    }
+}
+
+impl<C: StreamConnection> Transport for Streams<C> {
+    type Connection = C;
+    type Opened = TcpStream;
+    type Lane = Stream<C>;
+
+    fn new(_: &Needs) -> Result<Self, Error> {
+        Ok(Self(PhantomData))
+    }
+
+    fn begin(&mut self, _: &mut Ring) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn lane(&mut self, job: Job<C>, stream: TcpStream, ring: &mut Ring) -> Stream<C> {
+        Stream::new(job, ring.add_socket(stream.into()))
+    }
+
+    fn handle(&mut self, event: Event, lanes: &mut [Stream<C>], now: Duration) {
+        match event {
+            Event::Received { token, bufs, result } => {
+                if let Some(stream) = lanes.get_mut((token.0 & !KIND) as usize) {
+                    stream.received(bufs, result, now);
+                }
+            }
+            Event::Sent { token, chain, result } => {
+                if let Some(stream) = lanes.get_mut((token.0 & !KIND) as usize) {
+                    stream.sent(chain, result.is_ok(), now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn deliver(&mut self, _: &mut [Stream<C>], _: Duration) {}
+
+    fn flush(&mut self) {}
 }

@@ -10,7 +10,9 @@ use lunet_ring::{Arena, Buf};
 
 use super::data::Pattern;
 use super::job::{Job, Load, Parts, Phase};
-use crate::front::{Action, Command, Connection, Cx, Data, Ending, Event, Geometry, Outgoing};
+use crate::front::{
+    Action, Command, Connection, Cx, Data, Ending, Event, Geometry, Outgoing, StreamConnection,
+};
 use crate::layout::{Layout, Picker};
 use crate::outcome::Kind;
 use crate::verify::{Fault, Ledger};
@@ -69,7 +71,7 @@ impl Connection for Memory {
     type SubmitError = Infallible;
     type Failure = &'static str;
     type Raw = Event<&'static str>;
-    const COMMAND_LEN: usize = 1;
+    type Out = Outgoing;
 
     fn window(&self) -> u32 {
         self.window - self.pending.len() as u32
@@ -81,6 +83,26 @@ impl Connection for Memory {
         self.deepest = self.deepest.max(self.pending.len());
         Ok(())
     }
+
+    fn closed(&mut self, events: &mut Vec<Self::Raw>) {
+        for command in self.pending.drain(..) {
+            let (token, data, ending) = (command.token, command.data, Ending::Failed("lost"));
+            events.push(Event::Ended { token, data, ending });
+        }
+        events.push(Event::Failed("the cable is out".into()));
+    }
+
+    fn leave(&mut self, _: Duration, _: &mut Outgoing) -> bool {
+        false
+    }
+
+    fn event(raw: Self::Raw) -> Option<Event<&'static str>> {
+        Some(raw)
+    }
+}
+
+impl StreamConnection for Memory {
+    const COMMAND_LEN: usize = 1;
 
     fn discardable(&self) -> usize {
         0
@@ -103,24 +125,8 @@ impl Connection for Memory {
         cx.events.extend(bytes.iter().map_while(|_| self.answer()));
     }
 
-    fn closed(&mut self, events: &mut Vec<Self::Raw>) {
-        for command in self.pending.drain(..) {
-            let (token, data, ending) = (command.token, command.data, Ending::Failed("lost"));
-            events.push(Event::Ended { token, data, ending });
-        }
-        events.push(Event::Failed("the cable is out".into()));
-    }
-
     fn has_data_digest(&self) -> bool {
         false
-    }
-
-    fn leave(&mut self, _: Duration, _: &mut Outgoing) -> bool {
-        false
-    }
-
-    fn event(raw: Self::Raw) -> Option<Event<&'static str>> {
-        Some(raw)
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lunet_backends::layers::{Effect, Layer, Ops, Which, wrap};
-use lunet_client::front::Front;
+use lunet_client::front::{Front, Streams, Transport};
 use lunet_client::nvme::{
     Error, Host, Login, Namespace, Purpose, Reader, Secret, Target, discover, inspect,
 };
+use lunet_client::rdma::Needs;
 use lunet_client::verify::Fault;
 use lunet_client::{BlockSize, DriverChoice, Order, Plan, ReadData, Verify, Workload, run};
 use lunet_front_nvme::{Concatenation, Host as Listed, Hosts};
@@ -136,7 +137,9 @@ fn controllers_are_kept_alive() {
     let (volume, _) = host.inspect().expect("a namespace");
     // More than twice its timeout without an I/O queue, and the controller is still there for one.
     std::thread::sleep(Duration::from_secs(5));
-    host.connect(&volume).map(drop).expect("a queue");
+    let needs = Needs { lines: 1, depth: 1, largest: 4096, widest: 4096, constant: true };
+    let mut transport = Streams::new(&needs).expect("TCP");
+    host.connect(&volume, &mut transport).map(drop).expect("a queue");
 }
 
 #[test]

@@ -155,10 +155,11 @@ pub fn probe(target: &Target) -> Result<Probe, ProbeError> {
     let name = target.name.clone();
     let mut probe = Probe { url: target.to_string(), target: name, ..Probe::default() };
     look(target, &mut probe).map_err(|error| match error {
-        Error::Resolve { .. } | Error::Connect { .. } => ProbeError::Nobody(error),
+        Error::Resolve { .. } | Error::Connect { .. } | Error::Rdma(_) => ProbeError::Nobody(error),
         error => {
             let place = Target { account: None, name: None, ..target.clone() }.to_string();
-            ProbeError::Session { place: place.replacen("iscsi://", "", 1), error }
+            let place = place.split_once("://").map_or(&*place, |(_, place)| place).to_owned();
+            ProbeError::Session { place, error }
         }
     })?;
     Ok(probe)

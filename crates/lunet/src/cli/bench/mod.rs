@@ -64,7 +64,7 @@ enum Verb {
 #[derive(Args)]
 struct Measure {
     /// A file, a directory, a block device (measured by fio), iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]], or
-    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]]; NAME= in front is its name in the results
+    /// nvme-tcp://HOST[:PORT][/NQN[/NSID]], over RDMA iser:// and nvme-rdma://; NAME= in front is its name in the results
     #[arg(value_name = "[NAME=]TARGET", required = true)]
     targets: Vec<String>,
     /// Also measure this LUN or namespace, which serves the given path, in the same rounds

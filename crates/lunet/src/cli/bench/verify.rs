@@ -18,7 +18,8 @@ const READ_BACK: f64 = 0.2;
 
 #[derive(Args)]
 pub struct Verify {
-    /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]] or nvme-tcp://HOST[:PORT][/NQN[/NSID]]
+    /// iscsi://[USER[%SECRET]@]HOST[:PORT][/TARGET[/LUN]] or nvme-tcp://HOST[:PORT][/NQN[/NSID]]; over
+    /// RDMA iser:// and nvme-rdma://
     #[arg(value_name = "URL")]
     target: String,
     /// Size that is written and read, from the beginning of the LUN or namespace
@@ -77,7 +78,7 @@ impl Verify {
         }
         let Given::Url(target) = given else {
             bail!(
-                "{} cannot be verified: give an address, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID",
+                "{} cannot be verified: give an address, iscsi://HOST/TARGET/LUN or nvme-tcp://HOST/NQN/NSID (over RDMA: iser://, nvme-rdma://)",
                 self.target
             );
         };

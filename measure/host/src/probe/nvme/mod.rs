@@ -72,7 +72,7 @@ pub struct Offered {
     pub nqn: String,
     /// Address and port.
     pub address: String,
-    /// Whether it is an NVM subsystem over TCP.
+    /// Whether it is an NVM subsystem over the transport that the doctor came by.
     pub usable: bool,
     /// Whether it is an NVM subsystem over RDMA.
     pub over_rdma: bool,
@@ -178,13 +178,15 @@ pub fn probe(target: &Target, host: Option<&str>) -> Result<NvmeProbe, NvmeProbe
 /// Why it failed; who it is that does not speak NVMe over TCP.
 fn failed(target: &Target, probe: &NvmeProbe, error: Error) -> NvmeProbeError {
     let place = Target { nqn: None, ..target.clone() }.to_string();
-    let place = place.replacen("nvme-tcp://", "", 1);
+    let place = place.split_once("://").map_or(&*place, |(_, place)| place).to_owned();
     let wants_tls = || {
         let own = |offer: &&Offered| offer.usable && Some(&offer.nqn) == probe.subsystem.as_ref();
         probe.offers.iter().find(own).is_some_and(|offer| offer.tls)
     };
     match error {
-        Error::Resolve { .. } | Error::Connect { .. } => NvmeProbeError::Nobody(error),
+        Error::Resolve { .. } | Error::Connect { .. } | Error::Rdma(_) => {
+            NvmeProbeError::Nobody(error)
+        }
         Error::Stranger(_) if wants_tls() => {
             NvmeProbeError::Stranger { place, what: stranger::TLS }
         }
@@ -201,7 +203,12 @@ fn look(target: &Target, login: &Login, probe: &mut NvmeProbe) -> Result<(), Err
     match discover(target, login) {
         Ok(offers) => probe.offers = offers.into_iter().map(offered).collect(),
         Err(error) if probe.subsystem.is_none() => return Err(error),
-        Err(error @ (Error::Resolve { .. } | Error::Connect { .. } | Error::Stranger(_))) => {
+        Err(
+            error @ (Error::Resolve { .. }
+            | Error::Connect { .. }
+            | Error::Rdma(_)
+            | Error::Stranger(_)),
+        ) => {
             return Err(error);
         }
         Err(_) => {}

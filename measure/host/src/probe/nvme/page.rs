@@ -16,13 +16,13 @@ pub fn page(probe: &NvmeProbe) -> String {
     }
     for offer in &probe.offers {
         let what = match (offer.usable, offer.over_rdma, offer.tls) {
-            (_, true, _) => match &offer.rdma_device {
+            (true, _, true) => ", with TLS only".to_owned(),
+            (true, _, false) => String::new(),
+            (false, true, _) => match &offer.rdma_device {
                 Some(device) => format!(" over RDMA, which {device} of this machine could take"),
                 None => " over RDMA".to_owned(),
             },
-            (false, false, _) => " (no subsystem for I/O over TCP)".to_owned(),
-            (true, false, true) => ", with TLS only".to_owned(),
-            (true, false, false) => String::new(),
+            (false, false, _) => " (no subsystem for I/O over this transport)".to_owned(),
         };
         wrap(&mut out, "  offers ", &format!("{} at {}{what}", offer.nqn, offer.address));
     }
@@ -57,11 +57,15 @@ fn controller(out: &mut String, it: &ControllerProbe) {
         it.model, it.firmware, it.serial, it.version
     );
     let _ = writeln!(out, "  queues          {} of {} commands each", it.queues, it.queue_entries);
+    // Over RDMA there are no such PDUs.
+    let pdu = match it.max_h2c_bytes {
+        0 => String::new(),
+        bytes => format!(", {} for a PDU of data (MAXH2CDATA)", iec(bytes as f64)),
+    };
     let limits = format!(
-        "{} for a command (MDTS), {} with a write's command (IOCCSZ), {} for a PDU of data (MAXH2CDATA)",
+        "{} for a command (MDTS), {} with a write's command (IOCCSZ){pdu}",
         it.max_transfer_bytes.map_or_else(|| "not stated".to_owned(), |bytes| iec(bytes as f64)),
         iec(it.capsule_bytes as f64),
-        iec(it.max_h2c_bytes as f64)
     );
     wrap(out, "  limits          ", &limits);
     let traffic = if it.keep_alive_by_traffic { ", any command counts" } else { "" };
