@@ -152,9 +152,9 @@ fn reason(results: &Results, one: &str, rival: &str) -> String {
         let effect = figure.compared(results, load, (rival, one))?;
         let name = figure.name();
         Some(match figure.is_better(effect) {
-            None => format!("{name} that cannot be told from it"),
+            None => format!("no clear difference in {name}"),
             Some(_) => format!(
-                "{:.2} times its {name} ({:.2} to {:.2})",
+                "{:.2} times the {name} ({:.2} to {:.2})",
                 1.0 + effect.mean,
                 1.0 + effect.low,
                 1.0 + effect.high
@@ -166,7 +166,7 @@ fn reason(results: &Results, one: &str, rival: &str) -> String {
         [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
         all => all.join(""),
     };
-    format!("On this machine use {one}: against {rival}, {load} have {why}.")
+    format!("On this machine use {one} rather than {rival}: with {load} it has {why}.")
 }
 
 #[cfg(test)]
@@ -223,8 +223,8 @@ mod tests {
     fn the_faster_transport_is_named_with_its_interval() {
         let results = measured(&[("tcp", Iscsi, slow), ("rdma", Iser, fast)], 6);
         let text = choice(&results).expect("two transports");
-        assert!(text.starts_with("On this machine use rdma: against tcp, "), "{text}");
-        assert!(text.contains("2.00 times its throughput (2.00 to 2.00)"), "{text}");
+        assert!(text.starts_with("On this machine use rdma rather than tcp: with "), "{text}");
+        assert!(text.contains("2.00 times the throughput (2.00 to 2.00)"), "{text}");
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         let third = ("nvme", NvmeTcp, (|round| 2.0 * alike(round)) as fn(u32) -> f64);
         let results = measured(&[three[0], three[1], third], 6);
         let text = choice(&results).expect("three transports");
-        assert!(text.starts_with("On this machine use rdma: against tcp"), "{text}");
+        assert!(text.starts_with("On this machine use rdma rather than tcp"), "{text}");
         assert!(text.ends_with("no clear difference between it and nvme."), "{text}");
     }
 

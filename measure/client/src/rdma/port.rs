@@ -373,3 +373,36 @@ fn wait(fds: &[BorrowedFd<'_>], time: Duration) -> Result<(), Error> {
         Err(errno) => Err(Error::System(errno.into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_fail_has_its_sentence() {
+        let to = SocketAddr::from(([192, 0, 2, 1], 4420));
+        let why = |kind, status| {
+            let event = CmEvent { token: 1, kind, status, private: Default::default() };
+            failed(&event, to).to_string()
+        };
+        let no_device = why(CmEventKind::AddressError, -NO_DEVICE);
+        assert!(no_device.contains("no RDMA device of this machine leads to 192.0.2.1:4420"));
+        assert!(no_device.contains("rdma link") && no_device.contains("nvme-tcp://"));
+        let nobody = why(CmEventKind::Rejected, 8);
+        assert!(nobody.contains("(nobody listens there)"), "{nobody}");
+        let refused = why(CmEventKind::Rejected, REFUSED);
+        assert!(refused.contains("no room for another one"), "{refused}");
+        let silent = why(CmEventKind::Unreachable, -rustix::io::Errno::TIMEDOUT.raw_os_error());
+        assert!(silent.contains("timed out"), "{silent}");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let needs =
+            Needs { lines: 4, depth: 4096, largest: 1 << 20, widest: 1 << 20, constant: true };
+        // Where there is no library, that is not what is said first.
+        let error = Port::new(needs).map(drop).expect_err("16 GiB");
+        assert!(error.to_string().contains("smaller depth"), "{error}");
+        assert!(Needs::QUESTIONS.room() >= 2 << 20);
+    }
+}
