@@ -119,7 +119,8 @@ test_a_server_that_is_killed_ends_the_load() {
     for url in $NVME_URL $ISER_URL; do
         "$LUNET" bench verify $url --destroy $url --size 16MiB --runtime 60s --jobs 2 >/run/said 2>&1 &
         load=$!
-        sleep 4
+        # The look at what it holds reads less than a hundred times.
+        within 60 eval "ask sessions --json | grep -q '\"rdma_writes\": *[1-9][0-9][0-9]'"
         stop -9
         fails wait $load
         grep -q 'not everything was verified' /run/said || { cat /run/said; return 1; }

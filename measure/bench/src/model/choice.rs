@@ -107,7 +107,7 @@ pub fn choice(results: &Results) -> Option<String> {
     }
     Some(match (left[..].split_first(), last) {
         (Some((one, [])), Some(rival)) => reason(results, one, rival),
-        (Some((one, [rest @ ..])), Some(rival)) if !rest.is_empty() => format!(
+        (Some((one, rest)), Some(rival)) => format!(
             "{} There is no clear difference between it and {}.",
             reason(results, one, rival),
             rest.join(", ")

@@ -191,8 +191,12 @@ impl<C: MessageConnection> Transport for Messages<C> {
         // What came before the end was heard before it.
         for happened in over {
             if let Some(lane) = lane(lanes, happened.token) {
+                // After a logout it is no failure.
+                let ended = matches!(lane.job.phase, Phase::Leaving(_) | Phase::Over);
                 lane.job.closed(now);
-                lane.job.failed.get_or_insert_with(|| happened.why);
+                if !ended {
+                    lane.job.failed = Some(format!("the RDMA connection ended: {}", happened.why));
+                }
                 lane.dirty = true;
             }
         }
