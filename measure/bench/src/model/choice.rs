@@ -174,8 +174,11 @@ mod tests {
     use super::*;
     use crate::model::TargetKind;
 
+    /// Name, kind, and MiB/s of a round.
+    type Measured = (&'static str, TargetKind, fn(u32) -> f64);
+
     /// Rounds of targets with these kinds, and MiB/s of each as a function of the round.
-    fn measured(targets: &[(&str, TargetKind, fn(u32) -> f64)], rounds: u32) -> Results {
+    fn measured(targets: &[Measured], rounds: u32) -> Results {
         let small = include_str!("../../tests/data/small.json");
         let mut results = Results::from_json(small, "small").expect("it is right");
         let (target, load) = (results.targets[0].clone(), results.workloads[0].clone());
@@ -232,9 +235,12 @@ mod tests {
         let results = measured(&[("tcp", Iscsi, slow), ("nvme", NvmeTcp, alike)], 6);
         let text = choice(&results).expect("two transports");
         assert!(text.starts_with("There is no clear difference between tcp, nvme"), "{text}");
-        let three = [("rdma", Iser, fast as fn(u32) -> f64), ("tcp", Iscsi, slow)];
-        let third = ("nvme", NvmeTcp, (|round| 2.0 * alike(round)) as fn(u32) -> f64);
-        let results = measured(&[three[0], three[1], third], 6);
+        let three: [Measured; 3] = [
+            ("rdma", Iser, fast),
+            ("tcp", Iscsi, slow),
+            ("nvme", NvmeTcp, |round| 2.0 * alike(round)),
+        ];
+        let results = measured(&three, 6);
         let text = choice(&results).expect("three transports");
         assert!(text.starts_with("On this machine use rdma rather than tcp"), "{text}");
         assert!(text.ends_with("no clear difference between it and nvme."), "{text}");
