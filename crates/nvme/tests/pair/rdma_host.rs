@@ -105,7 +105,7 @@ impl Pair {
         let entries = 2 + random.below(40) as usize;
         let options =
             controller::Options { capsule_data: CAPSULE, ..Settings::default().controller };
-        let length = controller::Connection::<Vec<u8>>::receive_len(&options);
+        let length = controller::Connection::<Vec<u8>>::receive_parts(&options).iter().sum();
         let mut fabric = Fabric::new(Random::new(random.bits()), entries, length);
         fabric.at_host = entries;
         let own = fabric.open(vec![0; OWN_LEN as usize], Access::Both);
@@ -222,7 +222,9 @@ impl Pair {
             events: &mut self.events,
         };
         match arrival {
-            Arrival::AtController(message) => controller.rx_send(&message, &mut cx),
+            Arrival::AtController(message) => {
+                controller.rx_send(message.as_slice().into(), &mut cx)
+            }
             Arrival::Read(read) => controller.rdma_read_done(read.id, read.buf, &mut cx),
             Arrival::AtHost(bytes, invalidated) => self.at_host(&bytes, invalidated),
             Arrival::Broken | Arrival::Nothing => {}
