@@ -22,16 +22,17 @@ impl Figure {
         }
     }
 
-    fn of(self, run: &Run) -> Option<f64> {
+    /// The figure of a run; `both`: of both ends, where one is the processor's time.
+    fn of(self, run: &Run, both: bool) -> Option<f64> {
         let figure = match self {
             Self::Throughput => Some(run.mib_per_s()),
             Self::Latency => super::summary::mean_us(run),
-            // Both ends, where the server is on this machine. Blocks of a workload are alike, so per GiB
-            // and per I/O have the same ratio.
-            Self::Cpu => {
+            // Blocks of a workload are alike, so per GiB and per I/O have the same ratio.
+            Self::Cpu if both => {
                 let client = run.cpu_per_gib(Role::Client);
-                client.map(|client| client + run.cpu_per_gib(Role::Server).unwrap_or(0.0))
+                client.and_then(|client| Some(client + run.cpu_per_gib(Role::Server)?))
             }
+            Self::Cpu => run.cpu_per_gib(Role::Client),
         };
         figure.filter(|figure| *figure > 0.0)
     }
@@ -43,13 +44,14 @@ impl Figure {
         workload: &str,
         (base, other): (&str, &str),
     ) -> Option<Effect> {
-        let bases = results.runs_of(base, workload);
+        let (bases, others) = (results.runs_of(base, workload), results.runs_of(other, workload));
+        // Where the server of one was not seen, its time counts for neither.
+        let both = bases.iter().chain(&others).all(|run| run.cpu_per_gib(Role::Server).is_some());
         let pair = |run: &&Run| {
             let same = bases.iter().find(|base| base.round == run.round)?;
-            Some((self.of(same)?, self.of(run)?))
+            Some((self.of(same, both)?, self.of(run, both)?))
         };
-        let pairs: Vec<(f64, f64)> =
-            results.runs_of(other, workload).iter().filter_map(pair).collect();
+        let pairs: Vec<(f64, f64)> = others.iter().filter_map(pair).collect();
         effect(&pairs)
     }
 
