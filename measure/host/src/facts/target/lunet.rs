@@ -40,12 +40,55 @@ fn portals(lunet: &Lunet, iscsi: bool, nvme: bool, only: &[String]) -> Vec<Porta
 
 /// What a running lunet serves to whom.
 fn ask(source: &dyn Source, lunet: &Lunet) -> Vec<Target> {
-    let targets: Vec<lunet_api::Target> = lunet::ask(source, &["target", "list"], &lunet.socket);
+    let mut targets: Vec<lunet_api::Target> =
+        lunet::ask(source, &["target", "list"], &lunet.socket);
     let volumes: Vec<Volume> = lunet::ask(source, &["volume", "list"], &lunet.socket);
     let sessions: Vec<Session> = lunet::ask(source, &["sessions"], &lunet.socket);
     let config = source.output("lunet", &["config", "show", "--socket", &lunet.socket]);
     let config: toml::Table = config.and_then(|text| text.parse().ok()).unwrap_or_default();
+    targets.extend(subsystems(&config));
     targets.iter().map(|told| target(told, &volumes, &sessions, &config, lunet)).collect()
+}
+
+/// The subsystems that are no targets, which the list of targets leaves out.
+fn subsystems(config: &toml::Table) -> Vec<lunet_api::Target> {
+    let all = config.get("subsystem").and_then(toml::Value::as_array).into_iter().flatten();
+    all.filter_map(|table| {
+        let nqn = table.get("nqn").and_then(toml::Value::as_str)?.to_owned();
+        let open = table.get("open").and_then(toml::Value::as_bool) == Some(true);
+        Some(lunet_api::Target {
+            name: nqn.clone(),
+            nqn: Some(nqn),
+            reach: match (open, table.get("hosts")) {
+                (true, _) => Reach::Everybody,
+                (false, Some(_)) => Reach::Named,
+                (false, None) => Reach::ThisMachine,
+            },
+            luns: table.get("namespaces").map(namespaces).unwrap_or_default(),
+            ..lunet_api::Target::default()
+        })
+    })
+    .collect()
+}
+
+/// `{ 1 = "vm1", 7 = "db" }`, or `["vm1", "db"]`, which counts from 1.
+fn namespaces(value: &toml::Value) -> Vec<lunet_api::Lun> {
+    let lun = |number: Option<u16>, volume: &toml::Value| {
+        Some(lunet_api::Lun {
+            lun: number?,
+            volume: volume.as_str()?.to_owned(),
+            ..lunet_api::Lun::default()
+        })
+    };
+    match value {
+        toml::Value::Table(table) => {
+            table.iter().filter_map(|(number, volume)| lun(number.parse().ok(), volume)).collect()
+        }
+        toml::Value::Array(all) => {
+            (1..).zip(all).filter_map(|(number, volume)| lun(Some(number), volume)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// How hosts prove who they are over NVMe: every one of them has to.
@@ -294,6 +337,25 @@ mod tests {
         assert_eq!(both.auth.as_deref(), Some("none"), "a host needs no secret");
         let iscsi = of(r#"{"name": "iqn.t", "for": "named"}"#, "");
         assert_eq!((transports(&iscsi), iscsi.sessions.len()), (vec!["iser".to_owned()], 0));
+    }
+
+    #[test]
+    fn subsystems_are_those_of_the_configuration() {
+        let config = "[[subsystem]]\nnqn = 'nqn.a'\nopen = true\nnamespaces = ['v', 'w']\n\
+            [[subsystem]]\nnqn = 'nqn.b'\nhosts = ['nqn.h']\nnamespaces = { 7 = 'v' }\n\
+            [[subsystem]]\nnqn = 'nqn.c'";
+        let told: Vec<_> = subsystems(&config.parse().unwrap())
+            .into_iter()
+            .map(|one| {
+                (one.name, one.reach, one.luns.iter().map(|lun| lun.lun).collect::<Vec<_>>())
+            })
+            .collect();
+        let wanted = [
+            ("nqn.a".to_owned(), Reach::Everybody, vec![1, 2]),
+            ("nqn.b".to_owned(), Reach::Named, vec![7]),
+            ("nqn.c".to_owned(), Reach::ThisMachine, vec![]),
+        ];
+        assert_eq!(told, wanted);
     }
 
     #[test]
