@@ -111,19 +111,3 @@ test_what_is_missing_is_said() {
     fails "$LUNET" bench nvme-rdma://$NVME/nqn.2026-11.local.lunet:none/1 >/run/said 2>&1
     grep -q 'no subsystem nqn.2026-11.local.lunet:none' /run/said || { cat /run/said; return 1; }
 }
-
-test_a_server_that_is_killed_ends_the_load() {
-    local load
-    lunet_only "nvmet cannot be killed"
-    all_served
-    for url in $NVME_URL $ISER_URL; do
-        "$LUNET" bench verify $url --destroy $url --size 16MiB --runtime 60s --jobs 2 >/run/said 2>&1 &
-        load=$!
-        # The look at what it holds reads less than a hundred times.
-        within 60 eval "ask sessions --json | grep -q '\"rdma_writes\": *[1-9][0-9][0-9]'"
-        stop -9
-        fails wait $load
-        grep -q 'not everything was verified' /run/said || { cat /run/said; return 1; }
-        start_again
-    done
-}
