@@ -293,6 +293,10 @@ impl lunet_nvme::controller::Site for Site<'_> {
         Some(buf)
     }
 
+    fn alloc_only(&mut self, len: usize) -> Option<Buf> {
+        self.arena.alloc_for(len, self.account)
+    }
+
     fn keep(&mut self, buf: &mut Buf) -> bool {
         let Some(left) = self.allowance.checked_sub(buf.occupies()) else { return false };
         self.allowance = left;

@@ -6,7 +6,7 @@ use lunet_ring::{Account, Arena, Buf};
 use super::*;
 use crate::connection::Site;
 
-const SHORT: Status = Status::INTERRUPTED;
+const SHORT: Status = Status::INTERRUPTED.retry_after(1);
 
 /// CMD flags: the first and the second command of a fused pair.
 const FIRST: u8 = 1;

@@ -125,7 +125,7 @@ fn begin_again<Fc: Face>(
     // Who has failed too often has to wait, as for a Connect.
     match shard.core.throttle.allows(conn.peer.ip(), &number, now) {
         true => Ok(auth),
-        false => Err(Status::INTERRUPTED),
+        false => Err(Status::INTERRUPTED.retry_after(1)),
     }
 }
 
@@ -152,7 +152,7 @@ fn sent<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId, command: &Command<Buf>) {
         let conn = &mut shard.conns[slot];
         // The host may begin anew, and goes on meanwhile.
         conn.front.again = None;
-        complete(conn, tag, Status::INTERRUPTED);
+        complete(conn, tag, Status::INTERRUPTED.retry_after(1));
     }
 }
 

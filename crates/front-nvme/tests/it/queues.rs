@@ -267,3 +267,27 @@ fn written(mut host: Host) -> usize {
     }
     failed
 }
+
+#[test]
+fn writes_in_capsules_get_on_before_data_that_was_asked_for() {
+    let mut config = config(layout(vec![memory(1, 8)]));
+    config.shards = Some(1);
+    config.limits.buffer_bytes = 8 << 20;
+    config.options.queue_entries = 128;
+    let (_server, address) = serve(config);
+    let idle = (10..18).map(|host| Host::new(address, Settings { host, ..Settings::default() }, 4));
+    let idle: Vec<Host> = idle.collect();
+    let mut host = Host::new(address, Settings { entries: 128, ..Settings::default() }, 1);
+    // The data of the long ones comes behind the capsules of the short ones, and there is not enough memory for both.
+    let write = |blocks: u32| {
+        let range = Range { lba: 0, blocks };
+        (Io::Write { range, fua: false }.encode(1), to_send(&vec![7; blocks as usize * 512]))
+    };
+    let writes = std::iter::repeat_n(2048, 6).chain(std::iter::repeat_n(32, 100));
+    let tags = host.io().submit_all(writes.map(write).collect());
+    for tag in tags {
+        let status = host.io().wait(tag).completion.expect("an answer").status;
+        assert!(status.is_success(), "{status}");
+    }
+    drop(idle);
+}

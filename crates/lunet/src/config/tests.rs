@@ -163,7 +163,7 @@ fn values_of_the_wrong_type_or_range_are_named() {
         ("driver = \"uring\"", "server.driver", "did you mean \"io_uring\"?"),
         ("busy-poll = \"1h\"", "server.busy-poll", "from 0 s to 10 ms"),
         ("busy-poll = 50", "server.busy-poll", "as in \"15s\""),
-        ("send-with-invalidate = true", "server.send-with-invalidate", "not a boolean"),
+        ("send-with-invalidate = true", "server.send-with-invalidate", "\"auto\", \"on\""),
         ("send-with-invalidate = \"no\"", "server.send-with-invalidate", "\"auto\""),
         ("login-timeout = \"0s\"", "server.login-timeout", "from 1 s to 5 min 0 s"),
         ("buffer-memory = \"1KiB\"", "server.buffer-memory", "from 8 MiB to 64 GiB"),

@@ -4,7 +4,7 @@ use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Command, Cx, Event, Site, Tag};
 use super::rdma::Memory;
 use super::rx::{Pending, Sink};
-use super::task::Stage;
+use super::task::{Stage, Task};
 use crate::command::{Completion, Cqe, Direction, FABRICS, Fuse, Placement, Sqe};
 use crate::fabrics::{CONNECT_DATA_LEN, Connect, ConnectData, FabricsType};
 use crate::pdu::{CapsuleResp, FatalError, Type, U16, U64};
@@ -18,6 +18,14 @@ fn authenticates(sqe: &Sqe) -> bool {
     let send = FabricsType::AuthenticationSend.code();
     let receive = FabricsType::AuthenticationReceive.code();
     sqe.opcode == FABRICS && [send, receive].contains(&sqe.fctype())
+}
+
+/// A buffer for the data of a capsule, of which the queue has so many.
+pub(super) fn alloc<S: Site>(capsules: u32, site: &mut S, len: usize) -> Option<S::Buf> {
+    match (site.alloc(len), capsules) {
+        (None, 0) => site.alloc_only(len),
+        (buf, _) => buf,
+    }
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
@@ -80,9 +88,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                     self.sink = Sink::Buffer(Some(buf), data);
                     return Ok(());
                 }
-                match site.alloc(data) {
-                    Some(buf) => self.sink = Sink::Buffer(Some(buf), 0),
-                    None if self.mover.is_some() => return Err(Status::INTERRUPTED.retry_after(1)),
+                if self.mover.is_some() {
+                    let buf = site.alloc(data).ok_or(Status::INTERRUPTED.retry_after(1))?;
+                    self.sink = Sink::Buffer(Some(buf), 0);
+                    return Ok(());
+                }
+                match alloc(self.capsules, site, data) {
+                    Some(buf) => {
+                        self.sink = Sink::Buffer(Some(buf), 0);
+                        self.has_buffer(tag);
+                    }
+                    None if self.refuses && self.r2ts > 0 => {
+                        return Err(Status::INTERRUPTED.retry_after(2));
+                    }
                     None => self.sink = Sink::Wanted(tag, data),
                 }
             }
@@ -96,6 +114,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             mover.remember(tag, Some(Memory { at, invalidate }));
         }
         Ok(())
+    }
+
+    /// The data of a command's capsule has a buffer.
+    pub(super) fn has_buffer(&mut self, tag: Tag) {
+        if let Some(task) = self.tasks.get_mut(tag) {
+            task.has_buffer = true;
+            self.capsules += 1;
+            self.refuses = false;
+        }
     }
 
     fn begin_connect<S: Site<Buf = B>, T: Transmit>(
@@ -287,7 +314,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
 
     /// Forgets a command, and sends its completion queue entry.
     pub(super) fn finish<T: Transmit>(&mut self, tag: Tag, completion: Completion, tx: &mut T) {
-        let Some(cid) = self.tasks.remove(tag).map(|task| task.cid) else { return };
+        let Some(Task { cid, has_buffer, .. }) = self.tasks.remove(tag) else { return };
+        self.capsules -= u32::from(has_buffer);
         let cqe = Cqe {
             result: U64::new(completion.result),
             sqhd: U16::new(self.next_sqhd()),

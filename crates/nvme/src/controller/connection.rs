@@ -103,6 +103,10 @@ pub struct Connection<B> {
     pub(super) transfers: Transfers<B>,
     /// The first command of a fused operation, which waits for the second.
     pub(super) first: Option<(Tag, crate::command::Sqe)>,
+    /// Commands whose capsule's data has a buffer.
+    pub(super) capsules: u32,
+    /// A capsule has waited for memory in vain, and those that come are not to.
+    pub(super) refuses: bool,
     /// R2Ts or RDMA Reads outstanding, of all commands.
     pub(super) r2ts: u32,
     /// How many there were.
@@ -138,6 +142,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             tasks: Tasks::new(),
             transfers: Transfers(Slab::new()),
             first: None,
+            capsules: 0,
+            refuses: false,
             r2ts: 0,
             started: 0,
             mover: None,

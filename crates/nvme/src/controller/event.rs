@@ -18,6 +18,12 @@ pub trait Site {
     /// A buffer of exactly `len` bytes, or none when memory is short.
     fn alloc(&mut self, len: usize) -> Option<Self::Buf>;
 
+    /// The same for data in a capsule, when the queue has no other: nothing that is behind it can
+    /// come before it, so it is worth more than its share.
+    fn alloc_only(&mut self, len: usize) -> Option<Self::Buf> {
+        self.alloc(len)
+    }
+
     /// Over RDMA: a command is to keep this buffer, in which its data has come, as one from [`alloc`](Self::alloc). False
     /// if memory is short: then the data is copied into one that is as long as it is.
     fn keep(&mut self, buf: &mut Self::Buf) -> bool {

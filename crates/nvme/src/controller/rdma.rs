@@ -263,7 +263,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         if len > ADMIN_CAPSULE_DATA {
             return Err(Status::DATA_LENGTH.no_retry());
         }
-        let buf = site.alloc(len as usize).ok_or(Status::INTERRUPTED)?;
+        let buf = site.alloc(len as usize).ok_or(Status::INTERRUPTED.retry_after(1))?;
         self.queue_transfer(tag, 0, len, buf);
         if let Some(mover) = &mut self.mover {
             mover.fetches.push((tag, *sqe));

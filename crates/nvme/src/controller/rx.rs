@@ -1,5 +1,6 @@
 //! Receiving: what each PDU of the host leads to.
 
+use super::command::alloc;
 use super::connection::{Connection, Phase};
 use super::event::{CloseReason, Cx, Site, Tag};
 use crate::command::Sqe;
@@ -104,9 +105,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
 
     /// Tries once more to get memory for the data that waits for it. True if nothing waits.
     pub fn feed<S: Site<Buf = B>>(&mut self, site: &mut S) -> bool {
-        if let Sink::Wanted(_, len) = self.sink {
-            let Some(buf) = site.alloc(len) else { return false };
+        if let Sink::Wanted(tag, len) = self.sink {
+            let Some(buf) = alloc(self.capsules, site, len) else { return false };
             self.sink = Sink::Buffer(Some(buf), 0);
+            self.has_buffer(tag);
         }
         true
     }
@@ -117,10 +119,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.r2ts > 0
     }
 
-    /// Gives up waiting for memory: the host is to try again later, and its data is dropped.
+    /// Gives up waiting for memory: the host is to try again later, and its data is dropped. So are
+    /// those that come behind it, as long as there is no memory for them and data is owed.
     pub fn refuse_starved(&mut self) {
         if let Sink::Wanted(tag, _) = self.sink {
-            self.sink = Sink::Discard;
+            (self.sink, self.refuses) = (Sink::Discard, true);
             if let Some(task) = self.tasks.get_mut(tag) {
                 task.refused = Some(Status::INTERRUPTED.retry_after(2));
             }

@@ -35,6 +35,8 @@ pub(super) struct Task<B> {
     pub data: Option<(B, Range<usize>)>,
     /// Which part of the capsule's data is to come.
     pub arrives: Range<usize>,
+    /// The data of the capsule has a buffer, wherever that is.
+    pub has_buffer: bool,
     /// It is answered with this instead of being executed, once its capsule is complete.
     pub refused: Option<Status>,
     /// R2Ts that the host has not answered; RDMA Reads that are under way.
@@ -95,6 +97,7 @@ impl<B> Tasks<B> {
             sent: 0,
             data: None,
             arrives: 0..0,
+            has_buffer: false,
             refused: None,
             r2ts: 0,
             waiting: None,

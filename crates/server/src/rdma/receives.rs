@@ -303,7 +303,7 @@ mod tests {
     use super::super::fake::{self, Wire};
     use super::*;
 
-    /// As NVMe has it, and as iSER has it.
+    /// A short head, and a longer one, as protocols have them.
     const PARTS: [[usize; 3]; 2] = [[64, 4096, 0], [76, 8192, 1020]];
     const ONE: Endpoint = Endpoint::Fake(1);
 
