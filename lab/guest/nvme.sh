@@ -31,9 +31,9 @@ nvme_start() {
     if [ "$LAB_TARGET" = lunet ]; then nvme_configuration | serve; else nvme_start_nvmet; fi
 }
 
-# What lunet is told: the variables of nvme_start.
+# What lunet is told: the variables of nvme_start, of which portals and disks have to be there.
 nvme_configuration() {
-    local i tag=0 portal state over=${over:-tcp}
+    local i tag=0 portal state over=${over:-tcp} memory=${memory:-} hosts=${hosts:-} both=${both:-} states=${states:-}
     state=(${states//,/ })
     [ -z "${tls:-}" ] || (umask 077; echo "$tls" >/run/tls.key)
     [ -z "${secret:-}" ] || (umask 077; echo "$secret" >/run/host.secret)
