@@ -77,7 +77,12 @@ impl Answer {
             Status::LBA_RANGE,
         ];
         let code = |part: &Completion| part.status.code();
-        let fault = self.parts.iter().map(code).find(|code| faults.contains(code));
+        let codes: Vec<Status> = self.parts.iter().map(code).collect();
+        if codes == [Status::ABORTED, Status::MISSING_FUSED] {
+            // The first of a pair was aborted before the second came.
+            return Ok(());
+        }
+        let fault = codes.into_iter().find(|code| faults.contains(code));
         let torn = self.parts.len() == 2
             && self.parts[1].status.is_success()
             && !self.parts[0].status.is_success();
