@@ -50,7 +50,7 @@ host-tests: checked
 	scripts/limited 12 $(MAKE) fuzz SECONDS=5
 
 lab-tests: checked lab-guest
-	$(BUILT) scripts/limited 45 nice lab/test
+	$(BUILT) scripts/limited 55 nice lab/test
 
 checked: lint
 	$(BUILD)
