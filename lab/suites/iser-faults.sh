@@ -10,8 +10,9 @@
 PORTAL=$THERE:3260
 
 suite_setup() {
-    modprobe ib_iser
     rdma_cable
+    # Not before ib_uverbs is there: a device that is deleted would wait for lunet to close it before lunet was told.
+    modprobe ib_iser
 }
 
 # Instead of the helpers' own: what a failed test has left undone.
