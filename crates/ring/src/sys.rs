@@ -88,6 +88,23 @@ pub fn secure_stream(stream: &TcpStream, send: &[u8], receive: &[u8]) -> io::Res
     secure(stream.as_raw_fd(), send, receive)
 }
 
+/// True if the records of TLS on this socket are the kernel's: made so before an event loop had it.
+pub(crate) fn is_secure(fd: RawFd) -> bool {
+    let mut name = [0u8; 16];
+    let mut len = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `name`, and how many to `len`; the caller owns the descriptor.
+    let result = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_ULP,
+            name.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    result == 0 && name.starts_with(b"tls")
+}
+
 /// Whether the kernel has TLS for sockets. With the right to administer the network, asking has it load the module.
 ///
 /// # Errors

@@ -36,6 +36,7 @@ pub(super) struct Socket {
 impl Epoll {
     pub(crate) fn add_socket(&mut self, fd: OwnedFd) -> SocketId {
         let raw = fd.as_raw_fd();
+        let secure = sys::is_secure(raw);
         let key = self.sockets.insert(Socket {
             fd,
             recv: None,
@@ -44,7 +45,7 @@ impl Epoll {
             writable: true,
             hung_up: false,
             failed: None,
-            secure: false,
+            secure,
         });
         let what = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         if let Err(error) = self.poll.add(raw, what, Kind::Socket.data(key.index)) {

@@ -87,7 +87,12 @@ impl Uring {
         // io_uring answers EAGAIN on a non-blocking descriptor instead of waiting.
         sys::set_blocking(fd.as_raw_fd());
         let handle = self.register(fd.as_raw_fd());
-        SocketId(self.sockets.insert(Socket::new(fd, handle)))
+        let secure = sys::is_secure(fd.as_raw_fd());
+        let mut socket = Socket::new(fd, handle);
+        if secure {
+            socket.send_flags = SECURE_SEND_FLAGS;
+        }
+        SocketId(self.sockets.insert(socket))
     }
 
     pub(crate) fn secure(&mut self, id: SocketId, send: &[u8], receive: &[u8]) -> io::Result<()> {

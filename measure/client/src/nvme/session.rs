@@ -117,7 +117,14 @@ impl Volume {
 
     fn session(&self, host: &Host, protocol: host::Connection<Buf, Source>) -> Session {
         let Namespace { nsid, block_size, .. } = self.namespace;
-        Session { protocol, nsid, block_size, has_data_digest: host.target.data_digest }
+        let has_data_digest = host.target.data_digest;
+        Session {
+            protocol,
+            nsid,
+            block_size,
+            has_data_digest,
+            is_tls: host.target.tls_key.is_some(),
+        }
     }
 }
 
@@ -165,6 +172,8 @@ pub struct Session {
     nsid: u32,
     block_size: u32,
     has_data_digest: bool,
+    /// What comes is records, which the kernel has to open: it cannot pass over what is in them.
+    is_tls: bool,
 }
 
 impl Transmit for Outgoing {
@@ -252,7 +261,7 @@ impl StreamConnection for Session {
     const COMMAND_LEN: usize = CAPSULE;
 
     fn discardable(&self) -> usize {
-        self.protocol.discardable()
+        if self.is_tls { 0 } else { self.protocol.discardable() }
     }
 
     fn discarded(&mut self, n: usize, cx: &mut Cx<'_, Self::Raw>) {
@@ -273,7 +282,8 @@ impl StreamConnection for Session {
     }
 
     fn has_data_digest(&self) -> bool {
-        self.has_data_digest
+        // Records are to be opened as data with a digest is to be looked at.
+        self.has_data_digest || self.is_tls
     }
 }
 
