@@ -155,7 +155,7 @@ fn invalidate(address: IpAddr, _: u64) -> Result<()> {
     let queued = machine.adapter.queue_send(pair.far, b"x", Pieces::new(), Some(key), (1, true));
     queued.map_err(|e| e.why_error())?;
     machine.adapter.flush();
-    let sent = machine.ended(pair.far, Operation::Send)?;
+    let sent = machine.ended(pair.far, Operation::SendInvalidate)?;
     println!("send with invalidate: {}", sent.status);
     let got = machine.ended(pair.near, Operation::Receive)?;
     println!("its receive: {}, key {:?}", got.status, got.invalidated.map(|k| k == key));
