@@ -468,7 +468,8 @@ fn the_data_of_admin_commands_is_there_with_them() {
     let long = Expected::Status(Status::DATA_LENGTH.no_retry());
     queue.submit(set_features, long, Some(vec![7; 8193]), 0);
     queue.site.short = true;
-    queue.submit(set_features, Expected::Status(Status::INTERRUPTED), Some(vec![8; 16]), 0);
+    let busy = Expected::Status(Status::INTERRUPTED.retry_after(1));
+    queue.submit(set_features, busy, Some(vec![8; 16]), 0);
     queue.settle();
     assert_eq!((queue.under_way.len(), queue.fetched.len(), queue.fabric.regions()), (0, 2, 0));
 }
