@@ -133,6 +133,9 @@ impl<Fc: Face> Default for Layout<Fc> {
 /// Data of a command capsule over RDMA at most, in bytes: each receive that is posted has room for it.
 pub const RDMA_CAPSULE_DATA: u32 = 4096;
 
+/// Data of a command capsule over TCP in bytes, where memory is short.
+pub const CAPSULE_DATA: u32 = 16 << 10;
+
 /// What is offered to hosts, and what is expected of them.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -140,8 +143,8 @@ pub struct Options {
     pub queues: u16,
     /// Entries of a queue at most, from 2 to 4096.
     pub queue_entries: u16,
-    /// Data of a command capsule on I/O queues, in bytes: a multiple of 16, up to 64 KiB.
-    /// Over RDMA at most [`RDMA_CAPSULE_DATA`].
+    /// Data of a command capsule on I/O queues at most, in bytes: a power of two, from [`CAPSULE_DATA`] to 128 KiB.
+    /// What a controller offers is less if memory is [short](Self::capsule_data).
     pub capsule_data: u32,
     /// MDTS: most data of a command, 2^n units of 4 KiB, from 4 to 10.
     pub mdts: u8,
@@ -156,11 +159,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Data of a command capsule on I/O queues, in bytes.
-    pub fn capsule_data(&self, transport: Transport) -> u32 {
+    /// Data of a command capsule on the I/O queues of a new controller, in bytes: a 512th of a shard's buffers, of which
+    /// so many are `plenty`, or `None`. What does not fit takes an R2T, which is a round trip more; but it is asked for
+    /// when there is memory for it, while a host sends as many capsules as its queues have entries.
+    pub fn capsule_data(&self, transport: Transport, plenty: Option<usize>) -> u32 {
+        let part = (plenty.unwrap_or(0) / 512).min(self.capsule_data as usize) as u32;
         match transport {
-            Transport::Tcp => self.capsule_data,
-            Transport::Rdma => self.capsule_data.min(RDMA_CAPSULE_DATA),
+            Transport::Tcp => part.checked_ilog2().map_or(0, |n| 1 << n).max(CAPSULE_DATA),
+            Transport::Rdma => RDMA_CAPSULE_DATA,
         }
     }
 }
@@ -170,7 +176,7 @@ impl Default for Options {
         Self {
             queues: 128,
             queue_entries: 128,
-            capsule_data: 16 << 10,
+            capsule_data: 128 << 10,
             mdts: 8,
             connect_timeout: Duration::from_secs(10),
             data_timeout: Duration::from_secs(30),

@@ -22,6 +22,7 @@ use lunet_server::transmit::Outgoing;
 use lunet_tls::server::Server;
 use lunet_volume::{OperationId, PathState, VolumeId, take};
 
+use crate::config::CAPSULE_DATA;
 use crate::registry::Member;
 use crate::world::Subsystem;
 
@@ -220,8 +221,14 @@ impl NvmeConn {
     /// Bytes of what is set aside for its queue that are for data in capsules alone, which may be before data that was
     /// asked for. A queue with little has it for whatever comes first.
     pub fn keeps(&self, reserve: Option<&Reserve>) -> usize {
-        let has_room = reserve.is_some_and(|reserve| reserve.bytes() >= 4 * CAPSULE);
-        if has_room && !self.proto.is_rdma() { CAPSULE } else { 0 }
+        let Some((reserve, queue)) = reserve.zip(self.queue.as_ref()) else { return 0 };
+        let capsule = queue.member.capsule_data as usize;
+        match reserve.bytes() {
+            _ if self.proto.is_rdma() => 0,
+            room if room >= 2 * capsule.max(2 * SHORT) => capsule,
+            room if room >= 4 * SHORT => SHORT,
+            _ => 0,
+        }
     }
 
     /// The operation of the command behind a tag.
@@ -249,8 +256,8 @@ impl NvmeConn {
     }
 }
 
-/// Memory for the data of a capsule, in bytes.
-const CAPSULE: usize = 16 << 10;
+/// What the capsules of every controller may have, in bytes.
+const SHORT: usize = CAPSULE_DATA as usize;
 
 /// Bytes of pages that may wait to be sent on a connection: they are no buffers of the shard's, which are bounded.
 const PAGES: usize = 2 << 20;

@@ -52,6 +52,8 @@ pub struct Member {
     pub subsystem: Option<usize>,
     /// What carries its queues.
     pub transport: Transport,
+    /// Data of a command capsule on its I/O queues, in bytes.
+    pub capsule_data: u32,
     /// Whose it is.
     pub host: HostName,
     /// The same, as reservations know it.
@@ -186,6 +188,8 @@ pub struct Wish<'a> {
     pub key: Option<&'a str>,
     /// What carries the connection.
     pub transport: Transport,
+    /// Data of a command capsule that is offered, in bytes.
+    pub capsule_data: u32,
 }
 
 /// All controllers of a server.
@@ -237,6 +241,7 @@ impl Registry {
             kind: wish.kind,
             subsystem: wish.subsystem,
             transport: wish.transport,
+            capsule_data: wish.capsule_data,
             registrant: Registrant::host(host.id, &host.nqn),
             host,
             admin: wish.admin,
@@ -422,6 +427,7 @@ mod tests {
             applicant,
             key: None,
             transport: TCP,
+            capsule_data: 8192,
         };
         registry.admit(&wish, Duration::ZERO)
     }

@@ -8,7 +8,9 @@ use lunet_server::portals::Portals;
 use lunet_server::served;
 use lunet_volume::{Face, PathState, Volume, VolumeId};
 
-use crate::config::{Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls};
+use crate::config::{
+    CAPSULE_DATA, Host, Hosts, Layout, MAX_NAMESPACES, Options, SubsystemEntry, Tls,
+};
 use crate::engine::Engine;
 
 /// What is served over NVMe at one moment.
@@ -151,10 +153,12 @@ pub enum Unservable {
 /// # Errors
 /// What is wrong with it.
 pub fn check_options(options: &Options) -> Result<(), Unservable> {
+    let capsule = options.capsule_data;
+    let is_capsule = capsule.is_power_of_two() && (CAPSULE_DATA..=128 << 10).contains(&capsule);
     let wrong = [
         ("the number of queues", options.queues == 0 || options.queues > 1024),
         ("the number of entries of a queue", !(2..=4096).contains(&options.queue_entries)),
-        ("the data of a capsule", options.capsule_data % 16 != 0 || options.capsule_data > 1 << 16),
+        ("the data of a capsule", !is_capsule),
         // With less, the ANA log would not fit into a command; a command has its data in memory.
         ("the most data of a command", !(4..=10).contains(&options.mdts)),
     ];

@@ -149,6 +149,13 @@ pub struct Budget<'a> {
 }
 
 impl<F> Storage<F> {
+    /// How much memory there is, in bytes, if half of what is for all is free.
+    pub fn plenty(&self) -> Option<usize> {
+        let arena = self.ring.arena();
+        let (free, total) = (arena.shared_free(), arena.shared_bytes());
+        Shared { free, total, hosts: 0 }.is_plenty().then(|| arena.total_bytes())
+    }
+
     /// How many more bytes a connection may hold of the memory that is for all: its share, and its host's. So a
     /// client that does not read its answers, or never sends the data it announced, cannot starve the others, by
     /// however many connections it comes.

@@ -166,7 +166,10 @@ fn admin_queue<Fc: Face>(
         return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
     }
     let transport = transport(&shard.conns[slot]);
-    let wish = Wish { kind, subsystem: number, connect, admin, applicant, key, transport };
+    let plenty = shard.front.exec.storage.plenty();
+    let capsule_data = shard.core.front.options.capsule_data(transport, plenty);
+    let wish =
+        Wish { kind, subsystem: number, connect, admin, applicant, key, transport, capsule_data };
     let member = match shard.core.front.registry.admit(&wish, now) {
         Admission::Granted(member) => member,
         Admission::Wait => return Ok(false),
@@ -183,7 +186,7 @@ fn admin_queue<Fc: Face>(
         kato: connect.kato,
         max_queues: shard.core.front.options.queues,
         transport,
-        subsystem: described(&shard.core, transport, subsystem.as_deref()),
+        subsystem: described(&shard.core, capsule_data, subsystem.as_deref()),
     };
     let controller = Controller::new(setup, now);
     member.publish(&controller);
@@ -242,7 +245,7 @@ fn begin<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let has_tls = shard.front.world.rules.tls(shard.conns[slot].portal) != Tls::Off;
     let conn = &mut shard.conns[slot];
     let Some(queue) = &conn.front.queue else { return };
-    let cntlid = queue.member.cntlid;
+    let (cntlid, capsule_data) = (queue.member.cntlid, queue.member.capsule_data);
     let host = queue.subsystem.as_ref().and_then(|it| it.host(&queue.member.host.nqn));
     // A key of TLS is made by an admin queue without TLS.
     let plain = !conn.front.proto.is_rdma() && !matches!(conn.front.tls, Channel::Tls(_));
@@ -265,6 +268,7 @@ fn begin<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
         (true, _) => Authentication::Required,
     };
     let connected = Connected { cntlid, authentication };
+    conn.front.proto.limit_capsules(capsule_data);
     conn.front.proto.accept(connected, &mut Pdus(&mut conn.out));
     if !proves {
         established(shard, slot);
@@ -301,7 +305,7 @@ pub(super) fn seen<Fc: Face>(world: &World<Fc>, subsystem: Option<&Subsystem>) -
 /// How controllers describe a subsystem.
 fn described<Fc: Face>(
     core: &Core<Fc>,
-    transport: Transport,
+    capsule_data: u32,
     subsystem: Option<&Subsystem>,
 ) -> Described {
     let options = &core.front.options;
@@ -314,7 +318,7 @@ fn described<Fc: Face>(
         model: text(|it| &it.model, "lunet"),
         firmware: env!("CARGO_PKG_VERSION").to_owned(),
         mdts: options.mdts,
-        capsule_data: options.capsule_data(transport),
+        capsule_data,
         max_entries: options.queue_entries,
         max_namespaces: MAX_NAMESPACES,
         groups: MAX_NAMESPACES,

@@ -24,7 +24,7 @@ use lunet_server::{core, mail, shard};
 use lunet_volume::reserve::Hearing;
 use lunet_volume::{Face, Orders, SlowWork};
 
-use crate::config::Options;
+use crate::config::{Options, RDMA_CAPSULE_DATA};
 use crate::connection::{Conn, NvmeConn, Pdus, Site};
 use crate::engine::Engine;
 use crate::generated::Generated;
@@ -71,7 +71,10 @@ impl Shared {
     /// What connections offer.
     fn offer(&self, transport: Transport) -> controller::Options {
         controller::Options {
-            capsule_data: self.options.capsule_data(transport),
+            capsule_data: match transport {
+                Transport::Tcp => self.options.capsule_data,
+                Transport::Rdma => RDMA_CAPSULE_DATA,
+            },
             connect_timeout: self.options.connect_timeout,
             data_timeout: self.options.data_timeout,
             ..controller::Options::default()

@@ -14,7 +14,7 @@ use super::{Conn, Shard, drive};
 use crate::connection::Starved;
 
 /// How long data waits if nothing of its queue can end before it has come.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often is looked whether others have given memory back.
 const LOOK: Duration = Duration::from_millis(100);

@@ -1,5 +1,7 @@
 //! A blocking host: queues over real sockets.
 
+use std::collections::VecDeque;
+use std::io::ErrorKind::WouldBlock;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
@@ -84,6 +86,7 @@ pub fn nqn(host: u8) -> String {
 pub struct Queue {
     pub stream: TcpStream,
     proto: Connection<Vec<u8>, Bytes>,
+    unsent: VecDeque<u8>,
     events: Vec<Event<Vec<u8>, Bytes>>,
     /// Commands that have ended and nobody has asked for.
     ended: Vec<Ended>,
@@ -124,6 +127,7 @@ impl Queue {
         let mut queue = Self {
             stream,
             proto: Connection::new(options),
+            unsent: VecDeque::new(),
             events: Vec::new(),
             ended: Vec::new(),
             failed: None,
@@ -147,26 +151,49 @@ impl Queue {
         }
     }
 
+    /// Sends, behind what could not be sent yet, as much as the server takes, and takes what it sends meanwhile: a
+    /// server may wait for memory, and for data that it has asked for.
     fn send(&mut self, sent: Sent) {
-        // The other end may have closed, which is seen when something is received.
-        let _ = self.stream.write_all(&sent.0);
+        self.unsent.extend(sent.0);
+        self.stream.set_nonblocking(true).expect("a socket");
+        while !self.unsent.is_empty() {
+            let done = self.stream.write(self.unsent.as_slices().0);
+            match done {
+                Ok(n) => drop(self.unsent.drain(..n)),
+                Err(error) if error.kind() == WouldBlock => self.receive_or(|| {
+                    std::thread::sleep(Duration::from_millis(1));
+                }),
+                // The other end has closed, which is seen when something is received.
+                Err(_) => self.unsent.clear(),
+            }
+        }
+        self.stream.set_nonblocking(false).expect("a socket");
     }
 
     /// Receives something; the queue has failed if there is nothing more.
     fn receive(&mut self) {
+        self.receive_or(|| panic!("the server does not answer"));
+        if !self.unsent.is_empty() {
+            self.send(Sent::default());
+        }
+    }
+
+    /// The same, or else does something if nothing has come in time.
+    fn receive_or(&mut self, otherwise: impl FnOnce()) {
         let mut bytes = vec![0; 256 << 10];
-        let n = self.stream.read(&mut bytes).unwrap_or_else(|error| {
-            assert!(error.kind() != std::io::ErrorKind::WouldBlock, "the server does not answer");
-            0
-        });
+        let n = match self.stream.read(&mut bytes) {
+            Err(error) if error.kind() == WouldBlock => return otherwise(),
+            got => got.unwrap_or(0),
+        };
         if n == 0 {
+            self.unsent.clear();
             return self.proto.transport_closed(&mut self.events);
         }
         let mut sent = Sent::default();
         let now = self.start.elapsed();
         let mut cx = Cx { now, tx: &mut sent, events: &mut self.events };
         self.proto.rx_bytes(&bytes[..n], &mut cx);
-        self.send(sent);
+        self.unsent.extend(sent.0);
     }
 
     fn work(&mut self) {

@@ -8,6 +8,7 @@ use lunet_nvme::command::{ALL_NAMESPACES, Admin, GetLog, Io, Range};
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Property};
 use lunet_nvme::feature::{Feature, Queues};
 use lunet_nvme::host::{Data, Error};
+use lunet_nvme::identify::Cns;
 use lunet_nvme::status::Status;
 
 use crate::host::{ENABLE, Host, Queue, READY, Settings, pair, to_send};
@@ -226,64 +227,108 @@ fn a_flood_of_log_pages_is_bounded() {
     assert!(host.admin.wait(tag).completion.is_some_and(|it| it.status.is_success()));
 }
 
+/// Bytes of buffers, and what capsules have of data then.
+const CAPSULES: [(usize, u32); 2] = [(8 << 20, 16 << 10), (64 << 20, 128 << 10)];
+
 #[test]
-fn deep_queues_of_writes_in_capsules_wait_for_memory() {
+fn deep_queues_of_writes_wait_for_memory() {
+    for (buffers, capsule) in CAPSULES {
+        // In capsules alone; and among them some whose data is asked for, and may be behind capsules that wait.
+        for of_capsule in [&[8][..], &[1, 32, 8, 16, 64, 4]] {
+            let lens: Vec<u32> = of_capsule.iter().map(|eighths| capsule / 8 * eighths).collect();
+            deep_queues(buffers, capsule, &lens);
+        }
+    }
+}
+
+/// More queues than have much memory for themselves fill themselves with writes of these lengths in turn.
+fn deep_queues(buffer_bytes: usize, capsule_data: u32, lens: &[u32]) {
     let delay = Effect::Delay { time: Duration::from_millis(50), spread: Duration::ZERO };
     let spec = VolumeSpec::new(Storage::Memory { size: 8 << 20 });
     let backend = open(&spec).expect("a memory volume opens");
     let (backend, _controls) = wrap(backend, &[Layer::new(delay, Ops::WRITE)]);
     let mut config = config(layout(vec![shown(1, backend)]));
     config.shards = Some(1);
-    config.limits.buffer_bytes = 8 << 20;
+    config.limits.buffer_bytes = buffer_bytes;
     config.options.queue_entries = 128;
     let (_server, address) = serve(config);
-    let hosts = (1..9).map(|host| {
-        let settings = Settings { host, entries: 128, ..Settings::default() };
-        let host = Host::new(address, settings, 2);
-        std::thread::spawn(move || written(host))
+    // What these have for themselves the others have not.
+    let idle = (10..18).map(|host| Host::new(address, Settings { host, ..Settings::default() }, 4));
+    let idle: Vec<Host> = idle.collect();
+    let hosts: Vec<_> = (1..9)
+        .map(|host| {
+            let settings = Settings { host, entries: 128, capsule_data, ..Settings::default() };
+            Host::new(address, settings, 12)
+        })
+        .collect();
+    let (admin, queues): (Vec<_>, Vec<_>) =
+        hosts.into_iter().map(|Host { admin, queues, .. }| (admin, queues)).unzip();
+    std::thread::scope(|scope| {
+        for queue in queues.into_iter().flatten() {
+            scope.spawn(|| fill_with_writes(queue, lens));
+        }
     });
-    let hosts: Vec<_> = hosts.collect();
-    for host in hosts {
-        assert_eq!(host.join().expect("a host"), 0, "writes that were not answered with success");
+    drop((admin, idle));
+}
+
+fn fill_with_writes(mut queue: Queue, lens: &[u32]) {
+    let write = |len: &u32| {
+        let range = Range { lba: 0, blocks: len / 512 };
+        (Io::Write { range, fua: false }.encode(1), to_send(&vec![7; *len as usize]))
+    };
+    let writes = lens.iter().cycle().take(60).map(write).collect();
+    for tag in queue.submit_all(writes) {
+        let status = queue.wait(tag).completion.expect("an answer").status;
+        assert!(status.is_success(), "{status}");
     }
 }
 
-/// Fills both queues with writes of 16 KiB in their capsules: how many of them failed.
-fn written(mut host: Host) -> usize {
-    let data = vec![7; 16 << 10];
-    let range = Range { lba: 0, blocks: 32 };
-    let write = || (Io::Write { range, fua: false }.encode(1), to_send(&data));
-    let tags: Vec<_> = host
-        .queues
-        .iter_mut()
-        .map(|queue| queue.submit_all((0..127).map(|_| write()).collect()))
-        .collect();
-    let mut failed = 0;
-    for (queue, tags) in host.queues.iter_mut().zip(tags) {
-        for tag in tags {
-            failed +=
-                usize::from(!queue.wait(tag).completion.is_some_and(|it| it.status.is_success()));
-        }
+#[test]
+fn capsules_have_as_much_data_as_there_is_memory_for() {
+    for (buffer_bytes, capsule_data) in CAPSULES {
+        let mut config = config(layout(vec![memory(1, 8)]));
+        config.limits.buffer_bytes = buffer_bytes;
+        let (_server, address) = serve(config);
+        let settings = Settings { capsule_data: 256 << 10, ..Settings::default() };
+        let mut host = Host::new(address, settings, 2);
+        let page = host.admin.identify(Cns::Controller, 0).expect("a page");
+        assert_eq!(page[1792..1796], ((64 + capsule_data) / 16).to_le_bytes(), "IOCCSZ");
+        let data = vec![7; capsule_data as usize];
+        assert!(host.io().write(1, 0, &data).is_success());
+        // With more the queue ends, and no other.
+        let longer = vec![7; capsule_data as usize + 512];
+        let range = Range { lba: 0, blocks: longer.len() as u32 / 512 };
+        host.io().submit(Io::Write { range, fua: false }.encode(1), to_send(&longer));
+        host.io().wait_for_end();
+        assert!(host.queues[1].write(1, 0, &data).is_success());
     }
-    failed
 }
 
 #[test]
 fn writes_in_capsules_get_on_before_data_that_was_asked_for() {
+    for (buffers, capsule) in CAPSULES {
+        long_and_short(buffers, capsule);
+    }
+}
+
+fn long_and_short(buffer_bytes: usize, capsule_data: u32) {
     let mut config = config(layout(vec![memory(1, 8)]));
     config.shards = Some(1);
-    config.limits.buffer_bytes = 8 << 20;
+    config.limits.buffer_bytes = buffer_bytes;
     config.options.queue_entries = 128;
     let (_server, address) = serve(config);
     let idle = (10..18).map(|host| Host::new(address, Settings { host, ..Settings::default() }, 4));
     let idle: Vec<Host> = idle.collect();
-    let mut host = Host::new(address, Settings { entries: 128, ..Settings::default() }, 1);
+    let settings = Settings { entries: 128, capsule_data, ..Settings::default() };
+    let mut host = Host::new(address, settings, 1);
     // The data of the long ones comes behind the capsules of the short ones, and there is not enough memory for both.
     let write = |blocks: u32| {
         let range = Range { lba: 0, blocks };
         (Io::Write { range, fua: false }.encode(1), to_send(&vec![7; blocks as usize * 512]))
     };
-    let writes = std::iter::repeat_n(2048, 6).chain(std::iter::repeat_n(32, 100));
+    let long = if buffer_bytes == 8 << 20 { 6 } else { 26 };
+    let short = capsule_data / 512;
+    let writes = std::iter::repeat_n(2048, long).chain(std::iter::repeat_n(short, 100));
     let tags = host.io().submit_all(writes.map(write).collect());
     for tag in tags {
         let status = host.io().wait(tag).completion.expect("an answer").status;

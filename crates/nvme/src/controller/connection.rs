@@ -286,6 +286,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
         self.sqhd as u16
     }
 
+    /// The queue is of a controller that has offered capsules with no more data than this, in bytes.
+    pub fn limit_capsules(&mut self, bytes: u32) {
+        self.options.capsule_data = self.options.capsule_data.min(bytes);
+    }
+
     /// What is taken at this time.
     pub(super) fn rules(&self) -> Rules {
         Rules {
