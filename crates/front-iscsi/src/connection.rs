@@ -19,7 +19,7 @@ use lunet_volume::{OperationId, VolumeId};
 
 use crate::message::Cause;
 use crate::registry::Nexus;
-use crate::reservations::with_seats;
+use crate::reservations::Place;
 use crate::world::{CoreTarget, ScsiVolume};
 
 /// How long a discovery session may last: asking for the targets takes a moment.
@@ -77,8 +77,8 @@ pub struct SessionLun {
     pub volume: VolumeId,
     /// What pends for the initiator there, and what it may do.
     pub nexus: lunet_scsi::Nexus,
-    /// The seat at the unit.
-    pub seat: Seat,
+    /// Where it sits at the unit.
+    pub place: Place,
     /// The buffers that the session has at the volume's storage.
     pub at_storage: Option<Account>,
 }
@@ -87,10 +87,10 @@ impl SessionLun {
     /// Takes a seat at the unit of a volume. What an initiator knew of the unit before, it should ask
     /// again (SAM-5 5.14).
     pub fn join(lun: u16, slot: VolumeId, volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
-        let seat = with_seats(volume, |seats| seats.attach(id.clone()));
+        let place = Place::take(volume, id);
         let mut nexus = lunet_scsi::Nexus::new();
         nexus.establish(Attention::PowerOn);
-        Self { lun, volume: slot, nexus, seat, at_storage: None }
+        Self { lun, volume: slot, nexus, place, at_storage: None }
     }
 }
 
@@ -132,7 +132,7 @@ impl IscsiConn {
     /// The session's seat at a logical unit.
     pub fn seat(&self, lun: u16) -> Option<Seat> {
         let luns = &self.session.as_ref()?.luns;
-        luns.iter().find(|seen| seen.lun == lun).map(|seen| seen.seat)
+        luns.iter().find(|seen| seen.lun == lun).map(|seen| seen.place.seat)
     }
 
     /// The operation of the command behind a tag.

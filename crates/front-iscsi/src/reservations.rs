@@ -9,7 +9,7 @@ use lunet_reservations::{Event, Registrant};
 use lunet_scsi::Nexus;
 use lunet_scsi::reserve::{InitiatorPort, NexusId, Port, Seat, Seats, TargetPort};
 use lunet_volume::VolumeId;
-use lunet_volume::reserve::{Done, Listener};
+use lunet_volume::reserve::{Done, Listener, Shared};
 
 use crate::message::{Message, Preempted, is_initiator};
 use crate::registry;
@@ -86,14 +86,35 @@ pub fn refresh(volume: &ScsiVolume, seat: Seat, nexus: &mut Nexus) {
     }
 }
 
-/// A nexus is lost.
-pub fn detach(volume: &ScsiVolume, seat: Seat) {
-    volume.reservations.change(|state| {
-        if let Some(registrant) = volume.face.seats.lock().detach(seat) {
-            state.session_ended(&registrant);
-        }
-        ((), Vec::new())
-    });
+/// A nexus at a logical unit. It can be given up when the volume is not served any more, and another one has its slot.
+pub struct Place {
+    /// The seat at the unit.
+    pub seat: Seat,
+    seats: Arc<SharedSeats>,
+    reservations: Arc<Shared>,
+}
+
+impl Place {
+    /// Takes a seat at the unit of a volume.
+    pub fn take(volume: &ScsiVolume, id: &Arc<NexusId>) -> Self {
+        let seat = with_seats(volume, |seats| seats.attach(id.clone()));
+        Self { seat, seats: volume.face.seats.clone(), reservations: volume.reservations.clone() }
+    }
+
+    /// True if it is at this volume, of whatever size.
+    pub fn is_at(&self, volume: &ScsiVolume) -> bool {
+        Arc::ptr_eq(&self.seats, &volume.face.seats)
+    }
+
+    /// The nexus is lost.
+    pub fn leave(self) {
+        self.reservations.change(|state| {
+            if let Some(registrant) = self.seats.lock().detach(self.seat) {
+                state.session_ended(&registrant);
+            }
+            ((), Vec::new())
+        });
+    }
 }
 
 /// A reset of the unit or the target: it ends RESERVE and PREVENT, persistent reservations stay.

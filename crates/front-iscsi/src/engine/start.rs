@@ -66,7 +66,7 @@ impl Engine {
         let mut unit = None;
         if let Some(lun) = &mut seen {
             let core = &self.exec.storage.volumes[lun.volume].core;
-            reservations::refresh(core, lun.seat, &mut lun.nexus);
+            reservations::refresh(core, lun.place.seat, &mut lun.nexus);
             unit = Some(&core.face.unit);
         }
         let nexus = seen.map(|lun| &mut lun.nexus);

@@ -24,7 +24,6 @@ use crate::config::{Config, Layout};
 use crate::connection::Conns;
 use crate::engine::{Engine, ScsiCommand};
 use crate::message::Message;
-use crate::reservations;
 use crate::site::Aim;
 use crate::world::{CoreTarget, Effects, LogicalUnit, Rules, ScsiVolume, World};
 use lunet_server::change::{ApplyError, Next};
@@ -332,10 +331,7 @@ impl Front for Engine {
     fn end_session(&mut self, conn: &mut Conn, conn_ref: ConnRef) -> bool {
         self.protocol.add_counters(conn.front.proto.counters());
         let Some(session) = conn.front.session.take() else { return false };
-        for lun in &session.luns {
-            let core = &self.exec.storage.volumes[lun.volume].core;
-            reservations::detach(core, lun.seat);
-        }
+        session.luns.into_iter().for_each(|lun| lun.place.leave());
         self.core.front.registry.remove(&session.nexus, conn_ref);
         if session.nexus.target.is_none() {
             self.core.front.discovery.leave(conn.peer.ip(), conn.serial);

@@ -10,7 +10,6 @@ use lunet_volume::VolumeId;
 use super::management::{Ending, end_unit};
 use super::{Conn, Pdus, Session, SessionLun, Shard};
 use crate::entrance::{Fate, Visitor};
-use crate::reservations;
 use crate::world::{CoreTarget, Exports, ScsiVolume, World};
 use lunet_server::conn::{ConnId, Phase};
 use lunet_server::network::Origin;
@@ -25,9 +24,10 @@ const GONE: Ending = Ending::Sense(Sense::illegal(Code::LUN_NOT_SUPPORTED));
 pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     let conn = &shard.conns[slot];
     let (peer, origin, portal) = (conn.peer.ip(), conn.origin(), conn.portal);
-    let Some(session) = conn.front.session.as_ref().filter(|_| conn.phase == Phase::Open) else {
-        return;
-    };
+    let Some(session) = &conn.front.session else { return };
+    if conn.phase != Phase::Open {
+        return leave_gone(shard, slot, next);
+    }
     let Some(number) = session.nexus.target else {
         if !finder_stays(shard, session, (portal, origin), next) {
             shard.drain_within(slot, GRACE);
@@ -49,8 +49,7 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     let mut kept = Vec::with_capacity(session.luns.len());
     for lun in std::mem::take(&mut session.luns) {
         if gone.contains(&lun.lun) {
-            let core = &shard.front.exec.storage.volumes[lun.volume].core;
-            reservations::detach(core, lun.seat);
+            lun.place.leave();
         } else {
             kept.push(lun);
         }
@@ -89,6 +88,17 @@ pub(super) fn see(shard: &mut Shard, slot: ConnId, next: &World) {
     session.scsi = lunet_scsi::Target { luns: kept.iter().map(|lun| lun.lun).collect(), ..seen };
     session.target = Some(target);
     session.luns = kept;
+}
+
+/// A session that is about to end, and has no commands, leaves what is not served any more.
+fn leave_gone(shard: &mut Shard, slot: ConnId, next: &World) {
+    let Some(session) = &mut shard.conns[slot].front.session else { return };
+    let stays = |lun: &SessionLun| next.volume(lun.volume).is_some_and(|at| lun.place.is_at(at));
+    let (kept, gone) = std::mem::take(&mut session.luns).into_iter().partition(stays);
+    session.luns = kept;
+    let gone: Vec<SessionLun> = gone;
+    session.scsi.luns.retain(|lun| gone.iter().all(|gone| gone.lun != *lun));
+    gone.into_iter().for_each(|lun| lun.place.leave());
 }
 
 /// True if a discovery session may go on.
@@ -146,7 +156,8 @@ fn compare_view(
         session.luns.iter().any(|seen| (seen.lun, seen.volume) == (lun, volume))
     };
     let has = |seen: &&SessionLun| {
-        view.contains(&(seen.lun, seen.volume)) && next.volume(seen.volume).is_some()
+        let volume = next.volume(seen.volume);
+        view.contains(&(seen.lun, seen.volume)) && volume.is_some_and(|at| seen.place.is_at(at))
     };
     let gone = session.luns.iter().filter(|seen| !has(seen)).map(|seen| seen.lun).collect();
     let came = view.iter().filter(|(lun, volume)| !had(*lun, *volume)).copied().collect();
@@ -159,15 +170,15 @@ fn dismiss(shard: &mut Shard, slot: ConnId) {
     let Some(session) = &mut conn.front.session else { return };
     session.target = None;
     session.scsi.luns.clear();
-    let luns = std::mem::take(&mut session.luns);
-    for lun in &luns {
-        let core = &shard.front.exec.storage.volumes[lun.volume].core;
-        reservations::detach(core, lun.seat);
-    }
+    let leave = |lun: SessionLun| {
+        lun.place.leave();
+        lun.lun
+    };
+    let luns: Vec<u16> = std::mem::take(&mut session.luns).into_iter().map(leave).collect();
     conn.front.proto.request_logout(shard.front.exec.storage.now, GRACE, &mut Pdus(&mut conn.out));
     shard.front.end_copies(slot);
     for lun in luns {
-        end_unit(shard, slot, lun.lun, GONE);
+        end_unit(shard, slot, lun, GONE);
     }
 }
 

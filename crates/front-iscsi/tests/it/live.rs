@@ -13,7 +13,7 @@ use lunet_server::{ApplyError, Committed};
 use lunet_volume::{Health, HoldError};
 
 use crate::support::block::At;
-use crate::support::client::Client;
+use crate::support::client::{Client, rw16};
 use crate::support::{TARGET, config, file_volume, memory, on_each_driver, start, trapped, until};
 
 /// Each volume by its name, as LUN number of one target.
@@ -126,6 +126,29 @@ fn a_session_of_a_removed_target_is_asked_to_leave() {
     handle.apply(layout(&[("v0", &volume, 0)])).expect("it comes back");
     let mut client = Client::login(address, 1);
     assert_eq!(client.read(0, 0, 1).0, 0);
+}
+
+#[test]
+fn a_volume_may_go_while_a_session_that_has_ended_is_owed_answers() {
+    let volume = memory(8);
+    let (server, address) = start(config(vec![volume.clone()], lunet_ring::DriverChoice::Auto));
+    let handle = server.handle();
+    let mut client = Client::login(address, 1);
+    client.narrow(4096);
+    for _ in 0..4 {
+        client.start(0, &rw16(0x88, 0, 8192), Data::Read(vec![0; 4 << 20]));
+    }
+    client.wait_for_bytes();
+    // No PDU: the connection is to end once it has taken what is queued, and it takes nothing.
+    client.batch(|_, out| out.extend([0xff; 48]));
+    until("it is to end", || handle.stats().protocol.dropped == 1);
+    handle.apply(Layout::default()).expect("nothing is served");
+    let other = memory(1);
+    handle.apply(layout(&[("v1", &other, 0)])).expect("another volume has its slot");
+    drop(client);
+    until("it has ended", || handle.stats().sessions == 0);
+    Client::login(address, 1).works(0);
+    assert!(server.stop(Duration::ZERO).flushed);
 }
 
 /// Many changes under load: no command of the volume that stays ever fails, and slots are used again.

@@ -117,7 +117,7 @@ impl Engine {
         let core = &self.exec.storage.volumes[slot].core;
         match session.luns.iter_mut().find(|lun| lun.volume == slot) {
             Some(lun) => {
-                reservations::refresh(core, lun.seat, &mut lun.nexus);
+                reservations::refresh(core, lun.place.seat, &mut lun.nexus);
                 lun.nexus.access()
             }
             // Through another target it is another nexus, and one without registration at that.
