@@ -135,12 +135,11 @@ fn a_volume_may_go_while_a_session_that_has_ended_is_owed_answers() {
     let handle = server.handle();
     let mut client = Client::login(address, 1);
     client.narrow(4096);
-    for _ in 0..4 {
-        client.start(0, &rw16(0x88, 0, 8192), Data::Read(vec![0; 4 << 20]));
-    }
+    client.start(0, &rw16(0x88, 0, 6144), Data::Read(vec![0; 3 << 20]));
     client.wait_for_bytes();
-    // No PDU: the connection is to end once it has taken what is queued, and it takes nothing.
-    client.batch(|_, out| out.extend([0xff; 48]));
+    // A segment that is too long: the connection is to end once it has taken what is queued, and it takes nothing.
+    client
+        .batch(|_, out| out.extend((0..48).map(|at| if (5..8).contains(&at) { 0xff } else { 0 })));
     until("it is to end", || handle.stats().protocol.dropped == 1);
     handle.apply(Layout::default()).expect("nothing is served");
     let other = memory(1);
