@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lunet_files::parent;
 use lunet_os::fs;
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::disk::{self, Abilities, Disk, Handle, reopen};
@@ -274,11 +274,23 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
             if !file.create || spec.read_only {
                 return Ok(());
             }
-            // Whoever has made it may have been killed before either was stable.
-            fs::sync(handle).map_err(|error| not_stable(path, error))?;
+            // Whoever has made it may have been killed before either was stable, or have been told that it could not be:
+            // a second call succeeds then, and makes nothing stable that was given up. A length can be set again.
+            match file.size {
+                Some(size) if has_no_data(handle) => {
+                    fs::set_len(handle, 0).map_err(|e| fail("set the size of the file", e))?;
+                    lengthen(path, handle, 0, size, full)?;
+                }
+                _ => fs::sync(handle).map_err(|error| not_stable(path, error))?,
+            }
             name_is_stable(path)
         }
     }
+}
+
+/// True if a file is known to have no data: nothing but zeroes would be read from it.
+fn has_no_data(file: &File) -> bool {
+    rustix::fs::seek(file, SeekFrom::Data(0)) == Err(Errno::NXIO)
 }
 
 fn name_is_stable(path: &Path) -> Result<(), OpenError> {
