@@ -276,13 +276,13 @@ fn settle(spec: &VolumeSpec, file: &FileSpec, handle: &File) -> Result<(), OpenE
             }
             // Whoever has made it may have been killed before either was stable, or have been told that it could not be:
             // a second call succeeds then, and makes nothing stable that was given up. A length can be set again.
-            match file.size {
-                Some(size) if has_no_data(handle) => {
-                    fs::set_len(handle, 0).map_err(|e| fail("set the size of the file", e))?;
-                    lengthen(path, handle, 0, size, full)?;
+            if let Some(size) = file.size.filter(|_| has_no_data(handle)) {
+                // No less, or space that is reserved would be free for others meanwhile.
+                for len in [size.saturating_sub(1), size] {
+                    fs::set_len(handle, len).map_err(|e| fail("set the size of the file", e))?;
                 }
-                _ => fs::sync(handle).map_err(|error| not_stable(path, error))?,
             }
+            fs::sync(handle).map_err(|error| not_stable(path, error))?;
             name_is_stable(path)
         }
     }
