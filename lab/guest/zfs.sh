@@ -43,8 +43,22 @@ zfs_bytes() {
     zfs get -Hp -o value "$2" "$POOL${1:+/$1}"
 }
 
-# Waits for the end of scrubs and resilvers.
+# Waits for the end of scrubs and resilvers. A resilver that was put off until this one has ended may begin after it.
 zfs_quiet() { zpool wait -t scrub,resilver $POOL; }
+
+# Reads all that the pool has, and repairs it. ZFS refuses to while it resilvers, and leaves off for a resilver that begins: each drive that comes back may ask
+# for one of its own, so neither is a fault, and another attempt follows.
+zfs_scrub() {
+    local attempt
+    for attempt in 1 2 3 4 5; do
+        zfs_quiet
+        # What a scrub says after it was left off is about the resilver.
+        if zpool scrub -w $POOL && zpool status $POOL >"$LAB_SCRATCH/scrubbed" && grep -q 'scan: scrub repaired' "$LAB_SCRATCH/scrubbed"; then return 0; fi
+    done
+    echo "    no scrub came to its end in $attempt attempts" >&2
+    zpool status $POOL >&2
+    return 1
+}
 
 # Takes the pool away, whatever has become of it, and everything that its drives could be known by.
 zfs_clear() {

@@ -95,7 +95,6 @@ test_the_recipe_on_the_pool_and_through_lunet_and_lio() {
         xfs_repair -n "/dev/zvol/$POOL/${target}1"
         xfs_repair -n "/dev/zvol/$POOL/${target}2"
     done
-    zpool scrub $POOL
-    zfs_quiet
+    zfs_scrub
     says 'is healthy' zpool status -x $POOL
 }

@@ -265,7 +265,7 @@ test_drives_go_and_come_back_under_load() {
     same "$(pool_state)" ONLINE
     filled "$d0" --verify_only
     # What the drives have missed was made up for: nothing is left to repair.
-    zpool scrub -w $POOL
+    zfs_scrub
     says 'repaired 0B .* with 0 errors' zpool status $POOL
 }
 
@@ -286,14 +286,14 @@ test_a_corrupted_drive_is_repaired() {
     for ((i = 8; i < 136; i++)); do cat /run/noise; done | dd of=/dev/nvme2n1p1 bs=1M seek=8 iflag=fullblock oflag=direct status=none
     filled "$d0" --verify_only
     wait $load
-    zpool scrub -w $POOL
+    zfs_scrub
     zpool status $POOL
     errors=$(zpool status -p $POOL | awk '$1 ~ "^nvme2n1" {print $5}')
     [ "$errors" -gt 0 ]
     note "$errors checksum errors; $(zpool status $POOL | sed -n 's/.*\(repaired .*\) on .*/\1/p')"
     says 'with 0 errors' zpool status $POOL
     zpool clear $POOL
-    zpool scrub -w $POOL
+    zfs_scrub
     same "$(pool_state)" ONLINE
     says 'repaired 0B .* with 0 errors' zpool status $POOL
     filled "$d0" --verify_only
