@@ -34,6 +34,12 @@ pub mod thread {
     #[cfg(not(feature = "simulated"))]
     pub use std::thread::JoinHandle;
 
+    /// Lets others run that wait for this processor. Nobody is waited for.
+    pub fn yield_now() {
+        #[cfg(not(feature = "simulated"))]
+        std::thread::yield_now();
+    }
+
     /// Starts a thread with a name.
     ///
     /// # Errors

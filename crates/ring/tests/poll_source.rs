@@ -109,6 +109,24 @@ fn a_wait_for_nothing_takes_its_time_and_rests_once(config: Config) {
     assert_eq!((source.looks, source.rests), (0, 1));
 }
 
+fn a_source_that_always_finds_something_keeps_no_event_back(config: Config) {
+    let mut l = Loop::new(&config);
+    let (reader, mut writer) = UnixStream::pair().expect("a socket pair");
+    l.ring.watch(reader.into(), Token(7)).expect("a watch");
+    let mut source = Source { found_by_rest: true, ..Source::default() };
+    // The watch begins.
+    wait(&mut l, LONG, &mut source);
+    writer.write_all(b"a").expect("a socket pair");
+    let begun = Instant::now();
+    loop {
+        let (events, _) = wait(&mut l, LONG, &mut source);
+        if let [Event::Readable { token: Token(7) }] = events[..] {
+            break;
+        }
+        assert!(events.is_empty() && begun.elapsed() < LONG, "{events:?}");
+    }
+}
+
 fn busy_polling_looks_until_something_is_found(config: Config) {
     // As long as nothing can use up, so that only a find ends it.
     let busy = !config.busy_poll.is_zero();
@@ -133,5 +151,6 @@ for_each_driver!(
     what_a_rest_hands_over_is_watched_again,
     with_nothing_found_the_loop_sleeps_until_an_event_comes,
     a_wait_for_nothing_takes_its_time_and_rests_once,
+    a_source_that_always_finds_something_keeps_no_event_back,
     busy_polling_looks_until_something_is_found,
 );

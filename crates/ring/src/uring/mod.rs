@@ -139,6 +139,11 @@ impl Uring {
             return Ok(());
         }
         let found = !look_only && source.before_sleep(&mut |id| self.watch_again(id));
+        if found && !self.queue.needs_enter() {
+            // A busy source needs no system call.
+            self.worked = true;
+            return Ok(());
+        }
         let mut left = if found { Some(Duration::ZERO) } else { timeout };
         loop {
             if let Some(due) = self.retry_accept {

@@ -35,8 +35,7 @@ enum Level {
 }
 
 pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> io::Result<Setup> {
-    let want_flag = !config.busy_poll.is_zero();
-    let (ring, level) = build(config.entries, want_flag)?;
+    let (ring, level) = build(config.entries)?;
     check(ring.params())?;
     if level != Level::Deferred {
         notes.push(
@@ -48,24 +47,21 @@ pub(super) fn setup(config: &Config, arena: &Arena, notes: &mut Vec<String>) -> 
     Ok(Setup {
         ring,
         deferred: level == Level::Deferred,
-        taskrun_flag: want_flag && level != Level::Plain,
+        taskrun_flag: level != Level::Plain,
         fixed_buffers,
         fixed_files,
     })
 }
 
 /// Tries the levels from the top. Only EINVAL, the answer to an unknown flag, leads further.
-fn build(entries: u32, taskrun_flag: bool) -> io::Result<(IoUring, Level)> {
+fn build(entries: u32) -> io::Result<(IoUring, Level)> {
     let mut last = io::Error::from_raw_os_error(libc::EINVAL);
     for level in [Level::Deferred, Level::Cooperative, Level::Plain] {
         let mut builder = IoUring::builder();
         let entries = entries.max(8);
         builder.setup_clamp().setup_cqsize(entries.saturating_mul(4));
         if level != Level::Plain {
-            builder.setup_coop_taskrun().setup_submit_all();
-            if taskrun_flag {
-                builder.setup_taskrun_flag();
-            }
+            builder.setup_coop_taskrun().setup_submit_all().setup_taskrun_flag();
         }
         if level == Level::Deferred {
             builder.setup_single_issuer().setup_defer_taskrun();

@@ -146,6 +146,12 @@ impl PollSource for Rdma {
         if self.poll() {
             return true;
         }
+        // Whoever else is to run on this processor may be about to send. On an idle one this costs less than to request
+        // notifications, to sleep and to be woken.
+        lunet_os::thread::yield_now();
+        if self.poll() {
+            return true;
+        }
         let sends = self.waiting > 0 || self.starved;
         for (index, device) in self.devices.iter_mut().enumerate() {
             let Some(device) = device else { continue };
