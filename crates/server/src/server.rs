@@ -313,6 +313,11 @@ impl<F: Front> Handle<F> {
         self.core.world()
     }
 
+    /// What the fronts of all shards share.
+    pub fn shared(&self) -> &F::Shared {
+        &self.core.front
+    }
+
     /// Makes everything ready to serve this, and to end what is not in it. Volumes and exports are known by
     /// their names. A volume with the same storage and unit as before goes on undisturbed; another storage
     /// under the same name (resized, rolled back) takes its place. Nobody sees anything of it before

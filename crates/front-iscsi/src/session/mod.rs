@@ -20,6 +20,8 @@ use lunet_volume::{Orders, SlowWork};
 
 #[cfg(test)]
 pub use self::front::over_rdma;
+use self::refusal::Refusals;
+pub use self::refusal::{Refusal, refusals};
 pub use self::report::{Protocol, RdmaPath, SessionInfo, sanitations};
 use crate::connection::{Conn, IscsiConn, Pdus, PendingClear, Session, SessionLun};
 use crate::engine::Engine;
@@ -51,6 +53,8 @@ pub struct Shared {
     pub registry: Registry,
     /// Discovery sessions.
     pub discovery: Places,
+    /// Logins that were refused lately.
+    refusals: Refusals,
     /// ROD tokens that are good.
     pub tokens: Tokens,
     /// Which volumes tell of commands to abort.
@@ -66,6 +70,7 @@ impl Shared {
             ports: Mutex::new(ports),
             registry: Registry::new(most, discovery),
             discovery: Places::new(discovery),
+            refusals: Refusals::default(),
             tokens: Tokens::default(),
             hearing: Mutex::default(),
             keeper: OnceLock::new(),
