@@ -223,6 +223,7 @@ impl Change {
 
 /// A volume to make. What is left out has the default of the configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
     /// Name of the volume, unique on the server.
@@ -232,6 +233,7 @@ pub struct NewVolume {
     /// In bytes.
     pub size: Option<u64>,
     /// Path of the file or device.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub path: Option<PathBuf>,
     /// All space is taken at once.
     pub full: bool,
@@ -306,6 +308,7 @@ impl fmt::Debug for SecretText {
 
 /// The answer to a change that was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Done {
     /// What was done, in one sentence.
@@ -318,6 +321,7 @@ pub struct Done {
 
 /// The answer to what a change would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Preview {
     /// Path of the configuration file.
@@ -334,6 +338,7 @@ pub struct Preview {
 
 /// Something that a change makes different.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Difference {
     /// The kind: `volume`, `target`, `LUN`, `user`, `portal`, `portal group`, `discovery`.
@@ -365,6 +370,7 @@ words! {
 
 /// A session that a change concerns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct SessionChange {
     /// Its TSIH.

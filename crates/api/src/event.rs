@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// An interval has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Interval {
     /// When, in seconds since 1970, UTC.
@@ -14,6 +15,7 @@ pub struct Interval {
 
 /// What a server did in an interval. Rates are means over it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Rates {
     /// The interval's length, in seconds.
@@ -28,6 +30,7 @@ pub struct Rates {
 
 /// One volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VolumeRates {
     /// Name of the volume.
@@ -46,6 +49,7 @@ pub struct VolumeRates {
 
 /// Operations of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct OperationRates {
     /// Operations per second.
@@ -60,6 +64,7 @@ pub struct OperationRates {
 
 /// One session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct SessionRates {
     /// The initiator's iSCSI name.
@@ -80,6 +85,7 @@ pub struct SessionRates {
 
 /// One shard.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ShardRates {
     /// Number of the shard, from 0.

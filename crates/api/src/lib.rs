@@ -15,6 +15,7 @@
 mod change;
 mod error;
 mod event;
+pub mod rates;
 mod request;
 mod session;
 mod stats;

@@ -32,7 +32,7 @@ pub enum Request {
         /// What to change.
         change: Change,
     },
-    /// Tell what a change would do: [`Preview`]. For [`Change::Apply`] only.
+    /// Tell what a change would do: [`Preview`]. Changes that cannot be foretold are refused ([`Code::Unsupported`](crate::Code::Unsupported)).
     Preview {
         /// The [version](Change::since) that the change came with.
         version: u32,
@@ -87,6 +87,7 @@ pub enum Answer {
 
 /// The configuration in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Configuration {
     /// Its file; for the embedded default, where one would be.
@@ -97,6 +98,7 @@ pub struct Configuration {
     pub text: String,
     /// The same as a table of the keys of docs/configuration.md, as far as they are written there. Its form is that of
     /// the file and not of this API.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub config: serde_json::Map<String, serde_json::Value>,
     /// The data directory in use.
     pub data: String,

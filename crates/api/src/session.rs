@@ -20,6 +20,7 @@ words! {
 
 /// One session of iSCSI, or one controller of NVMe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Session {
     /// The initiator's iSCSI name; of a controller, the host's NQN.
@@ -55,6 +56,7 @@ pub struct Session {
     /// Bytes of data received from it so far.
     pub written_bytes: u64,
     /// Every negotiated key with its value, digests among them.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Vec<String>>))]
     pub keys: Vec<(String, String)>,
     /// With `nvme-tcp` and `nvme-rdma`: the controller.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +65,7 @@ pub struct Session {
 
 /// A controller of NVMe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Controller {
     /// CNTLID: it names the controller among those that there are.
@@ -84,6 +87,7 @@ pub struct Controller {
 
 /// A queue of a controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Queue {
     /// Its number; 0 is the admin queue.
@@ -94,6 +98,7 @@ pub struct Queue {
 
 /// The path of a session over RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RdmaPath {
     /// The device's name.
@@ -112,6 +117,7 @@ pub struct RdmaPath {
 
 /// Why a session is on TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct OverTcp {
     /// The RDMA device that carries this end's address.

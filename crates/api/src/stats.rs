@@ -7,6 +7,7 @@ use crate::words::words;
 
 /// The statistics of a running server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Stats {
     /// Seconds since the server started.
@@ -32,6 +33,7 @@ pub struct Stats {
 
 /// What a shard has to do, and what it has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ShardLoad {
     /// Number of the shard, from 0.
@@ -54,6 +56,7 @@ pub struct ShardLoad {
 
 /// Counts of the protocol: what went wrong, and how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Protocol {
     /// Connections accepted.
@@ -90,6 +93,7 @@ pub struct Protocol {
 
 /// What went wrong over NVMe, and how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct NvmeCounts {
     /// Connections accepted.
@@ -190,6 +194,7 @@ impl Protocol {
 
 /// The statistics of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VolumeStats {
     /// Name of the volume in the configuration.
@@ -219,6 +224,7 @@ pub struct VolumeStats {
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being
 /// queued for the network, measured by the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Operations {
     /// How many.
@@ -235,6 +241,7 @@ pub struct Operations {
 
 /// One point of the latency distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Percentile {
     /// 50 means the median.
@@ -245,6 +252,7 @@ pub struct Percentile {
 
 /// One bar of the latency histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Bucket {
     /// Upper bound in microseconds, a power of two minus one.
@@ -285,6 +293,7 @@ words! {
 
 /// A portal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Portal {
     /// Where it listens.

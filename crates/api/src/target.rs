@@ -30,6 +30,7 @@ words! {
 
 /// A target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Target {
     /// Its iSCSI name.
@@ -59,6 +60,7 @@ pub struct Target {
 
 /// A LUN of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Lun {
     /// Logical unit number.
@@ -71,6 +73,7 @@ pub struct Lun {
 
 /// Somebody who may log in with CHAP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct User {
     /// The name (CHAP_N).

@@ -89,6 +89,7 @@ words! {
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Volume {
     /// Name of the volume in the configuration.
@@ -123,6 +124,7 @@ pub struct Volume {
 
 /// What is wrong with the storage of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Fault {
     /// In a word.
@@ -135,6 +137,7 @@ pub struct Fault {
 
 /// What SANITIZE or FORMAT UNIT does to a volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Erasure {
     /// How it stands.
@@ -145,6 +148,7 @@ pub struct Erasure {
 
 /// A rate that a volume keeps: one of the two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Limit {
     /// Of what.
@@ -159,6 +163,7 @@ pub struct Limit {
 
 /// Where a volume is a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct MappedAs {
     /// The target's name.
@@ -169,6 +174,7 @@ pub struct MappedAs {
 
 /// A snapshot of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Snapshot {
     /// Name of the volume.

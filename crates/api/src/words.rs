@@ -56,7 +56,28 @@ macro_rules! words {
                 <String as serde::Deserialize>::deserialize(deserializer).map(|word| Self::from(word.as_str()))
             }
         }
+
+        #[cfg(feature = "schema")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                crate::words::schema(&[$($word),+])
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl utoipa::ToSchema for $name {}
     };
+}
+
+/// The schema of an enumeration of words: any string, since servers of other versions have other words.
+#[cfg(feature = "schema")]
+pub(crate) fn schema(known: &[&str]) -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+    let text = format!("One of: {}. Another version may have others.", known.join(", "));
+    utoipa::openapi::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::Type::String)
+        .description(Some(text))
+        .examples([serde_json::json!(known[0])])
+        .into()
 }
 
 pub(crate) use words;

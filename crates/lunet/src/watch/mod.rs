@@ -5,27 +5,15 @@
 
 mod fit;
 pub mod lines;
-pub mod rates;
 pub mod screen;
 pub mod terminal;
 mod words;
 
 use std::time::Instant;
 
-use lunet_api::{Session, Stats};
+pub use lunet_api::rates::{self, Sample};
 
 use crate::control::{Client, Error};
-
-/// What a running server has counted, at one moment.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    /// When the counts were asked for.
-    pub at: Instant,
-    /// Everything but the sessions.
-    pub stats: Stats,
-    /// Normal and discovery sessions.
-    pub sessions: Vec<Session>,
-}
 
 /// Asks a server what it has counted by now.
 ///

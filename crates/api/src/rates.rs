@@ -1,13 +1,22 @@
 //! What happened between two samples, per second.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lunet_api::{
-    Bucket, OperationRates, Operations, Rates, Session, SessionRates, ShardLoad, ShardRates,
+use crate::{
+    Bucket, OperationRates, Operations, Rates, Session, SessionRates, ShardLoad, ShardRates, Stats,
     VolumeRates, VolumeStats,
 };
 
-use super::Sample;
+/// What a running server has counted, at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// When the counts were asked for.
+    pub at: Instant,
+    /// Everything but the sessions.
+    pub stats: Stats,
+    /// Normal and discovery sessions.
+    pub sessions: Vec<Session>,
+}
 
 /// What happened between two samples; `None` if the server was started anew in between, or no time has passed.
 pub fn between(before: &Sample, after: &Sample) -> Option<Rates> {
@@ -108,8 +117,6 @@ fn shard(then: &ShardLoad, now: &ShardLoad, length: Duration) -> ShardRates {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,0 +1,490 @@
+//! Who may ask for what: accounts, sessions, tokens, and the code of the first start.
+//!
+//! Passwords are kept as argon2id hashes, tokens and session identifiers as SHA-256 of 256 random bits. Accounts and
+//! tokens are in a file that is replaced whole; sessions are in memory.
+
+mod book;
+mod code;
+mod throttle;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use lunet_api::{Code, Error};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::sync::Notify;
+use zeroize::Zeroizing;
+
+use crate::problem::Problem;
+use crate::service::{Kind, Principal, Role};
+use book::{Account, Book};
+use code::OneTime;
+use throttle::Throttle;
+
+pub use book::BookError;
+pub(crate) use book::Token;
+
+/// The most sessions at one time.
+const SESSIONS: usize = 256;
+
+/// The most accounts, and the most tokens.
+const MOST: usize = 256;
+
+/// How long a session lasts at most, whether it is used or not.
+const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What a token begins with.
+const PREFIX: &str = "lunet_";
+
+/// Seconds since 1970, UTC.
+pub(crate) fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Random bytes in hexadecimal.
+///
+/// # Errors
+/// The system has none yet.
+fn random<const N: usize>() -> io::Result<Zeroizing<String>> {
+    let mut bytes = Zeroizing::new([0; N]);
+    lunet_os::random::fill(&mut *bytes)?;
+    let mut text = Zeroizing::new(String::with_capacity(2 * N));
+    hex(&*bytes, &mut text);
+    Ok(text)
+}
+
+fn hex(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 15] {
+            out.extend(char::from_digit(u32::from(nibble), 16));
+        }
+    }
+}
+
+/// The hash of a secret of 256 random bits, in hexadecimal.
+fn digest(text: &str) -> String {
+    let mut out = String::with_capacity(64);
+    hex(&Sha256::digest(text.as_bytes()), &mut out);
+    out
+}
+
+/// Compares without telling by its time how much is the same.
+pub(crate) fn same(one: &str, other: &str) -> bool {
+    one.as_bytes().ct_eq(other.as_bytes()).into()
+}
+
+/// A login that is in use.
+struct Session {
+    name: String,
+    csrf: Zeroizing<String>,
+    begun: Instant,
+    used: Instant,
+}
+
+#[derive(Default)]
+struct Inner {
+    book: Book,
+    sessions: HashMap<String, Session>,
+    addresses: Throttle<IpAddr>,
+    names: Throttle<String>,
+    code: Option<OneTime>,
+    /// Tokens were used since the file was written.
+    used: bool,
+}
+
+/// A login that has succeeded.
+pub(crate) struct Login {
+    /// The session's identifier, for the cookie.
+    pub(crate) id: Zeroizing<String>,
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) csrf: Zeroizing<String>,
+    /// When it ends if it is not used, in seconds since 1970.
+    pub(crate) expires: u64,
+}
+
+/// What of an account is shown.
+pub(crate) struct ShownAccount {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) created: u64,
+    pub(crate) sessions: u64,
+}
+
+/// Who may ask for what.
+pub(crate) struct Access {
+    idle: Duration,
+    store: book::Store,
+    inner: Mutex<Inner>,
+    /// Held while the file is written.
+    writing: Mutex<()>,
+    /// A token was used.
+    touched: Notify,
+}
+
+impl Access {
+    /// Reads the accounts. Without one, there is a code for the first.
+    ///
+    /// # Errors
+    /// The file cannot be read, or there are no random numbers.
+    pub(crate) fn open(directory: &Path, idle: Duration) -> Result<Self, BookError> {
+        let store = book::Store::new(directory);
+        let book = store.read()?;
+        let code = match book.accounts.is_empty() {
+            true => Some(OneTime::new().map_err(BookError::Random)?),
+            false => None,
+        };
+        let inner = Mutex::new(Inner { book, code, ..Inner::default() });
+        Ok(Self { idle, store, inner, writing: Mutex::new(()), touched: Notify::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The code for the first start, while there is no account.
+    pub(crate) fn code(&self) -> Option<String> {
+        self.lock().code.as_ref().map(|code| code.text().to_owned())
+    }
+
+    /// Changes the book, and writes it. What cannot be written has not changed.
+    fn edit<T>(&self, edit: impl FnOnce(&mut Book) -> Result<T, Problem>) -> Result<T, Problem> {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.lock().book.clone();
+        let result = edit(&mut book)?;
+        self.store.write(&book).map_err(|error| Error::new(Code::Failed, error.to_string()))?;
+        let mut inner = self.lock();
+        // Uses of tokens that were noted meanwhile stay.
+        for token in &mut book.tokens {
+            let now = inner.book.tokens.iter().find(|now| now.id == token.id);
+            token.last_used = token.last_used.max(now.and_then(|now| now.last_used));
+        }
+        inner.book = book;
+        Ok(result)
+    }
+
+    /// Waits until a token is used.
+    pub(crate) async fn touched(&self) {
+        self.touched.notified().await;
+    }
+
+    /// Writes when tokens were used, if that is not in the file yet.
+    pub(crate) fn flush(&self) {
+        if std::mem::take(&mut self.lock().used) {
+            if let Err(problem) = self.edit(|_| Ok(())) {
+                tracing::warn!("when tokens were used is not written: {}", problem.error);
+            }
+        }
+    }
+
+    /// Makes the first account, an administrator's, for whoever has the code, and logs in. The second value is the code
+    /// that has taken the place of one that was tried too often.
+    pub(crate) fn first_start(
+        &self,
+        code: &str,
+        name: &str,
+        password: &str,
+    ) -> (Result<Login, Problem>, Option<String>) {
+        {
+            let mut inner = self.lock();
+            let Some(one) = &mut inner.code else {
+                let code = Code::Exists.to_string();
+                let text = "there is an account already";
+                return (Err(Problem::new(StatusCode::CONFLICT, &code, text).fix("log in")), None);
+            };
+            if !one.is(code) {
+                let next = match one.tried() {
+                    true => OneTime::new().ok(),
+                    false => None,
+                };
+                let told = next.as_ref().map(|next| next.text().to_owned());
+                if let Some(next) = next {
+                    inner.code = Some(next);
+                }
+                let problem = Problem::new(
+                    StatusCode::UNAUTHORIZED,
+                    "unauthenticated",
+                    "this is not the code",
+                )
+                .fix("`lunet serve` has printed it, and a new one after five wrong ones");
+                return (Err(problem), told);
+            }
+        }
+        let account = match Account::new(name, password, Role::Administrator) {
+            Ok(account) => account,
+            Err(problem) => return (Err(problem), None),
+        };
+        let made = self.edit(|book| match book.accounts.is_empty() {
+            true => {
+                book.accounts.push(account);
+                Ok(())
+            }
+            false => Err(Error::new(Code::Exists, "there is an account already").into()),
+        });
+        if let Err(problem) = made {
+            return (Err(problem), None);
+        }
+        self.lock().code = None;
+        (self.begin(name), None)
+    }
+
+    /// Logs in with name and password. Hashing takes its time on purpose.
+    pub(crate) fn login(
+        &self,
+        name: &str,
+        password: &str,
+        peer: SocketAddr,
+    ) -> Result<Login, Problem> {
+        let now = Instant::now();
+        let account = {
+            let mut inner = self.lock();
+            let waits = [inner.addresses.waits(&peer.ip(), now), inner.names.waits(name, now)];
+            if let Some(wait) = waits.into_iter().flatten().max() {
+                let problem = Problem::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "throttled",
+                    "too many logins have failed shortly before",
+                );
+                return Err(problem.fix("wait, then try again").retry(wait.as_secs() + 1));
+            }
+            // Counted before the result is known, so that many at once are no way around it.
+            inner.addresses.failed(peer.ip(), now);
+            inner.names.failed(name.to_owned(), now);
+            inner.book.accounts.iter().find(|account| account.name == name).cloned()
+        };
+        if !book::verify(account.as_ref(), password) {
+            return Err(Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                "the name or the password is wrong",
+            ));
+        }
+        {
+            let mut inner = self.lock();
+            inner.addresses.succeeded(&peer.ip());
+            inner.names.succeeded(name);
+        }
+        self.begin(name)
+    }
+
+    fn begin(&self, name: &str) -> Result<Login, Problem> {
+        let no_random = |error: io::Error| Error::new(Code::Failed, error.to_string());
+        let id = random::<32>().map_err(no_random)?;
+        let csrf = random::<32>().map_err(no_random)?;
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let account = inner.book.accounts.iter().find(|account| account.name == name);
+        let Some(role) = account.map(|account| account.role) else {
+            return Err(Problem::unauthenticated());
+        };
+        let (idle, sessions) = (self.idle, &mut inner.sessions);
+        sessions.retain(|_, session| session.lasts(idle, now));
+        if sessions.len() >= SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.used);
+            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
+                sessions.remove(&oldest);
+            }
+        }
+        let session = Session { name: name.to_owned(), csrf: csrf.clone(), begun: now, used: now };
+        sessions.insert(digest(&id), session);
+        let expires = clock() + self.idle.as_secs();
+        Ok(Login { id, name: name.to_owned(), role, csrf, expires })
+    }
+
+    /// Whose session it is.
+    pub(crate) fn of_session(&self, id: &str, address: SocketAddr) -> Option<Principal> {
+        let (id, now) = (digest(id), Instant::now());
+        let mut inner = self.lock();
+        let Inner { book, sessions, .. } = &mut *inner;
+        let session = sessions.get_mut(&id)?;
+        let account = book.accounts.iter().find(|account| account.name == session.name);
+        let (true, Some(account)) = (session.lasts(self.idle, now), account) else {
+            sessions.remove(&id);
+            return None;
+        };
+        session.used = now;
+        Some(Principal {
+            name: account.name.clone(),
+            role: account.role,
+            kind: Kind::Session,
+            address,
+            csrf: Some(session.csrf.clone()),
+            id,
+        })
+    }
+
+    /// Whose token it is.
+    pub(crate) fn of_token(&self, text: &str, address: SocketAddr) -> Option<Principal> {
+        let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
+        let now = clock();
+        let mut inner = self.lock();
+        let token = inner.book.tokens.iter_mut().find(|token| token.id == id)?;
+        if !same(&digest(secret), &token.hash) || token.expires <= now {
+            return None;
+        }
+        let fresh = token.last_used.is_none_or(|last| last < now);
+        token.last_used = Some(now);
+        let (name, role, id) = (token.name.clone(), token.role, token.id.clone());
+        if fresh && !std::mem::replace(&mut inner.used, true) {
+            self.touched.notify_one();
+        }
+        Some(Principal { name, role, kind: Kind::Token, address, id, csrf: None })
+    }
+
+    /// True if who asked some time ago could still ask.
+    pub(crate) fn still(&self, who: &Principal) -> bool {
+        let (inner, now) = (self.lock(), Instant::now());
+        match who.kind {
+            Kind::Session => {
+                inner.sessions.get(&who.id).is_some_and(|session| session.lasts(self.idle, now))
+            }
+            Kind::Token => {
+                let mut tokens = inner.book.tokens.iter();
+                tokens.any(|token| token.id == who.id && token.expires > clock())
+            }
+        }
+    }
+
+    /// Ends a session.
+    pub(crate) fn logout(&self, who: &Principal) {
+        self.lock().sessions.remove(&who.id);
+    }
+
+    pub(crate) fn accounts(&self) -> Vec<ShownAccount> {
+        let inner = self.lock();
+        let shown = |account: &Account| ShownAccount {
+            name: account.name.clone(),
+            role: account.role,
+            created: account.created,
+            sessions: inner.sessions.values().filter(|one| one.name == account.name).count() as u64,
+        };
+        inner.book.accounts.iter().map(shown).collect()
+    }
+
+    pub(crate) fn add_account(
+        &self,
+        name: &str,
+        password: &str,
+        role: Role,
+    ) -> Result<(), Problem> {
+        if role == Role::Metrics {
+            return Err(Problem::invalid("only a token can have the role metrics"));
+        }
+        let account = Account::new(name, password, role)?;
+        self.edit(|book| {
+            if book.accounts.iter().any(|account| account.name == name) {
+                let error = Error::new(Code::Exists, format!("there is an account {name} already"));
+                return Err(error.fix("choose another name").into());
+            }
+            if book.accounts.len() >= MOST {
+                return Err(Problem::invalid(format!("there are {MOST} accounts, and no more")));
+            }
+            book.accounts.push(account);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn remove_account(&self, name: &str) -> Result<(), Problem> {
+        self.edit(|book| {
+            let at = position(book, name)?;
+            let is_admin = |account: &&Account| account.role == Role::Administrator;
+            if is_admin(&&book.accounts[at]) && book.accounts.iter().filter(is_admin).count() == 1 {
+                let error = Error::new(Code::LastOne, format!("{name} is the only administrator"));
+                return Err(error.fix("make another one first").into());
+            }
+            book.accounts.remove(at);
+            Ok(())
+        })?;
+        self.lock().sessions.retain(|_, session| session.name != name);
+        Ok(())
+    }
+
+    /// Sets a password. Whoever is no administrator proves to know the old one.
+    pub(crate) fn set_password(
+        &self,
+        who: &Principal,
+        name: &str,
+        password: &str,
+        current: Option<&str>,
+    ) -> Result<(), Problem> {
+        let account = self.lock().book.accounts.iter().find(|one| one.name == name).cloned();
+        let known = || book::verify(account.as_ref(), current.unwrap_or_default());
+        let needs = who.role != Role::Administrator || current.is_some();
+        if account.is_some() && needs && !known() {
+            return Err(Problem::forbidden("the current password is wrong or missing"));
+        }
+        let hash = book::hash(password)?;
+        self.edit(|book| {
+            let at = position(book, name)?;
+            book.accounts[at].hash = hash;
+            Ok(())
+        })?;
+        // Whoever has learned of the old one is out; who has changed it stays.
+        self.lock().sessions.retain(|id, session| session.name != name || *id == who.id);
+        Ok(())
+    }
+
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.lock().book.tokens.clone()
+    }
+
+    /// Makes a token. The text is shown once.
+    pub(crate) fn add_token(
+        &self,
+        who: &Principal,
+        (name, role): (&str, Role),
+        seconds: u64,
+    ) -> Result<(Token, Zeroizing<String>), Problem> {
+        let no_random = |error: io::Error| Error::new(Code::Failed, error.to_string());
+        book::check_name(name)?;
+        let secret = random::<32>().map_err(no_random)?;
+        let id = random::<8>().map_err(no_random)?;
+        let now = clock();
+        let token = Token {
+            id: id.to_string(),
+            name: name.to_owned(),
+            role,
+            hash: digest(&secret),
+            by: who.name.clone(),
+            created: now,
+            expires: now.saturating_add(seconds),
+            last_used: None,
+        };
+        let made = token.clone();
+        self.edit(|book| {
+            book.tokens.retain(|token| token.expires > now);
+            if book.tokens.len() >= MOST {
+                return Err(Problem::invalid(format!("there are {MOST} tokens, and no more")));
+            }
+            book.tokens.push(token);
+            Ok(())
+        })?;
+        let text = Zeroizing::new(format!("{PREFIX}{}_{}", *id, *secret));
+        Ok((made, text))
+    }
+
+    pub(crate) fn remove_token(&self, id: &str) -> Result<Token, Problem> {
+        self.edit(|book| match book.tokens.iter().position(|token| token.id == id) {
+            Some(at) => Ok(book.tokens.remove(at)),
+            None => Err(Problem::not_found(format!("there is no token {id}"))),
+        })
+    }
+}
+
+impl Session {
+    fn lasts(&self, idle: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.used) < idle
+            && now.saturating_duration_since(self.begun) < LIFE
+    }
+}
+
+fn position(book: &Book, name: &str) -> Result<usize, Problem> {
+    let at = book.accounts.iter().position(|account| account.name == name);
+    at.ok_or_else(|| Problem::not_found(format!("there is no account {name}")))
+}

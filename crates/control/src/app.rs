@@ -1,0 +1,479 @@
+//! What the parts of the interface share, and how a request is answered.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawPathParams, Request};
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use lunet_api::{Answer, Change};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::access::{Access, BookError, clock, same};
+use crate::audit::{AuditEntry, Log, Notifier};
+use crate::events::Events;
+use crate::guard::Arrival;
+use crate::jobs::Jobs;
+use crate::once::{Given, Known, Once, hash};
+use crate::problem::Problem;
+use crate::routes::{Needs, Route, Run, Tagged};
+use crate::service::{Kind, Principal, Role, Service};
+use crate::{Options, openapi};
+
+/// The media type of answers.
+pub(crate) const JSON: &str = "application/json";
+
+/// The name of the session's cookie.
+pub(crate) const COOKIE: &str = "lunet";
+
+/// How long a change may take: reserving or copying much space takes its time.
+const LONG: Duration = Duration::from_secs(3600);
+
+const CSRF: HeaderName = HeaderName::from_static("x-lunet-csrf");
+const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// What the parts of the interface share.
+pub(crate) struct App {
+    pub(crate) options: Options,
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) access: Access,
+    pub(crate) log: Log,
+    pub(crate) notifier: Notifier,
+    pub(crate) events: Events,
+    pub(crate) jobs: Jobs,
+    pub(crate) document: Bytes,
+    once: Once,
+    /// Requests to the server.
+    pub(crate) work: Arc<Semaphore>,
+    /// Passwords that are hashed.
+    pub(crate) hashing: Arc<Semaphore>,
+    /// Looks at the server's counts, for events.
+    pub(crate) looking: Arc<Semaphore>,
+    /// Questions whether it is ready.
+    pub(crate) asking: Arc<Semaphore>,
+    pub(crate) facts: tokio::sync::Mutex<Option<(std::time::Instant, serde_json::Value)>>,
+}
+
+/// A request that may be answered.
+pub(crate) struct Call {
+    pub(crate) who: Principal,
+    pub(crate) arrival: Arrival,
+    pub(crate) body: Bytes,
+    parameters: Vec<(String, String)>,
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
+    method: Method,
+    path: String,
+    route: &'static Route,
+}
+
+/// What has become of something that was asked for, in a sentence.
+pub(crate) enum Outcome {
+    Done(String),
+    Refused(String),
+}
+
+impl Outcome {
+    pub(crate) fn of<T>(result: &Result<T, Problem>, done: impl FnOnce(&T) -> String) -> Self {
+        match result {
+            Ok(it) => Self::Done(done(it)),
+            Err(problem) => Self::Refused(problem.error.to_string()),
+        }
+    }
+}
+
+/// What an answer is made in.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Result<Response, Problem>> + Send>>;
+
+/// An answer of JSON.
+pub(crate) fn json(status: StatusCode, answer: &impl Serialize) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(text) => (status, [(header::CONTENT_TYPE, JSON)], text).into_response(),
+        Err(error) => {
+            let code = lunet_api::Code::Failed;
+            Problem::from(lunet_api::Error::new(code, error.to_string())).into_response()
+        }
+    }
+}
+
+/// A tag for something of this content.
+pub(crate) fn tag(content: &impl Serialize) -> String {
+    let text = serde_json::to_vec(content).unwrap_or_default();
+    let hash: String = Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect();
+    format!("\"{hash}\"")
+}
+
+impl Call {
+    /// A part of the path; the route has it.
+    pub(crate) fn part(&self, name: &str) -> &str {
+        let found = self.parameters.iter().find(|(key, _)| key == name);
+        found.map_or("", |(_, value)| value)
+    }
+
+    /// A value of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A yes or no of the query; no if it is left out.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.query(name) {
+            None | Some("false" | "0") => Ok(false),
+            Some("true" | "1" | "") => Ok(true),
+            Some(_) => Err(Problem::bad(format!("{name} is true or false"))),
+        }
+    }
+
+    /// A number of the query.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
+        let parse = |text: &str| text.parse().ok();
+        match self.query(name).map(parse) {
+            None => Ok(None),
+            Some(Some(number)) => Ok(Some(number)),
+            Some(None) => Err(Problem::bad(format!("{name} is a number"))),
+        }
+    }
+
+    /// The body.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let media = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media = media.and_then(|media| media.split(';').next()).unwrap_or_default();
+        if !media.trim().eq_ignore_ascii_case(JSON) {
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(Problem::new(status, "not-json", "the body is not application/json"));
+        }
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Problem::bad(format!("this is no request: {error}")))
+    }
+
+    /// The same; all defaults if there is none.
+    pub(crate) fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, Problem> {
+        if self.body.is_empty() { Ok(T::default()) } else { self.json() }
+    }
+
+    pub(crate) fn header(&self, name: &HeaderName) -> Result<Option<&str>, Problem> {
+        let value = self.headers.get(name).map(HeaderValue::to_str);
+        value.transpose().map_err(|_| Problem::bad(format!("{name} is no text")))
+    }
+}
+
+impl App {
+    pub(crate) fn new(
+        options: Options,
+        service: Arc<dyn Service>,
+        notifier: Notifier,
+    ) -> Result<Self, BookError> {
+        let access = Access::open(&options.directory, options.limits.idle)?;
+        let (program, environment) = (options.program.clone(), options.environment.clone());
+        Ok(Self {
+            access,
+            log: Log::new(&options.directory),
+            notifier,
+            events: Events::new(options.limits.readers),
+            jobs: Jobs::new(program, environment),
+            document: openapi::document().into(),
+            once: Once::default(),
+            work: Arc::new(Semaphore::new(options.limits.requests)),
+            hashing: Arc::new(Semaphore::new(2)),
+            looking: Arc::new(Semaphore::new(1)),
+            asking: Arc::new(Semaphore::new(1)),
+            facts: tokio::sync::Mutex::new(None),
+            service,
+            options,
+        })
+    }
+
+    /// The interface itself, where it asks the server.
+    pub(crate) fn own(&self) -> Principal {
+        Principal {
+            name: "lunet".to_owned(),
+            role: Role::Viewer,
+            kind: Kind::Session,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            id: String::new(),
+            csrf: None,
+        }
+    }
+
+    /// Does what may block, on a thread where it may. What is not done in time goes on, and keeps its place.
+    ///
+    /// # Errors
+    /// All places are taken, or the time is over.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        places: &Arc<Semaphore>,
+        limit: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let place = Arc::clone(places).try_acquire_owned().map_err(|_| Problem::busy())?;
+        apart(place, limit, work).await
+    }
+
+    /// The same for passwords: a few wait for their turn.
+    pub(crate) async fn hash<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let limit = self.options.limits.answer;
+        let turn = timeout(limit, Arc::clone(&self.hashing).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(Problem::busy()) };
+        apart(turn, limit, work).await
+    }
+
+    /// Asks the server.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        who: &Principal,
+        request: lunet_api::Request,
+    ) -> Result<Answer, Problem> {
+        let limit = match &request {
+            lunet_api::Request::Change { .. } => LONG,
+            _ => self.options.limits.answer,
+        };
+        let (service, who) = (Arc::clone(&self.service), who.clone());
+        let work = move || service.answer(&who, request);
+        Ok(self.blocking(&self.work, limit, work).await??)
+    }
+
+    /// A line in the audit log.
+    pub(crate) fn record(&self, call: &Call, who: String, what: String, outcome: &Outcome) {
+        let outcome = match outcome {
+            Outcome::Done(done) => format!("done: {done}"),
+            Outcome::Refused(why) => format!("refused: {why}"),
+        };
+        let address = Some(call.arrival.peer.ip().to_canonical().to_string());
+        self.notifier.record(AuditEntry { time: clock(), who, address, what, outcome });
+    }
+
+    /// Who asks, if they have shown it.
+    fn principal(&self, headers: &HeaderMap, peer: SocketAddr) -> Option<Principal> {
+        if let Some(value) = headers.get(header::AUTHORIZATION) {
+            // Whoever sends a token is not taken for somebody else if it is wrong.
+            let token = value.to_str().ok()?.strip_prefix("Bearer ")?;
+            return self.access.of_token(token.trim(), peer);
+        }
+        let cookies =
+            headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let pairs = cookies.flat_map(|all| all.split(';')).filter_map(|one| one.split_once('='));
+        let mut ids = pairs.filter(|(name, _)| name.trim() == COOKIE).map(|(_, id)| id.trim());
+        let id = ids.next()?;
+        // Two of them: one was planted.
+        if ids.next().is_some() { None } else { self.access.of_session(id, peer) }
+    }
+
+    /// Refuses who may not do this.
+    fn admit(
+        &self,
+        route: &Route,
+        headers: &HeaderMap,
+        arrival: Arrival,
+    ) -> Result<Principal, Problem> {
+        let found = self.principal(headers, arrival.peer);
+        let Needs::Role(needed) = route.needs else {
+            return Ok(found.unwrap_or_else(|| Principal { name: String::new(), ..self.own() }));
+        };
+        let who = found.ok_or_else(Problem::unauthenticated)?;
+        if let (Some(csrf), true) = (&who.csrf, route.changes()) {
+            let given = headers.get(CSRF).and_then(|value| value.to_str().ok());
+            if !given.is_some_and(|given| same(given, csrf)) {
+                let text = "the header X-Lunet-CSRF is missing or wrong";
+                return Err(
+                    Problem::forbidden(text).fix("send the `csrf` that the login has given")
+                );
+            }
+        }
+        if !who.role.may(needed) {
+            let text = format!(
+                "this needs the role {}, and {} has {}",
+                needed.as_str(),
+                who.name,
+                who.role.as_str()
+            );
+            return Err(Problem::forbidden(text));
+        }
+        Ok(who)
+    }
+
+    /// Reads a body within its bounds.
+    async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+        let limits = &self.options.limits;
+        let too_large = || {
+            let text = format!("a body has at most {} bytes", limits.body_bytes);
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", text)
+        };
+        let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        if told.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n > limits.body_bytes as u64) {
+            return Err(too_large());
+        }
+        let limited = Limited::new(body, limits.body_bytes);
+        match timeout(limits.body, limited.collect()).await {
+            Ok(Ok(all)) => Ok(all.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(_)) => Err(Problem::bad("the body has no end")),
+            Err(_) => {
+                let text = "the body did not come in time";
+                Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", text))
+            }
+        }
+    }
+
+    /// Answers a request for a route.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        route: &'static Route,
+        parameters: Result<RawPathParams, Problem>,
+        request: Request,
+    ) -> Response {
+        let (parts, body) = request.into_parts();
+        let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
+            return Problem::bad("nobody knows where this comes from").into_response();
+        };
+        let work = async {
+            let who = self.admit(route, &parts.headers, arrival)?;
+            let given = parameters?;
+            let mut parameters = Vec::new();
+            for (name, value) in &given {
+                if value.chars().any(char::is_control) {
+                    return Err(Problem::bad(format!("{name} has characters that no name has")));
+                }
+                parameters.push((name.to_owned(), value.to_owned()));
+            }
+            let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+            let query: Vec<(String, String)> = query.into_owned().collect();
+            if let Some((name, _)) = query.iter().find(|(name, _)| !route.takes(name)) {
+                // It may be what keeps a change from doing harm.
+                return Err(Problem::bad(format!("there is no parameter {name:?} here")));
+            }
+            let body = self.body(&parts.headers, body).await?;
+            let (headers, method) = (parts.headers.clone(), parts.method.clone());
+            let path = parts.uri.path().to_owned();
+            Ok(Call { who, arrival, body, parameters, query, headers, method, path, route })
+        };
+        match work.await {
+            Ok(call) => self.run(call).await.unwrap_or_else(Problem::into_response),
+            Err(problem) => problem.into_response(),
+        }
+    }
+
+    async fn run(self: &Arc<Self>, call: Call) -> Result<Response, Problem> {
+        match &call.route.run {
+            Run::Own(run) => run(Arc::clone(self), call).await,
+            Run::Read(ask, show) => {
+                let answer = self.ask(&call.who, ask(&call)?).await?;
+                show(&call, answer)
+            }
+            Run::Change(change) => {
+                let change = change(&call)?;
+                if call.flag("dry_run")? {
+                    self.check_match(&call).await?;
+                    let answer = self.ask(&call.who, lunet_api::Request::preview(change)).await?;
+                    return Ok(json(StatusCode::OK, &answer));
+                }
+                // If the client goes, the change goes on, and its answer is kept for when it asks again.
+                let app = Arc::clone(self);
+                let task = tokio::spawn(async move { app.change(&call, change).await });
+                task.await.unwrap_or_else(|_| Err(Problem::late()))
+            }
+        }
+    }
+
+    /// Makes a change, or gives the answer of before.
+    async fn change(self: &Arc<Self>, call: &Call, change: Change) -> Result<Response, Problem> {
+        let claim = match self.claim(call)? {
+            Some(Known::Given(given)) => return Ok(again(&given)),
+            Some(Known::New(claim)) => Some(claim),
+            None => None,
+        };
+        let work = async {
+            self.check_match(call).await?;
+            self.ask(&call.who, lunet_api::Request::change(change)).await
+        };
+        let (given, result) = match work.await {
+            Ok(answer) => {
+                let body = Bytes::from(serde_json::to_vec(&answer).unwrap_or_default());
+                let given = Given { status: call.route.status(), body, media: JSON };
+                (Some(given.clone()), Ok(again(&given)))
+            }
+            Err(problem) if problem.passes() => (None, Err(problem)),
+            Err(problem) => {
+                let (parts, body) = problem.into_response().into_parts();
+                let body = body.collect().await.map(|all| all.to_bytes()).unwrap_or_default();
+                let media = crate::problem::MEDIA;
+                let given = Given { status: parts.status, body, media };
+                (Some(given.clone()), Ok(again(&given)))
+            }
+        };
+        if let (Some(claim), Some(given)) = (claim, given) {
+            claim.keep(given);
+        }
+        result
+    }
+
+    /// Looks whether a change was made before.
+    fn claim(&self, call: &Call) -> Result<Option<Known<'_>>, Problem> {
+        let Some(key) = call.header(&KEY)? else { return Ok(None) };
+        if key.is_empty() || key.len() > 128 || key.contains(|c: char| !(' '..='~').contains(&c)) {
+            return Err(Problem::bad("Idempotency-Key has 1 to 128 printable characters"));
+        }
+        let kind = [call.who.kind as u8];
+        let owner = hash(&[key.as_bytes(), call.who.name.as_bytes(), &kind]);
+        let query: Vec<String> =
+            call.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let request = hash(&[
+            call.method.as_str().as_bytes(),
+            call.path.as_bytes(),
+            query.join("&").as_bytes(),
+            &call.body,
+        ]);
+        self.once.claim(owner, request).map(Some)
+    }
+
+    /// Refuses a change of something that is not as the client knows it.
+    pub(crate) async fn check_match(self: &Arc<Self>, call: &Call) -> Result<(), Problem> {
+        let Some(wanted) = call.header(&header::IF_MATCH)? else { return Ok(()) };
+        let Tagged::By(ask, find) = call.route.tagged else {
+            return Err(Problem::bad("nothing here has an ETag, so If-Match means nothing"));
+        };
+        let answer = self.ask(&call.who, ask(call)).await?;
+        let now = find(call, &answer);
+        let fits =
+            |now: &String| wanted.split(',').any(|one| ["*", now.as_str()].contains(&one.trim()));
+        if now.as_ref().is_some_and(fits) {
+            return Ok(());
+        }
+        let text = "it is not as it was any more";
+        Err(Problem::new(StatusCode::PRECONDITION_FAILED, "changed", text).fix("read it again"))
+    }
+}
+
+/// Does something on a thread where it may block, and holds a place meanwhile.
+async fn apart<T: Send + 'static>(
+    place: OwnedSemaphorePermit,
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(place);
+        result
+    });
+    match timeout(limit, done).await {
+        Ok(Ok(result)) => Ok(result),
+        // The thread has panicked, or the server ends.
+        Ok(Err(_)) | Err(_) => Err(Problem::late()),
+    }
+}
+
+/// An answer that is kept.
+fn again(given: &Given) -> Response {
+    (given.status, [(header::CONTENT_TYPE, given.media)], given.body.clone()).into_response()
+}

@@ -1,0 +1,233 @@
+//! The audit log: a line of JSON for each change, login and token, in a file that only its owner reads.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use lunet_api::Change;
+use lunet_files as files;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+
+/// When a file is full, in bytes.
+const FULL: u64 = 4 << 20;
+
+/// Full files that are kept.
+const KEPT: usize = 4;
+
+/// Lines that may wait to be written.
+pub(crate) const WAITING: usize = 1024;
+
+/// Something that was asked for, done or refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct AuditEntry {
+    /// When, in seconds since 1970, UTC.
+    pub time: u64,
+    /// Who has asked: an account or token, a user of this machine, a signal.
+    pub who: String,
+    /// Where they came from; `None`: from this machine, and not over the network.
+    pub address: Option<String>,
+    /// What they have asked for.
+    pub what: String,
+    /// `done: ...` or `refused: ...`.
+    pub outcome: String,
+}
+
+/// What the thread of the interface is told.
+pub(crate) enum Notice {
+    /// For the audit log.
+    Entry(AuditEntry),
+    /// Something of this kind is different now.
+    Changed(&'static str),
+}
+
+/// Tells the interface what happens elsewhere in the server. It never waits: what finds no room is dropped, and that is
+/// logged.
+#[derive(Clone)]
+pub struct Notifier(mpsc::Sender<Notice>);
+
+/// The other end of a [`Notifier`], for [`Control::start`](crate::Control::start).
+pub struct Notices(pub(crate) mpsc::Receiver<Notice>);
+
+/// A way to tell the interface what happens elsewhere.
+pub fn notifier() -> (Notifier, Notices) {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    (Notifier(sender), Notices(receiver))
+}
+
+impl Notifier {
+    /// A change was asked for, and `done` or refused.
+    pub fn changed(&self, change: &Change, entry: AuditEntry, done: bool) {
+        if done {
+            concerned(change).iter().for_each(|what| self.tell(Notice::Changed(what)));
+        }
+        self.record(entry);
+    }
+
+    /// Something for the audit log.
+    pub(crate) fn record(&self, entry: AuditEntry) {
+        self.tell(Notice::Entry(entry));
+    }
+
+    /// Something of this kind is different now.
+    pub(crate) fn differs(&self, what: &'static str) {
+        self.tell(Notice::Changed(what));
+    }
+
+    fn tell(&self, notice: Notice) {
+        if let Err(mpsc::error::TrySendError::Full(Notice::Entry(lost))) = self.0.try_send(notice) {
+            tracing::warn!("the audit log does not get on: lost: {} by {}", lost.what, lost.who);
+        }
+    }
+}
+
+/// The lists that a change concerns.
+fn concerned(change: &Change) -> &'static [&'static str] {
+    match change {
+        Change::Apply { .. } => &["volumes", "targets", "portals", "sessions", "config"],
+        Change::EndSessions { .. } => &["sessions"],
+        Change::CreateSnapshot { .. }
+        | Change::DeleteSnapshot { .. }
+        | Change::ReopenVolume { .. }
+        | Change::RecreateVolume { .. }
+        | Change::AdoptVolume { .. }
+        | Change::Rollback { .. } => &["volumes"],
+        Change::CreateVolume(_) | Change::ResizeVolume { .. } | Change::CloneVolume { .. } => {
+            &["volumes", "config"]
+        }
+        Change::DeleteVolume { .. } | Change::Map { .. } | Change::Unmap { .. } => {
+            &["volumes", "targets", "config"]
+        }
+        Change::CreateTarget { .. }
+        | Change::DeleteTarget { .. }
+        | Change::AllowInitiators { .. }
+        | Change::DenyInitiators { .. }
+        | Change::OpenTarget { .. }
+        | Change::AddUser { .. }
+        | Change::RemoveUser { .. } => &["targets", "config"],
+        Change::AddPortal { .. } | Change::RemovePortal { .. } => &["portals", "config"],
+    }
+}
+
+/// The files of the log. Every method blocks.
+#[derive(Clone)]
+pub(crate) struct Log {
+    path: PathBuf,
+}
+
+impl Log {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { path: directory.join("audit.jsonl") }
+    }
+
+    /// A full file; the latest is 1.
+    fn full(&self, number: usize) -> PathBuf {
+        self.path.with_extension(format!("jsonl.{number}"))
+    }
+
+    /// Appends entries, and returns when they are on stable storage.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(crate) fn append(&self, entries: &[AuditEntry]) -> io::Result<()> {
+        files::make_directory(files::parent(&self.path), 0o700)?;
+        let mut text = Vec::new();
+        for entry in entries {
+            serde_json::to_writer(&mut text, entry)?;
+            text.push(b'\n');
+        }
+        let mut file = self.open()?;
+        if file.metadata()?.len() + text.len() as u64 > FULL {
+            for number in (1..KEPT).rev() {
+                ignore_absent(fs::rename(self.full(number), self.full(number + 1)))?;
+            }
+            fs::rename(&self.path, self.full(1))?;
+            file = self.open()?;
+        }
+        file.write_all(&text)?;
+        file.sync_data()
+    }
+
+    fn open(&self) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
+    }
+
+    /// At most `limit` entries from before a time, the newest first.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(crate) fn read(&self, before: u64, limit: usize) -> io::Result<Vec<AuditEntry>> {
+        let mut out = Vec::new();
+        let all = [self.path.clone()].into_iter().chain((1..=KEPT).map(|number| self.full(number)));
+        for path in all {
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let lines = bytes.split(|byte| *byte == b'\n').rev();
+            // The end of a line may be missing after a power loss.
+            let entries = lines.filter_map(|line| serde_json::from_slice(line).ok());
+            let wanted = |entry: &AuditEntry| entry.time < before;
+            out.extend(entries.filter(wanted).take(limit - out.len()));
+            if out.len() >= limit {
+                break;
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(time: u64, what: String) -> AuditEntry {
+        AuditEntry { time, what, ..AuditEntry::default() }
+    }
+
+    #[test]
+    fn the_newest_come_first_and_full_files_are_kept_in_a_bound() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let log = Log::new(folder.path());
+        assert_eq!(log.read(u64::MAX, 9).unwrap(), []);
+        let long = "x".repeat(1 << 20);
+        for time in 0..30 {
+            log.append(&[entry(time, long.clone())]).unwrap();
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1 + KEPT);
+        let all = log.read(u64::MAX, 100).unwrap();
+        let times: Vec<u64> = all.iter().map(|entry| entry.time).collect();
+        assert!(
+            times.len() < 30 && times.windows(2).all(|pair| pair[0] == pair[1] + 1),
+            "{times:?}"
+        );
+        assert_eq!(times[0], 29);
+        let some = log.read(20, 2).unwrap();
+        assert_eq!(some.iter().map(|entry| entry.time).collect::<Vec<_>>(), [19, 18]);
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&log.path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_passed_over() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let log = Log::new(folder.path());
+        log.append(&[entry(1, "a".into()), entry(2, "b".into())]).unwrap();
+        let mut bytes = fs::read(&log.path).unwrap();
+        bytes.extend(b"{\"time\":3,\"wh");
+        fs::write(&log.path, bytes).unwrap();
+        assert_eq!(log.read(u64::MAX, 9).unwrap().len(), 2);
+    }
+}

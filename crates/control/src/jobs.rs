@@ -1,0 +1,554 @@
+//! Work that takes its time: the commands of the program, each run as a child process of its own.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lunet_api::{Code, Error};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::Notify;
+use utoipa::ToSchema;
+
+use crate::access::clock;
+use crate::app::App;
+use crate::problem::Problem;
+use crate::service::{Principal, Role};
+
+/// Jobs that run at one time.
+const AT_ONCE: usize = 2;
+
+/// Jobs that are remembered.
+const KEPT: usize = 20;
+
+/// The largest result, in bytes.
+const RESULT: usize = 1 << 20;
+
+/// Lines of progress, and their length in bytes.
+const LINES: usize = 200;
+const LINE: usize = 512;
+
+/// How long a job has to end when it is cancelled.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum JobKind {
+    /// `lunet doctor`
+    Doctor,
+    /// `lunet tune plan`
+    TunePlan,
+    /// `lunet tune apply`
+    TuneApply,
+    /// `lunet tune rollback`
+    TuneRollback,
+    /// `lunet bench`
+    Bench,
+}
+
+/// How a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum JobState {
+    /// It runs.
+    Running,
+    /// It has ended, and there is a result.
+    Done,
+    /// It has ended without one.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What is asked of a job. Each kind has its own options; others are refused.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct JobOptions {
+    /// Of `doctor`: show what each layer can carry instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceilings: Option<bool>,
+    /// Of `tune-plan` and `tune-apply`: `throughput`, `latency` or `mixed`; of `bench`: `quick`, `recipe` or `sweep`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+    /// Of `tune-plan` and `tune-apply`: these rules or layers; of `bench`: workloads with these words in their names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    only: Vec<String>,
+    /// Of `tune-plan` and `tune-apply`: not these rules or layers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    except: Vec<String>,
+    /// Of `tune-apply`: the changes persist across reboots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    persist: Option<bool>,
+    /// Of `bench`: files, devices and URLs, at least one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    targets: Vec<String>,
+    /// Of `bench`: rounds, 1 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rounds: Option<u32>,
+    /// Of `bench`: milliseconds of each run, 100 to 3600000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime_ms: Option<u32>,
+    /// Of `bench`: bytes that each job works on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+    /// Of `bench`: write nothing. True if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only: Option<bool>,
+    /// Of `bench`: overwrite these of the targets although they hold data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    destroy: Vec<String>,
+}
+
+/// A job to begin.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewJob {
+    /// What it does.
+    pub(crate) kind: JobKind,
+    /// How.
+    #[serde(default)]
+    pub(crate) options: JobOptions,
+}
+
+/// A job.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Job {
+    /// Its number.
+    pub(crate) id: String,
+    /// What it does.
+    pub(crate) kind: JobKind,
+    /// How it stands.
+    pub(crate) state: JobState,
+    /// Who has begun it.
+    pub(crate) by: String,
+    /// When it began, in seconds since 1970, UTC.
+    pub(crate) started: u64,
+    /// When it ended.
+    pub(crate) ended: Option<u64>,
+    /// What it has said, the last 200 lines.
+    pub(crate) progress: Vec<String>,
+    /// What the command has printed: its JSON, or its text.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) result: Option<Value>,
+    /// Why there is no result.
+    pub(crate) error: Option<String>,
+    /// The command's exit code.
+    pub(crate) exit: Option<i32>,
+}
+
+struct Entry {
+    job: Job,
+    cancel: Arc<Notify>,
+    /// Somebody wants it to end.
+    cancelled: bool,
+}
+
+/// The jobs, the latest last.
+pub(crate) struct Jobs {
+    program: Option<PathBuf>,
+    environment: Vec<(OsString, OsString)>,
+    all: Mutex<(u64, VecDeque<Entry>)>,
+}
+
+impl JobKind {
+    /// What one has to be to begin it.
+    pub(crate) const fn role(self) -> Role {
+        match self {
+            Self::Doctor | Self::TunePlan => Role::Viewer,
+            Self::TuneApply | Self::TuneRollback | Self::Bench => Role::Administrator,
+        }
+    }
+
+    /// The word in JSON.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Doctor => "doctor",
+            Self::TunePlan => "tune-plan",
+            Self::TuneApply => "tune-apply",
+            Self::TuneRollback => "tune-rollback",
+            Self::Bench => "bench",
+        }
+    }
+
+    /// The exit codes with which there is a result: findings and changes to make are some.
+    const fn succeeds(self, exit: i32) -> bool {
+        match self {
+            Self::Doctor | Self::Bench => matches!(exit, 0 | 1),
+            Self::TunePlan => matches!(exit, 0 | 2),
+            Self::TuneApply | Self::TuneRollback => exit == 0,
+        }
+    }
+}
+
+/// Refuses what could be taken for an option, or for several values.
+fn word(text: &str) -> Result<&str, Problem> {
+    let strange = text.is_empty() || text.len() > 1024 || text.starts_with('-');
+    match strange || text.contains(|c: char| c.is_control()) {
+        true => Err(Problem::invalid(format!("{text:?} cannot be a value of an option"))),
+        false => Ok(text),
+    }
+}
+
+impl NewJob {
+    /// The words of the command.
+    fn arguments(&self) -> Result<Vec<String>, Problem> {
+        let options = &self.options;
+        let mut out: Vec<String> = match self.kind {
+            JobKind::Doctor => ["doctor", "--json"].map(str::to_owned).to_vec(),
+            JobKind::TunePlan => ["tune", "plan", "--json"].map(str::to_owned).to_vec(),
+            JobKind::TuneApply => ["tune", "apply"].map(str::to_owned).to_vec(),
+            JobKind::TuneRollback => ["tune", "rollback"].map(str::to_owned).to_vec(),
+            JobKind::Bench => ["bench", "--json"].map(str::to_owned).to_vec(),
+        };
+        let mut used = JobOptions::default();
+        let mut add = |name: &str, value: Option<String>| {
+            out.push(match value {
+                Some(value) => format!("{name}={value}"),
+                None => name.to_owned(),
+            });
+        };
+        let tunes = matches!(self.kind, JobKind::TunePlan | JobKind::TuneApply);
+        let benches = self.kind == JobKind::Bench;
+        if self.kind == JobKind::Doctor {
+            used.ceilings = options.ceilings;
+            options.ceilings.filter(|is| *is).iter().for_each(|_| add("--ceilings", None));
+        }
+        if tunes || benches {
+            used.profile.clone_from(&options.profile);
+            used.only.clone_from(&options.only);
+            if let Some(profile) = &options.profile {
+                add("--profile", Some(word(profile)?.to_owned()));
+            }
+            for only in &options.only {
+                add("--only", Some(word(only)?.to_owned()));
+            }
+        }
+        if tunes {
+            used.except.clone_from(&options.except);
+            for except in &options.except {
+                add("--except", Some(word(except)?.to_owned()));
+            }
+        }
+        if self.kind == JobKind::TuneApply {
+            used.persist = options.persist;
+            options.persist.filter(|is| *is).iter().for_each(|_| add("--persist", None));
+        }
+        if benches {
+            used.rounds = options.rounds;
+            used.runtime_ms = options.runtime_ms;
+            used.size_bytes = options.size_bytes;
+            used.read_only = options.read_only;
+            used.destroy.clone_from(&options.destroy);
+            used.targets.clone_from(&options.targets);
+            options.rounds.iter().for_each(|n| add("--rounds", Some(n.to_string())));
+            options.runtime_ms.iter().for_each(|n| add("--runtime", Some(format!("{n}ms"))));
+            options.size_bytes.iter().for_each(|n| add("--size", Some(n.to_string())));
+            if options.read_only.unwrap_or(true) {
+                add("--read-only", None);
+            }
+            for destroy in &options.destroy {
+                add("--destroy", Some(word(destroy)?.to_owned()));
+            }
+            if options.targets.is_empty() {
+                return Err(Problem::invalid("say in `targets` what is to be measured"));
+            }
+            for target in &options.targets {
+                add(word(target)?, None);
+            }
+        }
+        let text = |options: &JobOptions| serde_json::to_value(options).unwrap_or_default();
+        if text(&used) != text(options) {
+            let text = format!("{} has no such option", self.kind.as_str());
+            return Err(Problem::invalid(text));
+        }
+        Ok(out)
+    }
+}
+
+impl Jobs {
+    pub(crate) fn new(program: Option<PathBuf>, environment: Vec<(OsString, OsString)>) -> Self {
+        Self { program, environment, all: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (u64, VecDeque<Entry>)> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn list(&self) -> Vec<Job> {
+        self.lock().1.iter().rev().map(|entry| entry.job.clone()).collect()
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Result<Job, Problem> {
+        let all = self.lock();
+        let found = all.1.iter().find(|entry| entry.job.id == id);
+        found.map(|entry| entry.job.clone()).ok_or_else(|| no_job(id))
+    }
+
+    /// Begins a job.
+    ///
+    /// # Errors
+    /// Its options are wrong, too many run, or the program cannot be started.
+    pub(crate) fn begin(app: &Arc<App>, who: &Principal, new: &NewJob) -> Result<Job, Problem> {
+        let arguments = new.arguments()?;
+        let cancel = Arc::new(Notify::new());
+        let job = {
+            let mut all = app.jobs.lock();
+            let (last, entries) = &mut *all;
+            let running = |entry: &&Entry| entry.job.state == JobState::Running;
+            if entries.iter().filter(running).count() >= AT_ONCE {
+                let text = format!("{AT_ONCE} jobs are running, and no more can");
+                return Err(Error::new(Code::TooManyClients, text)
+                    .fix("wait for one to end")
+                    .into());
+            }
+            let child = app.jobs.spawn(&arguments)?;
+            while entries.len() >= KEPT {
+                let Some(at) = entries.iter().position(|one| one.job.state != JobState::Running)
+                else {
+                    break;
+                };
+                entries.remove(at);
+            }
+            *last += 1;
+            let job = Job {
+                id: last.to_string(),
+                kind: new.kind,
+                state: JobState::Running,
+                by: who.name.clone(),
+                started: clock(),
+                ended: None,
+                progress: Vec::new(),
+                result: None,
+                error: None,
+                exit: None,
+            };
+            let entry = Entry { job: job.clone(), cancel: cancel.clone(), cancelled: false };
+            entries.push_back(entry);
+            tokio::spawn(run(Arc::clone(app), job.id.clone(), child, cancel));
+            job
+        };
+        app.events.send("job", &job);
+        Ok(job)
+    }
+
+    /// Ends a job. One that has ended stays as it is.
+    ///
+    /// # Errors
+    /// There is none, or it is not for this one to end it.
+    pub(crate) fn cancel(&self, who: &Principal, id: &str) -> Result<Job, Problem> {
+        let mut all = self.lock();
+        let found = all.1.iter_mut().find(|entry| entry.job.id == id);
+        let entry = found.ok_or_else(|| no_job(id))?;
+        if entry.job.by != who.name && who.role != Role::Administrator {
+            return Err(Problem::forbidden(
+                "only who has begun a job and administrators cancel it",
+            ));
+        }
+        if entry.job.state == JobState::Running {
+            entry.cancelled = true;
+            entry.cancel.notify_one();
+        }
+        Ok(entry.job.clone())
+    }
+
+    /// Starts the program, in a process group of its own.
+    fn spawn(&self, arguments: &[String]) -> Result<Child, Problem> {
+        let Some(program) = &self.program else {
+            return Err(Error::new(Code::Unsupported, "this server runs no jobs").into());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).envs(self.environment.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0).kill_on_drop(true);
+        command.spawn().map_err(|error| {
+            let text = format!("cannot start {}: {error}", program.display());
+            Error::new(Code::Failed, text).into()
+        })
+    }
+
+    /// Runs a command that ends soon, and takes what it prints.
+    ///
+    /// # Errors
+    /// It cannot be started, does not end in time, or prints no JSON.
+    pub(crate) async fn ask(&self, arguments: &[String], time: Duration) -> Result<Value, Problem> {
+        let mut child = self.spawn(arguments)?;
+        let group = group(&child);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let read = async { tokio::join!(all_of(stdout), lines_of(stderr, |_| {})).0 };
+        let read = tokio::time::timeout(time, read).await;
+        signal(group, Signal::KILL);
+        let failed = |text: &str| Problem::from(Error::new(Code::Failed, text));
+        let Ok(read) = read else { return Err(Problem::late()) };
+        let bytes = read.map_err(|error| failed(&error.to_string()))?;
+        serde_json::from_slice(&bytes).map_err(|_| failed("the command has printed no JSON"))
+    }
+
+    fn line(&self, id: &str, line: String) {
+        let mut all = self.lock();
+        if let Some(entry) = all.1.iter_mut().find(|entry| entry.job.id == id) {
+            let lines = &mut entry.job.progress;
+            if lines.len() >= LINES {
+                lines.remove(0);
+            }
+            lines.push(line);
+        }
+    }
+
+    /// A job has ended. Gives what is told of it: without its result.
+    fn ended(&self, id: &str, end: io::Result<(Vec<u8>, Option<i32>)>) -> Option<Job> {
+        let mut all = self.lock();
+        let entry = all.1.iter_mut().find(|entry| entry.job.id == id)?;
+        let job = &mut entry.job;
+        job.ended = Some(clock());
+        job.state = JobState::Failed;
+        match end {
+            _ if entry.cancelled => job.state = JobState::Cancelled,
+            Ok((bytes, exit)) => {
+                job.exit = exit;
+                let succeeded = exit.is_some_and(|exit| job.kind.succeeds(exit));
+                let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+                let value = serde_json::from_slice(&bytes).ok();
+                if succeeded {
+                    job.state = JobState::Done;
+                    job.result = Some(value.unwrap_or_else(text));
+                } else {
+                    let last = job.progress.last().cloned();
+                    job.error = Some(last.unwrap_or_else(|| "the command has failed".to_owned()));
+                }
+            }
+            Err(error) => job.error = Some(error.to_string()),
+        }
+        Some(Job { result: None, ..job.clone() })
+    }
+}
+
+fn no_job(id: &str) -> Problem {
+    Problem::not_found(format!("there is no job {id}"))
+}
+
+/// The process group of a child.
+fn group(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+}
+
+fn signal(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        // It may have ended by itself.
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+/// Sees a job to its end.
+async fn run(app: Arc<App>, id: String, mut child: Child, cancel: Arc<Notify>) {
+    let group = group(&child);
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let work = async {
+        let lines = lines_of(stderr, |line| app.jobs.line(&id, line));
+        let (bytes, ()) = tokio::join!(all_of(stdout), lines);
+        let status = child.wait().await?;
+        Ok((bytes?, status.code()))
+    };
+    tokio::pin!(work);
+    let end = tokio::select! {
+        end = &mut work => end,
+        () = cancel.notified() => {
+            signal(group, Signal::TERM);
+            match tokio::time::timeout(GRACE, &mut work).await {
+                Ok(end) => end,
+                Err(_) => {
+                    signal(group, Signal::KILL);
+                    work.await
+                }
+            }
+        }
+    };
+    if let Some(told) = app.jobs.ended(&id, end) {
+        app.events.send("job", &told);
+    }
+}
+
+/// All that a stream has, within the bound of a result.
+async fn all_of(stream: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(RESULT as u64 + 1).read_to_end(&mut out).await?;
+    }
+    match out.len() > RESULT {
+        true => Err(io::Error::other("the result is larger than 1 MiB")),
+        false => Ok(out),
+    }
+}
+
+/// Gives each line of a stream, cut to its bound.
+async fn lines_of(stream: Option<impl AsyncRead + Unpin>, mut each: impl FnMut(String)) {
+    let Some(mut stream) = stream else { return };
+    let (mut chunk, mut line) = ([0; 4096], Vec::new());
+    let mut end = |line: &mut Vec<u8>| {
+        let text = String::from_utf8_lossy(line);
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let text: String = text.chars().map(plain).collect();
+        if !text.trim().is_empty() {
+            each(text.trim_end().to_owned());
+        }
+        line.clear();
+    };
+    while let Ok(n @ 1..) = stream.read(&mut chunk).await {
+        for byte in &chunk[..n] {
+            match byte {
+                b'\n' | b'\r' => end(&mut line),
+                byte if line.len() < LINE => line.push(*byte),
+                _ => {}
+            }
+        }
+    }
+    end(&mut line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(text: &str) -> Result<String, Problem> {
+        let job: NewJob = serde_json::from_str(text).unwrap();
+        job.arguments().map(|words| words.join(" "))
+    }
+
+    #[test]
+    fn options_become_words_and_nothing_else_does() {
+        for (job, words) in [
+            (r#"{"kind":"doctor"}"#, "doctor --json"),
+            (r#"{"kind":"doctor","options":{"ceilings":true}}"#, "doctor --json --ceilings"),
+            (
+                r#"{"kind":"tune-plan","options":{"profile":"latency","only":["network","zfs"]}}"#,
+                "tune plan --json --profile=latency --only=network --only=zfs",
+            ),
+            (r#"{"kind":"tune-apply","options":{"persist":true}}"#, "tune apply --persist"),
+            (r#"{"kind":"tune-rollback"}"#, "tune rollback"),
+            (
+                r#"{"kind":"bench","options":{"targets":["/dev/null"],"rounds":2,"runtime_ms":100}}"#,
+                "bench --json --rounds=2 --runtime=100ms --read-only /dev/null",
+            ),
+        ] {
+            assert_eq!(arguments(job).unwrap(), words);
+        }
+        for job in [
+            r#"{"kind":"doctor","options":{"persist":true}}"#,
+            r#"{"kind":"tune-rollback","options":{"only":["x"]}}"#,
+            r#"{"kind":"bench"}"#,
+            r#"{"kind":"bench","options":{"targets":["--html=/etc/passwd"]}}"#,
+            r#"{"kind":"tune-plan","options":{"profile":"a\nb"}}"#,
+        ] {
+            assert!(arguments(job).is_err(), "{job}");
+        }
+        let strange = r#"{"kind":"doctor","options":{"root":"/etc"}}"#;
+        assert!(serde_json::from_str::<NewJob>(strange).is_err());
+    }
+}

@@ -1,0 +1,390 @@
+//! Listeners, TLS, and connections within their bounds.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use lunet_api::rates::{Sample, between};
+use lunet_api::{Answer, Interval};
+use lunet_files as files;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tower_service::Service as _;
+
+use crate::access::clock;
+use crate::app::App;
+use crate::audit::{AuditEntry, Notice, Notices};
+use crate::guard::{self, Arrival};
+use crate::routes;
+
+/// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long data that was sent may stay without an answer by the client's kernel, or without room there.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// Connections that are told at one time that there are too many.
+const REFUSALS: usize = 16;
+
+/// What a client hears that comes when there are too many.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// How often it is written when tokens were used.
+const FLUSH: Duration = Duration::from_secs(60);
+
+/// Where to listen.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners {
+    /// The addresses. One that is not a loopback address is served over TLS.
+    pub addresses: Vec<SocketAddr>,
+    /// Files of the certificate chain and its key, in PEM; without them there is a self-signed one.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why nobody is listened to.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what is wrong")]
+pub enum ListenError {
+    #[error("{address} is in use by another program")]
+    InUse { address: SocketAddr },
+    #[error("cannot listen on {address}: {error}")]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error("cannot use the certificate {path}: {error}")]
+    Pem { path: PathBuf, error: rustls::pki_types::pem::Error },
+    #[error("{path} has no certificate")]
+    Empty { path: PathBuf },
+    #[error("the certificate and its key cannot be used: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("cannot make a certificate: {0}")]
+    Made(#[from] rcgen::Error),
+    #[error("cannot write {path}: {error}")]
+    Write { path: PathBuf, error: io::Error },
+}
+
+/// Sockets that are listened on. Clients wait until they are served.
+pub struct Bound {
+    sockets: Vec<(StdListener, SocketAddr)>,
+    tls: Option<TlsAcceptor>,
+    fingerprint: Option<String>,
+}
+
+impl Bound {
+    /// Listens. `names` are in a certificate that is made here, in `directory`.
+    ///
+    /// # Errors
+    /// An address cannot be had, or there is no certificate for those that need one.
+    pub fn new(
+        listeners: &Listeners,
+        names: &[String],
+        directory: &Path,
+    ) -> Result<Self, ListenError> {
+        let mut sockets = Vec::new();
+        for address in &listeners.addresses {
+            let address = *address;
+            let failed = |error: io::Error| match error.kind() {
+                ErrorKind::AddrInUse => ListenError::InUse { address },
+                _ => ListenError::Listen { address, error },
+            };
+            let socket = StdListener::bind(address).map_err(failed)?;
+            socket.set_nonblocking(true).map_err(failed)?;
+            let real = socket.local_addr().map_err(failed)?;
+            sockets.push((socket, real));
+        }
+        let (mut tls, mut fingerprint) = (None, None);
+        if sockets.iter().any(|(_, address)| !address.ip().is_loopback()) {
+            let files = match &listeners.certificate {
+                Some(files) => files.clone(),
+                None => self_signed(&listeners.addresses, names, directory)?,
+            };
+            let (config, hash) = read_pem(&files)?;
+            tls = Some(TlsAcceptor::from(Arc::new(config)));
+            fingerprint = Some(hash);
+        }
+        Ok(Self { sockets, tls, fingerprint })
+    }
+
+    /// The addresses of the page, as a browser takes them.
+    pub fn urls(&self) -> Vec<String> {
+        let url = |(_, address): &(StdListener, SocketAddr)| match address.ip().is_loopback() {
+            true => format!("http://{address}/"),
+            false => format!("https://{address}/"),
+        };
+        self.sockets.iter().map(url).collect()
+    }
+
+    /// The addresses that are listened on.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().map(|(_, address)| *address).collect()
+    }
+
+    /// SHA-256 of the certificate, if something is served over TLS.
+    pub fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
+    }
+}
+
+/// Makes a certificate, or finds the one that was made before.
+fn self_signed(
+    addresses: &[SocketAddr],
+    names: &[String],
+    directory: &Path,
+) -> Result<(PathBuf, PathBuf), ListenError> {
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    if certificate.exists() && key.exists() {
+        return Ok((certificate, key));
+    }
+    let mut all: Vec<String> = vec!["localhost".to_owned()];
+    all.extend(names.iter().cloned());
+    let known = addresses.iter().filter(|address| !address.ip().is_unspecified());
+    all.extend(known.map(|address| address.ip().to_string()));
+    all.sort();
+    all.dedup();
+    let made = rcgen::generate_simple_self_signed(all)?;
+    let write = |path: &Path, text: &str| {
+        let made = files::make_directory(directory, 0o700);
+        let written = made.and_then(|()| {
+            files::replace_as(path, text.as_bytes(), files::Mode::Exactly(0o600))
+                .map_err(Into::into)
+        });
+        written.map_err(|error| ListenError::Write { path: path.to_owned(), error })
+    };
+    write(&key, &made.signing_key.serialize_pem())?;
+    write(&certificate, &made.cert.pem())?;
+    Ok((certificate, key))
+}
+
+fn read_pem((chain, key): &(PathBuf, PathBuf)) -> Result<(ServerConfig, String), ListenError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |error| ListenError::Pem { path: path.clone(), error }
+    };
+    let all: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(chain).map_err(failed(chain))?.collect();
+    let all = all.map_err(failed(chain))?;
+    let Some(first) = all.first() else { return Err(ListenError::Empty { path: chain.clone() }) };
+    let hash: Vec<String> =
+        Sha256::digest(first.as_ref()).iter().map(|byte| format!("{byte:02X}")).collect();
+    let key = PrivateKeyDer::from_pem_file(key).map_err(failed(key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(all, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok((config, hash.join(":")))
+}
+
+/// Serves until `stopped`.
+pub(crate) async fn serve(
+    app: Arc<App>,
+    bound: Bound,
+    notices: Notices,
+    stopped: oneshot::Receiver<()>,
+) {
+    let places = Arc::new(Semaphore::new(app.options.limits.connections));
+    for (socket, address) in bound.sockets {
+        let tls = bound.tls.clone().filter(|_| !address.ip().is_loopback());
+        match TcpListener::from_std(socket) {
+            Ok(listener) => {
+                tokio::spawn(accept(Arc::clone(&app), listener, tls, Arc::clone(&places)));
+            }
+            Err(error) => tracing::error!("the REST interface cannot listen on {address}: {error}"),
+        }
+    }
+    let written = tokio::spawn(keep(Arc::clone(&app), notices.0));
+    let ticks = tokio::spawn(tick(Arc::clone(&app)));
+    let flushes = tokio::spawn(flush(Arc::clone(&app)));
+    let _ = stopped.await;
+    for task in [written, ticks, flushes] {
+        task.abort();
+    }
+    let last = Arc::clone(&app);
+    let _ = timeout(
+        Duration::from_millis(500),
+        tokio::task::spawn_blocking(move || last.access.flush()),
+    )
+    .await;
+}
+
+async fn accept(
+    app: Arc<App>,
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    places: Arc<Semaphore>,
+) {
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let router = routes::router(&app);
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let Ok(local) = stream.local_addr() else { continue };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            let refusal = Arc::clone(&refusals).try_acquire_owned();
+            if let (Ok(place), None) = (refusal, &tls) {
+                tokio::spawn(async move {
+                    refuse(stream).await;
+                    drop(place);
+                });
+            }
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(STUCK));
+        let arrival = Arrival { peer, local, tls: tls.is_some() };
+        let (app, router, tls) = (Arc::clone(&app), router.clone(), tls.clone());
+        tokio::spawn(async move {
+            match tls {
+                None => connection(&app, router, stream, arrival).await,
+                Some(tls) => {
+                    let limit = app.options.limits.header;
+                    if let Ok(Ok(stream)) = timeout(limit, tls.accept(stream)).await {
+                        connection(&app, router, stream, arrival).await;
+                    }
+                }
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Tells a client that there are too many, and lets it read that.
+async fn refuse(mut stream: TcpStream) {
+    let told = async {
+        stream.write_all(FULL).await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+    };
+    let _ = timeout(PAUSE, told).await;
+}
+
+async fn connection<S>(app: &Arc<App>, router: axum::Router, stream: S, arrival: Arrival)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (app, mut router) = (Arc::clone(app), router.clone());
+        async move {
+            let names = &app.options.names;
+            let checked = guard::check(request.uri(), request.headers(), arrival, names);
+            let mut response: Response = match checked {
+                Err(problem) => problem.into_response(),
+                Ok(()) => {
+                    let mut request = request.map(Body::new);
+                    request.extensions_mut().insert(arrival);
+                    match router.call(request).await {
+                        Ok(response) => response,
+                        Err(never) => match never {},
+                    }
+                }
+            };
+            guard::protect(response.headers_mut());
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(app.options.limits.header);
+    builder.max_buf_size(64 << 10);
+    // A client that goes, or that speaks something else, has only itself to blame.
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// Writes the audit log, and passes on what has changed.
+async fn keep(app: Arc<App>, mut notices: mpsc::Receiver<Notice>) {
+    let mut batch = Vec::new();
+    while notices.recv_many(&mut batch, 64).await > 0 {
+        let mut entries: Vec<AuditEntry> = Vec::new();
+        for notice in batch.drain(..) {
+            match notice {
+                Notice::Entry(entry) => entries.push(entry),
+                Notice::Changed(what) => {
+                    app.events.send("changed", &serde_json::json!({"what": what}))
+                }
+            }
+        }
+        if entries.is_empty() {
+            continue;
+        }
+        let log = app.log.clone();
+        let written = tokio::task::spawn_blocking(move || log.append(&entries)).await;
+        if let Ok(Err(error)) = written {
+            tracing::error!("the audit log cannot be written: {error}");
+        }
+    }
+}
+
+/// Once in each interval, tells those who listen what the server has done.
+async fn tick(app: Arc<App>) {
+    let mut before: Option<Sample> = None;
+    loop {
+        if app.events.idle() {
+            before = None;
+            // Nobody is woken for nobody.
+            app.events.heard().await;
+        } else {
+            sleep(app.options.limits.interval).await;
+        }
+        let Ok(Some(sample)) = app.look().await else { continue };
+        if let Some(old) = &before {
+            if let Some(rates) = between(old, &sample) {
+                app.events.send("interval", &Interval { time: clock(), rates });
+            }
+            let who = |sample: &Sample| -> Vec<(u16, String)> {
+                let sessions = sample.sessions.iter();
+                sessions.map(|one| (one.tsih, one.peer.clone())).collect()
+            };
+            if who(old) != who(&sample) {
+                app.events.send("changed", &serde_json::json!({"what": "sessions"}));
+            }
+        }
+        before = Some(sample);
+    }
+}
+
+/// Writes now and then when tokens were used.
+async fn flush(app: Arc<App>) {
+    loop {
+        app.access.touched().await;
+        sleep(FLUSH).await;
+        let app = Arc::clone(&app);
+        let _ = tokio::task::spawn_blocking(move || app.access.flush()).await;
+    }
+}
+
+impl App {
+    /// What the server has counted by now.
+    async fn look(&self) -> Result<Option<Sample>, crate::problem::Problem> {
+        let service = Arc::clone(&self.service);
+        let who = self.own();
+        let work = move || {
+            let stats = service.answer(&who, lunet_api::Request::Stats);
+            let at = Instant::now();
+            let sessions = service.answer(&who, lunet_api::Request::Sessions);
+            match (stats, sessions) {
+                (Ok(Answer::Stats(stats)), Ok(Answer::Sessions(sessions))) => {
+                    Some(Sample { at, stats: *stats, sessions })
+                }
+                _ => None,
+            }
+        };
+        self.blocking(&self.looking, self.options.limits.answer, work).await
+    }
+}

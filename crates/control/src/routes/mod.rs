@@ -1,0 +1,323 @@
+//! The routes, one by one. The router and the OpenAPI document are made of [`TABLE`].
+
+mod people;
+mod server;
+mod targets;
+mod volumes;
+mod work;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::extract::{RawPathParams, Request, State};
+use axum::http::header::{HeaderMap, HeaderValue};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use lunet_api::{Answer, Change};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+
+use crate::app::{Answering, App, Call, json};
+use crate::page;
+use crate::problem::Problem;
+use crate::service::Role;
+
+/// The schemas of the document, by name.
+pub(crate) type Shapes = Vec<(String, RefOr<Schema>)>;
+
+/// Gives the schema of a body or an answer, and adds what it refers to.
+pub(crate) type Shape = fn(&mut Shapes) -> RefOr<Schema>;
+
+/// Who may use a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Everybody.
+    Nobody,
+    /// Whoever has at least this role.
+    Role(Role),
+}
+
+/// A method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl Verb {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    const fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Put => MethodFilter::PUT,
+            Self::Patch => MethodFilter::PATCH,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+/// The type of a parameter of the query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Flag,
+    Number,
+    Text,
+}
+
+/// A parameter of the query: name, type, meaning.
+pub(crate) type Parameter = (&'static str, Of, &'static str);
+
+pub(crate) const DRY_RUN: Parameter =
+    ("dry_run", Of::Flag, "Tell what would happen, and change nothing");
+const FORCE: Parameter =
+    ("force", Of::Flag, "Although sessions use what is removed, or others lose or gain access");
+const KEEP: Parameter = ("keep_sessions", Of::Flag, "Sessions stay that could not log in any more");
+
+/// What has an ETag, and how it is found.
+#[derive(Clone, Copy)]
+pub(crate) enum Tagged {
+    /// Nothing.
+    Not,
+    /// What is found in the answer to a request.
+    By(fn(&Call) -> lunet_api::Request, fn(&Call, &Answer) -> Option<String>),
+}
+
+/// How a route is answered.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// By the server: what it is asked, and how its answer is shown.
+    Read(
+        fn(&Call) -> Result<lunet_api::Request, Problem>,
+        fn(&Call, Answer) -> Result<Response, Problem>,
+    ),
+    /// By a change of what is served.
+    Change(fn(&Call) -> Result<Change, Problem>),
+    /// By the interface itself.
+    Own(fn(Arc<App>, Call) -> Answering),
+}
+
+/// One route.
+#[derive(Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) method: Verb,
+    pub(crate) path: &'static str,
+    pub(crate) needs: Needs,
+    pub(crate) about: &'static str,
+    pub(crate) query: &'static [Parameter],
+    pub(crate) body: Option<Shape>,
+    pub(crate) answer: Option<Shape>,
+    pub(crate) media: &'static str,
+    status: u16,
+    pub(crate) tagged: Tagged,
+    /// A request has to say which version it means.
+    pub(crate) needs_match: bool,
+    pub(crate) run: Run,
+}
+
+const fn route(
+    method: Verb,
+    path: &'static str,
+    needs: Needs,
+    about: &'static str,
+    run: Run,
+) -> Route {
+    let media = crate::app::JSON;
+    let (query, tagged) = (&[], Tagged::Not);
+    Route {
+        method,
+        path,
+        needs,
+        about,
+        query,
+        body: None,
+        answer: None,
+        media,
+        status: 200,
+        tagged,
+        needs_match: false,
+        run,
+    }
+}
+
+const fn get(path: &'static str, about: &'static str, answer: Shape, run: Run) -> Route {
+    route(Verb::Get, path, Needs::Role(Role::Viewer), about, run).answer(answer)
+}
+
+const fn change(
+    method: Verb,
+    path: &'static str,
+    role: Role,
+    about: &'static str,
+    change: fn(&Call) -> Result<Change, Problem>,
+) -> Route {
+    route(method, path, Needs::Role(role), about, Run::Change(change))
+}
+
+impl Route {
+    const fn needs(self, needs: Needs) -> Self {
+        Self { needs, ..self }
+    }
+
+    const fn body(self, shape: Shape) -> Self {
+        Self { body: Some(shape), ..self }
+    }
+
+    const fn answer(self, shape: Shape) -> Self {
+        Self { answer: Some(shape), ..self }
+    }
+
+    const fn media(self, media: &'static str) -> Self {
+        Self { media, ..self }
+    }
+
+    const fn query(self, query: &'static [Parameter]) -> Self {
+        Self { query, ..self }
+    }
+
+    const fn created(self) -> Self {
+        Self { status: 201, ..self }
+    }
+
+    const fn accepted(self) -> Self {
+        Self { status: 202, ..self }
+    }
+
+    const fn needs_match(self) -> Self {
+        Self { needs_match: true, ..self }
+    }
+
+    const fn tagged(self, tagged: Tagged) -> Self {
+        Self { tagged, ..self }
+    }
+
+    /// The status of success.
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK)
+    }
+
+    /// True if this is no question.
+    pub(crate) fn changes(&self) -> bool {
+        self.method != Verb::Get
+    }
+
+    /// True if its query may have this parameter.
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        let dry = matches!(self.run, Run::Change(_)) && name == DRY_RUN.0;
+        dry || self.query.iter().any(|(known, ..)| *known == name)
+    }
+}
+
+/// The server's answer as it is.
+fn whole(_: &Call, answer: Answer) -> Result<Response, Problem> {
+    Ok(json(StatusCode::OK, &answer))
+}
+
+/// An answer with its ETag.
+fn with_tag(mut response: Response, tag: &str) -> Response {
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// The schema of a type.
+fn one<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
+    T::schemas(shapes);
+    shapes.push((T::name().into_owned(), T::schema()));
+    RefOr::Ref(utoipa::openapi::Ref::from_schema_name(T::name()))
+}
+
+/// The schema of a list.
+fn many<T: utoipa::ToSchema>(shapes: &mut Shapes) -> RefOr<Schema> {
+    let item = one::<T>(shapes);
+    RefOr::T(Schema::Array(utoipa::openapi::ArrayBuilder::new().items(item).build()))
+}
+
+/// The schema of an object that others describe.
+fn any(_: &mut Shapes) -> RefOr<Schema> {
+    let object = utoipa::openapi::ObjectBuilder::new();
+    RefOr::T(Schema::Object(object.build()))
+}
+
+/// The schema of a text.
+fn text(_: &mut Shapes) -> RefOr<Schema> {
+    let object = utoipa::openapi::ObjectBuilder::new();
+    RefOr::T(Schema::Object(object.schema_type(utoipa::openapi::schema::Type::String).build()))
+}
+
+/// A part of the path that is a number.
+fn number(call: &Call, name: &str) -> Result<u16, Problem> {
+    let text = call.part(name);
+    text.parse().map_err(|_| Problem::bad(format!("{text:?} is no number from 0 to 65535")))
+}
+
+/// Every route.
+pub(crate) static TABLE: &[Route] = &{
+    const PARTS: [&[Route]; 5] =
+        [volumes::ROUTES, targets::ROUTES, server::ROUTES, people::ROUTES, work::ROUTES];
+    const COUNT: usize = {
+        let (mut count, mut at) = (0, 0);
+        while at < PARTS.len() {
+            count += PARTS[at].len();
+            at += 1;
+        }
+        count
+    };
+    let mut all = [PARTS[0][0]; COUNT];
+    let (mut filled, mut part) = (0, 0);
+    while part < PARTS.len() {
+        let mut at = 0;
+        while at < PARTS[part].len() {
+            all[filled] = PARTS[part][at];
+            filled += 1;
+            at += 1;
+        }
+        part += 1;
+    }
+    all
+};
+
+/// The router of all routes.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let mut router = Router::new();
+    for route in TABLE {
+        let answer = move |State(app): State<Arc<App>>,
+                           parameters: Result<RawPathParams, RawPathParamsRejection>,
+                           request: Request| {
+            let parameters = parameters.map_err(|_| Problem::bad("the path is not UTF-8 text"));
+            app.answer(route, parameters, request)
+        };
+        router = router.route(route.path, on(route.method.filter(), answer));
+    }
+    router
+        .fallback(elsewhere)
+        .method_not_allowed_fallback(|| async {
+            let text = "nothing here can be asked in this way";
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
+        })
+        .with_state(Arc::clone(app))
+}
+
+/// What is no route: a file of the page, or nothing.
+async fn elsewhere(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    let path = uri.path();
+    if path.starts_with("/api/") || !matches!(method, Method::GET | Method::HEAD) {
+        return Problem::not_found("there is no such route").into_response();
+    }
+    page::file(path, &headers).unwrap_or_else(IntoResponse::into_response)
+}

@@ -1,0 +1,338 @@
+//! The server as a whole: portals, sessions, configuration, counts, and whether it lives.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lunet_api::{
+    Answer, Change, Code, Configuration, Done, Error, Portal, Preview, Request, SecretText,
+    Session, Stats, Transport,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use zeroize::Zeroizing;
+
+use super::{
+    FORCE, KEEP, Needs, Of, Route, Run, Tagged, Verb, any, change, get, many, number, one, route,
+    text, whole, with_tag,
+};
+use crate::app::{App, Call, JSON, Outcome, json, tag};
+use crate::audit::AuditEntry;
+use crate::events::Events;
+use crate::problem::Problem;
+use crate::service::{RefusedLogin, Role};
+
+/// The TCP port of iSCSI.
+const ISCSI: u16 = 3260;
+
+/// The most entries of the audit log in one answer.
+const ENTRIES: u64 = 1000;
+
+/// How long the facts about the machine are kept, and may take.
+const FRESH: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How long the server has to say whether it is ready.
+const READY: Duration = Duration::from_secs(2);
+
+/// A portal to add.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewPortal {
+    /// IP address and TCP port; the port is 3260 if left out.
+    address: String,
+    /// The portal group tag; 1 if left out.
+    tag: Option<u16>,
+    /// Over what; all that can be had there if there is none.
+    #[serde(default)]
+    transport: Vec<Transport>,
+}
+
+/// How the configuration is applied.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Apply {
+    /// Although sessions use what would be gone.
+    force: bool,
+    /// Sessions stay that could not log in any more.
+    keep_sessions: bool,
+}
+
+/// A configuration.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ConfigText {
+    /// The text of `lunet.toml`.
+    #[schema(value_type = String)]
+    text: SecretText,
+}
+
+/// Whether the server serves.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+struct Readiness {
+    /// It does.
+    ready: bool,
+    /// Why not, a sentence each.
+    why: Vec<String>,
+}
+
+/// An address as people write it.
+fn address(text: &str) -> Result<SocketAddr, Problem> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let alone = bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, ISCSI));
+    text.parse().or(alone).map_err(|_| Problem::invalid(format!("{text:?} is no address and port")))
+}
+
+fn add_portal(call: &Call) -> Result<Change, Problem> {
+    let NewPortal { address: text, tag, transport } = call.json()?;
+    Ok(Change::AddPortal { address: address(&text)?, tag, transport })
+}
+
+fn remove_portal(call: &Call) -> Result<Change, Problem> {
+    let (force, keep_sessions) = (call.flag("force")?, call.flag("keep_sessions")?);
+    Ok(Change::RemovePortal { address: address(call.part("address"))?, force, keep_sessions })
+}
+
+fn end_sessions(call: &Call) -> Result<Change, Problem> {
+    match call.query("initiator") {
+        Some(name) if !name.is_empty() => {
+            Ok(Change::EndSessions { session: None, initiator: Some(name.to_owned()) })
+        }
+        _ => Err(Problem::bad("say whose sessions: ?initiator=NAME")),
+    }
+}
+
+fn tag_of(answer: &Answer) -> Option<String> {
+    let Answer::Config(config) = answer else { return None };
+    Some(tag(&config.text))
+}
+
+const TAGGED: Tagged = Tagged::By(|_| Request::Config, |_, answer| tag_of(answer));
+
+fn config(_: &Call, answer: Answer) -> Result<Response, Problem> {
+    let tag = tag_of(&answer).unwrap_or_default();
+    Ok(with_tag(json(StatusCode::OK, &answer), &tag))
+}
+
+fn apply(call: &Call) -> Result<Change, Problem> {
+    let Apply { force, keep_sessions } = call.json_or_default()?;
+    Ok(Change::Apply { force, keep_sessions })
+}
+
+async fn check(app: Arc<App>, call: Call) -> Result<Response, Problem> {
+    let ConfigText { text } = call.json()?;
+    let service = Arc::clone(&app.service);
+    let limit = app.options.limits.answer;
+    let checked = app.blocking(&app.work, limit, move || service.check(text.text())).await?;
+    Ok(json(StatusCode::OK, &checked?))
+}
+
+async fn write(app: Arc<App>, call: Call) -> Result<Response, Problem> {
+    let ConfigText { text } = call.json()?;
+    if call.header(&header::IF_MATCH)?.is_none() {
+        let status = StatusCode::PRECONDITION_REQUIRED;
+        let problem = Problem::new(status, "precondition-required", "If-Match is missing");
+        return Err(problem.fix("send the ETag of the configuration that you have read"));
+    }
+    app.check_match(&call).await?;
+    let (service, who) = (Arc::clone(&app.service), call.who.clone());
+    let limit = app.options.limits.answer;
+    let text = Zeroizing::new(text.text().to_owned());
+    let written = app.blocking(&app.work, limit, move || service.write(&who, text)).await?;
+    let written = written.map_err(Problem::from);
+    let outcome = Outcome::of(&written, |done| done.done.clone());
+    app.record(&call, call.who.told(), "write-config".to_owned(), &outcome);
+    if written.is_ok() {
+        app.notifier.differs("config");
+    }
+    Ok(json(StatusCode::OK, &written?))
+}
+
+async fn refused(app: Arc<App>, _: Call) -> Result<Response, Problem> {
+    let service = Arc::clone(&app.service);
+    let limit = app.options.limits.answer;
+    let all = app.blocking(&app.work, limit, move || service.refused()).await?;
+    Ok(json(StatusCode::OK, &all))
+}
+
+async fn audit(app: Arc<App>, call: Call) -> Result<Response, Problem> {
+    let before = call.number("before")?.unwrap_or(u64::MAX);
+    let limit = call.number("limit")?.unwrap_or(100).min(ENTRIES) as usize;
+    let log = app.log.clone();
+    let read = move || log.read(before, limit);
+    let all = app.blocking(&app.work, app.options.limits.answer, read).await?;
+    let all = all.map_err(|error| Error::new(Code::Failed, error.to_string()))?;
+    Ok(json(StatusCode::OK, &all))
+}
+
+async fn ready(app: Arc<App>, _: Call) -> Result<Response, Problem> {
+    let service = Arc::clone(&app.service);
+    let why = match app.blocking(&app.asking, READY, move || service.ready()).await {
+        Ok(why) => why,
+        Err(problem) => vec![problem.error.message],
+    };
+    let ready = why.is_empty();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok(json(status, &Readiness { ready, why }))
+}
+
+async fn facts(app: Arc<App>) -> Result<Response, Problem> {
+    // Whoever asks meanwhile waits for this answer.
+    let mut kept = app.facts.lock().await;
+    if let Some((at, facts)) = &*kept {
+        if at.elapsed() < FRESH {
+            return Ok(json(StatusCode::OK, facts));
+        }
+    }
+    let words = ["tune", "facts", "--json"].map(str::to_owned);
+    let facts = app.jobs.ask(&words, LOOK).await?;
+    let response = json(StatusCode::OK, &facts);
+    *kept = Some((std::time::Instant::now(), facts));
+    Ok(response)
+}
+
+const BEFORE: super::Parameter =
+    ("before", Of::Number, "Entries from before this time, in seconds since 1970");
+const LIMIT: super::Parameter =
+    ("limit", Of::Number, "At most so many, up to 1000; 100 if left out");
+const INITIATOR: super::Parameter =
+    ("initiator", Of::Text, "The initiator's name, or the host's NQN");
+
+pub(super) const ROUTES: &[Route] = &[
+    get(
+        "/api/v1/portals",
+        "The portals",
+        many::<Portal>,
+        Run::Read(|_| Ok(Request::Portals), whole),
+    ),
+    change(Verb::Post, "/api/v1/portals", Role::Administrator, "Listens at an address", add_portal)
+        .body(one::<NewPortal>)
+        .answer(one::<Done>)
+        .created(),
+    change(
+        Verb::Delete,
+        "/api/v1/portals/{address}",
+        Role::Administrator,
+        "Listens at an address no more",
+        remove_portal,
+    )
+    .query(&[FORCE, KEEP])
+    .answer(one::<Done>),
+    get(
+        "/api/v1/sessions",
+        "The sessions and controllers",
+        many::<Session>,
+        Run::Read(|_| Ok(Request::Sessions), whole),
+    ),
+    change(
+        Verb::Delete,
+        "/api/v1/sessions",
+        Role::Operator,
+        "Ends the sessions of an initiator",
+        end_sessions,
+    )
+    .query(&[INITIATOR])
+    .answer(one::<Done>),
+    change(Verb::Delete, "/api/v1/sessions/{tsih}", Role::Operator, "Ends a session", |call| {
+        Ok(Change::EndSessions { session: Some(number(call, "tsih")?), initiator: None })
+    })
+    .answer(one::<Done>),
+    get(
+        "/api/v1/config",
+        "The configuration in force, without its secrets",
+        one::<Configuration>,
+        Run::Read(|_| Ok(Request::Config), config),
+    )
+    .needs(Needs::Role(Role::Operator))
+    .tagged(TAGGED),
+    change(
+        Verb::Post,
+        "/api/v1/config/apply",
+        Role::Administrator,
+        "Reads the configuration file again, and serves what it says",
+        apply,
+    )
+    .body(one::<Apply>)
+    .answer(one::<Done>)
+    .tagged(TAGGED),
+    route(
+        Verb::Post,
+        "/api/v1/config/check",
+        Needs::Role(Role::Operator),
+        "What a configuration would change",
+        Run::Own(|app, call| Box::pin(check(app, call))),
+    )
+    .body(one::<ConfigText>)
+    .answer(one::<Preview>),
+    route(
+        Verb::Put,
+        "/api/v1/config",
+        Needs::Role(Role::Administrator),
+        "Replaces the configuration file, and does not apply it; If-Match is required",
+        Run::Own(|app, call| Box::pin(write(app, call))),
+    )
+    .body(one::<ConfigText>)
+    .answer(one::<Done>)
+    .tagged(TAGGED)
+    .needs_match(),
+    get(
+        "/api/v1/stats",
+        "What has been done since the start",
+        one::<Stats>,
+        Run::Read(|_| Ok(Request::Stats), whole),
+    ),
+    get(
+        "/api/v1/refused",
+        "Logins that were refused lately, the newest first",
+        many::<RefusedLogin>,
+        Run::Own(|app, call| Box::pin(refused(app, call))),
+    ),
+    get(
+        "/api/v1/facts",
+        "What the tuner knows of this machine",
+        any,
+        Run::Own(|app, _| Box::pin(facts(app))),
+    ),
+    get(
+        "/api/v1/audit",
+        "Changes, logins and tokens, the newest first",
+        many::<AuditEntry>,
+        Run::Own(|app, call| Box::pin(audit(app, call))),
+    )
+    .needs(Needs::Role(Role::Administrator))
+    .query(&[BEFORE, LIMIT]),
+    get(
+        "/api/v1/events",
+        "What happens, as server-sent events: interval, changed, job",
+        text,
+        Run::Own(|app, call| Box::pin(async move { Events::listen(&app, call.who) })),
+    )
+    .media("text/event-stream"),
+    get(
+        "/api/v1/openapi.json",
+        "This document",
+        any,
+        Run::Own(|app, _| {
+            let media = [(header::CONTENT_TYPE, JSON)];
+            Box::pin(async move { Ok((media, app.document.clone()).into_response()) })
+        }),
+    )
+    .needs(Needs::Nobody),
+    get(
+        "/healthz",
+        "Whether this interface lives",
+        text,
+        Run::Own(|_, _| Box::pin(async { Ok("ok".into_response()) })),
+    )
+    .needs(Needs::Nobody)
+    .media("text/plain"),
+    get(
+        "/readyz",
+        "Whether the server serves: 503 if it does not",
+        one::<Readiness>,
+        Run::Own(|app, call| Box::pin(ready(app, call))),
+    )
+    .needs(Needs::Nobody),
+];

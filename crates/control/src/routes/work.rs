@@ -1,0 +1,64 @@
+//! Jobs.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+
+use super::{Needs, Route, Run, Verb, get, many, one, route};
+use crate::app::{App, Call, Outcome, json};
+use crate::jobs::{Job, Jobs, NewJob};
+use crate::problem::Problem;
+use crate::service::Role;
+
+async fn begin(app: Arc<App>, call: Call) -> Result<Response, Problem> {
+    let new: NewJob = call.json()?;
+    let needed = new.kind.role();
+    if !call.who.role.may(needed) {
+        let text = format!("{} needs the role {}", new.kind.as_str(), needed.as_str());
+        return Err(Problem::forbidden(text));
+    }
+    let begun = Jobs::begin(&app, &call.who, &new);
+    // What only looks at the machine is no change.
+    if needed != Role::Viewer {
+        let outcome = Outcome::of(&begun, |job| format!("job {} has begun", job.id));
+        app.record(&call, call.who.told(), new.kind.as_str().to_owned(), &outcome);
+    }
+    let job = begun?;
+    let mut response = json(StatusCode::ACCEPTED, &job);
+    if let Ok(place) = HeaderValue::from_str(&format!("/api/v1/jobs/{}", job.id)) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+pub(super) const ROUTES: &[Route] = &[
+    route(
+        Verb::Post,
+        "/api/v1/jobs",
+        Needs::Role(Role::Viewer),
+        "Begins a job: doctor and tune-plan; with the role administrator also tune-apply, tune-rollback and bench",
+        Run::Own(|app, call| Box::pin(begin(app, call))),
+    )
+    .body(one::<NewJob>)
+    .answer(one::<Job>)
+    .accepted(),
+    get("/api/v1/jobs", "The jobs, the latest first", many::<Job>, Run::Own(|app, _| {
+        Box::pin(async move { Ok(json(StatusCode::OK, &app.jobs.list())) })
+    })),
+    get("/api/v1/jobs/{id}", "A job", one::<Job>, Run::Own(|app, call| {
+        Box::pin(async move { Ok(json(StatusCode::OK, &app.jobs.find(call.part("id"))?)) })
+    })),
+    route(
+        Verb::Delete,
+        "/api/v1/jobs/{id}",
+        Needs::Role(Role::Viewer),
+        "Cancels a job: one's own, or with the role administrator any",
+        Run::Own(|app, call| {
+            Box::pin(async move {
+                Ok(json(StatusCode::OK, &app.jobs.cancel(&call.who, call.part("id"))?))
+            })
+        }),
+    )
+    .answer(one::<Job>),
+];

@@ -1,0 +1,205 @@
+//! Logins, accounts, tokens, and what is written down about them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use lunet_control::Limits;
+use serde_json::json;
+
+use super::support::{Login, Server, Wanted, start};
+
+fn login(server: &Server, name: &str, password: &str) -> super::support::Reply {
+    server.ask("POST", "/api/v1/login").json(&json!({"name": name, "password": password})).send()
+}
+
+#[test]
+fn the_first_account_takes_the_code_and_the_code_is_gone_then() {
+    let server = start(Wanted::default());
+    assert_eq!(server.get("/api/v1/first-start").send().json(), json!({"needed": true}));
+    let code = server.control.as_ref().unwrap().code().unwrap();
+    let first = |code: &str, password: &str| {
+        let body = json!({"code": code, "name": "root", "password": password});
+        server.ask("POST", "/api/v1/first-start").json(&body).send()
+    };
+    // The right code, and a password that is none: the code is still good.
+    assert_eq!(first(&code, "short").status, 422);
+    for _ in 0..4 {
+        assert_eq!(first("AAAA-AAAA", "a good password").status, 401);
+    }
+    assert!(server.told.lock().unwrap().is_empty());
+    assert_eq!(first("AAAA-AAAA", "a good password").status, 401);
+    let next = server.control.as_ref().unwrap().code().unwrap();
+    assert_ne!(code, next);
+    assert!(server.told.lock().unwrap()[0].contains(&next), "it is told");
+    assert_eq!(first(&code, "a good password").status, 401, "the old one is over");
+    let done = first(&next.to_lowercase().replace('-', ""), "a good password");
+    assert_eq!(done.status, 200, "{done:?}");
+    let cookie = done.header("set-cookie").unwrap();
+    for word in ["lunet=", "; Path=/", "; HttpOnly", "; SameSite=Strict"] {
+        assert!(cookie.contains(word), "{cookie}");
+    }
+    assert!(!cookie.contains("Secure"), "this is no TLS: {cookie}");
+    assert_eq!(server.get("/api/v1/first-start").send().json(), json!({"needed": false}));
+    assert_eq!(first(&next, "a good password").status, 409);
+    let file = server.folder.path().join("control/accounts.json");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let folder = file.parent().unwrap().metadata().unwrap();
+    assert_eq!(folder.permissions().mode() & 0o777, 0o700);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("$argon2id$") && !text.contains("a good password"), "{text}");
+}
+
+#[test]
+fn accounts_outlive_the_server_and_sessions_do_not() {
+    let mut server = start(Wanted::default());
+    let first = server.begin();
+    let (_, token) = server.token(&first, "viewer", 600);
+    drop(server.control.take());
+    let folder = std::mem::replace(&mut server.folder, tempfile::TempDir::new().unwrap());
+    let server = start(Wanted { folder: Some(folder), ..Wanted::default() });
+    assert_eq!(server.control.as_ref().unwrap().code(), None);
+    assert_eq!(server.get("/api/v1/me").by(&first).send().status, 401);
+    assert_eq!(server.get("/api/v1/me").bearer(&token).send().json()["kind"], "token");
+    assert_eq!(login(&server, "root", "a good password").status, 200);
+}
+
+#[test]
+fn failed_logins_look_alike_are_written_down_and_make_the_next_ones_wait() {
+    let server = start(Wanted::default());
+    drop(server.begin());
+    let wrong = login(&server, "root", "a wrong password");
+    let nobody = login(&server, "nobody", "a good password");
+    assert_eq!((wrong.status, nobody.status), (401, 401));
+    assert_eq!(wrong.body, nobody.body);
+    let mut waits = None;
+    for _ in 0..6 {
+        let reply = login(&server, "root", "a wrong password");
+        if reply.status == 429 {
+            waits = reply.header("retry-after").map(str::to_owned);
+        }
+    }
+    assert!(waits.is_some_and(|seconds| seconds.parse::<u64>().unwrap() <= 61));
+    // By its address, as much as by its name.
+    assert_eq!(login(&server, "somebody", "a good password").status, 429);
+    let audit = server.audit(7);
+    let refused: Vec<_> = audit.iter().filter(|line| line["what"] == "login").collect();
+    assert!(refused.len() >= 5, "{audit:?}");
+    for line in refused {
+        assert_eq!(line["address"], "127.0.0.1");
+        assert!(line["outcome"].as_str().unwrap().starts_with("refused"), "{line}");
+    }
+    let text = serde_json::to_string(&audit).unwrap();
+    assert!(!text.contains("password\":") && !text.contains("a wrong"), "{text}");
+}
+
+#[test]
+fn accounts_have_roles_that_change_at_once_and_the_last_administrator_stays() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let add = |name: &str, role: &str| {
+        let body = json!({"name": name, "password": "their password", "role": role});
+        server.ask("POST", "/api/v1/accounts").by(&root).json(&body).send().status
+    };
+    assert_eq!((add("vera", "viewer"), add("vera", "viewer")), (201, 409));
+    let vera = Login::of(&login(&server, "vera", "their password"));
+    let me = server.get("/api/v1/me").by(&vera).send().json();
+    assert_eq!(
+        (&me["name"], &me["role"], &me["kind"]),
+        (&json!("vera"), &json!("viewer"), &json!("session"))
+    );
+    assert_eq!(me["csrf"], vera.csrf.as_str());
+    let set = |by: &Login, name: &str, body: serde_json::Value| {
+        let path = format!("/api/v1/accounts/{name}/password");
+        server.ask("PUT", &path).by(by).json(&body).send().status
+    };
+    assert_eq!(set(&vera, "root", json!({"password": "taken over"})), 403);
+    assert_eq!(
+        set(&vera, "vera", json!({"password": "another one"})),
+        403,
+        "the old one is missing"
+    );
+    assert_eq!(set(&vera, "vera", json!({"password": "another one", "current": "wrong"})), 403);
+    let other = Login::of(&login(&server, "vera", "their password"));
+    assert_eq!(
+        set(&vera, "vera", json!({"password": "another one", "current": "their password"})),
+        200
+    );
+    assert_eq!(server.get("/api/v1/me").by(&vera).send().status, 200);
+    assert_eq!(server.get("/api/v1/me").by(&other).send().status, 401, "the other session ends");
+    let delete = |name: &str| {
+        let ask = server.ask("DELETE", &format!("/api/v1/accounts/{name}")).by(&root);
+        ask.send()
+    };
+    assert_eq!(delete("root").json()["code"], "last-one");
+    assert_eq!((delete("vera").status, delete("vera").status), (200, 404));
+    assert_eq!(server.get("/api/v1/me").by(&vera).send().status, 401);
+    let all = server.get("/api/v1/accounts").by(&root).send();
+    assert_eq!(all.json().as_array().unwrap().len(), 1);
+    assert!(!String::from_utf8_lossy(&all.body).contains("argon2"), "hashes are not shown");
+}
+
+#[test]
+fn tokens_are_shown_once_and_listed_with_their_last_use() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let (id, token) = server.token(&root, "viewer", 600);
+    let list = || server.get("/api/v1/tokens").by(&root).send();
+    let shown = list();
+    assert_eq!(shown.json()[0]["last_used"], json!(null));
+    let secret = token.rsplit('_').next().unwrap();
+    assert!(!String::from_utf8_lossy(&shown.body).contains(secret));
+    let file = std::fs::read_to_string(server.folder.path().join("control/accounts.json")).unwrap();
+    assert!(!file.contains(secret));
+    assert_eq!(server.get("/api/v1/stats").bearer(&token).send().status, 200);
+    let used = list().json();
+    assert_eq!((&used[0]["id"], &used[0]["by"]), (&json!(id), &json!("root")));
+    assert!(used[0]["last_used"].as_u64().unwrap() > 1_600_000_000);
+    let made = server.audit(2);
+    assert!(made[1]["what"].as_str().unwrap().starts_with("create-token"), "{made:?}");
+}
+
+#[test]
+fn a_session_that_is_not_used_ends() {
+    let limits = Limits { idle: Duration::from_millis(300), ..Limits::default() };
+    let server = start(Wanted { limits, ..Wanted::default() });
+    let root = server.begin();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(100));
+        // Each use counts, unless this machine was held up.
+        if server.get("/api/v1/me").by(&root).send().status == 401 {
+            return;
+        }
+    }
+    std::thread::sleep(Duration::from_millis(350));
+    assert_eq!(server.get("/api/v1/me").by(&root).send().status, 401);
+}
+
+#[test]
+fn every_answer_has_the_headers_that_protect_a_browser() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    for (path, status) in [
+        ("/", 200),
+        ("/healthz", 200),
+        ("/api/v1/volumes", 200),
+        ("/nothing", 404),
+        ("/api/v1/accounts", 200),
+    ] {
+        let reply = server.get(path).by(&root).send();
+        assert_eq!(reply.status, status, "{path}");
+        let policy = reply.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert_eq!(reply.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(reply.header("cross-origin-opener-policy"), Some("same-origin"));
+        assert_eq!(reply.header("cross-origin-resource-policy"), Some("same-origin"));
+        let kept = if path == "/" { "no-cache" } else { "no-store" };
+        assert_eq!(reply.header("cache-control"), Some(kept), "{path}");
+    }
+    let refused = server.get("/healthz").with("Host", "evil.example").send();
+    assert!(refused.header("content-security-policy").is_some());
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    let page = server.get("/").send();
+    let again = server.get("/").with("If-None-Match", page.header("etag").unwrap()).send();
+    assert_eq!(again.status, 304);
+}

@@ -1,0 +1,184 @@
+//! Changes: what they become, that they are made once, and only of what the client knows.
+
+use lunet_api::{Change, NewVolume};
+use serde_json::{Value, json};
+
+use super::support::{Login, Server, Wanted, start};
+
+fn change(server: &Server, login: &Login, method: &str, path: &str, body: Value) -> Change {
+    let ask = server.ask(method, path).by(login);
+    let ask = if body.is_null() { ask } else { ask.json(&body) };
+    let reply = ask.send();
+    assert!([200, 201].contains(&reply.status), "{reply:?}");
+    server.fake.changes.lock().unwrap().pop().expect("a change")
+}
+
+/// Requests, and the changes that they are.
+#[rustfmt::skip]
+const CHANGES: &[(&str, &str, &str, &str)] = &[
+    ("PATCH", "/api/v1/volumes/a", r#""#,
+     r#"{"do": "resize-volume", "name": "a", "size": null}"#),
+    ("PATCH", "/api/v1/volumes/a", r#"{"size": 4096}"#,
+     r#"{"do": "resize-volume", "name": "a", "size": 4096}"#),
+    ("DELETE", "/api/v1/volumes/a%20b?keep_data=true&force", r#""#,
+     r#"{"do": "delete-volume", "name": "a b", "keep_data": true, "force": true}"#),
+    ("POST", "/api/v1/volumes/a/rollback", r#"{"snapshot": "s"}"#,
+     r#"{"do": "rollback", "volume": "a", "snapshot": "s", "force": false}"#),
+    ("DELETE", "/api/v1/volumes/a/snapshots/s", r#""#,
+     r#"{"do": "delete-snapshot", "volume": "a", "snapshot": "s"}"#),
+    ("POST", "/api/v1/targets", r#"{"name": "iqn.a:x"}"#,
+     r#"{"do": "create-target", "name": "iqn.a:x", "alias": null, "nvme": false}"#),
+    ("PUT", "/api/v1/targets/iqn.a:x/luns/7", r#"{"volume": "a"}"#,
+     r#"{"do": "map", "target": "iqn.a:x", "lun": 7, "volume": "a", "force": false}"#),
+    ("DELETE", "/api/v1/targets/iqn.a:x/initiators/10.0.0.0%2F8?keep_sessions=1", r#""#,
+     r#"{"do": "deny-initiators", "target": "iqn.a:x", "initiators": ["10.0.0.0/8"], "force": false, "keep_sessions": true}"#),
+    ("POST", "/api/v1/targets/t/users", r#"{"name": "u", "secret": {"text": "s"}, "initiators": ["iqn.b:y"]}"#,
+     r#"{"do": "add-user", "target": "t", "user": {"name": "u", "secret": {"text": "s"}, "initiators": ["iqn.b:y"], "replace": false}, "force": false, "keep_sessions": false}"#),
+    ("POST", "/api/v1/portals", r#"{"address": "::1", "transport": ["tcp"]}"#,
+     r#"{"do": "add-portal", "address": "[::1]:3260", "tag": null, "transport": ["tcp"]}"#),
+    ("DELETE", "/api/v1/portals/%5B::1%5D:3260", r#""#,
+     r#"{"do": "remove-portal", "address": "[::1]:3260", "force": false, "keep_sessions": false}"#),
+    ("DELETE", "/api/v1/sessions/9", r#""#,
+     r#"{"do": "end-sessions", "session": 9, "initiator": null}"#),
+    ("DELETE", "/api/v1/sessions?initiator=iqn.b:y", r#""#,
+     r#"{"do": "end-sessions", "session": null, "initiator": "iqn.b:y"}"#),
+    ("POST", "/api/v1/config/apply", r#""#,
+     r#"{"do": "apply", "force": false, "keep_sessions": false}"#),
+    ("POST", "/api/v1/config/apply", r#"{"force": true}"#,
+     r#"{"do": "apply", "force": true, "keep_sessions": false}"#),
+];
+
+#[test]
+fn each_request_becomes_the_change_that_it_says() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let become_ = |method: &str, path: &str, body: Value, expected: Value| {
+        let found = change(&server, &login, method, path, body);
+        assert_eq!(serde_json::to_value(&found).unwrap(), expected, "{method} {path}");
+    };
+    let defaults =
+        NewVolume { name: "a".into(), backend: lunet_api::Backend::File, ..NewVolume::default() };
+    let defaults = serde_json::to_value(Change::CreateVolume(defaults)).unwrap();
+    become_("POST", "/api/v1/volumes", json!({"name": "a"}), defaults);
+    for (method, path, body, expected) in CHANGES {
+        let value = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+        become_(method, path, value(body), value(expected));
+    }
+    let audit = server.audit(10);
+    assert!(
+        audit.iter().any(|line| line["what"] == "add-user" && line["who"] == "root"),
+        "{audit:?}"
+    );
+}
+
+#[test]
+fn a_refusal_has_the_code_and_the_words_of_the_server() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let refused = server.ask("DELETE", "/api/v1/volumes/busy").by(&login).send();
+    assert_eq!(
+        (refused.status, refused.header("content-type")),
+        (409, Some("application/problem+json"))
+    );
+    assert_eq!(
+        refused.json(),
+        json!({"type": "urn:lunet:error:in-use", "title": "in use", "status": 409, "code": "in-use",
+               "detail": "1 session sees volume busy: use --force", "message": "1 session sees volume busy", "fix": "use --force"})
+    );
+}
+
+#[test]
+fn the_same_key_gives_the_first_answer_again() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let (_, token) = server.token(&login, "operator", 600);
+    let ask = server
+        .ask("POST", "/api/v1/volumes")
+        .json(&json!({"name": "a"}))
+        .with("Idempotency-Key", "k 1");
+    let first = ask.clone().by(&login).send();
+    let second = ask.clone().by(&login).send();
+    assert_eq!((first.status, second.status), (201, 201));
+    assert_eq!(first.body, second.body);
+    assert_eq!(server.fake.changes.lock().unwrap().len(), 1);
+    // Whoever else has the same key has another one.
+    assert_eq!(ask.clone().bearer(&token).send().status, 201);
+    assert_eq!(server.fake.changes.lock().unwrap().len(), 2);
+    let other = ask.clone().by(&login).json(&json!({"name": "b"})).send();
+    assert_eq!((other.status, &other.json()["code"]), (422, &json!("invalid")));
+    let elsewhere = server.ask("POST", "/api/v1/targets").by(&login).json(&json!({"name": "a"}));
+    assert_eq!(elsewhere.with("Idempotency-Key", "k 1").send().status, 422);
+    // A refusal is an answer, too.
+    let busy =
+        server.ask("DELETE", "/api/v1/volumes/busy").by(&login).with("Idempotency-Key", "k 2");
+    let (first, second) = (busy.send(), busy.send());
+    assert_eq!((first.status, second.status, first.body), (409, 409, second.body));
+    assert_eq!(server.fake.changes.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn a_change_of_something_else_than_was_read_is_refused() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let read = || server.get("/api/v1/volumes/vm1").by(&login).send();
+    let before = read().header("etag").unwrap().to_owned();
+    assert_eq!(read().header("etag"), Some(before.as_str()));
+    let grow = |size: u64, tag: &str| {
+        let ask = server.ask("PATCH", "/api/v1/volumes/vm1").by(&login);
+        ask.json(&json!({"size": size})).with("If-Match", tag).send().status
+    };
+    assert_eq!((grow(2 << 30, &before), grow(3 << 30, &before)), (200, 412));
+    assert_eq!(*server.fake.size.lock().unwrap(), 2 << 30);
+    let after = read().header("etag").unwrap().to_owned();
+    assert_ne!(before, after);
+    assert_eq!(grow(3 << 30, &format!("\"x\", {after}")), 200);
+    assert_eq!(grow(4 << 30, "*"), 200);
+    let gone = server.ask("PATCH", "/api/v1/volumes/none").by(&login).json(&json!({"size": 1}));
+    assert_eq!(gone.with("If-Match", "*").send().status, 412);
+    let untagged = server.ask("POST", "/api/v1/volumes").by(&login).json(&json!({"name": "a"}));
+    assert_eq!(untagged.with("If-Match", "*").send().status, 400);
+
+    let config = server.get("/api/v1/config").by(&login).send().header("etag").unwrap().to_owned();
+    let put = |tag: &str| {
+        let ask = server.ask("PUT", "/api/v1/config").by(&login).with("If-Match", tag);
+        ask.json(&json!({"text": "[server]\nshards = 1\n"})).send().status
+    };
+    assert_eq!((put("\"x\""), put(&config), put(&config)), (412, 200, 412));
+    assert_eq!(*server.fake.text.lock().unwrap(), "[server]\nshards = 1\n");
+    let check = |text: &str| {
+        let ask = server.ask("POST", "/api/v1/config/check").by(&login);
+        ask.json(&json!({"text": text})).send()
+    };
+    assert_eq!((check("right").status, check("wrong").status), (200, 422));
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    for (method, path) in [
+        ("DELETE", "/api/v1/volumes/vm1?dry_run=true"),
+        ("DELETE", "/api/v1/volumes/vm1?dry_run&force=true"),
+        ("POST", "/api/v1/config/apply?dry_run=1"),
+        ("DELETE", "/api/v1/sessions/9?dry_run=true"),
+    ] {
+        let reply = server.ask(method, path).by(&login).send();
+        assert_eq!(
+            (reply.status, &reply.json()["changes"][0]["what"]),
+            (200, &json!("volume")),
+            "{path}"
+        );
+    }
+    let made =
+        server.ask("POST", "/api/v1/volumes?dry_run=true").by(&login).json(&json!({"name": "a"}));
+    assert_eq!(made.send().status, 200, "nothing is created");
+    let unknown = server.ask("POST", "/api/v1/volumes/vm1/reopen?dry_run=true").by(&login).send();
+    assert_eq!((unknown.status, &unknown.json()["code"]), (422, &json!("unsupported")));
+    let tag = server
+        .ask("PATCH", "/api/v1/volumes/vm1?dry_run=true")
+        .by(&login)
+        .with("If-Match", "\"x\"");
+    assert_eq!(tag.json(&json!({"size": 1})).send().status, 412);
+    assert!(server.fake.changes.lock().unwrap().is_empty());
+    assert_eq!(server.audit(1).len(), 1, "only the first account");
+}

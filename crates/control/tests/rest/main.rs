@@ -1,0 +1,10 @@
+//! The interface over real HTTP, before a server that is none.
+#![allow(missing_docs, reason = "tests")]
+
+mod access;
+mod changes;
+mod hostile;
+mod limits;
+mod support;
+mod tls;
+mod work;

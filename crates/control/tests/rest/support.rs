@@ -1,0 +1,391 @@
+//! A server that is none, and a client that sends what it is told to.
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use lunet_api::{
+    Answer, Change, Code, Configuration, Difference, Done, Error, Preview, Request, Stats, Target,
+    Volume,
+};
+use lunet_control::{
+    AuditEntry, Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin,
+    Service, notifier,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use zeroize::Zeroizing;
+
+/// How long anything may take that has no limit of its own.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the fake server is asked and has done.
+pub struct Fake {
+    pub changes: Mutex<Vec<Change>>,
+    pub size: Mutex<u64>,
+    pub text: Mutex<String>,
+    hangs: Mutex<bool>,
+    wake: Condvar,
+    notifier: Notifier,
+    pub ready: AtomicBool,
+}
+
+impl Fake {
+    /// From now on nothing is answered.
+    pub fn hang(&self, is: bool) {
+        *self.hangs.lock().unwrap() = is;
+        self.wake.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut hangs = self.hangs.lock().unwrap();
+        while *hangs {
+            hangs = self.wake.wait(hangs).unwrap();
+        }
+    }
+
+    fn change(&self, who: &Principal, change: Change) -> Result<Done, Error> {
+        let result = match &change {
+            Change::DeleteVolume { name, force: false, .. } if name == "busy" => {
+                Err(Error::new(Code::InUse, "1 session sees volume busy").fix("use --force"))
+            }
+            Change::ResizeVolume { size: Some(size), .. } => {
+                *self.size.lock().unwrap() = *size;
+                Ok(Done { done: "it has grown".into(), ..Done::default() })
+            }
+            other => Ok(Done { done: serde_json::to_string(other).unwrap(), ..Done::default() }),
+        };
+        let outcome = match &result {
+            Ok(done) => format!("done: {}", done.done),
+            Err(error) => format!("refused: {error}"),
+        };
+        let kind = serde_json::to_value(&change).unwrap()["do"].as_str().unwrap().to_owned();
+        let address = Some(who.address.ip().to_string());
+        let entry = AuditEntry { time: 1, who: who.name.clone(), address, what: kind, outcome };
+        self.notifier.changed(&change, entry, result.is_ok());
+        self.changes.lock().unwrap().push(change);
+        result
+    }
+}
+
+impl Service for Fake {
+    fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error> {
+        self.wait();
+        Ok(match request {
+            Request::Volumes => {
+                let size_bytes = *self.size.lock().unwrap();
+                Answer::Volumes(vec![Volume {
+                    name: "vm1".into(),
+                    size_bytes,
+                    ..Volume::default()
+                }])
+            }
+            Request::Targets => {
+                Answer::Targets(vec![Target { name: "iqn.a:x".into(), ..Target::default() }])
+            }
+            Request::Sessions => Answer::Sessions(Vec::new()),
+            Request::Stats => {
+                Answer::Stats(Box::new(Stats { uptime_seconds: 7, ..Stats::default() }))
+            }
+            Request::Snapshots { .. } => Answer::Snapshots(Vec::new()),
+            Request::Portals => Answer::Portals(Vec::new()),
+            Request::Config => {
+                let text = self.text.lock().unwrap().clone();
+                Answer::Config(Box::new(Configuration { text, ..Configuration::default() }))
+            }
+            Request::Change { change, .. } => Answer::Done(self.change(who, change)?),
+            Request::Preview { change: Change::ReopenVolume { .. }, .. } => {
+                return Err(Error::new(Code::Unsupported, "nobody knows"));
+            }
+            Request::Preview { .. } => {
+                let change = Difference { what: "volume".into(), ..Difference::default() };
+                Answer::Preview(Preview { changes: vec![change], ..Preview::default() })
+            }
+        })
+    }
+
+    fn check(&self, text: &str) -> Result<Preview, Error> {
+        match text.contains("wrong") {
+            true => Err(Error::new(Code::Invalid, "lunet.toml:1: x: is not a key")),
+            false => Ok(Preview::default()),
+        }
+    }
+
+    fn write(&self, _: &Principal, text: Zeroizing<String>) -> Result<Done, Error> {
+        *self.text.lock().unwrap() = text.to_string();
+        Ok(Done { done: "written".into(), ..Done::default() })
+    }
+
+    fn ready(&self) -> Vec<String> {
+        match self.ready.load(Ordering::Acquire) {
+            true => Vec::new(),
+            false => vec!["not served: volume vm1".into()],
+        }
+    }
+
+    fn refused(&self) -> Vec<RefusedLogin> {
+        vec![RefusedLogin { initiator: "iqn.b:y".into(), ..RefusedLogin::default() }]
+    }
+}
+
+/// An interface in front of the fake server.
+pub struct Server {
+    pub address: SocketAddr,
+    pub fingerprint: Option<String>,
+    pub fake: Arc<Fake>,
+    pub folder: TempDir,
+    pub told: Arc<Mutex<Vec<String>>>,
+    pub control: Option<Control>,
+}
+
+/// How a test wants it.
+#[derive(Default)]
+pub struct Wanted {
+    /// Where it listens; a free port of 127.0.0.1 if left out.
+    pub address: Option<&'static str>,
+    pub limits: Limits,
+    pub program: Option<std::path::PathBuf>,
+    pub folder: Option<TempDir>,
+    pub names: Vec<String>,
+}
+
+pub fn start(wanted: Wanted) -> Server {
+    let folder = wanted.folder.unwrap_or_else(|| TempDir::new().unwrap());
+    let address = wanted.address.unwrap_or("127.0.0.1:0").parse().unwrap();
+    let listeners = Listeners { addresses: vec![address], certificate: None };
+    let bound = Bound::new(&listeners, &wanted.names, &folder.path().join("control")).unwrap();
+    let address = bound.addresses()[0];
+    let fingerprint = bound.fingerprint().map(str::to_owned);
+    let (notifier, notices) = notifier();
+    let fake = Arc::new(Fake {
+        changes: Mutex::default(),
+        size: Mutex::new(1 << 30),
+        text: Mutex::new("[server]\n".into()),
+        hangs: Mutex::new(false),
+        wake: Condvar::new(),
+        notifier: notifier.clone(),
+        ready: AtomicBool::new(true),
+    });
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let hears = Arc::clone(&told);
+    let options = Options {
+        directory: folder.path().join("control"),
+        names: wanted.names,
+        program: wanted.program,
+        environment: Vec::new(),
+        limits: wanted.limits,
+        tell: Box::new(move |line| hears.lock().unwrap().push(line.to_owned())),
+    };
+    let service = Arc::clone(&fake);
+    let control = Control::start(bound, options, service, (notifier, notices)).unwrap();
+    Server { address, fingerprint, fake, folder, told, control: Some(control) }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.fake.hang(false);
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        let text = || String::from_utf8_lossy(&self.body).into_owned();
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", text()))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            key.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}
+
+/// Sends bytes as they are; `None` if the connection ends without an answer.
+pub fn raw(address: SocketAddr, bytes: &[u8]) -> Option<Reply> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A server that refuses early does not read the rest.
+    let _ = stream.write_all(bytes);
+    answer(&mut stream)
+}
+
+/// The answer on a connection.
+pub fn answer(stream: &mut impl Read) -> Option<Reply> {
+    let mut all = Vec::new();
+    let mut chunk = [0; 65536];
+    loop {
+        if let Some(reply) = whole(&all) {
+            return Some(reply);
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(n) => all.extend_from_slice(&chunk[..n]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+    whole(&all).or_else(|| {
+        assert!(all.is_empty(), "half an answer: {}", String::from_utf8_lossy(&all));
+        None
+    })
+}
+
+fn whole(bytes: &[u8]) -> Option<Reply> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let status = head.split(' ').nth(1)?.parse().unwrap();
+    let mut reply = Reply { status, head, body: Vec::new() };
+    let length: usize = reply.header("content-length").map_or(0, |n| n.parse().unwrap());
+    let body = bytes.get(end + 4..end + 4 + length)?;
+    reply.body = body.to_vec();
+    Some(reply)
+}
+
+/// A request to be sent.
+#[derive(Clone)]
+pub struct Ask {
+    address: SocketAddr,
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Option<Vec<u8>>,
+}
+
+impl Server {
+    pub fn ask(&self, method: &str, path: &str) -> Ask {
+        let headers = vec![("Host".to_owned(), self.address.to_string())];
+        let (method, path) = (method.to_owned(), path.to_owned());
+        Ask { address: self.address, method, path, headers, body: None }
+    }
+
+    pub fn get(&self, path: &str) -> Ask {
+        self.ask("GET", path)
+    }
+
+    /// Makes the first account, and logs in.
+    pub fn begin(&self) -> Login {
+        let code = self.control.as_ref().unwrap().code().expect("there is no account");
+        let body = json!({"code": code, "name": "root", "password": "a good password"});
+        let reply = self.ask("POST", "/api/v1/first-start").json(&body).send();
+        assert_eq!(reply.status, 200, "{reply:?}");
+        Login::of(&reply)
+    }
+
+    /// A token of this role.
+    pub fn token(&self, login: &Login, role: &str, seconds: u64) -> (String, String) {
+        let body = json!({"name": format!("t-{role}"), "role": role, "expires_seconds": seconds});
+        let reply = self.ask("POST", "/api/v1/tokens").by(login).json(&body).send();
+        assert_eq!(reply.status, 201, "{reply:?}");
+        let made = reply.json();
+        let text = |key: &str| made[key].as_str().unwrap().to_owned();
+        (text("id"), text("token"))
+    }
+
+    /// The lines of the audit log, once there are so many.
+    pub fn audit(&self, lines: usize) -> Vec<Value> {
+        let path = self.folder.path().join("control/audit.jsonl");
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        until(|| (read(&path).lines().count() >= lines).then_some(()));
+        read(&path).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Waits until there is something.
+pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A session.
+#[derive(Clone)]
+pub struct Login {
+    pub cookie: String,
+    pub csrf: String,
+}
+
+impl Login {
+    pub fn of(reply: &Reply) -> Self {
+        let cookie = reply.header("set-cookie").expect("a cookie");
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        Self { cookie, csrf: reply.json()["csrf"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Ask {
+    /// Adds a header, in place of one of this name.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds a header beside those that there are.
+    pub fn also(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
+        self
+    }
+
+    pub fn by(self, login: &Login) -> Self {
+        self.with("Cookie", &login.cookie).with("X-Lunet-CSRF", &login.csrf)
+    }
+
+    pub fn bearer(self, token: &str) -> Self {
+        self.with("Authorization", &format!("Bearer {token}"))
+    }
+
+    pub fn json(self, body: &Value) -> Self {
+        self.body("application/json", body.to_string().as_bytes())
+    }
+
+    pub fn body(mut self, media: &str, body: &[u8]) -> Self {
+        self.body = Some(body.to_vec());
+        self.with("Content-Type", media)
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        let told = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        let body = self.body.clone().unwrap_or_default();
+        if !told && self.method != "GET" {
+            let _ = write!(head, "Content-Length: {}\r\n", body.len());
+        }
+        head.push_str("Connection: close\r\n\r\n");
+        [head.into_bytes(), body].concat()
+    }
+
+    pub fn send(&self) -> Reply {
+        raw(self.address, &self.bytes()).expect("an answer")
+    }
+
+    pub fn try_send(&self) -> Option<Reply> {
+        raw(self.address, &self.bytes())
+    }
+}
