@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::fs;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
-use anyhow::Result;
 use lunet_api::{Change, Done};
 use lunet_iscsi::printable::printable;
 use serde_json::Value;
@@ -35,8 +36,10 @@ const TOLD: [&str; 16] = [
 ];
 
 /// Where a change comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Origin {
+    /// The REST interface: who, and from where.
+    Rest(String, IpAddr),
     /// A client of the control socket.
     Socket(Asker),
     /// SIGHUP.
@@ -46,6 +49,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Rest(who, address) => write!(f, "{} from {address}", printable(who)),
             Self::Signal => f.write_str("SIGHUP"),
             Self::Socket(Asker { uid, pid }) => {
                 let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -63,8 +67,44 @@ fn name_of(uid: u32, users: &str) -> Option<&str> {
     line.split(':').next()
 }
 
-/// Writes the line, and one for each session that loses something or stays on request, up to a bound.
-pub fn log(origin: Origin, change: &Change, result: &Result<Done>) {
+/// A change that was asked for, in words.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Where it came from.
+    pub origin: Origin,
+    /// Its kind, and what it concerns.
+    pub what: String,
+    /// What was done, or why it was refused.
+    pub outcome: Result<String, String>,
+}
+
+/// Is told of each change that was asked for. It must not wait.
+type Ear = Box<dyn Fn(&Change, Told) + Send + Sync>;
+
+/// Somebody who is told of each change, if there is somebody.
+#[derive(Clone, Default)]
+pub struct Listener(Arc<OnceLock<Ear>>);
+
+impl Listener {
+    /// Has somebody told, once.
+    pub fn set(&self, ear: impl Fn(&Change, Told) + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(ear));
+    }
+
+    fn tell(&self, origin: &Origin, change: &Change, result: &anyhow::Result<Done>) {
+        let Some(ear) = self.0.get() else { return };
+        let outcome = match result {
+            Ok(done) => Ok(short(&done.done)),
+            Err(error) => Err(short(&format!("{error:#}"))),
+        };
+        ear(change, Told { origin: origin.clone(), what: described(change), outcome });
+    }
+}
+
+/// Writes the line, and one for each session that loses something or stays on request, up to a bound; and tells whoever
+/// listens.
+pub fn log(origin: &Origin, change: &Change, result: &anyhow::Result<Done>, listener: &Listener) {
+    listener.tell(origin, change, result);
     let change = described(change);
     match result {
         Ok(done) => {

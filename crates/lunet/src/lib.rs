@@ -21,6 +21,8 @@ mod owned;
 pub mod plan;
 pub mod ready;
 pub mod record;
+#[cfg(feature = "control")]
+pub mod rest;
 pub mod running;
 mod second;
 pub mod secrets;

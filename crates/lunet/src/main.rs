@@ -81,6 +81,10 @@ struct Serve {
     /// Address to listen on for NVMe over TCP [default: 127.0.0.1:4420, or none with --listen]; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", value_parser = listen_nvme)]
     listen_nvme: Option<SocketAddr>,
+    /// Address of the REST interface and the page [default: 127.0.0.1:3261, or none with --listen]; port 0 takes a free one
+    #[cfg(feature = "control")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_control)]
+    listen_control: Option<SocketAddr>,
     /// Size of the demo volume when it is created, such as 512MiB or 1.5TiB [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = demo_size, conflicts_with = "config")]
     size: Option<u64>,
@@ -108,6 +112,10 @@ fn main() -> ExitCode {
             data: options.data,
             listen: options.listen,
             listen_nvme: options.listen_nvme,
+            #[cfg(feature = "control")]
+            listen_control: options.listen_control,
+            #[cfg(not(feature = "control"))]
+            listen_control: None,
             size: options.size,
             socket: options.socket,
             default_data: cli::data_variable(),

@@ -48,6 +48,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Address of the only portal for NVMe, instead of those in the file.
     pub listen_nvme: Option<SocketAddr>,
+    /// Address of the REST interface and the page, instead of those in the file.
+    pub listen_control: Option<SocketAddr>,
     /// The size of the demo volume, in bytes.
     pub size: Option<u64>,
     /// Path of the control socket; if left out, in the data directory.
@@ -81,6 +83,17 @@ pub struct Plan {
     pub data: PathBuf,
     /// Path of the control socket.
     pub socket: PathBuf,
+    /// Where the REST interface and the page are.
+    pub page: Page,
+}
+
+/// Where the REST interface and the page are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The addresses; none: there is no such interface.
+    pub listen: Vec<SocketAddr>,
+    /// Somebody has asked for them: without them there is no start.
+    pub asked: bool,
 }
 
 /// The mistakes of a configuration file, one line for each: `FILE:LINE: KEY: what is wrong`.
@@ -203,6 +216,7 @@ fn resolve(
     let data = data.unwrap_or_else(|| options.data());
     let socket = options.socket.clone().or(config.server.control_socket.take());
     let socket = socket.unwrap_or_else(|| control::default_path(&data));
+    let page = page(options, &config);
     if config.portals.is_empty() && config.nvme.portals.is_empty() {
         let address = options.listen.unwrap_or(config::DEFAULT_PORTAL);
         config.portals.push(portal(address, Transports::default()));
@@ -216,7 +230,18 @@ fn resolve(
         config.nvme.open();
         config.targets.iter_mut().for_each(|target| target.access.open = true);
     }
-    Plan { config, file, text, data, socket }
+    Plan { config, file, text, data, socket, page }
+}
+
+/// Where the REST interface is. A server that was given its address by an option is often one of several: it takes none
+/// that it was not given.
+fn page(options: &Options, config: &Config) -> Page {
+    match (options.listen_control, &config.control.listen) {
+        (Some(address), _) => Page { listen: vec![address], asked: true },
+        (None, Some(listen)) => Page { listen: listen.clone(), asked: true },
+        (None, None) if options.listen.is_some() => Page { listen: Vec::new(), asked: false },
+        (None, None) => Page { listen: vec![config::DEFAULT_CONTROL], asked: false },
+    }
 }
 
 fn portal(address: SocketAddr, transports: Transports) -> Portal {
@@ -241,6 +266,9 @@ fn agree(options: &Options, config: &Config) -> Result<()> {
     }
     if options.socket.is_some() && config.server.control_socket.is_some() {
         return Err(both("--socket", "server.control-socket"));
+    }
+    if options.listen_control.is_some() && config.control.listen.is_some() {
+        return Err(both("--listen-control", "control.listen"));
     }
     let named = !config.portals.is_empty() || !config.nvme.portals.is_empty();
     for (option, given) in [("--listen", options.listen), ("--listen-nvme", options.listen_nvme)] {
@@ -323,6 +351,7 @@ fn demo(options: &Options) -> Config {
         targets: vec![target],
         discovery: config::Access::default(),
         nvme: Nvme { subsystems: vec![subsystem], ..Nvme::default() },
+        control: config::Control::default(),
         notes: Vec::new(),
     }
 }
@@ -405,6 +434,25 @@ mod tests {
         assert_eq!(plan.data, Path::new("/d"));
         assert_eq!(plan.socket, Path::new("/s"));
         assert_eq!(plan.config.portals[0].address.to_string(), "[::1]:7");
+    }
+
+    #[test]
+    fn a_server_with_an_address_of_its_own_has_no_page_unless_it_is_asked_for() {
+        let page =
+            |text: &str, options: &Options| with_file(&format!("{RIGHT}{text}"), options.clone());
+        let none = Options::default();
+        let listen = Options { listen: "[::1]:7".parse().ok(), ..Options::default() };
+        let both = Options { listen_control: "127.0.0.1:0".parse().ok(), ..listen.clone() };
+        let words = |plan: Plan| (plan.page.listen.len(), plan.page.asked);
+        assert_eq!(words(plan(&none).unwrap()), (1, false));
+        assert_eq!(words(page("", &none).unwrap()), (1, false));
+        assert_eq!(words(page("", &listen).unwrap()), (0, false));
+        assert_eq!(words(page("", &both).unwrap()), (1, true));
+        assert_eq!(words(page("[control]\nlisten = []", &none).unwrap()), (0, true));
+        let text = "[control]\nlisten = ['::1', '127.0.0.1']";
+        assert_eq!(words(page(text, &listen).unwrap()), (2, true));
+        let error = page(text, &both).unwrap_err().to_string();
+        assert!(error.contains("--listen-control contradicts"), "{error}");
     }
 
     #[test]

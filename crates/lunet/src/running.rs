@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
-use lunet_front_iscsi::{Handle, Server};
+use lunet_front_iscsi::{Handle, Refusal, Server};
 use lunet_os::{thread, time};
 use lunet_server::{Member, StartError};
 use zeroize::Zeroizing;
 
 #[cfg(feature = "announce")]
 use crate::announce::Announcer;
-use crate::audit::{self, Origin};
+use crate::audit::{self, Listener, Origin};
 use crate::config::Config;
 use crate::control::{Asker, Source};
 use crate::live::{self, Manager, Served};
@@ -55,6 +55,11 @@ impl Opened {
         &self.served.plan.socket
     }
 
+    /// What is to be served.
+    pub fn plan(&self) -> &Plan {
+        &self.served.plan
+    }
+
     /// Listens and serves.
     ///
     /// # Errors
@@ -73,6 +78,7 @@ impl Opened {
             server,
             nvme,
             manager,
+            listener: Listener::default(),
             #[cfg(feature = "announce")]
             announcer,
         })
@@ -107,6 +113,8 @@ pub struct Running {
     server: Server,
     nvme: Arc<Second>,
     manager: Arc<Manager>,
+    /// Is told of changes.
+    listener: Listener,
     /// Announces discovery.
     #[cfg(feature = "announce")]
     announcer: Announcer,
@@ -124,7 +132,12 @@ impl Running {
     /// Answers requests.
     pub fn asked(&self) -> Asked {
         let (nvme, manager) = (self.nvme.clone(), self.manager.clone());
-        Asked { handle: self.server.handle(), nvme, manager }
+        Asked { handle: self.server.handle(), nvme, manager, listener: self.listener.clone() }
+    }
+
+    /// Through whom somebody is told of each change.
+    pub fn listener(&self) -> &Listener {
+        &self.listener
     }
 
     /// The addresses that are listened on since the start, in the configuration's order.
@@ -166,11 +179,11 @@ impl Running {
     /// # Errors
     /// The system has no thread to give.
     pub fn reload(&self) -> Result<()> {
-        let manager = self.manager.clone();
+        let (manager, listener) = (self.manager.clone(), self.listener.clone());
         let change = Change::Apply { force: false, keep_sessions: false };
         let apply = move || {
             let result = manager.change(&change);
-            audit::log(Origin::Signal, &change, &result);
+            audit::log(&Origin::Signal, &change, &result, &listener);
             let Ok(done) = result else { return };
             // Sessions were told already.
             let sessions = live::concerned(&done.sessions);
@@ -220,9 +233,45 @@ pub struct Asked {
     handle: Handle,
     nvme: Arc<Second>,
     manager: Arc<Manager>,
+    listener: Listener,
 }
 
 impl Asked {
+    /// Logins over iSCSI that were refused lately, the newest first.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        lunet_front_iscsi::refusals(&self.handle)
+    }
+
+    /// Who changes what is served.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Answers a request from somewhere.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub fn answer_to(&self, origin: &Origin, request: Request) -> Result<Answer, lunet_api::Error> {
+        let answer = match request {
+            Request::Sessions => Ok(Answer::Sessions(self.sessions())),
+            Request::Stats => Ok(Answer::Stats(Box::new(self.stats()))),
+            Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
+            Request::Snapshots { volume } => {
+                self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
+            }
+            Request::Targets => Ok(Answer::Targets(self.manager.targets())),
+            Request::Portals => Ok(Answer::Portals(self.portals())),
+            Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
+            Request::Change { change, .. } => {
+                let done = self.manager.change(&change);
+                audit::log(origin, &change, &done, &self.listener);
+                done.map(Answer::Done)
+            }
+            Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
+        };
+        answer.map_err(|error| trouble::coded(&error))
+    }
+
     fn sessions(&self) -> Vec<Session> {
         let mut all = live::sessions(self.handle.sessions());
         if let Some(nvme) = self.nvme.handle() {
@@ -238,7 +287,8 @@ impl Asked {
         }
     }
 
-    fn portals(&self) -> Vec<Portal> {
+    /// The portals, and how they are served.
+    pub fn portals(&self) -> Vec<Portal> {
         let mut all = live::portals(self.handle.portal_report());
         let nvme = self.nvme.handle().map(second::Handle::portal_report);
         all.extend(nvme.map(live::nvme_portals).unwrap_or_default());
@@ -248,24 +298,7 @@ impl Asked {
 
 impl Source for Asked {
     fn answer(&self, who: Asker, request: Request) -> Result<Answer, lunet_api::Error> {
-        let answer = match request {
-            Request::Sessions => Ok(Answer::Sessions(self.sessions())),
-            Request::Stats => Ok(Answer::Stats(Box::new(self.stats()))),
-            Request::Volumes => Ok(Answer::Volumes(self.manager.volumes())),
-            Request::Snapshots { volume } => {
-                self.manager.snapshots(volume.as_deref()).map(Answer::Snapshots)
-            }
-            Request::Targets => Ok(Answer::Targets(self.manager.targets())),
-            Request::Portals => Ok(Answer::Portals(self.portals())),
-            Request::Config => Ok(Answer::Config(Box::new(self.manager.configuration()))),
-            Request::Change { change, .. } => {
-                let done = self.manager.change(&change);
-                audit::log(Origin::Socket(who), &change, &done);
-                done.map(Answer::Done)
-            }
-            Request::Preview { change, .. } => self.manager.preview(&change).map(Answer::Preview),
-        };
-        answer.map_err(|error| trouble::coded(&error))
+        self.answer_to(&Origin::Socket(who), request)
     }
 }
 

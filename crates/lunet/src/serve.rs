@@ -28,6 +28,8 @@ use crate::control::ControlServer;
 use crate::live::{Open, Served};
 use crate::opening::{self, How, Unserved};
 use crate::plan::{self, Options, Plan, plan};
+#[cfg(feature = "control")]
+use crate::rest;
 use crate::running::{Opened, Running};
 use crate::signals::{Signals, Wish};
 use crate::trouble::At;
@@ -60,8 +62,12 @@ pub fn serve(options: &Options) -> Result<()> {
     // Dropped after all that is in the data directory: a start that fails leaves nothing behind.
     let (opened, mut made) = Opened::new(options, plan)?;
     let mut control = ControlServer::bind(opened.socket())?;
+    #[cfg(feature = "control")]
+    let page = rest::bind(opened.plan())?;
     let running = opened.start()?;
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
+    #[cfg(feature = "control")]
+    let page = start_page(page, &running)?;
     for note in running.notes() {
         log::tell(&format!("note: {note}"));
     }
@@ -69,11 +75,31 @@ pub fn serve(options: &Options) -> Result<()> {
         tracing::warn!("{warning}");
     }
     log::say(&running.ready());
+    #[cfg(feature = "control")]
+    page.iter().flat_map(|(_, lines)| lines).for_each(|line| log::say(line));
     made.keep();
     wait(&mut signals, &running)?;
     signals.at_once().context("cannot catch a second signal")?;
+    #[cfg(feature = "control")]
+    drop(page);
     drop(control);
     running.stop()
+}
+
+/// Serves the REST interface and the page, if they can be had.
+#[cfg(feature = "control")]
+fn start_page(
+    found: rest::Found,
+    running: &Running,
+) -> Result<Option<(lunet_control::Control, Vec<String>)>> {
+    match found {
+        rest::Found::Ready(ready) => ready.start(running).map(Some),
+        rest::Found::Off => Ok(None),
+        rest::Found::Without(why) => {
+            log::tell(&format!("note: {why}"));
+            Ok(None)
+        }
+    }
 }
 
 /// Does what signals ask for. Waits for the one that ends the server, or for the failure of an

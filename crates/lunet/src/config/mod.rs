@@ -1,6 +1,7 @@
 //! `lunet.toml`: what it says, and what is wrong with it. Pure: text in, settings or mistakes out.
 
 pub mod access;
+mod control;
 pub mod edit;
 mod layers;
 mod mistake;
@@ -28,6 +29,7 @@ use lunet_server::{SendWithInvalidate, Transports};
 use toml::de::DeTable;
 
 pub use access::Access;
+pub use control::{CONTROL_PORT, Control, DEFAULT_CONTROL, parse_control};
 pub use mistake::Mistake;
 pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 pub use reach::is_for_discovery;
@@ -72,6 +74,8 @@ pub struct Config {
     pub discovery: Access,
     /// What is served over NVMe, of `[[portal]]`, `[[target]]` and `[[subsystem]]`.
     pub nvme: Nvme,
+    /// `[control]`
+    pub control: Control,
     /// What is no mistake, but should be known: keys without effect.
     pub notes: Vec<Mistake>,
 }
@@ -389,6 +393,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let (targets, subsystems) = targets::targets(&top, &portals, &volumes, &mut mistakes);
     let subsystems = nvme::subsystems(&top, &portals, &volumes, subsystems, &mut mistakes);
     let (referrals, announce) = nvme::general(&top, &mut mistakes);
+    let control = control::control(&top, &mut mistakes);
     let discovery = access::discovery(&top, &mut mistakes);
     mistakes.extend(access::same_secrets(&targets, &discovery));
     if !mistakes.none() {
@@ -407,6 +412,7 @@ pub fn check(text: &str) -> Result<Config, Vec<Mistake>> {
         volumes: volumes.into_iter().filter_map(|volume| volume.value).collect(),
         targets,
         discovery,
+        control,
         notes: mistakes.take_notes(),
     })
 }

@@ -73,6 +73,7 @@ pub const ROOT: Table = Table {
         key("target", "array of tables", "(required, or subsystem)"),
         key("subsystem", "array of tables", "(none)"),
         key("nvme", "table", "(all defaults)"),
+        key("control", "table", "(all defaults)"),
         key("discovery", "table", "(for everybody)"),
     ],
 };
@@ -271,10 +272,21 @@ pub const NVME: Table = Table {
     keys: &[key("referrals", "array of strings", "(none)"), key("announce", "boolean", "false")],
 };
 
+/// `[control]`
+pub const CONTROL: Table = Table {
+    heading: "[control]",
+    keys: &[
+        key("listen", "array of strings", "[\"127.0.0.1:3261\"]"),
+        key("tls-certificate", "path", "(a self-signed one)"),
+        key("tls-key", "path", "(that of the self-signed one)"),
+        key("names", "array of strings", "(none)"),
+    ],
+};
+
 /// Every kind of table below the top.
 pub const TABLES: &[&Table] = &[
     &SERVER, &ISCSI, &PORTAL, &VOLUME, &LAYER, &TARGET, &LUN, &USER, &MUTUAL, &DISCOVERY, &HOST,
-    &SUBSYSTEM, &NVME,
+    &SUBSYSTEM, &NVME, &CONTROL,
 ];
 
 /// The candidate that looks most like `name`, if one looks enough like it.

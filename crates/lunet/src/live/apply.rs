@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use lunet_api::{Change, Code, Difference, Done, Preview};
+use lunet_api::{Code, Difference, Done, Preview};
 use toml::{Table, Value};
+use zeroize::Zeroizing;
 
 use super::differences::differences;
 use super::effects::{Consent, Weighed};
@@ -84,26 +85,37 @@ impl Manager {
     ///
     /// # Errors
     /// The file is wrong, or says what cannot change.
-    pub fn preview(&self, change: &Change) -> Result<Preview> {
-        let Change::Apply { force, keep_sessions } = change else {
-            return refuse(
-                Code::Unsupported,
-                "only `lunet config apply` can tell beforehand what it would do",
-                "",
-            );
-        };
-        let consent = Consent { force: *force, keep_sessions: *keep_sessions };
+    pub(super) fn preview_apply(&self, force: bool, keep_sessions: bool) -> Result<Preview> {
         let now = self.now();
+        let wanted = self.wanted(&now)?;
+        self.preview_wanted(&now, Consent { force, keep_sessions }, wanted)
+    }
+
+    /// What a configuration with this text would do.
+    ///
+    /// # Errors
+    /// The text is wrong, or says what cannot change.
+    pub(super) fn preview_text(&self, now: &Served, text: Zeroizing<String>) -> Result<Preview> {
+        let wanted = self.wanted_by(now, text)?;
+        self.preview_wanted(now, Consent::default(), wanted)
+    }
+
+    fn preview_wanted(
+        &self,
+        now: &Served,
+        consent: Consent,
+        wanted: Option<Wanted>,
+    ) -> Result<Preview> {
         let file = self.file.display().to_string();
-        let Some(wanted) = self.wanted(&now)? else {
-            return Ok(Preview { file, notes: unsound(&now), ..Preview::default() });
+        let Some(wanted) = wanted else {
+            return Ok(Preview { file, notes: unsound(now), ..Preview::default() });
         };
         let Wanted { next, fates, differences, mut notes, .. } = wanted;
-        notes.extend(unsound(&now));
+        notes.extend(unsound(now));
         notes.extend(fates.iter().filter_map(|(volume, _)| {
             Some(tried_again(volume, now.unserved.get(&volume.name)?, &next))
         }));
-        let (sessions, refused) = self.foretell(&now, &next, consent, FORCE)?;
+        let (sessions, refused) = self.foretell(now, &next, consent, FORCE)?;
         let portals = || self.foresee_portals(&next).err().map(|error| format!("{error:#}"));
         let refused = refused.map(|refused| refused.to_string()).or_else(portals);
         Ok(Preview { file, changes: differences, notes, sessions, refused })
@@ -121,7 +133,12 @@ impl Manager {
                 "write one (`lunet config show` prints what is served), or change it by commands",
             );
         }
-        let text = plan::read_own(&self.file)?;
+        self.wanted_by(now, plan::read_own(&self.file)?)
+    }
+
+    /// The same of a text.
+    fn wanted_by(&self, now: &Served, text: Zeroizing<String>) -> Result<Option<Wanted>> {
+        let file = self.file.display();
         let next = plan::of_text(&self.options, &self.file, text)?;
         // The same text may lead to other secrets.
         let rules = |plan: &Plan| {
@@ -294,7 +311,7 @@ fn check_fixed(old: &Plan, new: &Plan, over_nvme: bool) -> Result<()> {
 }
 
 /// What becomes of an open volume that is now configured as `new`.
-fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
+pub(super) fn fate(open: &Open, new: &Volume, next: &Plan) -> Result<Fate> {
     let name = &new.name;
     let fixed = |key: &str| {
         refuse(
@@ -340,6 +357,9 @@ fn after_a_restart(old: &Plan, new: &Plan, was: &Table) -> Vec<String> {
     }
     if old.config.iscsi != new.config.iscsi {
         changed("iscsi", was.get("iscsi"), is.get("iscsi"), &[], &mut keys);
+    }
+    if old.config.control != new.config.control {
+        changed("control", was.get("control"), is.get("control"), &[], &mut keys);
     }
     for volume in &new.config.volumes {
         let name = &volume.name;

@@ -152,11 +152,13 @@ impl Manager {
         name: &str,
         keys: &[(&str, Value)],
     ) -> Result<Weighed> {
-        self.edited(now, Consent::default(), |editor| {
+        let plan = self.edited(now, Consent::default(), |editor| {
             let inherited = editor.inherited(volume)?;
             let inherited = inherited.iter().map(|(key, value)| (key.as_str(), value.clone()));
             let all: Vec<_> = keys.iter().cloned().chain(inherited).collect();
             editor.add_volume(name, &all)
-        })
+        })?;
+        self.stop_with(&plan)?;
+        Ok(plan)
     }
 }

@@ -77,6 +77,7 @@ impl Manager {
     ) -> Result<Weighed> {
         let (sessions, refusal) = self.foretell(now, &plan, consent, with)?;
         match refusal {
+            Some(refusal) if self.foretelling() => Err(Self::stopped_for(plan, sessions, refusal)),
             Some(refusal) => Err(refusal.into()),
             None => Ok(Weighed { plan, sessions, keep_sessions: consent.keep_sessions }),
         }

@@ -21,6 +21,7 @@ mod audience;
 mod clones;
 mod differences;
 mod effects;
+mod foretell;
 mod identity;
 mod journal;
 mod lists;
@@ -100,8 +101,12 @@ pub struct Manager {
     changing: Mutex<()>,
     /// The server stops: there will be no more changes.
     closed: AtomicBool,
+    /// The change that is under way is only to be foretold.
+    foretelling: AtomicBool,
     /// What the user should know about the change that is under way, a sentence each.
     remarks: Mutex<Vec<String>>,
+    /// The text that [`write_text`](Self::write_text) has put into the file last.
+    written: Mutex<Option<Zeroizing<String>>>,
     /// Is told of each configuration that comes into force.
     listener: OnceLock<Listener>,
 }
@@ -133,7 +138,9 @@ impl Manager {
             now,
             changing: Mutex::new(()),
             closed: AtomicBool::new(false),
+            foretelling: AtomicBool::new(false),
             remarks,
+            written: Mutex::default(),
             listener: OnceLock::new(),
         }
     }
@@ -153,20 +160,7 @@ impl Manager {
     /// # Errors
     /// Why not, in one sentence; then nothing has changed.
     pub fn change(&self, change: &Change) -> Result<Done> {
-        let _one = match self.changing.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return refuse(
-                    Code::ChangeUnderWay,
-                    "another change is under way",
-                    "try again when it has ended",
-                );
-            }
-        };
-        if self.closed.load(Ordering::Acquire) {
-            return refuse(Code::Stopping, "lunet is stopping", "ask again when it has started");
-        }
+        let _one = self.begin()?;
         let now = self.now();
         if !matches!(change, Change::Apply { .. } | Change::EndSessions { .. }) {
             self.check_untouched(&now)?;
@@ -182,6 +176,25 @@ impl Manager {
             done.notes.extend(remarks);
             done
         })
+    }
+
+    /// Begins a change: no other one does until the guard is dropped.
+    fn begin(&self) -> Result<MutexGuard<'_, ()>> {
+        let one = match self.changing.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return refuse(
+                    Code::ChangeUnderWay,
+                    "another change is under way",
+                    "try again when it has ended",
+                );
+            }
+        };
+        if self.closed.load(Ordering::Acquire) {
+            return refuse(Code::Stopping, "lunet is stopping", "ask again when it has started");
+        }
+        Ok(one)
     }
 
     fn dispatch(&self, now: &Served, change: &Change) -> Result<Done> {
@@ -376,6 +389,7 @@ impl Manager {
     /// # Errors
     /// The server is not ready for it, or the file cannot be replaced: nothing has changed then.
     fn commit(&self, now: &Served, next: Weighed, open: BTreeMap<String, Open>) -> Result<()> {
+        self.stop_with(&next)?;
         let Weighed { plan, keep_sessions, .. } = next;
         let text = plan.text.clone().unwrap_or_default();
         let next = now.with(plan, open).keeping(keep_sessions);

@@ -192,6 +192,13 @@ impl Manager {
         Ok(all.iter().map(|info| change(info, SessionFate::Ends, "on request")).collect())
     }
 
+    /// The controllers of a host, as they would be told of if they were ended.
+    pub(super) fn controllers_of(&self, host: &str) -> Vec<SessionChange> {
+        let all = self.nvme.handle().map(|handle| handle.sessions()).unwrap_or_default();
+        let own = all.iter().filter(|info| info.host_nqn == host);
+        own.map(|info| change(info, SessionFate::Ends, "on request")).collect()
+    }
+
     /// What another configuration does to the controllers that there are.
     pub(super) fn effects_on(
         &self,

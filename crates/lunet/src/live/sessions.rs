@@ -32,6 +32,7 @@ impl Manager {
         let all = self.known_sessions(false)?;
         let ended: Vec<&SessionInfo> = all.iter().filter(|info| wanted(info)).collect();
         let controllers = match (session, initiator) {
+            (None, Some(host)) if self.foretelling() => self.controllers_of(host),
             (None, Some(host)) => self.end_controllers(host)?,
             _ => Vec::new(),
         };
@@ -42,8 +43,6 @@ impl Manager {
                 "`lunet sessions` shows those that there are",
             );
         }
-        let handles: Vec<u16> = ended.iter().map(|info| info.tsih).collect();
-        self.handle.end_sessions(&handles).map_err(super::not_done)?;
         let change = |info: &&SessionInfo| SessionChange {
             session: info.tsih,
             initiator: info.initiator.clone(),
@@ -54,6 +53,9 @@ impl Manager {
             volume: None,
             why: "on request".to_owned(),
         };
+        self.stop_at_sessions(ended.iter().map(change).chain(controllers.clone()).collect())?;
+        let handles: Vec<u16> = ended.iter().map(|info| info.tsih).collect();
+        self.handle.end_sessions(&handles).map_err(super::not_done)?;
         if ended.is_empty() {
             let text = format!("{} ended", counted(controllers.len(), "controller"));
             let mut done = concerning(done(text), controllers);

@@ -55,6 +55,7 @@ impl Manager {
                 "choose another name",
             );
         }
+        self.stop_without("snapshot", &format!("{volume}@{snapshot}"), "is new")?;
         refuse_failed(open, "a snapshot of it")?;
         match keeper {
             Keeper::File(file) => {
@@ -76,7 +77,9 @@ impl Manager {
         volume: &str,
         snapshot: &str,
     ) -> Result<Done> {
-        match find(now, volume, snapshot)? {
+        let keeper = find(now, volume, snapshot)?;
+        self.stop_without("snapshot", &format!("{volume}@{snapshot}"), "is gone")?;
+        match keeper {
             Keeper::File(file) => self.done_or(reflink::remove(&path(&file, volume, snapshot)))?,
             Keeper::Zfs(zfs, dataset) => zfs.destroy_snapshot(&dataset, snapshot)?,
         }
@@ -109,6 +112,7 @@ impl Manager {
             );
         }
         self.refuse_used(now, volume, "roll it back", force)?;
+        self.stop_without("volume", volume, &format!("holds what {volume}@{snapshot} holds"))?;
         refuse_failed(open, "a rollback")?;
         match keeper {
             Keeper::File(file) => self.roll_file_back(now, open, &file, snapshot)?,

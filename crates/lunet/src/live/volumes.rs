@@ -56,6 +56,7 @@ impl Manager {
         made: Option<Entry>,
         prepare: impl FnOnce(&config::Volume, &crate::plan::Plan) -> Result<lunet_backends::Volume>,
     ) -> Result<Open> {
+        self.stop_with(&next)?;
         let plan = &next.plan;
         let config = plan.config.volumes.iter().find(|volume| volume.name == name);
         let config = config.context("the volume is not in the configuration")?.clone();
@@ -146,6 +147,7 @@ impl Manager {
     fn grow(&self, now: &Served, open: &Open, size: u64) -> Result<()> {
         let name = &open.config.name;
         let plan = self.edited(now, Consent::default(), |editor| editor.set_size(name, size))?;
+        self.stop_with(&plan)?;
         let entry = match file_of(&plan.plan, name) {
             Some(path) => storage::grown(open, path, size)?,
             None => None,
@@ -255,6 +257,7 @@ impl Manager {
             }
             editor.remove_volume(name)
         })?;
+        self.stop_with(&plan)?;
         let file = config.path(&now.plan.data).filter(|_| is_file);
         // What lunet was not to write it is not to delete either.
         let file = file.filter(|_| !keep_data && !config.read_only);

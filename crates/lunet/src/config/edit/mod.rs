@@ -25,6 +25,9 @@ const OWN: &[&str] =
 /// What stands in the place of a secret. It is too short to be one.
 const HIDDEN: &str = "not shown";
 
+/// The keys of secrets.
+const SECRETS: [&str; 3] = ["secret", "controller-secret", "tls-key"];
+
 /// Why a text could not be edited. Each is one plain sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the variants' messages say what they mean")]
@@ -70,7 +73,23 @@ impl Editor {
 
     /// Takes the secrets out, for a text that is to be shown.
     pub fn hide_secrets(&mut self) {
-        hide(self.document.as_table_mut());
+        let mut hide = |_: &str, value: &mut Value| cover(value, HIDDEN);
+        each_secret(self.document.as_table_mut(), "", &mut hide);
+    }
+
+    /// Puts the secrets of another text in the places where [`hide_secrets`](Self::hide_secrets) has taken them out.
+    pub fn restore_secrets(&mut self, from: &mut Self) {
+        let mut known: Vec<(String, Zeroizing<String>)> = Vec::new();
+        each_secret(from.document.as_table_mut(), "", &mut |trail, value| {
+            let text = value.as_str().unwrap_or_default();
+            known.push((trail.to_owned(), Zeroizing::new(text.to_owned())));
+        });
+        each_secret(self.document.as_table_mut(), "", &mut |trail, value| {
+            let secret = known.iter().find(|(other, _)| other == trail);
+            if let (Some(HIDDEN), Some((_, secret))) = (value.as_str(), secret) {
+                cover(value, secret);
+            }
+        });
     }
 
     /// Adds the volume `name` with these keys, behind the other volumes.
@@ -396,30 +415,35 @@ fn no_target(name: &str) -> EditError {
     EditError::Missing(format!("target {name}"))
 }
 
-/// Takes the secrets out of a table and of all that is in it.
-fn hide(table: &mut dyn TableLike) {
+/// Visits the secrets below a table, each with the trail of keys and names that leads to it.
+fn each_secret(table: &mut dyn TableLike, trail: &str, visit: &mut dyn FnMut(&str, &mut Value)) {
+    let own = table.get("name").or(table.get("nqn")).and_then(Item::as_str);
+    let trail = format!("{trail}/{}", own.unwrap_or_default());
     for (key, item) in table.iter_mut() {
+        let trail = format!("{trail}/{}", key.get());
         match item {
-            Item::Value(value) if key == "secret" => cover(value),
-            Item::Value(value) => within(value),
-            Item::Table(table) => hide(table),
-            Item::ArrayOfTables(tables) => tables.iter_mut().for_each(|table| hide(table)),
+            Item::Value(value) if SECRETS.contains(&key.get()) => visit(&trail, value),
+            Item::Value(value) => within(value, &trail, visit),
+            Item::Table(table) => each_secret(table, &trail, visit),
+            Item::ArrayOfTables(tables) => {
+                tables.iter_mut().for_each(|table| each_secret(table, &trail, visit));
+            }
             Item::None => {}
         }
     }
 }
 
-fn within(value: &mut Value) {
+fn within(value: &mut Value, trail: &str, visit: &mut dyn FnMut(&str, &mut Value)) {
     match value {
-        Value::InlineTable(table) => hide(table),
-        Value::Array(array) => array.iter_mut().for_each(within),
+        Value::InlineTable(table) => each_secret(table, trail, visit),
+        Value::Array(array) => array.iter_mut().for_each(|value| within(value, trail, visit)),
         _ => {}
     }
 }
 
 /// Puts something else there; what stands around it stays.
-fn cover(value: &mut Value) {
+fn cover(value: &mut Value, text: &str) {
     let decor = value.decor().clone();
-    *value = HIDDEN.into();
+    *value = text.into();
     *value.decor_mut() = decor;
 }

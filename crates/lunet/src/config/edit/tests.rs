@@ -653,3 +653,31 @@ fn hosts_come_and_go_with_their_secrets() {
     });
     assert!(text.ends_with("hosts = [\"nqn.2026-11.l:two\"]\n"), "{text}");
 }
+
+#[test]
+fn what_was_hidden_comes_back_where_it_was_and_nowhere_else() {
+    let text = "[[target]]
+name = 'iqn.a'
+user = [{ name = 'u', secret = 'FIRST-SECRET-HERE' }]
+[[target]]
+name = 'iqn.b'
+user = [{ name = 'u', secret = 'OTHER-SECRET-HERE' }]
+[[subsystem]]
+nqn = 'nqn.a'
+hosts = [{ nqn = 'nqn.h', secret = 'S', controller-secret = 'C', tls-key = 'K' }]
+";
+    let mut old = Editor::new(text).unwrap();
+    let mut shown = old.clone();
+    shown.hide_secrets();
+    assert_eq!(shown.text().matches("not shown").count(), 5);
+    let edited =
+        shown.text().replace("'iqn.b'", "'iqn.c'").replace("[[target]]", "[[target]] # mine");
+    let mut edited = Editor::new(&edited).unwrap();
+    edited.restore_secrets(&mut old);
+    let back = edited.text();
+    assert!(back.contains("FIRST-SECRET-HERE") && back.contains("# mine"), "{back}");
+    assert!(!back.contains("OTHER-SECRET-HERE"), "another target has no right to it: {back}");
+    for secret in ["secret = \"S\"", "controller-secret = \"C\"", "tls-key = \"K\""] {
+        assert!(back.contains(secret), "{back}");
+    }
+}
