@@ -1,0 +1,391 @@
+//! The REST interface of a real server, from its first start to a LUN that an initiator uses.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lunet_e2e::clients::{QemuLun, inquiry, size};
+use lunet_e2e::data::scratch;
+use lunet_e2e::fuse::{Mounted, is_root};
+use lunet_e2e::server::{Serve, Server, url};
+use lunet_e2e::wire::{Login, Session};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+const TARGET: &str = "iqn.2026-11.local.lunet:new";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of the interface.
+struct Page {
+    address: String,
+    code: Option<String>,
+    cookie: String,
+    csrf: String,
+    token: Option<String>,
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    json: Value,
+}
+
+impl Page {
+    /// The page that the server has printed.
+    fn of(server: &mut Server) -> Result<Self> {
+        let line = server.process().stdout.find(Instant::now() + PATIENCE, |text| {
+            let line = text.lines().find(|line| line.starts_with("page: http://"))?;
+            text.contains(&format!("{line}\n")).then(|| line.to_owned())
+        });
+        let line = line.context("no page was told")?;
+        let rest = line.trim_start_matches("page: http://");
+        let (address, rest) = rest.split_once('/').context("no address")?;
+        let code = rest.strip_prefix(" first-start code: ").map(str::to_owned);
+        let (cookie, csrf) = (String::new(), String::new());
+        Ok(Self { address: address.to_owned(), code, cookie, csrf, token: None })
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Reply> {
+        self.ask_with(method, path, body, "")
+    }
+
+    fn ask_with(&self, method: &str, path: &str, body: &Value, more: &str) -> Result<Reply> {
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let who = match &self.token {
+            Some(token) => format!("Authorization: Bearer {token}"),
+            None => format!("Cookie: {}\r\nX-Lunet-CSRF: {}", self.cookie, self.csrf),
+        };
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{more}{who}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{text}",
+            self.address,
+            text.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+        let status = head.split(' ').nth(1).context("no status")?.parse()?;
+        let json = serde_json::from_str(body).unwrap_or(Value::Null);
+        Ok(Reply { status, head: head.to_owned(), json })
+    }
+
+    /// The same; demands success, and gives the answer.
+    fn tell(&self, method: &str, path: &str, body: Value) -> Result<Value> {
+        let reply = self.ask(method, path, &body)?;
+        ensure!(reply.status < 300, "{method} {path}: {} {}", reply.status, reply.json);
+        Ok(reply.json)
+    }
+
+    fn get(&self, path: &str) -> Result<Value> {
+        self.tell("GET", path, Value::Null)
+    }
+
+    /// Takes over what a login has given.
+    fn takes(&mut self, reply: &Reply) -> Result<()> {
+        ensure!(reply.status == 200, "{} {}", reply.status, reply.json);
+        let cookie = reply.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
+        let cookie = cookie.and_then(|cookie| cookie.split(';').next()).context("no cookie")?;
+        cookie.clone_into(&mut self.cookie);
+        reply.json["csrf"].as_str().context("no CSRF")?.clone_into(&mut self.csrf);
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let code = self.code.clone().context("no code was told")?;
+        let account = json!({"code": code, "name": "root", "password": "a good password"});
+        let reply = self.ask("POST", "/api/v1/first-start", &account)?;
+        self.takes(&reply)
+    }
+}
+
+fn serve(config: &str) -> Serve {
+    Serve::config(config).arguments(&["--listen-control", "127.0.0.1:0"])
+}
+
+const CONFIG: &str = "[[portal]]\naddress = '127.0.0.1:0'\n[volumes.old]\nbackend = 'memory'\nsize = '1MiB'\n\
+                      [[target]]\nname = 'iqn.2026-11.local.lunet:old'\nluns = ['old']\n";
+
+/// From an empty page to a LUN in use, and everything of it in the audit log.
+#[test]
+fn from_the_first_start_to_a_lun_in_use() -> Result<()> {
+    let dir = scratch("lunet-page-")?;
+    let mounted = if is_root() { Some(Mounted::xfs(dir.path())?) } else { None };
+    let data = mounted.as_ref().map_or(dir.path(), |mounted| mounted.path()).join("data");
+    fs::create_dir(&data)?;
+    let mut server = serve(CONFIG).data(&data).start()?;
+    let mut page = Page::of(&mut server)?;
+    ensure!(page.get("/api/v1/first-start")? == json!({"needed": true}));
+    ensure!(page.ask("GET", "/api/v1/volumes", &Value::Null)?.status == 401);
+    page.begin()?;
+    ensure!(page.get("/readyz")?["ready"] == true);
+
+    let preview = page.tell(
+        "POST",
+        "/api/v1/volumes?dry_run=true",
+        json!({"name": "vm1", "size": 64 * MIB}),
+    )?;
+    ensure!(
+        preview["changes"][0] == json!({"what": "volume", "name": "vm1", "change": "is new"}),
+        "{preview}"
+    );
+    ensure!(page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(1), "nothing was made");
+    ensure!(!data.join("vm1.img").exists());
+    page.tell("POST", "/api/v1/volumes", json!({"name": "vm1", "size": 64 * MIB}))?;
+    page.tell("POST", "/api/v1/targets", json!({"name": TARGET}))?;
+    page.tell("PUT", &format!("/api/v1/targets/{TARGET}/luns/3"), json!({"volume": "vm1"}))?;
+    let name = "iqn.2026-11.local.test:host";
+    let who = json!({"initiators": ["iqn.2026-11.local.test:other"]});
+    page.tell("POST", &format!("/api/v1/targets/{TARGET}/initiators"), who)?;
+
+    // Refused, seen to be refused, and let in.
+    let login = Login { initiator: name, ..Login::new(server.portal(), TARGET) };
+    ensure!(Session::open(&login).is_err(), "it is not in the list");
+    let refused = page.get("/api/v1/refused")?;
+    ensure!(refused[0]["initiator"] == name && refused[0]["target"] == TARGET, "{refused}");
+    let initiators = format!("/api/v1/targets/{TARGET}/initiators");
+    let preview =
+        page.tell("POST", &format!("{initiators}?dry_run=true"), json!({"initiators": [name]}))?;
+    ensure!(preview["changes"][0]["change"] == "is for other initiators", "{preview}");
+    ensure!(Session::open(&login).is_err(), "it was only foretold");
+    page.tell("POST", &initiators, json!({"initiators": [name]}))?;
+    let mut session = Session::open(&login)?;
+    session.settle(3)?;
+    session.write(3, 0, &[1; 4096], 512)?;
+    ensure!(page.get("/api/v1/sessions")?[0]["initiator"] == name);
+    let used = page.ask("DELETE", "/api/v1/volumes/vm1?dry_run=true", &Value::Null)?;
+    let reason = used.json["refused"].as_str().unwrap_or_default().to_owned();
+    ensure!(reason.contains("session"), "{}", used.json);
+    ensure!(page.ask("DELETE", "/api/v1/volumes/vm1", &Value::Null)?.json["code"] == "in-use");
+
+    if mounted.is_some() {
+        let snapshots = "/api/v1/volumes/vm1/snapshots";
+        let preview =
+            page.tell("POST", &format!("{snapshots}?dry_run=true"), json!({"snapshot": "s"}))?;
+        ensure!(preview["changes"][0]["name"] == "vm1@s", "{preview}");
+        ensure!(page.get(snapshots)? == json!([]));
+        page.tell("POST", snapshots, json!({"snapshot": "s"}))?;
+        session.write(3, 0, &[2; 4096], 512)?;
+        page.tell("POST", "/api/v1/volumes/vm1/rollback", json!({"snapshot": "s", "force": true}))?;
+        ensure!(session.read(3, 0, 8, 512)? == [1; 4096], "not what the snapshot holds");
+    }
+    audited(&page, &server, mounted.is_some())
+}
+
+/// A token does what its role may, and the audit log has everything, of the command line, too.
+fn audited(page: &Page, server: &Server, snapshots: bool) -> Result<()> {
+    let made =
+        page.tell("POST", "/api/v1/tokens", json!({"name": "backup", "role": "operator"}))?;
+    let token = made["token"].as_str().context("no token")?.to_owned();
+    let robot = Page {
+        address: page.address.clone(),
+        code: None,
+        cookie: String::new(),
+        csrf: String::new(),
+        token: Some(token),
+    };
+    robot.tell("PATCH", "/api/v1/volumes/vm1", json!({"size": 80 * MIB}))?;
+    ensure!(robot.ask("DELETE", "/api/v1/volumes/vm1", &Value::Null)?.status == 403);
+    server.tell(&["volume", "create", "byhand", "--size", "1MiB"])?;
+    let begun = Instant::now();
+    let audit = loop {
+        let audit = page.get("/api/v1/audit?limit=1000")?;
+        if audit[0]["what"].as_str().is_some_and(|what| what.contains("byhand")) {
+            break audit;
+        }
+        ensure!(begun.elapsed() < PATIENCE, "{audit}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let lines = audit.as_array().context("a list")?;
+    let has = |who: &str, what: &str| {
+        let of = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        lines
+            .iter()
+            .any(|line| of(line, "who").starts_with(who) && of(line, "what").starts_with(what))
+    };
+    for (who, what) in [
+        ("root", "first-start"),
+        ("root (session)", "create-volume name=\"vm1\""),
+        ("root (session)", "create-target"),
+        ("root (session)", "map"),
+        ("root (session)", "allow-initiators"),
+        ("root (session)", "delete-volume"),
+        ("root (session)", "create-token name=\"backup\""),
+        ("backup (token)", "resize-volume name=\"vm1\""),
+        ("", "create-volume name=\"byhand\""),
+    ] {
+        ensure!(has(who, what), "{who}: {what}: {audit:#}");
+    }
+    ensure!(!snapshots || has("root (session)", "rollback"), "{audit:#}");
+    let refused = lines
+        .iter()
+        .find(|line| line["what"].as_str().is_some_and(|what| what.starts_with("delete-volume")));
+    let outcome = refused.and_then(|line| line["outcome"].as_str()).unwrap_or_default();
+    ensure!(outcome.starts_with("refused: "), "{outcome}");
+    Ok(())
+}
+
+/// What libiscsi and QEMU see of a volume that the interface has made; accounts and volumes outlive the server.
+#[test]
+fn foreign_initiators_use_what_the_interface_has_made() -> Result<()> {
+    let mut server = serve(CONFIG).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    page.tell(
+        "POST",
+        "/api/v1/volumes",
+        json!({"name": "vm1", "size": 64 * MIB, "write_through": true}),
+    )?;
+    page.tell(
+        "PUT",
+        "/api/v1/targets/iqn.2026-11.local.lunet:old/luns/1",
+        json!({"volume": "vm1"}),
+    )?;
+    let lun = url(server.portal(), "iqn.2026-11.local.lunet:old", 1);
+    ensure!(inquiry(&lun, None)?.contains("LUNET"));
+    ensure!(size(&QemuLun::new(&lun))? == 64 * MIB);
+    page.tell("PATCH", "/api/v1/volumes/vm1", json!({"size": 96 * MIB}))?;
+    ensure!(size(&QemuLun::new(&lun))? == 96 * MIB);
+
+    let config = page.ask("GET", "/api/v1/config", &Value::Null)?;
+    let tag = config.head.lines().find_map(|line| line.strip_prefix("etag: "));
+    ensure!(
+        tag.is_some()
+            && config.json["text"].as_str().is_some_and(|text| text.contains("[volumes.vm1]"))
+    );
+    let text = format!(
+        "{}\n[volumes.more]\nbackend = 'null'\nsize = '5MiB'\n",
+        config.json["text"].as_str().unwrap_or_default()
+    );
+    let preview = page.tell("POST", "/api/v1/config/check", json!({"text": text}))?;
+    ensure!(preview["changes"][0]["name"] == "more", "{preview}");
+    let wrong =
+        page.ask("POST", "/api/v1/config/check", &json!({"text": "[volumes.more]\nsize = 1\n"}))?;
+    ensure!(
+        wrong.status == 422
+            && wrong.json["message"].as_str().is_some_and(|text| text.contains("lunet.toml:")),
+        "{}",
+        wrong.json
+    );
+    ensure!(
+        page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(2),
+        "it was only checked"
+    );
+    let tag = tag.context("no ETag")?;
+    let put = |size: &str| -> Result<u16> {
+        let text = json!({"text": text.replace("'5MiB'\n", &format!("'{size}'\n"))});
+        Ok(page.ask_with("PUT", "/api/v1/config", &text, &format!("If-Match: {tag}\r\n"))?.status)
+    };
+    ensure!((put("2MiB")?, put("3MiB")?) == (200, 200), "what was written may be written again");
+    ensure!(page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(2), "it is not applied");
+    page.tell("POST", "/api/v1/config/apply", Value::Null)?;
+    ensure!(page.get("/api/v1/volumes/more")?["size_bytes"] == 3 * MIB);
+    ensure!(put("4MiB")? == 412, "it is another configuration now");
+    let job = page.tell("POST", "/api/v1/jobs", json!({"kind": "doctor"}))?;
+    let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("no number")?);
+    let begun = Instant::now();
+    let job = loop {
+        let job = page.get(&path)?;
+        if job["state"] != "running" {
+            break job;
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(180), "the doctor does not end");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    ensure!(job["state"] == "done" && job["result"].is_object(), "{job}");
+    Ok(())
+}
+
+/// The names below a directory, with their sizes; not what the interface itself keeps.
+fn names(data: &Path) -> Result<Vec<(String, u64)>> {
+    let mut out = Vec::new();
+    let mut folders = vec![data.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type()))?;
+            match kind?.is_dir() {
+                true if path.ends_with("control") => {}
+                true => folders.push(path),
+                false => out.push((path.display().to_string(), path.metadata()?.len())),
+            }
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Each change that can be foretold, with something of what is told of it.
+#[rustfmt::skip]
+const FORETOLD: &[(&str, &str, &str, &str)] = &[
+    ("POST", "volumes", r#"{"name":"a","size":1048576}"#, "is new"),
+    ("PATCH", "volumes/file", r#"{"size":8388608}"#, "has 8 MiB now"),
+    ("DELETE", "volumes/file", "", "is gone, and so is its data"),
+    ("DELETE", "volumes/file?keep_data=true", "", "its data is still in"),
+    ("POST", "targets", r#"{"name":"iqn.2026-11.l:y","nvme":true}"#, "is new"),
+    ("DELETE", "targets/iqn.2026-11.l:spare", "", "is gone"),
+    ("PUT", "targets/iqn.2026-11.l:spare/luns/9", r#"{"volume":"file"}"#, "is volume file"),
+    ("DELETE", "targets/iqn.2026-11.l:x/luns/0", "", "is gone"),
+    ("POST", "targets/iqn.2026-11.l:x/initiators", r#"{"initiators":["iqn.a:1"]}"#, "is for other initiators"),
+    ("POST", "targets/iqn.2026-11.l:x/users", r#"{"name":"u","secret":{"text":"a secret of 16 b"}}"#, "is new"),
+    ("POST", "targets/iqn.2026-11.l:x/open", "", "is open to everybody"),
+    ("POST", "portals", r#"{"address":"127.0.0.2:40999"}"#, "is new"),
+    ("POST", "config/apply", "", "changes"),
+];
+
+#[test]
+fn what_is_only_foretold_leaves_no_trace() -> Result<()> {
+    let config = "[[portal]]\naddress = '127.0.0.1:0'\n[volumes.file]\nbackend = 'file'\nsize = '4MiB'\n\
+                  [[target]]\nname = 'iqn.2026-11.l:x'\nluns = ['file']\n[[target]]\nname = 'iqn.2026-11.l:spare'\n";
+    let mut server = serve(config).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let data = server.data().to_owned();
+    let (before, shown) = (names(&data)?, page.get("/api/v1/config")?["text"].clone());
+    for (method, path, body, words) in FORETOLD {
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let body = serde_json::from_str(body).unwrap_or(Value::Null);
+        let told = page.tell(method, &format!("/api/v1/{path}{sign}dry_run=true"), body)?;
+        ensure!(told.to_string().contains(words) && told["refused"].is_null(), "{path}: {told}");
+    }
+    for path in ["reopen", "recreate", "adopt"] {
+        let told =
+            page.ask("POST", &format!("/api/v1/volumes/file/{path}?dry_run=true"), &Value::Null)?;
+        ensure!(told.status == 422 && told.json["code"] == "unsupported", "{path}: {}", told.json);
+    }
+    let missing = page.ask("DELETE", "/api/v1/volumes/none?dry_run=true", &Value::Null)?;
+    ensure!(missing.status == 404, "{}", missing.json);
+    let after = names(&data)?;
+    ensure!(after == before, "{before:?} {after:?}");
+    ensure!(page.get("/api/v1/config")?["text"] == shown);
+    // What comes next is not foretold but done.
+    page.tell("POST", "/api/v1/volumes", json!({"name": "a", "size": MIB}))?;
+    ensure!(page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(2));
+    Ok(())
+}
+
+/// Two servers on one machine: the one that asks for an address that is taken does not start, and one that was given a
+/// portal and nothing else has no page.
+#[test]
+fn a_page_is_where_it_was_asked_for_or_there_is_none() -> Result<()> {
+    let mut server = serve(CONFIG).start()?;
+    let page = Page::of(&mut server)?;
+    let second = Serve::config(CONFIG).arguments(&["--listen-control", &page.address]);
+    let (mut process, _folder) = second.spawn()?;
+    let status = process.wait(PATIENCE)?.context("it does not end")?;
+    ensure!(
+        !status.success() && process.stderr.whole_text().contains(&page.address),
+        "{}",
+        process.stderr.text()
+    );
+    let mut plain = Serve::demo("1M").start()?;
+    let found = plain.process().stdout.find(Instant::now() + Duration::from_millis(500), |text| {
+        text.contains("page: ").then_some(())
+    });
+    ensure!(found.is_none(), "nobody has asked for a page");
+    Ok(())
+}
