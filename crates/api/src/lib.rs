@@ -20,6 +20,7 @@ mod request;
 mod session;
 mod stats;
 mod target;
+mod verdict;
 mod volume;
 mod wire;
 mod words;
@@ -33,10 +34,11 @@ pub use event::{Interval, OperationRates, Rates, SessionRates, ShardRates, Volum
 pub use request::{Answer, Configuration, Request};
 pub use session::{Controller, OverTcp, Queue, RdmaPath, Session, Transport};
 pub use stats::{
-    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, ShardLoad, Stats,
-    VolumeStats,
+    Bucket, NoIser, NvmeCounts, Operations, Percentile, Portal, Protocol, ShardLoad,
+    ShardOperations, StageTime, Stats, VolumeStats, VolumeTime,
 };
 pub use target::{Lun, Reach, SecretPlace, Target, User};
+pub use verdict::{Binding, BoundBy, Stage, StageShare, Verdict, VolumeBinding};
 pub use volume::{
     Backend, Erasure, ErasureState, Fault, FaultState, Limit, Limited, MappedAs, Snapshot, Volume,
     WriteCache,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Fault;
+use crate::verdict::Stage;
 use crate::words::words;
 
 /// The statistics of a running server.
@@ -40,6 +41,10 @@ pub struct ShardLoad {
     pub shard: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
+    /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the kernel does not
+    /// count it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ready_us: u64,
     /// How often it has waited for events.
     pub waits: u64,
     /// Operations given to the kernel.
@@ -219,6 +224,68 @@ pub struct VolumeStats {
     pub commands_in_flight: u64,
     /// What is wrong with its storage; empty while nothing is.
     pub faults: Vec<Fault>,
+    /// Where the time of its operations goes.
+    #[serde(skip_serializing_if = "VolumeTime::is_unknown")]
+    pub time: VolumeTime,
+}
+
+/// Where the time of a volume's operations goes. Counted since the start, like everything here: two answers tell of the
+/// time between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeTime {
+    /// How long all operations that have ended have taken together, in microseconds.
+    pub operations_us: u64,
+    /// How long at least one operation was at work, in microseconds. Shards are added up.
+    pub busy_us: u64,
+    /// How long at least one request was at the storage, in microseconds, those that a limit holds back included. Shards
+    /// are added up.
+    pub storage_busy_us: u64,
+    /// Operations that have waited for buffer memory.
+    pub memory_waits: u64,
+    /// How often something waited because the volume had as much at its storage as it may have.
+    pub storage_full: u64,
+    /// Operations that were timed, and have ended: one in 64, and more while there are few.
+    pub timed: u64,
+    /// What those have waited for.
+    pub stages: Vec<StageTime>,
+    /// Answers of those whose way out was timed.
+    pub sent: u64,
+    /// How long these have waited to be sent, in nanoseconds.
+    pub sent_ns: u64,
+    /// The shards that have carried out operations.
+    pub shards: Vec<ShardOperations>,
+}
+
+impl VolumeTime {
+    /// True if nothing is known of it: an older server does not tell.
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// How long operations that were timed have waited for one thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageTime {
+    /// For what.
+    pub stage: Stage,
+    /// How long, in nanoseconds.
+    pub ns: u64,
+}
+
+/// How many operations of a volume a shard has carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShardOperations {
+    /// Number of the shard, from 0.
+    pub shard: u64,
+    /// How many.
+    pub operations: u64,
 }
 
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being

@@ -1,6 +1,7 @@
 //! The seam between volumes and the event loop.
 
 use alloc::boxed::Box;
+use core::time::Duration;
 
 use crate::{Caps, Completion, NothingSlow, Request, Slow};
 
@@ -89,6 +90,12 @@ pub trait Channel<B, Q> {
     /// True if this is such an answer.
     fn lends(&self, _answer: &B) -> bool {
         false
+    }
+
+    /// How long the request with this tag, if it was the last that was submitted, waits for its turn at a limit that
+    /// somebody has set. The rest of its time is the storage's.
+    fn limited(&self, _tag: u64) -> Duration {
+        Duration::ZERO
     }
 
     /// Ends the channel and gives back what it has on the event loop. To be called when all its

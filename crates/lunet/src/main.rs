@@ -52,6 +52,8 @@ enum Command {
     Stats(cli::Stats),
     /// Watch a running lunet: volumes, sessions and shards, with their rates
     Top(cli::Top),
+    /// Say what binds a running lunet now: storage, a limit, network, shards, or the initiators
+    Verdict(cli::Verdict),
     /// Find out why this machine or a target is slow or at risk
     ///
     /// Exit code 0: no findings; 1: findings; 2: the checks could not be run.
@@ -130,6 +132,7 @@ fn main() -> ExitCode {
         Command::Sessions(options) => cli::sessions(options),
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),
+        Command::Verdict(options) => cli::verdict(&options),
         Command::Doctor(options) => cli::doctor(&options),
         Command::Bench(options) => cli::bench(&options),
         Command::Tune { command } => cli::tune(command),

@@ -468,7 +468,7 @@ fn the_page_and_the_program_have_the_same_options() {
     };
     let mut real = options("--version");
     let groups = [
-        ("", &["serve", "sessions", "stats", "top", "doctor", "bench"][..]),
+        ("", &["serve", "sessions", "stats", "top", "verdict", "doctor", "bench"][..]),
         ("bench", &["compare", "net", "verify"]),
         ("config", &["check", "apply", "show"]),
         ("sessions", &["end"]),

@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use lunet_ring::{Account, Delivery, Reserve, RxBufs, SocketId, TxChain};
-use lunet_volume::{BACKLOG_HIGH, Budget, OperationId};
+use lunet_volume::{BACKLOG_HIGH, Budget, OperationId, Timed};
 use slab::Slab;
 
 use crate::front::FrontConn;
@@ -186,6 +186,8 @@ pub struct Conn<P> {
     pub sending: usize,
     /// Of these, the copied ones.
     copied: usize,
+    /// An operation that was timed whose answer is among them.
+    timed: Option<Timed>,
     /// How the client takes what is sent.
     uptake: Uptake,
     /// The arena memory that this connection holds.
@@ -227,6 +229,7 @@ impl<P: FrontConn> Conn<P> {
             spare: Some(TxChain::new()),
             sending: 0,
             copied: 0,
+            timed: None,
             uptake: Uptake::default(),
             account: Account::default(),
             reserve: None,
@@ -335,17 +338,24 @@ impl<P: FrontConn> Conn<P> {
         }
         let spare = self.spare.take()?;
         let full = std::mem::replace(&mut self.out.chain, spare);
+        self.timed = self.out.timed.take();
         self.sending = full.len();
         self.copied = full.plain().len();
         Some(full)
     }
 
-    /// Takes a sent chain back for reuse.
-    pub(crate) fn chain_sent(&mut self, mut chain: TxChain) {
+    /// The operation that was timed whose answer is on its way.
+    pub(crate) fn timed(&self) -> Option<Timed> {
+        self.timed
+    }
+
+    /// Takes a sent chain back for reuse. Returns the operation whose answer's way is timed, if there was one in it.
+    pub(crate) fn chain_sent(&mut self, mut chain: TxChain) -> Option<Timed> {
         chain.clear();
         self.sending = 0;
         self.copied = 0;
         self.spare = Some(chain);
+        self.timed.take()
     }
 }
 

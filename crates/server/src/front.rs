@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use lunet_ring::{Buf, Ring};
 use lunet_volume::{
-    Command, Executor, Face, NoChannel, OperationId, ShardConfig, Step, Volume, VolumeCount,
-    VolumeId,
+    Command, Executor, Face, NoChannel, OperationId, ShardConfig, Step, Volume, VolumeId,
 };
 
 use crate::change::{ApplyError, Next};
@@ -82,7 +81,8 @@ impl<F: Front> Local<F> {
         let world = core.world();
         let (member, max_sessions) = (&core.member, core.limits.max_sessions);
         let shard = member.first_shard() + number;
-        let config = ShardConfig { shard, shards: member.fleet.clone(), max_sessions };
+        let (shards, began) = (member.fleet.clone(), core.started);
+        let config = ShardConfig { shard, shards, max_sessions, began };
         let mut local = Self {
             number,
             core,
@@ -109,17 +109,6 @@ impl<F: Front> Local<F> {
     pub(crate) fn adopt(&mut self, next: Arc<World<F>>) {
         self.exec.adopt(|slot| next.volume(slot));
         self.world = next;
-    }
-
-    /// The counts of every volume in the world, by name.
-    pub(crate) fn volume_counts(&self) -> Vec<(String, VolumeCount)> {
-        let operations = &self.exec.operations;
-        let served = self.exec.storage.volumes.iter().filter(|(_, volume)| !volume.removed);
-        let counts = served.map(|(slot, volume)| {
-            let on_it = operations.iter().filter(|(_, task)| task.requests.volume == slot);
-            (volume.core.name.clone(), volume.count.with(on_it.count()))
-        });
-        counts.collect()
     }
 }
 

@@ -33,4 +33,4 @@ pub use network::{Network, Origin};
 pub use portals::MOST as MAX_PORTALS;
 pub use rdma::{OverTcp, PortalStatus, Reason, SendWithInvalidate};
 pub use server::StartError;
-pub use stats::{Bucket, OpStats, Percentile, VolumeStats};
+pub use stats::{Bucket, OpStats, Percentile, VolumeStats, VolumeTime};

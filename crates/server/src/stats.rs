@@ -2,7 +2,7 @@
 //!
 //! Each shard counts for itself in plain integers; a report adds the shards up.
 
-use lunet_volume::{Fault, Kind, VolumeCount};
+use lunet_volume::{Fault, Kind, StageTimes, VolumeCount};
 
 use crate::rdma::PortalStatus;
 
@@ -24,6 +24,9 @@ pub struct ShardLoad {
     pub shard: usize,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
+    /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the system does
+    /// not tell.
+    pub ready_us: u64,
     /// How often it has waited for events.
     pub waits: u64,
     /// Operations given to the kernel.
@@ -105,6 +108,42 @@ pub struct VolumeStats {
     pub commands_in_flight: usize,
     /// What is wrong with its storage; empty while nothing is.
     pub faults: Vec<Fault>,
+    /// Where the time of its operations goes.
+    pub time: VolumeTime,
+}
+
+/// Where the time of a volume's operations goes.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeTime {
+    /// How long all operations that have ended have taken together, in microseconds.
+    pub operations_us: u64,
+    /// How long at least one operation was at work, added up over the shards, in microseconds.
+    pub busy_us: u64,
+    /// How long at least one request was at the storage, added up over the shards, in microseconds.
+    pub storage_busy_us: u64,
+    /// Operations that have waited for buffer memory.
+    pub memory_waits: u64,
+    /// How often something waited because the volume had as much at its storage as it may have.
+    pub storage_full: u64,
+    /// What the operations that were timed have waited for.
+    pub stages: StageTimes,
+    /// Operations of each shard that had any, by its number.
+    pub shards: Vec<(usize, u64)>,
+}
+
+impl VolumeTime {
+    fn of(count: &VolumeCount) -> Self {
+        let us = |time: std::time::Duration| time.as_micros() as u64;
+        Self {
+            operations_us: count.time(),
+            busy_us: us(count.busy()),
+            storage_busy_us: us(count.storage_busy()),
+            memory_waits: count.memory_waits(),
+            storage_full: count.storage_full(),
+            stages: *count.stages(),
+            shards: count.shards().to_vec(),
+        }
+    }
 }
 
 /// Operations of one kind. Latency runs from a command's arrival in full to its answer being
@@ -179,6 +218,7 @@ fn volume_stats(sum: &VolumeCount, (name, size, faults): &Named) -> VolumeStats 
         errors: sum.errors(),
         commands_in_flight: sum.in_flight(),
         faults: faults.clone(),
+        time: VolumeTime::of(sum),
     }
 }
 
@@ -231,6 +271,7 @@ mod tests {
                 shard.volumes[0].1.record(Kind::Read, 4096, micros + n as u64, false);
             }
             shard.volumes[0].1.record(Kind::Flush, 0, 9, true);
+            shard.volumes[0].1 = shard.volumes[0].1.clone().of_shard(n);
             shard.protocol = Logins(2);
         }
         let names = [("vm".into(), 1 << 20, Vec::new())];
@@ -242,6 +283,8 @@ mod tests {
         let volume = &volumes[0];
         assert_eq!((volume.read.ops, volume.read.bytes), (12, 12 * 4096));
         assert_eq!((volume.flushes, volume.errors, volume.write.ops), (2, 2, 0));
+        assert_eq!(volume.time.operations_us, 2 * (5106 + 9) + 6);
+        assert_eq!(volume.time.shards, [(0, 7), (1, 7)]);
         assert_eq!(volume.read.histogram.iter().map(|b| b.count).sum::<u64>(), 12);
         assert!(volume.read.percentiles.iter().any(|p| p.percentile == 50.0 && p.us <= 4));
         assert!(volume.write.percentiles.is_empty());

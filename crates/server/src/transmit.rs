@@ -6,6 +6,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use lunet_ring::{Payload, TxChain};
 use lunet_verbs::Remote;
+use lunet_volume::Timed;
 
 /// Room for what almost every Send has: both headers, and a little data.
 pub(crate) const HEAD: usize = 128;
@@ -61,6 +62,8 @@ impl Post {
 pub struct Outgoing {
     /// Over TCP: the bytes of the stream, in order.
     pub chain: TxChain,
+    /// An operation that was timed whose answer is in the chain.
+    pub timed: Option<Timed>,
     /// Over RDMA: Sends and RDMA Writes, in order.
     pub posts: VecDeque<Post>,
     /// Bytes in that list.

@@ -24,6 +24,10 @@ pub(crate) struct ChannelHandle {
     pub since: Duration,
     /// Another channel has taken its place: it ends with its last request.
     pub leaving: bool,
+    /// How long it had requests, until it had none last.
+    busy: Duration,
+    /// Since when it has some.
+    busy_since: Duration,
 }
 
 impl ChannelHandle {
@@ -35,7 +39,43 @@ impl ChannelHandle {
         now: Duration,
     ) -> Self {
         let waiting = VecDeque::new();
-        Self { channel, health, volume, waiting, queued: 0, since: now, leaving: false }
+        Self {
+            channel,
+            health,
+            volume,
+            waiting,
+            queued: 0,
+            since: now,
+            leaving: false,
+            busy: Duration::ZERO,
+            busy_since: now,
+        }
+    }
+
+    /// The channel has queued a request.
+    #[inline]
+    pub fn begin(&mut self, now: Duration) {
+        if self.queued == 0 {
+            (self.since, self.busy_since) = (now, now);
+        }
+        self.queued += 1;
+    }
+
+    /// A request that was queued has been answered.
+    #[inline]
+    pub fn end(&mut self, now: Duration) {
+        self.queued -= 1;
+        self.since = now;
+        if self.queued == 0 {
+            self.busy += now.saturating_sub(self.busy_since);
+        }
+    }
+
+    /// How long it had requests so far.
+    pub fn busy(&self, now: Duration) -> Duration {
+        let open =
+            if self.queued > 0 { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
+        self.busy + open
     }
 
     /// As [`Channel::submit`].
@@ -76,6 +116,11 @@ impl ChannelHandle {
     /// As [`Channel::lends`].
     pub fn lends(&self, answer: &Payload) -> bool {
         self.channel.lends(answer)
+    }
+
+    /// As [`Channel::limited`].
+    pub fn limited(&self, tag: u64) -> Duration {
+        self.channel.limited(tag)
     }
 
     /// As [`Channel::close`].

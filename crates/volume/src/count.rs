@@ -1,6 +1,10 @@
 //! What one shard counts of a volume.
 
+use std::time::Duration;
+
 use hdrhistogram::Histogram;
+
+use crate::stage::StageTimes;
 
 /// Kinds of operation that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +31,18 @@ pub struct VolumeCount {
     errors: u64,
     copied: u64,
     latency: [Histogram<u64>; 2],
+    /// How long all commands have taken, in microseconds.
+    time: u64,
+    /// What those that were timed have waited for.
+    pub(crate) stages: StageTimes,
+    /// Commands that have waited for buffer memory, and those that have waited for room at the storage.
+    pub(crate) waits: (u64, u64),
+    /// Time with operations at work, and with requests at the storage.
+    pub(crate) busy: (Duration, Duration),
     /// Commands at work; known in a report only.
-    in_flight: usize,
+    pub(crate) in_flight: usize,
+    /// Commands of each shard that had any; known in a report only.
+    pub(crate) shards: Vec<(usize, u64)>,
 }
 
 impl Default for VolumeCount {
@@ -36,7 +50,19 @@ impl Default for VolumeCount {
         // 1 us to a minute with two digits: about 20 KiB each.
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("bounds are valid");
         let latency = [histogram(), histogram()];
-        Self { ops: [0; KINDS], bytes: [0; KINDS], errors: 0, copied: 0, latency, in_flight: 0 }
+        Self {
+            ops: [0; KINDS],
+            bytes: [0; KINDS],
+            errors: 0,
+            copied: 0,
+            latency,
+            time: 0,
+            stages: StageTimes::default(),
+            waits: (0, 0),
+            busy: (Duration::ZERO, Duration::ZERO),
+            in_flight: 0,
+            shards: Vec::new(),
+        }
     }
 }
 
@@ -46,6 +72,7 @@ impl VolumeCount {
         self.ops[kind as usize] += 1;
         self.bytes[kind as usize] += bytes;
         self.errors += u64::from(failed);
+        self.time += micros;
         if let Kind::Read | Kind::Write = kind {
             self.latency[kind as usize].saturating_record(micros.max(1));
         }
@@ -56,9 +83,12 @@ impl VolumeCount {
         self.copied += bytes;
     }
 
-    /// For a report: the same, with the commands at work.
-    pub fn with(&self, in_flight: usize) -> Self {
-        Self { in_flight, ..self.clone() }
+    /// For a report of this shard: the same, with who has counted it.
+    #[must_use]
+    pub fn of_shard(mut self, shard: usize) -> Self {
+        let all = self.ops.iter().sum();
+        self.shards = if all > 0 { vec![(shard, all)] } else { Vec::new() };
+        self
     }
 
     /// Adds another shard's count.
@@ -70,6 +100,11 @@ impl VolumeCount {
         self.errors += other.errors;
         self.copied += other.copied;
         self.in_flight += other.in_flight;
+        self.time += other.time;
+        self.stages.add(&other.stages);
+        self.waits = (self.waits.0 + other.waits.0, self.waits.1 + other.waits.1);
+        self.busy = (self.busy.0 + other.busy.0, self.busy.1 + other.busy.1);
+        self.shards.extend_from_slice(&other.shards);
         for (sum, part) in self.latency.iter_mut().zip(&other.latency) {
             // Same bounds on both sides: adding cannot fail.
             let _ = sum.add(part);
@@ -99,6 +134,41 @@ impl VolumeCount {
     /// Commands at work; 0 but in a report.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// How long all commands that have ended have taken together, in microseconds.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// What the operations that were timed have waited for.
+    pub fn stages(&self) -> &StageTimes {
+        &self.stages
+    }
+
+    /// How long at least one operation was at work, added up over the shards.
+    pub fn busy(&self) -> Duration {
+        self.busy.0
+    }
+
+    /// How long at least one request was at the storage, added up over the shards.
+    pub fn storage_busy(&self) -> Duration {
+        self.busy.1
+    }
+
+    /// Commands that have waited for buffer memory.
+    pub fn memory_waits(&self) -> u64 {
+        self.waits.0
+    }
+
+    /// How often the volume had as much at its storage as it may have, and something waited for that.
+    pub fn storage_full(&self) -> u64 {
+        self.waits.1
+    }
+
+    /// Commands of each shard that had any, by its number; empty but in a report.
+    pub fn shards(&self) -> &[(usize, u64)] {
+        &self.shards
     }
 
     /// How long reads or writes have taken, in microseconds. It is not known of other kinds: to ask for those is a

@@ -14,13 +14,14 @@ use lunet_os::sync::mpsc::Receiver;
 use lunet_ring::{Account, Buf, Payload, Ring};
 
 use crate::channel::ChannelHandle;
-use crate::count::Kind;
+use crate::count::{Kind, VolumeCount};
 use crate::memory::Budget;
 use crate::offload::Ticket;
 use crate::open::{OpenVolume, VolumeId};
 use crate::operation::{
     Command, Face, Operation, OperationId, Operations, Parties, request_tag, split_tag,
 };
+use crate::stage::Timed;
 use crate::storage::{ShardConfig, Storage};
 use crate::volume::Volume;
 use crate::work::{Client, Copy, Failure, Piece, Plain, Progress, Work};
@@ -87,6 +88,16 @@ impl<C: Command> Executor<C> {
     /// Lets an operation do what it can do now. Where the write cache of its volume is switched off, a flush follows
     /// whatever has written without FUA.
     pub fn pump(&mut self, id: OperationId, client: &mut impl Client) -> Progress {
+        let progress = self.advance(id, client);
+        if self.operations[id].requests.timing.is_some() {
+            if let Some(timed) = self.look_at(id, progress) {
+                client.timed(timed);
+            }
+        }
+        progress
+    }
+
+    fn advance(&mut self, id: OperationId, client: &mut impl Client) -> Progress {
         loop {
             let Operation { requests, work, .. } = &mut self.operations[id];
             let storage = &mut self.storage;
@@ -102,7 +113,7 @@ impl<C: Command> Executor<C> {
                 | Work::Plain(_)
                 | Work::Copy(_)
                 | Work::Hold
-                | Work::Overwrite(_) => return self.pump_alone(id, Some(client.budget())),
+                | Work::Overwrite(_) => return self.advance_alone(id, Some(client.budget())),
             };
             if !self.goes_on(id, progress) {
                 return progress;
@@ -112,6 +123,14 @@ impl<C: Command> Executor<C> {
 
     /// The same for an operation that moves no data of a client. `budget` pays for its buffers, if it needs any.
     pub fn pump_alone(&mut self, id: OperationId, budget: Option<Budget<'_>>) -> Progress {
+        let progress = self.advance_alone(id, budget);
+        if self.operations[id].requests.timing.is_some() {
+            self.look_at(id, progress);
+        }
+        progress
+    }
+
+    fn advance_alone(&mut self, id: OperationId, budget: Option<Budget<'_>>) -> Progress {
         loop {
             let Operation { requests, work, .. } = &mut self.operations[id];
             let storage = &mut self.storage;
@@ -132,6 +151,29 @@ impl<C: Command> Executor<C> {
             if !self.goes_on(id, progress) {
                 return progress;
             }
+        }
+    }
+
+    /// An operation that is timed has come so far: looks what it waits for now. If it is over, that is what is known of
+    /// it.
+    #[cold]
+    #[inline(never)]
+    fn look_at(&mut self, id: OperationId, progress: Progress) -> Option<Timed> {
+        let now = self.storage.clock();
+        let requests = &mut self.operations[id].requests;
+        requests.look(&mut self.storage, now);
+        if progress == Progress::Waits {
+            return None;
+        }
+        requests.timing = None;
+        self.storage.volumes[requests.volume].count.stages.answered();
+        Some(Timed { volume: requests.volume, at: now })
+    }
+
+    /// An operation that may be timed goes on without having been pumped.
+    pub(crate) fn look_again(&mut self, id: OperationId) {
+        if self.operations[id].requests.timing.is_some() {
+            self.look_at(id, Progress::Waits);
         }
     }
 
@@ -193,8 +235,9 @@ impl<C: Command> Executor<C> {
         requests.parties = Some(copy.parties());
         (requests.writes, requests.stable) = (Some(ranges.1), false);
         *work = Work::Copy(Box::new(copy));
+        let now = self.storage.latest();
         for slot in [source, destination] {
-            self.storage.volumes[slot].operations += 1;
+            self.storage.volumes[slot].enter(now);
         }
     }
 
@@ -293,14 +336,55 @@ impl<C: Command> Executor<C> {
     /// [default](Command::clear).
     #[inline]
     pub fn begin(&mut self, volume: VolumeId, kind: Kind) -> OperationId {
-        self.storage.volumes[volume].operations += 1;
+        let latest = self.storage.latest();
+        self.storage.volumes[volume].enter(latest);
         self.operations.begin((volume, kind), self.storage.now)
+    }
+
+    /// The same for a command of a client whose first bytes had come at this time. Some of these are timed.
+    #[inline]
+    pub fn begin_command(
+        &mut self,
+        volume: VolumeId,
+        kind: Kind,
+        arrived: Duration,
+    ) -> OperationId {
+        let id = self.begin(volume, kind);
+        let now = self.storage.now;
+        if kind != Kind::Other && self.storage.volumes[volume].sampler.takes(now) {
+            let timing = self.storage.begin_timing(volume, arrived);
+            self.operations[id].requests.timing = Some(timing);
+        }
+        id
+    }
+
+    /// For a report: the count of every volume that is served, by name, with the time of answers that are on their way.
+    pub fn counts(&self, on_their_way: &[Timed]) -> Vec<(String, VolumeCount)> {
+        let storage = &self.storage;
+        let served = storage.volumes.iter().filter(|(_, volume)| !volume.removed);
+        let counts = served.map(|(slot, volume)| {
+            let mut count = volume.count.clone().of_shard(storage.config.shard);
+            count.busy.0 = volume.busy(storage.now);
+            let channel = storage.channels.get(volume.channel).and_then(Option::as_ref);
+            count.busy.1 = channel.map_or(Duration::ZERO, |channel| channel.busy(storage.now));
+            let all = self.operations.iter().map(|(_, operation)| &operation.requests);
+            for requests in all.filter(|requests| requests.volume == slot) {
+                count.in_flight += 1;
+                requests.add_time(&mut count.stages, storage.now);
+            }
+            for timed in on_their_way.iter().filter(|timed| timed.volume == slot) {
+                count.stages.answer_waits(storage.now.saturating_sub(timed.at));
+            }
+            (volume.core.name.clone(), count)
+        });
+        counts.collect()
     }
 
     /// Ends an operation with which the storage is done: others may have its blocks, and its place in the queue for a
     /// range.
     #[inline]
     pub fn remove(&mut self, id: OperationId) {
+        self.look_again(id);
         let requests = &self.operations[id].requests;
         let volume = requests.volume;
         if requests.holds_something() {
@@ -329,7 +413,8 @@ impl<C: Command> Executor<C> {
 
     /// An operation has nothing more to do with a volume.
     fn leave_volume(&mut self, slot: VolumeId) {
-        self.storage.volumes[slot].operations -= 1;
+        let latest = self.storage.latest();
+        self.storage.volumes[slot].leave(latest);
         self.retire(slot);
     }
 
@@ -377,8 +462,7 @@ impl<C: Command> Executor<C> {
         let Some(Some(channel)) = self.storage.channels.get_mut(number) else { return };
         let done = IoDone { slot: token.slot, buf, result };
         if let Some(completion) = channel.advance(done, &mut self.storage.ring) {
-            channel.queued -= 1;
-            channel.since = self.storage.now;
+            channel.end(self.storage.now);
             self.storage.done.push(completion);
             self.resubmit(number);
             self.close_channel(number);
@@ -395,7 +479,7 @@ impl<C: Command> Executor<C> {
                 continue;
             }
             match channel.submit(request, &mut self.storage.ring) {
-                Submit::Queued => channel.queued += 1,
+                Submit::Queued => channel.begin(self.storage.now),
                 Submit::Done(completion) => self.storage.done.push(completion),
                 Submit::Busy(request) => return channel.waiting.push_front(request),
             }

@@ -20,6 +20,7 @@ mod open;
 mod operation;
 mod queue;
 pub mod reserve;
+mod stage;
 mod storage;
 mod stride;
 mod volume;
@@ -38,6 +39,7 @@ pub use operation::{
     CHUNK, Command, DEPTH, Face, Names, Operation, OperationId, Operations, Parties, PathState,
     Requests,
 };
+pub use stage::{Stage, StageTimes, Timed};
 pub use storage::{Drain, ShardConfig, Shards, Storage};
 pub use volume::Volume;
 pub use work::{

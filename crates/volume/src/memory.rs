@@ -322,6 +322,11 @@ impl<F> Storage<F> {
         if !std::mem::replace(&mut requests.starved, true) {
             self.starved.push_back(requests.id());
         }
+        if !std::mem::replace(&mut requests.waited, true) {
+            let full = self.is_full(requests.volume);
+            let waits = &mut self.volumes[requests.volume].count.waits;
+            *(if full { &mut waits.1 } else { &mut waits.0 }) += 1;
+        }
         Progress::Waits
     }
 }

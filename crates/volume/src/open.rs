@@ -2,11 +2,13 @@
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lunet_ring::Account;
 
 use crate::count::VolumeCount;
 use crate::queue::Watch;
+use crate::stage::Sampler;
 use crate::volume::Volume;
 
 /// Names a volume by its slot. What is in a slot stays there as long as anybody works on it.
@@ -44,6 +46,10 @@ pub struct OpenVolume<F> {
     pub(crate) channel: usize,
     /// Operations that work on it.
     pub(crate) operations: usize,
+    /// Since when there are some.
+    busy_since: Duration,
+    /// Which of them are timed.
+    pub(crate) sampler: Sampler,
     /// Those of them that nobody waits for.
     pub(crate) orphans: usize,
     /// There may be locks on it: at first nobody knows, as one may have come before this shard was there to be asked.
@@ -63,10 +69,37 @@ impl<F> OpenVolume<F> {
             written: false,
             channel,
             operations: 0,
+            busy_since: Duration::ZERO,
+            sampler: Sampler::default(),
             orphans: 0,
             guarded: true,
             watches: Vec::new(),
         }
+    }
+
+    /// An operation works on it from now on.
+    #[inline]
+    pub(crate) fn enter(&mut self, now: Duration) {
+        if self.operations == 0 {
+            self.busy_since = now;
+        }
+        self.operations += 1;
+    }
+
+    /// An operation has nothing more to do with it.
+    #[inline]
+    pub(crate) fn leave(&mut self, now: Duration) {
+        self.operations -= 1;
+        if self.operations == 0 {
+            self.count.busy.0 += now.saturating_sub(self.busy_since);
+        }
+    }
+
+    /// How long there were operations so far.
+    pub(crate) fn busy(&self, now: Duration) -> Duration {
+        let open =
+            if self.operations > 0 { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
+        self.count.busy.0 + open
     }
 }
 

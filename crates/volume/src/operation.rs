@@ -11,6 +11,7 @@ use crate::count::Kind;
 use crate::offload::Ticket;
 use crate::open::VolumeId;
 use crate::queue::{Claim, Held};
+use crate::stage::Timing;
 use crate::work::{Failure, Work};
 
 /// The most data that one request moves through a buffer, in bytes.
@@ -142,10 +143,14 @@ pub struct Requests {
     pub(crate) orphan: bool,
     /// It is in the list of those that wait for memory.
     pub(crate) starved: bool,
+    /// It has waited for memory, or for room at the storage.
+    pub(crate) waited: bool,
     /// It has the shard's spare buffer.
     pub(crate) spare: bool,
     /// Its place in the queue for a range of the volume.
     pub(crate) claim: Option<Box<Claim>>,
+    /// It is one of those that are timed.
+    pub(crate) timing: Option<Timing>,
 }
 
 /// The volumes of a copy. Where zeroes are copied, both are the same.
@@ -187,8 +192,10 @@ impl Requests {
             fenced: None,
             orphan: false,
             starved: false,
+            waited: false,
             spare: false,
             claim: None,
+            timing: None,
         }
     }
 
@@ -209,13 +216,16 @@ impl Requests {
             fenced,
             orphan,
             starved,
+            waited,
             spare,
             claim,
+            timing,
         } = self;
         *id = NONE;
         (*writes, *fenced, *failure) = (None, None, None);
         (*at_storage, *claim, *parties, *away) = (None, None, None, None);
         (*stable, *orphan, *starved, *spare) = (false, false, false, false);
+        (*waited, *timing) = (false, None);
         (*soliciting, *next_seq) = (0, 0);
         in_flight.clear();
     }

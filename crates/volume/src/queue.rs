@@ -354,6 +354,7 @@ impl<C: Command> Executor<C> {
             } else {
                 self.storage.send(slot, request);
             }
+            self.look_again(id);
         }
         // All of them are at the storage: whoever comes next waits for them there.
         self.storage.leave_if_empty(slot, place);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_block::{ByteRange, Completion, Op, Request, Submit};
 use lunet_os::sync::mpsc::{Receiver, sync_channel};
@@ -67,6 +67,8 @@ pub struct ShardConfig {
     pub shards: Arc<dyn Shards>,
     /// Sessions that there may be.
     pub max_sessions: usize,
+    /// The server's start: what times are counted from.
+    pub began: Instant,
 }
 
 /// The event loop of a shard, its volumes, and all that requests pass on their way to them. `F` is what protocols show
@@ -82,6 +84,8 @@ pub struct Storage<F> {
     pub(crate) hosts: Hosts,
     /// The time of this loop iteration, since the server's start.
     pub now: Duration,
+    /// The time when the last answers of the storage were taken, if that is later.
+    pub heard: Duration,
     pub(crate) config: ShardConfig,
     /// Channels by the number in their tokens.
     pub(crate) channels: Vec<Option<ChannelHandle>>,
@@ -118,6 +122,7 @@ impl<F> Storage<F> {
             connections: 0,
             hosts: Hosts::default(),
             now: Duration::ZERO,
+            heard: Duration::ZERO,
             config,
             channels: Vec::new(),
             done: Vec::with_capacity(256),
@@ -162,10 +167,15 @@ impl<F> Storage<F> {
         let seq = requests.begin(slot, range);
         let request = Request::new(request_tag(requests.id(), seq), op, range, buf);
         volume.written |= !matches!(op, Op::Read | Op::ReadMapped | Op::Flush);
+        let tag = request.tag;
         if volume.guarded {
-            return self.submit_guarded(requests, (slot, seq), request);
+            self.submit_guarded(requests, (slot, seq), request);
+        } else {
+            self.send(slot, request);
         }
-        self.send(slot, request);
+        if requests.timing.is_some() {
+            self.note_limit(requests, slot, tag);
+        }
     }
 
     /// Has another thread do what may block, for an operation. What comes of it can be received when the thread has come
@@ -195,14 +205,14 @@ impl<F> Storage<F> {
         }
         match channel.submit(request, &mut self.ring) {
             Submit::Queued => {
-                if channel.queued == 0 {
-                    channel.since = self.now;
-                }
-                channel.queued += 1;
+                channel.begin(self.now);
                 self.expect_answers();
             }
             Submit::Done(completion) => self.done.push(completion),
-            Submit::Busy(request) => channel.waiting.push_back(request),
+            Submit::Busy(request) => {
+                channel.waiting.push_back(request);
+                self.volumes[slot].count.waits.1 += 1;
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_backends::{Storage, VolumeSpec, open};
 use lunet_block::{ByteRange, Error, Op};
@@ -11,7 +11,7 @@ use lunet_ring::{Account, Buf, Config, Payload, Ring};
 use lunet_volume::{
     Budget, Client, Command, Compare, Drain, Exclusive, Executor, Face, Failure, Health, Intake,
     Kind, Merge, Offload, OperationId, Overwrite, Plain, Progress, Read, ShardConfig, Shards, Sink,
-    SlowWork, Source, Step, Ticket, Volume, VolumeId, Waiter, Work, Write,
+    SlowWork, Source, Stage, Step, Ticket, Timed, Volume, VolumeId, Waiter, Work, Write,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -80,6 +80,7 @@ struct Bytes {
     received: Vec<u8>,
     asked: VecDeque<(u64, usize, Buf)>,
     account: Account,
+    timed: usize,
 }
 
 impl Sink for Bytes {
@@ -101,6 +102,10 @@ impl Source for Bytes {
 impl Client for Bytes {
     fn budget(&self) -> Budget<'_> {
         Budget { account: &self.account, reserve: None }
+    }
+
+    fn timed(&mut self, _: Timed) {
+        self.timed += 1;
     }
 }
 
@@ -126,7 +131,9 @@ impl Shard {
         let volumes = vec![volume("v"), volume("w")];
         let (told, returned) = sync_channel(16);
         let shards = Arc::new(OneShard { threads, returned: told });
-        let executor = Executor::new(ring, ShardConfig { shard: 0, shards, max_sessions: 1 });
+        let began = Instant::now();
+        let config = ShardConfig { shard: 0, shards, max_sessions: 1, began };
+        let executor = Executor::new(ring, config);
         let mut shard = Self { executor, volumes, returned };
         let named = [ID, OTHER].into_iter().zip(&shard.volumes);
         shard.executor.prepare(named).expect("channels");
@@ -426,4 +433,30 @@ fn overwriting_ends_with_the_first_request_that_fails() {
         panic!("{failure:?}")
     };
     assert!(range.offset < 1 << 20, "{range:?}");
+}
+
+#[test]
+fn the_time_of_an_operation_is_that_of_what_it_has_waited_for() {
+    let mut shard = Shard::new(None);
+    let mut client = Bytes { data: vec![7; 8192], ..Bytes::default() };
+    let pause = Duration::from_millis(5);
+    // Of 65 that begin at once, the first and the last are timed.
+    for _ in 0..65 {
+        let (intake, _) = Intake::new(8192, BLOCK, None);
+        let id = shard.executor.begin_command(ID, Kind::Write, Duration::ZERO);
+        shard.executor.operations[id].work = Work::Write(Write::new(0, intake, false));
+        assert_eq!(shard.executor.pump(id, &mut client), Progress::Waits);
+        if client.timed == 0 {
+            std::thread::sleep(pause);
+        }
+        assert_eq!(shard.finish(id, &mut client).0, None);
+    }
+    assert_eq!(client.timed, 2);
+    let counts = shard.executor.counts(&[]);
+    let times = counts[0].1.stages();
+    assert_eq!((counts[0].0.as_str(), times.timed()), ("v", 2));
+    assert!(times.waited(Stage::Data) >= pause, "{times:?}");
+    for stage in [Stage::Arrival, Stage::Memory, Stage::Limit, Stage::Lock, Stage::Output] {
+        assert_eq!(times.waited(stage), Duration::ZERO, "{stage:?}: {times:?}");
+    }
 }

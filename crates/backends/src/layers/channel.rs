@@ -71,12 +71,15 @@ pub(super) struct LayeredChannel {
     /// Requests that hang. While there are some, the timer of [`LOOK`] runs, unless nobody can
     /// release them.
     hanging: usize,
+    /// The last request that came, and how long it waits for a limit.
+    limited: (u64, Duration),
 }
 
 impl LayeredChannel {
     pub fn new(inner: Box<dyn Channel<Payload, Ring>>, rules: Rules, number: u16) -> Self {
         let waiting = Waiting { held: Slab::new(), shared: Arc::clone(&rules.shared) };
-        Self { inner, rules, number, waiting, hanging: 0 }
+        let limited = (0, Duration::ZERO);
+        Self { inner, rules, number, waiting, hanging: 0, limited }
     }
 
     fn token(&self, slot: u32) -> Token {
@@ -84,7 +87,7 @@ impl LayeredChannel {
     }
 
     fn hold(&mut self, held: Held, io: &mut Ring) {
-        let Wait { hang, delay } = held.wait;
+        let Wait { hang, delay, .. } = held.wait;
         let slot = self.waiting.insert(held);
         if hang.is_none() {
             io.timer(delay.unwrap_or_default(), self.token(slot));
@@ -119,6 +122,7 @@ impl Channel<Payload, Ring> for LayeredChannel {
             return Submit::Busy(request);
         }
         let wait = self.rules.wait(request.op, request.range);
+        self.limited = (request.tag, wait.limited);
         if wait != Wait::default() {
             self.hold(Held { request, wait, passed: false }, io);
             return Submit::Queued;
@@ -150,7 +154,7 @@ impl Channel<Payload, Ring> for LayeredChannel {
             Submit::Done(done) => Some(done),
             Submit::Queued => None,
             Submit::Busy(request) => {
-                let wait = Wait { hang: None, delay: Some(OFFER_AGAIN) };
+                let wait = Wait { delay: Some(OFFER_AGAIN), ..Wait::default() };
                 self.hold(Held { request, wait, passed: true }, io);
                 None
             }
@@ -172,6 +176,11 @@ impl Channel<Payload, Ring> for LayeredChannel {
 
     fn lends(&self, answer: &Payload) -> bool {
         self.inner.lends(answer)
+    }
+
+    fn limited(&self, tag: u64) -> Duration {
+        let (last, time) = self.limited;
+        if last == tag { time } else { Duration::ZERO }
     }
 
     fn close(self: Box<Self>, io: &mut Ring) {

@@ -20,6 +20,8 @@ pub(super) struct Wait {
     pub hang: Option<usize>,
     /// For so long, after that.
     pub delay: Option<Duration>,
+    /// So much of that is for a limit.
+    pub limited: Duration,
 }
 
 /// The layers as one channel, or one copy, sees them.
@@ -59,6 +61,7 @@ impl Rules {
         }
         if !limited.is_zero() {
             wait.delay = Some(wait.delay.unwrap_or_default().saturating_add(limited));
+            wait.limited = limited;
         }
         wait
     }
@@ -190,7 +193,7 @@ mod tests {
         let mut rules = rules(&effects.map(|effect| Layer::new(effect, Ops::ALL)));
         let mut seen = Vec::new();
         for _ in 0..100 {
-            let Wait { hang, delay } = rules.wait(Op::Flush, HERE);
+            let Wait { hang, delay, .. } = rules.wait(Op::Flush, HERE);
             let fault = rules.fault(Op::Flush, HERE);
             assert_eq!((hang, fault), (Some(4), Some(Error::NotStable(5))));
             seen.push(delay.expect("a delay"));
@@ -236,6 +239,9 @@ mod tests {
         let delay = Effect::Delay { time, spread: Duration::ZERO };
         let mut rules = rules(&[limit(100), delay, limit(1)].map(|one| Layer::new(one, Ops::ALL)));
         let waits = waits(&mut rules, 3);
+        let both = rules.wait(WRITE, HERE);
+        assert!(!both.limited.is_zero());
+        assert_eq!(both.delay, Some(both.limited + time), "the delay is the storage's");
         assert_eq!(waits[0], time);
         let (most, took) =
             (time + Duration::from_secs(2), lunet_os::time::since(rules.shared.began));

@@ -5,7 +5,8 @@ use lunet_iscsi::target::{Tag, TransferError};
 use lunet_ring::{Buf, Payload};
 use lunet_scsi::{Action, Code, Key, Sanitize, Sense, Transfer, status};
 use lunet_volume::{
-    BACKLOG_HIGH, Budget, Client, Compare, OperationId, Piece, Plain, Sink, Source, Step, Work,
+    BACKLOG_HIGH, Budget, Client, Compare, OperationId, Piece, Plain, Sink, Source, Step, Timed,
+    Work,
 };
 
 use super::Engine;
@@ -45,6 +46,10 @@ impl Source for Initiator<'_> {
 impl Client for Initiator<'_> {
     fn budget(&self) -> Budget<'_> {
         self.conn.budget()
+    }
+
+    fn timed(&mut self, timed: Timed) {
+        self.conn.out.timed.get_or_insert(timed);
     }
 }
 

@@ -1,5 +1,7 @@
 //! A command arrives: it is decoded, checked against fences, and set to work.
 
+use std::time::Duration;
+
 use lunet_block::{ByteRange, Op};
 use lunet_iscsi::target::{Command, Response, Tag};
 use lunet_ring::{Buf, Payload};
@@ -33,6 +35,8 @@ struct Arrival {
     expects_read: u32,
     /// Unsolicited data.
     first: Option<(Buf, usize)>,
+    /// When its header was there.
+    arrived: Duration,
     transfer: Transfer,
 }
 
@@ -91,6 +95,7 @@ impl Engine {
             tag: command.tag,
             expects_read: command.expects_read,
             first: command.data,
+            arrived: command.arrived,
             transfer,
         };
         lunet_os::met(&decoded.action);
@@ -152,7 +157,7 @@ impl Engine {
         }
         let job = plan.then.map_or(Job::Storage, Job::Collect);
         let at_storage = self.storage_account(conn, arrival.lun);
-        let id = self.exec.begin(arrival.volume, plan.kind);
+        let id = self.exec.begin_command(arrival.volume, plan.kind, arrival.arrived);
         let task = &mut self.exec.operations[id];
         (task.work, task.command.job) = (plan.work, job);
         task.command.lun = arrival.lun;

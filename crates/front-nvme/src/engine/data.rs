@@ -6,7 +6,7 @@ use lunet_nvme::controller::Tag;
 use lunet_nvme::status::Status;
 use lunet_ring::{Buf, Payload};
 use lunet_volume::{
-    BACKLOG_HIGH, Budget, Client, Face, OperationId, Piece, Plain, Sink, Source, Step, Work,
+    BACKLOG_HIGH, Budget, Client, Face, OperationId, Piece, Plain, Sink, Source, Step, Timed, Work,
 };
 
 use zerocopy::FromBytes;
@@ -50,6 +50,10 @@ impl Client for Host<'_> {
 
     fn keeps(&self) -> usize {
         self.conn.front.keeps(self.conn.reserve.as_ref())
+    }
+
+    fn timed(&mut self, timed: Timed) {
+        self.conn.out.timed.get_or_insert(timed);
     }
 }
 

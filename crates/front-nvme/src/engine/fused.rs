@@ -91,7 +91,7 @@ impl<Fc: Face> Engine<Fc> {
             }
         }
         let at_storage = self.storage_account(conn, nsid);
-        let id = self.exec.begin(volume, Kind::Write);
+        let id = self.exec.begin_command(volume, Kind::Write, second.arrived);
         let task = &mut self.exec.operations[id];
         task.requests.at_storage = at_storage;
         (task.requests.writes, task.requests.stable) = (Some(bytes), fua);

@@ -57,7 +57,9 @@ impl<Fc: Face> Engine<Fc> {
     /// Works off every answer of the storage that has come.
     pub fn take_answers(&mut self, conns: &mut Conns) {
         while let Some(mut batch) = self.exec.next_batch() {
-            self.answered = Some(lunet_os::time::since(self.core.started));
+            let now = lunet_os::time::since(self.core.started);
+            self.answered = Some(now);
+            self.exec.storage.heard = now;
             for done in batch.drain(..) {
                 if let Some((id, seq, done)) = self.exec.take_answer(done) {
                     self.storage_answered(conns, (id, seq), done);

@@ -144,7 +144,7 @@ impl<Fc: Face> Engine<Fc> {
             self.free_of_fences(volume, range)?;
         }
         let at_storage = self.storage_account(conn, nsid);
-        let id = self.exec.begin(volume, plan.kind);
+        let id = self.exec.begin_command(volume, plan.kind, command.arrived);
         let task = &mut self.exec.operations[id];
         (task.work, task.command.job) =
             (plan.work, plan.then.map_or(Job::Storage, |(then, len)| Job::Collect(then, len)));

@@ -37,6 +37,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                 return (Sink::Discard, Pending::Reject(reason));
             }
         };
+        task.arrived = cx.now;
         let sink = self.unsolicited_sink(&mut task, header, cx.site);
         let tag = self.tasks.insert(task);
         if let Some(mover) = &mut self.mover {
@@ -254,6 +255,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
                     expects_read: task.expects_read,
                     expects_write: task.expects_write,
                     data: task.data.take().filter(|_| filled > 0).map(|buf| (buf, filled)),
+                    arrived: task.arrived,
                 };
                 cx.events.push(Event::Command(command));
             }

@@ -5,6 +5,7 @@ use super::site::LoginIdentity;
 use super::task::Tag;
 use crate::pdu::{TaskAttribute, TmfFunction};
 use alloc::boxed::Box;
+use core::time::Duration;
 use thiserror::Error;
 
 /// Something happened.
@@ -69,6 +70,9 @@ pub struct Command<B> {
     pub expects_write: u32,
     /// Unsolicited data: a buffer and how much of it, from offset 0 of the transfer, is data.
     pub data: Option<(B, usize)>,
+    /// When its header was there, on the clock of [`Cx::now`](super::Cx::now): the command is handed up when its
+    /// unsolicited data has come, too.
+    pub arrived: Duration,
 }
 
 impl<B> Command<B> {

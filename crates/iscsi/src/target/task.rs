@@ -3,6 +3,7 @@
 use super::event::TransferError;
 use crate::pdu::TaskAttribute;
 use alloc::boxed::Box;
+use core::time::Duration;
 use hashbrown::HashMap;
 use slab::Slab;
 
@@ -83,6 +84,8 @@ pub(super) struct Task<B> {
     pub(super) cdb: [u8; 16],
     pub(super) long_cdb: Option<Box<[u8]>>,
     pub(super) attribute: TaskAttribute,
+    /// When the header was there.
+    pub(super) arrived: Duration,
     pub(super) reads: bool,
     pub(super) writes: bool,
     pub(super) expects_read: u32,
@@ -124,6 +127,7 @@ impl<B> Task<B> {
             cdb: [0; 16],
             long_cdb: None,
             attribute: TaskAttribute::Untagged,
+            arrived: Duration::ZERO,
             reads: false,
             writes: false,
             expects_read: 0,

@@ -30,7 +30,7 @@ pub use sessions::{Sessions, run as sessions};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
 pub use volume::{VolumeCommand, run as volume};
-pub use watch::{Stats, Top, stats, top};
+pub use watch::{Stats, Top, Verdict, stats, top, verdict};
 
 /// Which lunet.
 #[derive(Args)]

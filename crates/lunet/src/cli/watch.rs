@@ -1,11 +1,11 @@
-//! `lunet top`, `lunet stats`
+//! `lunet top`, `lunet stats`, `lunet verdict`
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use lunet::control::Client;
 use lunet::watch::{self, lines::lines, rates};
@@ -13,7 +13,7 @@ use lunet::{tables, units};
 use lunet_api::Interval;
 use lunet_iscsi::printable::printable_json;
 
-use super::{Ask, Where, answer, print_more};
+use super::{Ask, Where, answer, json_text, print, print_more};
 
 /// How `lunet stats` shows what was done.
 #[derive(Args)]
@@ -55,7 +55,8 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
                 let interval = Interval { time: seconds, rates };
                 printable_json(&(serde_json::to_string(&interval)? + "\n"))
             } else {
-                lines(&rates, &format!("{} UTC", units::date(seconds)))
+                let told = watch::verdict(&before, &after);
+                lines(&rates, told.as_ref(), &format!("{} UTC", units::date(seconds)))
             };
             if !print_more(&text)? {
                 return Ok(ExitCode::SUCCESS);
@@ -70,6 +71,28 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
 /// `lunet top`
 pub fn top(options: &Top) -> Result<ExitCode> {
     watch::terminal::top(&options.place.client()?, options.interval)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What `lunet verdict` judges.
+#[derive(Args)]
+pub struct Verdict {
+    #[command(flatten)]
+    ask: Ask,
+    /// How long to watch, in seconds [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600), default_value = "1", hide_default_value = true)]
+    seconds: u64,
+}
+
+/// `lunet verdict`
+pub fn verdict(options: &Verdict) -> Result<ExitCode> {
+    let client = options.ask.place.client()?;
+    let before = watch::look(&client)?;
+    thread::sleep(Duration::from_secs(options.seconds));
+    let after = watch::look(&client)?;
+    let told =
+        watch::verdict(&before, &after).context("lunet was restarted meanwhile: ask again")?;
+    print(&if options.ask.json { json_text(&told)? } else { tables::verdict(&told) })?;
     Ok(ExitCode::SUCCESS)
 }
 

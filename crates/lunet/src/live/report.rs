@@ -2,13 +2,14 @@
 
 use lunet_api::{
     Bucket, Controller, Fault, FaultState, NoIser, NvmeCounts, Operations, OverTcp, Percentile,
-    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, Stats, Transport, VolumeStats,
+    Portal, Protocol, Queue, RdmaPath, Session, ShardLoad, ShardOperations, StageTime, Stats,
+    Transport, VolumeStats, VolumeTime,
 };
 use lunet_front_iscsi::SessionInfo;
 use lunet_front_nvme::{QueueInfo, SessionInfo as ControllerInfo};
 use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::{OpStats, PortalStatus, Reason};
-use lunet_volume::Cause;
+use lunet_volume::{Cause, Stage};
 
 /// Sessions as the API reports them.
 pub fn sessions(all: Vec<SessionInfo>) -> Vec<Session> {
@@ -202,6 +203,7 @@ fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
     ShardLoad {
         shard: load.shard as u64,
         cpu_us: load.cpu_us,
+        ready_us: load.ready_us,
         waits: load.waits,
         operations: load.operations,
         connections: load.connections as u64,
@@ -244,6 +246,39 @@ fn volume(volume: lunet_server::VolumeStats) -> VolumeStats {
         errors: volume.errors,
         commands_in_flight: volume.commands_in_flight as u64,
         faults: volume.faults.into_iter().map(fault).collect(),
+        time: time(&volume.time),
+    }
+}
+
+fn time(time: &lunet_server::VolumeTime) -> VolumeTime {
+    let times = &time.stages;
+    let ns = |time: std::time::Duration| time.as_nanos() as u64;
+    let waited = |stage: Stage| StageTime { stage: api_stage(stage), ns: ns(times.waited(stage)) };
+    let (sent, sending) = times.sent();
+    let operations = |of: &(usize, u64)| ShardOperations { shard: of.0 as u64, operations: of.1 };
+    VolumeTime {
+        operations_us: time.operations_us,
+        busy_us: time.busy_us,
+        storage_busy_us: time.storage_busy_us,
+        memory_waits: time.memory_waits,
+        storage_full: time.storage_full,
+        timed: times.timed(),
+        stages: Stage::ALL.into_iter().map(waited).collect(),
+        sent,
+        sent_ns: ns(sending),
+        shards: time.shards.iter().map(operations).collect(),
+    }
+}
+
+const fn api_stage(stage: Stage) -> lunet_api::Stage {
+    match stage {
+        Stage::Arrival => lunet_api::Stage::NetworkIn,
+        Stage::Data => lunet_api::Stage::Data,
+        Stage::Memory => lunet_api::Stage::BufferMemory,
+        Stage::Limit => lunet_api::Stage::Limit,
+        Stage::Lock => lunet_api::Stage::Queue,
+        Stage::Storage => lunet_api::Stage::Storage,
+        Stage::Output => lunet_api::Stage::NetworkOut,
     }
 }
 

@@ -5,10 +5,12 @@ mod preview;
 mod sessions;
 mod stats;
 mod targets;
+mod verdict;
 mod volumes;
 
 pub use preview::preview;
 pub use sessions::sessions;
 pub use stats::{portals, stats};
 pub use targets::{targets, users};
+pub use verdict::verdict;
 pub use volumes::{snapshots, volumes};

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use lunet_api::{Bucket, Operations, Portal, Stats, VolumeStats};
+use lunet_api::{
+    Bucket, Operations, Portal, Stage, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
+};
 
 use super::layout::{Columns, harmless};
+use super::verdict::stages;
 use super::volumes::faults;
 use crate::units;
 
@@ -156,10 +159,27 @@ fn volume(out: &mut String, volume: &VolumeStats) {
     // Without the network: it is in no other row.
     columns.row(["copied".to_owned(), String::new(), units::size(volume.copied_bytes)]);
     columns.write(out);
+    if let Some(waited) = waited(&volume.time) {
+        out.push_str(&format!("  operations waited for: {waited}\n"));
+    }
     for (name, kind) in kinds.iter().filter(|(_, kind)| !kind.histogram.is_empty()) {
         out.push_str(&format!("  latency of {name}s\n"));
         bars(out, &kind.histogram);
     }
+}
+
+/// What the operations that were timed have waited for; `None` if that is not known.
+fn waited(time: &VolumeTime) -> Option<String> {
+    let way_out = |one: &StageTime| {
+        let sent = if one.stage == Stage::NetworkOut { time.sent_ns } else { 0 };
+        one.ns.saturating_add(sent) as f64
+    };
+    let all: f64 = time.stages.iter().map(way_out).sum();
+    let share =
+        |one: &StageTime| StageShare { stage: one.stage.clone(), share: way_out(one) / all };
+    let mut shares: Vec<StageShare> = time.stages.iter().map(share).collect();
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    if all > 0.0 { stages(&shares) } else { None }
 }
 
 fn operations(name: &str, kind: &Operations) -> Vec<String> {
@@ -224,6 +244,7 @@ mod tests {
                                     {"percentile": 100.0, "us": 2000000}],
                     "histogram": [{"up_to_us": 127, "count": 12000}, {"up_to_us": 2097151, "count": 345}],
                 },
+                "time": {"stages": [{"stage": "storage", "ns": 900}, {"stage": "network-out", "ns": 50}], "sent_ns": 50},
             }],
         });
         let text = told(&answer);
@@ -241,6 +262,7 @@ mod tests {
                other            7\n  \
                failed           1\n  \
                copied                 3 MiB\n  \
+               operations waited for: storage 90 %, network-out 10 %\n  \
                latency of reads\n    \
                  up to 127 us  12 000  ########################################\n    \
                  up to  2.1 s     345  ##\n\

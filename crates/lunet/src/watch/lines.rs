@@ -1,12 +1,12 @@
 //! `lunet stats --follow`: a few lines for each interval.
 
-use lunet_api::Rates;
+use lunet_api::{Rates, Verdict};
 
 use super::words;
 use crate::tables::layout::{Columns, harmless};
 
-/// Describes an interval: a line for each volume that had something to do, and one for the shards.
-pub fn lines(rates: &Rates, clock: &str) -> String {
+/// Describes an interval: a line for each volume that had something to do, one for the shards, and what has bound.
+pub fn lines(rates: &Rates, verdict: Option<&Verdict>, clock: &str) -> String {
     let mut columns = Columns::default();
     columns.row(words::VOLUME);
     let mut idle = 0;
@@ -37,6 +37,9 @@ pub fn lines(rates: &Rates, clock: &str) -> String {
     let load: Vec<String> =
         rates.shards.iter().map(|s| format!("{:.0} %", s.cpu_percent)).collect();
     out.push_str(&format!("  processor time of the shards: {}\n", load.join(", ")));
+    if let Some(verdict) = verdict {
+        out.push_str(&format!("  {}\n", harmless(&verdict.server.sentence)));
+    }
     out
 }
 
@@ -46,7 +49,7 @@ fn plural(n: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lunet_api::{OperationRates, ShardRates, VolumeRates};
+    use lunet_api::{Binding, OperationRates, ShardRates, VolumeRates};
 
     use super::*;
 
@@ -85,18 +88,22 @@ mod tests {
             sessions: Vec::new(),
             shards: vec![shard.clone(), shard],
         };
+        let sentence = "Bound by the storage.".to_owned();
+        let server = Binding { sentence, ..Binding::default() };
+        let told = Verdict { server, volumes: Vec::new() };
         assert_eq!(
-            lines(&rates, "10:00:00"),
+            lines(&rates, Some(&told), "10:00:00"),
             "10:00:00, 1.0 s\n  \
                volume  reads/s        read     mean     99 %  writes/s  written  mean  99 %  flushes/s  at work\n  \
                vm?      12 345  48.2 MiB/s  85.5 us  <128 us         -        -                      -        0\n  \
                1 volume idle\n  \
                2 commands failed on vm?\n  \
-               processor time of the shards: 12 %, 12 %\n"
+               processor time of the shards: 12 %, 12 %\n  \
+               Bound by the storage.\n"
         );
         rates.volumes.remove(0);
         assert_eq!(
-            lines(&rates, "x"),
+            lines(&rates, None, "x"),
             "x, 1.0 s\n  1 volume idle\n  processor time of the shards: 12 %, 12 %\n"
         );
     }

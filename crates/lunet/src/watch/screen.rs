@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use lunet_api::{Rates, SessionRates, VolumeRates};
+use lunet_api::{Rates, SessionRates, Verdict, VolumeRates};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -43,6 +43,8 @@ pub struct Screen {
     sample: Option<Sample>,
     /// The last interval.
     rates: Option<Rates>,
+    /// What has bound in it.
+    verdict: Option<Verdict>,
     /// When it ended.
     counted: Option<Instant>,
     /// Bytes read and written per second, the newest first.
@@ -62,6 +64,8 @@ impl Screen {
             self.past.push_front((read as u64, written as u64));
             self.past.truncate(PAST);
         }
+        let verdict = self.sample.as_ref().and_then(|before| super::verdict(before, &sample));
+        self.verdict = verdict.or(self.verdict.take());
         self.trouble = None;
         if rates.is_some() {
             self.counted = Some(sample.at);
@@ -100,17 +104,23 @@ impl Screen {
         let rows = [
             Constraint::Length(told.len() as u16),
             Constraint::Length(5),
+            Constraint::Length(1),
             Constraint::Fill(1),
             Constraint::Fill(1),
             Constraint::Length((shards + 2).min(frame.area().height / 3)),
             Constraint::Length(1),
         ];
-        let [head, curves, volumes, sessions, load, foot] =
+        let [head, curves, binds, volumes, sessions, load, foot] =
             Layout::vertical(rows).areas(frame.area());
         frame.render_widget(Paragraph::new(told).style(Modifier::BOLD), head);
         let keys = whole(&["q quit   up, down scroll", "q quit"], width);
         frame.render_widget(Paragraph::new(keys).style(Modifier::DIM), foot);
         self.curves(frame, curves);
+        if let Some(verdict) = &self.verdict {
+            let (sentence, word) = (&verdict.server.sentence, verdict.server.bound_by.as_str());
+            let told = whole(&[sentence, &format!("bound by: {word}"), word], width);
+            frame.render_widget(Paragraph::new(told), binds);
+        }
         let Some(rates) = &self.rates else { return };
         let rows = |of: &mut dyn Iterator<Item = Vec<String>>| of.collect::<Vec<_>>();
         let cells = rows(&mut rates.volumes.iter().map(words::volume));
@@ -212,7 +222,11 @@ mod tests {
 
     fn sample(at: Instant, ops: u64) -> Sample {
         let kind = |ops: u64| json!({"ops": ops, "bytes": ops << 20, "mean_us": 100.0, "histogram": [{"up_to_us": 127, "count": ops}]});
-        let volume = |name: &str, ops: u64| json!({"name": name, "read": kind(ops), "write": kind(0), "flushes": 0, "errors": 0, "commands_in_flight": 5});
+        let volume = |name: &str, ops: u64| {
+            json!({"name": name, "read": kind(ops), "write": kind(0), "flushes": 0, "errors": 0, "commands_in_flight": 5,
+                                                        "time": {"operations_us": ops * 1_000_000, "busy_us": ops * 1_000_000, "timed": ops,
+                                                                 "stages": [{"stage": "storage", "ns": ops * 1_000_000_000}]}})
+        };
         let load = json!({"shard": 0, "cpu_us": ops * 1000, "waits": ops, "operations": ops * 2, "connections": 1,
                           "commands_in_flight": 5, "buffer_used_bytes": 1, "buffer_bytes": 10});
         let stats = json!({"uptime_seconds": ops, "driver": "io_uring", "loads": [load],
@@ -258,6 +272,7 @@ mod tests {
         let busy = lines[at("busy")].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(busy, "busy 200 200 MiB/s 100 us <128 us - - - 5");
         assert!(lines[at("iqn.2026-11.local.client")].contains("10.0.0.1:5000"), "{lines:#?}");
+        assert!(lines[6].starts_with("Bound by the storage: "), "{lines:#?}");
         // 200 ms of processor time in a second.
         assert!(lines[at("0 ")].contains("20 %"), "{lines:#?}");
     }

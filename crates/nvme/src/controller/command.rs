@@ -40,7 +40,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             let sequence = (FatalError::Sequence, 0);
             return self.terminate(CloseReason::QueueOverrun, sequence, cx);
         }
-        let Some(tag) = self.tasks.insert(sqe.cid.get()) else { return };
+        let Some(tag) = self.tasks.insert(sqe.cid.get(), cx.now) else { return };
         if let Some(mover) = &mut self.mover {
             mover.remember(tag, None);
         }
@@ -279,6 +279,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Connection<B> {
             expects_read: task.expects_read,
             expects_write: task.expects_write,
             data: task.data.take(),
+            arrived: task.arrived,
         }));
     }
 

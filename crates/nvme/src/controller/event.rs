@@ -102,6 +102,9 @@ pub struct Command<B> {
     pub expects_write: u32,
     /// The data of the capsule: a buffer and which part of it. It is all the data there is.
     pub data: Option<(B, Range<usize>)>,
+    /// When its entry was there, on the clock of [`Cx::now`]: the command is handed up when the data of its capsule
+    /// has come, too.
+    pub arrived: Duration,
 }
 
 /// Why a connection ended.

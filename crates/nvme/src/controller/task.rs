@@ -4,6 +4,7 @@ use super::event::Tag;
 use crate::command::Completion;
 use crate::status::Status;
 use core::ops::Range;
+use core::time::Duration;
 use slab::Slab;
 
 /// Most slots: a slot number has 16 bits.
@@ -27,6 +28,8 @@ pub(super) struct Task<B> {
     pub tag: Tag,
     pub cid: u16,
     pub stage: Stage,
+    /// When the entry was there.
+    pub arrived: Duration,
     pub expects_read: u32,
     pub expects_write: u32,
     /// Bytes sent to the host.
@@ -80,8 +83,8 @@ impl<B> Tasks<B> {
         self.slots.len()
     }
 
-    /// Adds a command; none if there are too many by far.
-    pub fn insert(&mut self, cid: u16) -> Option<Tag> {
+    /// Adds a command whose entry is there; none if there are too many by far.
+    pub fn insert(&mut self, cid: u16, arrived: Duration) -> Option<Tag> {
         if self.slots.len() >= MAX_SLOTS {
             return None;
         }
@@ -92,6 +95,7 @@ impl<B> Tasks<B> {
             tag,
             cid,
             stage: Stage::Arriving,
+            arrived,
             expects_read: 0,
             expects_write: 0,
             sent: 0,

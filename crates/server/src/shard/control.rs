@@ -60,7 +60,9 @@ impl<F: Front> Shard<F> {
             conn.front.add_counts(&mut protocol);
         }
         let load = self.load();
-        let _ = reply.try_send(ShardStats { volumes: self.front.volume_counts(), protocol, load });
+        let on_their_way = self.conns.iter().filter_map(|(_, conn)| conn.timed());
+        let volumes = self.front.exec.counts(&on_their_way.collect::<Vec<_>>());
+        let _ = reply.try_send(ShardStats { volumes, protocol, load });
     }
 
     fn load(&self) -> ShardLoad {
@@ -70,6 +72,7 @@ impl<F: Front> Shard<F> {
         ShardLoad {
             shard: self.core.member.first_shard() + self.number,
             cpu_us: cpu.tv_sec as u64 * 1_000_000 + cpu.tv_nsec as u64 / 1000,
+            ready_us: ready_time().map_or(0, |time| time.as_micros() as u64),
             waits: counters.waits,
             operations: counters.operations,
             connections: self.front.exec.storage.connections,
@@ -130,4 +133,11 @@ impl<F: Front> Shard<F> {
             || now >= limit
             || over && self.front.exec.all_hangs(FLUSH_LIMIT)
     }
+}
+
+/// How long this thread was ready to run while another one had its processor. `None` if the system does not tell.
+fn ready_time() -> Option<Duration> {
+    // Time on a processor, time in a run queue, how often: both in nanoseconds.
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }

@@ -297,7 +297,9 @@ impl<F: Front> Shard<F> {
     /// A chain is out.
     fn sent(&mut self, slot: ConnId, chain: TxChain, ok: bool) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        conn.chain_sent(chain);
+        if let Some(timed) = conn.chain_sent(chain) {
+            self.front.exec.storage.answer_sent(timed);
+        }
         if !ok || conn.phase == Phase::Closed {
             return self.disconnect(slot);
         }

@@ -26,6 +26,7 @@ pub use self::write::Write;
 use crate::memory::Budget;
 use crate::open::VolumeId;
 use crate::operation::OperationId;
+use crate::stage::Timed;
 
 /// Where data goes that was read.
 pub trait Sink {
@@ -53,6 +54,11 @@ pub trait Client: Sink + Source {
     /// nothing could come if they were taken.
     fn keeps(&self) -> usize {
         0
+    }
+
+    /// The operation was one of those that are timed, and its answer is on its way.
+    fn timed(&mut self, timed: Timed) {
+        let _ = timed;
     }
 }
 
