@@ -74,7 +74,7 @@ impl Load {
         let stopped = stop.clone();
         let work = move || {
             while !stopped.load(Ordering::SeqCst) {
-                step(&mut session)?;
+                step(&mut session).inspect_err(|error| eprintln!("load {number}: {error:#}"))?;
             }
             Ok(())
         };
@@ -271,13 +271,13 @@ fn planted_bottlenecks_are_named() -> Result<()> {
     Ok(())
 }
 
-/// A command of a few bytes that has the shard write 32 MiB.
+/// A command of a few bytes that has the shard write 16 MiB.
 #[test]
 fn a_shard_without_idle_time_is_named() -> Result<()> {
     let server = serve("shards = 1", &[("filled", "", "")])?;
     let idle = verdict(&server)?;
     ensure!(idle[""]["bound_by"] == "idle" && idle["filled"]["bound_by"] == "idle", "{idle:#?}");
-    let fill = keep(4, 0, write_same16(0, 65_536, false), vec![7; BLOCK]);
+    let fill = keep(4, 0, write_same16(0, 32_768, false), vec![7; BLOCK]);
     let load = Load::start(server.portal(), 1, 0, fill)?;
     thread::sleep(Duration::from_millis(500));
     judge(&server, &[("filled", "shard-cpu"), ("", "shard-cpu")])?;

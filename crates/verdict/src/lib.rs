@@ -86,7 +86,7 @@ fn by_time(of: &Observed) -> BoundBy {
     if !of.tells {
         return BoundBy::default();
     }
-    if of.operations == 0 && of.in_flight == 0 {
+    if of.is_idle() {
         return BoundBy::Idle;
     }
     let share = |stages: &[Stage]| stages.iter().map(|stage| of.share(stage)).sum::<f64>();

@@ -177,9 +177,14 @@ impl Observed {
         (1.0 - self.busy_us / 1e6 / self.seconds.max(1e-9)).clamp(0.0, 1.0)
     }
 
+    /// True if there was nothing to do. Answers of operations that had ended before may have been on their way.
+    pub fn is_idle(&self) -> bool {
+        self.operations == 0 && self.in_flight == 0 && self.stages.iter().all(|ns| *ns == 0.0)
+    }
+
     /// The part of the interval that went to a stage, 0 to 1.
     pub fn share(&self, stage: &Stage) -> f64 {
-        if self.operations == 0 && self.in_flight == 0 {
+        if self.is_idle() {
             return 0.0;
         }
         let all: f64 = self.stages.iter().sum();

@@ -105,6 +105,10 @@ fn what_comes_before_and_after_an_operation_is_no_idleness() {
     let mut leaves = volume("v", 1000, 20, 0.02, &[(Stage::Storage, 20)]);
     (leaves.time.sent, leaves.time.sent_ns) = (10, 10 * 30_000_000);
     binds(leaves, &BoundBy::NetworkOut, "the way out");
+    // They had ended before, and their answers are on their way still.
+    let mut queued = volume("v", 0, 0, 0.0, &[]);
+    queued.time.sent_ns = 1_000_000_000;
+    binds(queued, &BoundBy::NetworkOut, "100 %");
 }
 
 #[test]

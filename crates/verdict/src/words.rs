@@ -76,7 +76,7 @@ pub(crate) fn sentence(of: &Observed, bound: &BoundBy) -> String {
 /// What was measured.
 pub(crate) fn evidence(of: &Observed) -> Vec<String> {
     let mut told = Vec::new();
-    if of.operations == 0 && of.in_flight == 0 {
+    if of.is_idle() {
         return told;
     }
     let per_second = of.operations as f64 / of.seconds.max(1e-9);
