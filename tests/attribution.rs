@@ -53,6 +53,9 @@ fn lun_of(volume: &str) -> u8 {
     at.expect("it is in the table") as u8
 }
 
+/// What a load does again and again.
+type Step = Box<dyn FnMut(&mut Session) -> Result<()> + Send>;
+
 /// Load by a session of its own, on a thread, until it is dropped.
 struct Load {
     stop: Arc<AtomicBool>,
@@ -243,9 +246,7 @@ fn planted_bottlenecks_are_named() -> Result<()> {
     let portal = server.portal().to_owned();
     // Initiators that others have made, and those of the tests.
     let foreign = [qemu(&server, "slow", 16)?, qemu(&server, "limited", 16)?];
-    let by_name = |name: &str, number, step: Box<dyn FnMut(&mut Session) -> Result<()> + Send>| {
-        Load::start(&portal, number, lun_of(name), step)
-    };
+    let by_name = |name: &str, number, step: Step| Load::start(&portal, number, lun_of(name), step);
     let lun = lun_of;
     let loads = [
         by_name("slow-one", 1, Box::new(keep(1, lun("slow-one"), read16(0, 8), Vec::new())))?,

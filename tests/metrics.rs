@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use lunet_api::{Session as Connected, Stats, Verdict, Volume};
 use lunet_e2e::clients::SHORT;
 use lunet_e2e::data::scratch;
-use lunet_e2e::process::{Running, output};
+use lunet_e2e::process::{Running, leashed, output};
 use lunet_e2e::server::{DEMO_TARGET, Serve, Server, free_port};
 use lunet_e2e::wire::{Login, Session};
 use lunet_metrics::{Format, Snapshot, render_as};
@@ -274,8 +274,9 @@ fn prometheus_reads_the_metrics_and_answers_the_dashboard() -> Result<()> {
         exporter.port,
     );
     fs::write(dir.path().join("prometheus.yml"), config)?;
-    let mut command = Command::new("prometheus");
+    let mut command = leashed(None);
     command
+        .arg("prometheus")
         .arg(format!("--config.file={}", dir.path().join("prometheus.yml").display()))
         .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
         .arg(format!("--web.listen-address=127.0.0.1:{port}"));
