@@ -39,6 +39,9 @@ pub struct Stats {
 pub struct ShardLoad {
     /// Number of the shard, from 0.
     pub shard: u64,
+    /// When this was counted, in microseconds since the server's start: a busy shard answers late. 0 from an older server.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub time_us: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
     /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the kernel does not

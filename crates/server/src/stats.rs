@@ -22,6 +22,8 @@ pub struct ShardStats<C> {
 pub struct ShardLoad {
     /// Number of the shard among those of all servers of the process, from 0.
     pub shard: usize,
+    /// When this was counted, in microseconds since the server's start.
+    pub time_us: u64,
     /// Processor time of its thread, in microseconds. Work that may block runs on other threads.
     pub cpu_us: u64,
     /// How long its thread was ready to run and another one had the processor, in microseconds; 0 if the system does

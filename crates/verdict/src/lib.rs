@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lunet_api::{Binding, BoundBy, Stage, StageShare, Stats, Verdict, VolumeBinding};
 
-use self::observed::{Observed, ShardUse};
+use self::observed::{ITERATIONS, Observed, ShardUse};
 
 /// A shard that is used, or waits for a processor, for more of the time cannot take more: what is left are its wake-ups.
 const BUSY_SHARD: f64 = 0.9;
@@ -20,9 +20,6 @@ const BUSY_SHARD: f64 = 0.9;
 /// Buffer memory is short if more of it is in use. Otherwise an operation that waits for it waits for what others of its
 /// own connection hold, and those wait for something else.
 const SHORT_MEMORY: f64 = 0.75;
-
-/// Storage that takes as long as so many loop iterations of a busy shard is slow by itself.
-const ITERATIONS: f64 = 8.0;
 
 /// Judges a server by what it has done between two answers to `stats`, which were asked for with this time between them.
 /// `None` if it was started anew in between, or no time has passed.

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use lunet_api::{Operations, ShardLoad, Stage, Stats, VolumeStats, VolumeTime};
 
+/// What takes no longer than so many loop iterations of a shard may be the time of the shard itself.
+pub(crate) const ITERATIONS: f64 = 8.0;
+
 /// What one shard did in the interval.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardUse {
@@ -27,6 +30,9 @@ impl ShardUse {
     }
 
     fn between(then: &ShardLoad, now: &ShardLoad, elapsed: Duration) -> Self {
+        // By its own clock: a busy shard answers late, and at one time more so than at the other.
+        let own = Duration::from_micros(now.time_us.saturating_sub(then.time_us));
+        let elapsed = if own.is_zero() { elapsed } else { own };
         let share =
             |then: u64, now: u64| now.saturating_sub(then) as f64 / 1e6 / elapsed.as_secs_f64();
         let waits = now.waits.saturating_sub(then.waits).max(1);
@@ -37,6 +43,11 @@ impl ShardUse {
             iteration_ns: elapsed.as_nanos() as f64 / waits as f64,
             buffers: now.buffer_used_bytes as f64 / now.buffer_bytes.max(1) as f64,
         }
+    }
+
+    /// How long it works in a loop iteration, in nanoseconds.
+    fn work_ns(&self) -> f64 {
+        self.occupied() * self.iteration_ns
     }
 
     /// The part of the time in which it had no time left for anything else.
@@ -133,11 +144,20 @@ impl Observed {
         // Part of it may be that of answers that are on their way still.
         let way_out = added(before.sent_ns, after.sent_ns) as f64 / sent as f64;
         let way_in = self.waited(&Stage::NetworkIn) / self.timed.max(1) as f64;
-        if let Some(at) = index(&Stage::NetworkOut) {
-            self.stages[at] += way_out * self.timed.max(1) as f64;
-        }
+        // A shard hears of both in its next loop iterations: what takes no longer than a few of these took no time.
+        let floor = self.shard.map_or(0.0, |shard| ITERATIONS * shard.work_ns());
+        let [way_in, way_out] = [way_in, way_out].map(|ns| if ns < floor { 0.0 } else { ns });
+        let timed = self.timed.max(1) as f64;
+        self.set(&Stage::NetworkIn, way_in * timed);
+        self.set(&Stage::NetworkOut, self.waited(&Stage::NetworkOut) + way_out * timed);
         // On both ways an operation is not counted as one at work.
         self.busy_us += (way_in + way_out) / 1e3 * self.operations.max(1) as f64;
+    }
+
+    fn set(&mut self, stage: &Stage, ns: f64) {
+        if let Some(at) = index(stage) {
+            self.stages[at] = ns;
+        }
     }
 
     /// How long operations that were timed have waited for this, in nanoseconds.

@@ -105,6 +105,10 @@ fn what_comes_before_and_after_an_operation_is_no_idleness() {
     let mut leaves = volume("v", 1000, 20, 0.02, &[(Stage::Storage, 20)]);
     (leaves.time.sent, leaves.time.sent_ns) = (10, 10 * 30_000_000);
     binds(leaves, &BoundBy::NetworkOut, "the way out");
+    // A loop iteration takes 20 us: that an answer is out is known in the next one.
+    let mut quick = volume("v", 100_000, 5, 0.2, &[(Stage::Storage, 5)]);
+    (quick.time.sent, quick.time.sent_ns) = (1000, 1000 * 40_000);
+    binds(quick, &BoundBy::Initiator, "80 % of the time");
     // They had ended before, and their answers are on their way still.
     let mut queued = volume("v", 0, 0, 0.0, &[]);
     queued.time.sent_ns = 1_000_000_000;
@@ -124,6 +128,17 @@ fn a_shard_without_idle_time_binds_what_does_not_wait_for_slow_storage() {
     }
     let told = judged(&server(vec![quick], 0.5, 0.0, 10_000));
     assert_eq!(told.server.bound_by, BoundBy::Storage);
+}
+
+#[test]
+fn a_shard_that_answers_late_is_judged_by_its_own_clock() {
+    let quick = volume("v", 200_000, 100, 1.0, &[(Stage::Storage, 95)]);
+    let mut late = server(vec![quick], 0.97, 0.0, 10_000);
+    // It was asked for 1.2 seconds, and has counted for one.
+    late.loads[0].time_us = 1_000_000;
+    let before = server(vec![volume("v", 0, 0, 0.0, &[])], 0.0, 0.0, 0);
+    let told = verdict(&before, &late, SECOND * 6 / 5).expect("it goes on");
+    assert_eq!(told.server.bound_by, BoundBy::ShardCpu, "{told:#?}");
 }
 
 #[test]

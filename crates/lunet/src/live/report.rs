@@ -202,6 +202,7 @@ const fn nvme_counts(counts: &lunet_front_nvme::Protocol) -> NvmeCounts {
 fn load(load: &lunet_server::stats::ShardLoad) -> ShardLoad {
     ShardLoad {
         shard: load.shard as u64,
+        time_us: load.time_us,
         cpu_us: load.cpu_us,
         ready_us: load.ready_us,
         waits: load.waits,
