@@ -234,7 +234,7 @@ fn judge(server: &Server, expected: &[(&str, &str)]) -> Result<()> {
             }
         }
     }
-    println!("{right:?} of {TIMES}");
+    println!("{right:?} of {TIMES}; {wrong:?}");
     let enough = |(name, _): &(&str, &str)| right.get(name).is_some_and(|n| *n >= RIGHT);
     ensure!(expected.iter().all(enough), "{right:?} of {TIMES}: {wrong:#?}");
     Ok(())
@@ -272,13 +272,13 @@ fn planted_bottlenecks_are_named() -> Result<()> {
     Ok(())
 }
 
-/// A command of a few bytes that has the shard write 4 MiB.
+/// A command of a few bytes that has the shard write 16 MiB.
 #[test]
 fn a_shard_without_idle_time_is_named() -> Result<()> {
     let server = serve("shards = 1", &[("filled", "", "")])?;
     let idle = verdict(&server)?;
     ensure!(idle[""]["bound_by"] == "idle" && idle["filled"]["bound_by"] == "idle", "{idle:#?}");
-    let fill = keep(4, 0, write_same16(0, 8192, false), vec![7; BLOCK]);
+    let fill = keep(4, 0, write_same16(0, 32_768, false), vec![7; BLOCK]);
     let load = Load::start(server.portal(), 1, 0, fill)?;
     thread::sleep(Duration::from_millis(500));
     judge(&server, &[("filled", "shard-cpu"), ("", "shard-cpu")])?;

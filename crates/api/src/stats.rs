@@ -252,9 +252,9 @@ pub struct VolumeTime {
     pub timed: u64,
     /// What those have waited for.
     pub stages: Vec<StageTime>,
-    /// Answers of those whose way out was timed.
+    /// How often data and answers were handed to the network, over TCP.
     pub sent: u64,
-    /// How long these have waited to be sent, in nanoseconds.
+    /// How long that took until all of it was taken, in nanoseconds.
     pub sent_ns: u64,
     /// The shards that have carried out operations.
     pub shards: Vec<ShardOperations>,

@@ -186,8 +186,11 @@ pub struct Conn<P> {
     pub sending: usize,
     /// Of these, the copied ones.
     copied: usize,
-    /// An operation that was timed whose answer is among them.
+    /// Whose time it is that they take: that of an operation that was timed whose answer is among them, or of the volume
+    /// of the last one.
     timed: Option<Timed>,
+    /// The last operation that was timed.
+    last_timed: Option<Timed>,
     /// How the client takes what is sent.
     uptake: Uptake,
     /// The arena memory that this connection holds.
@@ -230,6 +233,7 @@ impl<P: FrontConn> Conn<P> {
             sending: 0,
             copied: 0,
             timed: None,
+            last_timed: None,
             uptake: Uptake::default(),
             account: Account::default(),
             reserve: None,
@@ -332,24 +336,26 @@ impl<P: FrontConn> Conn<P> {
     }
 
     /// The chain to send now, if there is one and none is under way.
-    pub(crate) fn next_chain(&mut self) -> Option<TxChain> {
+    pub(crate) fn next_chain(&mut self, now: Duration) -> Option<TxChain> {
         if self.phase == Phase::Closed || self.out.chain.is_empty() {
             return None;
         }
         let spare = self.spare.take()?;
         let full = std::mem::replace(&mut self.out.chain, spare);
-        self.timed = self.out.timed.take();
+        let again = || self.last_timed.map(|last| last.again(now));
+        self.timed = self.out.timed.take().or_else(again);
+        self.last_timed = self.timed;
         self.sending = full.len();
         self.copied = full.plain().len();
         Some(full)
     }
 
-    /// The operation that was timed whose answer is on its way.
+    /// Whose time it is that what is on its way takes.
     pub(crate) fn timed(&self) -> Option<Timed> {
         self.timed
     }
 
-    /// Takes a sent chain back for reuse. Returns the operation whose answer's way is timed, if there was one in it.
+    /// Takes a sent chain back for reuse. Returns whose time it was that it took.
     pub(crate) fn chain_sent(&mut self, mut chain: TxChain) -> Option<Timed> {
         chain.clear();
         self.sending = 0;

@@ -54,7 +54,7 @@ pub struct StageTimes {
     timed: u64,
     /// How long they have waited, in nanoseconds, by [`Stage`].
     nanos: [u64; Stage::ALL.len()],
-    /// Answers of those whose way out was timed, and how long that was in nanoseconds.
+    /// How often data and answers were handed to the network, and how long that took in nanoseconds.
     sent: (u64, u64),
 }
 
@@ -69,7 +69,7 @@ impl StageTimes {
         self.timed
     }
 
-    /// Answers whose way out was timed, and how long they have waited to be sent, together.
+    /// How often data and answers were handed to the network, and how long it took until that had all of it.
     pub fn sent(&self) -> (u64, Duration) {
         (self.sent.0, Duration::from_nanos(self.sent.1))
     }
@@ -170,6 +170,14 @@ pub struct Timed {
     pub(crate) at: Duration,
 }
 
+impl Timed {
+    /// One of the same volume that is answered at another time.
+    #[must_use]
+    pub fn again(self, at: Duration) -> Self {
+        Self { at, ..self }
+    }
+}
+
 impl Requests {
     /// What they wait for. What is at the storage counts before what is on its way.
     fn waits_for<F>(&self, storage: &Storage<F>) -> Stage {
@@ -235,7 +243,7 @@ impl<F> Storage<F> {
         }
     }
 
-    /// The answer to an operation that was timed has been sent.
+    /// What was sent at the time of an operation that was timed has been taken.
     pub fn answer_sent(&mut self, timed: Timed) {
         let time = self.now.saturating_sub(timed.at);
         if let Some(volume) = self.volumes.get_mut(timed.volume) {

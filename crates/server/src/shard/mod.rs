@@ -358,7 +358,7 @@ impl<F: Front> Shard<F> {
             conn.dirty = false;
             match conn.wire {
                 Wire::Stream(socket) => {
-                    if let Some(chain) = conn.next_chain() {
+                    if let Some(chain) = conn.next_chain(self.front.exec.storage.now) {
                         let token = Token(SEND | slot.token());
                         self.front.exec.storage.ring.send(socket, chain, token);
                     }
