@@ -353,7 +353,7 @@ export function routes(server) {
     const id = randomBytes(4).toString("hex");
     const token = { id, name: body.name, role: body.role, by: who.name, created: now(), expires: now() + body.expires_seconds, last_used: null };
     state.tokens.push(token);
-    return { ...token, token: `lunet_${id}_${randomBytes(16).toString("hex")}` };
+    return { id, expires: token.expires, token: `lunet_${id}_${randomBytes(16).toString("hex")}` };
   });
   on("DELETE", "/tokens/:id", "administrator", ({ id }, { dry }) => {
     if (dry) return preview([["token", id, "is gone"]]);

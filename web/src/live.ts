@@ -11,10 +11,11 @@ import {
   sessions,
   snapshots,
   targets,
+  noVerdict,
   verdict,
   volumes,
 } from "./state";
-import { get } from "./api/client";
+import { asProblem, get } from "./api/client";
 import type { Interval, Job, Verdict } from "./api/types";
 import { signal } from "@preact/signals";
 
@@ -93,7 +94,9 @@ export function follow(): () => void {
     (told) => {
       verdict.value ??= told;
     },
-    () => {},
+    (error: unknown) => {
+      noVerdict.value = asProblem(error).status === 404;
+    },
   );
   return () => {
     stopped = true;

@@ -84,6 +84,9 @@ export const startProblem = signal<Problem | null>(null);
 /** The newest verdict of the server. */
 export const verdict = signal<Verdict | null>(null);
 
+/** The server does not tell one: it is of another version. */
+export const noVerdict = signal(false);
+
 /** The intervals of the last minutes, oldest first. */
 export const history = signal<Interval[]>([]);
 export const HISTORY = 300;

@@ -243,8 +243,10 @@ export interface Token {
   last_used?: number | null;
 }
 
-export interface NewToken extends Token {
+export interface NewToken {
+  id: string;
   token: string;
+  expires: number;
 }
 
 export type JobState = "running" | "done" | "failed" | "cancelled";
@@ -259,7 +261,7 @@ export interface Job {
   result?: unknown;
   error: string | null;
   exit: number | null;
-  who?: string;
+  by?: string;
 }
 
 export interface Finding {

@@ -412,9 +412,8 @@ interface DialogsProps {
 }
 
 function Dialogs({ asking, close, shown }: DialogsProps) {
-  switch (asking?.what) {
-    case undefined:
-      return null;
+  if (!asking) return null;
+  switch (asking.what) {
     case "allow":
       return <AllowDialog target={asking.target} initiator={asking.initiator} onClose={close} />;
     case "deny":

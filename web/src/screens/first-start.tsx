@@ -14,7 +14,7 @@ import { Title } from "../ui/title";
 import { FindingList, useDoctorReport } from "./doctor";
 import { isLoopback } from "../lib/names";
 
-const SHORTEST = 12;
+const SHORTEST = 8;
 
 /** Makes the first account, with the code that `lunet serve` has printed. */
 export function FirstStart() {

@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import type { Binding, VolumeRates } from "../api/types";
 import { ago, count, duration, plural, rate, word } from "../lib/format";
 import { link } from "../route";
-import { history, latest, portals, refused, sessions, verdict, volumes } from "../state";
+import { history, latest, noVerdict, portals, refused, sessions, verdict, volumes } from "../state";
 import { useRun } from "../jobs";
 import { Badge, Button, ButtonLink, Card, Empty, Loading, ProblemNotice } from "../ui/basics";
 import { Chart } from "../ui/chart";
@@ -83,7 +83,7 @@ function Binds() {
   const told = verdict.value?.server;
   return (
     <Card title="What limits it now" class="binds">
-      {told ? <BindingView binding={told} /> : <Loading what="Waiting for the server’s verdict" />}
+      {told ? <BindingView binding={told} /> : noVerdict.value ? <p class="muted">This server does not tell it.</p> : <Loading what="Waiting for the server’s verdict" />}
     </Card>
   );
 }

@@ -61,7 +61,7 @@ export function Tune() {
   const busy = [planning, applying, rolling].some((it) => it.job?.state === "running" || it.starting);
   const make = (): void => {
     left.value = new Set();
-    void planning.start({ profile: profile.value, all: true });
+    void planning.start({ profile: profile.value });
   };
   // After a change the plan shows what is left of it.
   useAfter(applying.job, make);

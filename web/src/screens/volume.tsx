@@ -314,7 +314,7 @@ function Dialogs({ volume, asking }: { volume: Volume; asking: Signal<Asking | n
     case "delete":
       return <Delete volume={volume} onClose={close} onDone={done} />;
     default: {
-      const [title, verb, text, change, type] = confirmation(name, it);
+      const [title, verb, text, change, type] = confirmation(name, it as Confirmed);
       return (
         <ChangeDialog title={title} verb={verb} danger change={change} {...(type ? { type } : {})} onClose={close} onDone={done}>
           <p>{text}</p>
@@ -324,7 +324,10 @@ function Dialogs({ volume, asking }: { volume: Volume; asking: Signal<Asking | n
   }
 }
 
-type Confirmed = Exclude<Asking, { what: "resize" | "snapshot" | "map" | "clone" | "delete" }>;
+type Confirmed =
+  | { what: "reopen" | "recreate" | "adopt" }
+  | { what: "rollback" | "delete-snapshot"; snapshot: string }
+  | { what: "unmap"; target: string; lun: number };
 
 /** Title, button, what it costs, the request, and what is to be typed. */
 function confirmation(name: string, it: Confirmed): [string, string, string, Change, string?] {

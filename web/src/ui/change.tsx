@@ -20,6 +20,19 @@ export interface Change {
   forces?: boolean;
   /** It takes `keep_sessions`. */
   keeps?: boolean;
+  /** It is about accounts or tokens: there is no dry run of it. */
+  blind?: boolean;
+}
+
+/** What a change without a dry run is told to do. */
+const NOTHING: Preview = { file: "", changes: [], notes: [], sessions: [], refused: null };
+
+/** Refusals that `force` overrides. */
+const FORCIBLE = ["in-use", "changes-access"];
+
+/** What a refused dry run says, where the change can be had by force all the same. */
+function refusal(change: Change, problem: Problem): Preview | null {
+  return change.forces && FORCIBLE.includes(problem.code) ? { ...NOTHING, refused: problem.detail } : null;
 }
 
 interface Choices {
@@ -110,7 +123,7 @@ interface ChangeDialogProps {
 /** Asks before a change: shows by a dry run what it costs. */
 export function ChangeDialog(props: ChangeDialogProps) {
   const { title, verb, danger, change, type, children, onClose, onDone } = props;
-  const preview = useSignal<Preview | null>(null);
+  const preview = useSignal<Preview | null>(change.blind ? NOTHING : null);
   const problem = useSignal<Problem | null>(null);
   const choices = useSignal<Choices>({ force: false, keep: false });
   const typed = useSignal("");
@@ -120,12 +133,16 @@ export function ChangeDialog(props: ChangeDialogProps) {
 
   useEffect(() => {
     let stopped = false;
+    if (change.blind) return;
     carryOut<Preview>(change, choices.value, true).then(
       (told) => {
         if (!stopped) [preview.value, problem.value] = [told, null];
       },
       (error: unknown) => {
-        if (!stopped) problem.value = asProblem(error);
+        if (stopped) return;
+        const told = asProblem(error);
+        preview.value = refusal(change, told);
+        problem.value = preview.value ? null : told;
       },
     );
     return () => {
@@ -156,7 +173,7 @@ export function ChangeDialog(props: ChangeDialogProps) {
     <Dialog title={title} onClose={onClose}>
       <form onSubmit={(event) => void submit(event)}>
         {children}
-        {preview.value ? <PreviewView preview={preview.value} /> : !problem.value && <Loading what="Asking what this would do" />}
+        {preview.value ? <PreviewView preview={preview.value} plain={change.blind ?? false} /> : !problem.value && <Loading what="Asking what this would do" />}
         {refused && !choices.value.force && (
           <Notice tone="warn" title="The server would refuse this:">
             <p>{refused}</p>
@@ -230,7 +247,7 @@ export function FormDialog({ title, verb, change, valid, children, onClose, onDo
       busy.value = false;
     }
   };
-  const forcible = change().forces && ["in-use", "changes-access"].includes(problem.value?.code ?? "");
+  const forcible = change().forces && FORCIBLE.includes(problem.value?.code ?? "");
   return (
     <Dialog title={title} onClose={onClose}>
       <form onSubmit={(event) => void submit(event)}>

@@ -90,7 +90,7 @@ export function Accounts() {
           title={`Remove the account ${asking.value.name}`}
           verb="Remove"
           danger
-          change={{ method: "DELETE", path: path`/accounts/${asking.value.name}` }}
+          change={{ method: "DELETE", path: path`/accounts/${asking.value.name}`, blind: true }}
           onClose={close}
           onDone={() => void accounts.refresh()}
         >
@@ -101,7 +101,7 @@ export function Accounts() {
   );
 }
 
-const SHORTEST = 12;
+const SHORTEST = 8;
 
 function Create({ onClose }: { onClose: () => void }) {
   const name = useSignal("");

@@ -58,8 +58,6 @@ export function File() {
     work("save", async () => {
       const done = await send<Done>("PUT", "/config", { body: { text: text.value }, ifMatch: read.value?.etag ?? null });
       announce(done.data?.done ? `${done.data.done}.` : "The file is written.");
-      read.value = null;
-      await load();
       written.value = true;
       applying.value = true;
     });

@@ -98,7 +98,7 @@ export function Tokens() {
           title={`Remove the token ${removing.value.name}`}
           verb="Remove"
           danger
-          change={{ method: "DELETE", path: path`/tokens/${removing.value.id}` }}
+          change={{ method: "DELETE", path: path`/tokens/${removing.value.id}`, blind: true }}
           onClose={() => (removing.value = null)}
           onDone={() => void tokens.refresh()}
         >
