@@ -215,7 +215,8 @@ function operations(perSecond, block, mean) {
 export function interval(state, at) {
   const wave = (period, phase) => 0.6 + 0.4 * Math.sin((at + phase) / period);
   const volumes = state.volumes.map((it, index) => {
-    const busy = it.sessions > 0 ? 1 / (index + 1) : 0;
+    const by = new Set(state.targets.filter((one) => one.luns.some((lun) => lun.volume === it.name)).map((one) => one.name));
+    const busy = state.sessions.some((one) => by.has(one.target)) ? 1 / (index + 1) : 0;
     return {
       name: it.name,
       read: operations(busy * 42000 * wave(11, index * 7), 8192, 92),

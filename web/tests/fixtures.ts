@@ -32,7 +32,7 @@ export const test = base.extend<Fixtures>({
     const all: string[] = [];
     page.on("console", (message) => {
       // A refused request is told by the browser, too; the page shows the server's sentence.
-      const refusal = message.text().startsWith("Failed to load resource: the server responded with a status of 4");
+      const refusal = message.text().startsWith("Failed to load resource: the server responded with a status of ");
       if ((message.type() === "error" || message.type() === "warning") && !refusal) all.push(message.text());
     });
     page.on("pageerror", (error) => all.push(String(error)));

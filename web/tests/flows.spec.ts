@@ -63,7 +63,13 @@ test("an answer that is lost is had again by its key", async ({ page, mock }) =>
   await logIn(page, mock, "new-disk");
   await page.getByLabel("Name", { exact: true }).fill("lost");
   await page.getByLabel("Initiator’s name").fill("iqn.1993-08.org.debian:01:abc");
-  mock.happen("fail", { method: "POST", path: "/targets", drop: true });
+  let lost = 0;
+  await page.route("**/api/v1/targets", async (route) => {
+    if (route.request().method() !== "POST" || lost > 0) return route.fallback();
+    lost += 1;
+    await route.fetch();
+    return route.abort();
+  });
   await page.getByRole("button", { name: "Create the disk" }).click();
   await expect(page.getByText("The server does not answer")).toBeVisible();
   await page.getByRole("button", { name: "Try this step again" }).click();

@@ -241,7 +241,7 @@ function Matrix({ targets: all, ask }: { targets: Target[]; ask: Ask }) {
         <p class="muted">No initiator is named in a rule, logged in, or was refused so far.</p>
       ) : (
         <>
-          <div class="matrix-frame" role="region" aria-label="Initiators and LUNs" tabIndex={0}>
+          <div class="matrix-frame" role="region" aria-label="Matrix of initiators and LUNs" tabIndex={0}>
             <table class="matrix">
               <thead>
                 <tr>

@@ -74,10 +74,10 @@ function List({ sessions: all, open, onOpen, onEnd }: ListProps) {
         },
         { head: "Target", cell: (it) => (it.target ? <span class="name">{it.target}</span> : <span class="muted">discovery</span>) },
         { head: "Transport", cell: (it) => <TransportBadge session={it} /> },
-        { head: "User", cell: (it) => it.user ?? <span class="muted">–</span> },
+        { head: "User", minor: true, cell: (it) => it.user ?? <span class="muted">–</span> },
         { head: "Reads", figures: true, cell: (it) => (of(it) ? rate(of(it)?.read_bytes_per_second ?? 0) : "–") },
         { head: "Writes", figures: true, cell: (it) => (of(it) ? rate(of(it)?.written_bytes_per_second ?? 0) : "–") },
-        { head: "In flight", figures: true, cell: (it) => it.commands_in_flight },
+        { head: "In flight", minor: true, figures: true, cell: (it) => it.commands_in_flight },
         { head: "For", figures: true, cell: (it) => span(it.connected_seconds) },
         {
           head: "Actions",
@@ -146,7 +146,7 @@ function Details({ session: it }: { session: Session }) {
       />
       {it.keys.length > 0 && (
         <>
-          <h3>Negotiated keys</h3>
+          <h2>Negotiated keys</h2>
           <Facts of={it.keys.map(([key, value]) => [key, value])} />
         </>
       )}

@@ -71,10 +71,10 @@ function List({ volumes: all }: { volumes: Volume[] }) {
           ),
         },
         { head: "State", cell: (it) => <VolumeState volume={it} /> },
-        { head: "Backend", cell: (it) => it.backend },
+        { head: "Backend", minor: true, cell: (it) => it.backend },
         { head: "Size", figures: true, cell: (it) => (it.size_bytes > 0 ? size(it.size_bytes) : "–") },
         { head: "Used", figures: true, cell: (it) => <Used volume={it} /> },
-        { head: "Write cache", cell: (it) => word(it.write_cache) },
+        { head: "Write cache", minor: true, cell: (it) => word(it.write_cache) },
         {
           head: "LUNs",
           cell: (it) =>
@@ -91,7 +91,7 @@ function List({ volumes: all }: { volumes: Volume[] }) {
             ),
         },
         { head: "Sessions", figures: true, cell: (it) => it.sessions },
-        { head: "Snapshots", figures: true, cell: (it) => it.snapshots },
+        { head: "Snapshots", minor: true, figures: true, cell: (it) => it.snapshots },
       ]}
     />
   );

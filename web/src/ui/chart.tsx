@@ -56,6 +56,7 @@ function options(host: HTMLElement, props: ChartProps): uPlot.Options {
     axes: [
       {
         ...axis,
+        size: 28,
         space: 90,
         values: relative
           ? (_plot, at) => at.map((value) => `${value} s`)

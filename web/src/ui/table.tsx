@@ -11,6 +11,8 @@ export interface Column<T> {
   cell: (row: T) => ComponentChildren;
   /** Figures are aligned at the right. */
   figures?: boolean;
+  /** It gives way where the table is too narrow for all columns; the row's own screen has it. */
+  minor?: boolean;
   /** The column that names the row. */
   names?: boolean;
   /** The heading is for screen readers alone. */
@@ -32,7 +34,7 @@ export function Table<T>({ label, rows, columns, rowKey, below }: TableProps<T>)
       <thead role="rowgroup">
         <tr role="row">
           {columns.map((column) => (
-            <th key={column.head} role="columnheader" scope="col" class={column.figures ? "figures" : ""}>
+            <th key={column.head} role="columnheader" scope="col" class={`${column.figures ? "figures" : ""} ${column.minor ? "minor" : ""}`}>
               <span class={column.quietHead ? "visually-hidden" : ""}>{column.head}</span>
             </th>
           ))}
@@ -46,7 +48,7 @@ export function Table<T>({ label, rows, columns, rowKey, below }: TableProps<T>)
               <tr role="row">
                 {columns.map((column) => {
                   const shown = column.cell(row);
-                  const kind = column.figures ? "figures" : column.quietHead ? "actions-cell" : "";
+                  const kind = `${column.figures ? "figures" : column.quietHead ? "actions-cell" : ""} ${column.minor ? "minor" : ""}`;
                   return column.names ? (
                     <th key={column.head} role="rowheader" scope="row" data-label={column.head} class={kind}>
                       {shown}
