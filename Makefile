@@ -17,7 +17,7 @@ export RUST_LIB_BACKTRACE = 0
 BUILD = $(CARGO) test --locked --workspace --no-run
 BUILT = LUNET_BIN=$(CURDIR)/target/debug/lunet LUNET_LAB_PROGRAMS=$(CURDIR)/target/debug
 
-.PHONY: help run test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
+.PHONY: help run web test test-quick test-host host-tests lab-tests checked lab lab-guest lab-zfs test-lab interoperability test-kills bench bench-lab bench-transports conformance conformance-nvme sim fuzz fuzz-long lint clean prepare
 
 help: ## show this list
 	@echo "make <target>:"
@@ -46,6 +46,7 @@ test-host: host-tests ## what runs on this machine itself: lint, unit tests, rea
 host-tests: checked
 	$(BUILT) scripts/limited 20 $(CARGO) test --locked --no-fail-fast --workspace --tests
 	$(CARGO) test --locked -q --doc --package lunet-client
+	web/check
 	scripts/limited 10 $(MAKE) sim
 	scripts/limited 12 $(MAKE) fuzz SECONDS=5
 
@@ -112,6 +113,10 @@ fuzz: ## fuzz each parser for SECONDS (default 10)
 fuzz-long: ## fuzz each parser for ten minutes, and keep what that reached in fuzz/kept/
 	$(MAKE) -C fuzz fuzz SECONDS=600
 	$(MAKE) -C fuzz keep
+
+web: prepare ## rebuild the page, compare it with web/dist, and test it in Chromium
+	web/check
+	cd web && npm test
 
 lint: prepare ## format check, clippy, licences and advisories of the dependencies
 	scripts/lint

@@ -200,7 +200,9 @@ function rowsOf(all: Target[], config: Configuration | undefined): Row[] {
   };
   for (const target of all) {
     const of = rulesOf(target.name, config);
-    for (const it of [...(of?.initiators ?? []), ...[...(of?.masks.values() ?? [])].flat()]) add(it, null, false);
+    // A pattern in the rules of a LUN restricts others and lets nobody in by itself: it is no row.
+    const masked = [...(of?.masks.values() ?? [])].flat().filter((it) => !it.includes("*"));
+    for (const it of [...(of?.initiators ?? []), ...masked]) add(it, null, false);
   }
   for (const it of sessions.data.value ?? []) if (!it.controller) add(it.initiator, addressOf(it.peer), false);
   for (const it of refused.data.value ?? []) add(it.initiator, addressOf(it.address), true);
