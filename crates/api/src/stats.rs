@@ -235,6 +235,7 @@ pub struct VolumeStats {
 /// Where the time of a volume's operations goes. Counted since the start, like everything here: two answers tell of the
 /// time between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VolumeTime {
     /// How long all operations that have ended have taken together, in microseconds.
@@ -273,6 +274,7 @@ const fn is_zero(number: &u64) -> bool {
 
 /// How long operations that were timed have waited for one thing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct StageTime {
     /// For what.
@@ -283,6 +285,7 @@ pub struct StageTime {
 
 /// How many operations of a volume a shard has carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ShardOperations {
     /// Number of the shard, from 0.

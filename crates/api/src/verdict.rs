@@ -50,6 +50,7 @@ words! {
 
 /// What binds a server and each of its volumes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Verdict {
     /// All volumes together.
@@ -60,6 +61,7 @@ pub struct Verdict {
 
 /// What binds a volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VolumeBinding {
     /// Name of the volume.
@@ -71,6 +73,7 @@ pub struct VolumeBinding {
 
 /// What binds, and how that is known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Binding {
     /// In a word.
@@ -87,6 +90,7 @@ pub struct Binding {
 
 /// The share of one stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct StageShare {
     /// Which one.

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::access::{Access, BookError, clock, same};
 use crate::audit::{AuditEntry, Log, Notifier};
+use crate::binds::Binds;
 use crate::events::Events;
 use crate::guard::Arrival;
 use crate::jobs::Jobs;
@@ -56,6 +57,8 @@ pub(crate) struct App {
     pub(crate) work: Arc<Semaphore>,
     /// Passwords that are hashed.
     pub(crate) hashing: Arc<Semaphore>,
+    /// What binds the server, for whoever asks.
+    pub(crate) binds: Binds,
     /// Looks at the server's counts, for events.
     pub(crate) looking: Arc<Semaphore>,
     /// Questions whether it is ready.
@@ -184,6 +187,7 @@ impl App {
             once: Once::default(),
             work: Arc::new(Semaphore::new(options.limits.requests)),
             hashing: Arc::new(Semaphore::new(2)),
+            binds: Binds::default(),
             looking: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             facts: tokio::sync::Mutex::new(None),

@@ -1,6 +1,6 @@
 //! Work that takes its time: the commands of the program, each run as a child process of its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -37,6 +37,9 @@ const LINE: usize = 512;
 
 /// How long a job has to end when it is cancelled.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How bad what the doctor finds can be.
+const SEVERITIES: [&str; 3] = ["risk", "slow", "note"];
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -290,6 +293,20 @@ impl Jobs {
         let all = self.lock();
         let found = all.1.iter().find(|entry| entry.job.id == id);
         found.map(|entry| entry.job.clone()).ok_or_else(|| no_job(id))
+    }
+
+    /// How many findings of each severity the last run of the doctor had; `None` if none has ended.
+    pub(crate) fn findings(&self) -> Option<BTreeMap<String, u64>> {
+        let all = self.lock();
+        let mut runs = all.1.iter().rev().filter(|entry| entry.job.kind == JobKind::Doctor);
+        let findings = runs.find_map(|entry| entry.job.result.as_ref()?["findings"].as_array())?;
+        let mut count: BTreeMap<String, u64> =
+            SEVERITIES.map(|severity| (severity.to_owned(), 0)).into();
+        let severities = findings.iter().filter_map(|finding| finding["severity"].as_str());
+        for severity in severities {
+            count.entry(severity.to_owned()).and_modify(|known| *known += 1);
+        }
+        Some(count)
     }
 
     /// Begins a job.

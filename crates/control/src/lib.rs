@@ -11,6 +11,7 @@
 mod access;
 mod app;
 mod audit;
+mod binds;
 mod events;
 mod guard;
 mod jobs;

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -13,8 +13,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lunet_api::Interval;
 use lunet_api::rates::{Sample, between};
-use lunet_api::{Answer, Interval};
 use lunet_files as files;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -31,6 +31,7 @@ use tower_service::Service as _;
 use crate::access::clock;
 use crate::app::App;
 use crate::audit::{AuditEntry, Notice, Notices};
+use crate::binds;
 use crate::guard::{self, Arrival};
 use crate::routes;
 
@@ -342,10 +343,13 @@ async fn tick(app: Arc<App>) {
         } else {
             sleep(app.options.limits.interval).await;
         }
-        let Ok(Some(sample)) = app.look().await else { continue };
+        let Ok(sample) = app.sample(&app.looking).await else { continue };
         if let Some(old) = &before {
             if let Some(rates) = between(old, &sample) {
                 app.events.send("interval", &Interval { time: clock(), rates });
+            }
+            if let Some(verdict) = binds::between(old, &sample) {
+                app.events.send("verdict", &verdict);
             }
             let who = |sample: &Sample| -> Vec<(u16, String)> {
                 let sessions = sample.sessions.iter();
@@ -366,25 +370,5 @@ async fn flush(app: Arc<App>) {
         sleep(FLUSH).await;
         let app = Arc::clone(&app);
         let _ = tokio::task::spawn_blocking(move || app.access.flush()).await;
-    }
-}
-
-impl App {
-    /// What the server has counted by now.
-    async fn look(&self) -> Result<Option<Sample>, crate::problem::Problem> {
-        let service = Arc::clone(&self.service);
-        let who = self.own();
-        let work = move || {
-            let stats = service.answer(&who, lunet_api::Request::Stats);
-            let at = Instant::now();
-            let sessions = service.answer(&who, lunet_api::Request::Sessions);
-            match (stats, sessions) {
-                (Ok(Answer::Stats(stats)), Ok(Answer::Sessions(sessions))) => {
-                    Some(Sample { at, stats: *stats, sessions })
-                }
-                _ => None,
-            }
-        };
-        self.blocking(&self.looking, self.options.limits.answer, work).await
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lunet_api::{
     Answer, Change, Code, Configuration, Done, Error, Portal, Preview, Request, SecretText,
-    Session, Stats, Transport,
+    Session, Stats, Transport, Verdict,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::app::{App, Call, JSON, Outcome, json, tag};
 use crate::audit::AuditEntry;
+use crate::binds;
 use crate::events::Events;
 use crate::problem::Problem;
 use crate::service::{RefusedLogin, Role};
@@ -197,6 +198,8 @@ const BEFORE: super::Parameter =
     ("before", Of::Number, "Entries from before this time, in seconds since 1970");
 const LIMIT: super::Parameter =
     ("limit", Of::Number, "At most so many, up to 1000; 100 if left out");
+const BY_INITIATOR: super::Parameter =
+    ("by_initiator", Of::Flag, "Sessions by initiator, too, for the first 256 of them");
 const INITIATOR: super::Parameter =
     ("initiator", Of::Text, "The initiator's name, or the host's NQN");
 
@@ -284,6 +287,23 @@ pub(super) const ROUTES: &[Route] = &[
         Run::Read(|_| Ok(Request::Stats), whole),
     ),
     get(
+        "/api/v1/verdict",
+        "What binds the server and each volume now; the first answer in a minute takes a second",
+        one::<Verdict>,
+        Run::Own(|app, _| {
+            Box::pin(async { Ok(json(StatusCode::OK, &binds::verdict(app).await?)) })
+        }),
+    ),
+    get(
+        "/metrics",
+        "Metrics for Prometheus: OpenMetrics, or its text format",
+        text,
+        Run::Own(|app, call| Box::pin(binds::metrics(app, call))),
+    )
+    .needs(Needs::Role(Role::Metrics))
+    .query(&[BY_INITIATOR])
+    .media("application/openmetrics-text"),
+    get(
         "/api/v1/refused",
         "Logins that were refused lately, the newest first",
         many::<RefusedLogin>,
@@ -305,7 +325,7 @@ pub(super) const ROUTES: &[Route] = &[
     .query(&[BEFORE, LIMIT]),
     get(
         "/api/v1/events",
-        "What happens, as server-sent events: interval, changed, job",
+        "What happens, as server-sent events: interval, verdict, changed, job",
         text,
         Run::Own(|app, call| Box::pin(async move { Events::listen(&app, call.who) })),
     )

@@ -24,6 +24,8 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
     ("GET", "/api/v1/portals", "", "viewer"),
     ("GET", "/api/v1/sessions", "", "viewer"),
     ("GET", "/api/v1/stats", "", "viewer"),
+    ("GET", "/api/v1/verdict", "", "viewer"),
+    ("GET", "/metrics", "", "metrics"),
     ("GET", "/api/v1/refused", "", "viewer"),
     ("GET", "/api/v1/facts", "", "viewer"),
     ("GET", "/api/v1/events", "", "viewer"),
