@@ -47,6 +47,7 @@ host-tests: checked
 	$(BUILT) scripts/limited 20 $(CARGO) test --locked --no-fail-fast --workspace --tests
 	$(CARGO) test --locked -q --doc --package lunet-client
 	web/check
+	$(BUILT) scripts/limited 6 web/browser
 	scripts/limited 10 $(MAKE) sim
 	scripts/limited 12 $(MAKE) fuzz SECONDS=5
 

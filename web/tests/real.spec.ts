@@ -7,7 +7,7 @@ const URL_OF = process.env.LUNET_PAGE_URL;
 const CODE_OF = process.env.LUNET_PAGE_CODE;
 const HOOK = process.env.LUNET_PAGE_HOOK;
 
-test("first start, a disk, a snapshot and the doctor of a real lunet", async ({ page, complaints }) => {
+test("first start, a disk, the doctor and a plan of a real lunet", async ({ page, complaints }) => {
   test.skip(!URL_OF || !CODE_OF, "LUNET_PAGE_URL and LUNET_PAGE_CODE are not set");
   test.setTimeout(240_000);
   await page.goto(URL_OF ?? "");
