@@ -160,10 +160,12 @@ pub struct Options {
 
 impl Options {
     /// Data of a command capsule on the I/O queues of a new controller, in bytes: a 512th of a shard's buffers, of which
-    /// so many are `plenty`, or `None`. What does not fit takes an R2T, which is a round trip more; but it is asked for
-    /// when there is memory for it, while a host sends as many capsules as its queues have entries.
-    pub fn capsule_data(&self, transport: Transport, plenty: Option<usize>) -> u32 {
-        let part = (plenty.unwrap_or(0) / 512).min(self.capsule_data as usize) as u32;
+    /// so many are `plenty`, or `None`; and no more than half of what a queue will have set aside for itself, its `reserve`,
+    /// so that a capsule gets on whatever others hold. What does not fit takes an R2T, which is a round trip more; but it is
+    /// asked for when there is memory for it, while a host sends as many capsules as its queues have entries.
+    pub fn capsule_data(&self, transport: Transport, plenty: Option<usize>, reserve: usize) -> u32 {
+        let most = (self.capsule_data as usize).min(reserve / 2);
+        let part = (plenty.unwrap_or(0) / 512).min(most) as u32;
         match transport {
             Transport::Tcp => part.checked_ilog2().map_or(0, |n| 1 << n).max(CAPSULE_DATA),
             Transport::Rdma => RDMA_CAPSULE_DATA,

@@ -563,6 +563,8 @@ pub(crate) fn assemble_nvme(
 ) -> lunet_front_nvme::Config<LogicalUnit> {
     let options = lunet_front_nvme::Options {
         max_controllers: server.max_sessions,
+        connect_timeout: config.server.login_timeout,
+        data_timeout: config.iscsi.data_timeout,
         ..lunet_front_nvme::Options::default()
     };
     lunet_front_nvme::Config {

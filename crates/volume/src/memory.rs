@@ -156,6 +156,21 @@ impl<F> Storage<F> {
         Shared { free, total, hosts: 0 }.is_plenty().then(|| arena.total_bytes())
     }
 
+    /// How much a session that begins now will have [set aside](Self::renew) for itself, in bytes, even if `more` others begin
+    /// before it.
+    pub fn foreseen_reserve(&self, more: usize) -> usize {
+        let arena = self.ring.arena();
+        let taken = more * MAX_RESERVE;
+        let of_all = Kept {
+            total: arena.total_bytes(),
+            reserved: arena.reserved_bytes() + taken,
+            free: arena.shared_free().saturating_sub(taken),
+            sessions: self.connections + more,
+            most: self.config.max_sessions,
+        };
+        of_all.one_more()
+    }
+
     /// How many more bytes a connection may hold of the memory that is for all: its share, and its host's. So a
     /// client that does not read its answers, or never sends the data it announced, cannot starve the others, by
     /// however many connections it comes.

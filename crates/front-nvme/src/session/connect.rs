@@ -22,6 +22,9 @@ use crate::world::{Exports, Subsystem, World};
 /// Most seconds that a change of a path takes (ANATT).
 const TRANSITION: u8 = 10;
 
+/// Queues of hosts that may begin between the one that is asked for and its I/O queues: a host has one for each processor.
+const QUEUES_TO_COME: usize = 16;
+
 /// Why a Connect is refused: what the host is told, and what the log says.
 struct Refusal(Completion, &'static str);
 
@@ -166,8 +169,9 @@ fn admin_queue<Fc: Face>(
         return Err(Refusal(Status::AUTHENTICATION_REQUIRED.into(), why));
     }
     let transport = transport(&shard.conns[slot]);
-    let plenty = shard.front.exec.storage.plenty();
-    let capsule_data = shard.core.front.options.capsule_data(transport, plenty);
+    let storage = &shard.front.exec.storage;
+    let (plenty, reserve) = (storage.plenty(), storage.foreseen_reserve(QUEUES_TO_COME));
+    let capsule_data = shard.core.front.options.capsule_data(transport, plenty, reserve);
     let wish =
         Wish { kind, subsystem: number, connect, admin, applicant, key, transport, capsule_data };
     let member = match shard.core.front.registry.admit(&wish, now) {

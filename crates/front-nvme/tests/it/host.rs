@@ -59,7 +59,10 @@ pub struct Settings {
     pub entries: u16,
     pub kato: Duration,
     pub no_sq_flow: bool,
+    /// Data of its capsules at most: what the controller names, if that is less.
     pub capsule_data: u32,
+    /// It does not heed what the controller names.
+    pub oversteps: bool,
 }
 
 impl Default for Settings {
@@ -73,6 +76,7 @@ impl Default for Settings {
             kato: Duration::ZERO,
             no_sq_flow: false,
             capsule_data: 16 << 10,
+            oversteps: false,
         }
     }
 }
@@ -213,6 +217,14 @@ impl Queue {
         let tag = self.proto.submit(command, &mut sent).expect("there is room");
         self.send(sent);
         tag
+    }
+
+    /// Sends a command without the last byte of its data, which is in the capsule.
+    pub fn begin(&mut self, sqe: Sqe, data: Data<Vec<u8>, Bytes>) {
+        let mut sent = Sent::default();
+        self.proto.submit(Command { token: 0, sqe, data }, &mut sent).expect("there is room");
+        sent.0.pop();
+        self.send(sent);
     }
 
     /// Sends commands in one go.
@@ -365,6 +377,12 @@ pub const ENABLE: u64 = 0x46_0061;
 /// CSTS: ready.
 pub const READY: u64 = 1;
 
+/// What a controller names as data of a capsule (IOCCSZ), in bytes.
+pub fn capsule_data(admin: &mut Queue) -> u32 {
+    let page = admin.identify(Cns::Controller, 0).expect("a page");
+    u32::from_le_bytes([page[1792], page[1793], page[1794], page[1795]]) * 16 - 64
+}
+
 /// A host with an enabled controller and I/O queues.
 pub struct Host {
     pub admin: Queue,
@@ -380,6 +398,11 @@ impl Host {
         let mut admin = admin.expect("a controller");
         assert!(admin.configure(ENABLE).is_success());
         assert_eq!(admin.property(Property::Status), READY);
+        let mut settings = settings;
+        if settings.capsule_data > 16 << 10 && !settings.oversteps {
+            let named = capsule_data(&mut admin);
+            settings.capsule_data = settings.capsule_data.min(named);
+        }
         let mut host = Self { admin, queues: Vec::new(), settings, address };
         (1..=queues).for_each(|qid| host.add_queue(qid).expect("a queue"));
         host

@@ -8,7 +8,6 @@ use lunet_nvme::command::{ALL_NAMESPACES, Admin, GetLog, Io, Range};
 use lunet_nvme::fabrics::{ANY_CONTROLLER, Connect, Property};
 use lunet_nvme::feature::{Feature, Queues};
 use lunet_nvme::host::{Data, Error};
-use lunet_nvme::identify::Cns;
 use lunet_nvme::status::Status;
 
 use crate::host::{ENABLE, Host, Queue, READY, Settings, pair, to_send};
@@ -289,10 +288,9 @@ fn capsules_have_as_much_data_as_there_is_memory_for() {
         let mut config = config(layout(vec![memory(1, 8)]));
         config.limits.buffer_bytes = buffer_bytes;
         let (_server, address) = serve(config);
-        let settings = Settings { capsule_data: 256 << 10, ..Settings::default() };
+        let settings = Settings { capsule_data: 256 << 10, oversteps: true, ..Settings::default() };
         let mut host = Host::new(address, settings, 2);
-        let page = host.admin.identify(Cns::Controller, 0).expect("a page");
-        assert_eq!(page[1792..1796], ((64 + capsule_data) / 16).to_le_bytes(), "IOCCSZ");
+        assert_eq!(super::host::capsule_data(&mut host.admin), capsule_data, "IOCCSZ");
         let data = vec![7; capsule_data as usize];
         assert!(host.io().write(1, 0, &data).is_success());
         // With more the queue ends, and no other.
@@ -301,6 +299,41 @@ fn capsules_have_as_much_data_as_there_is_memory_for() {
         host.io().submit(Io::Write { range, fua: false }.encode(1), to_send(&longer));
         host.io().wait_for_end();
         assert!(host.queues[1].write(1, 0, &data).is_success());
+    }
+}
+
+/// Queues that begin capsules and do not end them, more than there is memory for, and one more host.
+#[test]
+fn capsules_of_one_host_get_on_while_others_hold_the_memory() {
+    let mut config = config(layout(vec![memory(1, 8)]));
+    config.shards = Some(1);
+    config.limits.buffer_bytes = 64 << 20;
+    config.limits.max_sessions = 4096;
+    let (_server, address) = serve(config);
+    let host = |host, queues| {
+        let settings = Settings { host, capsule_data: 128 << 10, ..Settings::default() };
+        Host::new(address, settings, queues)
+    };
+    let mut first = host(1, 4);
+    let mut others: Vec<Host> = (2..18).map(|number| host(number, 40)).collect();
+    let mut last = host(18, 4);
+    assert_eq!(first.settings.capsule_data, 128 << 10);
+    assert_eq!(last.settings.capsule_data, 16 << 10, "it has little for itself");
+    for other in &mut others {
+        let len = other.settings.capsule_data;
+        for queue in &mut other.queues {
+            let range = Range { lba: 0, blocks: len / 512 };
+            let write = Io::Write { range, fua: false }.encode(1);
+            queue.begin(write, to_send(&vec![7; len as usize]));
+        }
+    }
+    for host in [&mut first, &mut last] {
+        let data = vec![9; host.settings.capsule_data as usize];
+        for _ in 0..50 {
+            for queue in &mut host.queues {
+                assert_eq!(queue.write(1, 4096, &data), Status::SUCCESS);
+            }
+        }
     }
 }
 
