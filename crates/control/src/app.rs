@@ -353,6 +353,12 @@ impl App {
             }
             let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
             let query: Vec<(String, String)> = query.into_owned().collect();
+            let twice = |(n, (name, _)): &(usize, &(String, String))| {
+                query[..*n].iter().any(|(before, _)| before == name)
+            };
+            if let Some((_, (name, _))) = query.iter().enumerate().find(twice) {
+                return Err(Problem::bad(format!("{name} is there twice")));
+            }
             if let Some((name, _)) = query.iter().find(|(name, _)| !route.takes(name)) {
                 // It may be what keeps a change from doing harm.
                 return Err(Problem::bad(format!("there is no parameter {name:?} here")));

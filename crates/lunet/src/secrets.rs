@@ -6,9 +6,12 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use lunet_front_iscsi::{Guard, User};
 use lunet_iscsi::chap::{Account, Secret};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::DumpableBehavior;
 use zeroize::Zeroizing;
 
@@ -25,6 +28,10 @@ const HOST: &str = "LUNET_DHCHAP_SECRET";
 const TLS_KEY: &str = "NVMeTLSkey-1:";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
+
+/// How long the writer of a pipe has, and how often it is looked whether it has written.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Lets nobody but root look into the memory of this process from now on: no debugger of the same user, and no
 /// core dump (PR_SET_DUMPABLE). Called before a secret gets there. It is not taken back.
@@ -216,14 +223,25 @@ fn key(text: &str, place: impl FnOnce() -> String) -> Result<lunet_nvme::auth::S
 fn bytes_of_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, Unusable> {
     guard_memory();
     let failed = |error| Unusable::Unreadable { path: path.to_owned(), error };
-    let file = File::open(path).map_err(failed)?;
+    // A terminal, or a pipe that nobody writes to, is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let mut file = File::from(file);
     let mode = file.metadata().map_err(failed)?.mode();
     if mode & OTHERS != 0 {
         return Err(Unusable::Exposed { path: path.to_owned(), mode });
     }
     // A line break belongs to the file, not to the secret.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_SECRET + 3));
-    file.take(MAX_SECRET as u64 + 3).read_to_end(&mut bytes).map_err(failed)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match file.by_ref().take((MAX_SECRET + 3 - bytes.len()) as u64).read_to_end(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                thread::sleep(PAUSE);
+            }
+            other => break other.map(drop).map_err(failed)?,
+        }
+    }
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         if bytes.last() == Some(&b'\r') {

@@ -50,7 +50,24 @@ export const WHERE_NAME: Record<Platform, { text: string; command?: string }> = 
   kubernetes: { text: "On the node; each node has a name of its own", command: "cat /etc/iscsi/initiatorname.iscsi" },
 };
 
+/** What needs no quotes in any of the languages of the commands. */
+const PLAIN = /^[A-Za-z0-9._:@-]+$/;
+
+/**
+ * The steps for a platform. A CHAP name or secret that would need quotes, or that somebody has chosen to be run by a shell, is
+ * not put into a command.
+ */
 export function steps(platform: Platform, of: Attachment): Step[] {
+  const { chap } = of;
+  if (!chap || (PLAIN.test(chap.name) && PLAIN.test(chap.secret))) return plainSteps(platform, of);
+  const name = PLAIN.test(chap.name) ? chap.name : "CHAP_NAME";
+  const secret = PLAIN.test(chap.secret) ? chap.secret : "SECRET";
+  const [first, ...rest] = plainSteps(platform, { ...of, chap: { name, secret } });
+  const note = "Put the user’s name or secret in the place of CHAP_NAME and SECRET, quoted: it has characters that have a meaning here.";
+  return first ? [{ ...first, note: first.note ? `${note} ${first.note}` : note }, ...rest] : [];
+}
+
+function plainSteps(platform: Platform, of: Attachment): Step[] {
   switch (platform) {
     case "esxi":
       return esxi(of);

@@ -30,8 +30,8 @@ use throttle::Throttle;
 pub use book::BookError;
 pub(crate) use book::Token;
 
-/// The most sessions at one time.
-const SESSIONS: usize = 256;
+/// The most sessions of an account at one time.
+const SESSIONS: usize = 16;
 
 /// The most accounts, and the most tokens.
 const MOST: usize = 256;
@@ -79,6 +79,20 @@ pub(crate) fn same(one: &str, other: &str) -> bool {
     one.as_bytes().ct_eq(other.as_bytes()).into()
 }
 
+/// Who is held back: an address, and of IPv6 the network of 64 bits, which one client may have whole.
+fn source(peer: SocketAddr) -> IpAddr {
+    match peer.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+        ip => ip,
+    }
+}
+
+fn held_back(wait: Duration) -> Problem {
+    let text = "too many logins have failed shortly before";
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", text);
+    problem.fix("wait, then try again").retry(wait.as_secs() + 1)
+}
+
 /// A login that is in use.
 struct Session {
     name: String,
@@ -92,7 +106,8 @@ struct Inner {
     book: Book,
     sessions: HashMap<String, Session>,
     addresses: Throttle<IpAddr>,
-    names: Throttle<String>,
+    /// By address, and the hash of the name: who is wrong elsewhere keeps nobody out.
+    names: Throttle<(IpAddr, String)>,
     code: Option<OneTime>,
     /// Tokens were used since the file was written.
     used: bool,
@@ -188,11 +203,15 @@ impl Access {
     pub(crate) fn first_start(
         &self,
         code: &str,
-        name: &str,
-        password: &str,
+        (name, password): (&str, &str),
+        peer: SocketAddr,
     ) -> (Result<Login, Problem>, Option<String>) {
         {
+            let now = Instant::now();
             let mut inner = self.lock();
+            if let Some(wait) = inner.addresses.waits(&source(peer), now) {
+                return (Err(held_back(wait)), None);
+            }
             let Some(one) = &mut inner.code else {
                 let code = Code::Exists.to_string();
                 let text = "there is an account already";
@@ -207,6 +226,8 @@ impl Access {
                 if let Some(next) = next {
                     inner.code = Some(next);
                 }
+                // Whoever guesses is not to use up one code after the other.
+                inner.addresses.failed(source(peer), now);
                 let problem = Problem::new(
                     StatusCode::UNAUTHORIZED,
                     "unauthenticated",
@@ -230,8 +251,13 @@ impl Access {
         if let Err(problem) = made {
             return (Err(problem), None);
         }
-        self.lock().code = None;
-        (self.begin(name), None)
+        let hash = {
+            let mut inner = self.lock();
+            inner.code = None;
+            inner.addresses.succeeded(&source(peer));
+            inner.book.accounts.first().map(|account| account.hash.clone())
+        };
+        (self.begin(name, hash.as_deref()), None)
     }
 
     /// Logs in with name and password. Hashing takes its time on purpose.
@@ -244,18 +270,14 @@ impl Access {
         let now = Instant::now();
         let account = {
             let mut inner = self.lock();
-            let waits = [inner.addresses.waits(&peer.ip(), now), inner.names.waits(name, now)];
+            let (address, pair) = (source(peer), (source(peer), digest(name)));
+            let waits = [inner.addresses.waits(&address, now), inner.names.waits(&pair, now)];
             if let Some(wait) = waits.into_iter().flatten().max() {
-                let problem = Problem::new(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    "throttled",
-                    "too many logins have failed shortly before",
-                );
-                return Err(problem.fix("wait, then try again").retry(wait.as_secs() + 1));
+                return Err(held_back(wait));
             }
             // Counted before the result is known, so that many at once are no way around it.
-            inner.addresses.failed(peer.ip(), now);
-            inner.names.failed(name.to_owned(), now);
+            inner.addresses.failed(address, now);
+            inner.names.failed(pair, now);
             inner.book.accounts.iter().find(|account| account.name == name).cloned()
         };
         if !book::verify(account.as_ref(), password) {
@@ -267,29 +289,33 @@ impl Access {
         }
         {
             let mut inner = self.lock();
-            inner.addresses.succeeded(&peer.ip());
-            inner.names.succeeded(name);
+            inner.addresses.succeeded(&source(peer));
+            inner.names.succeeded(&(source(peer), digest(name)));
         }
-        self.begin(name)
+        self.begin(name, account.as_ref().map(|account| account.hash.as_str()))
     }
 
-    fn begin(&self, name: &str) -> Result<Login, Problem> {
+    /// Begins a session for whoever has proved to know the password behind `hash`.
+    fn begin(&self, name: &str, hash: Option<&str>) -> Result<Login, Problem> {
         let no_random = |error: io::Error| Error::new(Code::Failed, error.to_string());
         let id = random::<32>().map_err(no_random)?;
         let csrf = random::<32>().map_err(no_random)?;
         let now = Instant::now();
         let mut inner = self.lock();
-        let account = inner.book.accounts.iter().find(|account| account.name == name);
-        let Some(role) = account.map(|account| account.role) else {
+        // The password, or the account, may have become another one while the old one was verified.
+        let mut accounts = inner.book.accounts.iter();
+        let same = |account: &&Account| account.name == name && Some(account.hash.as_str()) == hash;
+        let Some(role) = accounts.find(same).map(|account| account.role) else {
             return Err(Problem::unauthenticated());
         };
         let (idle, sessions) = (self.idle, &mut inner.sessions);
         sessions.retain(|_, session| session.lasts(idle, now));
-        if sessions.len() >= SESSIONS {
-            let oldest = sessions.iter().min_by_key(|(_, session)| session.used);
-            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
-                sessions.remove(&oldest);
-            }
+        // Nobody's logins end the sessions of others.
+        let own = |session: &Session| session.name == name;
+        if sessions.values().filter(|session| own(session)).count() >= SESSIONS {
+            let own = sessions.iter().filter(|(_, session)| own(session));
+            let oldest = own.min_by_key(|(_, session)| session.used).map(|(id, _)| id.clone());
+            oldest.into_iter().for_each(|oldest| drop(sessions.remove(&oldest)));
         }
         let session = Session { name: name.to_owned(), csrf: csrf.clone(), begun: now, used: now };
         sessions.insert(digest(&id), session);
@@ -414,10 +440,17 @@ impl Access {
         current: Option<&str>,
     ) -> Result<(), Problem> {
         let account = self.lock().book.accounts.iter().find(|one| one.name == name).cloned();
-        let known = || book::verify(account.as_ref(), current.unwrap_or_default());
         let needs = who.role != Role::Administrator || current.is_some();
-        if account.is_some() && needs && !known() {
-            return Err(Problem::forbidden("the current password is wrong or missing"));
+        if account.is_some() && needs {
+            // Whoever has taken over a session is not to find out the password by it.
+            let (address, now) = (source(who.address), Instant::now());
+            if let Some(wait) = self.lock().addresses.waits(&address, now) {
+                return Err(held_back(wait));
+            }
+            if !book::verify(account.as_ref(), current.unwrap_or_default()) {
+                self.lock().addresses.failed(address, now);
+                return Err(Problem::forbidden("the current password is wrong or missing"));
+            }
         }
         let hash = book::hash(password)?;
         self.edit(|book| {

@@ -126,6 +126,10 @@ fn allow(call: &Call) -> Result<Change, Problem> {
     if initiators.is_empty() {
         return Err(Problem::invalid("say which initiators"));
     }
+    let everybody = |entry: &String| entry.contains('*') || entry.ends_with("/0");
+    if initiators.iter().any(everybody) && !call.who.role.may(Role::Administrator) {
+        return Err(Problem::forbidden("to let everybody in needs the role administrator"));
+    }
     Ok(Change::AllowInitiators { target: target(call), initiators, force, keep_sessions })
 }
 

@@ -102,6 +102,13 @@ const KEEP_DATA: super::Parameter = ("keep_data", Of::Flag, "Leave its data wher
 
 fn make(call: &Call) -> Result<Change, Problem> {
     let new: VolumeToMake = call.json()?;
+    // Any file or disk of the machine can be named, and read and written as a volume then.
+    if (new.path.is_some() || new.backend == Some(Backend::Block))
+        && !call.who.role.may(Role::Administrator)
+    {
+        let text = "a volume with a path of its own, or on a device, needs the role administrator";
+        return Err(Problem::forbidden(text));
+    }
     Ok(Change::CreateVolume(NewVolume {
         name: new.name,
         backend: new.backend.unwrap_or(Backend::File),

@@ -1,12 +1,12 @@
 //! Logins, accounts, tokens, and what is written down about them.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunet_control::Limits;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::support::{Login, Server, Wanted, start};
+use super::support::{Login, PATIENCE, Server, Wanted, start};
 
 fn login(server: &Server, name: &str, password: &str) -> super::support::Reply {
     server.ask("POST", "/api/v1/login").json(&json!({"name": name, "password": password})).send()
@@ -32,7 +32,17 @@ fn the_first_account_takes_the_code_and_the_code_is_gone_then() {
     assert_ne!(code, next);
     assert!(server.told.lock().unwrap()[0].contains(&next), "it is told");
     assert_eq!(first(&code, "a good password").status, 401, "the old one is over");
-    let done = first(&next.to_lowercase().replace('-', ""), "a good password");
+    // Whoever is wrong so often has to wait, even with the right one.
+    let held = first(&next, "a good password");
+    assert_eq!((held.status, held.header("retry-after").is_some()), (429, true));
+    let begun = Instant::now();
+    let done = loop {
+        let done = first(&next.to_lowercase().replace('-', ""), "a good password");
+        if done.status != 429 || begun.elapsed() > PATIENCE {
+            break done;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
     assert_eq!(done.status, 200, "{done:?}");
     let cookie = done.header("set-cookie").unwrap();
     for word in ["lunet=", "; Path=/", "; HttpOnly", "; SameSite=Strict"] {
@@ -90,6 +100,58 @@ fn failed_logins_look_alike_are_written_down_and_make_the_next_ones_wait() {
     }
     let text = serde_json::to_string(&audit).unwrap();
     assert!(!text.contains("password\":") && !text.contains("a wrong"), "{text}");
+}
+
+#[test]
+fn nobody_ends_the_sessions_of_others_or_keeps_them_out() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let body = json!({"name": "vera", "password": "their password", "role": "viewer"});
+    assert_eq!(server.ask("POST", "/api/v1/accounts").by(&root).json(&body).send().status, 201);
+    let first = Login::of(&login(&server, "vera", "their password"));
+    for _ in 0..20 {
+        assert_eq!(login(&server, "vera", "their password").status, 200);
+    }
+    assert_eq!(server.get("/api/v1/me").by(&first).send().status, 401, "the oldest of 16");
+    assert_eq!(server.get("/api/v1/me").by(&root).send().status, 200);
+    // What is refused to strangers after the first start is not written down.
+    for _ in 0..5 {
+        let body = json!({"code": "AAAA-AAAA", "name": "x", "password": "a good password"});
+        assert_eq!(server.ask("POST", "/api/v1/first-start").json(&body).send().status, 409);
+    }
+    let tell = json!({"name": "mia", "password": "their password", "role": "viewer"});
+    assert_eq!(server.ask("POST", "/api/v1/accounts").by(&root).json(&tell).send().status, 201);
+    // The first start, two accounts, 21 logins: lines are written in order.
+    let audit = server.audit(24);
+    assert_eq!(audit.len(), 24, "{audit:?}");
+    assert!(audit[23]["what"].as_str().unwrap().contains("mia"), "{}", audit[23]);
+}
+
+#[test]
+fn operators_name_no_files_and_let_nobody_in_but_by_name() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let (operator, admin) =
+        (server.token(&root, "operator", 600).1, server.token(&root, "administrator", 600).1);
+    let status = |path: &str, token: &str, body: Value| {
+        server.ask("POST", path).bearer(token).json(&body).send().status
+    };
+    for body in [
+        json!({"name": "a", "path": "lunet.toml"}),
+        json!({"name": "a", "path": "control/audit.jsonl", "size": 512}),
+        json!({"name": "a", "backend": "block"}),
+    ] {
+        assert_eq!(status("/api/v1/volumes", &operator, body.clone()), 403, "{body}");
+        assert_eq!(status("/api/v1/volumes", &admin, body.clone()), 201, "{body}");
+    }
+    assert_eq!(status("/api/v1/volumes", &operator, json!({"name": "a", "size": 512})), 201);
+    for everybody in ["*", "iqn.*", "0.0.0.0/0", "::/0"] {
+        let body = json!({"initiators": ["iqn.b:y", everybody]});
+        assert_eq!(status("/api/v1/targets/iqn.a:x/initiators", &operator, body.clone()), 403);
+        assert_eq!(status("/api/v1/targets/iqn.a:x/initiators", &admin, body), 200);
+    }
+    let twice = server.ask("POST", "/api/v1/volumes?dry_run=false&dry_run=true").bearer(&operator);
+    assert_eq!(twice.json(&json!({"name": "a", "size": 512})).send().status, 400);
 }
 
 #[test]
