@@ -7,6 +7,7 @@ use std::time::Duration;
 use lunet_block::{Channel, Completion, IoDone, Op, Request, Submit};
 use lunet_ring::{Payload, Ring};
 
+use crate::count::Busy;
 use crate::health::Health;
 use crate::open::VolumeId;
 
@@ -24,10 +25,8 @@ pub(crate) struct ChannelHandle {
     pub since: Duration,
     /// Another channel has taken its place: it ends with its last request.
     pub leaving: bool,
-    /// How long it had requests, until it had none last.
-    busy: Duration,
-    /// Since when it has some.
-    busy_since: Duration,
+    /// How long it had requests.
+    busy: Busy,
 }
 
 impl ChannelHandle {
@@ -47,8 +46,7 @@ impl ChannelHandle {
             queued: 0,
             since: now,
             leaving: false,
-            busy: Duration::ZERO,
-            busy_since: now,
+            busy: Busy::default(),
         }
     }
 
@@ -56,7 +54,8 @@ impl ChannelHandle {
     #[inline]
     pub fn begin(&mut self, now: Duration) {
         if self.queued == 0 {
-            (self.since, self.busy_since) = (now, now);
+            self.since = now;
+            self.busy.begin(now);
         }
         self.queued += 1;
     }
@@ -67,15 +66,13 @@ impl ChannelHandle {
         self.queued -= 1;
         self.since = now;
         if self.queued == 0 {
-            self.busy += now.saturating_sub(self.busy_since);
+            self.busy.end(now);
         }
     }
 
     /// How long it had requests so far.
     pub fn busy(&self, now: Duration) -> Duration {
-        let open =
-            if self.queued > 0 { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
-        self.busy + open
+        self.busy.time(self.queued > 0, now)
     }
 
     /// As [`Channel::submit`].

@@ -37,12 +37,41 @@ pub struct VolumeCount {
     pub(crate) stages: StageTimes,
     /// Commands that have waited for buffer memory, and those that have waited for room at the storage.
     pub(crate) waits: (u64, u64),
-    /// Time with operations at work, and with requests at the storage.
+    /// Time with operations at work, and with requests at the storage; known in a report only.
     pub(crate) busy: (Duration, Duration),
     /// Commands at work; known in a report only.
     pub(crate) in_flight: usize,
     /// Commands of each shard that had any; known in a report only.
     pub(crate) shards: Vec<(usize, u64)>,
+}
+
+/// The time in which there is at least one of something.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Busy {
+    /// Until there was none last.
+    total: Duration,
+    /// Since when there are some.
+    since: Duration,
+}
+
+impl Busy {
+    /// The first one is there.
+    #[inline]
+    pub fn begin(&mut self, now: Duration) {
+        self.since = now;
+    }
+
+    /// The last one has gone.
+    #[inline]
+    pub fn end(&mut self, now: Duration) {
+        self.total += now.saturating_sub(self.since);
+    }
+
+    /// The time so far; `some`: there are some now.
+    pub fn time(&self, some: bool, now: Duration) -> Duration {
+        let open = if some { now.saturating_sub(self.since) } else { Duration::ZERO };
+        self.total + open
+    }
 }
 
 impl Default for VolumeCount {

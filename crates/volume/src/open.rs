@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunet_ring::Account;
 
-use crate::count::VolumeCount;
+use crate::count::{Busy, VolumeCount};
 use crate::queue::Watch;
 use crate::stage::Sampler;
 use crate::volume::Volume;
@@ -46,8 +46,8 @@ pub struct OpenVolume<F> {
     pub(crate) channel: usize,
     /// Operations that work on it.
     pub(crate) operations: usize,
-    /// Since when there are some.
-    busy_since: Duration,
+    /// How long there were some.
+    busy: Busy,
     /// Which of them are timed.
     pub(crate) sampler: Sampler,
     /// Those of them that nobody waits for.
@@ -67,7 +67,7 @@ impl<F> OpenVolume<F> {
             exclusive: false,
             removed: false,
             written: false,
-            busy_since: Duration::ZERO,
+            busy: Busy::default(),
             sampler: Sampler::default(),
             channel,
             operations: 0,
@@ -81,7 +81,7 @@ impl<F> OpenVolume<F> {
     #[inline]
     pub(crate) fn enter(&mut self, now: Duration) {
         if self.operations == 0 {
-            self.busy_since = now;
+            self.busy.begin(now);
         }
         self.operations += 1;
     }
@@ -91,15 +91,13 @@ impl<F> OpenVolume<F> {
     pub(crate) fn leave(&mut self, now: Duration) {
         self.operations -= 1;
         if self.operations == 0 {
-            self.count.busy.0 += now.saturating_sub(self.busy_since);
+            self.busy.end(now);
         }
     }
 
     /// How long there were operations so far.
     pub(crate) fn busy(&self, now: Duration) -> Duration {
-        let open =
-            if self.operations > 0 { now.saturating_sub(self.busy_since) } else { Duration::ZERO };
-        self.count.busy.0 + open
+        self.busy.time(self.operations > 0, now)
     }
 }
 
