@@ -21,10 +21,7 @@ pub struct Sample {
 /// What happened between two samples; `None` if the server was started anew in between, or no time has passed.
 pub fn between(before: &Sample, after: &Sample) -> Option<Rates> {
     let length = after.at.saturating_duration_since(before.at);
-    let restarted = before.stats.uptime_seconds > after.stats.uptime_seconds
-        || before.stats.loads.len() != after.stats.loads.len()
-        || before.stats.loads.iter().zip(&after.stats.loads).any(|(b, a)| b.cpu_us > a.cpu_us);
-    if restarted || length.is_zero() {
+    if !after.stats.goes_on_from(&before.stats) || length.is_zero() {
         return None;
     }
     let volumes = after.stats.volumes.iter().map(|now| {

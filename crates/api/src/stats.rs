@@ -32,6 +32,16 @@ pub struct Stats {
     pub volumes: Vec<VolumeStats>,
 }
 
+impl Stats {
+    /// True if these counts go on from earlier ones: the server was not started anew in between.
+    pub fn goes_on_from(&self, before: &Self) -> bool {
+        let mut loads = before.loads.iter().zip(&self.loads);
+        before.uptime_seconds <= self.uptime_seconds
+            && before.loads.len() == self.loads.len()
+            && loads.all(|(before, now)| before.cpu_us <= now.cpu_us)
+    }
+}
+
 /// What a shard has to do, and what it has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -262,6 +272,13 @@ pub struct VolumeTime {
 }
 
 impl VolumeTime {
+    /// How long the operations that were timed have waited for one thing, in nanoseconds: for the network, with the way out
+    /// of what was sent.
+    pub fn waited_ns(&self, of: &StageTime) -> u64 {
+        let sent = if of.stage == Stage::NetworkOut { self.sent_ns } else { 0 };
+        of.ns.saturating_add(sent)
+    }
+
     /// True if nothing is known of it: an older server does not tell.
     fn is_unknown(&self) -> bool {
         *self == Self::default()

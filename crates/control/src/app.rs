@@ -111,7 +111,12 @@ pub(crate) fn json(status: StatusCode, answer: &impl Serialize) -> Response {
 /// A tag for something of this content.
 pub(crate) fn tag(content: &impl Serialize) -> String {
     let text = serde_json::to_vec(content).unwrap_or_default();
-    let hash: String = Sha256::digest(text).iter().take(16).map(|b| format!("{b:02x}")).collect();
+    tag_of_hash(&Sha256::digest(text))
+}
+
+/// A tag for something whose content has this hash.
+pub(crate) fn tag_of_hash(hash: &[u8]) -> String {
+    let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("\"{hash}\"")
 }
 

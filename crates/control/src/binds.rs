@@ -30,12 +30,6 @@ struct Seen {
 #[derive(Default)]
 pub(crate) struct Binds(Mutex<Option<Seen>>);
 
-/// What binds the server between two samples; `None` if no time has passed.
-pub(crate) fn between(before: &Sample, after: &Sample) -> Option<Verdict> {
-    let elapsed = after.at.saturating_duration_since(before.at);
-    lunet_verdict::verdict(&before.stats, &after.stats, elapsed)
-}
-
 impl App {
     /// What the server has counted by now. `places` bounds how many look at one time.
     pub(crate) async fn sample(&self, places: &Arc<Semaphore>) -> Result<Sample, Problem> {
@@ -78,7 +72,7 @@ impl App {
                 std::mem::replace(&mut sample, self.sample(&self.work).await?)
             }
         };
-        let verdict = between(&before, &sample);
+        let verdict = lunet_verdict::between(&before, &sample);
         *seen = Some(Seen { sample: sample.clone(), verdict: verdict.clone() });
         Ok((sample, verdict))
     }

@@ -31,7 +31,6 @@ use tower_service::Service as _;
 use crate::access::clock;
 use crate::app::App;
 use crate::audit::{AuditEntry, Notice, Notices};
-use crate::binds;
 use crate::guard::{self, Arrival};
 use crate::routes;
 
@@ -348,7 +347,7 @@ async fn tick(app: Arc<App>) {
             if let Some(rates) = between(old, &sample) {
                 app.events.send("interval", &Interval { time: clock(), rates });
             }
-            if let Some(verdict) = binds::between(old, &sample) {
+            if let Some(verdict) = lunet_verdict::between(old, &sample) {
                 app.events.send("verdict", &verdict);
             }
             let who = |sample: &Sample| -> Vec<(u16, String)> {

@@ -4,6 +4,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
+use crate::app::tag_of_hash;
 use crate::problem::Problem;
 
 /// The built page.
@@ -68,9 +69,7 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Result<Response, Problem>
     let Some((file, coding)) = find(path, headers).filter(|_| !is_form) else {
         return Err(Problem::not_found("there is no such page"));
     };
-    let hash = file.metadata.sha256_hash();
-    let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let tag = format!("\"{hash}\"");
+    let tag = tag_of_hash(&file.metadata.sha256_hash());
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let same = known.is_some_and(|all| all.split(',').any(|one| one.trim() == tag));
     let mut response = match same {

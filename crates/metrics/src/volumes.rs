@@ -1,6 +1,6 @@
 //! The volumes: operations, storage, where their time goes, and what binds them.
 
-use lunet_api::{BoundBy, Bucket, FaultState, Operations, Stage, Stats, Verdict, VolumeStats};
+use lunet_api::{BoundBy, Bucket, FaultState, Operations, Stats, Verdict, VolumeStats};
 
 use super::Snapshot;
 use super::text::{Kind, Text};
@@ -113,9 +113,8 @@ pub(crate) fn time(text: &mut Text, stats: &Stats) {
     let mut metric = text.metric("lunet_volume_stage_seconds", Kind::Counter, help);
     for volume in &volumes {
         for stage in &volume.time.stages {
-            let sent = if stage.stage == Stage::NetworkOut { volume.time.sent_ns } else { 0 };
             let labels = [("volume", volume.name.as_str()), ("stage", stage.stage.as_str())];
-            metric.value(&labels, (stage.ns + sent) as f64 / 1e9);
+            metric.value(&labels, volume.time.waited_ns(stage) as f64 / 1e9);
         }
     }
     let mut each = |name: &str, help: &str, value: &dyn Fn(&VolumeStats) -> f64| {

@@ -10,6 +10,7 @@ mod words;
 
 use std::time::Duration;
 
+use lunet_api::rates::Sample;
 use lunet_api::{Binding, BoundBy, Stage, StageShare, Stats, Verdict, VolumeBinding};
 
 use self::observed::{ITERATIONS, Observed, ShardUse};
@@ -21,10 +22,16 @@ const BUSY_SHARD: f64 = 0.9;
 /// own connection hold, and those wait for something else.
 const SHORT_MEMORY: f64 = 0.75;
 
+/// Judges a server by what it has done between two samples, as [`verdict`] does.
+pub fn between(before: &Sample, after: &Sample) -> Option<Verdict> {
+    let elapsed = after.at.saturating_duration_since(before.at);
+    verdict(&before.stats, &after.stats, elapsed)
+}
+
 /// Judges a server by what it has done between two answers to `stats`, which were asked for with this time between them.
 /// `None` if it was started anew in between, or no time has passed.
 pub fn verdict(before: &Stats, after: &Stats, elapsed: Duration) -> Option<Verdict> {
-    if elapsed.is_zero() || is_restarted(before, after) {
+    if elapsed.is_zero() || !after.goes_on_from(before) {
         return None;
     }
     let shards = ShardUse::all(before, after, elapsed);
@@ -45,13 +52,6 @@ pub fn verdict(before: &Stats, after: &Stats, elapsed: Duration) -> Option<Verdi
         false => by_time(&all),
     };
     Some(Verdict { server: binding(&all, bound), volumes })
-}
-
-/// True if counts do not go on from those before.
-fn is_restarted(before: &Stats, after: &Stats) -> bool {
-    before.uptime_seconds > after.uptime_seconds
-        || before.loads.len() != after.loads.len()
-        || before.loads.iter().zip(&after.loads).any(|(b, a)| b.cpu_us > a.cpu_us)
 }
 
 fn binding(of: &Observed, bound: BoundBy) -> Binding {

@@ -241,6 +241,7 @@ impl Access {
             Ok(account) => account,
             Err(problem) => return (Err(problem), None),
         };
+        let hash = account.hash.clone();
         let made = self.edit(|book| match book.accounts.is_empty() {
             true => {
                 book.accounts.push(account);
@@ -251,13 +252,12 @@ impl Access {
         if let Err(problem) = made {
             return (Err(problem), None);
         }
-        let hash = {
+        {
             let mut inner = self.lock();
             inner.code = None;
             inner.addresses.succeeded(&source(peer));
-            inner.book.accounts.first().map(|account| account.hash.clone())
-        };
-        (self.begin(name, hash.as_deref()), None)
+        }
+        (self.begin(name, &hash), None)
     }
 
     /// Logs in with name and password. Hashing takes its time on purpose.
@@ -292,11 +292,13 @@ impl Access {
             inner.addresses.succeeded(&source(peer));
             inner.names.succeeded(&(source(peer), digest(name)));
         }
-        self.begin(name, account.as_ref().map(|account| account.hash.as_str()))
+        // A password that is right is that of an account.
+        let Some(account) = account else { return Err(Problem::unauthenticated()) };
+        self.begin(name, &account.hash)
     }
 
     /// Begins a session for whoever has proved to know the password behind `hash`.
-    fn begin(&self, name: &str, hash: Option<&str>) -> Result<Login, Problem> {
+    fn begin(&self, name: &str, hash: &str) -> Result<Login, Problem> {
         let no_random = |error: io::Error| Error::new(Code::Failed, error.to_string());
         let id = random::<32>().map_err(no_random)?;
         let csrf = random::<32>().map_err(no_random)?;
@@ -304,7 +306,7 @@ impl Access {
         let mut inner = self.lock();
         // The password, or the account, may have become another one while the old one was verified.
         let mut accounts = inner.book.accounts.iter();
-        let same = |account: &&Account| account.name == name && Some(account.hash.as_str()) == hash;
+        let same = |account: &&Account| account.name == name && account.hash == hash;
         let Some(role) = accounts.find(same).map(|account| account.role) else {
             return Err(Problem::unauthenticated());
         };

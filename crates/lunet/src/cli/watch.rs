@@ -55,7 +55,7 @@ pub fn stats(options: &Stats) -> Result<ExitCode> {
                 let interval = Interval { time: seconds, rates };
                 printable_json(&(serde_json::to_string(&interval)? + "\n"))
             } else {
-                let told = watch::verdict(&before, &after);
+                let told = lunet_verdict::between(&before, &after);
                 lines(&rates, told.as_ref(), &format!("{} UTC", units::date(seconds)))
             };
             if !print_more(&text)? {
@@ -90,8 +90,8 @@ pub fn verdict(options: &Verdict) -> Result<ExitCode> {
     let before = watch::look(&client)?;
     thread::sleep(Duration::from_secs(options.seconds));
     let after = watch::look(&client)?;
-    let told =
-        watch::verdict(&before, &after).context("lunet was restarted meanwhile: ask again")?;
+    let told = lunet_verdict::between(&before, &after)
+        .context("lunet was restarted meanwhile: ask again")?;
     print(&if options.ask.json { json_text(&told)? } else { tables::verdict(&told) })?;
     Ok(ExitCode::SUCCESS)
 }

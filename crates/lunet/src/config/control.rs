@@ -8,7 +8,7 @@ use toml::de::DeValue;
 use super::mistake::Mistakes;
 use super::reader::{Section, string};
 use super::schema;
-use super::sections::path;
+use super::sections::{AddressError, parse_address, path};
 
 /// The TCP port of the REST interface and the page.
 pub const CONTROL_PORT: u16 = 3261;
@@ -35,20 +35,8 @@ pub struct Control {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse_control(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let alone = bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, CONTROL_PORT));
-    let address: SocketAddr = text.parse().or(alone).map_err(|_| {
-        format!(
-            "\"{text}\" is not an address: write an IP address and a port, as in \"127.0.0.1:{CONTROL_PORT}\""
-        )
-    })?;
-    match address.ip().is_multicast() {
-        true => {
-            Err(format!("\"{text}\" is a multicast address, to which no connection can be made"))
-        }
-        false => Ok(address),
-    }
+pub fn parse_control(text: &str) -> Result<SocketAddr, AddressError> {
+    parse_address(text, CONTROL_PORT)
 }
 
 fn list<T>(
@@ -76,7 +64,8 @@ pub(super) fn control(top: &Section<'_>, mistakes: &mut Mistakes) -> Control {
     let Some(value) = top.raw("control") else { return out };
     let table = Section::open(value, "control".to_owned(), &schema::CONTROL, mistakes);
     let Some(table) = table else { return out };
-    let listen = |value: &DeValue<'_>| list(value, "addresses", parse_control).map(Some);
+    let listen =
+        |value: &DeValue<'_>| list(value, "addresses", |text| Ok(parse_control(text)?)).map(Some);
     table.set("listen", &mut out.listen, &listen, mistakes);
     table.set("names", &mut out.names, &|value| list(value, "names", name), mistakes);
     let certificate = table.get("tls-certificate", &path, mistakes);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunet_api::{
-    Bucket, Operations, Portal, Stage, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
+    Bucket, Operations, Portal, StageShare, StageTime, Stats, VolumeStats, VolumeTime,
 };
 
 use super::layout::{Columns, harmless};
@@ -170,13 +170,9 @@ fn volume(out: &mut String, volume: &VolumeStats) {
 
 /// What the operations that were timed have waited for; `None` if that is not known.
 fn waited(time: &VolumeTime) -> Option<String> {
-    let way_out = |one: &StageTime| {
-        let sent = if one.stage == Stage::NetworkOut { time.sent_ns } else { 0 };
-        one.ns.saturating_add(sent) as f64
-    };
-    let all: f64 = time.stages.iter().map(way_out).sum();
-    let share =
-        |one: &StageTime| StageShare { stage: one.stage.clone(), share: way_out(one) / all };
+    let waited = |one: &StageTime| time.waited_ns(one) as f64;
+    let all: f64 = time.stages.iter().map(waited).sum();
+    let share = |one: &StageTime| StageShare { stage: one.stage.clone(), share: waited(one) / all };
     let mut shares: Vec<StageShare> = time.stages.iter().map(share).collect();
     shares.sort_by(|a, b| b.share.total_cmp(&a.share));
     if all > 0.0 { stages(&shares) } else { None }

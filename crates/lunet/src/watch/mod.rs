@@ -11,7 +11,6 @@ mod words;
 
 use std::time::Instant;
 
-use lunet_api::Verdict;
 pub use lunet_api::rates::{self, Sample};
 
 use crate::control::{Client, Error};
@@ -24,10 +23,4 @@ pub fn look(client: &Client) -> Result<Sample, Error> {
     let stats = client.stats()?;
     let at = Instant::now();
     Ok(Sample { at, stats, sessions: client.sessions()? })
-}
-
-/// What binds the server between two looks; `None` if it was started anew in between, or no time has passed.
-pub fn verdict(before: &Sample, after: &Sample) -> Option<Verdict> {
-    let elapsed = after.at.saturating_duration_since(before.at);
-    lunet_verdict::verdict(&before.stats, &after.stats, elapsed)
 }

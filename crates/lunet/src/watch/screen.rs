@@ -64,7 +64,8 @@ impl Screen {
             self.past.push_front((read as u64, written as u64));
             self.past.truncate(PAST);
         }
-        let verdict = self.sample.as_ref().and_then(|before| super::verdict(before, &sample));
+        let verdict =
+            self.sample.as_ref().and_then(|before| lunet_verdict::between(before, &sample));
         self.verdict = verdict.or(self.verdict.take());
         self.trouble = None;
         if rates.is_some() {
