@@ -12,6 +12,7 @@ use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::server::{Serve, Server, url};
 use lunet_e2e::wire::{Login, Session};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -365,6 +366,84 @@ fn what_is_only_foretold_leaves_no_trace() -> Result<()> {
     // What comes next is not foretold but done.
     page.tell("POST", "/api/v1/volumes", json!({"name": "a", "size": MIB}))?;
     ensure!(page.get("/api/v1/volumes")?.as_array().map(Vec::len) == Some(2));
+    Ok(())
+}
+
+/// The process of the interface, once it is another one than `not`.
+fn process_of(server: &Server, not: Option<Pid>) -> Result<Pid> {
+    let tasks = format!("/proc/{}/task", server.pid());
+    let begun = Instant::now();
+    loop {
+        for task in fs::read_dir(&tasks)? {
+            // A thread may end meanwhile.
+            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+            for pid in children.split_whitespace() {
+                let pid = Pid::from_raw(pid.parse()?).context("no number")?;
+                let line = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+                let is_it = fs::read(line).is_ok_and(|line| line.ends_with(b"\0serve-rest\0"));
+                if is_it && not != Some(pid) {
+                    return Ok(pid);
+                }
+            }
+        }
+        ensure!(begun.elapsed() < PATIENCE, "there is no process of the interface");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The interface is killed, and then it hangs: sessions and commands go on, what was changed meanwhile is in the audit log,
+/// and the end of the server is as it always is.
+#[test]
+fn what_happens_to_the_interface_happens_to_no_volume() -> Result<()> {
+    let mut server = serve(CONFIG).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let mut session = Session::open(&Login::new(server.portal(), "iqn.2026-11.local.lunet:old"))?;
+    session.settle(0)?;
+    let first = process_of(&server, None)?;
+    kill_process(first, Signal::TERM)?;
+    ensure!(page.get("/readyz")?["ready"] == true, "its end is the server's");
+    kill_process(first, Signal::KILL)?;
+    session.write(0, 0, &[1; 4096], 512)?;
+    let second = process_of(&server, Some(first))?;
+    let login = json!({"name": "root", "password": "a good password"});
+    let reply = page.ask("POST", "/api/v1/login", &login)?;
+    page.takes(&reply)?;
+
+    kill_process(second, Signal::STOP)?;
+    server.tell(&["volume", "create", "meanwhile", "--size", "1MiB"])?;
+    ensure!(session.read(0, 0, 8, 512)? == [1; 4096]);
+    kill_process(second, Signal::CONT)?;
+    let begun = Instant::now();
+    while !page.get("/api/v1/audit")?[0].to_string().contains("meanwhile") {
+        ensure!(begun.elapsed() < PATIENCE, "the audit log lacks a change");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(second, Signal::STOP)?;
+    session.write(0, 8, &[2; 4096], 512)?;
+    server.stop()?;
+    let gone = test_kill_process(second) == Err(rustix::io::Errno::SRCH);
+    ensure!(gone, "the process of the interface outlives the server");
+    Ok(())
+}
+
+/// A server that is killed leaves no interface behind, even if that hangs.
+#[test]
+fn the_interface_ends_with_its_server() -> Result<()> {
+    let server = serve(CONFIG).start()?;
+    let process = process_of(&server, None)?;
+    kill_process(process, Signal::STOP)?;
+    server.kill()?;
+    let begun = Instant::now();
+    while test_kill_process(process).is_ok() {
+        // It may wait for whoever adopts it to hear of its end.
+        let state = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+        if state.is_ok_and(|state| state.contains(") Z ")) {
+            break;
+        }
+        ensure!(begun.elapsed() < PATIENCE, "it is still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Ok(())
 }
 

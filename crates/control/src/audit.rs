@@ -1,5 +1,6 @@
 //! The audit log: a line of JSON for each change, login and token, in a file that only its owner reads.
 
+use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -41,7 +42,7 @@ pub(crate) enum Notice {
     /// For the audit log.
     Entry(AuditEntry),
     /// Something of this kind is different now.
-    Changed(&'static str),
+    Changed(Cow<'static, str>),
 }
 
 /// Tells the interface what happens elsewhere in the server. It never waits: what finds no room is dropped, and that is
@@ -59,22 +60,14 @@ pub fn notifier() -> (Notifier, Notices) {
 }
 
 impl Notifier {
-    /// A change was asked for, and `done` or refused.
-    pub fn changed(&self, change: &Change, entry: AuditEntry, done: bool) {
-        if done {
-            concerned(change).iter().for_each(|what| self.tell(Notice::Changed(what)));
-        }
-        self.record(entry);
-    }
-
     /// Something for the audit log.
-    pub(crate) fn record(&self, entry: AuditEntry) {
+    pub fn record(&self, entry: AuditEntry) {
         self.tell(Notice::Entry(entry));
     }
 
-    /// Something of this kind is different now.
-    pub(crate) fn differs(&self, what: &'static str) {
-        self.tell(Notice::Changed(what));
+    /// A list is different now: one of those that a change [concerns](concerned).
+    pub fn differs(&self, what: impl Into<Cow<'static, str>>) {
+        self.tell(Notice::Changed(what.into()));
     }
 
     fn tell(&self, notice: Notice) {
@@ -85,7 +78,7 @@ impl Notifier {
 }
 
 /// The lists that a change concerns.
-fn concerned(change: &Change) -> &'static [&'static str] {
+pub fn concerned(change: &Change) -> &'static [&'static str] {
     match change {
         Change::Apply { .. } => &["volumes", "targets", "portals", "sessions", "config"],
         Change::EndSessions { .. } => &["sessions"],

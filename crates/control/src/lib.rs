@@ -1,8 +1,8 @@
 //! The REST interface of a running lunet, its events, its jobs and its page.
 //!
-//! All of it runs in one thread of its own, `control-http`, with an asynchronous runtime that no other thread of lunet
-//! has, and in a few threads for what blocks. It knows the server by one trait, [`Service`]. If that does not answer,
-//! requests are refused after a time limit; if the thread hangs, the server does not wait for it.
+//! All of it runs in one thread, `control-http`, with an asynchronous runtime, and in a few threads for what blocks: in a
+//! process of its own, not the one that serves volumes. It knows the server by one trait, [`Service`]. If that does not
+//! answer, requests are refused after a time limit.
 //!
 //! Every route is one line of a table (`routes`), with the role that it needs and the types of its body and its answer:
 //! the router and the OpenAPI document are both made of that table.
@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use access::BookError;
-pub use audit::{AuditEntry, Notices, Notifier, notifier};
+pub use audit::{AuditEntry, Notices, Notifier, concerned, notifier};
 pub use listen::{Bound, ListenError, Listeners};
 pub use service::{Kind, Principal, RefusedLogin, Role, Service};
 

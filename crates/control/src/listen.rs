@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,11 +99,24 @@ impl Bound {
         let mut sockets = Vec::new();
         for address in &listeners.addresses {
             let address = *address;
-            let failed = |error: io::Error| match error.kind() {
-                ErrorKind::AddrInUse => ListenError::InUse { address },
-                _ => ListenError::Listen { address, error },
-            };
-            let socket = StdListener::bind(address).map_err(failed)?;
+            sockets.push(StdListener::bind(address).map_err(|error| refused(address, error))?);
+        }
+        Self::over(sockets, listeners, names, directory)
+    }
+
+    /// The same with sockets that listen already, in the order of the addresses.
+    ///
+    /// # Errors
+    /// A socket is none, or there is no certificate for those that need one.
+    pub fn over(
+        all: Vec<StdListener>,
+        listeners: &Listeners,
+        names: &[String],
+        directory: &Path,
+    ) -> Result<Self, ListenError> {
+        let mut sockets = Vec::new();
+        for (socket, address) in all.into_iter().zip(&listeners.addresses) {
+            let failed = |error| refused(*address, error);
             socket.set_nonblocking(true).map_err(failed)?;
             let real = socket.local_addr().map_err(failed)?;
             sockets.push((socket, real));
@@ -134,9 +148,21 @@ impl Bound {
         self.sockets.iter().map(|(_, address)| *address).collect()
     }
 
+    /// The sockets alone, in the order of the addresses.
+    pub fn into_sockets(self) -> Vec<OwnedFd> {
+        self.sockets.into_iter().map(|(socket, _)| socket.into()).collect()
+    }
+
     /// SHA-256 of the certificate, if something is served over TLS.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
+    }
+}
+
+fn refused(address: SocketAddr, error: io::Error) -> ListenError {
+    match error.kind() {
+        ErrorKind::AddrInUse => ListenError::InUse { address },
+        _ => ListenError::Listen { address, error },
     }
 }
 

@@ -26,6 +26,10 @@ enum Command {
     /// iqn.2026-11.local.lunet:demo, to this machine only. Root is not needed.
     #[command(verbatim_doc_comment)]
     Serve(Serve),
+    /// Serve the REST interface of the lunet that starts this
+    #[cfg(feature = "control")]
+    #[command(name = lunet::rest::COMMAND, hide = true)]
+    ServeRest,
     /// Check, reload or show the configuration
     Config {
         #[command(subcommand)]
@@ -125,6 +129,8 @@ fn main() -> ExitCode {
             open: options.open,
         })
         .map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "control")]
+        Command::ServeRest => lunet::rest::run().map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),
         Command::Volume { command } => cli::volume(command),
         Command::Target { command } => cli::target(command),

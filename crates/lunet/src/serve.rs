@@ -76,7 +76,7 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     log::say(&running.ready());
     #[cfg(feature = "control")]
-    page.iter().flat_map(|(_, lines)| lines).for_each(|line| log::say(line));
+    page.iter().flat_map(|(_, lines)| lines).for_each(|line| log::say(&format!("{line}\n")));
     made.keep();
     wait(&mut signals, &running)?;
     signals.at_once().context("cannot catch a second signal")?;
@@ -91,7 +91,7 @@ pub fn serve(options: &Options) -> Result<()> {
 fn start_page(
     found: rest::Found,
     running: &Running,
-) -> Result<Option<(lunet_control::Control, Vec<String>)>> {
+) -> Result<Option<(rest::Interface, Vec<String>)>> {
     match found {
         rest::Found::Ready(ready) => ready.start(running).map(Some),
         rest::Found::Off => Ok(None),
@@ -120,7 +120,7 @@ fn wait(signals: &mut Signals, running: &Running) -> Result<()> {
     }
 }
 
-fn start_log(level: LogLevel) -> Result<()> {
+pub(crate) fn start_log(level: LogLevel) -> Result<()> {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,

@@ -14,7 +14,7 @@ use lunet_api::{
 };
 use lunet_control::{
     AuditEntry, Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin,
-    Service, notifier,
+    Service, concerned, notifier,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -66,7 +66,10 @@ impl Fake {
         let kind = serde_json::to_value(&change).unwrap()["do"].as_str().unwrap().to_owned();
         let address = Some(who.address.ip().to_string());
         let entry = AuditEntry { time: 1, who: who.name.clone(), address, what: kind, outcome };
-        self.notifier.changed(&change, entry, result.is_ok());
+        if result.is_ok() {
+            concerned(&change).iter().for_each(|list| self.notifier.differs(*list));
+        }
+        self.notifier.record(entry);
         self.changes.lock().unwrap().push(change);
         result
     }

@@ -121,7 +121,7 @@ pub enum Driver {
 }
 
 /// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum LogLevel {
     /// Failures of the server.
     Error,

@@ -1,0 +1,293 @@
+//! What a server and the process of its REST interface say to each other, over a pair of sockets.
+//!
+//! A message is its length in bytes, 32 bits with the least first, and JSON. Both ends are the same program, so there are
+//! no versions.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use lunet_api::{
+    Answer, Configuration, Done, Error, Portal, Preview, Request, Session, Snapshot, Stats, Target,
+    Volume,
+};
+use lunet_control::{AuditEntry, RefusedLogin};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::config::LogLevel;
+
+/// The longest message, in bytes: the sessions of a full server have a hundredth of that.
+const LONGEST: usize = 64 << 20;
+
+/// The most sockets that are handed over.
+pub const SOCKETS: usize = 64;
+
+/// Room for a message before it grows. What grows leaves a copy behind, which may have a secret in it.
+const ROOM: usize = 8192;
+
+/// What the server says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Down {
+    /// The first thing that it says.
+    Setup(Box<Setup>),
+    /// The answer to the question of this number.
+    Reply(u64, Box<Reply>),
+    /// Lists of this kind are different now.
+    Changed(Vec<String>),
+    /// Something for the audit log.
+    Entry(AuditEntry),
+}
+
+/// What the process of the interface says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Up {
+    /// It serves. The code of the first start, while there is no account.
+    Started(Option<String>),
+    /// It cannot serve, and ends.
+    Failed(String),
+    /// A line for the administrator.
+    Tell(String),
+    /// A question, and its number.
+    Ask(u64, Box<Ask>),
+}
+
+/// What the process needs to know. The sockets come before it, in the order of their addresses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Setup {
+    pub addresses: Vec<SocketAddr>,
+    /// Files of the certificate and its key.
+    pub certificate: Option<(Text, Text)>,
+    pub names: Vec<String>,
+    pub directory: Text,
+    pub program: Option<Text>,
+    /// The data directory of the server.
+    pub data: Text,
+    pub log_level: LogLevel,
+}
+
+/// A text of the operating system, which need not be UTF-8.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Text(Vec<u8>);
+
+impl Text {
+    pub fn of(text: impl AsRef<OsStr>) -> Self {
+        Self(text.as_ref().as_bytes().to_vec())
+    }
+
+    pub fn to_path(&self) -> PathBuf {
+        OsStr::from_bytes(&self.0).into()
+    }
+}
+
+/// A question: a method of [`Service`](lunet_control::Service).
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Ask {
+    Answer { who: String, address: IpAddr, request: Request },
+    Check(String),
+    Write { who: String, text: String },
+    Ready,
+    Refused,
+}
+
+/// The answer to a question.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    Answer(Result<Told, Error>),
+    Check(Result<Preview, Error>),
+    Write(Result<Done, Error>),
+    Ready(Vec<String>),
+    Refused(Vec<RefusedLogin>),
+}
+
+/// An [`Answer`] that says which it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Told {
+    Sessions(Vec<Session>),
+    Stats(Box<Stats>),
+    Volumes(Vec<Volume>),
+    Snapshots(Vec<Snapshot>),
+    Targets(Vec<Target>),
+    Portals(Vec<Portal>),
+    Config(Box<Configuration>),
+    Done(Done),
+    Preview(Preview),
+}
+
+impl From<Answer> for Told {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Sessions(it) => Self::Sessions(it),
+            Answer::Stats(it) => Self::Stats(it),
+            Answer::Volumes(it) => Self::Volumes(it),
+            Answer::Snapshots(it) => Self::Snapshots(it),
+            Answer::Targets(it) => Self::Targets(it),
+            Answer::Portals(it) => Self::Portals(it),
+            Answer::Config(it) => Self::Config(it),
+            Answer::Done(it) => Self::Done(it),
+            Answer::Preview(it) => Self::Preview(it),
+        }
+    }
+}
+
+impl From<Told> for Answer {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Sessions(it) => Self::Sessions(it),
+            Told::Stats(it) => Self::Stats(it),
+            Told::Volumes(it) => Self::Volumes(it),
+            Told::Snapshots(it) => Self::Snapshots(it),
+            Told::Targets(it) => Self::Targets(it),
+            Told::Portals(it) => Self::Portals(it),
+            Told::Config(it) => Self::Config(it),
+            Told::Done(it) => Self::Done(it),
+            Told::Preview(it) => Self::Preview(it),
+        }
+    }
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// The other end is gone, or the message is too long.
+pub fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(ROOM));
+    bytes.extend_from_slice(&[0; 4]);
+    serde_json::to_writer(&mut *bytes, message)?;
+    let length = bytes.len() - 4;
+    if length > LONGEST {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    stream.write_all(&bytes)
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// The other end is gone, or says what is none.
+pub fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> io::Result<T> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > LONGEST {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut bytes = Zeroizing::new(vec![0; length]);
+    stream.read_exact(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// Hands sockets over, at most [`SOCKETS`].
+///
+/// # Errors
+/// The other end is gone.
+pub fn send_sockets(stream: &UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&sockets)) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    sendmsg(stream, &[IoSlice::new(&[1])], &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Takes the sockets that the other end hands over.
+///
+/// # Errors
+/// The other end is gone.
+pub fn receive_sockets(stream: &UnixStream) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let got = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    if got.bytes == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(sockets) => Some(sockets),
+        _ => None,
+    });
+    Ok(rights.flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn messages_and_sockets_arrive_as_they_were_sent() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        send_sockets(&here, &[listener.into()]).unwrap();
+        let ask = Ask::Answer {
+            who: "anna (session)".into(),
+            address: [127, 0, 0, 1].into(),
+            request: Request::Snapshots { volume: Some("a".into()) },
+        };
+        send(&here, &Up::Ask(7, Box::new(ask))).unwrap();
+        let sockets = receive_sockets(&there).unwrap();
+        let [socket] = <[OwnedFd; 1]>::try_from(sockets).unwrap();
+        assert_eq!(TcpListener::from(socket).local_addr().unwrap(), address);
+        let Up::Ask(7, ask) = receive(&there).unwrap() else { panic!("another message") };
+        let Ask::Answer { request, .. } = *ask else { panic!("another question") };
+        assert_eq!(request, Request::Snapshots { volume: Some("a".into()) });
+        drop(here);
+        assert!(receive::<Up>(&there).is_err());
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_message_is_an_error() {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        here.write_all(&u32::MAX.to_le_bytes()).unwrap();
+        assert_eq!(receive::<Down>(&there).unwrap_err().kind(), ErrorKind::InvalidData);
+        here.write_all(&[2, 0, 0, 0, b'{', b'}']).unwrap();
+        assert!(receive::<Down>(&there).is_err());
+    }
+
+    #[test]
+    fn each_answer_is_the_same_after_its_way() {
+        let answers = [
+            Answer::Sessions(vec![Session::default()]),
+            Answer::Stats(Box::default()),
+            Answer::Volumes(vec![Volume::default()]),
+            Answer::Snapshots(Vec::new()),
+            Answer::Targets(vec![Target::default()]),
+            Answer::Portals(vec![Portal::default()]),
+            Answer::Config(Box::default()),
+            Answer::Done(Done::default()),
+            Answer::Preview(Preview::default()),
+        ];
+        let (here, there) = UnixStream::pair().unwrap();
+        for answer in answers {
+            send(&here, &Told::from(answer.clone())).unwrap();
+            let told: Told = receive(&there).unwrap();
+            assert_eq!(Answer::from(told), answer);
+        }
+    }
+
+    #[test]
+    fn paths_need_not_be_text() {
+        let path = PathBuf::from(OsStr::from_bytes(&[b'/', 0xff, b'a']));
+        let json = serde_json::to_vec(&Text::of(&path)).unwrap();
+        assert_eq!(serde_json::from_slice::<Text>(&json).unwrap().to_path(), path);
+    }
+}

@@ -1,0 +1,186 @@
+//! The REST interface of the server: what the crate `control` is told and asked.
+//!
+//! It runs in a process of its own, which the server starts ([`keeper`]) and answers over a pair of sockets ([`link`]): what
+//! happens to that [`process`] happens to no volume.
+
+mod keeper;
+mod link;
+mod process;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow};
+use lunet_control::{AuditEntry, Bound, ListenError, Listeners, RefusedLogin, concerned};
+use zeroize::Zeroizing;
+
+use self::keeper::Teller;
+use self::link::{Ask, Reply, Setup, Text};
+use crate::audit::{Origin, Told};
+use crate::plan::Plan;
+use crate::running::{Asked, Running};
+use crate::{holder, trouble};
+
+pub use self::keeper::{COMMAND, Interface};
+pub use self::process::run;
+
+/// The folder of the interface in the data directory.
+const FOLDER: &str = "control";
+
+/// Sockets of the interface that nobody serves yet.
+pub struct Ready {
+    bound: Bound,
+    setup: Setup,
+}
+
+/// What is told when it is known.
+pub enum Found {
+    /// The interface can be had.
+    Ready(Box<Ready>),
+    /// It is switched off.
+    Off,
+    /// It is not there, which nobody has asked for: why.
+    Without(String),
+}
+
+/// Listens where the plan says.
+///
+/// # Errors
+/// An address that was asked for cannot be had, or the certificate cannot be used.
+pub fn bind(plan: &Plan) -> Result<Found> {
+    let page = &plan.page;
+    if page.listen.is_empty() {
+        return Ok(Found::Off);
+    }
+    let directory = plan.data.join(FOLDER);
+    let config = &plan.config.control;
+    let beside = |path: &Path| lunet_files::parent(&plan.file).join(path);
+    let certificate = config.certificate.as_ref().map(|(one, key)| (beside(one), beside(key)));
+    let listeners = Listeners { addresses: page.listen.clone(), certificate };
+    let bound = match Bound::new(&listeners, &config.names, &directory) {
+        Ok(bound) => bound,
+        Err(ListenError::InUse { address }) if !page.asked => {
+            return Ok(Found::Without(format!(
+                "{address} is in use, so there is no page and no REST interface: name another address in `listen` of \
+                 [control], or with --listen-control"
+            )));
+        }
+        Err(error) if !page.asked => {
+            return Ok(Found::Without(format!("there is no page and no REST interface: {error}")));
+        }
+        Err(error) => return Err(refused(&error)),
+    };
+    let text = |(one, key): (PathBuf, PathBuf)| (Text::of(one), Text::of(key));
+    let setup = Setup {
+        addresses: bound.addresses(),
+        certificate: listeners.certificate.map(text),
+        names: config.names.clone(),
+        directory: Text::of(directory),
+        program: std::env::current_exe().ok().map(Text::of),
+        data: Text::of(&plan.data),
+        log_level: plan.config.server.log_level,
+    };
+    Ok(Found::Ready(Box::new(Ready { bound, setup })))
+}
+
+/// Why there is no interface, with the next step.
+fn refused(error: &ListenError) -> anyhow::Error {
+    let place = "name another address in `listen` of [control], or with --listen-control";
+    match error {
+        ListenError::InUse { address } => anyhow!("{}", holder::taken(*address)),
+        ListenError::Listen { address, error } => {
+            anyhow!("{}", trouble::listening(*address, error, place))
+        }
+        error => anyhow!("the REST interface: {error}"),
+    }
+}
+
+impl Ready {
+    /// Serves. The second value is what the user is told: where it is, and how to begin.
+    ///
+    /// # Errors
+    /// The accounts cannot be read, or the system has no process to give.
+    pub fn start(self, running: &Running) -> Result<(Interface, Vec<String>)> {
+        let Self { bound, setup } = self;
+        let (urls, fingerprint) = (bound.urls(), bound.fingerprint().map(str::to_owned));
+        let sockets = bound.into_sockets();
+        let (interface, code) = Interface::start(running.asked(), setup, sockets, urls.clone())?;
+        listen(running, interface.teller());
+        let mut lines = told(&urls, code.as_deref());
+        lines.extend(fingerprint.map(|hash| format!("certificate: SHA-256 {hash}")));
+        Ok((interface, lines))
+    }
+}
+
+/// Where the page is, and how to begin.
+fn told(urls: &[String], code: Option<&str>) -> Vec<String> {
+    let code = code.map(|code| format!(" first-start code: {code}")).unwrap_or_default();
+    urls.iter().map(|url| format!("page: {url}{code}")).collect()
+}
+
+/// Has the interface told of each change, wherever it comes from.
+fn listen(running: &Running, teller: Teller) {
+    running.listener().set(move |change, told| {
+        let Told { origin, what, outcome } = told;
+        let lists = if outcome.is_ok() { concerned(change) } else { &[] };
+        let (who, address) = match origin {
+            Origin::Rest(who, address) => (who, Some(address.to_canonical().to_string())),
+            other => (other.to_string(), None),
+        };
+        let outcome = match outcome {
+            Ok(text) => format!("done: {text}"),
+            Err(text) => format!("refused: {text}"),
+        };
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        teller.changed(lists, AuditEntry { time, who, address, what, outcome });
+    });
+}
+
+/// What the server answers to a question of the interface.
+fn answers(asked: &Asked, ask: Ask) -> Reply {
+    match ask {
+        Ask::Answer { who, address, request } => {
+            let answer = asked.answer_to(&Origin::Rest(who, address), request);
+            Reply::Answer(answer.map(Into::into))
+        }
+        Ask::Check(text) => {
+            let preview = asked.manager().check_text(&text);
+            Reply::Check(preview.map_err(|error| trouble::coded(&error)))
+        }
+        Ask::Write { who, text } => {
+            let done = asked.manager().write_text(&Zeroizing::new(text));
+            match &done {
+                Ok(_) => tracing::info!("the configuration file is written by {who}"),
+                Err(error) => {
+                    tracing::warn!(
+                        "the configuration file is not written, as {who} asks: {error:#}"
+                    );
+                }
+            }
+            Reply::Write(done.map_err(|error| trouble::coded(&error)))
+        }
+        Ask::Ready => Reply::Ready(unready(asked)),
+        Ask::Refused => {
+            let shown = |one: lunet_front_iscsi::Refusal| RefusedLogin {
+                time: one.time.as_secs(),
+                initiator: one.initiator,
+                target: one.target,
+                address: one.peer.to_string(),
+                why: one.why,
+            };
+            Reply::Refused(asked.refusals().into_iter().map(shown).collect())
+        }
+    }
+}
+
+/// Why the server is not ready, a sentence each.
+fn unready(asked: &Asked) -> Vec<String> {
+    let portals = asked.portals();
+    let silent = portals
+        .iter()
+        .filter(|portal| !(portal.tcp || portal.iser || portal.nvme_tcp || portal.nvme_rdma));
+    let silent = silent.map(|portal| format!("nothing is served at {}", portal.address));
+    let now = asked.manager().now();
+    let lost = now.unserved.values().map(|one| format!("not served: {}", one.failure));
+    silent.chain(lost).collect()
+}

@@ -1,0 +1,181 @@
+//! The process of the REST interface: what runs in it, and how it asks the server.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use lunet_api::{Answer, Code, Done, Error, Preview, Request};
+use lunet_control::{
+    Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin, Service,
+    notifier,
+};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use zeroize::Zeroizing;
+
+use super::link::{self, Ask, Down, Reply, Setup, Up};
+use crate::control::VARIABLE;
+use crate::serve;
+use crate::signals::Signals;
+
+/// Serves the interface of the server at the other end of standard input, until that is gone.
+///
+/// # Errors
+/// There is no such server, or the operating system refuses something.
+pub fn run() -> Result<()> {
+    let stream = server().context("this command is for `lunet serve`, which starts it")?;
+    let sockets = link::receive_sockets(&stream).context("no sockets came")?;
+    let Down::Setup(setup) = link::receive(&stream)? else { bail!("no setup came") };
+    serve::start_log(setup.log_level)?;
+    // Whoever ends the server ends this process, too; signals are for the server.
+    let _signals = Signals::catch().context("cannot catch signals")?;
+    let link = Arc::new(Link::new(stream.try_clone()?));
+    let (notifier, notices) = notifier();
+    let started = bound(&setup, sockets).and_then(|bound| {
+        let service = Arc::new(Remote(Arc::clone(&link)));
+        Control::start(bound, options(*setup, &link), service, (notifier.clone(), notices))
+            .map_err(Into::into)
+    });
+    let control = match started {
+        Ok(control) => control,
+        Err(error) => return Ok(link::send(&stream, &Up::Failed(format!("{error:#}")))?),
+    };
+    link.say(&Up::Started(control.code()));
+    link.listen(&stream, &notifier);
+    drop(control);
+    Ok(())
+}
+
+/// The other end of standard input.
+fn server() -> io::Result<UnixStream> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.peer_addr()?;
+    // What this process starts has nothing to say to the server.
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    // One that hangs is not left behind either.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(stream)
+}
+
+fn bound(setup: &Setup, sockets: Vec<std::os::fd::OwnedFd>) -> Result<Bound> {
+    let certificate = setup.certificate.as_ref();
+    let certificate = certificate.map(|(one, key)| (one.to_path(), key.to_path()));
+    let listeners = Listeners { addresses: setup.addresses.clone(), certificate };
+    let sockets = sockets.into_iter().map(Into::into).collect();
+    Ok(Bound::over(sockets, &listeners, &setup.names, &setup.directory.to_path())?)
+}
+
+fn options(setup: Setup, link: &Arc<Link>) -> Options {
+    let link = Arc::clone(link);
+    Options {
+        directory: setup.directory.to_path(),
+        names: setup.names,
+        program: setup.program.map(|program| program.to_path()),
+        // The commands of jobs ask this server.
+        environment: vec![(OsString::from(VARIABLE), setup.data.to_path().into())],
+        limits: Limits::default(),
+        tell: Box::new(move |line| link.say(&Up::Tell(line.to_owned()))),
+    }
+}
+
+/// The way to the server, and the questions that wait for its answer.
+struct Link {
+    stream: Mutex<UnixStream>,
+    waiting: Mutex<HashMap<u64, SyncSender<Reply>>>,
+    next: AtomicU64,
+}
+
+impl Link {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream: Mutex::new(stream), waiting: Mutex::default(), next: AtomicU64::new(0) }
+    }
+
+    /// Says something. If nobody hears it, this process is about to end.
+    fn say(&self, message: &Up) {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = link::send(&stream, message) {
+            tracing::debug!("the server does not hear: {error}");
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, SyncSender<Reply>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, and waits for the answer; `None` if the server is gone.
+    fn ask(&self, ask: Ask) -> Option<Reply> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = sync_channel(1);
+        self.waiting().insert(number, sender);
+        self.say(&Up::Ask(number, Box::new(ask)));
+        receiver.recv().ok()
+    }
+
+    /// Passes on what the server says, until it is gone.
+    fn listen(&self, stream: &UnixStream, notifier: &Notifier) {
+        while let Ok(message) = link::receive(stream) {
+            match message {
+                Down::Reply(number, reply) => {
+                    if let Some(asker) = self.waiting().remove(&number) {
+                        let _ = asker.send(*reply);
+                    }
+                }
+                Down::Changed(lists) => lists.into_iter().for_each(|list| notifier.differs(list)),
+                Down::Entry(entry) => notifier.record(entry),
+                Down::Setup(_) => {}
+            }
+        }
+        // Nobody answers any more.
+        self.waiting().clear();
+    }
+}
+
+/// The server, as this process knows it.
+struct Remote(Arc<Link>);
+
+fn gone() -> Error {
+    Error::new(Code::NotAnswered, "the server has ended")
+}
+
+impl Service for Remote {
+    fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error> {
+        let (who, address) = (who.told(), who.address.ip());
+        match self.0.ask(Ask::Answer { who, address, request }) {
+            Some(Reply::Answer(answer)) => answer.map(Into::into),
+            _ => Err(gone()),
+        }
+    }
+
+    fn check(&self, text: &str) -> Result<Preview, Error> {
+        match self.0.ask(Ask::Check(text.to_owned())) {
+            Some(Reply::Check(preview)) => preview,
+            _ => Err(gone()),
+        }
+    }
+
+    fn write(&self, who: &Principal, text: Zeroizing<String>) -> Result<Done, Error> {
+        match self.0.ask(Ask::Write { who: who.told(), text: text.as_str().into() }) {
+            Some(Reply::Write(done)) => done,
+            _ => Err(gone()),
+        }
+    }
+
+    fn ready(&self) -> Vec<String> {
+        match self.0.ask(Ask::Ready) {
+            Some(Reply::Ready(why)) => why,
+            _ => vec![gone().message],
+        }
+    }
+
+    fn refused(&self) -> Vec<RefusedLogin> {
+        match self.0.ask(Ask::Refused) {
+            Some(Reply::Refused(logins)) => logins,
+            _ => Vec::new(),
+        }
+    }
+}
