@@ -74,7 +74,7 @@ pub fn read(config: &mut Config, file: &Path) -> Result<(), Vec<Mistake>> {
             Source::Here(_) | Source::Read { .. } => continue,
             Source::File(path) => {
                 let file = directory.join(path);
-                of_file(&file).map(|secret| (secret, Some(file)))
+                of_configured(&file).map(|secret| (secret, Some(file)))
             }
             Source::Environment(name) => of_environment(name).map(|secret| (secret, None)),
         };
@@ -100,7 +100,8 @@ fn read_of_host(secret: &mut HostSecret, directory: &Path) -> Result<(), String>
     let text = match &secret.place {
         SecretPlace::Here => return Ok(()),
         SecretPlace::File(path) => {
-            bytes_of_file(&directory.join(path)).map_err(|error| error.to_string())?
+            let file = directory.join(path);
+            is_file(&file).and_then(|()| bytes_of_file(&file)).map_err(|error| error.to_string())?
         }
         SecretPlace::Environment(name) => {
             guard_memory();
@@ -130,6 +131,8 @@ fn exposed(what: &str, file: &Path, mode: u32) -> String {
 pub enum Unusable {
     #[error("cannot read {path}: {error}")]
     Unreadable { path: PathBuf, error: io::Error },
+    #[error("{path} is no file: write the secret into a file of its own")]
+    NotAFile { path: PathBuf },
     #[error("{}", exposed(&path.display().to_string(), path, *mode))]
     Exposed { path: PathBuf, mode: u32 },
     #[error("the environment has no {0}")]
@@ -152,7 +155,23 @@ pub enum Unusable {
     NoTlsKey(String),
 }
 
-/// The only line of a file that nobody but its owner may read.
+/// The secret in a file that a configuration names. Whoever may only ask what a configuration would change must not
+/// have a device opened, or somebody's pipe read, so it has to be a regular file.
+fn of_configured(path: &Path) -> Result<Secret, Unusable> {
+    is_file(path)?;
+    of_file(path)
+}
+
+/// Refuses what is no regular file. It is looked at first, because opening some devices has effects.
+fn is_file(path: &Path) -> Result<(), Unusable> {
+    let unreadable = |error| Unusable::Unreadable { path: path.to_owned(), error };
+    match fs::metadata(path).map_err(unreadable)?.is_file() {
+        true => Ok(()),
+        false => Err(Unusable::NotAFile { path: path.to_owned() }),
+    }
+}
+
+/// The only line of a file that nobody but its owner may read. It may be a pipe, which is not waited for without end.
 ///
 /// # Errors
 /// What is wrong with the file or its content, or with who may read it.
@@ -300,6 +319,7 @@ pub fn access(rules: &Access) -> lunet_front_iscsi::Access {
 mod tests {
     use super::*;
     use crate::config;
+    use rustix::fs::FileType;
     use std::os::unix::fs::PermissionsExt;
     use tempfile::TempDir;
 
@@ -376,6 +396,55 @@ mod tests {
         assert_eq!(check_file(&user("secret-file = 's'"), &path), Ok(()));
         write(&dir, "lunet.toml", "", 0o600);
         assert_eq!(check_file(&here, &path), Ok(()));
+    }
+
+    /// A configuration names a pipe, a terminal, a device or a folder: nothing of it is opened, and nobody waits.
+    #[test]
+    fn what_a_configuration_names_is_a_regular_file() {
+        let dir = TempDir::new().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let (_terminal, name) = terminal();
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink(&pipe, dir.path().join("link")).unwrap();
+        for path in ["pipe", "link", "folder", "/dev/null", "/dev/tty", name.as_str()] {
+            let found = mistake(&mut user(&format!("secret-file = '{path}'")), &dir);
+            assert!(found.contains("is no file: write the secret into a file"), "{found}");
+            let host = format!(
+                "[[portal]]\naddress = '127.0.0.1:0'\ntransport = ['nvme-tcp']\n[[subsystem]]\nnqn = 'nqn.2026-11.l:x'\n\
+                 hosts = [{{ nqn = 'nqn.2026-11.l:h', secret-file = '{path}' }}]\n"
+            );
+            let found = mistake(&mut config::check(&host).unwrap(), &dir);
+            assert!(found.contains("is no file: write the secret into a file"), "{found}");
+        }
+    }
+
+    /// What the command line names may be a pipe or a terminal. Nobody to write to it is waited for.
+    #[test]
+    fn a_pipe_without_a_writer_has_no_secret_and_is_not_waited_for() {
+        let dir = TempDir::new().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let told = of_file(&pipe).unwrap_err().to_string();
+        assert!(told.contains("is a secret of 0 bytes"), "{told}");
+        let reads = rustix::fs::open(&pipe, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        let mut writer = File::options().write(true).open(&pipe).unwrap();
+        io::Write::write_all(&mut writer, b"a secret of 16 b\n").unwrap();
+        drop(writer);
+        of_file(&pipe).unwrap();
+        drop(reads);
+    }
+
+    /// A terminal, which this process does not get as its own by that, and its name.
+    fn terminal() -> (std::os::fd::OwnedFd, String) {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        (master, name)
     }
 
     #[test]
