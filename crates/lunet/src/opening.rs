@@ -114,6 +114,11 @@ impl Failure {
         !self.known && self.kind == Kind::Other
     }
 
+    /// True if there was no such volume before.
+    pub fn is_of_new(&self) -> bool {
+        !self.known
+    }
+
     /// What is wrong, and the next step, without the volume's name.
     pub fn text(&self) -> &str {
         &self.text

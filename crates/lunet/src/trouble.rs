@@ -8,6 +8,7 @@ use anyhow::{Result, anyhow};
 use lunet_api::Code;
 
 use crate::config::edit::EditError;
+use crate::opening::Failure;
 use crate::plan::Wrong;
 
 /// A result of the operating system at a path.
@@ -36,7 +37,9 @@ pub fn refuse<T>(code: Code, message: impl Into<String>, fix: impl Into<String>)
 /// What a client is told of an error: with the code that it has, if it has one.
 pub fn coded(error: &anyhow::Error) -> lunet_api::Error {
     let Some(found) = error.downcast_ref::<lunet_api::Error>() else {
-        let wrong = error.is::<Wrong>() || error.is::<EditError>();
+        // A volume that was never there cannot be opened: so it is with what was asked for.
+        let cannot_be = error.downcast_ref::<Failure>().is_some_and(Failure::is_of_new);
+        let wrong = error.is::<Wrong>() || error.is::<EditError>() || cannot_be;
         let code = if wrong { Code::Invalid } else { Code::Failed };
         return lunet_api::Error::new(code, format!("{error:#}"));
     };

@@ -355,7 +355,9 @@ fn existing(now: &Served, new: &NewVolume) -> Result<Option<u64>> {
     let file = new.path.clone().unwrap_or_else(|| format!("{}.img", new.name).into());
     let path = now.plan.data.join(file);
     match (files::look(&path), new.size) {
-        (Found::Unknown(error), _) => Err(refused("look at", &path, &error)),
+        (Found::Unknown(error), _) => {
+            refuse(Code::Invalid, refused("look at", &path, &error).to_string(), "")
+        }
         (Found::There(found), None) => Ok(Some(found.len())),
         (Found::There(_), Some(_)) => refuse(
             Code::Exists,
