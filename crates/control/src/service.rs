@@ -78,14 +78,16 @@ impl Principal {
     }
 }
 
-/// A login to a target that was refused.
+/// A login to a target, or a host's Connect, that was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RefusedLogin {
     /// When, in seconds since 1970, UTC.
     pub time: u64,
-    /// The initiator's name, or the host's NQN.
+    /// `iscsi` or `nvme`.
+    pub protocol: String,
+    /// The initiator's name, or the host's NQN; empty if it was refused before it had one (TLS).
     pub initiator: String,
-    /// The target that it asked for; empty for discovery.
+    /// The target that it asked for, or the subsystem's NQN; empty for discovery over iSCSI, and if there was none yet.
     pub target: String,
     /// The initiator's address.
     pub address: String,

@@ -19,6 +19,7 @@ mod session;
 mod world;
 
 use lunet_server::Member;
+use lunet_server::refusals::Refusal;
 use lunet_volume::Face;
 
 pub use config::{
@@ -57,6 +58,11 @@ pub fn prepare<Fc: Face>(
 
 /// Asks a running server.
 pub type Handle<Fc> = lunet_server::server::Handle<engine::Engine<Fc>>;
+
+/// The hosts that were refused lately, the newest first. Their names are as they were sent.
+pub fn refusals<Fc: Face>(handle: &Handle<Fc>) -> Vec<Refusal> {
+    handle.shared().refusals.list()
+}
 
 /// A change that every shard is ready for.
 pub type Prepared<'a, Fc> = lunet_server::change::Prepared<'a, engine::Engine<Fc>>;

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use lunet_api::{Answer, Change, Portal, Request, Session, Stats};
-use lunet_front_iscsi::{Handle, Refusal, Server};
+use lunet_front_iscsi::{Handle, Server};
 use lunet_os::{thread, time};
+use lunet_server::refusals::{REMEMBERED, Refusal};
 use lunet_server::{Member, StartError};
 use zeroize::Zeroizing;
 
@@ -237,9 +238,15 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Logins over iSCSI that were refused lately, the newest first.
-    pub fn refusals(&self) -> Vec<Refusal> {
-        lunet_front_iscsi::refusals(&self.handle)
+    /// Logins and hosts that were refused lately, the newest first, each with the protocol.
+    pub fn refusals(&self) -> Vec<(&'static str, Refusal)> {
+        let iscsi = lunet_front_iscsi::refusals(&self.handle).into_iter();
+        let hosts = self.nvme.handle().map(lunet_front_nvme::refusals).unwrap_or_default();
+        let nvme = hosts.into_iter().map(|one| ("nvme", one));
+        let mut all: Vec<_> = iscsi.map(|one| ("iscsi", one)).chain(nvme).collect();
+        all.sort_by_key(|(_, one)| std::cmp::Reverse(one.time));
+        all.truncate(REMEMBERED);
+        all
     }
 
     /// Who changes what is served.

@@ -19,6 +19,7 @@ pub mod places;
 pub mod portals;
 pub mod rationed;
 pub mod rdma;
+pub mod refusals;
 pub mod served;
 pub mod server;
 pub mod shard;

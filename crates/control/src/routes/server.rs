@@ -305,7 +305,7 @@ pub(super) const ROUTES: &[Route] = &[
     .media("application/openmetrics-text"),
     get(
         "/api/v1/refused",
-        "Logins that were refused lately, the newest first",
+        "Logins and NVMe hosts that were refused lately, the newest first",
         many::<RefusedLogin>,
         Run::Own(|app, call| Box::pin(refused(app, call))),
     ),

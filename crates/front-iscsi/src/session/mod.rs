@@ -20,8 +20,7 @@ use lunet_volume::{Orders, SlowWork};
 
 #[cfg(test)]
 pub use self::front::over_rdma;
-use self::refusal::Refusals;
-pub use self::refusal::{Refusal, refusals};
+pub use self::refusal::refusals;
 pub use self::report::{Protocol, RdmaPath, SessionInfo, sanitations};
 use crate::connection::{Conn, IscsiConn, Pdus, PendingClear, Session, SessionLun};
 use crate::engine::Engine;
@@ -32,6 +31,7 @@ use crate::site::Surroundings;
 use crate::tokens::Tokens;
 use crate::world::World;
 use lunet_server::places::Places;
+use lunet_server::refusals::Refusals;
 use lunet_server::{core, mail, shard};
 
 /// A shard that serves iSCSI.

@@ -1,13 +1,8 @@
 //! Logins that are refused: counted, held against the client, and logged.
 
-use std::collections::VecDeque;
-use std::net::IpAddr;
-use std::sync::PoisonError;
-use std::time::Duration;
-
 use lunet_iscsi::pdu::LoginStatus;
 use lunet_iscsi::printable::printable;
-use lunet_os::sync::Mutex;
+use lunet_server::refusals::Refusal;
 use lunet_server::server::Handle;
 
 use super::Shard;
@@ -17,46 +12,9 @@ use crate::world::Exports;
 use lunet_server::conn::ConnId;
 use lunet_server::rationed::Topic;
 
-/// Refusals that are remembered.
-const REMEMBERED: usize = 64;
-
-/// Why a login was refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// When, since 1970; of several alike, the last one.
-    pub time: Duration,
-    /// The initiator's name as it was sent, made printable.
-    pub initiator: String,
-    /// The target's, in the same way; empty for discovery.
-    pub target: String,
-    /// The initiator's address.
-    pub peer: IpAddr,
-    /// Why, in a sentence.
-    pub why: String,
-}
-
-/// The last logins that were refused, the newest last.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<VecDeque<Refusal>>);
-
-impl Refusals {
-    /// Remembers one. Of several alike, one is remembered.
-    fn add(&self, one: Refusal) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = |old: &Refusal| Refusal { time: one.time, ..old.clone() } == one;
-        if let Some(at) = all.iter().position(alike) {
-            all.remove(at);
-        } else if all.len() >= REMEMBERED {
-            all.pop_front();
-        }
-        all.push_back(one);
-    }
-}
-
-/// The logins that were refused lately, the newest first.
+/// The logins that were refused lately, the newest first. Names are made printable.
 pub fn refusals(handle: &Handle<Engine>) -> Vec<Refusal> {
-    let all = handle.shared().refusals.0.lock().unwrap_or_else(PoisonError::into_inner);
-    all.iter().rev().cloned().collect()
+    handle.shared().refusals.list()
 }
 
 /// True if the target that a login was for is one for this machine alone, and the initiator is on another.
@@ -122,29 +80,6 @@ pub(super) fn refused(shard: &mut Shard, slot: ConnId, status: u16) {
         );
     }
     let time = lunet_os::time::unix();
-    let (initiator, target) = (initiator.to_string(), target.to_string());
-    shard.core.front.refusals.add(Refusal { time, initiator, target, peer, why });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_refusals_are_remembered_and_those_alike_once() {
-        let refusals = Refusals::default();
-        let one = |time, initiator: u32| Refusal {
-            time: Duration::from_secs(time),
-            initiator: initiator.to_string(),
-            target: "t".into(),
-            peer: IpAddr::from([127, 0, 0, 1]),
-            why: String::new(),
-        };
-        (0..100).for_each(|n| refusals.add(one(n, n as u32)));
-        (100..200).for_each(|time| refusals.add(one(time, 50)));
-        let all = refusals.0.lock().unwrap();
-        assert_eq!(all.len(), REMEMBERED);
-        assert_eq!(*all.back().unwrap(), one(199, 50));
-        assert_eq!(all.iter().filter(|one| one.initiator == "50").count(), 1);
-    }
+    let (client, export) = (initiator.to_string(), target.to_string());
+    shard.core.front.refusals.add(Refusal { time, client, export, peer, why });
 }

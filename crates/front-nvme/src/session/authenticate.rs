@@ -14,10 +14,12 @@ use lunet_nvme::auth::{Failure, Hash};
 use lunet_nvme::command::FABRICS;
 use lunet_nvme::controller::{Command, Tag};
 use lunet_nvme::fabrics::{Fabrics, FabricsType, Security};
+use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_nvme::status::Status;
 use lunet_ring::Buf;
 use lunet_server::conn::ConnId;
 use lunet_server::rationed::Topic;
+use lunet_server::refusals::Refusal;
 use lunet_volume::Face;
 use zeroize::Zeroizing;
 
@@ -242,6 +244,21 @@ fn keep<Fc: Face>(shard: &Shard<Fc>, slot: ConnId, hash: Hash, key: &[u8]) {
     debug_assert!(added, "TLS has a cipher suite for the hash");
 }
 
+/// Why an authentication has failed, in a sentence.
+fn refusal(proven: bool, why: Option<Failure>) -> &'static str {
+    match proven {
+        _ if why == Some(Failure::Concatenation) => {
+            "the host makes no key of TLS by its authentication and has to, or makes one and cannot: see `tls` of the host and \
+             of the portal, and `--concat` of nvme-cli"
+        }
+        true => {
+            "the host has proved itself, and wants a proof of lunet's that it can check: `controller-secret` is missing here, \
+             or is not the one that it has"
+        }
+        false => "the host could not prove itself: its secret and the one that lunet has differ",
+    }
+}
+
 /// The host could not prove itself, or has not got the proof that it wanted.
 fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     let now = shard.front.exec.storage.now;
@@ -256,23 +273,19 @@ fn failed<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     }
     shard.front.protocol.refused += 1;
     shard.front.protocol.refused_hosts += 1;
+    let (host, peer, why) = (&queue.member.host.nqn, &conn.peer, auth.responder.failure());
+    let what = refusal(proven, why);
     if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
-        let (host, peer, why) = (&queue.member.host.nqn, &conn.peer, auth.responder.failure());
-        let what = match proven {
-            _ if why == Some(Failure::Concatenation) => {
-                "the host makes no key of TLS by its authentication and has to, or makes one and cannot: see `tls` of the host and \
-                 of the portal, and `--concat` of nvme-cli"
-            }
-            true => {
-                "the host has proved itself, and wants a proof of lunet's that it can check: `controller-secret` is missing here, \
-                 or is not the one that it has"
-            }
-            false => {
-                "the host could not prove itself: its secret and the one that lunet has differ"
-            }
-        };
         tracing::warn!(?host, %peer, ?why, unlogged, "{what}");
     }
+    let subsystem = queue.subsystem.as_ref();
+    shard.core.front.refusals.add(Refusal {
+        time: lunet_os::time::unix(),
+        client: host.clone(),
+        export: subsystem.map_or(DISCOVERY_NQN, |subsystem| &subsystem.nqn).to_owned(),
+        peer: peer.ip(),
+        why: what.to_owned(),
+    });
     // All of a controller in use ends with it; another admin queue is told.
     let in_use = conn.front.again.is_some() && queue.qid != 0;
     if let (true, admin) = (in_use, queue.member.admin) {

@@ -11,6 +11,7 @@ use lunet_nvme::status::Status;
 use lunet_server::conn::{ConnId, Phase};
 use lunet_server::places::{Applicant, ConnRef};
 use lunet_server::rationed::Topic;
+use lunet_server::refusals::Refusal as Refused;
 use lunet_volume::Face;
 
 use super::{Conn, Core, Shard, authenticate};
@@ -351,5 +352,12 @@ fn refuse<Fc: Face>(
         let status = completion.status;
         tracing::warn!(?host, ?subsystem, %peer, %status, unlogged, "Connect refused: {why}");
     }
+    shard.core.front.refusals.add(Refused {
+        time: lunet_os::time::unix(),
+        client: connect.hostnqn.clone(),
+        export: connect.subnqn.clone(),
+        peer: peer.ip(),
+        why: (*why).to_owned(),
+    });
     shard.drain(slot);
 }

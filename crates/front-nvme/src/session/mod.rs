@@ -20,6 +20,7 @@ use lunet_nvme::fabrics::Transport;
 use lunet_os::sync::Mutex;
 use lunet_ring::Buf;
 use lunet_server::places::Places;
+use lunet_server::refusals::Refusals;
 use lunet_server::{core, mail, shard};
 use lunet_volume::reserve::Hearing;
 use lunet_volume::{Face, Orders, SlowWork};
@@ -50,6 +51,8 @@ pub struct Shared {
     pub discovery: Places,
     /// Keys of TLS that authentications have made.
     pub generated: Generated,
+    /// Hosts that were refused lately.
+    pub refusals: Refusals,
     /// Which volumes tell of lost reservations.
     hearing: Mutex<Hearing>,
     keeper: OnceLock<Orders>,
@@ -62,6 +65,7 @@ impl Shared {
             registry: Registry::new(options.max_controllers, queues),
             discovery: Places::new(options.max_discovery),
             generated: Generated::default(),
+            refusals: Refusals::default(),
             options,
             hearing: Mutex::default(),
             keeper: OnceLock::new(),

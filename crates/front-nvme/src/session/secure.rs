@@ -14,6 +14,7 @@ use lunet_nvme::fabrics::Transport;
 use lunet_nvme::name::DISCOVERY_NQN;
 use lunet_server::conn::{ConnId, Wire};
 use lunet_server::rationed::Topic;
+use lunet_server::refusals::Refusal;
 use lunet_tls::exchange::{Exchanged, Job};
 use lunet_tls::{Next, Psk, Session, suite};
 use lunet_volume::Face;
@@ -245,5 +246,13 @@ pub(super) fn look<Fc: Face>(shard: &mut Shard<Fc>, slot: ConnId) {
     if let Some(unlogged) = shard.core.rations.grants(Topic::Refused, now) {
         tracing::warn!(%peer, unlogged, "TLS: connection refused: {why}");
     }
+    // Before a Connect a host has no name, but for that in the identity of a key, which `why` tells.
+    shard.core.front.refusals.add(Refusal {
+        time: lunet_os::time::unix(),
+        client: String::new(),
+        export: String::new(),
+        peer: peer.ip(),
+        why: format!("TLS: {why}"),
+    });
     shard.drain(slot);
 }

@@ -12,6 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 use lunet_control::{AuditEntry, Bound, ListenError, Listeners, RefusedLogin, concerned};
+use lunet_iscsi::printable::printable;
+use lunet_server::refusals::Refusal;
 use zeroize::Zeroizing;
 
 use self::keeper::Teller;
@@ -161,10 +163,12 @@ fn answers(asked: &Asked, ask: Ask) -> Reply {
         }
         Ask::Ready => Reply::Ready(unready(asked)),
         Ask::Refused => {
-            let shown = |one: lunet_front_iscsi::Refusal| RefusedLogin {
+            // What a stranger has sent is not shown as it is.
+            let shown = |(protocol, one): (&str, Refusal)| RefusedLogin {
                 time: one.time.as_secs(),
-                initiator: one.initiator,
-                target: one.target,
+                protocol: protocol.to_owned(),
+                initiator: printable(&one.client).to_string(),
+                target: printable(&one.export).to_string(),
                 address: one.peer.to_string(),
                 why: one.why,
             };
