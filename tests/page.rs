@@ -3,14 +3,18 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lunet_e2e::clients::{QemuLun, inquiry, size};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
-use lunet_e2e::server::{Serve, Server, url};
+use lunet_e2e::nvme::{Host as NvmeHost, Login as NvmeLogin};
+use lunet_e2e::server::{Serve, Server, free_port, lunet_binary, url};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
@@ -466,5 +470,104 @@ fn a_page_is_where_it_was_asked_for_or_there_is_none() -> Result<()> {
         text.contains("page: ").then_some(())
     });
     ensure!(found.is_none(), "nobody has asked for a page");
+    Ok(())
+}
+
+/// A host that a subsystem is not for is seen to be refused, as an initiator is.
+#[test]
+fn hosts_that_are_refused_are_seen_beside_initiators() -> Result<()> {
+    let portal = format!("127.0.0.1:{}", free_port()?);
+    let nqn = "nqn.2026-11.local.lunet:new";
+    let config = format!(
+        "{CONFIG}initiators = ['iqn.2026-11.local.test:other']\n[[portal]]\naddress = '{portal}'\ntransport = ['nvme-tcp']\n\
+         [[subsystem]]\nnqn = '{nqn}'\nnamespaces = ['old']\nhosts = ['nqn.2026-11.org.lunet:e2e-1']\n"
+    );
+    let mut server = serve(&config).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let host = NvmeLogin::new(&portal, nqn);
+    drop(NvmeHost::connect(&host.clone().by(1)).context("it is for this one")?);
+    ensure!(page.get("/api/v1/refused")? == json!([]));
+    ensure!(NvmeHost::connect(&host.clone().by(2)).is_err(), "it is for another one");
+    let refused = page.get("/api/v1/refused")?;
+    let one = &refused[0];
+    ensure!(one["protocol"] == "nvme" && one["initiator"] == host.clone().by(2).host, "{refused}");
+    ensure!(one["target"] == nqn && one["address"] == "127.0.0.1", "{refused}");
+    ensure!(one["why"] == "the subsystem is not for this host", "{refused}");
+    let login = Login::new(server.portal(), "iqn.2026-11.local.lunet:old");
+    ensure!(Session::open(&login).is_err(), "it is not in the list");
+    let both = page.get("/api/v1/refused")?;
+    let mut protocols: Vec<&str> = both
+        .as_array()
+        .context("a list")?
+        .iter()
+        .filter_map(|one| one["protocol"].as_str())
+        .collect();
+    protocols.sort_unstable();
+    ensure!(protocols == ["iscsi", "nvme"], "{both}");
+    Ok(())
+}
+
+/// What a client of a Unix socket is answered: status and body.
+fn over(socket: &Path, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+}
+
+/// Groups of users have sockets, also where the interface has no address.
+#[test]
+fn groups_use_unix_sockets_without_a_token() -> Result<()> {
+    let dir = scratch("lunet-page-")?;
+    // The group of whoever runs the tests: only root may give a socket to any other.
+    let group = dir.path().metadata()?.gid();
+    let config = format!(
+        "{CONFIG}[control]\nlisten = []\nread-group = '{group}'\nadmin-group = '{group}'\n"
+    );
+    let server = Serve::config(config).data(dir.path()).start()?;
+    let (read, admin) = (dir.path().join("read.sock"), dir.path().join("admin.sock"));
+    for socket in [&read, &admin] {
+        let found = socket.metadata()?;
+        ensure!((found.mode() & 0o777, found.gid()) == (0o660, group), "{found:?}");
+    }
+    let volume = json!({"name": "vm1", "size": MIB});
+    ensure!(over(&read, "GET", "/api/v1/volumes", &Value::Null)?.1[0]["name"] == "old");
+    ensure!(over(&read, "POST", "/api/v1/volumes", &volume)?.0 == 403);
+    ensure!(over(&admin, "POST", "/api/v1/volumes", &volume)?.0 == 201);
+    let uid = dir.path().metadata()?.uid();
+    let begun = Instant::now();
+    loop {
+        let audit = over(&admin, "GET", "/api/v1/audit", &Value::Null)?.1;
+        let entry = &audit[0];
+        let who = entry["who"].as_str().unwrap_or_default();
+        if who.ends_with(&format!(" (uid {uid})")) && entry["address"].is_null() {
+            ensure!(entry["what"].as_str().is_some_and(|what| what.contains("vm1")), "{audit}");
+            break;
+        }
+        ensure!(begun.elapsed() < PATIENCE, "{audit}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = server.stop()?;
+    ensure!(!read.exists() && !admin.exists(), "the sockets stay");
+    let file = dir.path().join("wrong.toml");
+    fs::write(
+        &file,
+        "[control]\nread-group = 'no-such-group'\n[[target]]\nname = 'iqn.2026-11.l:x'\n",
+    )?;
+    let checked = Command::new(lunet_binary()?).args(["config", "check"]).arg(&file).output()?;
+    let told = String::from_utf8_lossy(&checked.stderr).into_owned();
+    ensure!(!checked.status.success(), "{told}");
+    ensure!(told.contains(":2: control.read-group: this machine has no group"), "{told}");
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! What the parts of the interface share, and how a request is answered.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +21,17 @@ use crate::access::{Access, BookError, clock, same};
 use crate::audit::{AuditEntry, Log, Notifier};
 use crate::binds::Binds;
 use crate::events::Events;
-use crate::guard::Arrival;
+use crate::guard::{Arrival, Peer};
 use crate::jobs::Jobs;
-use crate::once::{Given, Known, Once, hash};
+use crate::once::{Again, Given, Known, Once, hash};
 use crate::problem::Problem;
 use crate::routes::{Needs, Route, Run, Tagged};
+use crate::seats::Seat;
 use crate::service::{Kind, Principal, Role, Service};
-use crate::{Options, openapi};
+use crate::{Options, openapi, plain};
 
 /// The media type of answers.
 pub(crate) const JSON: &str = "application/json";
-
-/// The name of the session's cookie.
-pub(crate) const COOKIE: &str = "lunet";
 
 /// How long a change may take: reserving or copying much space takes its time.
 const LONG: Duration = Duration::from_secs(3600);
@@ -63,6 +60,8 @@ pub(crate) struct App {
     pub(crate) looking: Arc<Semaphore>,
     /// Questions whether it is ready.
     pub(crate) asking: Arc<Semaphore>,
+    /// Why it was not ready lately.
+    pub(crate) readiness: tokio::sync::Mutex<Option<(std::time::Instant, Vec<String>)>>,
     pub(crate) facts: tokio::sync::Mutex<Option<(std::time::Instant, serde_json::Value)>>,
 }
 
@@ -159,8 +158,15 @@ impl Call {
             let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return Err(Problem::new(status, "not-json", "the body is not application/json"));
         }
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Problem::bad(format!("this is no request: {error}")))
+        let no_request = |error| Problem::bad(format!("this is no request: {error}"));
+        let request = serde_json::from_slice(&self.body).map_err(no_request)?;
+        match plain::strange(&self.body).map_err(no_request)? {
+            None => Ok(request),
+            Some(name) => {
+                let text = format!("{name} has a control character, such as a line break or NUL");
+                Err(Problem::invalid(text))
+            }
+        }
     }
 
     /// The same; all defaults if there is none.
@@ -182,19 +188,21 @@ impl App {
     ) -> Result<Self, BookError> {
         let access = Access::open(&options.directory, options.limits.idle)?;
         let (program, environment) = (options.program.clone(), options.environment.clone());
+        let document = openapi::document(access.cookie()).into();
         Ok(Self {
             access,
             log: Log::new(&options.directory),
             notifier,
-            events: Events::new(options.limits.readers),
+            events: Events::new(options.limits.readers, options.limits.readers_of_one),
             jobs: Jobs::new(program, environment),
-            document: openapi::document().into(),
+            document,
             once: Once::default(),
             work: Arc::new(Semaphore::new(options.limits.requests)),
             hashing: Arc::new(Semaphore::new(2)),
             binds: Binds::default(),
             looking: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
+            readiness: tokio::sync::Mutex::new(None),
             facts: tokio::sync::Mutex::new(None),
             service,
             options,
@@ -207,8 +215,10 @@ impl App {
             name: "lunet".to_owned(),
             role: Role::Viewer,
             kind: Kind::Session,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            peer: Peer::Network(([127, 0, 0, 1], 0).into()),
             id: String::new(),
+            owner: String::new(),
+            account: String::new(),
             csrf: None,
         }
     }
@@ -255,28 +265,47 @@ impl App {
 
     /// A line in the audit log.
     pub(crate) fn record(&self, call: &Call, who: String, what: String, outcome: &Outcome) {
-        let outcome = match outcome {
-            Outcome::Done(done) => format!("done: {done}"),
-            Outcome::Refused(why) => format!("refused: {why}"),
-        };
-        let address = Some(call.arrival.peer.ip().to_canonical().to_string());
-        self.notifier.record(AuditEntry { time: clock(), who, address, what, outcome });
+        self.notifier.record(entry(call, who, what, outcome));
+    }
+
+    /// The same of what strangers ask. When it is refused, the line can be spared.
+    pub(crate) fn remark(&self, call: &Call, who: String, what: String, outcome: &Outcome) {
+        let entry = entry(call, who, what, outcome);
+        match outcome {
+            Outcome::Done(_) => self.notifier.record(entry),
+            Outcome::Refused(_) => self.notifier.remark(entry),
+        }
     }
 
     /// Who asks, if they have shown it.
-    fn principal(&self, headers: &HeaderMap, peer: SocketAddr) -> Option<Principal> {
+    fn principal(&self, headers: &HeaderMap, peer: Peer) -> Option<Principal> {
         if let Some(value) = headers.get(header::AUTHORIZATION) {
             // Whoever sends a token is not taken for somebody else if it is wrong.
-            let token = value.to_str().ok()?.strip_prefix("Bearer ")?;
-            return self.access.of_token(token.trim(), peer);
+            let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+            // RFC 9110, 11.1: the scheme is case-insensitive.
+            let bearer = scheme.eq_ignore_ascii_case("Bearer");
+            return bearer.then(|| self.access.of_token(token.trim(), peer)).flatten();
         }
         let cookies =
             headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
         let pairs = cookies.flat_map(|all| all.split(';')).filter_map(|one| one.split_once('='));
-        let mut ids = pairs.filter(|(name, _)| name.trim() == COOKIE).map(|(_, id)| id.trim());
-        let id = ids.next()?;
-        // Two of them: one was planted.
-        if ids.next().is_some() { None } else { self.access.of_session(id, peer) }
+        let own = self.access.cookie();
+        let mut ids = pairs.filter(|(name, _)| name.trim() == own).map(|(_, id)| id.trim());
+        match (ids.next(), ids.next(), peer) {
+            (None, _, Peer::User { uid, role }) => Some(self.local(uid, role, peer)),
+            (None, ..) => None,
+            // Two of them: one was planted.
+            (Some(_), Some(_), _) => None,
+            (Some(id), None, _) => self.access.of_session(id, peer),
+        }
+    }
+
+    /// A user of this machine, who may use a socket of this role.
+    fn local(&self, uid: u32, role: Role, peer: Peer) -> Principal {
+        let name = (self.options.user)(uid).unwrap_or_else(|| "user".to_owned());
+        let owner = format!("{uid} {}", role.as_str());
+        let (id, account) = (String::new(), String::new());
+        Principal { name, role, kind: Kind::Peer, peer, id, owner, account, csrf: None }
     }
 
     /// Refuses who may not do this.
@@ -343,7 +372,8 @@ impl App {
         request: Request,
     ) -> Response {
         let (parts, body) = request.into_parts();
-        let Some(arrival) = parts.extensions.get::<Arrival>().copied() else {
+        let seat = parts.extensions.get::<Arc<Seat>>();
+        let (Some(arrival), Some(seat)) = (parts.extensions.get::<Arrival>().copied(), seat) else {
             return Problem::bad("nobody knows where this comes from").into_response();
         };
         let work = async {
@@ -368,7 +398,14 @@ impl App {
                 // It may be what keeps a change from doing harm.
                 return Err(Problem::bad(format!("there is no parameter {name:?} here")));
             }
+            let strange = |value: &str| value.chars().any(char::is_control);
+            if let Some((name, _)) = query.iter().find(|(_, value)| strange(value)) {
+                return Err(Problem::bad(format!("{name} has characters that no name has")));
+            }
             let body = self.body(&parts.headers, body).await?;
+            if matches!(route.needs, Needs::Role(_)) {
+                seat.is_known();
+            }
             let (headers, method) = (parts.headers.clone(), parts.method.clone());
             let path = parts.uri.path().to_owned();
             Ok(Call { who, arrival, body, parameters, query, headers, method, path, route })
@@ -380,6 +417,12 @@ impl App {
     }
 
     async fn run(self: &Arc<Self>, call: Call) -> Result<Response, Problem> {
+        if call.route.once && !call.flag("dry_run")? {
+            // If the client goes, the change goes on, and its answer is kept for when it asks again.
+            let app = Arc::clone(self);
+            let task = tokio::spawn(async move { app.once(call).await });
+            return task.await.unwrap_or_else(|_| Err(Problem::late()));
+        }
         match &call.route.run {
             Run::Own(run) => run(Arc::clone(self), call).await,
             Run::Read(ask, show) => {
@@ -388,49 +431,47 @@ impl App {
             }
             Run::Change(change) => {
                 let change = change(&call)?;
-                if call.flag("dry_run")? {
-                    self.check_match(&call).await?;
-                    let answer = self.ask(&call.who, lunet_api::Request::preview(change)).await?;
-                    return Ok(json(StatusCode::OK, &answer));
-                }
-                // If the client goes, the change goes on, and its answer is kept for when it asks again.
-                let app = Arc::clone(self);
-                let task = tokio::spawn(async move { app.change(&call, change).await });
-                task.await.unwrap_or_else(|_| Err(Problem::late()))
+                self.check_match(&call).await?;
+                let answer = self.ask(&call.who, lunet_api::Request::preview(change)).await?;
+                Ok(json(StatusCode::OK, &answer))
             }
         }
     }
 
     /// Makes a change, or gives the answer of before.
-    async fn change(self: &Arc<Self>, call: &Call, change: Change) -> Result<Response, Problem> {
-        let claim = match self.claim(call)? {
+    async fn once(self: &Arc<Self>, call: Call) -> Result<Response, Problem> {
+        let claim = match self.claim(&call)? {
             Some(Known::Given(given)) => return Ok(again(&given)),
             Some(Known::New(claim)) => Some(claim),
             None => None,
         };
-        let work = async {
-            self.check_match(call).await?;
-            self.ask(&call.who, lunet_api::Request::change(change)).await
-        };
-        let (given, result) = match work.await {
-            Ok(answer) => {
-                let body = Bytes::from(serde_json::to_vec(&answer).unwrap_or_default());
-                let given = Given { status: call.route.status(), body, media: JSON };
-                (Some(given.clone()), Ok(again(&given)))
-            }
-            Err(problem) if problem.passes() => (None, Err(problem)),
-            Err(problem) => {
-                let (parts, body) = problem.into_response().into_parts();
-                let body = body.collect().await.map(|all| all.to_bytes()).unwrap_or_default();
-                let media = crate::problem::MEDIA;
-                let given = Given { status: parts.status, body, media };
-                (Some(given.clone()), Ok(again(&given)))
-            }
-        };
-        if let (Some(claim), Some(given)) = (claim, given) {
-            claim.keep(given);
+        if call.route.written {
+            self.notifier.keeps_up()?;
         }
-        result
+        let result = match &call.route.run {
+            Run::Own(run) => run(Arc::clone(self), call).await,
+            Run::Change(change) => self.change(&call, change).await,
+            Run::Read(..) => Err(Problem::bad("nothing is changed here")),
+        };
+        let Some(claim) = claim else { return result };
+        let (given, response) = match result {
+            Err(problem) if problem.passes() => return Err(problem),
+            Err(problem) => kept(problem.into_response()).await,
+            Ok(response) => kept(response).await,
+        };
+        claim.keep(given);
+        Ok(response)
+    }
+
+    async fn change(
+        self: &Arc<Self>,
+        call: &Call,
+        change: &fn(&Call) -> Result<Change, Problem>,
+    ) -> Result<Response, Problem> {
+        let change = change(call)?;
+        self.check_match(call).await?;
+        let answer = self.ask(&call.who, lunet_api::Request::change(change)).await?;
+        Ok(json(call.route.status(), &answer))
     }
 
     /// Looks whether a change was made before.
@@ -439,8 +480,6 @@ impl App {
         if key.is_empty() || key.len() > 128 || key.contains(|c: char| !(' '..='~').contains(&c)) {
             return Err(Problem::bad("Idempotency-Key has 1 to 128 printable characters"));
         }
-        let kind = [call.who.kind as u8];
-        let owner = hash(&[key.as_bytes(), call.who.name.as_bytes(), &kind]);
         let query: Vec<String> =
             call.query.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let request = hash(&[
@@ -449,7 +488,7 @@ impl App {
             query.join("&").as_bytes(),
             &call.body,
         ]);
-        self.once.claim(owner, request).map(Some)
+        self.once.claim(call.who.identity(), key, request).map(Some)
     }
 
     /// Refuses a change of something that is not as the client knows it.
@@ -488,7 +527,35 @@ async fn apart<T: Send + 'static>(
     }
 }
 
+/// A line of the audit log.
+fn entry(call: &Call, who: String, what: String, outcome: &Outcome) -> AuditEntry {
+    let outcome = match outcome {
+        Outcome::Done(done) => format!("done: {done}"),
+        Outcome::Refused(why) => format!("refused: {why}"),
+    };
+    let address = call.arrival.peer.address().map(|address| address.to_string());
+    AuditEntry { time: clock(), who, address, what, outcome }
+}
+
+/// What is kept of an answer, and the answer.
+async fn kept(response: Response) -> (Given, Response) {
+    let instead = response.extensions().get::<Again>().cloned();
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.map(|all| all.to_bytes()).unwrap_or_default();
+    let given = Given { status: parts.status, headers: parts.headers, body };
+    let response = again(&given);
+    let given = match instead {
+        None => given,
+        Some(Again(problem)) => {
+            let (parts, body) = problem.into_response().into_parts();
+            let body = body.collect().await.map(|all| all.to_bytes()).unwrap_or_default();
+            Given { status: parts.status, headers: parts.headers, body }
+        }
+    };
+    (given, response)
+}
+
 /// An answer that is kept.
 fn again(given: &Given) -> Response {
-    (given.status, [(header::CONTENT_TYPE, given.media)], given.body.clone()).into_response()
+    (given.status, given.headers.clone(), given.body.clone()).into_response()
 }

@@ -5,12 +5,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use lunet_api::Change;
+use axum::http::StatusCode;
+use lunet_api::{Change, Code};
 use lunet_files as files;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
+
+use crate::problem::Problem;
 
 /// When a file is full, in bytes.
 const FULL: u64 = 4 << 20;
@@ -18,8 +23,11 @@ const FULL: u64 = 4 << 20;
 /// Full files that are kept.
 const KEPT: usize = 4;
 
-/// Lines that may wait to be written.
-pub(crate) const WAITING: usize = 1024;
+/// As long as so many notices wait, those that can be spared are dropped.
+const WAITING: usize = 1024;
+
+/// As long as so many notices wait, nothing is changed over the interface: it would not be written down.
+const BEHIND: usize = 2 * WAITING;
 
 /// Something that was asked for, done or refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -45,35 +53,119 @@ pub(crate) enum Notice {
     Changed(Cow<'static, str>),
 }
 
-/// Tells the interface what happens elsewhere in the server. It never waits: what finds no room is dropped, and that is
-/// logged.
+/// Tells the interface what happens elsewhere in the server. It never waits for the interface. A change is always
+/// written down: the interface refuses changes in time if it does not get on with that, and those of others are few.
 #[derive(Clone)]
-pub struct Notifier(mpsc::Sender<Notice>);
+pub struct Notifier {
+    sender: mpsc::UnboundedSender<Notice>,
+    shared: Arc<Shared>,
+}
 
 /// The other end of a [`Notifier`], for [`Control::start`](crate::Control::start).
-pub struct Notices(pub(crate) mpsc::Receiver<Notice>);
+pub struct Notices {
+    receiver: mpsc::UnboundedReceiver<Notice>,
+    shared: Arc<Shared>,
+}
+
+/// What both ends know.
+#[derive(Default)]
+struct Shared {
+    /// Notices that were sent and are not written.
+    waiting: AtomicUsize,
+    /// Where the entries go, since the interface has begun.
+    log: OnceLock<Log>,
+}
 
 /// A way to tell the interface what happens elsewhere.
 pub fn notifier() -> (Notifier, Notices) {
-    let (sender, receiver) = mpsc::channel(WAITING);
-    (Notifier(sender), Notices(receiver))
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let shared = Arc::<Shared>::default();
+    (Notifier { sender, shared: Arc::clone(&shared) }, Notices { receiver, shared })
 }
 
 impl Notifier {
-    /// Something for the audit log.
+    /// Something for the audit log that must be in it.
     pub fn record(&self, entry: AuditEntry) {
-        self.tell(Notice::Entry(entry));
+        let Err(Notice::Entry(entry)) = self.send(Notice::Entry(entry)) else { return };
+        // The interface has ended, and what it was asked before ends now: nobody else writes.
+        if let Some(log) = self.shared.log.get() {
+            if let Err(error) = log.append(&[entry]) {
+                tracing::error!("the audit log cannot be written: {error}");
+            }
+        }
+    }
+
+    /// Something for the audit log that can be spared: strangers can make any number of these.
+    pub(crate) fn remark(&self, entry: AuditEntry) {
+        match self.waiting() < WAITING {
+            true => self.record(entry),
+            false => tracing::warn!(
+                "the audit log does not get on: lost: {} by {}",
+                entry.what,
+                entry.who
+            ),
+        }
     }
 
     /// A list is different now: one of those that a change [concerns](concerned).
     pub fn differs(&self, what: impl Into<Cow<'static, str>>) {
-        self.tell(Notice::Changed(what.into()));
+        if self.waiting() < WAITING {
+            // Without an interface nobody wants to know.
+            let _ = self.send(Notice::Changed(what.into()));
+        }
     }
 
-    fn tell(&self, notice: Notice) {
-        if let Err(mpsc::error::TrySendError::Full(Notice::Entry(lost))) = self.0.try_send(notice) {
-            tracing::warn!("the audit log does not get on: lost: {} by {}", lost.what, lost.who);
+    /// Gives back what nobody takes any more.
+    fn send(&self, notice: Notice) -> Result<(), Notice> {
+        // First, as the other end may be done with it before this returns.
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        self.sender.send(notice).map_err(|back| {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            back.0
+        })
+    }
+
+    /// Refuses what would have to be written down, if the log is far behind.
+    ///
+    /// # Errors
+    /// It is.
+    pub(crate) fn keeps_up(&self) -> Result<(), Problem> {
+        match self.waiting() < BEHIND {
+            true => Ok(()),
+            false => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let text = "the audit log cannot be written, so nothing is changed here";
+                let problem = Problem::new(status, &Code::Failed.to_string(), text);
+                Err(problem.fix("see the log of lunet, and whether the disk is full").retry(5))
+            }
         }
+    }
+
+    fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    /// From now on, entries that come after the end of the interface are written here.
+    pub(crate) fn ends_in(&self, log: Log) {
+        self.shared.log.get_or_init(|| log);
+    }
+}
+
+impl Notices {
+    /// Some notices, once there are any; none if there will be no more.
+    pub(crate) async fn some(&mut self, into: &mut Vec<Notice>) -> usize {
+        self.receiver.recv_many(into, 64).await
+    }
+
+    /// Those that wait at the end.
+    pub(crate) fn rest(&mut self) -> Vec<Notice> {
+        self.receiver.close();
+        std::iter::from_fn(|| self.receiver.try_recv().ok()).collect()
+    }
+
+    /// So many are dealt with.
+    pub(crate) fn done(&self, count: usize) {
+        self.shared.waiting.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -109,11 +201,13 @@ pub fn concerned(change: &Change) -> &'static [&'static str] {
 #[derive(Clone)]
 pub(crate) struct Log {
     path: PathBuf,
+    /// Held by who writes: at the end there may be several.
+    writing: Arc<Mutex<()>>,
 }
 
 impl Log {
     pub(crate) fn new(directory: &Path) -> Self {
-        Self { path: directory.join("audit.jsonl") }
+        Self { path: directory.join("audit.jsonl"), writing: Arc::default() }
     }
 
     /// A full file; the latest is 1.
@@ -132,6 +226,7 @@ impl Log {
             serde_json::to_writer(&mut text, entry)?;
             text.push(b'\n');
         }
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut file = self.open()?;
         if file.metadata()?.len() + text.len() as u64 > FULL {
             for number in (1..KEPT).rev() {
@@ -140,8 +235,13 @@ impl Log {
             fs::rename(&self.path, self.full(1))?;
             file = self.open()?;
         }
-        file.write_all(&text)?;
-        file.sync_data()
+        let length = file.metadata()?.len();
+        let written = file.write_all(&text).and_then(|()| file.sync_data());
+        if written.is_err() {
+            // Half a line would spoil the next one.
+            let _ = file.set_len(length);
+        }
+        written
     }
 
     fn open(&self) -> io::Result<File> {

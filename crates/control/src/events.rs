@@ -1,7 +1,8 @@
 //! Server-sent events: what happens, for whoever listens.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -12,7 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::app::App;
 use crate::problem::Problem;
-use crate::service::Principal;
+use crate::service::{Identity, Principal};
 
 /// Events that a reader may be behind; one that is further behind is dropped.
 const BEHIND: usize = 32;
@@ -31,8 +32,29 @@ struct Message {
 pub(crate) struct Events {
     sender: broadcast::Sender<Message>,
     readers: Arc<Semaphore>,
+    /// Those of each account and token, and how many that may be.
+    of_one: Arc<Mutex<HashMap<Identity, usize>>>,
+    most_of_one: usize,
     /// Somebody listens.
     heard: Notify,
+}
+
+/// One of the places of an account or a token.
+struct Counted {
+    all: Arc<Mutex<HashMap<Identity, usize>>>,
+    owner: Identity,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = all.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.owner);
+            }
+        }
+    }
 }
 
 /// One who listens.
@@ -40,13 +62,26 @@ struct Reader {
     receiver: broadcast::Receiver<Message>,
     app: Arc<App>,
     who: Principal,
-    _place: OwnedSemaphorePermit,
+    _place: (OwnedSemaphorePermit, Counted),
 }
 
 impl Events {
-    pub(crate) fn new(readers: usize) -> Self {
+    /// So many may listen, and so many of one account or token.
+    pub(crate) fn new(readers: usize, most_of_one: usize) -> Self {
         let readers = Arc::new(Semaphore::new(readers));
-        Self { sender: broadcast::Sender::new(BEHIND), readers, heard: Notify::new() }
+        let (sender, of_one) = (broadcast::Sender::new(BEHIND), Arc::default());
+        Self { sender, readers, of_one, most_of_one, heard: Notify::new() }
+    }
+
+    /// A place for one more of this account or token.
+    fn count(&self, owner: Identity) -> Result<Counted, Problem> {
+        let mut all = self.of_one.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = all.entry(owner.clone()).or_default();
+        if *count >= self.most_of_one {
+            return Err(Problem::busy());
+        }
+        *count += 1;
+        Ok(Counted { all: Arc::clone(&self.of_one), owner })
     }
 
     /// True if nobody listens.
@@ -74,6 +109,7 @@ impl Events {
     pub(crate) fn listen(app: &Arc<App>, who: Principal) -> Result<Response, Problem> {
         let events = &app.events;
         let place = Arc::clone(&events.readers).try_acquire_owned().map_err(|_| Problem::busy())?;
+        let place = (place, events.count(who.identity())?);
         let receiver = events.sender.subscribe();
         events.heard.notify_one();
         let reader = Reader { receiver, app: Arc::clone(app), who, _place: place };

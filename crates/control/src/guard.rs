@@ -6,6 +6,7 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Uri, uri};
 
 use crate::problem::Problem;
+use crate::service::Role;
 
 /// The headers of every answer.
 const HEADERS: [(HeaderName, &str); 6] = [
@@ -21,11 +22,50 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// It came to an address.
+    Network(SocketAddr),
+    /// It came to a Unix socket, whose file says who may use it: the user of its process, and what the socket is for.
+    User { uid: u32, role: Role },
+}
+
+/// Those who are held back together, and share places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// An address, or of IPv6 the network of 64 bits, which one client may have whole.
+    Network(IpAddr),
+    /// A user of this machine.
+    User(u32),
+}
+
+impl Peer {
+    /// Its address, if it came over a network.
+    pub(crate) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Network(address) => Some(address.ip().to_canonical()),
+            Self::User { .. } => None,
+        }
+    }
+
+    pub(crate) fn source(self) -> Source {
+        match self {
+            Self::User { uid, .. } => Source::User(uid),
+            Self::Network(address) => Source::Network(match address.ip().to_canonical() {
+                IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+                ip => ip,
+            }),
+        }
+    }
+}
+
 /// Where a connection arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) peer: SocketAddr,
-    pub(crate) local: SocketAddr,
+    pub(crate) peer: Peer,
+    /// The address that it came to; that of this machine for itself, if it came to a Unix socket.
+    pub(crate) local: IpAddr,
     pub(crate) tls: bool,
 }
 
@@ -50,7 +90,7 @@ pub(crate) fn check(
     let authority: uri::Authority =
         host.parse().map_err(|_| Problem::forbidden("this Host is no name of this server"))?;
     let other = uri.authority().is_some_and(|found| !found.as_str().eq_ignore_ascii_case(host));
-    if other || host.contains('@') || !is_ours(authority.host(), arrival.local.ip(), names) {
+    if other || host.contains('@') || !is_ours(authority.host(), arrival.local, names) {
         return Err(Problem::forbidden("this Host is no name of this server")
             .fix("use its address, or add the name to `names` of [control]"));
     }
@@ -123,8 +163,8 @@ mod tests {
     #[test]
     fn an_origin_is_that_of_the_host() {
         let arrival = |tls| Arrival {
-            peer: "127.0.0.1:9".parse().unwrap(),
-            local: "127.0.0.1:1".parse().unwrap(),
+            peer: Peer::Network("127.0.0.1:9".parse().unwrap()),
+            local: "127.0.0.1".parse().unwrap(),
             tls,
         };
         let passes = |origin: &'static str, tls| {

@@ -1,8 +1,10 @@
 //! Work that takes its time: the commands of the program, each run as a child process of its own.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +22,13 @@ use utoipa::ToSchema;
 use crate::access::clock;
 use crate::app::App;
 use crate::problem::Problem;
-use crate::service::{Principal, Role};
+use crate::service::{Identity, Principal, Role};
 
 /// Jobs that run at one time.
 const AT_ONCE: usize = 2;
+
+/// Of these, those that were begun by others than administrators.
+const OF_OTHERS: usize = 1;
 
 /// Jobs that are remembered.
 const KEPT: usize = 20;
@@ -99,7 +104,7 @@ pub(crate) struct JobOptions {
     /// Of `bench`: milliseconds of each run, 100 to 3600000.
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime_ms: Option<u32>,
-    /// Of `bench`: bytes that each job works on.
+    /// Of `bench`: bytes that each job works on: a multiple of 4096, 1 MiB at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     size_bytes: Option<u64>,
     /// Of `bench`: write nothing. True if left out.
@@ -139,7 +144,7 @@ pub(crate) struct Job {
     /// What it has said, the last 200 lines.
     pub(crate) progress: Vec<String>,
     /// What the command has printed: its JSON, or its text.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Value>)]
     pub(crate) result: Option<Value>,
     /// Why there is no result.
     pub(crate) error: Option<String>,
@@ -149,6 +154,10 @@ pub(crate) struct Job {
 
 struct Entry {
     job: Job,
+    /// Who has begun it.
+    owner: Identity,
+    /// An administrator has.
+    by_administrator: bool,
     cancel: Arc<Notify>,
     /// Somebody wants it to end.
     cancelled: bool,
@@ -181,12 +190,19 @@ impl JobKind {
         }
     }
 
-    /// The exit codes with which there is a result: findings and changes to make are some.
-    const fn succeeds(self, exit: i32) -> bool {
-        match self {
+    /// What a command has printed, if it has succeeded: findings and changes to make are exit codes, too. What is refused
+    /// on its command line has the same codes, but prints no JSON.
+    fn result(self, exit: i32, printed: &[u8]) -> Option<Value> {
+        let may = match self {
             Self::Doctor | Self::Bench => matches!(exit, 0 | 1),
             Self::TunePlan => matches!(exit, 0 | 2),
             Self::TuneApply | Self::TuneRollback => exit == 0,
+        };
+        let text = || Value::String(String::from_utf8_lossy(printed).into_owned());
+        match self {
+            _ if !may => None,
+            Self::Doctor | Self::Bench | Self::TunePlan => serde_json::from_slice(printed).ok(),
+            Self::TuneApply | Self::TuneRollback => Some(text()),
         }
     }
 }
@@ -200,68 +216,112 @@ fn word(text: &str) -> Result<&str, Problem> {
     }
 }
 
+/// The words of a command.
+struct Words(Vec<String>);
+
+impl Words {
+    fn of(text: &str) -> Self {
+        Self(text.split(' ').map(str::to_owned).collect())
+    }
+
+    fn flag(&mut self, name: &str, is: bool) {
+        if is {
+            self.0.push(name.to_owned());
+        }
+    }
+
+    fn all(&mut self, name: &str, values: Vec<String>) -> Result<(), Problem> {
+        for value in values {
+            self.0.push(format!("{name}={}", word(&value)?));
+        }
+        Ok(())
+    }
+
+    /// One of some words.
+    fn one(&mut self, name: &str, value: Option<String>, of: &[&str]) -> Result<(), Problem> {
+        let Some(value) = value else { return Ok(()) };
+        if !of.contains(&value.as_str()) {
+            let text = format!("{value:?} is none of {}", of.join(", "));
+            return Err(Problem::invalid(text));
+        }
+        self.0.push(format!("{name}={value}"));
+        Ok(())
+    }
+
+    /// A number within its bounds.
+    fn number(
+        &mut self,
+        (name, value): (&str, Option<u64>),
+        of: RangeInclusive<u64>,
+        unit: &str,
+    ) -> Result<(), Problem> {
+        let Some(value) = value else { return Ok(()) };
+        if !of.contains(&value) {
+            let text = format!("{value} is not from {} to {}", of.start(), of.end());
+            return Err(Problem::invalid(text));
+        }
+        self.0.push(format!("{name}={value}{unit}"));
+        Ok(())
+    }
+}
+
 impl NewJob {
-    /// The words of the command.
+    /// The words of the command. What a command would refuse is refused here, as far as that can be told.
     fn arguments(&self) -> Result<Vec<String>, Problem> {
-        // What no line below takes, this kind of job does not have.
+        // What is not taken below, this kind of job does not have.
         let mut options = self.options.clone();
-        let mut out: Vec<String> = match self.kind {
-            JobKind::Doctor => ["doctor", "--json"].map(str::to_owned).to_vec(),
-            JobKind::TunePlan => ["tune", "plan", "--json"].map(str::to_owned).to_vec(),
-            JobKind::TuneApply => ["tune", "apply"].map(str::to_owned).to_vec(),
-            JobKind::TuneRollback => ["tune", "rollback"].map(str::to_owned).to_vec(),
-            JobKind::Bench => ["bench", "--json"].map(str::to_owned).to_vec(),
-        };
-        let mut add = |name: &str, value: Option<String>| {
-            out.push(match value {
-                Some(value) => format!("{name}={value}"),
-                None => name.to_owned(),
-            });
-        };
-        let tunes = matches!(self.kind, JobKind::TunePlan | JobKind::TuneApply);
-        let benches = self.kind == JobKind::Bench;
-        if self.kind == JobKind::Doctor && options.ceilings.take() == Some(true) {
-            add("--ceilings", None);
-        }
-        if tunes || benches {
-            if let Some(profile) = options.profile.take() {
-                add("--profile", Some(word(&profile)?.to_owned()));
+        let mut words = Words::of(match self.kind {
+            JobKind::Doctor => "doctor --json",
+            JobKind::TunePlan => "tune plan --json",
+            JobKind::TuneApply => "tune apply",
+            JobKind::TuneRollback => "tune rollback",
+            JobKind::Bench => "bench --json",
+        });
+        match self.kind {
+            JobKind::Doctor => {
+                words.flag("--ceilings", options.ceilings.take().unwrap_or_default());
             }
-            for only in options.only.drain(..) {
-                add("--only", Some(word(&only)?.to_owned()));
+            JobKind::TuneRollback => {}
+            JobKind::TunePlan | JobKind::TuneApply => {
+                let profiles = ["throughput", "latency", "mixed"];
+                words.one("--profile", options.profile.take(), &profiles)?;
+                words.all("--only", std::mem::take(&mut options.only))?;
+                words.all("--except", std::mem::take(&mut options.except))?;
+                if self.kind == JobKind::TuneApply {
+                    words.flag("--persist", options.persist.take().unwrap_or_default());
+                }
             }
-        }
-        if tunes {
-            for except in options.except.drain(..) {
-                add("--except", Some(word(&except)?.to_owned()));
-            }
-        }
-        if self.kind == JobKind::TuneApply && options.persist.take() == Some(true) {
-            add("--persist", None);
-        }
-        if benches {
-            options.rounds.take().iter().for_each(|n| add("--rounds", Some(n.to_string())));
-            options.runtime_ms.take().iter().for_each(|n| add("--runtime", Some(format!("{n}ms"))));
-            options.size_bytes.take().iter().for_each(|n| add("--size", Some(n.to_string())));
-            if options.read_only.take().unwrap_or(true) {
-                add("--read-only", None);
-            }
-            for destroy in options.destroy.drain(..) {
-                add("--destroy", Some(word(&destroy)?.to_owned()));
-            }
-            if options.targets.is_empty() {
-                return Err(Problem::invalid("say in `targets` what is to be measured"));
-            }
-            for target in options.targets.drain(..) {
-                add(word(&target)?, None);
-            }
+            JobKind::Bench => bench(&mut options, &mut words)?,
         }
         if options != JobOptions::default() {
             let text = format!("{} has no such option", self.kind.as_str());
             return Err(Problem::invalid(text));
         }
-        Ok(out)
+        Ok(words.0)
     }
+}
+
+/// The words for the options of a benchmark.
+fn bench(options: &mut JobOptions, words: &mut Words) -> Result<(), Problem> {
+    words.one("--profile", options.profile.take(), &["quick", "recipe", "sweep"])?;
+    words.all("--only", std::mem::take(&mut options.only))?;
+    words.number(("--rounds", options.rounds.take().map(u64::from)), 1..=100, "")?;
+    let runtime = options.runtime_ms.take().map(u64::from);
+    words.number(("--runtime", runtime), 100..=3_600_000, "ms")?;
+    let size = options.size_bytes.take();
+    if size.is_some_and(|size| size % 4096 != 0) {
+        return Err(Problem::invalid("size_bytes is a multiple of 4096"));
+    }
+    words.number(("--size", size), 1 << 20..=1 << 62, "")?;
+    words.flag("--read-only", options.read_only.take().unwrap_or(true));
+    words.all("--destroy", std::mem::take(&mut options.destroy))?;
+    if options.targets.is_empty() {
+        return Err(Problem::invalid("say in `targets` what is to be measured"));
+    }
+    for target in std::mem::take(&mut options.targets) {
+        words.0.push(word(&target)?.to_owned());
+    }
+    Ok(())
 }
 
 impl Jobs {
@@ -307,19 +367,10 @@ impl Jobs {
         let job = {
             let mut all = app.jobs.lock();
             let (last, entries) = &mut *all;
-            let running = |entry: &&Entry| entry.job.state == JobState::Running;
-            if entries.iter().filter(running).count() >= AT_ONCE {
-                let text = format!("{AT_ONCE} jobs are running, and no more can");
-                return Err(Error::new(Code::TooManyClients, text)
-                    .fix("wait for one to end")
-                    .into());
-            }
+            room(entries, who)?;
             let child = app.jobs.spawn(&arguments)?;
             while entries.len() >= KEPT {
-                let Some(at) = entries.iter().position(|one| one.job.state != JobState::Running)
-                else {
-                    break;
-                };
+                let Some(at) = oldest(entries) else { break };
                 entries.remove(at);
             }
             *last += 1;
@@ -335,7 +386,13 @@ impl Jobs {
                 error: None,
                 exit: None,
             };
-            let entry = Entry { job: job.clone(), cancel: cancel.clone(), cancelled: false };
+            let entry = Entry {
+                job: job.clone(),
+                owner: who.identity(),
+                by_administrator: who.role == Role::Administrator,
+                cancel: cancel.clone(),
+                cancelled: false,
+            };
             entries.push_back(entry);
             tokio::spawn(run(Arc::clone(app), job.id.clone(), child, cancel));
             job
@@ -352,7 +409,7 @@ impl Jobs {
         let mut all = self.lock();
         let found = all.1.iter_mut().find(|entry| entry.job.id == id);
         let entry = found.ok_or_else(|| no_job(id))?;
-        if entry.job.by != who.name && who.role != Role::Administrator {
+        if entry.owner != who.identity() && who.role != Role::Administrator {
             return Err(Problem::forbidden(
                 "only who has begun a job and administrators cancel it",
             ));
@@ -418,21 +475,45 @@ impl Jobs {
             _ if entry.cancelled => job.state = JobState::Cancelled,
             Ok((bytes, exit)) => {
                 job.exit = exit;
-                let succeeded = exit.is_some_and(|exit| job.kind.succeeds(exit));
-                let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-                let value = serde_json::from_slice(&bytes).ok();
-                if succeeded {
-                    job.state = JobState::Done;
-                    job.result = Some(value.unwrap_or_else(text));
-                } else {
-                    let last = job.progress.last().cloned();
-                    job.error = Some(last.unwrap_or_else(|| "the command has failed".to_owned()));
+                job.result = exit.and_then(|exit| job.kind.result(exit, &bytes));
+                match job.result {
+                    Some(_) => job.state = JobState::Done,
+                    None => job.error = Some(why(&job.progress)),
                 }
             }
             Err(error) => job.error = Some(error.to_string()),
         }
         Some(Job { result: None, ..job.clone() })
     }
+}
+
+/// Refuses a job for which there is no room now.
+fn room(entries: &VecDeque<Entry>, who: &Principal) -> Result<(), Problem> {
+    let running = || entries.iter().filter(|entry| entry.job.state == JobState::Running);
+    let others = running().filter(|entry| !entry.by_administrator).count();
+    let text = if running().count() >= AT_ONCE {
+        format!("{AT_ONCE} jobs are running, and no more can")
+    } else if others >= OF_OTHERS && who.role != Role::Administrator {
+        "a job is running, and the place for another one is for administrators".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::TooManyClients, text).fix("wait for one to end").into())
+}
+
+/// The job that is forgotten first: of those that have ended, the oldest of whoever has most of them. So nobody has
+/// the jobs of others forgotten.
+fn oldest(entries: &VecDeque<Entry>) -> Option<usize> {
+    let ended = || entries.iter().enumerate().filter(|(_, one)| one.job.state != JobState::Running);
+    let of = |owner: &Identity| ended().filter(|(_, one)| one.owner == *owner).count();
+    ended().min_by_key(|(at, one)| (Reverse(of(&one.owner)), *at)).map(|(at, _)| at)
+}
+
+/// What a command has said of its failure: the line that begins with `error:`, or the last.
+fn why(progress: &[String]) -> String {
+    let told = progress.iter().rev().find(|line| line.starts_with("error:"));
+    let line = told.or(progress.last()).map(String::as_str);
+    line.unwrap_or("the command has failed").to_owned()
 }
 
 fn no_job(id: &str) -> Problem {
@@ -549,7 +630,15 @@ mod tests {
             r#"{"kind":"tune-rollback","options":{"only":["x"]}}"#,
             r#"{"kind":"bench"}"#,
             r#"{"kind":"bench","options":{"targets":["--html=/etc/passwd"]}}"#,
-            r#"{"kind":"tune-plan","options":{"profile":"a\nb"}}"#,
+            r#"{"kind":"tune-plan","options":{"only":["a\nb"]}}"#,
+            r#"{"kind":"tune-plan","options":{"profile":"quick"}}"#,
+            r#"{"kind":"tune-apply","options":{"profile":""}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"profile":"mixed"}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"rounds":0}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"rounds":101}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"runtime_ms":99}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"size_bytes":4096}}"#,
+            r#"{"kind":"bench","options":{"targets":["/x"],"size_bytes":1048577}}"#,
         ] {
             assert!(arguments(job).is_err(), "{job}");
         }

@@ -19,8 +19,10 @@ mod listen;
 mod once;
 mod openapi;
 mod page;
+mod plain;
 mod problem;
 mod routes;
+mod seats;
 mod service;
 
 use std::ffi::OsString;
@@ -40,7 +42,7 @@ pub use service::{Kind, Principal, RefusedLogin, Role, Service};
 use app::App;
 
 /// How long the end waits for the thread.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Bounds of time and number.
 #[derive(Clone, Debug)]
@@ -49,6 +51,8 @@ pub struct Limits {
     pub connections: usize,
     /// Readers of events at one time; each is a connection.
     pub readers: usize,
+    /// Of these, those of one account or token.
+    pub readers_of_one: usize,
     /// Requests to the server at one time.
     pub requests: usize,
     /// The largest body, in bytes.
@@ -70,6 +74,7 @@ impl Default for Limits {
         Self {
             connections: 64,
             readers: 32,
+            readers_of_one: 16,
             requests: 8,
             body_bytes: 256 << 10,
             header: Duration::from_secs(10),
@@ -96,6 +101,8 @@ pub struct Options {
     pub environment: Vec<(OsString, OsString)>,
     /// Bounds of time and number.
     pub limits: Limits,
+    /// The name of a user of this machine, if it has one.
+    pub user: Box<dyn Fn(u32) -> Option<String> + Send + Sync>,
     /// Is told of each new code of the first start. Called by the thread of the interface.
     pub tell: Tell,
 }
@@ -171,9 +178,9 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// The OpenAPI document, as it is served.
+/// The OpenAPI document, as it is served. The name of the session's cookie is of each server.
 pub fn openapi() -> String {
-    openapi::document()
+    openapi::document("lunet")
 }
 
 /// Every route, as method and path.

@@ -1,16 +1,19 @@
 //! Listeners, TLS, and connections within their bounds.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,17 +26,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::access::clock;
 use crate::app::App;
-use crate::audit::{AuditEntry, Notice, Notices};
-use crate::guard::{self, Arrival};
+use crate::audit::{Notice, Notices};
+use crate::guard::{self, Arrival, Peer};
 use crate::routes;
+use crate::seats::{Asking, Seat, Seats};
+use crate::service::Role;
 
 /// The pause after a failed accept, so that a lack of file descriptors does not burn a core.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -46,6 +51,12 @@ const REFUSALS: usize = 16;
 
 /// What a client hears that comes when there are too many.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// How long what is to be written at the end may take.
+const LAST: Duration = Duration::from_secs(2);
+
+/// When it is tried again to write the audit log.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// How often it is written when tokens were used.
 const FLUSH: Duration = Duration::from_secs(60);
@@ -80,8 +91,11 @@ pub enum ListenError {
 }
 
 /// Sockets that are listened on. Clients wait until they are served.
+#[derive(Default)]
 pub struct Bound {
     sockets: Vec<(StdListener, SocketAddr)>,
+    /// Unix sockets, and what those may do who can use them.
+    local: Vec<(StdUnixListener, Role)>,
     tls: Option<TlsAcceptor>,
     fingerprint: Option<String>,
 }
@@ -131,7 +145,18 @@ impl Bound {
             tls = Some(TlsAcceptor::from(Arc::new(config)));
             fingerprint = Some(hash);
         }
-        Ok(Self { sockets, tls, fingerprint })
+        Ok(Self { sockets, local: Vec::new(), tls, fingerprint })
+    }
+
+    /// Listens on a Unix socket as well. Whoever can connect to it has this role there, without a token: the mode and
+    /// the group of its file say who that is.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn and_local(mut self, socket: StdUnixListener, role: Role) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        self.local.push((socket, role));
+        Ok(self)
     }
 
     /// The addresses of the page, as a browser takes them.
@@ -148,9 +173,15 @@ impl Bound {
         self.sockets.iter().map(|(_, address)| *address).collect()
     }
 
-    /// The sockets alone, in the order of the addresses.
+    /// What those may do who can use the Unix sockets.
+    pub fn roles(&self) -> Vec<Role> {
+        self.local.iter().map(|(_, role)| *role).collect()
+    }
+
+    /// The sockets alone, in the order of the addresses, and then the Unix sockets.
     pub fn into_sockets(self) -> Vec<OwnedFd> {
-        self.sockets.into_iter().map(|(socket, _)| socket.into()).collect()
+        let addresses = self.sockets.into_iter().map(|(socket, _)| socket.into());
+        addresses.chain(self.local.into_iter().map(|(socket, _)| socket.into())).collect()
     }
 
     /// SHA-256 of the certificate, if something is served over TLS.
@@ -224,37 +255,40 @@ pub(crate) async fn serve(
     notices: Notices,
     stopped: oneshot::Receiver<()>,
 ) {
-    let places = Arc::new(Semaphore::new(app.options.limits.connections));
+    let seats = Seats::new(app.options.limits.connections);
+    for (socket, role) in bound.local {
+        match UnixListener::from_std(socket) {
+            Ok(listener) => {
+                tokio::spawn(accept_local(Arc::clone(&app), listener, role, Arc::clone(&seats)));
+            }
+            Err(error) => tracing::error!("the REST interface has no Unix socket: {error}"),
+        }
+    }
     for (socket, address) in bound.sockets {
         let tls = bound.tls.clone().filter(|_| !address.ip().is_loopback());
         match TcpListener::from_std(socket) {
             Ok(listener) => {
-                tokio::spawn(accept(Arc::clone(&app), listener, tls, Arc::clone(&places)));
+                tokio::spawn(accept(Arc::clone(&app), listener, tls, Arc::clone(&seats)));
             }
             Err(error) => tracing::error!("the REST interface cannot listen on {address}: {error}"),
         }
     }
-    let written = tokio::spawn(keep(Arc::clone(&app), notices.0));
+    app.notifier.ends_in(app.log.clone());
+    let (ends, end) = oneshot::channel();
+    let written = tokio::spawn(keep(Arc::clone(&app), notices, end));
     let ticks = tokio::spawn(tick(Arc::clone(&app)));
     let flushes = tokio::spawn(flush(Arc::clone(&app)));
     let _ = stopped.await;
-    for task in [written, ticks, flushes] {
+    for task in [ticks, flushes] {
         task.abort();
     }
+    let _ = ends.send(());
     let last = Arc::clone(&app);
-    let _ = timeout(
-        Duration::from_millis(500),
-        tokio::task::spawn_blocking(move || last.access.flush()),
-    )
-    .await;
+    let flushed = tokio::task::spawn_blocking(move || last.access.flush());
+    let _ = timeout(LAST, async { tokio::join!(written, flushed) }).await;
 }
 
-async fn accept(
-    app: Arc<App>,
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    places: Arc<Semaphore>,
-) {
+async fn accept(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor>, seats: Arc<Seats>) {
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     let router = routes::router(&app);
     loop {
@@ -263,7 +297,8 @@ async fn accept(
             continue;
         };
         let Ok(local) = stream.local_addr() else { continue };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let arrival = Arrival { peer: Peer::Network(peer), local: local.ip(), tls: tls.is_some() };
+        let Some(seat) = seats.take(arrival.peer.source()) else {
             let refusal = Arc::clone(&refusals).try_acquire_owned();
             if let (Ok(place), None) = (refusal, &tls) {
                 tokio::spawn(async move {
@@ -275,20 +310,46 @@ async fn accept(
         };
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(STUCK));
-        let arrival = Arrival { peer, local, tls: tls.is_some() };
         let (app, router, tls) = (Arc::clone(&app), router.clone(), tls.clone());
-        tokio::spawn(async move {
+        let sits = Arc::clone(&seat);
+        let serve = async move {
             match tls {
-                None => connection(&app, router, stream, arrival).await,
+                None => connection(&app, router, stream, arrival, &sits).await,
                 Some(tls) => {
                     let limit = app.options.limits.header;
                     if let Ok(Ok(stream)) = timeout(limit, tls.accept(stream)).await {
-                        connection(&app, router, stream, arrival).await;
+                        connection(&app, router, stream, arrival, &sits).await;
                     }
                 }
             }
-            drop(place);
-        });
+        };
+        tokio::spawn(seated(seat, serve));
+    }
+}
+
+/// Serves a connection until it ends, or its place is given to another one.
+async fn seated(seat: Arc<Seat>, serve: impl Future<Output = ()>) {
+    tokio::select! {
+        () = serve => {}
+        () = seat.lost() => {}
+    }
+}
+
+/// Accepts clients of a Unix socket. They are who the kernel says that they are.
+async fn accept_local(app: Arc<App>, listener: UnixListener, role: Role, seats: Arc<Seats>) {
+    let router = routes::router(&app);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        let Ok(user) = stream.peer_cred() else { continue };
+        let peer = Peer::User { uid: user.uid(), role };
+        let arrival = Arrival { peer, local: IpAddr::V4(Ipv4Addr::LOCALHOST), tls: false };
+        let Some(seat) = seats.take(peer.source()) else { continue };
+        let (app, router, sits) = (Arc::clone(&app), router.clone(), Arc::clone(&seat));
+        let serve = async move { connection(&app, router, stream, arrival, &sits).await };
+        tokio::spawn(seated(seat, serve));
     }
 }
 
@@ -302,12 +363,44 @@ async fn refuse(mut stream: TcpStream) {
     let _ = timeout(PAUSE, told).await;
 }
 
-async fn connection<S>(app: &Arc<App>, router: axum::Router, stream: S, arrival: Arrival)
-where
+/// The body of an answer. Until it is sent, the request is under way.
+struct Sent {
+    body: Body,
+    _asking: Asking,
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+async fn connection<S>(
+    app: &Arc<App>,
+    router: axum::Router,
+    stream: S,
+    arrival: Arrival,
+    seat: &Arc<Seat>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
         let (app, mut router) = (Arc::clone(app), router.clone());
+        let (asking, seat) = (seat.asks(), Arc::clone(seat));
         async move {
             let names = &app.options.names;
             let checked = guard::check(request.uri(), request.headers(), arrival, names);
@@ -316,6 +409,7 @@ where
                 Ok(()) => {
                     let mut request = request.map(Body::new);
                     request.extensions_mut().insert(arrival);
+                    request.extensions_mut().insert(seat);
                     match router.call(request).await {
                         Ok(response) => response,
                         Err(never) => match never {},
@@ -323,7 +417,8 @@ where
                 }
             };
             guard::protect(response.headers_mut());
-            Ok::<_, std::convert::Infallible>(response)
+            let whole = response.map(|body| Body::new(Sent { body, _asking: asking }));
+            Ok::<_, std::convert::Infallible>(whole)
         }
     });
     let mut builder = http1::Builder::new();
@@ -333,27 +428,46 @@ where
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Writes the audit log, and passes on what has changed.
-async fn keep(app: Arc<App>, mut notices: mpsc::Receiver<Notice>) {
-    let mut batch = Vec::new();
-    while notices.recv_many(&mut batch, 64).await > 0 {
-        let mut entries: Vec<AuditEntry> = Vec::new();
+/// Writes the audit log, and passes on what has changed, until the `end` and what waits then. What cannot be written is
+/// tried again.
+async fn keep(app: Arc<App>, mut notices: Notices, mut end: oneshot::Receiver<()>) {
+    let (mut batch, mut entries) = (Vec::new(), Vec::new());
+    let (mut failed, mut last) = (false, false);
+    while !last {
+        tokio::select! {
+            count = notices.some(&mut batch) => last = count == 0,
+            () = sleep(AGAIN), if failed => {}
+            _ = &mut end => {
+                batch.extend(notices.rest());
+                last = true;
+            }
+        }
         for notice in batch.drain(..) {
             match notice {
                 Notice::Entry(entry) => entries.push(entry),
                 Notice::Changed(what) => {
-                    app.events.send("changed", &serde_json::json!({"what": what}))
+                    app.events.send("changed", &serde_json::json!({"what": what}));
+                    notices.done(1);
                 }
             }
         }
         if entries.is_empty() {
             continue;
         }
-        let log = app.log.clone();
-        let written = tokio::task::spawn_blocking(move || log.append(&entries)).await;
-        if let Ok(Err(error)) = written {
-            tracing::error!("the audit log cannot be written: {error}");
+        let (log, batch) = (app.log.clone(), std::mem::take(&mut entries));
+        let write = move || (log.append(&batch), batch);
+        // A thread that has panicked has taken them along.
+        let Ok((written, batch)) = tokio::task::spawn_blocking(write).await else { continue };
+        match written {
+            Ok(()) => notices.done(batch.len()),
+            Err(error) => {
+                if !failed {
+                    tracing::error!("the audit log cannot be written: {error}");
+                }
+                entries = batch;
+            }
         }
+        failed = !entries.is_empty();
     }
 }
 

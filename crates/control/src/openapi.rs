@@ -12,7 +12,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::app::{COOKIE, JSON};
+use crate::app::JSON;
 use crate::problem;
 use crate::routes::{DRY_RUN, Needs, Of, Parameter, Route, Run, Shapes, TABLE, Tagged, Verb};
 
@@ -22,8 +22,8 @@ const SESSION: &str = "session";
 const ABOUT: &str = "The REST interface of lunet. Changes with a session need the header X-Lunet-CSRF with the value that \
     the login has given; changes with a token do not. docs/rest.md describes it.";
 
-/// The document, as it is served.
-pub(crate) fn document() -> String {
+/// The document, as it is served. `cookie` is the name of the session's.
+pub(crate) fn document(cookie: &str) -> String {
     let mut shapes: Shapes = Vec::new();
     problem::Body::schemas(&mut shapes);
     shapes.push((problem::Body::name().into_owned(), problem::Body::schema()));
@@ -41,7 +41,7 @@ pub(crate) fn document() -> String {
     shapes.sort_by(|a, b| a.0.cmp(&b.0));
     shapes.dedup_by(|a, b| a.0 == b.0);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-    let cookie = ApiKey::Cookie(ApiKeyValue::new(COOKIE));
+    let cookie = ApiKey::Cookie(ApiKeyValue::new(cookie));
     let components = ComponentsBuilder::new()
         .schemas_from_iter(shapes)
         .security_scheme(BEARER, SecurityScheme::Http(bearer))
@@ -82,7 +82,7 @@ fn operation(route: &Route, shapes: &mut Shapes) -> utoipa::openapi::path::Opera
     for (name, kind, about) in route.query.iter().copied().chain(dry) {
         operation = operation.parameter(in_query((name, kind, about)));
     }
-    if matches!(route.run, Run::Change(_)) {
+    if route.once {
         let about = "The same key, with the same request, gives the first answer again";
         operation = operation.parameter(in_header("Idempotency-Key", about, key()));
     }
@@ -99,7 +99,10 @@ fn operation(route: &Route, shapes: &mut Shapes) -> utoipa::openapi::path::Opera
     }
     for (status, schema, about) in answers(route, shapes) {
         let content = ContentBuilder::new().schema(Some(schema)).build();
-        let response = ResponseBuilder::new().description(about).content(route.media, content);
+        let mut response = ResponseBuilder::new().description(about);
+        for media in route.media {
+            response = response.content(*media, content.clone());
+        }
         operation = operation.response(status, response.build());
     }
     let problem = utoipa::openapi::Ref::from_schema_name(problem::Body::name());

@@ -1,11 +1,13 @@
 //! What the REST interface knows of the server, and who asks.
 
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use lunet_api::{Answer, Done, Error, Preview, Request};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
+
+use crate::guard::Peer;
 
 /// What somebody may do. Each role may do what those before it may, but for `metrics`, which reads metrics alone.
 #[derive(
@@ -48,33 +50,53 @@ pub enum Kind {
     Session,
     /// By a token.
     Token,
+    /// By being allowed to use a Unix socket.
+    Peer,
 }
 
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Principal {
-    /// The account's name, or the token's.
+    /// The account's name, or the token's, or that of a user of this machine.
     pub name: String,
     /// What they may do.
     pub role: Role,
     /// How they have shown who they are.
     pub kind: Kind,
     /// Where they come from.
-    pub address: SocketAddr,
+    pub(crate) peer: Peer,
     /// Tells a session or a token from others of its name.
     pub(crate) id: String,
+    /// Tells an account, a token or a user from others of its name; all sessions of an account have the same.
+    pub(crate) owner: String,
+    /// The account that is behind it: its own, or the one by which a token was made. Empty for a user of this machine.
+    pub(crate) account: String,
     /// What a change by a session has to repeat.
     pub(crate) csrf: Option<Zeroizing<String>>,
 }
 
+/// What tells who asks from everybody else, whatever names they have.
+pub(crate) type Identity = (Kind, String);
+
 impl Principal {
     /// Who it is, as the audit log has it.
     pub fn told(&self) -> String {
-        let kind = match self.kind {
-            Kind::Session => "session",
-            Kind::Token => "token",
-        };
-        format!("{} ({kind})", self.name)
+        let name = &self.name;
+        match (self.kind, self.peer) {
+            (Kind::Session, _) => format!("{name} (session)"),
+            (Kind::Token, _) => format!("{name} (token)"),
+            (Kind::Peer, Peer::User { uid, .. }) => format!("{name} (uid {uid})"),
+            (Kind::Peer, Peer::Network(_)) => name.clone(),
+        }
+    }
+
+    /// The address that they come from; `None` if they come over a Unix socket.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.peer.address()
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        (self.kind, self.owner.clone())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Who has changed what: a line of the log for each change that was asked for, done or refused.
 
 use std::fmt;
-use std::fs;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +9,7 @@ use lunet_iscsi::printable::printable;
 use serde_json::Value;
 
 use crate::control::Asker;
-use crate::live;
+use crate::{live, users};
 
 /// The longest line of an answer, in characters.
 const MOST: usize = 500;
@@ -38,8 +37,8 @@ const TOLD: [&str; 16] = [
 /// Where a change comes from.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// The REST interface: who, and from where.
-    Rest(String, IpAddr),
+    /// The REST interface: who, and from where; without an address, from this machine over a Unix socket.
+    Rest(String, Option<IpAddr>),
     /// A client of the control socket.
     Socket(Asker),
     /// SIGHUP.
@@ -49,22 +48,16 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rest(who, address) => write!(f, "{} from {address}", printable(who)),
+            Self::Rest(who, Some(address)) => write!(f, "{} from {address}", printable(who)),
+            Self::Rest(who, None) => write!(f, "{}", printable(who)),
             Self::Signal => f.write_str("SIGHUP"),
             Self::Socket(Asker { uid, pid }) => {
-                let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-                let name = name_of(*uid, &users).unwrap_or("user");
-                write!(f, "{} (uid {uid}, pid {pid})", printable(name))
+                let name = users::name(*uid);
+                let name = printable(name.as_deref().unwrap_or("user"));
+                write!(f, "{name} (uid {uid}, pid {pid})")
             }
         }
     }
-}
-
-/// The name of a user in the text of /etc/passwd.
-fn name_of(uid: u32, users: &str) -> Option<&str> {
-    let uid = uid.to_string();
-    let line = users.lines().find(|line| line.split(':').nth(2) == Some(&uid))?;
-    line.split(':').next()
 }
 
 /// A change that was asked for, in words.
@@ -166,9 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn users_have_names() {
-        let users = "root:x:0:0:root:/root:/bin/sh\nstore:x:1000:1000::/:/bin/sh\n";
-        assert_eq!((name_of(1000, users), name_of(1, users)), (Some("store"), None));
+    fn a_line_has_no_breaks() {
         assert_eq!(short("two\nlines  of\ttext"), "two lines of text");
     }
 }

@@ -32,5 +32,6 @@ pub mod signals;
 pub mod tables;
 mod trouble;
 pub mod units;
+mod users;
 #[cfg(feature = "tools")]
 pub mod watch;

@@ -20,7 +20,7 @@ use crate::config::{
     self, Backend, Cache, Config, Hosts, Nvme, Portal, Provisioning, Subsystem, Target, Volume,
 };
 use crate::trouble::refused;
-use crate::{control, owned, secrets, serve};
+use crate::{control, owned, secrets, serve, users};
 
 /// The target of the embedded default.
 pub const DEMO_TARGET: &str = "iqn.2026-11.local.lunet:demo";
@@ -163,6 +163,7 @@ fn read(path: &Path, check: impl FnOnce(&fs::File) -> Result<()>) -> Result<Zero
 fn check(path: &Path, text: &str) -> Result<Config> {
     let config = config::check(text).map_err(|mistakes| Wrong::new(path, mistakes))?;
     secrets::check_file(&config, path).map_err(|mistakes| Wrong::new(path, mistakes))?;
+    users::check_groups(&config).map_err(|mistakes| Wrong::new(path, mistakes))?;
     Ok(config)
 }
 

@@ -76,30 +76,26 @@ pub fn serve(options: &Options) -> Result<()> {
     }
     log::say(&running.ready());
     #[cfg(feature = "control")]
-    page.iter().flat_map(|(_, lines)| lines).for_each(|line| log::say(&format!("{line}\n")));
+    page.iter().flat_map(|page| &page.lines).for_each(|line| log::say(&format!("{line}\n")));
     made.keep();
     wait(&mut signals, &running)?;
     signals.at_once().context("cannot catch a second signal")?;
-    #[cfg(feature = "control")]
-    drop(page);
+    // First, so that the audit log has what is changed by commands until the end.
     drop(control);
+    #[cfg(feature = "control")]
+    if let Some(page) = page {
+        page.end();
+    }
     running.stop()
 }
 
 /// Serves the REST interface and the page, if they can be had.
 #[cfg(feature = "control")]
-fn start_page(
-    found: rest::Found,
-    running: &Running,
-) -> Result<Option<(rest::Interface, Vec<String>)>> {
-    match found {
-        rest::Found::Ready(ready) => ready.start(running).map(Some),
-        rest::Found::Off => Ok(None),
-        rest::Found::Without(why) => {
-            log::tell(&format!("note: {why}"));
-            Ok(None)
-        }
+fn start_page(found: rest::Found, running: &Running) -> Result<Option<rest::Served>> {
+    if let Some(why) = found.note {
+        log::tell(&format!("note: {why}"));
     }
+    found.ready.map(|ready| ready.start(running)).transpose()
 }
 
 /// Does what signals ask for. Waits for the one that ends the server, or for the failure of an

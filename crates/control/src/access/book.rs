@@ -40,6 +40,9 @@ pub enum BookError {
 /// Somebody who may log in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Account {
+    /// Tells it from others that had its name. Empty for those that were made before there was one.
+    #[serde(default)]
+    pub(super) id: String,
     pub(super) name: String,
     pub(super) role: Role,
     /// Of the password, by argon2id, in the form of PHC strings.
@@ -56,8 +59,11 @@ pub(crate) struct Token {
     pub(crate) role: Role,
     /// SHA-256 of the secret.
     pub(super) hash: String,
-    /// Who has made it.
+    /// Who has made it, for people.
     pub(crate) by: String,
+    /// The account that is behind who has made it, as [`Account::identity`] says; empty if none is.
+    #[serde(default)]
+    pub(super) account: String,
     /// In seconds since 1970, as the next two.
     pub(crate) created: u64,
     pub(crate) expires: u64,
@@ -68,6 +74,9 @@ pub(crate) struct Token {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Book {
     version: u32,
+    /// Tells this server from others of its host, whose cookies a browser does not tell apart.
+    #[serde(default)]
+    pub(super) instance: String,
     pub(super) accounts: Vec<Account>,
     pub(super) tokens: Vec<Token>,
 }
@@ -75,7 +84,13 @@ pub(super) struct Book {
 impl Account {
     pub(super) fn new(name: &str, password: &str, role: Role) -> Result<Self, Problem> {
         check_name(name)?;
-        Ok(Self { name: name.to_owned(), role, hash: hash(password)?, created: clock() })
+        let id = super::random::<8>().map_err(|error| failed(error.to_string()))?.to_string();
+        Ok(Self { id, name: name.to_owned(), role, hash: hash(password)?, created: clock() })
+    }
+
+    /// Tells it from all other accounts, also from those that had its name before.
+    pub(super) fn identity(&self) -> String {
+        format!("{}/{}", self.name, self.id)
     }
 }
 
@@ -96,12 +111,15 @@ pub(super) fn hash(password: &str) -> Result<String, Problem> {
         let text = format!("a password has {} to {} characters", PASSWORD.start(), PASSWORD.end());
         return Err(Problem::invalid(text));
     }
-    let failed = |error: String| Problem::from(Error::new(Code::Failed, error));
     let mut salt = [0; 16];
     lunet_os::random::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
     let salt = SaltString::encode_b64(&salt).map_err(|error| failed(error.to_string()))?;
     let hash = argon().hash_password(password.as_bytes(), &salt);
     hash.map(|hash| hash.to_string()).map_err(|error| failed(error.to_string()))
+}
+
+fn failed(error: String) -> Problem {
+    Error::new(Code::Failed, error).into()
 }
 
 /// 19 MiB and two passes, as OWASP recommends for argon2id.

@@ -9,7 +9,6 @@ mod throttle;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,6 +20,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
+use crate::guard::{Peer, Source};
 use crate::problem::Problem;
 use crate::service::{Kind, Principal, Role};
 use book::{Account, Book};
@@ -79,14 +79,6 @@ pub(crate) fn same(one: &str, other: &str) -> bool {
     one.as_bytes().ct_eq(other.as_bytes()).into()
 }
 
-/// Who is held back: an address, and of IPv6 the network of 64 bits, which one client may have whole.
-fn source(peer: SocketAddr) -> IpAddr {
-    match peer.ip().to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
-        ip => ip,
-    }
-}
-
 fn held_back(wait: Duration) -> Problem {
     let text = "too many logins have failed shortly before";
     let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "throttled", text);
@@ -96,6 +88,8 @@ fn held_back(wait: Duration) -> Problem {
 /// A login that is in use.
 struct Session {
     name: String,
+    /// The account's identity.
+    account: String,
     csrf: Zeroizing<String>,
     begun: Instant,
     used: Instant,
@@ -105,9 +99,9 @@ struct Session {
 struct Inner {
     book: Book,
     sessions: HashMap<String, Session>,
-    addresses: Throttle<IpAddr>,
+    addresses: Throttle<Source>,
     /// By address, and the hash of the name: who is wrong elsewhere keeps nobody out.
-    names: Throttle<(IpAddr, String)>,
+    names: Throttle<(Source, String)>,
     code: Option<OneTime>,
     /// Tokens were used since the file was written.
     used: bool,
@@ -135,6 +129,8 @@ pub(crate) struct ShownAccount {
 /// Who may ask for what.
 pub(crate) struct Access {
     idle: Duration,
+    /// The name of the session's cookie. Browsers send a cookie to all ports of a host.
+    cookie: String,
     store: book::Store,
     inner: Mutex<Inner>,
     /// Held while the file is written.
@@ -150,17 +146,28 @@ impl Access {
     /// The file cannot be read, or there are no random numbers.
     pub(crate) fn open(directory: &Path, idle: Duration) -> Result<Self, BookError> {
         let store = book::Store::new(directory);
-        let book = store.read()?;
+        let mut book = store.read()?;
+        if book.instance.is_empty() {
+            // It is written with the first change.
+            book.instance = random::<4>().map_err(BookError::Random)?.to_string();
+        }
+        let cookie = format!("lunet-{}", book.instance);
         let code = match book.accounts.is_empty() {
             true => Some(OneTime::new().map_err(BookError::Random)?),
             false => None,
         };
         let inner = Mutex::new(Inner { book, code, ..Inner::default() });
-        Ok(Self { idle, store, inner, writing: Mutex::new(()), touched: Notify::new() })
+        let (writing, touched) = (Mutex::new(()), Notify::new());
+        Ok(Self { idle, cookie, store, inner, writing, touched })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of the session's cookie.
+    pub(crate) fn cookie(&self) -> &str {
+        &self.cookie
     }
 
     /// The code for the first start, while there is no account.
@@ -204,12 +211,12 @@ impl Access {
         &self,
         code: &str,
         (name, password): (&str, &str),
-        peer: SocketAddr,
+        peer: Peer,
     ) -> (Result<Login, Problem>, Option<String>) {
         {
             let now = Instant::now();
             let mut inner = self.lock();
-            if let Some(wait) = inner.addresses.waits(&source(peer), now) {
+            if let Some(wait) = inner.addresses.waits(&peer.source(), now) {
                 return (Err(held_back(wait)), None);
             }
             let Some(one) = &mut inner.code else {
@@ -227,7 +234,7 @@ impl Access {
                     inner.code = Some(next);
                 }
                 // Whoever guesses is not to use up one code after the other.
-                inner.addresses.failed(source(peer), now);
+                inner.addresses.failed(peer.source(), now);
                 let problem = Problem::new(
                     StatusCode::UNAUTHORIZED,
                     "unauthenticated",
@@ -255,30 +262,25 @@ impl Access {
         {
             let mut inner = self.lock();
             inner.code = None;
-            inner.addresses.succeeded(&source(peer));
+            inner.addresses.succeeded(&peer.source());
         }
         (self.begin(name, &hash), None)
     }
 
     /// Logs in with name and password. Hashing takes its time on purpose.
-    pub(crate) fn login(
-        &self,
-        name: &str,
-        password: &str,
-        peer: SocketAddr,
-    ) -> Result<Login, Problem> {
+    pub(crate) fn login(&self, name: &str, password: &str, peer: Peer) -> Result<Login, Problem> {
         let now = Instant::now();
-        let account = {
+        let (address, pair) = (peer.source(), (peer.source(), digest(name)));
+        let (account, before) = {
             let mut inner = self.lock();
-            let (address, pair) = (source(peer), (source(peer), digest(name)));
             let waits = [inner.addresses.waits(&address, now), inner.names.waits(&pair, now)];
             if let Some(wait) = waits.into_iter().flatten().max() {
                 return Err(held_back(wait));
             }
             // Counted before the result is known, so that many at once are no way around it.
-            inner.addresses.failed(address, now);
-            inner.names.failed(pair, now);
-            inner.book.accounts.iter().find(|account| account.name == name).cloned()
+            let before = inner.addresses.failed(address, now);
+            inner.names.failed(pair.clone(), now);
+            (inner.book.accounts.iter().find(|account| account.name == name).cloned(), before)
         };
         if !book::verify(account.as_ref(), password) {
             return Err(Problem::new(
@@ -289,8 +291,9 @@ impl Access {
         }
         {
             let mut inner = self.lock();
-            inner.addresses.succeeded(&source(peer));
-            inner.names.succeeded(&(source(peer), digest(name)));
+            // Whoever has one account is not to guess at others as if nothing had failed.
+            inner.addresses.undo(&address, now, before);
+            inner.names.succeeded(&pair);
         }
         // A password that is right is that of an account.
         let Some(account) = account else { return Err(Problem::unauthenticated()) };
@@ -307,9 +310,8 @@ impl Access {
         // The password, or the account, may have become another one while the old one was verified.
         let mut accounts = inner.book.accounts.iter();
         let same = |account: &&Account| account.name == name && account.hash == hash;
-        let Some(role) = accounts.find(same).map(|account| account.role) else {
-            return Err(Problem::unauthenticated());
-        };
+        let Some(found) = accounts.find(same) else { return Err(Problem::unauthenticated()) };
+        let (role, account) = (found.role, found.identity());
         let (idle, sessions) = (self.idle, &mut inner.sessions);
         sessions.retain(|_, session| session.lasts(idle, now));
         // Nobody's logins end the sessions of others.
@@ -319,19 +321,21 @@ impl Access {
             let oldest = own.min_by_key(|(_, session)| session.used).map(|(id, _)| id.clone());
             oldest.into_iter().for_each(|oldest| drop(sessions.remove(&oldest)));
         }
-        let session = Session { name: name.to_owned(), csrf: csrf.clone(), begun: now, used: now };
+        let csrf_of = csrf.clone();
+        let session =
+            Session { name: name.to_owned(), account, csrf: csrf_of, begun: now, used: now };
         sessions.insert(digest(&id), session);
         let expires = clock() + self.idle.as_secs();
         Ok(Login { id, name: name.to_owned(), role, csrf, expires })
     }
 
     /// Whose session it is.
-    pub(crate) fn of_session(&self, id: &str, address: SocketAddr) -> Option<Principal> {
+    pub(crate) fn of_session(&self, id: &str, peer: Peer) -> Option<Principal> {
         let (id, now) = (digest(id), Instant::now());
         let mut inner = self.lock();
         let Inner { book, sessions, .. } = &mut *inner;
         let session = sessions.get_mut(&id)?;
-        let account = book.accounts.iter().find(|account| account.name == session.name);
+        let account = book.accounts.iter().find(|one| one.identity() == session.account);
         let (true, Some(account)) = (session.lasts(self.idle, now), account) else {
             sessions.remove(&id);
             return None;
@@ -341,14 +345,16 @@ impl Access {
             name: account.name.clone(),
             role: account.role,
             kind: Kind::Session,
-            address,
+            peer,
             csrf: Some(session.csrf.clone()),
             id,
+            owner: session.account.clone(),
+            account: session.account.clone(),
         })
     }
 
     /// Whose token it is.
-    pub(crate) fn of_token(&self, text: &str, address: SocketAddr) -> Option<Principal> {
+    pub(crate) fn of_token(&self, text: &str, peer: Peer) -> Option<Principal> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
         let now = clock();
         let mut inner = self.lock();
@@ -359,10 +365,12 @@ impl Access {
         let fresh = token.last_used.is_none_or(|last| last < now);
         token.last_used = Some(now);
         let (name, role, id) = (token.name.clone(), token.role, token.id.clone());
+        let account = token.account.clone();
         if fresh && !std::mem::replace(&mut inner.used, true) {
             self.touched.notify_one();
         }
-        Some(Principal { name, role, kind: Kind::Token, address, id, csrf: None })
+        let owner = id.clone();
+        Some(Principal { name, role, kind: Kind::Token, peer, id, owner, account, csrf: None })
     }
 
     /// True if who asked some time ago could still ask.
@@ -376,6 +384,8 @@ impl Access {
                 let mut tokens = inner.book.tokens.iter();
                 tokens.any(|token| token.id == who.id && token.expires > clock())
             }
+            // Whoever has the connection may have it.
+            Kind::Peer => true,
         }
     }
 
@@ -415,22 +425,33 @@ impl Access {
             }
             book.accounts.push(account);
             Ok(())
-        })
+        })?;
+        // There is an account now, if there was none.
+        self.lock().code = None;
+        Ok(())
     }
 
-    pub(crate) fn remove_account(&self, name: &str) -> Result<(), Problem> {
-        self.edit(|book| {
+    /// Removes an account, its sessions, and the tokens that were made by it, or by tokens of it. Gives how many tokens.
+    pub(crate) fn remove_account(&self, name: &str) -> Result<usize, Problem> {
+        let (account, tokens) = self.edit(|book| {
             let at = position(book, name)?;
             let is_admin = |account: &&Account| account.role == Role::Administrator;
             if is_admin(&&book.accounts[at]) && book.accounts.iter().filter(is_admin).count() == 1 {
                 let error = Error::new(Code::LastOne, format!("{name} is the only administrator"));
                 return Err(error.fix("make another one first").into());
             }
-            book.accounts.remove(at);
-            Ok(())
+            let account = book.accounts.remove(at).identity();
+            let before = book.tokens.len();
+            // Tokens of a time when the account was not noted have its name.
+            let of_it = |token: &Token| match token.account.as_str() {
+                "" => token.by == name,
+                of => of == account,
+            };
+            book.tokens.retain(|token| !of_it(token));
+            Ok((account, before - book.tokens.len()))
         })?;
-        self.lock().sessions.retain(|_, session| session.name != name);
-        Ok(())
+        self.lock().sessions.retain(|_, session| session.account != account);
+        Ok(tokens)
     }
 
     /// Sets a password. Whoever is no administrator proves to know the old one.
@@ -445,7 +466,7 @@ impl Access {
         let needs = who.role != Role::Administrator || current.is_some();
         if account.is_some() && needs {
             // Whoever has taken over a session is not to find out the password by it.
-            let (address, now) = (source(who.address), Instant::now());
+            let (address, now) = (who.peer.source(), Instant::now());
             if let Some(wait) = self.lock().addresses.waits(&address, now) {
                 return Err(held_back(wait));
             }
@@ -486,7 +507,11 @@ impl Access {
             name: name.to_owned(),
             role,
             hash: digest(&secret),
-            by: who.name.clone(),
+            by: match who.kind {
+                Kind::Session => who.name.clone(),
+                Kind::Token | Kind::Peer => who.told(),
+            },
+            account: who.account.clone(),
             created: now,
             expires: now.saturating_add(seconds),
             last_used: None,

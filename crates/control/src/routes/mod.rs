@@ -121,11 +121,16 @@ pub(crate) struct Route {
     pub(crate) query: &'static [Parameter],
     pub(crate) body: Option<Shape>,
     pub(crate) answer: Option<Shape>,
-    pub(crate) media: &'static str,
+    /// The media types that an answer may have.
+    pub(crate) media: &'static [&'static str],
     status: u16,
     pub(crate) tagged: Tagged,
     /// A request has to say which version it means.
     pub(crate) needs_match: bool,
+    /// It is a change, which is made once by the same Idempotency-Key.
+    pub(crate) once: bool,
+    /// It is always written into the audit log.
+    pub(crate) written: bool,
     pub(crate) run: Run,
 }
 
@@ -136,7 +141,7 @@ const fn route(
     about: &'static str,
     run: Run,
 ) -> Route {
-    let media = crate::app::JSON;
+    let media = &[crate::app::JSON];
     let (query, tagged) = (&[], Tagged::Not);
     Route {
         method,
@@ -150,6 +155,8 @@ const fn route(
         status: 200,
         tagged,
         needs_match: false,
+        once: false,
+        written: false,
         run,
     }
 }
@@ -165,7 +172,7 @@ const fn change(
     about: &'static str,
     change: fn(&Call) -> Result<Change, Problem>,
 ) -> Route {
-    route(method, path, Needs::Role(role), about, Run::Change(change))
+    route(method, path, Needs::Role(role), about, Run::Change(change)).once().written()
 }
 
 impl Route {
@@ -181,7 +188,7 @@ impl Route {
         Self { answer: Some(shape), ..self }
     }
 
-    const fn media(self, media: &'static str) -> Self {
+    const fn media(self, media: &'static [&'static str]) -> Self {
         Self { media, ..self }
     }
 
@@ -199,6 +206,14 @@ impl Route {
 
     const fn needs_match(self) -> Self {
         Self { needs_match: true, ..self }
+    }
+
+    const fn once(self) -> Self {
+        Self { once: true, ..self }
+    }
+
+    const fn written(self) -> Self {
+        Self { written: true, ..self }
     }
 
     const fn tagged(self, tagged: Tagged) -> Self {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use lunet_api::SecretText;
+use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Needs, Route, Run, Verb, get, many, one, route};
 use crate::access::{self, Login};
-use crate::app::{App, COOKIE, Call, Outcome, json};
+use crate::app::{App, Call, Outcome, json};
+use crate::once::Again;
 use crate::problem::Problem;
 use crate::service::{Kind, Role};
 
@@ -132,7 +133,7 @@ struct Token {
     name: String,
     /// What it may do.
     role: Role,
-    /// Who has made it.
+    /// Who has made it; behind a token's name is `(token)`, and behind that of a user of this machine its number.
     by: String,
     /// When it was made, in seconds since 1970, UTC.
     created: u64,
@@ -175,7 +176,7 @@ impl From<access::Token> for Token {
 }
 
 /// The answer to a login, with the cookie.
-fn logged_in(call: &Call, login: &Login) -> Response {
+fn logged_in(app: &App, call: &Call, login: &Login) -> Response {
     let answer = LoggedIn {
         name: login.name.clone(),
         role: login.role,
@@ -183,13 +184,14 @@ fn logged_in(call: &Call, login: &Login) -> Response {
         expires: login.expires,
     };
     let mut response = json(StatusCode::OK, &answer);
-    set_cookie(call, &mut response, &login.id, "");
+    set_cookie((app, call), &mut response, &login.id, "");
     response
 }
 
-fn set_cookie(call: &Call, response: &mut Response, id: &str, more: &str) {
+fn set_cookie((app, call): (&App, &Call), response: &mut Response, id: &str, more: &str) {
     let secure = if call.arrival.tls { "; Secure" } else { "" };
-    let cookie = format!("{COOKIE}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{more}");
+    let name = app.access.cookie();
+    let cookie = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict{secure}{more}");
     if let Ok(mut value) = HeaderValue::from_str(&cookie) {
         value.set_sensitive(true);
         response.headers_mut().insert(header::SET_COOKIE, value);
@@ -218,9 +220,9 @@ async fn first_start(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let told = |problem: &Problem| problem.status == StatusCode::UNAUTHORIZED;
     if made.as_ref().err().is_none_or(told) {
         let outcome = Outcome::of(&made, |_| "the first account is made".to_owned());
-        app.record(&call, shown, "first-start".to_owned(), &outcome);
+        app.remark(&call, shown, "first-start".to_owned(), &outcome);
     }
-    Ok(logged_in(&call, &made?))
+    Ok(logged_in(&app, &call, &made?))
 }
 
 async fn login(app: Arc<App>, call: Call) -> Result<Response, Problem> {
@@ -231,9 +233,9 @@ async fn login(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     // Those that are held back are not written down one by one.
     if login.as_ref().err().is_none_or(|problem| problem.status != StatusCode::TOO_MANY_REQUESTS) {
         let outcome = Outcome::of(&login, |_| "logged in".to_owned());
-        app.record(&call, shown, "login".to_owned(), &outcome);
+        app.remark(&call, shown, "login".to_owned(), &outcome);
     }
-    Ok(logged_in(&call, &login?))
+    Ok(logged_in(&app, &call, &login?))
 }
 
 async fn logout(app: Arc<App>, call: Call) -> Result<Response, Problem> {
@@ -245,7 +247,7 @@ async fn logout(app: Arc<App>, call: Call) -> Result<Response, Problem> {
         &Outcome::Done("logged out".to_owned()),
     );
     let mut response = json(StatusCode::OK, &Said { done: "logged out".to_owned() });
-    set_cookie(&call, &mut response, "", "; Max-Age=0");
+    set_cookie((&app, &call), &mut response, "", "; Max-Age=0");
     Ok(response)
 }
 
@@ -297,8 +299,14 @@ async fn remove_account(app: Arc<App>, call: Call) -> Result<Response, Problem> 
     let name = call.part("name").to_owned();
     let what = format!("delete-account name={:?}", printable(&name));
     let here = Arc::clone(&app);
-    let work =
-        move || here.access.remove_account(&name).map(|()| format!("account {name} is gone"));
+    let work = move || {
+        let tokens = here.access.remove_account(&name)?;
+        Ok(match tokens {
+            0 => format!("account {name} is gone"),
+            1 => format!("account {name} is gone, and a token that was made by it"),
+            more => format!("account {name} is gone, and {more} tokens that were made by it"),
+        })
+    };
     let done = app.hash(work).await?;
     concluded(&app, &call, what, done, StatusCode::OK)
 }
@@ -339,8 +347,20 @@ async fn add_token(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     app.record(&call, call.who.told(), what, &outcome);
     let (token, text) = made?;
     app.notifier.differs("accounts");
+    // The secret is not kept, not even for whoever has not got the answer.
+    let id = &token.id;
+    let again = Error::new(
+        Code::Exists,
+        format!(
+            "token {id} was made by the first request with this Idempotency-Key, and it is shown once"
+        ),
+    );
+    let again =
+        again.fix("if that answer was lost, revoke the token, and make another one with a new key");
     let made = MadeToken { id: token.id, token: text.to_string(), expires: token.expires };
-    Ok(json(StatusCode::CREATED, &made))
+    let mut response = json(StatusCode::CREATED, &made);
+    response.extensions_mut().insert(Again(again.into()));
+    Ok(response)
 }
 
 async fn remove_token(app: Arc<App>, call: Call) -> Result<Response, Problem> {
@@ -411,15 +431,19 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .body(one::<NewAccount>)
     .answer(one::<Said>)
-    .created(),
+    .created()
+    .once()
+    .written(),
     route(
         Verb::Delete,
         "/api/v1/accounts/{name}",
         ADMIN,
-        "Removes an account, and ends its sessions",
+        "Removes an account, and ends its sessions and the tokens that were made by it",
         Run::Own(|app, call| Box::pin(remove_account(app, call))),
     )
-    .answer(one::<Said>),
+    .answer(one::<Said>)
+    .once()
+    .written(),
     route(
         Verb::Put,
         "/api/v1/accounts/{name}/password",
@@ -428,7 +452,9 @@ pub(super) const ROUTES: &[Route] = &[
         Run::Own(|app, call| Box::pin(set_password(app, call))),
     )
     .body(one::<NewPassword>)
-    .answer(one::<Said>),
+    .answer(one::<Said>)
+    .once()
+    .written(),
     get("/api/v1/tokens", "The tokens", many::<Token>, Run::Own(|app, _| Box::pin(tokens(app))))
         .needs(ADMIN),
     route(
@@ -440,7 +466,9 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .body(one::<NewToken>)
     .answer(one::<MadeToken>)
-    .created(),
+    .created()
+    .once()
+    .written(),
     route(
         Verb::Delete,
         "/api/v1/tokens/{id}",
@@ -448,5 +476,7 @@ pub(super) const ROUTES: &[Route] = &[
         "Revokes a token",
         Run::Own(|app, call| Box::pin(remove_token(app, call))),
     )
-    .answer(one::<Said>),
+    .answer(one::<Said>)
+    .once()
+    .written(),
 ];

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +11,7 @@ use lunet_api::{
     Session, Stats, Transport, Verdict,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
@@ -35,8 +36,9 @@ const ENTRIES: u64 = 1000;
 const FRESH: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How long the server has to say whether it is ready.
+/// How long the server has to say whether it is ready, and how long that is the answer to whoever asks.
 const READY: Duration = Duration::from_secs(2);
+const STILL_READY: Duration = Duration::from_secs(1);
 
 /// A portal to add.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -169,28 +171,53 @@ async fn audit(app: Arc<App>, call: Call) -> Result<Response, Problem> {
 }
 
 async fn ready(app: Arc<App>, _: Call) -> Result<Response, Problem> {
-    let service = Arc::clone(&app.service);
-    let why = match app.blocking(&app.asking, READY, move || service.ready()).await {
-        Ok(why) => why,
-        Err(problem) => vec![problem.error.message],
+    // Whoever asks meanwhile waits for this answer: that many ask does not make the server less ready.
+    let mut kept = app.readiness.lock().await;
+    let why = match &*kept {
+        Some((at, why)) if at.elapsed() < STILL_READY => why.clone(),
+        _ => {
+            let service = Arc::clone(&app.service);
+            let why = match app.blocking(&app.asking, READY, move || service.ready()).await {
+                Ok(why) => why,
+                // It has not answered the last question, or this one.
+                Err(_) => vec!["the server has not answered in time".to_owned()],
+            };
+            *kept = Some((Instant::now(), why.clone()));
+            why
+        }
     };
+    drop(kept);
     let ready = why.is_empty();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok(json(status, &Readiness { ready, why }))
 }
 
-async fn facts(app: Arc<App>) -> Result<Response, Problem> {
+/// What of the facts somebody with this role sees. The command line of the kernel may have secrets in it, and says how
+/// the machine can be attacked.
+fn shown(mut facts: Value, role: Role) -> Value {
+    if !role.may(Role::Operator) {
+        if let Some(all) = facts.as_object_mut() {
+            all.remove("cmdline");
+        }
+        if let Some(platform) = facts.get_mut("platform").and_then(Value::as_object_mut) {
+            platform.remove("cmdline_text");
+        }
+    }
+    facts
+}
+
+async fn facts(app: Arc<App>, role: Role) -> Result<Response, Problem> {
     // Whoever asks meanwhile waits for this answer.
     let mut kept = app.facts.lock().await;
     if let Some((at, facts)) = &*kept {
         if at.elapsed() < FRESH {
-            return Ok(json(StatusCode::OK, facts));
+            return Ok(json(StatusCode::OK, &shown(facts.clone(), role)));
         }
     }
     let words = ["tune", "facts", "--json"].map(str::to_owned);
     let facts = app.jobs.ask(&words, LOOK).await?;
-    let response = json(StatusCode::OK, &facts);
-    *kept = Some((std::time::Instant::now(), facts));
+    let response = json(StatusCode::OK, &shown(facts.clone(), role));
+    *kept = Some((Instant::now(), facts));
     Ok(response)
 }
 
@@ -279,7 +306,9 @@ pub(super) const ROUTES: &[Route] = &[
     .body(one::<ConfigText>)
     .answer(one::<Done>)
     .tagged(TAGGED)
-    .needs_match(),
+    .needs_match()
+    .once()
+    .written(),
     get(
         "/api/v1/stats",
         "What has been done since the start",
@@ -302,7 +331,7 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .needs(Needs::Role(Role::Metrics))
     .query(&[BY_INITIATOR])
-    .media("application/openmetrics-text"),
+    .media(&["application/openmetrics-text", "text/plain"]),
     get(
         "/api/v1/refused",
         "Logins and NVMe hosts that were refused lately, the newest first",
@@ -313,7 +342,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/facts",
         "What the tuner knows of this machine",
         any,
-        Run::Own(|app, _| Box::pin(facts(app))),
+        Run::Own(|app, call| Box::pin(facts(app, call.who.role))),
     ),
     get(
         "/api/v1/audit",
@@ -329,7 +358,7 @@ pub(super) const ROUTES: &[Route] = &[
         text,
         Run::Own(|app, call| Box::pin(async move { Events::listen(&app, call.who) })),
     )
-    .media("text/event-stream"),
+    .media(&["text/event-stream"]),
     get(
         "/api/v1/openapi.json",
         "This document",
@@ -347,7 +376,7 @@ pub(super) const ROUTES: &[Route] = &[
         Run::Own(|_, _| Box::pin(async { Ok("ok".into_response()) })),
     )
     .needs(Needs::Nobody)
-    .media("text/plain"),
+    .media(&["text/plain"]),
     get(
         "/readyz",
         "Whether the server serves: 503 if it does not",

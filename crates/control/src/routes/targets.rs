@@ -2,13 +2,13 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use lunet_api::{Answer, Change, Done, NewSecret, NewUser, Request, SecretText, Target};
+use lunet_api::{
+    Answer, Change, Code, Done, Error, NewSecret, NewUser, Request, SecretText, Target,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
-    FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, one, whole, with_tag,
-};
+use super::{FORCE, KEEP, Route, Run, Tagged, Verb, change, get, many, number, one, with_tag};
 use crate::app::{Call, json, tag};
 use crate::problem::Problem;
 use crate::service::Role;
@@ -96,9 +96,29 @@ fn tag_of(target: &Target) -> String {
     tag(&Target { sessions: 0, ..target.clone() })
 }
 
+/// What of a target somebody with this role sees: where secrets are is for those who may read the configuration.
+fn shown(target: &Target, role: Role) -> Target {
+    let mut target = target.clone();
+    if !role.may(Role::Operator) {
+        target.users.iter_mut().for_each(|user| user.file = None);
+    }
+    target
+}
+
+fn list(call: &Call, answer: Answer) -> Result<Response, Problem> {
+    let Answer::Targets(all) = answer else {
+        return Err(Error::new(Code::Failed, "the server answers something else").into());
+    };
+    let all: Vec<Target> = all.iter().map(|target| shown(target, call.who.role)).collect();
+    Ok(json(StatusCode::OK, &all))
+}
+
 fn show(call: &Call, answer: Answer) -> Result<Response, Problem> {
     match find(call, &answer) {
-        Some(target) => Ok(with_tag(json(StatusCode::OK, target), &tag_of(target))),
+        Some(target) => {
+            let answer = json(StatusCode::OK, &shown(target, call.who.role));
+            Ok(with_tag(answer, &tag_of(target)))
+        }
         None => Err(Problem::not_found(format!("there is no target {}", call.part("name")))),
     }
 }
@@ -158,7 +178,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/targets",
         "The targets",
         many::<Target>,
-        Run::Read(|_| Ok(Request::Targets), whole),
+        Run::Read(|_| Ok(Request::Targets), list),
     ),
     get(
         "/api/v1/targets/{name}",

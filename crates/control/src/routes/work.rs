@@ -18,6 +18,9 @@ async fn begin(app: Arc<App>, call: Call) -> Result<Response, Problem> {
         let text = format!("{} needs the role {}", new.kind.as_str(), needed.as_str());
         return Err(Problem::forbidden(text));
     }
+    if needed != Role::Viewer {
+        app.notifier.keeps_up()?;
+    }
     let begun = Jobs::begin(&app, &call.who, &new);
     // What only looks at the machine is no change.
     if needed != Role::Viewer {
@@ -42,7 +45,8 @@ pub(super) const ROUTES: &[Route] = &[
     )
     .body(one::<NewJob>)
     .answer(one::<Job>)
-    .accepted(),
+    .accepted()
+    .once(),
     get("/api/v1/jobs", "The jobs, the latest first", many::<Job>, Run::Own(|app, _| {
         Box::pin(async move { Ok(json(StatusCode::OK, &app.jobs.list())) })
     })),
@@ -60,5 +64,6 @@ pub(super) const ROUTES: &[Route] = &[
             })
         }),
     )
-    .answer(one::<Job>),
+    .answer(one::<Job>)
+    .once(),
 ];

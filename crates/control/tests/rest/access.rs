@@ -3,10 +3,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use lunet_control::Limits;
+use lunet_control::{AuditEntry, Limits};
 use serde_json::{Value, json};
 
-use super::support::{Login, PATIENCE, Server, Wanted, start};
+use super::support::{Login, PATIENCE, Server, Wanted, start, until};
 
 fn login(server: &Server, name: &str, password: &str) -> super::support::Reply {
     server.ask("POST", "/api/v1/login").json(&json!({"name": name, "password": password})).send()
@@ -45,7 +45,7 @@ fn the_first_account_takes_the_code_and_the_code_is_gone_then() {
     };
     assert_eq!(done.status, 200, "{done:?}");
     let cookie = done.header("set-cookie").unwrap();
-    for word in ["lunet=", "; Path=/", "; HttpOnly", "; SameSite=Strict"] {
+    for word in ["lunet-", "; Path=/", "; HttpOnly", "; SameSite=Strict"] {
         assert!(cookie.contains(word), "{cookie}");
     }
     assert!(!cookie.contains("Secure"), "this is no TLS: {cookie}");
@@ -64,9 +64,17 @@ fn accounts_outlive_the_server_and_sessions_do_not() {
     let mut server = start(Wanted::default());
     let first = server.begin();
     let (_, token) = server.token(&first, "viewer", 600);
+    let other = start(Wanted::default()).begin();
     drop(server.control.take());
     let folder = std::mem::replace(&mut server.folder, tempfile::TempDir::new().unwrap());
     let server = start(Wanted { folder: Some(folder), ..Wanted::default() });
+    let again = Login::of(&login(&server, "root", "a good password"));
+    let name = |login: &Login| login.cookie.split_once('=').unwrap().0.to_owned();
+    assert_eq!(name(&again), name(&first), "a browser keeps no cookie of before");
+    // A browser sends it to every port of the host.
+    assert_ne!(name(&other), name(&first), "two servers have one cookie");
+    let both = format!("{}; {}", other.cookie, again.cookie);
+    assert_eq!(server.get("/api/v1/me").with("Cookie", &both).send().status, 200);
     assert_eq!(server.control.as_ref().unwrap().code(), None);
     assert_eq!(server.get("/api/v1/me").by(&first).send().status, 401);
     assert_eq!(server.get("/api/v1/me").bearer(&token).send().json()["kind"], "token");
@@ -100,6 +108,122 @@ fn failed_logins_look_alike_are_written_down_and_make_the_next_ones_wait() {
     }
     let text = serde_json::to_string(&audit).unwrap();
     assert!(!text.contains("password\":") && !text.contains("a wrong"), "{text}");
+}
+
+/// Whoever has one account guesses at others no faster for it.
+#[test]
+fn a_login_that_succeeds_makes_up_for_none_of_others() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let body = json!({"name": "vera", "password": "their password", "role": "viewer"});
+    assert_eq!(server.ask("POST", "/api/v1/accounts").by(&root).json(&body).send().status, 201);
+    let held = (0..20).any(|n| {
+        let guess = login(&server, &format!("name{n}"), "a wrong password").status;
+        assert!([401, 429].contains(&guess), "{guess}");
+        guess == 429 || login(&server, "vera", "their password").status == 429
+    });
+    assert!(held, "twenty guesses from an address were taken");
+}
+
+#[test]
+fn the_tokens_of_an_account_end_with_it() {
+    let server = start(Wanted::default());
+    let root = server.begin();
+    let add = |login: &Login, name: &str| {
+        let body = json!({"name": name, "password": "their password", "role": "administrator"});
+        server.ask("POST", "/api/v1/accounts").by(login).json(&body).send().status
+    };
+    assert_eq!(add(&root, "anna"), 201);
+    let anna = Login::of(&login(&server, "anna", "their password"));
+    let (_, own) = server.token(&root, "administrator", 600);
+    let (_, hers) = server.token(&anna, "administrator", 600);
+    let body = json!({"name": "second", "role": "viewer"});
+    let made = server.ask("POST", "/api/v1/tokens").bearer(&hers).json(&body).send().json();
+    let second = made["token"].as_str().unwrap().to_owned();
+    let list = server.get("/api/v1/tokens").by(&root).send().json();
+    let by: Vec<&str> =
+        list.as_array().unwrap().iter().map(|one| one["by"].as_str().unwrap()).collect();
+    assert_eq!(by, ["root", "anna", "t-administrator (token)"]);
+    let status = |token: &str| server.get("/api/v1/me").bearer(token).send().status;
+    assert_eq!((status(&own), status(&hers), status(&second)), (200, 200, 200));
+    let gone = server.ask("DELETE", "/api/v1/accounts/anna").by(&root).send();
+    let told = "account anna is gone, and 2 tokens that were made by it";
+    assert_eq!(gone.json()["done"], told);
+    assert_eq!((status(&own), status(&hers), status(&second)), (200, 401, 401));
+    let audit = server.audit(7);
+    assert_eq!(audit[6]["outcome"], format!("done: {told}"));
+    // Another one of her name has nothing of hers.
+    assert_eq!(add(&root, "anna"), 201);
+    assert_eq!(server.get("/api/v1/me").by(&anna).send().status, 401);
+}
+
+/// The disk is full, or the log cannot be written for another reason.
+#[test]
+fn no_change_is_missing_in_the_audit_log() {
+    let mut server = start(Wanted::default());
+    let root = server.begin();
+    let (_, viewer) = server.token(&root, "viewer", 600);
+    let path = server.folder.path().join("control/audit.jsonl");
+    drop(server.audit(2));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let change = |server: &Server, n: usize| {
+        let body = json!({"name": format!("v{n}"), "size": 512});
+        server.ask("POST", "/api/v1/volumes").by(&root).json(&body).send()
+    };
+    assert_eq!(change(&server, 0).status, 201, "what can wait to be written may be done");
+    let entry = AuditEntry { what: "by-hand".into(), ..AuditEntry::default() };
+    for _ in 0..3000 {
+        server.fake.notifier.record(entry.clone());
+    }
+    for _ in 0..3 {
+        let refused = change(&server, 1);
+        assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("failed")));
+        assert!(refused.header("retry-after").is_some());
+    }
+    let account = json!({"name": "a", "password": "a good password", "role": "viewer"});
+    let refused = server.ask("POST", "/api/v1/accounts").by(&root).json(&account).send();
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(server.fake.changes.lock().unwrap().len(), 1, "it was not made");
+    // Who only looks is not concerned.
+    assert_eq!(server.get("/api/v1/volumes").bearer(&viewer).send().status, 200);
+    let dry = server.ask("DELETE", "/api/v1/volumes/vm1?dry_run=true").by(&root).send();
+    assert_eq!(dry.status, 200);
+    std::fs::remove_dir(&path).unwrap();
+    let lines = server.audit(3001);
+    assert_eq!(lines[0]["what"], "create-volume");
+    assert!(lines[1..].iter().all(|line| line["what"] == "by-hand"));
+    until(|| (change(&server, 1).status == 201).then_some(()));
+    // What ends after the interface is written down as well, and so is what waits then.
+    server.fake.notifier.record(entry.clone());
+    drop(server.control.take());
+    server.fake.notifier.record(entry);
+    assert_eq!(server.audit(3004).len(), 3004);
+}
+
+#[test]
+fn viewers_see_neither_where_secrets_are_nor_how_the_kernel_was_started() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("program");
+    let facts =
+        r#"{"cpu": 2, "cmdline": {"a": "b"}, "platform": {"kernel": "6", "cmdline_text": "a=b"}}"#;
+    std::fs::write(&path, format!("#!/bin/sh\necho '{facts}'\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = start(Wanted { program: Some(path), ..Wanted::default() });
+    let root = server.begin();
+    let token = |role: &str| server.token(&root, role, 600).1;
+    let (viewer, operator) = (token("viewer"), token("operator"));
+    let get = |path: &str, token: &str| server.get(path).bearer(token).send().json();
+    let file = "/etc/lunet/secret";
+    assert_eq!(get("/api/v1/targets", &viewer)[0]["users"][0]["file"], json!(null));
+    assert_eq!(get("/api/v1/targets/iqn.a:x", &viewer)["users"][0]["file"], json!(null));
+    assert_eq!(get("/api/v1/targets", &operator)[0]["users"][0]["file"], file);
+    assert_eq!(get("/api/v1/targets/iqn.a:x", &operator)["users"][0]["file"], file);
+    // Whoever is the first to ask.
+    let hidden = json!({"cpu": 2, "platform": {"kernel": "6"}});
+    assert_eq!(get("/api/v1/facts", &viewer), hidden);
+    assert_eq!(get("/api/v1/facts", &operator), serde_json::from_str::<Value>(facts).unwrap());
+    assert_eq!(get("/api/v1/facts", &viewer), hidden);
 }
 
 #[test]

@@ -116,6 +116,66 @@ fn the_same_key_gives_the_first_answer_again() {
     assert_eq!(server.fake.changes.lock().unwrap().len(), 3);
 }
 
+/// Accounts, tokens and jobs are changes, too; a secret is not shown twice.
+#[test]
+fn what_the_interface_makes_itself_is_made_once_by_a_key() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let program = folder.path().join("program");
+    std::fs::write(&program, "#!/bin/sh\necho '{\"findings\":[]}'\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let server = start(Wanted { program: Some(program), ..Wanted::default() });
+    let login = server.begin();
+    let twice = |path: &str, key: &str, body: Value| {
+        let ask = server.ask("POST", &format!("/api/v1/{path}")).by(&login).json(&body);
+        let ask = ask.with("Idempotency-Key", key);
+        (ask.send(), ask.send())
+    };
+    let (first, second) = twice("jobs", "j", json!({"kind": "doctor"}));
+    assert_eq!((first.status, second.status), (202, 202));
+    assert_eq!((&first.body, first.header("location")), (&second.body, second.header("location")));
+    let account = json!({"name": "vera", "password": "their password", "role": "viewer"});
+    let (first, second) = twice("accounts", "a", account);
+    assert_eq!((first.status, second.status, &first.body), (201, 201, &second.body));
+    let (first, second) = twice("tokens", "t", json!({"name": "root", "role": "administrator"}));
+    assert_eq!((first.status, second.status), (201, 409));
+    assert_eq!(second.json()["code"], "exists");
+    assert_eq!(second.header("content-type"), Some("application/problem+json"));
+    let made = first.json();
+    let (id, token) = (made["id"].as_str().unwrap(), made["token"].as_str().unwrap());
+    assert!(second.json()["message"].as_str().unwrap().contains(id), "{second:?}");
+    let secret = token.rsplit('_').next().unwrap();
+    assert!(!String::from_utf8_lossy(&second.body).contains(secret));
+    let count = |path: &str| {
+        let list = server.get(&format!("/api/v1/{path}")).by(&login).send().json();
+        list.as_array().unwrap().len()
+    };
+    assert_eq!((count("jobs"), count("accounts"), count("tokens")), (1, 2, 1));
+    let gone = server.ask("DELETE", &format!("/api/v1/tokens/{id}")).by(&login);
+    let gone = gone.with("Idempotency-Key", "d");
+    assert_eq!((gone.send().status, gone.send().status), (200, 200));
+    assert_eq!((count("tokens"), server.audit(4).len()), (0, 4), "each is written down once");
+}
+
+/// An account, a token and another token have one name and use one key: each makes its own change.
+#[test]
+fn a_key_is_of_one_account_or_token_whatever_others_are_called() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let token = || {
+        let body = json!({"name": "root", "role": "operator"});
+        let made = server.ask("POST", "/api/v1/tokens").by(&login).json(&body).send().json();
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let ask = server.ask("POST", "/api/v1/volumes").json(&json!({"name": "a", "size": 512}));
+    let ask = ask.with("Idempotency-Key", "k");
+    for one in [ask.clone().by(&login), ask.clone().bearer(&token()), ask.clone().bearer(&token())]
+    {
+        assert_eq!((one.send().status, one.send().status), (201, 201));
+    }
+    assert_eq!(server.fake.changes.lock().unwrap().len(), 3);
+}
+
 #[test]
 fn a_change_of_something_else_than_was_read_is_refused() {
     let server = start(Wanted::default());

@@ -149,7 +149,10 @@ fn every_route_is_open_to_its_role_and_in_the_document() {
     let login = server.begin();
     let tokens = ROLES.map(|role| server.token(&login, role, 600).1);
     let document: Value = serde_json::from_str(&lunet_control::openapi()).unwrap();
-    let served = server.get("/api/v1/openapi.json").send().json();
+    let mut served = server.get("/api/v1/openapi.json").send().json();
+    let cookie = served.pointer_mut("/components/securitySchemes/session/name").unwrap();
+    assert_eq!(cookie.as_str(), login.cookie.split('=').next());
+    *cookie = json!("lunet");
     assert_eq!(document, served);
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
     for &(method, path, body, role) in ROUTES {
@@ -397,6 +400,52 @@ fn bodies_that_are_no_requests_are_refused() {
     tries.conclude(26);
 }
 
+/// Each text of each body with a character that no name has, and each text of a query.
+#[test]
+fn control_characters_are_refused_wherever_a_text_is_taken() {
+    let server = start(Wanted::default());
+    let login = server.begin();
+    let mut tries = Tries::default();
+    #[rustfmt::skip]
+    let bodies: &[(&str, &str, &str)] = &[
+        ("POST", "volumes", r#"{"name": "@"}"#),
+        ("POST", "volumes", r#"{"name": "a", "path": "@"}"#),
+        ("POST", "volumes", r#"{"name": "a", "backend": "@"}"#),
+        ("POST", "volumes/vm1/snapshots", r#"{"snapshot": "@"}"#),
+        ("POST", "volumes/vm1/clone", r#"{"name": "@"}"#),
+        ("POST", "volumes/vm1/clone", r#"{"name": "b", "snapshot": "@"}"#),
+        ("POST", "volumes/vm1/rollback", r#"{"snapshot": "@"}"#),
+        ("POST", "targets", r#"{"name": "@"}"#),
+        ("POST", "targets", r#"{"name": "iqn.a:b", "alias": "@"}"#),
+        ("PUT", "targets/iqn.a:x/luns/1", r#"{"volume": "@"}"#),
+        ("POST", "targets/iqn.a:x/initiators", r#"{"initiators": ["iqn.b:y", "@"]}"#),
+        ("POST", "targets/iqn.a:x/users", r#"{"name": "@", "secret": {"text": "twelve bytes"}}"#),
+        ("POST", "targets/iqn.a:x/users", r#"{"name": "u", "secret": {"text": "x"}, "initiators": ["@"]}"#),
+        ("POST", "portals", r#"{"address": "@"}"#),
+        ("POST", "portals", r#"{"address": "127.0.0.1", "transport": ["@"]}"#),
+        ("POST", "accounts", r#"{"name": "@", "password": "a good password", "role": "viewer"}"#),
+        ("POST", "tokens", r#"{"name": "@", "role": "viewer"}"#),
+        ("POST", "jobs", r#"{"kind": "tune-plan", "options": {"profile": "@"}}"#),
+        ("POST", "jobs", r#"{"kind": "tune-plan", "options": {"only": ["@"]}}"#),
+        ("POST", "jobs", r#"{"kind": "tune-plan", "options": {"except": ["@"]}}"#),
+        ("POST", "jobs", r#"{"kind": "bench", "options": {"targets": ["@"]}}"#),
+        ("POST", "jobs", r#"{"kind": "bench", "options": {"targets": ["/x"], "destroy": ["@"]}}"#),
+        ("POST", "login", r#"{"name": "@", "password": "a good password"}"#),
+    ];
+    for &(method, path, body) in bodies {
+        for strange in [r"\u0000", r"a\u0000b", r"a\nb", r"\u001b[2J", "a\u{7f}", "\u{9b}2J"] {
+            let body = body.replace('@', strange);
+            let ask = server.ask(method, &format!("/api/v1/{path}")).by(&login);
+            let ask = ask.body("application/json", body.as_bytes());
+            tries.expect(&format!("{path} {body}"), &ask, 422);
+        }
+    }
+    let query = server.ask("DELETE", "/api/v1/sessions?initiator=iqn.b%00y").by(&login);
+    tries.expect("a query", &query, 400);
+    assert!(server.fake.changes.lock().unwrap().is_empty());
+    tries.conclude(120);
+}
+
 #[test]
 fn values_that_are_not_allowed_are_refused() {
     let server = start(Wanted::default());
@@ -509,16 +558,23 @@ fn tokens_and_cookies_of_others_open_nothing() {
     ] {
         tries.expect(&header, &ask.clone().with("Authorization", &header), 401);
     }
+    // RFC 9110, 11.1
+    for scheme in ["bearer", "BEARER", "bEARER"] {
+        let header = format!("{scheme} {token}");
+        tries.expect(&header, &ask.clone().with("Authorization", &header), 200);
+    }
+    let name = login.cookie.split_once('=').unwrap().0;
     // A wrong token is not made up for by a good session.
     tries.expect("token and session", &ask.clone().by(&login).bearer("lunet_x_y"), 401);
     for cookie in [
-        "lunet=".to_owned(),
-        "lunet=x".to_owned(),
+        format!("{name}="),
+        format!("{name}=x"),
+        login.cookie.replace(name, "lunet"),
         format!("{}0", login.cookie),
         login.cookie[..login.cookie.len() - 1].to_owned(),
-        login.cookie.replace("lunet=", "Lunet="),
-        format!("{}; lunet=x", login.cookie),
-        format!("lunet=x; {}", login.cookie),
+        login.cookie.replace("lunet", "Lunet"),
+        format!("{}; {name}=x", login.cookie),
+        format!("{name}=x; {}", login.cookie),
     ] {
         tries.expect(&format!("cookie {cookie}"), &ask.clone().with("Cookie", &cookie), 401);
     }

@@ -73,16 +73,37 @@ fn slow_clients_are_let_go() {
     assert_eq!(server.get("/healthz").send().status, 200);
 }
 
+/// A stranger opens connections and says nothing, or half of something: that costs nobody else a wait, although all
+/// come from one address.
 #[test]
-fn connections_beyond_the_bound_are_told_so_and_the_others_go_on() {
-    let limits = Limits { connections: 4, ..Limits::default() };
+fn connections_of_strangers_take_no_place_from_others() {
+    // What is slow is let go too late to be of help here.
+    let long = PATIENCE * 10;
+    let limits = Limits { connections: 4, header: long, body: long, ..Limits::default() };
     let server = start(Wanted { limits, ..Wanted::default() });
-    let held: Vec<TcpStream> = (0..4).map(|_| connect(&server)).collect();
-    // The four are accepted in turn, before the fifth.
-    let refused = until(|| raw(server.address, b"").filter(|reply| reply.status == 503));
-    assert_eq!(refused.header("retry-after"), Some("1"));
-    drop(held);
-    until(|| server.get("/healthz").try_send().filter(|reply| reply.status == 200));
+    let login = server.begin();
+    let host = server.address;
+    let half_a_body = format!(
+        "POST /api/v1/login HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    let half_a_header = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n");
+    for what in ["", &half_a_header, &half_a_body] {
+        let mut held: Vec<TcpStream> = Vec::new();
+        for _ in 0..20 {
+            for _ in 0..3 {
+                let mut stream = connect(&server);
+                stream.write_all(what.as_bytes()).unwrap();
+                held.push(stream);
+            }
+            assert_eq!(server.get("/api/v1/volumes").by(&login).send().status, 200, "{what}");
+        }
+        assert!(is_closed(held.remove(0)), "the first has given up its place: {what}");
+    }
+    let idle = connect(&server);
+    idle.set_nonblocking(true).unwrap();
+    assert_eq!(server.get("/healthz").send().status, 200);
+    let waits = (&idle).read(&mut [0; 1]).unwrap_err();
+    assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock, "where there is room nobody goes");
 }
 
 #[test]
@@ -103,7 +124,7 @@ fn a_server_that_hangs_does_not_stop_what_does_not_ask_it() {
     for (path, status) in [
         ("/healthz", 200),
         ("/", 200),
-        ("/readyz", 200),
+        ("/readyz", 503),
         ("/api/v1/me", 200),
         ("/api/v1/accounts", 200),
     ] {
@@ -111,9 +132,25 @@ fn a_server_that_hangs_does_not_stop_what_does_not_ask_it() {
     }
     server.fake.hang(false);
     until(|| (stats().status == 200).then_some(()));
+}
+
+#[test]
+fn whether_it_is_ready_does_not_depend_on_how_many_ask() {
+    let server = start(Wanted::default());
+    server.fake.hang(true);
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let asks = (0..16).map(|_| scope.spawn(|| server.get("/readyz").send().status));
+        let asks: Vec<_> = asks.collect();
+        until(|| (server.fake.asked.load(Ordering::Acquire) > 0).then_some(()));
+        server.fake.hang(false);
+        asks.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(statuses, [200; 16]);
     server.fake.ready.store(false, Ordering::Release);
-    let ready = server.get("/readyz").send();
-    assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
+    let ready = until(|| Some(server.get("/readyz").send()).filter(|reply| reply.status == 503));
+    assert_eq!(ready.json(), json!({"ready": false, "why": ["not served: volume vm1"]}));
+    server.fake.ready.store(true, Ordering::Release);
+    until(|| (server.get("/readyz").send().status == 200).then_some(()));
 }
 
 #[test]
@@ -177,6 +214,7 @@ fn an_interface_that_hangs_holds_up_nobody() {
         program: None,
         environment: Vec::new(),
         limits: Limits::default(),
+        user: Box::new(|_| None),
         // Called by the thread of the interface, which waits here.
         tell: Box::new(move |_| {
             let _ = tells.send(());

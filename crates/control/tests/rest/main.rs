@@ -5,6 +5,7 @@ mod access;
 mod changes;
 mod hostile;
 mod limits;
+mod local;
 mod support;
 mod tls;
 mod work;

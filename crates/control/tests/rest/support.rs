@@ -3,18 +3,19 @@
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use lunet_api::{
     Answer, Change, Code, Configuration, Difference, Done, Error, Preview, Request, Stats, Target,
-    Volume,
+    User, Volume,
 };
 use lunet_control::{
     AuditEntry, Bound, Control, Limits, Listeners, Notifier, Options, Principal, RefusedLogin,
-    Service, concerned, notifier,
+    Role, Service, concerned, notifier,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,8 +31,10 @@ pub struct Fake {
     pub text: Mutex<String>,
     hangs: Mutex<bool>,
     wake: Condvar,
-    notifier: Notifier,
+    pub notifier: Notifier,
     pub ready: AtomicBool,
+    /// How often it was asked whether it is ready.
+    pub asked: AtomicUsize,
 }
 
 impl Fake {
@@ -64,8 +67,9 @@ impl Fake {
             Err(error) => format!("refused: {error}"),
         };
         let kind = serde_json::to_value(&change).unwrap()["do"].as_str().unwrap().to_owned();
-        let address = Some(who.address.ip().to_string());
-        let entry = AuditEntry { time: 1, who: who.name.clone(), address, what: kind, outcome };
+        let address = who.address().map(|address| address.to_string());
+        let name = if address.is_some() { who.name.clone() } else { who.told() };
+        let entry = AuditEntry { time: 1, who: name, address, what: kind, outcome };
         if result.is_ok() {
             concerned(&change).iter().for_each(|list| self.notifier.differs(*list));
         }
@@ -88,7 +92,9 @@ impl Service for Fake {
                 }])
             }
             Request::Targets => {
-                Answer::Targets(vec![Target { name: "iqn.a:x".into(), ..Target::default() }])
+                let file = Some("/etc/lunet/secret".into());
+                let users = vec![User { name: "u".into(), file, ..User::default() }];
+                Answer::Targets(vec![Target { name: "iqn.a:x".into(), users, ..Target::default() }])
             }
             Request::Sessions => Answer::Sessions(Vec::new()),
             Request::Stats => {
@@ -124,6 +130,8 @@ impl Service for Fake {
     }
 
     fn ready(&self) -> Vec<String> {
+        self.asked.fetch_add(1, Ordering::AcqRel);
+        self.wait();
         match self.ready.load(Ordering::Acquire) {
             true => Vec::new(),
             false => vec!["not served: volume vm1".into()],
@@ -154,13 +162,19 @@ pub struct Wanted {
     pub program: Option<std::path::PathBuf>,
     pub folder: Option<TempDir>,
     pub names: Vec<String>,
+    /// Unix sockets in the folder, and what those may do who use them.
+    pub local: &'static [(&'static str, Role)],
 }
 
 pub fn start(wanted: Wanted) -> Server {
     let folder = wanted.folder.unwrap_or_else(|| TempDir::new().unwrap());
     let address = wanted.address.unwrap_or("127.0.0.1:0").parse().unwrap();
     let listeners = Listeners { addresses: vec![address], certificate: None };
-    let bound = Bound::new(&listeners, &wanted.names, &folder.path().join("control")).unwrap();
+    let mut bound = Bound::new(&listeners, &wanted.names, &folder.path().join("control")).unwrap();
+    for (name, role) in wanted.local {
+        let socket = UnixListener::bind(folder.path().join(name)).unwrap();
+        bound = bound.and_local(socket, *role).unwrap();
+    }
     let address = bound.addresses()[0];
     let fingerprint = bound.fingerprint().map(str::to_owned);
     let (notifier, notices) = notifier();
@@ -172,6 +186,7 @@ pub fn start(wanted: Wanted) -> Server {
         wake: Condvar::new(),
         notifier: notifier.clone(),
         ready: AtomicBool::new(true),
+        asked: AtomicUsize::new(0),
     });
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = Arc::clone(&told);
@@ -181,6 +196,7 @@ pub fn start(wanted: Wanted) -> Server {
         program: wanted.program,
         environment: Vec::new(),
         limits: wanted.limits,
+        user: Box::new(|uid| Some(format!("user{uid}"))),
         tell: Box::new(move |line| hears.lock().unwrap().push(line.to_owned())),
     };
     let service = Arc::clone(&fake);
@@ -386,6 +402,14 @@ impl Ask {
 
     pub fn send(&self) -> Reply {
         raw(self.address, &self.bytes()).expect("an answer")
+    }
+
+    /// The same over a Unix socket.
+    pub fn send_to(&self, socket: &Path) -> Reply {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&self.bytes()).unwrap();
+        answer(&mut stream).expect("an answer")
     }
 
     pub fn try_send(&self) -> Option<Reply> {

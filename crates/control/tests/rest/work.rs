@@ -14,6 +14,9 @@ use super::support::{Login, PATIENCE, Server, Wanted, start, until};
 
 /// A program in the place of lunet.
 const PROGRAM: &str = r#"#!/bin/sh
+case "$*" in
+  *--only=none*) echo "error: no rule and no layer is called none" >&2; echo "For more information, try --help" >&2; exit 2 ;;
+esac
 case "$1 $2 $3" in
   "doctor --json ") echo "looking at drives" >&2; echo "looking at cards" >&2; echo '{"findings":[]}'; exit 1 ;;
   "doctor --json --ceilings") exec sleep 1000 ;;
@@ -67,6 +70,12 @@ fn a_job_has_progress_and_a_result() {
     assert_eq!(doctor["progress"], json!(["looking at drives", "looking at cards"]));
     let plan = run(json!({"kind": "tune-plan"}));
     assert_eq!((&plan["state"], &plan["result"]), (&json!("done"), &json!({"changes": []})));
+    let wrong = run(json!({"kind": "tune-plan", "options": {"only": ["none"]}}));
+    assert_eq!((&wrong["state"], &wrong["result"]), (&json!("failed"), &json!(null)), "{wrong}");
+    assert_eq!(wrong["error"], "error: no rule and no layer is called none");
+    let profile = json!({"kind": "tune-plan", "options": {"profile": "fast"}});
+    let refused = server.ask("POST", "/api/v1/jobs").by(&login).json(&profile).send();
+    assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid")));
     let apply = run(json!({"kind": "tune-apply"}));
     assert_eq!(apply["result"], "a: b: c -> d\n");
     let failed = run(json!({"kind": "tune-rollback"}));
@@ -82,7 +91,7 @@ fn a_job_has_progress_and_a_result() {
         ["tune-apply", "tune-rollback", "bench"],
         "who only looks is not written down"
     );
-    assert_eq!(server.get("/api/v1/jobs").by(&login).send().json().as_array().unwrap().len(), 5);
+    assert_eq!(server.get("/api/v1/jobs").by(&login).send().json().as_array().unwrap().len(), 6);
 }
 
 #[test]
@@ -109,6 +118,70 @@ fn jobs_are_few_and_end_when_they_are_cancelled() {
         server.ask("POST", "/api/v1/jobs").bearer(&viewer).json(&json!({"kind": "doctor"})).send();
     assert_eq!(next.status, 202, "there is room again");
     assert_eq!(next.json()["by"], "t-viewer");
+}
+
+#[test]
+fn a_place_for_a_job_is_kept_for_administrators_and_nobody_ends_the_job_of_a_namesake() {
+    let (_folder, server, login) = started();
+    let long = json!({"kind": "doctor", "options": {"ceilings": true}});
+    let (_, viewer) = server.token(&login, "viewer", 600);
+    let (_, namesake) = server.token(&login, "viewer", 600);
+    let (_, operator) = server.token(&login, "operator", 600);
+    let ask = server.ask("POST", "/api/v1/jobs").json(&long);
+    let job = ask.clone().bearer(&viewer).send();
+    assert_eq!(job.status, 202, "{job:?}");
+    for token in [&viewer, &namesake, &operator] {
+        let refused = ask.clone().bearer(token).send();
+        assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("too-many-clients")));
+    }
+    drop(begin(&server, &login, long.clone()));
+    assert_eq!(ask.by(&login).send().status, 503, "two run");
+    let path = job.header("location").unwrap().to_owned();
+    let cancel = |token: &str| server.ask("DELETE", &path).bearer(token).send().status;
+    assert_eq!((cancel(&namesake), cancel(&viewer)), (403, 200));
+}
+
+/// Nobody has the results of others forgotten by beginning many jobs.
+#[test]
+fn who_begins_many_jobs_has_its_own_forgotten() {
+    let (_folder, server, login) = started();
+    let first = begin(&server, &login, json!({"kind": "tune-plan"}));
+    drop(end(&server, &login, &first));
+    let (_, viewer) = server.token(&login, "viewer", 600);
+    let doctor =
+        server.ask("POST", "/api/v1/jobs").bearer(&viewer).json(&json!({"kind": "doctor"}));
+    for _ in 0..25 {
+        let job = until(|| Some(doctor.send()).filter(|reply| reply.status == 202)).json();
+        drop(end(&server, &login, &job));
+    }
+    assert_eq!(end(&server, &login, &first)["state"], "done");
+}
+
+/// Streams of events keep their places however many strangers connect, and one account has only some of them.
+#[test]
+fn who_listens_keeps_the_connection() {
+    let interval = Duration::from_millis(20);
+    let limits =
+        Limits { interval, connections: 3, readers: 8, readers_of_one: 2, ..Limits::default() };
+    let server = start(Wanted { limits, ..Wanted::default() });
+    let login = server.begin();
+    let other = server.token(&login, "viewer", 600).1;
+    let mut readers: Vec<_> = (0..2).map(|_| listen(&server, &login)).collect();
+    readers.iter_mut().for_each(|reader| drop(event(reader, "interval")));
+    let third = server.get("/api/v1/events").by(&login).send();
+    assert_eq!((third.status, &third.json()["code"]), (503, &json!("too-many-clients")));
+    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    assert_eq!(server.get("/healthz").send().status, 200);
+    readers.iter_mut().for_each(|reader| drop(event(reader, "interval")));
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&server.get("/api/v1/events").bearer(&other).bytes()).unwrap();
+    let mut theirs = BufReader::new(stream);
+    drop(event(&mut theirs, "interval"));
+    // All three listen now: there is no place that could be given up.
+    let refused = server.get("/healthz").send();
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    drop(silent);
 }
 
 /// Reads events until one has this name; gives its data.

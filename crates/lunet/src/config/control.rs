@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::mistake::Mistakes;
+use super::mistake::{Mistake, Mistakes};
 use super::reader::{Section, string};
 use super::schema;
 use super::sections::{AddressError, parse_address, path};
@@ -29,6 +29,35 @@ pub struct Control {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Names of this server besides its addresses.
     pub names: Vec<String>,
+    /// Whoever is of this group reads over a Unix socket.
+    pub read_group: Option<SocketGroup>,
+    /// Whoever is of this one does everything.
+    pub admin_group: Option<SocketGroup>,
+}
+
+/// A group of users of this machine, who may use a Unix socket of the interface.
+#[derive(Clone, Debug)]
+pub struct SocketGroup {
+    /// Its name, or its number.
+    pub name: String,
+    line: usize,
+    key: String,
+}
+
+/// Where it stands does not matter.
+impl PartialEq for SocketGroup {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for SocketGroup {}
+
+impl SocketGroup {
+    /// A mistake of this group.
+    pub fn mistake(&self, text: impl Into<String>) -> Mistake {
+        Mistake { line: self.line, key: self.key.clone(), text: text.into() }
+    }
 }
 
 /// An address for the REST interface, as people write it: the port may be left out.
@@ -59,6 +88,25 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
+/// A name as `groupadd` takes it, or a number.
+fn group(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match !text.is_empty() && text.len() <= 32 && text.chars().all(plain) {
+        true => Ok(text),
+        false => Err(format!("\"{text}\" is no name of a group")),
+    }
+}
+
+fn socket_group(
+    table: &Section<'_>,
+    name: &'static str,
+    mistakes: &mut Mistakes,
+) -> Option<SocketGroup> {
+    let at = table.get(name, &group, mistakes)?;
+    Some(SocketGroup { name: at.value, line: mistakes.line(at.offset), key: table.key(name) })
+}
+
 pub(super) fn control(top: &Section<'_>, mistakes: &mut Mistakes) -> Control {
     let mut out = Control::default();
     let Some(value) = top.raw("control") else { return out };
@@ -68,6 +116,8 @@ pub(super) fn control(top: &Section<'_>, mistakes: &mut Mistakes) -> Control {
         |value: &DeValue<'_>| list(value, "addresses", |text| Ok(parse_control(text)?)).map(Some);
     table.set("listen", &mut out.listen, &listen, mistakes);
     table.set("names", &mut out.names, &|value| list(value, "names", name), mistakes);
+    out.read_group = socket_group(&table, "read-group", mistakes);
+    out.admin_group = socket_group(&table, "admin-group", mistakes);
     let certificate = table.get("tls-certificate", &path, mistakes);
     let key = table.get("tls-key", &path, mistakes);
     match (certificate, key) {
@@ -106,6 +156,9 @@ mod tests {
             read("tls-certificate = 'a'\ntls-key = 'b'\nnames = ['store.example.org']").unwrap();
         assert_eq!(both.certificate, Some(("a".into(), "b".into())));
         assert_eq!(both.names, ["store.example.org"]);
+        let groups = read("read-group = 'lunet-read'\nadmin-group = '7'").unwrap();
+        let names = [groups.read_group, groups.admin_group].map(|group| group.unwrap().name);
+        assert_eq!(names, ["lunet-read", "7"]);
     }
 
     #[test]
@@ -117,6 +170,8 @@ mod tests {
             ("names = ['a b']", "\"a b\" is no name of a machine"),
             ("tls-key = 'x'", "control.tls-key: needs tls-certificate as well"),
             ("tls-certificate = 'x'", "control.tls-certificate: needs tls-key as well"),
+            ("read-group = 'a b'", "control.read-group: \"a b\" is no name of a group"),
+            ("admin-group = 7", "control.admin-group: must be a string"),
             ("port = 1", "control.port: is not a key"),
         ] {
             let mistake = read(text).unwrap_err();

@@ -280,6 +280,8 @@ pub const CONTROL: Table = Table {
         key("tls-certificate", "path", "(a self-signed one)"),
         key("tls-key", "path", "(that of the self-signed one)"),
         key("names", "array of strings", "(none)"),
+        key("read-group", "string", "(none)"),
+        key("admin-group", "string", "(none)"),
     ],
 };
 

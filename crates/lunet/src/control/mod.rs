@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub use client::Client;
 pub use place::{VARIABLE, find};
-pub use server::{Asker, ControlServer, Source};
+pub use server::{Asker, ControlServer, Placed, Source, listen_for};
 
 /// The name of the socket in the data directory.
 const SOCKET: &str = "lunet.sock";
@@ -48,6 +48,10 @@ pub enum Error {
          with --socket or `server.control-socket`"
     )]
     Listen { path: PathBuf, error: std::io::Error },
+    #[error(
+        "{path}: cannot give the socket to the group {group}: {error}: run lunet as root, or as a user of that group"
+    )]
+    Group { path: PathBuf, group: u32, error: std::io::Error },
     #[error(
         "no lunet is running with the control socket {path}: start one with `lunet serve`, or \
          name the right one with --data or --socket"

@@ -1,8 +1,9 @@
 //! The answering end: one thread that accepts, one short-lived thread for each client.
 
+use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,6 +104,38 @@ impl Drop for ControlServer {
         if let (Some(thread), Ok(())) = (self.thread.take(), ended) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Listens at `path`, for this user and a group. A socket that a dead server left there is replaced.
+///
+/// # Errors
+/// See [`ControlServer::bind`]; or this user may not give the socket to the group.
+pub fn listen_for(path: &Path, group: u32) -> Result<(UnixListener, Placed), Error> {
+    check_length(path)?;
+    let listener = listen(path)?;
+    let placed = Placed(path.to_owned());
+    let failed = |error: io::Error| Error::Group { path: path.to_owned(), group, error };
+    // The group first: at no moment can another one connect.
+    std::os::unix::fs::chown(path, None, Some(group)).map_err(failed)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(failed)?;
+    Ok((listener, placed))
+}
+
+/// The file of a socket, which goes with this.
+#[derive(Debug)]
+pub struct Placed(PathBuf);
+
+impl Placed {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -25,8 +26,11 @@ const PROGRAM: &str = "/proc/self/exe";
 /// The hidden command of the process.
 pub const COMMAND: &str = "serve-rest";
 
-/// How long the end waits for the process.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the end waits for the process to write down what it was told, and to say good-bye.
+const FAREWELL: Duration = Duration::from_secs(4);
+
+/// How long a process that says nothing more has to end.
+const REAPED: Duration = Duration::from_secs(1);
 
 /// How long one that has ended is away, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
@@ -35,7 +39,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Entries of the audit log that may wait, while there is no process or it hangs.
-const WAITING: usize = 1024;
+const WAITING: usize = 4096;
 
 /// Questions that are answered at one time: more than the process asks.
 const QUESTIONS: usize = 64;
@@ -107,13 +111,17 @@ impl Interface {
 
 impl Drop for Interface {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.stop = true;
+        self.shared.state().stop = true;
+        self.shared.moved.notify_all();
+        // What waits for it is for the audit log.
+        let is_there = |state: &mut State| state.stream.is_some();
+        let waited = self.shared.moved.wait_timeout_while(self.shared.state(), FAREWELL, is_there);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some(stream) = &state.stream {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+            tracing::warn!("the process of the REST interface does not end: it is killed");
+            let _ = stream.shutdown(Shutdown::Both);
         }
         drop(state);
-        self.shared.moved.notify_all();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -195,7 +203,7 @@ impl Shared {
             .with_context(|| format!("cannot start its process, {PROGRAM}"))?;
         let talked = self.talk(here, first);
         self.settle();
-        let status = self.reap(&mut child)?;
+        let status = Self::reap(&mut child)?;
         talked.map(|()| status)
     }
 
@@ -212,7 +220,7 @@ impl Shared {
         let (shared, way) = (Arc::clone(self), Arc::clone(&stream));
         let writer = lunet_os::thread::spawn("rest-out", move || shared.write(&way))?;
         let heard = self.hear(&stream, first);
-        let _ = stream.shutdown(std::net::Shutdown::Both);
+        let _ = stream.shutdown(Shutdown::Both);
         self.state().stream = None;
         self.moved.notify_all();
         let _ = writer.join();
@@ -274,6 +282,11 @@ impl Shared {
                 return;
             }
             let Some(message) = state.queue.pop_front() else {
+                if state.stop && state.questions == 0 {
+                    // The process ends when it has read all.
+                    let _ = stream.shutdown(Shutdown::Write);
+                    return;
+                }
                 state = self.wait(state);
                 continue;
             };
@@ -299,16 +312,13 @@ impl Shared {
     }
 
     /// Waits for the end of a process, and ends it if that takes too long.
-    fn reap(&self, child: &mut Child) -> io::Result<ExitStatus> {
+    fn reap(child: &mut Child) -> io::Result<ExitStatus> {
         let begun = Instant::now();
-        while begun.elapsed() < FAREWELL {
+        while begun.elapsed() < REAPED {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
             thread::sleep(Duration::from_millis(5));
-        }
-        if self.state().stop {
-            tracing::warn!("the process of the REST interface does not end: it is killed");
         }
         child.kill()?;
         child.wait()

@@ -16,7 +16,7 @@ use lunet_api::{
     Answer, Configuration, Done, Error, Portal, Preview, Request, Session, Snapshot, Stats, Target,
     Volume,
 };
-use lunet_control::{AuditEntry, RefusedLogin};
+use lunet_control::{AuditEntry, RefusedLogin, Role};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -62,10 +62,12 @@ pub enum Up {
     Ask(u64, Box<Ask>),
 }
 
-/// What the process needs to know. The sockets come before it, in the order of their addresses.
+/// What the process needs to know. The sockets come before it, in the order of addresses and roles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub addresses: Vec<SocketAddr>,
+    /// What those may do who can use the Unix sockets.
+    pub roles: Vec<Role>,
     /// Files of the certificate and its key.
     pub certificate: Option<(Text, Text)>,
     pub names: Vec<String>,
@@ -93,7 +95,7 @@ impl Text {
 /// A question: a method of [`Service`](lunet_control::Service).
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
-    Answer { who: String, address: IpAddr, request: Request },
+    Answer { who: String, address: Option<IpAddr>, request: Request },
     Check(String),
     Write { who: String, text: String },
     Ready,
@@ -240,7 +242,7 @@ mod tests {
         send_sockets(&here, &[listener.into()]).unwrap();
         let ask = Ask::Answer {
             who: "anna (session)".into(),
-            address: [127, 0, 0, 1].into(),
+            address: Some([127, 0, 0, 1].into()),
             request: Request::Snapshots { volume: Some("a".into()) },
         };
         send(&here, &Up::Ask(7, Box::new(ask))).unwrap();

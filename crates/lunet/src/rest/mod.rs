@@ -10,8 +10,8 @@ mod process;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, anyhow};
-use lunet_control::{AuditEntry, Bound, ListenError, Listeners, RefusedLogin, concerned};
+use anyhow::{Context, Result, anyhow};
+use lunet_control::{AuditEntry, Bound, ListenError, Listeners, RefusedLogin, Role, concerned};
 use lunet_iscsi::printable::printable;
 use lunet_server::refusals::Refusal;
 use zeroize::Zeroizing;
@@ -19,9 +19,10 @@ use zeroize::Zeroizing;
 use self::keeper::Teller;
 use self::link::{Ask, Reply, Setup, Text};
 use crate::audit::{Origin, Told};
+use crate::control::{Placed, listen_for};
 use crate::plan::Plan;
 use crate::running::{Asked, Running};
-use crate::{holder, trouble};
+use crate::{holder, trouble, users};
 
 pub use self::keeper::{COMMAND, Interface};
 pub use self::process::run;
@@ -29,52 +30,75 @@ pub use self::process::run;
 /// The folder of the interface in the data directory.
 const FOLDER: &str = "control";
 
+/// The Unix socket of those who read, and that of those who do everything, beside the control socket.
+const READ: &str = "read.sock";
+const ADMIN: &str = "admin.sock";
+
 /// Sockets of the interface that nobody serves yet.
 pub struct Ready {
     bound: Bound,
+    local: Vec<Placed>,
     setup: Setup,
 }
 
-/// What is told when it is known.
-pub enum Found {
-    /// The interface can be had.
-    Ready(Box<Ready>),
-    /// It is switched off.
-    Off,
-    /// It is not there, which nobody has asked for: why.
-    Without(String),
+/// The interface, as it was found.
+pub struct Found {
+    /// It can be had.
+    pub ready: Option<Box<Ready>>,
+    /// Why something is not there, which nobody has asked for.
+    pub note: Option<String>,
+}
+
+/// The interface of a running server. The sockets go before it: as long as they are there, somebody answers.
+pub struct Served {
+    local: Vec<Placed>,
+    interface: Interface,
+    /// What the user is told: where it is, and how to begin.
+    pub lines: Vec<String>,
+}
+
+impl Served {
+    /// Ends it.
+    pub fn end(self) {
+        drop(self.local);
+        drop(self.interface);
+    }
 }
 
 /// Listens where the plan says.
 ///
 /// # Errors
-/// An address that was asked for cannot be had, or the certificate cannot be used.
+/// An address or a socket that was asked for cannot be had, or the certificate cannot be used.
 pub fn bind(plan: &Plan) -> Result<Found> {
     let page = &plan.page;
-    if page.listen.is_empty() {
-        return Ok(Found::Off);
-    }
     let directory = plan.data.join(FOLDER);
     let config = &plan.config.control;
     let beside = |path: &Path| lunet_files::parent(&plan.file).join(path);
     let certificate = config.certificate.as_ref().map(|(one, key)| (beside(one), beside(key)));
     let listeners = Listeners { addresses: page.listen.clone(), certificate };
-    let bound = match Bound::new(&listeners, &config.names, &directory) {
-        Ok(bound) => bound,
-        Err(ListenError::InUse { address }) if !page.asked => {
-            return Ok(Found::Without(format!(
+    let (bound, note) = match Bound::new(&listeners, &config.names, &directory) {
+        Ok(bound) => (Some(bound), None),
+        Err(ListenError::InUse { address }) if !page.asked => (
+            None,
+            Some(format!(
                 "{address} is in use, so there is no page and no REST interface: name another address in `listen` of \
                  [control], or with --listen-control"
-            )));
-        }
+            )),
+        ),
         Err(error) if !page.asked => {
-            return Ok(Found::Without(format!("there is no page and no REST interface: {error}")));
+            (None, Some(format!("there is no page and no REST interface: {error}")))
         }
         Err(error) => return Err(refused(&error)),
     };
+    let is_there = bound.is_some() && !page.listen.is_empty();
+    let (bound, local) = and_sockets(plan, bound.unwrap_or_default())?;
+    if !is_there && local.is_empty() {
+        return Ok(Found { ready: None, note });
+    }
     let text = |(one, key): (PathBuf, PathBuf)| (Text::of(one), Text::of(key));
     let setup = Setup {
         addresses: bound.addresses(),
+        roles: bound.roles(),
         certificate: listeners.certificate.map(text),
         names: config.names.clone(),
         directory: Text::of(directory),
@@ -82,7 +106,26 @@ pub fn bind(plan: &Plan) -> Result<Found> {
         data: Text::of(&plan.data),
         log_level: plan.config.server.log_level,
     };
-    Ok(Found::Ready(Box::new(Ready { bound, setup })))
+    Ok(Found { ready: Some(Box::new(Ready { bound, local, setup })), note })
+}
+
+/// Adds the Unix sockets for the groups that the configuration names.
+fn and_sockets(plan: &Plan, mut bound: Bound) -> Result<(Bound, Vec<Placed>)> {
+    let config = &plan.config.control;
+    let folder = lunet_files::parent(&plan.socket);
+    let mut local = Vec::new();
+    for (group, name, role) in [
+        (&config.read_group, READ, Role::Viewer),
+        (&config.admin_group, ADMIN, Role::Administrator),
+    ] {
+        let Some(group) = group else { continue };
+        let number = users::group(&group.name)
+            .ok_or_else(|| anyhow!("this machine has no group {}", group.name))?;
+        let (socket, placed) = listen_for(&folder.join(name), number)?;
+        local.push(placed);
+        bound = bound.and_local(socket, role).context("cannot listen on a Unix socket")?;
+    }
+    Ok((bound, local))
 }
 
 /// Why there is no interface, with the next step.
@@ -98,19 +141,20 @@ fn refused(error: &ListenError) -> anyhow::Error {
 }
 
 impl Ready {
-    /// Serves. The second value is what the user is told: where it is, and how to begin.
+    /// Serves.
     ///
     /// # Errors
     /// The accounts cannot be read, or the system has no process to give.
-    pub fn start(self, running: &Running) -> Result<(Interface, Vec<String>)> {
-        let Self { bound, setup } = self;
+    pub fn start(self, running: &Running) -> Result<Served> {
+        let Self { bound, local, setup } = self;
         let (urls, fingerprint) = (bound.urls(), bound.fingerprint().map(str::to_owned));
         let sockets = bound.into_sockets();
         let (interface, code) = Interface::start(running.asked(), setup, sockets, urls.clone())?;
         listen(running, interface.teller());
         let mut lines = told(&urls, code.as_deref());
         lines.extend(fingerprint.map(|hash| format!("certificate: SHA-256 {hash}")));
-        Ok((interface, lines))
+        lines.extend(local.iter().map(|one| format!("REST: {}", one.path().display())));
+        Ok(Served { local, interface, lines })
     }
 }
 
@@ -126,7 +170,7 @@ fn listen(running: &Running, teller: Teller) {
         let Told { origin, what, outcome } = told;
         let lists = if outcome.is_ok() { concerned(change) } else { &[] };
         let (who, address) = match origin {
-            Origin::Rest(who, address) => (who, Some(address.to_canonical().to_string())),
+            Origin::Rest(who, address) => (who, address.map(|address| address.to_string())),
             other => (other.to_string(), None),
         };
         let outcome = match outcome {

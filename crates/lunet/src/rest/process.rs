@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -20,8 +20,8 @@ use zeroize::Zeroizing;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
 use crate::control::VARIABLE;
-use crate::serve;
 use crate::signals::Signals;
+use crate::{serve, users};
 
 /// Serves the interface of the server at the other end of standard input, until that is gone.
 ///
@@ -62,12 +62,17 @@ fn server() -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn bound(setup: &Setup, sockets: Vec<std::os::fd::OwnedFd>) -> Result<Bound> {
+fn bound(setup: &Setup, sockets: Vec<OwnedFd>) -> Result<Bound> {
     let certificate = setup.certificate.as_ref();
     let certificate = certificate.map(|(one, key)| (one.to_path(), key.to_path()));
     let listeners = Listeners { addresses: setup.addresses.clone(), certificate };
-    let sockets = sockets.into_iter().map(Into::into).collect();
-    Ok(Bound::over(sockets, &listeners, &setup.names, &setup.directory.to_path())?)
+    let mut all = sockets.into_iter();
+    let sockets = all.by_ref().take(setup.addresses.len()).map(Into::into).collect();
+    let mut bound = Bound::over(sockets, &listeners, &setup.names, &setup.directory.to_path())?;
+    for (socket, role) in all.zip(&setup.roles) {
+        bound = bound.and_local(socket.into(), *role)?;
+    }
+    Ok(bound)
 }
 
 fn options(setup: Setup, link: &Arc<Link>) -> Options {
@@ -79,6 +84,7 @@ fn options(setup: Setup, link: &Arc<Link>) -> Options {
         // The commands of jobs ask this server.
         environment: vec![(OsString::from(VARIABLE), setup.data.to_path().into())],
         limits: Limits::default(),
+        user: Box::new(users::name),
         tell: Box::new(move |line| link.say(&Up::Tell(line.to_owned()))),
     }
 }
@@ -144,7 +150,7 @@ fn gone() -> Error {
 
 impl Service for Remote {
     fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error> {
-        let (who, address) = (who.told(), who.address.ip());
+        let (who, address) = (who.told(), who.address());
         match self.0.ask(Ask::Answer { who, address, request }) {
             Some(Reply::Answer(answer)) => answer.map(Into::into),
             _ => Err(gone()),
