@@ -80,9 +80,18 @@ pub(crate) enum JobState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct JobOptions {
+    /// Of `doctor`, `tune-plan` and `bench`: the result is a text for people instead of JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<bool>,
     /// Of `doctor`: show what each layer can carry instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     ceilings: Option<bool>,
+    /// Of `doctor`: also show what is well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbose: Option<bool>,
+    /// Of `tune-plan`: also show what is right already, and what does not apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<bool>,
     /// Of `tune-plan` and `tune-apply`: `throughput`, `latency` or `mixed`; of `bench`: `quick`, `recipe` or `sweep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
@@ -143,7 +152,10 @@ pub(crate) struct Job {
     pub(crate) ended: Option<u64>,
     /// What it has said, the last 200 lines.
     pub(crate) progress: Vec<String>,
-    /// What the command has printed: its JSON, or its text.
+    /// How many lines it has said.
+    #[serde(default)]
+    pub(crate) lines: u64,
+    /// What the command has printed: its JSON, or its text. Also of one that has failed, if it has printed anything.
     #[schema(value_type = Option<Value>)]
     pub(crate) result: Option<Value>,
     /// Why there is no result.
@@ -161,6 +173,8 @@ struct Entry {
     cancel: Arc<Notify>,
     /// Somebody wants it to end.
     cancelled: bool,
+    /// Its result is a text for people.
+    as_text: bool,
 }
 
 /// The jobs, the latest last.
@@ -192,19 +206,28 @@ impl JobKind {
 
     /// What a command has printed, if it has succeeded: findings and changes to make are exit codes, too. What is refused
     /// on its command line has the same codes, but prints no JSON.
-    fn result(self, exit: i32, printed: &[u8]) -> Option<Value> {
+    fn result(self, exit: i32, bytes: &[u8], as_text: bool) -> Option<Value> {
         let may = match self {
             Self::Doctor | Self::Bench => matches!(exit, 0 | 1),
             Self::TunePlan => matches!(exit, 0 | 2),
             Self::TuneApply | Self::TuneRollback => exit == 0,
         };
-        let text = || Value::String(String::from_utf8_lossy(printed).into_owned());
         match self {
             _ if !may => None,
-            Self::Doctor | Self::Bench | Self::TunePlan => serde_json::from_slice(printed).ok(),
-            Self::TuneApply | Self::TuneRollback => Some(text()),
+            Self::TuneApply | Self::TuneRollback => Some(text(bytes)),
+            _ if as_text => printed(bytes),
+            Self::Doctor | Self::Bench | Self::TunePlan => serde_json::from_slice(bytes).ok(),
         }
     }
+}
+
+fn text(bytes: &[u8]) -> Value {
+    Value::String(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// What a command has printed, if it is anything: JSON, or text.
+fn printed(bytes: &[u8]) -> Option<Value> {
+    (!bytes.is_empty()).then(|| serde_json::from_slice(bytes).unwrap_or_else(|_| text(bytes)))
 }
 
 /// Refuses what could be taken for an option, or for several values.
@@ -271,15 +294,19 @@ impl NewJob {
         // What is not taken below, this kind of job does not have.
         let mut options = self.options.clone();
         let mut words = Words::of(match self.kind {
-            JobKind::Doctor => "doctor --json",
-            JobKind::TunePlan => "tune plan --json",
+            JobKind::Doctor => "doctor",
+            JobKind::TunePlan => "tune plan",
             JobKind::TuneApply => "tune apply",
             JobKind::TuneRollback => "tune rollback",
-            JobKind::Bench => "bench --json",
+            JobKind::Bench => "bench",
         });
+        if matches!(self.kind, JobKind::Doctor | JobKind::TunePlan | JobKind::Bench) {
+            words.flag("--json", options.text.take() != Some(true));
+        }
         match self.kind {
             JobKind::Doctor => {
                 words.flag("--ceilings", options.ceilings.take().unwrap_or_default());
+                words.flag("--verbose", options.verbose.take().unwrap_or_default());
             }
             JobKind::TuneRollback => {}
             JobKind::TunePlan | JobKind::TuneApply => {
@@ -287,8 +314,9 @@ impl NewJob {
                 words.one("--profile", options.profile.take(), &profiles)?;
                 words.all("--only", std::mem::take(&mut options.only))?;
                 words.all("--except", std::mem::take(&mut options.except))?;
-                if self.kind == JobKind::TuneApply {
-                    words.flag("--persist", options.persist.take().unwrap_or_default());
+                match self.kind {
+                    JobKind::TunePlan => words.flag("--all", options.all.take().unwrap_or_default()),
+                    _ => words.flag("--persist", options.persist.take().unwrap_or_default()),
                 }
             }
             JobKind::Bench => bench(&mut options, &mut words)?,
@@ -382,6 +410,7 @@ impl Jobs {
                 started: clock(),
                 ended: None,
                 progress: Vec::new(),
+                lines: 0,
                 result: None,
                 error: None,
                 exit: None,
@@ -392,6 +421,7 @@ impl Jobs {
                 by_administrator: who.role == Role::Administrator,
                 cancel: cancel.clone(),
                 cancelled: false,
+                as_text: new.options.text == Some(true),
             };
             entries.push_back(entry);
             tokio::spawn(run(Arc::clone(app), job.id.clone(), child, cancel));
@@ -456,6 +486,7 @@ impl Jobs {
     fn line(&self, id: &str, line: String) {
         let mut all = self.lock();
         if let Some(entry) = all.1.iter_mut().find(|entry| entry.job.id == id) {
+            entry.job.lines += 1;
             let lines = &mut entry.job.progress;
             if lines.len() >= LINES {
                 lines.remove(0);
@@ -475,10 +506,12 @@ impl Jobs {
             _ if entry.cancelled => job.state = JobState::Cancelled,
             Ok((bytes, exit)) => {
                 job.exit = exit;
-                job.result = exit.and_then(|exit| job.kind.result(exit, &bytes));
-                match job.result {
-                    Some(_) => job.state = JobState::Done,
-                    None => job.error = Some(why(&job.progress)),
+                job.result = exit.and_then(|exit| job.kind.result(exit, &bytes, entry.as_text));
+                if job.result.is_some() {
+                    job.state = JobState::Done;
+                } else {
+                    job.error = Some(why(&job.progress));
+                    job.result = printed(&bytes);
                 }
             }
             Err(error) => job.error = Some(error.to_string()),
@@ -616,6 +649,8 @@ mod tests {
                 r#"{"kind":"tune-plan","options":{"profile":"latency","only":["network","zfs"]}}"#,
                 "tune plan --json --profile=latency --only=network --only=zfs",
             ),
+            (r#"{"kind":"doctor","options":{"text":true,"verbose":true}}"#, "doctor --verbose"),
+            (r#"{"kind":"tune-plan","options":{"text":true,"all":true}}"#, "tune plan --all"),
             (r#"{"kind":"tune-apply","options":{"persist":true}}"#, "tune apply --persist"),
             (r#"{"kind":"tune-rollback"}"#, "tune rollback"),
             (
@@ -628,6 +663,8 @@ mod tests {
         for job in [
             r#"{"kind":"doctor","options":{"persist":true}}"#,
             r#"{"kind":"tune-rollback","options":{"only":["x"]}}"#,
+            r#"{"kind":"tune-rollback","options":{"text":true}}"#,
+            r#"{"kind":"bench","options":{"targets":["/dev/null"],"verbose":true}}"#,
             r#"{"kind":"bench"}"#,
             r#"{"kind":"bench","options":{"targets":["--html=/etc/passwd"]}}"#,
             r#"{"kind":"tune-plan","options":{"only":["a\nb"]}}"#,

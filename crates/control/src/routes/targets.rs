@@ -37,7 +37,7 @@ struct NewLun {
     force: bool,
 }
 
-/// Initiators to let in.
+/// Initiators to let in, or entries of the list to remove.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewInitiators {
@@ -159,6 +159,14 @@ fn deny(call: &Call) -> Result<Change, Problem> {
     Ok(Change::DenyInitiators { target: target(call), initiators, force, keep_sessions })
 }
 
+fn deny_all(call: &Call) -> Result<Change, Problem> {
+    let NewInitiators { initiators, force, keep_sessions } = call.json()?;
+    if initiators.is_empty() {
+        return Err(Problem::invalid("say which initiators"));
+    }
+    Ok(Change::DenyInitiators { target: target(call), initiators, force, keep_sessions })
+}
+
 fn add_user(call: &Call) -> Result<Change, Problem> {
     let new: NewTargetUser = call.json()?;
     let secret = NewSecret::Text(new.secret.text);
@@ -239,6 +247,16 @@ pub(super) const ROUTES: &[Route] = &[
         deny,
     )
     .query(&[FORCE, KEEP])
+    .answer(one::<Done>)
+    .tagged(TAGGED),
+    change(
+        Verb::Post,
+        "/api/v1/targets/{name}/deny",
+        Role::Operator,
+        "Lets several initiators in no more, in one change",
+        deny_all,
+    )
+    .body(one::<NewInitiators>)
     .answer(one::<Done>)
     .tagged(TAGGED),
     change(

@@ -32,6 +32,8 @@ const CHANGES: &[(&str, &str, &str, &str)] = &[
      r#"{"do": "map", "target": "iqn.a:x", "lun": 7, "volume": "a", "force": false}"#),
     ("DELETE", "/api/v1/targets/iqn.a:x/initiators/10.0.0.0%2F8?keep_sessions=1", r#""#,
      r#"{"do": "deny-initiators", "target": "iqn.a:x", "initiators": ["10.0.0.0/8"], "force": false, "keep_sessions": true}"#),
+    ("POST", "/api/v1/targets/iqn.a:x/deny", r#"{"initiators": ["iqn.b:y", "10.0.0.0/8"], "force": true}"#,
+     r#"{"do": "deny-initiators", "target": "iqn.a:x", "initiators": ["iqn.b:y", "10.0.0.0/8"], "force": true, "keep_sessions": false}"#),
     ("POST", "/api/v1/targets/t/users", r#"{"name": "u", "secret": {"text": "s"}, "initiators": ["iqn.b:y"]}"#,
      r#"{"do": "add-user", "target": "t", "user": {"name": "u", "secret": {"text": "s"}, "initiators": ["iqn.b:y"], "replace": false}, "force": false, "keep_sessions": false}"#),
     ("POST", "/api/v1/portals", r#"{"address": "::1", "transport": ["tcp"]}"#,

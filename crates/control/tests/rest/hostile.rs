@@ -45,6 +45,7 @@ const ROUTES: &[(&str, &str, &str, &str)] = &[
     ("DELETE", "/api/v1/targets/{name}/luns/{lun}", "", "operator"),
     ("POST", "/api/v1/targets/{name}/initiators", "{\"initiators\": [\"iqn.b:y\"]}", "operator"),
     ("DELETE", "/api/v1/targets/{name}/initiators/{initiator}", "", "operator"),
+    ("POST", "/api/v1/targets/{name}/deny", "{\"initiators\": [\"iqn.b:y\"]}", "operator"),
     ("POST", "/api/v1/targets/{name}/users", "{\"name\": \"u\", \"secret\": {\"text\": \"x\"}}", "operator"),
     ("DELETE", "/api/v1/targets/{name}/users/{user}", "", "operator"),
     ("DELETE", "/api/v1/sessions", "", "operator"),

@@ -21,7 +21,7 @@ case "$1 $2 $3" in
   "doctor --json ") echo "looking at drives" >&2; echo "looking at cards" >&2; echo '{"findings":[]}'; exit 1 ;;
   "doctor --json --ceilings") exec sleep 1000 ;;
   "tune plan --json") echo '{"changes":[]}'; exit 2 ;;
-  "tune rollback ") echo "cannot do it" >&2; exit 1 ;;
+  "tune rollback ") echo "Kept: a"; echo "cannot do it" >&2; exit 1 ;;
   "tune apply ") echo "a: b: c -> d" ;;
   "tune facts --json") echo '{"cpu":2}' ;;
   bench*) head -c 2000000 /dev/zero | tr '\0' 'x' ;;
@@ -68,6 +68,7 @@ fn a_job_has_progress_and_a_result() {
     assert_eq!((&doctor["state"], &doctor["exit"]), (&json!("done"), &json!(1)), "{doctor}");
     assert_eq!(doctor["result"], json!({"findings": []}));
     assert_eq!(doctor["progress"], json!(["looking at drives", "looking at cards"]));
+    assert_eq!(doctor["lines"], 2);
     let plan = run(json!({"kind": "tune-plan"}));
     assert_eq!((&plan["state"], &plan["result"]), (&json!("done"), &json!({"changes": []})));
     let wrong = run(json!({"kind": "tune-plan", "options": {"only": ["none"]}}));
@@ -80,6 +81,7 @@ fn a_job_has_progress_and_a_result() {
     assert_eq!(apply["result"], "a: b: c -> d\n");
     let failed = run(json!({"kind": "tune-rollback"}));
     assert_eq!((&failed["state"], &failed["error"]), (&json!("failed"), &json!("cannot do it")));
+    assert_eq!(failed["result"], "Kept: a\n", "what it has printed is kept");
     let large = run(json!({"kind": "bench", "options": {"targets": ["/dev/null"]}}));
     assert_eq!((&large["state"], &large["result"]), (&json!("failed"), &json!(null)), "{large}");
     assert!(large["error"].as_str().unwrap().contains("1 MiB"), "{large}");
