@@ -100,8 +100,7 @@ impl State {
         }
         for entry in fs::read_dir(data)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            // The REST interface's own folder is there if a lunet has got the port of the page.
-            ensure!(files.contains(&name) || name == "control", "{name} was left behind");
+            ensure!(files.contains(&name), "{name} was left behind");
         }
         let text = fs::read_to_string(data.join("lunet.toml"))?;
         for comment in ["# This comment must never go.", "# nor this one"] {

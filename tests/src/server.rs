@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
@@ -54,6 +54,9 @@ pub fn url(portal: &str, target: &str, lun: u16) -> String {
 }
 
 /// How to start a server.
+///
+/// It has no REST interface unless its configuration or an argument says where: the default port is one for all servers
+/// of a machine.
 #[derive(Default)]
 pub struct Serve {
     arguments: Vec<String>,
@@ -175,7 +178,8 @@ impl Serve {
             None => lunet_binary()?,
         };
         // A build of before made files without being asked, and knows no such option.
-        let create = !self.takes && creates(&program)?;
+        let known = help(&program)?;
+        let create = !self.takes && known.contains("--create");
         command.args(self.before).arg(program).arg("serve").arg("--data").arg(&dir);
         command.args(create.then_some("--create"));
         if let Some(text) = self.config {
@@ -191,24 +195,31 @@ impl Serve {
             file.write_all(text.replace("{dir}", dir).as_bytes())?;
             command.arg("--config").arg(path);
         }
+        let own = fs::read_to_string(dir.join("lunet.toml")).unwrap_or_default();
+        let options = ["--listen", "--listen-control"];
+        let said = own.contains("[control]")
+            || self.arguments.iter().any(|one| options.contains(&one.as_str()));
+        if !said && known.contains("ADDR:PORT|none") {
+            command.args(["--listen-control", "none"]);
+        }
         command.args(self.arguments).envs(self.environment);
         let spawn = if self.unread { Running::spawn_unread } else { Running::spawn };
         Ok((spawn(&mut command)?, owned))
     }
 }
 
-/// True if the program has to be asked to make the files of volumes.
-fn creates(program: &Path) -> Result<bool> {
-    static ASKED: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+/// What the program says of the options of `serve`: a build of before has others.
+fn help(program: &Path) -> Result<String> {
+    static ASKED: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = asked.get(program) {
-        return Ok(*known);
+        return Ok(known.clone());
     }
     // Whatever is wrong with the program shows when it is started.
     let help = run(Command::new(program).args(["serve", "--help"]), READY);
-    let creates = help.is_ok_and(|finished| finished.stdout.contains("--create"));
-    asked.insert(program.to_owned(), creates);
-    Ok(creates)
+    let help = help.map(|finished| finished.stdout).unwrap_or_default();
+    asked.insert(program.to_owned(), help.clone());
+    Ok(help)
 }
 
 /// The URLs that stand alone as words: the ready message has others within examples.

@@ -87,10 +87,11 @@ struct Serve {
     /// Address to listen on for NVMe over TCP [default: 127.0.0.1:4420, or none with --listen]; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", value_parser = listen_nvme)]
     listen_nvme: Option<SocketAddr>,
-    /// Address of the REST interface and the page [default: 127.0.0.1:3261, or none with --listen]; port 0 takes a free one
+    /// Address of the REST interface and the page [default: 127.0.0.1:3261, or none with --listen]; port 0 takes a free
+    /// one, `none` is none
     #[cfg(feature = "control")]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = config::parse_control)]
-    listen_control: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT|none", value_parser = config::parse_control_option)]
+    listen_control: Option<config::ControlAt>,
     /// Size of the demo volume when it is created, such as 512MiB or 1.5TiB [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = demo_size, conflicts_with = "config")]
     size: Option<u64>,

@@ -17,7 +17,8 @@ use lunet_server::Transports;
 use zeroize::Zeroizing;
 
 use crate::config::{
-    self, Backend, Cache, Config, Hosts, Nvme, Portal, Provisioning, Subsystem, Target, Volume,
+    self, Backend, Cache, Config, ControlAt, Hosts, Nvme, Portal, Provisioning, Subsystem, Target,
+    Volume,
 };
 use crate::trouble::refused;
 use crate::{control, owned, secrets, serve, users};
@@ -49,7 +50,7 @@ pub struct Options {
     /// Address of the only portal for NVMe, instead of those in the file.
     pub listen_nvme: Option<SocketAddr>,
     /// Address of the REST interface and the page, instead of those in the file.
-    pub listen_control: Option<SocketAddr>,
+    pub listen_control: Option<ControlAt>,
     /// The size of the demo volume, in bytes.
     pub size: Option<u64>,
     /// Path of the control socket; if left out, in the data directory.
@@ -238,7 +239,8 @@ fn resolve(
 /// that it was not given.
 fn page(options: &Options, config: &Config) -> Page {
     match (options.listen_control, &config.control.listen) {
-        (Some(address), _) => Page { listen: vec![address], asked: true },
+        (Some(ControlAt::Nowhere), _) => Page { listen: Vec::new(), asked: true },
+        (Some(ControlAt::Address(address)), _) => Page { listen: vec![address], asked: true },
         (None, Some(listen)) => Page { listen: listen.clone(), asked: true },
         (None, None) if options.listen.is_some() => Page { listen: Vec::new(), asked: false },
         (None, None) => Page { listen: vec![config::DEFAULT_CONTROL], asked: false },
@@ -443,12 +445,15 @@ mod tests {
             |text: &str, options: &Options| with_file(&format!("{RIGHT}{text}"), options.clone());
         let none = Options::default();
         let listen = Options { listen: "[::1]:7".parse().ok(), ..Options::default() };
-        let both = Options { listen_control: "127.0.0.1:0".parse().ok(), ..listen.clone() };
+        let at = |text| config::parse_control_option(text).ok();
+        let both = Options { listen_control: at("127.0.0.1:0"), ..listen.clone() };
+        let off = Options { listen_control: at("none"), ..Options::default() };
         let words = |plan: Plan| (plan.page.listen.len(), plan.page.asked);
         assert_eq!(words(plan(&none).unwrap()), (1, false));
         assert_eq!(words(page("", &none).unwrap()), (1, false));
         assert_eq!(words(page("", &listen).unwrap()), (0, false));
         assert_eq!(words(page("", &both).unwrap()), (1, true));
+        assert_eq!(words(page("", &off).unwrap()), (0, true));
         assert_eq!(words(page("[control]\nlisten = []", &none).unwrap()), (0, true));
         let text = "[control]\nlisten = ['::1', '127.0.0.1']";
         assert_eq!(words(page(text, &listen).unwrap()), (2, true));

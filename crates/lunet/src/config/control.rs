@@ -60,11 +60,31 @@ impl SocketGroup {
     }
 }
 
+/// Where an option says that the REST interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlAt {
+    /// Nowhere: there is none.
+    Nowhere,
+    /// At this address alone.
+    Address(SocketAddr),
+}
+
+/// Reads such an option: an address, or `none`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_control_option(text: &str) -> Result<ControlAt, AddressError> {
+    match text {
+        "none" => Ok(ControlAt::Nowhere),
+        text => parse_control(text).map(ControlAt::Address),
+    }
+}
+
 /// An address for the REST interface, as people write it: the port may be left out.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse_control(text: &str) -> Result<SocketAddr, AddressError> {
+fn parse_control(text: &str) -> Result<SocketAddr, AddressError> {
     parse_address(text, CONTROL_PORT)
 }
 
@@ -159,6 +179,14 @@ mod tests {
         let groups = read("read-group = 'lunet-read'\nadmin-group = '7'").unwrap();
         let names = [groups.read_group, groups.admin_group].map(|group| group.unwrap().name);
         assert_eq!(names, ["lunet-read", "7"]);
+    }
+
+    #[test]
+    fn an_option_has_an_address_or_none() {
+        assert_eq!(parse_control_option("none").unwrap(), ControlAt::Nowhere);
+        let address = ControlAt::Address("192.0.2.1:3261".parse().unwrap());
+        assert_eq!(parse_control_option("192.0.2.1").unwrap(), address);
+        assert!(parse_control_option("nowhere").is_err());
     }
 
     #[test]

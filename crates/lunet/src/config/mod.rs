@@ -29,7 +29,9 @@ use lunet_server::{SendWithInvalidate, Transports};
 use toml::de::DeTable;
 
 pub use access::Access;
-pub use control::{CONTROL_PORT, Control, DEFAULT_CONTROL, SocketGroup, parse_control};
+pub use control::{
+    CONTROL_PORT, Control, ControlAt, DEFAULT_CONTROL, SocketGroup, parse_control_option,
+};
 pub use mistake::Mistake;
 pub use nvme::{Host, HostSecret, Hosts, NVME_PORT, Nvme, SecretPlace, Subsystem};
 pub use reach::is_for_discovery;
