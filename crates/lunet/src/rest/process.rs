@@ -19,7 +19,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use zeroize::Zeroizing;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
-use crate::control::VARIABLE;
+use crate::control::{PROGRESS_VARIABLE, VARIABLE};
 use crate::signals::Signals;
 use crate::{serve, users};
 
@@ -82,7 +82,10 @@ fn options(setup: Setup, link: &Arc<Link>) -> Options {
         names: setup.names,
         program: setup.program.map(|program| program.to_path()),
         // The commands of jobs ask this server.
-        environment: vec![(OsString::from(VARIABLE), setup.data.to_path().into())],
+        environment: vec![
+            (OsString::from(VARIABLE), setup.data.to_path().into()),
+            (OsString::from(PROGRESS_VARIABLE), OsString::from("lines")),
+        ],
         limits: Limits::default(),
         user: Box::new(users::name),
         tell: Box::new(move |line| link.say(&Up::Tell(line.to_owned()))),

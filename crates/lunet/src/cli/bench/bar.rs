@@ -1,9 +1,13 @@
-//! How far it is, on a terminal in two lines of 80 columns: nothing where nobody looks.
+//! How far it is, on a terminal in two lines of 80 columns, or line by line for whoever watches a job: nothing where
+//! nobody looks.
 
+use std::cell::RefCell;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lunet::bench::Step;
+use lunet::control::PROGRESS_VARIABLE;
 use lunet::units;
 
 /// Finer than a screen shows.
@@ -12,11 +16,19 @@ const PARTS: u64 = 10_000;
 const PER_SECOND: u8 = 5;
 
 /// A bar on standard error.
-pub struct Bar(ProgressBar);
+pub enum Bar {
+    /// Drawn again and again.
+    Drawn(ProgressBar),
+    /// A line for each step; the step before.
+    Lines(RefCell<String>),
+}
 
 impl Bar {
     /// Shown from the first step on.
     pub fn new() -> Self {
+        if std::env::var_os(PROGRESS_VARIABLE).is_some_and(|how| how == "lines") {
+            return Self::Lines(RefCell::default());
+        }
         let bar = ProgressBar::with_draw_target(
             Some(PARTS),
             ProgressDrawTarget::stderr_with_hz(PER_SECOND),
@@ -25,19 +37,32 @@ impl Bar {
         if let Ok(style) = style {
             bar.set_style(style.progress_chars("##."));
         }
-        Self(bar)
+        Self::Drawn(bar)
     }
 
     /// Where it is, with the rate of the last run of this kind and the time that is left.
     pub fn show(&self, step: &Step) {
-        self.0.set_prefix(left(step));
-        self.0.set_message(step.what.clone());
-        self.0.set_position((step.done.clamp(0.0, 1.0) * PARTS as f64) as u64);
+        let done = step.done.clamp(0.0, 1.0);
+        match self {
+            Self::Drawn(bar) => {
+                bar.set_prefix(left(step));
+                bar.set_message(step.what.clone());
+                bar.set_position((done * PARTS as f64) as u64);
+            }
+            Self::Lines(before) if *before.borrow() != step.what => {
+                let percent = done * 100.0;
+                let _ = writeln!(io::stderr(), "{percent:.0} %: {}, {}", step.what, left(step));
+                before.borrow_mut().clone_from(&step.what);
+            }
+            Self::Lines(_) => {}
+        }
     }
 
     /// Leaves the line to what follows.
     pub fn clear(&self) {
-        self.0.finish_and_clear();
+        if let Self::Drawn(bar) = self {
+            bar.finish_and_clear();
+        }
     }
 }
 
