@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,6 +13,7 @@ use lunet_e2e::clients::{QemuLun, inquiry, size};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::nvme::{Host as NvmeHost, Login as NvmeLogin};
+use lunet_e2e::rest::Page;
 use lunet_e2e::server::{Serve, Server, free_port, lunet_binary, url};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -22,92 +22,6 @@ use serde_json::{Value, json};
 const MIB: u64 = 1 << 20;
 const TARGET: &str = "iqn.2026-11.local.lunet:new";
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A client of the interface.
-struct Page {
-    address: String,
-    code: Option<String>,
-    cookie: String,
-    csrf: String,
-    token: Option<String>,
-}
-
-struct Reply {
-    status: u16,
-    head: String,
-    json: Value,
-}
-
-impl Page {
-    /// The page that the server has printed.
-    fn of(server: &mut Server) -> Result<Self> {
-        let line = server.process().stdout.find(Instant::now() + PATIENCE, |text| {
-            let line = text.lines().find(|line| line.starts_with("page: http://"))?;
-            text.contains(&format!("{line}\n")).then(|| line.to_owned())
-        });
-        let line = line.context("no page was told")?;
-        let rest = line.trim_start_matches("page: http://");
-        let (address, rest) = rest.split_once('/').context("no address")?;
-        let code = rest.strip_prefix(" first-start code: ").map(str::to_owned);
-        let (cookie, csrf) = (String::new(), String::new());
-        Ok(Self { address: address.to_owned(), code, cookie, csrf, token: None })
-    }
-
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Reply> {
-        self.ask_with(method, path, body, "")
-    }
-
-    fn ask_with(&self, method: &str, path: &str, body: &Value, more: &str) -> Result<Reply> {
-        let text = if body.is_null() { String::new() } else { body.to_string() };
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let who = match &self.token {
-            Some(token) => format!("Authorization: Bearer {token}"),
-            None => format!("Cookie: {}\r\nX-Lunet-CSRF: {}", self.cookie, self.csrf),
-        };
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{more}{who}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{text}",
-            self.address,
-            text.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-        let status = head.split(' ').nth(1).context("no status")?.parse()?;
-        let json = serde_json::from_str(body).unwrap_or(Value::Null);
-        Ok(Reply { status, head: head.to_owned(), json })
-    }
-
-    /// The same; demands success, and gives the answer.
-    fn tell(&self, method: &str, path: &str, body: Value) -> Result<Value> {
-        let reply = self.ask(method, path, &body)?;
-        ensure!(reply.status < 300, "{method} {path}: {} {}", reply.status, reply.json);
-        Ok(reply.json)
-    }
-
-    fn get(&self, path: &str) -> Result<Value> {
-        self.tell("GET", path, Value::Null)
-    }
-
-    /// Takes over what a login has given.
-    fn takes(&mut self, reply: &Reply) -> Result<()> {
-        ensure!(reply.status == 200, "{} {}", reply.status, reply.json);
-        let cookie = reply.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
-        let cookie = cookie.and_then(|cookie| cookie.split(';').next()).context("no cookie")?;
-        cookie.clone_into(&mut self.cookie);
-        reply.json["csrf"].as_str().context("no CSRF")?.clone_into(&mut self.csrf);
-        Ok(())
-    }
-
-    fn begin(&mut self) -> Result<()> {
-        let code = self.code.clone().context("no code was told")?;
-        let account = json!({"code": code, "name": "root", "password": "a good password"});
-        let reply = self.ask("POST", "/api/v1/first-start", &account)?;
-        self.takes(&reply)
-    }
-}
 
 fn serve(config: &str) -> Serve {
     Serve::config(config).arguments(&["--listen-control", "127.0.0.1:0"])
@@ -187,13 +101,7 @@ fn audited(page: &Page, server: &Server, snapshots: bool) -> Result<()> {
     let made =
         page.tell("POST", "/api/v1/tokens", json!({"name": "backup", "role": "operator"}))?;
     let token = made["token"].as_str().context("no token")?.to_owned();
-    let robot = Page {
-        address: page.address.clone(),
-        code: None,
-        cookie: String::new(),
-        csrf: String::new(),
-        token: Some(token),
-    };
+    let robot = page.with_token(token);
     robot.tell("PATCH", "/api/v1/volumes/vm1", json!({"size": 80 * MIB}))?;
     ensure!(robot.ask("DELETE", "/api/v1/volumes/vm1", &Value::Null)?.status == 403);
     server.tell(&["volume", "create", "byhand", "--size", "1MiB"])?;

@@ -20,6 +20,7 @@ pub mod nbd;
 pub mod nvme;
 pub mod process;
 pub mod rdma;
+pub mod rest;
 pub mod server;
 pub mod strace;
 pub mod tgt;
