@@ -14,6 +14,8 @@ use lunet::{config, log, plan, serve, units};
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
+    #[command(flatten)]
+    remote: cli::Remote,
     #[command(subcommand)]
     command: Command,
 }
@@ -107,29 +109,37 @@ struct Serve {
     open: bool,
 }
 
+impl Serve {
+    fn plan(self) -> plan::Options {
+        plan::Options {
+            config: self.config,
+            data: self.data,
+            listen: self.listen,
+            listen_nvme: self.listen_nvme,
+            #[cfg(feature = "control")]
+            listen_control: self.listen_control,
+            #[cfg(not(feature = "control"))]
+            listen_control: None,
+            size: self.size,
+            socket: self.socket,
+            default_data: cli::data_variable(),
+            create: self.create,
+            open: self.open,
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let Cli { remote, command } = Cli::parse();
     if let Command::Doctor(_) | Command::Bench(_) = command {
         // An address may have the user's secret in it.
         lunet::secrets::guard_memory();
     }
     let result = match command {
-        Command::Serve(options) => serve::serve(&plan::Options {
-            config: options.config,
-            data: options.data,
-            listen: options.listen,
-            listen_nvme: options.listen_nvme,
-            #[cfg(feature = "control")]
-            listen_control: options.listen_control,
-            #[cfg(not(feature = "control"))]
-            listen_control: None,
-            size: options.size,
-            socket: options.socket,
-            default_data: cli::data_variable(),
-            create: options.create,
-            open: options.open,
-        })
-        .map(|()| ExitCode::SUCCESS),
+        Command::Serve(options) => remote
+            .only_here("`lunet serve`")
+            .and_then(|()| serve::serve(&options.plan()))
+            .map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "control")]
         Command::ServeRest => lunet::rest::run().map(|()| ExitCode::SUCCESS),
         Command::Config { command } => cli::config(command),
@@ -140,9 +150,9 @@ fn main() -> ExitCode {
         Command::Stats(options) => cli::stats(&options),
         Command::Top(options) => cli::top(&options),
         Command::Verdict(options) => cli::verdict(&options),
-        Command::Doctor(options) => cli::doctor(&options),
-        Command::Bench(options) => cli::bench(&options),
-        Command::Tune { command } => cli::tune(command),
+        Command::Doctor(options) => cli::doctor(&options, &remote),
+        Command::Bench(options) => cli::bench(&options, &remote),
+        Command::Tune { command } => cli::tune(command, &remote),
     };
     let code = result.unwrap_or_else(|error| {
         units::plain(&format!("{error:#}")).lines().for_each(log::tell);

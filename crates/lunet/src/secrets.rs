@@ -26,6 +26,8 @@ const INITIATOR: &str = "LIBISCSI_CHAP_PASSWORD";
 const HOST: &str = "LUNET_DHCHAP_SECRET";
 /// What a key of TLS begins with.
 const TLS_KEY: &str = "NVMeTLSkey-1:";
+/// What a token of the REST interface begins with.
+const TOKEN: &str = "lunet_";
 /// Permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -147,6 +149,8 @@ pub enum Unusable {
         "{place} has no key of the form NVMeTLSkey-1:hh:base64: as nvme gen-tls-key writes it: {error}"
     )]
     TlsForm { place: String, error: lunet_nvme::auth::SecretError },
+    #[error("{} has no token: it is one line that begins with lunet_", .0.display())]
+    NoToken(PathBuf),
     #[error("{0} has a key of TLS, and no secret: give it by --tls-key-file")]
     TlsKey(String),
     #[error(
@@ -219,6 +223,20 @@ pub fn tls_key_of_file(path: &Path) -> Result<lunet_nvme::auth::Secret, Unusable
     }
     let key = lunet_nvme::auth::Secret::parse(lunet_nvme::auth::Purpose::Tls, text);
     key.map_err(|error| Unusable::TlsForm { place: place(), error })
+}
+
+/// A token of the REST interface.
+///
+/// # Errors
+/// See [`of_file`].
+pub fn token_of_file(path: &Path) -> Result<Zeroizing<String>, Unusable> {
+    let bytes = bytes_of_file(path)?;
+    let is_one =
+        |text: &str| text.starts_with(TOKEN) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match std::str::from_utf8(&bytes) {
+        Ok(text) if is_one(text) => Ok(Zeroizing::new(text.to_owned())),
+        _ => Err(Unusable::NoToken(path.to_owned())),
+    }
 }
 
 /// The secret by which this host proves itself to subsystems, if the environment has it.

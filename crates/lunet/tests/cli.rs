@@ -14,7 +14,7 @@ use tempfile::TempDir;
 fn lunet(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lunet"));
     command.args(arguments).env("RUST_BACKTRACE", "1");
-    command.env_remove("LUNET_DATA");
+    command.env_remove("LUNET_DATA").env_remove("LUNET_SERVER");
     // The default port of the REST interface is one for all servers of a machine.
     if arguments.first() == Some(&"serve") && !arguments.contains(&"--listen") {
         command.args(["--listen-control", "none"]);

@@ -4,20 +4,25 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Subcommand;
 use lunet::control::Client;
-use lunet::{config, plan, serve, tables};
-use lunet_api::Change;
+use lunet::{config, control, plan, serve, tables};
+use lunet_api::{Change, Preview};
+use zeroize::Zeroizing;
 
-use super::{Ask, Forced, Rules, answer, json_text, print};
+use super::{Ask, Forced, Remote, Rules, answer, json_text, print};
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
     /// Check a configuration file, and report each mistake with its line and key
+    ///
+    /// With --server the lunet there checks it, and says what it would change if it were applied.
     Check {
         /// Configuration file
         file: PathBuf,
+        #[command(flatten)]
+        remote: Remote,
     },
     /// Make a running lunet reload its configuration file
     Apply {
@@ -33,7 +38,10 @@ pub enum ConfigCommand {
 
 pub fn run(command: ConfigCommand) -> Result<ExitCode> {
     match command {
-        ConfigCommand::Check { file } => check(&file),
+        ConfigCommand::Check { file, remote } => match remote.named(None)? {
+            Some(server) => check_there(&file, &server),
+            None => check(&file),
+        },
         ConfigCommand::Apply { dry_run: false, rules } => {
             rules.change(|force, keep_sessions| Change::Apply { force, keep_sessions })
         }
@@ -47,12 +55,23 @@ pub fn run(command: ConfigCommand) -> Result<ExitCode> {
 
 /// Says what a change would do.
 fn preview(ask: &Ask, change: Change) -> Result<ExitCode> {
-    let preview = ask.place.client()?.preview(change)?;
-    match ask.json {
-        true => print(&json_text(&preview)?)?,
-        false => print(&tables::preview(&preview))?,
+    show(&ask.place.client()?.preview(change)?, ask.json)
+}
+
+fn show(preview: &Preview, json: bool) -> Result<ExitCode> {
+    match json {
+        true => print(&json_text(preview)?)?,
+        false => print(&tables::preview(preview))?,
     }
     Ok(if preview.refused.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Has the lunet of another machine check a file that is on this one.
+fn check_there(file: &Path, server: &control::remote::Remote) -> Result<ExitCode> {
+    // There may be secrets in it.
+    let text = std::fs::read_to_string(file).map(Zeroizing::new);
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    show(&server.check(&text)?, false)
 }
 
 fn check(file: &Path) -> Result<ExitCode> {

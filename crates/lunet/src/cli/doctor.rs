@@ -18,7 +18,7 @@ use lunet_host::source::{Live, Tree};
 use serde_json::json;
 
 use super::bench::host_nqn;
-use super::print;
+use super::{Remote, job, print};
 
 /// Nothing could be looked at.
 const COULD_NOT_LOOK: u8 = 2;
@@ -53,8 +53,8 @@ pub struct Doctor {
 }
 
 /// Exit code 0: healthy; 1: findings; 2: could not look.
-pub fn run(options: &Doctor) -> Result<ExitCode> {
-    match look(options) {
+pub fn run(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
+    match look(options, remote) {
         Err(error) => {
             let _ = writeln!(io::stderr(), "lunet: {}", lunet::units::plain(&format!("{error:#}")));
             Ok(ExitCode::from(COULD_NOT_LOOK))
@@ -63,7 +63,22 @@ pub fn run(options: &Doctor) -> Result<ExitCode> {
     }
 }
 
-fn look(options: &Doctor) -> Result<ExitCode> {
+fn look(options: &Doctor, remote: &Remote) -> Result<ExitCode> {
+    let elsewhere = [
+        (options.url.is_some(), "`lunet doctor TARGET-URL`"),
+        (options.root.is_some(), "`lunet doctor --root`"),
+        (options.checks.is_some(), "`lunet doctor --checks`"),
+    ];
+    match elsewhere.iter().find(|(given, _)| *given) {
+        Some((_, what)) => remote.only_here(what)?,
+        None => {
+            if let Some(server) = remote.named(None)? {
+                let Doctor { ceilings, verbose, json, .. } = options;
+                let options = json!({"ceilings": ceilings, "verbose": verbose, "text": !json});
+                return job::run(&server, "doctor", &options);
+            }
+        }
+    }
     match &options.url {
         Some(url) if ["nvme-tcp://", "nvme-rdma://"].iter().any(|it| url.starts_with(it)) => {
             return subsystem(options, url);

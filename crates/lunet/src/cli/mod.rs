@@ -3,8 +3,10 @@
 mod bench;
 mod config;
 mod doctor;
+mod job;
 mod portal;
 mod prompt;
+mod remote;
 mod sessions;
 mod target;
 mod tune;
@@ -26,6 +28,7 @@ pub use bench::{Bench, run as bench};
 pub use config::{ConfigCommand, run as config};
 pub use doctor::{Doctor, run as doctor};
 pub use portal::{PortalCommand, run as portal};
+pub use remote::Remote;
 pub use sessions::{Sessions, run as sessions};
 pub use target::{TargetCommand, run as target};
 pub use tune::{TuneCommand, run as tune};
@@ -42,6 +45,8 @@ pub struct Where {
     /// ./lunet-data, or the system's in /run/lunet or /var/lib/lunet]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
 }
 
 /// Which lunet, and how to show its answer.
@@ -98,7 +103,16 @@ pub fn data_variable() -> Option<PathBuf> {
 }
 
 impl Where {
+    /// The lunet of another machine, if one is named.
+    fn elsewhere(&self) -> Result<Option<control::remote::Remote>> {
+        let socket = self.socket.as_ref().map(|_| "--socket");
+        self.remote.named(socket.or(self.data.as_ref().map(|_| "--data")))
+    }
+
     fn client(&self) -> Result<Client> {
+        if let Some(remote) = self.elsewhere()? {
+            return Ok(Client::remote(remote));
+        }
         let variable = data_variable();
         let found =
             control::find(self.socket.as_deref(), self.data.as_deref(), variable.as_deref())?;

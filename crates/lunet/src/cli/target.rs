@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use lunet::control::Client;
 use lunet::tables;
@@ -180,6 +180,10 @@ fn user(command: UserCommand) -> Result<ExitCode> {
         UserCommand::List { target, ask } => users(&ask, target.as_deref()),
         UserCommand::Add { target, name, secret_file, initiator, replace, rules } => {
             let secret = match secret_file {
+                Some(_) if rules.with.ask.place.elsewhere()?.is_some() => bail!(
+                    "--secret-file names a file that the server itself reads: give the secret of another machine's lunet on \
+                     standard input, as in `lunet target user add TARGET NAME < FILE`"
+                ),
                 // The server may run in another directory.
                 Some(file) => NewSecret::File(
                     std::path::absolute(file).context("cannot tell where the file is")?,

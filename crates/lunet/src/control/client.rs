@@ -13,6 +13,8 @@ use lunet_api::{
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
+#[cfg(feature = "tools")]
+use super::remote::Remote;
 use super::{Error, check_length, line};
 
 /// How long the server has to answer.
@@ -38,24 +40,35 @@ fn trusted(stream: &UnixStream) -> bool {
     peer.uid.is_root() || peer.uid == rustix::process::geteuid() || service()
 }
 
-/// Asks the server behind a control socket: a connection for each request.
+/// How a server is asked.
+#[derive(Clone, Debug)]
+enum Way {
+    /// By its control socket: a connection for each request.
+    Socket(PathBuf),
+    /// By its REST interface.
+    #[cfg(feature = "tools")]
+    Rest(Remote),
+}
+
+/// Asks a server.
 ///
 /// # Errors
 /// Of every method: there is no server, it may not be asked, it refuses, or it is of another version that is not understood.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    way: Way,
 }
 
 #[expect(missing_docs, reason = "each method is a request of lunet-api")]
 #[expect(clippy::missing_errors_doc, reason = "the type says it")]
 impl Client {
     pub const fn new(socket: PathBuf) -> Self {
-        Self { socket }
+        Self { way: Way::Socket(socket) }
     }
 
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    #[cfg(feature = "tools")]
+    pub const fn remote(remote: Remote) -> Self {
+        Self { way: Way::Rest(remote) }
     }
 
     pub fn sessions(&self) -> Result<Vec<Session>, Error> {
@@ -95,29 +108,36 @@ impl Client {
     }
 
     fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, Error> {
-        let path = &self.socket;
-        check_length(path)?;
-        let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-            // A refused connection: the socket was left behind by a server that is gone.
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                Error::NotRunning { path: path.clone() }
-            }
-            ErrorKind::PermissionDenied => Error::Denied { path: path.clone() },
-            _ => Error::NoAnswer { path: path.clone(), error },
-        })?;
-        if std::env::var_os(PEER).is_some_and(|peer| peer == "trusted") && !trusted(&stream) {
-            return Err(Error::Denied { path: path.clone() });
+        match &self.way {
+            Way::Socket(path) => ask_socket(path, request),
+            #[cfg(feature = "tools")]
+            Way::Rest(remote) => remote.ask(request),
         }
-        let line = exchange(&mut stream, request)
-            .map_err(|error| Error::NoAnswer { path: path.clone(), error })?;
-        match read_reply(&line) {
-            Ok(outcome) => outcome.map_err(Error::Refused),
-            Err(Unread::Strange(error)) => {
-                Err(Error::NoAnswer { path: path.clone(), error: error.into() })
-            }
-            Err(Unread::OtherVersion(error)) => {
-                Err(Error::OtherVersion { path: path.clone(), error })
-            }
+    }
+}
+
+fn ask_socket<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, Error> {
+    check_length(path)?;
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        // A refused connection: the socket was left behind by a server that is gone.
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            Error::NotRunning { path: path.to_owned() }
+        }
+        ErrorKind::PermissionDenied => Error::Denied { path: path.to_owned() },
+        _ => Error::NoAnswer { path: path.to_owned(), error },
+    })?;
+    if std::env::var_os(PEER).is_some_and(|peer| peer == "trusted") && !trusted(&stream) {
+        return Err(Error::Denied { path: path.to_owned() });
+    }
+    let line = exchange(&mut stream, request)
+        .map_err(|error| Error::NoAnswer { path: path.to_owned(), error })?;
+    match read_reply(&line) {
+        Ok(outcome) => outcome.map_err(Error::Refused),
+        Err(Unread::Strange(error)) => {
+            Err(Error::NoAnswer { path: path.to_owned(), error: error.into() })
+        }
+        Err(Unread::OtherVersion(error)) => {
+            Err(Error::OtherVersion { path: path.to_owned(), error })
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 /// Room for almost every request, in bytes: what grows out of its place leaves a copy behind.
-const ROOM: usize = 4096;
+pub(super) const ROOM: usize = 4096;
 
 /// Reads up to the next line feed, which is not part of the result. The line may have a secret in it: it is
 /// overwritten when it is done with.

@@ -1,4 +1,4 @@
-//! The control socket: how the commands ask and change a running server.
+//! The control socket: how the commands ask and change a running server. A [`Client`] asks by its REST interface as well.
 //!
 //! A Unix socket that only its owner may use. A client sends one request, a line of JSON; the
 //! server sends one answer, a line of JSON, and closes the connection.
@@ -13,12 +13,14 @@
 mod client;
 mod line;
 mod place;
+#[cfg(feature = "tools")]
+pub mod remote;
 mod server;
 
 use std::path::{Path, PathBuf};
 
 pub use client::Client;
-pub use place::{PROGRESS_VARIABLE, VARIABLE, find};
+pub use place::{PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE, find};
 pub use server::{Asker, ControlServer, Placed, Source, listen_for};
 
 /// The name of the socket in the data directory.
@@ -72,6 +74,9 @@ pub enum Error {
     NoAnswer { path: PathBuf, error: std::io::Error },
     #[error("{path}: {error}")]
     OtherVersion { path: PathBuf, error: lunet_api::Error },
+    #[cfg(feature = "tools")]
+    #[error("{server}: {trouble}")]
+    Remote { server: String, trouble: remote::Trouble },
     #[error("{0}")]
     Refused(lunet_api::Error),
 }

@@ -10,6 +10,9 @@ use crate::config::DEFAULT_DATA;
 /// The variable of the environment that names the data directory.
 pub const VARIABLE: &str = "LUNET_DATA";
 
+/// The variable of the environment that names the lunet of another machine.
+pub const SERVER_VARIABLE: &str = "LUNET_SERVER";
+
 /// The variable of the environment by which a job is told to write its progress line by line: `lines`.
 pub const PROGRESS_VARIABLE: &str = "LUNET_PROGRESS";
 

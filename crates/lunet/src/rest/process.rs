@@ -19,7 +19,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use zeroize::Zeroizing;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
-use crate::control::{PROGRESS_VARIABLE, VARIABLE};
+use crate::control::{PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE};
 use crate::signals::Signals;
 use crate::{serve, users};
 
@@ -81,9 +81,10 @@ fn options(setup: Setup, link: &Arc<Link>) -> Options {
         directory: setup.directory.to_path(),
         names: setup.names,
         program: setup.program.map(|program| program.to_path()),
-        // The commands of jobs ask this server.
+        // The commands of jobs ask this server, whatever the environment says.
         environment: vec![
             (OsString::from(VARIABLE), setup.data.to_path().into()),
+            (OsString::from(SERVER_VARIABLE), OsString::new()),
             (OsString::from(PROGRESS_VARIABLE), OsString::from("lines")),
         ],
         limits: Limits::default(),

@@ -103,6 +103,24 @@ impl LoginOptions {
         logins
     }
 
+    /// True if nothing is said of it.
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            secret_file,
+            target_secret_file,
+            tls_key_file,
+            initiator_name,
+            host_nqn,
+            digest,
+        } = self;
+        secret_file.is_empty()
+            && target_secret_file.is_empty()
+            && tls_key_file.is_none()
+            && initiator_name.is_none()
+            && host_nqn.is_none()
+            && digest.is_none()
+    }
+
     /// The options that make the same sessions again, without secrets.
     pub fn words(&self) -> Option<String> {
         self.digest.map(|digest| format!("--digest={}", digest.name()))

@@ -22,15 +22,16 @@ use lunet::bench::cpus::Cpus;
 use lunet::bench::given::{self, Access, Given};
 use lunet::bench::scale::Scale;
 use lunet::bench::{self, End, Options};
-use lunet::units;
+use lunet::{control, units};
 use lunet_bench::fio;
 use lunet_bench::profiles::Profile;
 use lunet_bench::report;
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use super::print;
+use super::{Remote, job, print};
 use bar::Bar;
 use login::LoginOptions;
 pub use login::host_nqn;
@@ -153,12 +154,17 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Exit code 0: everything was measured; 1: only a part, which was shown; 2: nothing.
-pub fn run(options: &Bench) -> Result<ExitCode> {
+pub fn run(options: &Bench, remote: &Remote) -> Result<ExitCode> {
+    let here = || remote.only_here("this command of `lunet bench`");
     let done = match &options.verb {
-        Some(Verb::Net(net)) => net::run(net),
-        Some(Verb::Compare(compare)) => compare::run(compare),
-        Some(Verb::Verify(verify)) => verify::run(verify),
-        None => measure(&options.measure),
+        Some(Verb::Net(net)) => here().and_then(|()| net::run(net)),
+        Some(Verb::Compare(compare)) => here().and_then(|()| compare::run(compare)),
+        Some(Verb::Verify(verify)) => here().and_then(|()| verify::run(verify)),
+        None => match remote.named(None) {
+            Ok(Some(server)) => options.measure.there(&server),
+            Ok(None) => measure(&options.measure),
+            Err(error) => Err(error),
+        },
     };
     match done {
         Err(error) => {
@@ -216,6 +222,43 @@ fn measure(arguments: &Measure) -> Result<ExitCode> {
 }
 
 impl Measure {
+    /// Measures on the machine of another lunet.
+    fn there(&self, server: &control::remote::Remote) -> Result<ExitCode> {
+        let only_here = [
+            (self.through.is_some(), "--through"),
+            (self.create, "--create"),
+            (self.net.is_some(), "--net"),
+            (self.null.is_some(), "--null"),
+            (self.cpus.is_some(), "--cpus"),
+            (!self.server_pid.is_empty(), "--server-pid"),
+            (!self.control.is_empty(), "--control"),
+            (self.html.is_some(), "--html"),
+            (!self.login.is_empty(), "options of the login"),
+        ];
+        if let Some((_, option)) = only_here.iter().find(|(given, _)| *given) {
+            bail!(
+                "a benchmark on the machine of another lunet takes no {option}: leave it out, or run `lunet bench` there"
+            );
+        }
+        let mut options = json!({
+            "targets": self.targets,
+            "profile": self.profile.name(),
+            "only": self.only,
+            "read_only": self.read_only,
+            "destroy": self.destroy,
+            "text": !self.json,
+        });
+        let mut set = |name: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                options[name] = value.into();
+            }
+        };
+        set("rounds", self.rounds.map(u64::from));
+        set("runtime_ms", self.runtime.map(|time| time.as_millis() as u64));
+        set("size_bytes", self.size);
+        job::run(server, "bench", &options)
+    }
+
     fn options(&self) -> Result<Options> {
         // Behind an option a verb is taken for a target.
         if let Some(verb @ ("net" | "compare" | "verify")) =

@@ -7,9 +7,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use lunet_host::apply::{self, LiveMachine, Lock, Options, STATE};
 use lunet_host::source::Live;
+use serde_json::json;
 
-use super::{CHANGES, Chosen, OwnRules, look};
-use crate::cli::print;
+use super::{CHANGES, Chosen, OwnRules, elsewhere, look};
+use crate::cli::{Remote, print};
 
 /// Where the journal is.
 #[derive(Args)]
@@ -56,6 +57,27 @@ pub struct ScriptArgs {
     /// Make the changes persist across reboots
     #[arg(long)]
     persist: bool,
+}
+
+impl ApplyArgs {
+    /// Tunes another machine, if one is meant.
+    pub(super) fn elsewhere(&self, remote: &Remote) -> Result<Option<ExitCode>> {
+        let here = [
+            (self.own.rules.is_some(), "`lunet tune apply --rules`"),
+            (self.kept.state != STATE, "`lunet tune apply --state`"),
+        ];
+        let mut options = self.chosen.options();
+        options["persist"] = self.persist.into();
+        elsewhere(remote, "tune-apply", &here, &options)
+    }
+}
+
+impl RollbackArgs {
+    /// Rolls another machine back, if one is meant.
+    pub(super) fn elsewhere(&self, remote: &Remote) -> Result<Option<ExitCode>> {
+        let here = [(self.kept.state != STATE, "`lunet tune rollback --state`")];
+        elsewhere(remote, "tune-rollback", &here, &json!({}))
+    }
 }
 
 pub fn apply(args: &ApplyArgs) -> Result<ExitCode> {

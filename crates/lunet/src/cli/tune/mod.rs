@@ -14,6 +14,9 @@ use lunet_host::facts::{Facts, facts};
 use lunet_host::plan::Plan;
 use lunet_host::rules::{Choice, Loader, Profile, Rules};
 use lunet_host::source::{Live, Source, Tree};
+use serde_json::{Value, json};
+
+use super::{Remote, job};
 
 /// Rules that the machine's owner has added.
 const OWN_RULES: &str = "/etc/lunet/rules.d";
@@ -111,7 +114,19 @@ struct Chosen {
     rules: Selected,
 }
 
-pub fn run(command: TuneCommand) -> Result<ExitCode> {
+pub fn run(command: TuneCommand, remote: &Remote) -> Result<ExitCode> {
+    let done = match &command {
+        TuneCommand::Plan(args) => args.elsewhere(remote)?,
+        TuneCommand::Apply(args) => args.elsewhere(remote)?,
+        TuneCommand::Rollback(args) => args.elsewhere(remote)?,
+        _ => {
+            remote.only_here("this command of `lunet tune`")?;
+            None
+        }
+    };
+    if let Some(exit) = done {
+        return Ok(exit);
+    }
     match command {
         TuneCommand::Facts(args) => facts::show(&args),
         TuneCommand::Capture(args) => facts::capture(&args),
@@ -122,6 +137,24 @@ pub fn run(command: TuneCommand) -> Result<ExitCode> {
         TuneCommand::Script(args) => apply::script(&args),
         TuneCommand::Prove(args) => prove::prove(&args),
         TuneCommand::Explain(args) => plan::explain(&args),
+    }
+}
+
+/// Runs a command as a job where another machine is meant; none if it is this one. What `here` names first means this
+/// machine.
+fn elsewhere(
+    remote: &Remote,
+    kind: &str,
+    here: &[(bool, &str)],
+    options: &Value,
+) -> Result<Option<ExitCode>> {
+    if let Some((_, what)) = here.iter().find(|(given, _)| *given) {
+        remote.only_here(what)?;
+        return Ok(None);
+    }
+    match remote.named(None)? {
+        Some(server) => job::run(&server, kind, options).map(Some),
+        None => Ok(None),
     }
 }
 
@@ -167,6 +200,12 @@ impl Selected {
 }
 
 impl Chosen {
+    /// The same as options of a job.
+    fn options(&self) -> Value {
+        let Selected { only, except } = &self.rules;
+        json!({"profile": self.work.profile.name(), "only": only, "except": except})
+    }
+
     /// The plan of this machine.
     fn plan(&self, source: &dyn Source, facts: &Facts, rules: &Rules) -> Result<Plan> {
         plan_for(source, facts, rules, self.work.profile, self.rules.choice())

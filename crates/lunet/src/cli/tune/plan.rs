@@ -7,8 +7,8 @@ use clap::Args;
 use lunet_host::plan::write;
 use lunet_host::rules::Choice;
 
-use super::{CHANGES, Chosen, Look, Work, alike, look};
-use crate::cli::print;
+use super::{CHANGES, Chosen, Look, Work, alike, elsewhere, look};
+use crate::cli::{Remote, print};
 
 #[derive(Args)]
 pub struct PlanArgs {
@@ -32,6 +32,20 @@ pub struct ExplainArgs {
     look: Look,
     #[command(flatten)]
     work: Work,
+}
+
+impl PlanArgs {
+    /// Plans for another machine, if one is meant.
+    pub(super) fn elsewhere(&self, remote: &Remote) -> Result<Option<ExitCode>> {
+        let here = [
+            (self.look.machine.root.is_some(), "`lunet tune plan --root`"),
+            (self.look.own.rules.is_some(), "`lunet tune plan --rules`"),
+        ];
+        let mut options = self.chosen.options();
+        options["all"] = self.all.into();
+        options["text"] = (!self.json).into();
+        elsewhere(remote, "tune-plan", &here, &options)
+    }
 }
 
 pub fn plan(args: &PlanArgs) -> Result<ExitCode> {
