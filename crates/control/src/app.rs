@@ -403,8 +403,9 @@ impl App {
                 return Err(Problem::bad(format!("{name} has characters that no name has")));
             }
             let body = self.body(&parts.headers, body).await?;
-            if matches!(route.needs, Needs::Role(_)) {
-                seat.is_known();
+            // Strangers are to keep no places by what they may ask at any time.
+            if matches!(route.needs, Needs::Role(_)) || route.changes() {
+                seat.is_busy();
             }
             let (headers, method) = (parts.headers.clone(), parts.method.clone());
             let path = parts.uri.path().to_owned();

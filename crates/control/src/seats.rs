@@ -1,9 +1,9 @@
 //! The places of connections: there are so many, and nobody can keep others out of them.
 //!
-//! A client that has shown who it is keeps its place while its request is under way, or its events come. Any other
-//! connection gives its place up to a new one when all are taken: first those of whoever has most of them, of these
-//! those that ask nothing, and of these the one that has done so for longest. So whoever opens many connections and
-//! says nothing takes places from itself, also where all clients have one address, as behind an SSH tunnel.
+//! A connection keeps its place while its request is whole and under way, or its events come. Any other one gives its
+//! place up to a new one when all are taken: first those of whoever has most of them, and of these the one that came,
+//! sent a header or was answered longest ago. So whoever opens many connections and says nothing, or half of something,
+//! takes places from itself, also where all clients have one address, as behind an SSH tunnel.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,21 +13,11 @@ use tokio::sync::Notify;
 
 use crate::guard::Source;
 
-/// What a connection does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
-    /// It asks nothing, or has not asked yet.
-    Silent,
-    /// It has sent the header of a request.
-    Asks,
-    /// Its request is whole, and is that of somebody who has shown who they are.
-    Known,
-}
-
 struct Held {
     source: Source,
-    state: State,
-    /// Orders the connections by when they came, or were last done with a request.
+    /// Its request is whole, and under way.
+    busy: bool,
+    /// Orders the connections by when they came, sent a header, or were answered.
     since: u64,
     end: Arc<Notify>,
 }
@@ -47,10 +37,9 @@ impl Inner {
     /// The connection that gives up its place.
     fn victim(&self) -> Option<u64> {
         let mut of: HashMap<Source, usize> = HashMap::new();
-        let may = || self.held.iter().filter(|(_, held)| held.state != State::Known);
+        let may = || self.held.iter().filter(|(_, held)| !held.busy);
         may().for_each(|(_, held)| *of.entry(held.source).or_default() += 1);
-        let first =
-            may().min_by_key(|(_, held)| (Reverse(of[&held.source]), held.state, held.since));
+        let first = may().min_by_key(|(_, held)| (Reverse(of[&held.source]), held.since));
         first.map(|(id, _)| *id)
     }
 }
@@ -80,7 +69,7 @@ impl Seats {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection; `None` if all belong to clients that are known and busy.
+    /// A place for a new connection; `None` if requests are under way on all.
     pub(crate) fn take(self: &Arc<Self>, source: Source) -> Option<Arc<Seat>> {
         let mut inner = self.lock();
         if inner.held.len() >= self.most {
@@ -90,30 +79,30 @@ impl Seats {
             }
         }
         let (id, end) = (inner.tick(), Arc::new(Notify::new()));
-        inner.held.insert(id, Held { source, state: State::Silent, since: id, end: end.clone() });
+        inner.held.insert(id, Held { source, busy: false, since: id, end: end.clone() });
         Some(Arc::new(Seat { seats: Arc::clone(self), id, end }))
     }
 }
 
 impl Seat {
-    fn set(&self, state: State) {
+    fn set(&self, busy: bool) {
         let mut inner = self.seats.lock();
         let now = inner.tick();
         // One that has lost its place meanwhile has none.
         if let Some(held) = inner.held.get_mut(&self.id) {
-            (held.state, held.since) = (state, now);
+            (held.busy, held.since) = (busy, now);
         }
     }
 
     /// The header of a request is there.
     pub(crate) fn asks(self: &Arc<Self>) -> Asking {
-        self.set(State::Asks);
+        self.set(false);
         Asking(Arc::clone(self))
     }
 
-    /// The request is whole, and is that of somebody who has shown who they are.
-    pub(crate) fn is_known(&self) {
-        self.set(State::Known);
+    /// The request is whole.
+    pub(crate) fn is_busy(&self) {
+        self.set(true);
     }
 
     /// Waits until the place is given to another connection.
@@ -124,7 +113,7 @@ impl Seat {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.0.set(State::Silent);
+        self.0.set(false);
     }
 }
 
@@ -147,24 +136,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_for_longest_gives_up_the_place_and_who_is_known_does_not() {
+    fn who_is_silent_for_longest_gives_up_the_place_and_who_is_busy_does_not() {
         let seats = Seats::new(4);
         let all: Vec<_> = (0..4).map(|_| seats.take(HERE).unwrap()).collect();
-        let known = all[0].asks();
-        all[0].is_known();
+        let left = || all.iter().map(|seat| has(&seats, seat)).collect::<Vec<_>>();
+        let busy = all[0].asks();
+        all[0].is_busy();
         let asks = all[1].asks();
-        let fifth = seats.take(HERE).expect("a place");
-        let left = |seat: &Arc<Seat>| has(&seats, seat);
-        assert_eq!(all.iter().map(left).collect::<Vec<_>>(), [true, true, false, true]);
+        let _fifth = seats.take(HERE).expect("a place");
+        assert_eq!(left(), [true, true, false, true]);
         drop(asks);
         let _sixth = seats.take(HERE).expect("a place");
-        assert!(!left(&all[3]) && left(&all[1]), "who has just been answered is not the first");
+        assert_eq!(left(), [true, true, false, false], "who was just answered is not the first");
         let _more: Vec<_> = (0..9).map(|_| seats.take(HERE).unwrap()).collect();
-        assert!(left(&all[0]) && !left(&all[1]) && !left(&fifth));
+        assert_eq!(left(), [true, false, false, false]);
         assert_eq!(seats.lock().held.len(), 4);
-        drop(known);
+        drop(busy);
         drop(all);
         assert_eq!(seats.lock().held.len(), 3, "one of them had its place still");
+    }
+
+    /// Others wait half way through their requests: who has just come is not let go for that.
+    #[test]
+    fn who_has_just_come_has_time_to_ask() {
+        let seats = Seats::new(4);
+        let slow: Vec<_> = (0..3).map(|_| seats.take(HERE).unwrap()).collect();
+        let _asking: Vec<_> = slow.iter().map(Seat::asks).collect();
+        let new = seats.take(HERE).unwrap();
+        let _more: Vec<_> = (0..3).map(|_| seats.take(HERE).unwrap()).collect();
+        assert!(has(&seats, &new) && !slow.iter().any(|seat| has(&seats, seat)));
     }
 
     #[test]
@@ -179,11 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_place_among_those_that_are_all_known() {
+    fn there_is_no_place_among_those_that_are_all_busy() {
         let seats = Seats::new(2);
         let all: Vec<_> = (0..2).map(|_| seats.take(HERE).unwrap()).collect();
         let asking: Vec<_> = all.iter().map(Seat::asks).collect();
-        all.iter().for_each(|seat| seat.is_known());
+        all.iter().for_each(|seat| seat.is_busy());
         assert!(seats.take(THERE).is_none());
         drop(asking);
         assert!(seats.take(THERE).is_some());
