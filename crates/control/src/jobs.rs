@@ -58,6 +58,10 @@ pub(crate) enum JobKind {
     TuneApply,
     /// `lunet tune rollback`
     TuneRollback,
+    /// `lunet tune verify`
+    TuneVerify,
+    /// `lunet tune prove`
+    TuneProve,
     /// `lunet bench`
     Bench,
 }
@@ -92,28 +96,30 @@ pub(crate) struct JobOptions {
     /// Of `tune-plan`: also show what is right already, and what does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     all: Option<bool>,
-    /// Of `tune-plan` and `tune-apply`: `throughput`, `latency` or `mixed`; of `bench`: `quick`, `recipe` or `sweep`.
+    /// Of `tune-plan`, `tune-apply` and `tune-prove`: `throughput`, `latency` or `mixed`; of `bench`: `quick`, `recipe` or
+    /// `sweep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
-    /// Of `tune-plan` and `tune-apply`: these rules or layers; of `bench`: workloads with these words in their names.
+    /// Of `tune-plan`, `tune-apply` and `tune-prove`: these rules or layers; of `bench`: workloads with these words in their
+    /// names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     only: Vec<String>,
-    /// Of `tune-plan` and `tune-apply`: not these rules or layers.
+    /// Of `tune-plan`, `tune-apply` and `tune-prove`: not these rules or layers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     except: Vec<String>,
-    /// Of `tune-apply`: the changes persist across reboots.
+    /// Of `tune-apply` and `tune-prove`: the changes persist across reboots.
     #[serde(skip_serializing_if = "Option::is_none")]
     persist: Option<bool>,
-    /// Of `bench`: files, devices and URLs, at least one.
+    /// Of `bench`: files, devices and URLs, at least one; of `tune-prove`: one directory, file or device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     targets: Vec<String>,
-    /// Of `bench`: rounds, 1 to 100.
+    /// Of `bench`: rounds, 1 to 100; of `tune-prove`: 6 to 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     rounds: Option<u32>,
-    /// Of `bench`: milliseconds of each run, 100 to 3600000.
+    /// Of `bench`: milliseconds of each run, 100 to 3600000; of `tune-prove` as well, in whole seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime_ms: Option<u32>,
-    /// Of `bench`: bytes that each job works on: a multiple of 4096, 1 MiB at least.
+    /// Of `bench`: bytes that each job works on: a multiple of 4096, 1 MiB at least; of `tune-prove`: of the temporary file.
     #[serde(skip_serializing_if = "Option::is_none")]
     size_bytes: Option<u64>,
     /// Of `bench`: write nothing. True if left out.
@@ -188,8 +194,10 @@ impl JobKind {
     /// What one has to be to begin it.
     pub(crate) const fn role(self) -> Role {
         match self {
-            Self::Doctor | Self::TunePlan => Role::Viewer,
-            Self::TuneApply | Self::TuneRollback | Self::Bench => Role::Administrator,
+            Self::Doctor | Self::TunePlan | Self::TuneVerify => Role::Viewer,
+            Self::TuneApply | Self::TuneRollback | Self::TuneProve | Self::Bench => {
+                Role::Administrator
+            }
         }
     }
 
@@ -200,6 +208,8 @@ impl JobKind {
             Self::TunePlan => "tune-plan",
             Self::TuneApply => "tune-apply",
             Self::TuneRollback => "tune-rollback",
+            Self::TuneVerify => "tune-verify",
+            Self::TuneProve => "tune-prove",
             Self::Bench => "bench",
         }
     }
@@ -209,14 +219,16 @@ impl JobKind {
     fn result(self, exit: i32, bytes: &[u8], as_text: bool) -> Option<Value> {
         let may = match self {
             Self::Doctor | Self::Bench => matches!(exit, 0 | 1),
-            Self::TunePlan => matches!(exit, 0 | 2),
-            Self::TuneApply | Self::TuneRollback => exit == 0,
+            Self::TunePlan | Self::TuneVerify => matches!(exit, 0 | 2),
+            Self::TuneApply | Self::TuneRollback | Self::TuneProve => exit == 0,
         };
         match self {
             _ if !may => None,
             Self::TuneApply | Self::TuneRollback => Some(text(bytes)),
             _ if as_text => printed(bytes),
-            Self::Doctor | Self::Bench | Self::TunePlan => serde_json::from_slice(bytes).ok(),
+            Self::Doctor | Self::Bench | Self::TunePlan | Self::TuneVerify | Self::TuneProve => {
+                serde_json::from_slice(bytes).ok()
+            }
         }
     }
 }
@@ -271,6 +283,13 @@ impl Words {
         Ok(())
     }
 
+    /// Which rules of the tuner are meant, and for what.
+    fn rules(&mut self, profile: &str, options: &mut JobOptions) -> Result<(), Problem> {
+        self.one(profile, options.profile.take(), &["throughput", "latency", "mixed"])?;
+        self.all("--only", std::mem::take(&mut options.only))?;
+        self.all("--except", std::mem::take(&mut options.except))
+    }
+
     /// A number within its bounds.
     fn number(
         &mut self,
@@ -298,6 +317,8 @@ impl NewJob {
             JobKind::TunePlan => "tune plan",
             JobKind::TuneApply => "tune apply",
             JobKind::TuneRollback => "tune rollback",
+            JobKind::TuneVerify => "tune verify --json",
+            JobKind::TuneProve => "tune prove --json",
             JobKind::Bench => "bench",
         });
         if matches!(self.kind, JobKind::Doctor | JobKind::TunePlan | JobKind::Bench) {
@@ -308,17 +329,16 @@ impl NewJob {
                 words.flag("--ceilings", options.ceilings.take().unwrap_or_default());
                 words.flag("--verbose", options.verbose.take().unwrap_or_default());
             }
-            JobKind::TuneRollback => {}
-            JobKind::TunePlan | JobKind::TuneApply => {
-                let profiles = ["throughput", "latency", "mixed"];
-                words.one("--profile", options.profile.take(), &profiles)?;
-                words.all("--only", std::mem::take(&mut options.only))?;
-                words.all("--except", std::mem::take(&mut options.except))?;
-                match self.kind {
-                    JobKind::TunePlan => words.flag("--all", options.all.take().unwrap_or_default()),
-                    _ => words.flag("--persist", options.persist.take().unwrap_or_default()),
-                }
+            JobKind::TuneRollback | JobKind::TuneVerify => {}
+            JobKind::TunePlan => {
+                words.rules("--profile", &mut options)?;
+                words.flag("--all", options.all.take().unwrap_or_default());
             }
+            JobKind::TuneApply => {
+                words.rules("--profile", &mut options)?;
+                words.flag("--persist", options.persist.take().unwrap_or_default());
+            }
+            JobKind::TuneProve => prove(&mut options, &mut words)?,
             JobKind::Bench => bench(&mut options, &mut words)?,
         }
         if options != JobOptions::default() {
@@ -327,6 +347,23 @@ impl NewJob {
         }
         Ok(words.0)
     }
+}
+
+/// The words for the options of a proof.
+fn prove(options: &mut JobOptions, words: &mut Words) -> Result<(), Problem> {
+    words.rules("--for", options)?;
+    words.flag("--persist", options.persist.take().unwrap_or_default());
+    words.number(("--rounds", options.rounds.take().map(u64::from)), 6..=200, "")?;
+    let seconds = options.runtime_ms.take().map(|ms| u64::from(ms.div_ceil(1000)));
+    words.number(("--seconds", seconds), 1..=3600, "")?;
+    words.number(("--size", options.size_bytes.take()), 4096..=1 << 62, "")?;
+    let [path] = options.targets.as_slice() else {
+        let text = "say in `targets` which one directory, file or device is measured on";
+        return Err(Problem::invalid(text));
+    };
+    words.0.push(word(path)?.to_owned());
+    options.targets.clear();
+    Ok(())
 }
 
 /// The words for the options of a benchmark.
@@ -653,6 +690,12 @@ mod tests {
             (r#"{"kind":"tune-plan","options":{"text":true,"all":true}}"#, "tune plan --all"),
             (r#"{"kind":"tune-apply","options":{"persist":true}}"#, "tune apply --persist"),
             (r#"{"kind":"tune-rollback"}"#, "tune rollback"),
+            (r#"{"kind":"tune-verify"}"#, "tune verify --json"),
+            (
+                r#"{"kind":"tune-prove","options":{"targets":["/mnt"],"profile":"latency","only":["zfs"],"rounds":6,
+                    "runtime_ms":1500,"size_bytes":4096}}"#,
+                "tune prove --json --for=latency --only=zfs --rounds=6 --seconds=2 --size=4096 /mnt",
+            ),
             (
                 r#"{"kind":"bench","options":{"targets":["/dev/null"],"rounds":2,"runtime_ms":100}}"#,
                 "bench --json --rounds=2 --runtime=100ms --read-only /dev/null",
@@ -666,6 +709,10 @@ mod tests {
             r#"{"kind":"tune-rollback","options":{"text":true}}"#,
             r#"{"kind":"bench","options":{"targets":["/dev/null"],"verbose":true}}"#,
             r#"{"kind":"bench"}"#,
+            r#"{"kind":"tune-prove"}"#,
+            r#"{"kind":"tune-prove","options":{"targets":["/a","/b"]}}"#,
+            r#"{"kind":"tune-verify","options":{"persist":true}}"#,
+            r#"{"kind":"tune-plan","options":{"persist":true}}"#,
             r#"{"kind":"bench","options":{"targets":["--html=/etc/passwd"]}}"#,
             r#"{"kind":"tune-plan","options":{"only":["a\nb"]}}"#,
             r#"{"kind":"tune-plan","options":{"profile":"quick"}}"#,

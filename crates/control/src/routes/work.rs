@@ -40,7 +40,8 @@ pub(super) const ROUTES: &[Route] = &[
         Verb::Post,
         "/api/v1/jobs",
         Needs::Role(Role::Viewer),
-        "Begins a job: doctor and tune-plan; with the role administrator also tune-apply, tune-rollback and bench",
+        "Begins a job: doctor, tune-plan and tune-verify; with the role administrator also tune-apply, tune-rollback, tune-prove and \
+         bench",
         Run::Own(|app, call| Box::pin(begin(app, call))),
     )
     .body(one::<NewJob>)

@@ -22,6 +22,8 @@ case "$1 $2 $3" in
   "doctor --json --ceilings") exec sleep 1000 ;;
   "tune plan --json") echo '{"changes":[]}'; exit 2 ;;
   "tune rollback ") echo "Kept: a"; echo "cannot do it" >&2; exit 1 ;;
+  "tune verify --json") echo '{"drift":[1]}'; exit 2 ;;
+  "tune prove --json") echo '{"steps":[]}' ;;
   "tune apply ") echo "a: b: c -> d" ;;
   "tune facts --json") echo '{"cpu":2}' ;;
   bench*) head -c 2000000 /dev/zero | tr '\0' 'x' ;;
@@ -77,6 +79,15 @@ fn a_job_has_progress_and_a_result() {
     let profile = json!({"kind": "tune-plan", "options": {"profile": "fast"}});
     let refused = server.ask("POST", "/api/v1/jobs").by(&login).json(&profile).send();
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("invalid")));
+    let verified = run(json!({"kind": "tune-verify"}));
+    assert_eq!(
+        (&verified["state"], &verified["result"]),
+        (&json!("done"), &json!({"drift": [1]})),
+        "drift is an answer, and no failure"
+    );
+    let options = json!({"targets": ["/mnt"], "rounds": 6});
+    let proof = run(json!({"kind": "tune-prove", "options": options}));
+    assert_eq!(proof["result"], json!({"steps": []}), "{proof}");
     let apply = run(json!({"kind": "tune-apply"}));
     assert_eq!(apply["result"], "a: b: c -> d\n");
     let failed = run(json!({"kind": "tune-rollback"}));
@@ -87,13 +98,13 @@ fn a_job_has_progress_and_a_result() {
     assert!(large["error"].as_str().unwrap().contains("1 MiB"), "{large}");
     let facts = server.get("/api/v1/facts").by(&login).send();
     assert_eq!(facts.json(), json!({"cpu": 2}));
-    let what: Vec<_> = server.audit(4).into_iter().map(|line| line["what"].clone()).collect();
+    let what: Vec<_> = server.audit(5).into_iter().map(|line| line["what"].clone()).collect();
     assert_eq!(
         what[1..],
-        ["tune-apply", "tune-rollback", "bench"],
+        ["tune-prove", "tune-apply", "tune-rollback", "bench"],
         "who only looks is not written down"
     );
-    assert_eq!(server.get("/api/v1/jobs").by(&login).send().json().as_array().unwrap().len(), 6);
+    assert_eq!(server.get("/api/v1/jobs").by(&login).send().json().as_array().unwrap().len(), 8);
 }
 
 #[test]
@@ -107,7 +118,7 @@ fn jobs_are_few_and_end_when_they_are_cancelled() {
     let path = |job: &Value| format!("/api/v1/jobs/{}", job["id"].as_str().unwrap());
     let other = server.ask("DELETE", &path(&one)).bearer(&viewer).send();
     assert_eq!(other.status, 403, "it is not this one's");
-    for kind in ["tune-apply", "tune-rollback", "bench"] {
+    for kind in ["tune-apply", "tune-rollback", "tune-prove", "bench"] {
         let reply =
             server.ask("POST", "/api/v1/jobs").bearer(&viewer).json(&json!({"kind": kind})).send();
         assert_eq!(reply.status, 403, "{kind}");

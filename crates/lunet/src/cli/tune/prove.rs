@@ -93,14 +93,15 @@ pub fn prove(args: &ProveArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows how far it is, if somebody looks.
+/// Shows how far it is: on a terminal in one line, otherwise a line for each run.
 fn bar() -> impl FnMut(&Progress<'_>) {
     let start = Instant::now();
     move |progress| {
+        let (done, all) = (progress.done, progress.all);
         if !io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr(), "run {} of {all}: {}", done + 1, progress.what);
             return;
         }
-        let (done, all) = (progress.done, progress.all);
         let filled = done * 20 / all.max(1);
         let left = match (u32::try_from(done), u32::try_from(all - done)) {
             (Ok(done), Ok(left)) if done > 0 => {
