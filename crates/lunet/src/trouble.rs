@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use lunet_api::Code;
+use lunet_backends::snapshot::SnapshotError;
 
 use crate::config::edit::EditError;
 use crate::opening::Failure;
@@ -37,16 +38,30 @@ pub fn refuse<T>(code: Code, message: impl Into<String>, fix: impl Into<String>)
 /// What a client is told of an error: with the code that it has, if it has one.
 pub fn coded(error: &anyhow::Error) -> lunet_api::Error {
     let Some(found) = error.downcast_ref::<lunet_api::Error>() else {
-        // A volume that was never there cannot be opened: so it is with what was asked for.
-        let cannot_be = error.downcast_ref::<Failure>().is_some_and(Failure::is_of_new);
-        let wrong = error.is::<Wrong>() || error.is::<EditError>() || cannot_be;
-        let code = if wrong { Code::Invalid } else { Code::Failed };
-        return lunet_api::Error::new(code, format!("{error:#}"));
+        return lunet_api::Error::new(code_of(error), format!("{error:#}"));
     };
     // What was being done stands before it.
     let contexts = error.chain().take_while(|one| !one.is::<lunet_api::Error>());
     let message: String = contexts.map(|context| format!("{context}: ")).collect();
     lunet_api::Error { message: message + &found.message, ..found.clone() }
+}
+
+/// The code of an error that has none itself.
+fn code_of(error: &anyhow::Error) -> Code {
+    // A volume that was never there cannot be opened: so it is with what was asked for.
+    let cannot_be = error.downcast_ref::<Failure>().is_some_and(Failure::is_of_new);
+    if error.is::<Wrong>() || error.is::<EditError>() || cannot_be {
+        return Code::Invalid;
+    }
+    match error.downcast_ref() {
+        Some(
+            SnapshotError::NoReflink { .. }
+            | SnapshotError::OtherFileSystem { .. }
+            | SnapshotError::NeverStored { .. },
+        ) => Code::Unsupported,
+        Some(SnapshotError::Exists { .. }) => Code::Exists,
+        _ => Code::Failed,
+    }
 }
 
 /// The sentence for an error at a path.
@@ -128,6 +143,10 @@ mod tests {
         let told = coded(&error.context("volume b").context("while cloning"));
         assert_eq!(told.code, Code::NotFound);
         assert_eq!(told.to_string(), "while cloning: volume b: there is no volume a: make one");
+        let share = SnapshotError::NoReflink { path: "/a".into() };
+        let told = coded(&anyhow::Error::from(share).context("volume b"));
+        assert_eq!(told.code, Code::Unsupported);
+        assert!(told.message.starts_with("volume b: /a: the file system cannot share"), "{told}");
         let plain = coded(&anyhow!("inner").context("outer"));
         assert_eq!((plain.code, plain.message.as_str()), (Code::Failed, "outer: inner"));
     }
