@@ -88,7 +88,8 @@ export function routes(server) {
   for (const action of ["reopen", "recreate", "adopt"]) {
     on("POST", `/volumes/:name/${action}`, action === "reopen" ? "operator" : "administrator", ({ name }, { dry }) => {
       const it = volumeOf(name);
-      if (dry) return preview([["volume", name, "is served again"]]);
+      // As lunet does: what the storage holds is not known before it is opened.
+      if (dry) throw new Refusal(422, "unsupported", `what ${action} does cannot be foretold`);
       it.faults = [];
       change("volumes");
       return done(`volume ${name} is reopened: it can be flushed again`);

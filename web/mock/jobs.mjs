@@ -126,6 +126,25 @@ function bench(targets) {
   };
 }
 
+/** The proof of rules: the first helps, the second harms, the others cannot be told from noise. */
+function proof(rules) {
+  const effects = [
+    { effect: { mean: 0.181, low: 0.112, high: 0.263 }, judgement: "helps", kept: true },
+    { effect: { mean: -0.072, low: -0.131, high: -0.02 }, judgement: "harms", kept: false },
+    { effect: { mean: 0.008, low: -0.091, high: 0.072 }, judgement: "noise", kept: false },
+  ];
+  const worth = (name, at) => ({ name, ...effects[Math.min(at, 2)] });
+  return {
+    baseline: 744e6,
+    rounds: 10,
+    steps: rules.map(worth),
+    together: { name: "all together", effect: { mean: 0.094, low: 0.031, high: 0.16 }, judgement: "helps", kept: false },
+    confirmed: null,
+    left_out: [["zfs.arc-max", "it works after a reload only"]],
+    notes: [],
+  };
+}
+
 const KINDS = {
   doctor: {
     lines: () => ["looking at the drives", "looking at the network", "169 checks"],
@@ -148,6 +167,16 @@ const KINDS = {
     result: () => null,
     exit: () => 0,
     then: (state) => (state.tuned = false),
+  },
+  "tune-verify": {
+    lines: () => [],
+    result: (state) => ({ applied: Boolean(state.tuned), interrupted: false, good: state.tuned ? 5 : 0, drift: [], waiting: [] }),
+    exit: () => 0,
+  },
+  "tune-prove": {
+    lines: () => ["run 1 of 44: nothing", "run 2 of 44: network.rmem-max", "run 3 of 44: drive.scheduler"],
+    result: (_state, options) => proof(options.only ?? []),
+    exit: () => 0,
   },
   bench: {
     lines: () => ["round 1 of 6: local, 4k", "round 2 of 6: served, 4k", "round 3 of 6: local, 4k", "round 4 of 6: served, 4k"],

@@ -201,7 +201,7 @@ function Screen({ section, rest }: { section: string; rest: string[] }) {
     case "doctor":
       return <Doctor />;
     case "tune":
-      return <Tune />;
+      return <Tune only={rest[0]} />;
     case "bench":
       return <Bench />;
     case "configuration":

@@ -155,15 +155,39 @@ test("snapshot, clone, rollback and what deleting costs", async ({ page, mock, c
 test("a fault is shown at once, and the plan applied and rolled back", async ({ page, mock, complaints }) => {
   await logIn(page, mock);
   mock.happen("fault", { volume: "vm1", state: "write-back-failed", text: "has failed to make stable what was acknowledged" });
-  await expect(page.getByRole("link", { name: /vm1: write-back failed/ })).toBeVisible();
+  await page.getByRole("link", { name: /vm1: write-back failed/ }).click();
+  await page.getByRole("button", { name: "Reopen" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Reopen" }).click();
+  await expect(page.getByText(/^write-back failed, since/i)).toHaveCount(0);
   await page.getByRole("link", { name: "Tune" }).click();
   await page.getByRole("button", { name: "Make a plan" }).click();
   await page.getByRole("button", { name: "Apply 4 rules" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Apply" }).click();
   await expect(page.getByText("Everything is as it should be.")).toBeVisible();
+  await expect(page.getByText("Verified: 5 settings as they were set")).toBeVisible();
   await page.getByRole("button", { name: "Roll back" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Roll back" }).click();
   await expect(page.getByRole("button", { name: "Apply 4 rules" })).toBeVisible();
+  expect(complaints).toEqual([]);
+});
+
+test("a finding leads to its rule, which is proved", async ({ page, mock, complaints }) => {
+  await logIn(page, mock, "doctor");
+  await page.getByRole("button", { name: "Check this machine" }).click();
+  await page.getByRole("listitem").filter({ hasText: "Receive buffers of sockets" }).getByText("Evidence and fix").click();
+  await page.getByRole("link", { name: "Apply it by the tuner" }).click();
+  await page.getByRole("button", { name: "Make a plan" }).click();
+  await expect(page.getByRole("button", { name: "Apply 1 rule" })).toBeVisible();
+  await expect(page.getByRole("checkbox", { name: /network.rmem-max/ })).toBeChecked();
+  await expect(page.getByRole("checkbox", { name: /network.wmem-max/ })).not.toBeChecked();
+  await page.getByRole("checkbox", { name: /drive.scheduler/ }).check();
+  await page.getByRole("button", { name: "Prove" }).click();
+  await expect(page.getByText("Give the whole path")).toBeVisible();
+  await page.getByLabel("Where to measure").fill("/tank");
+  await page.getByRole("button", { name: "Prove" }).click();
+  await expect(page.getByText("Kept: network.rmem-max.")).toBeVisible();
+  await expect(page.getByRole("row", { name: /drive.scheduler/ })).toContainText("harms");
+  await inOrder(page);
   expect(complaints).toEqual([]);
 });
 

@@ -37,13 +37,19 @@ for (const width of WIDTHS) {
             case "doctor":
               await page.getByRole("button", { name: "Check this machine" }).click();
               await expect(page.getByText("The pool tank is DEGRADED")).toBeVisible();
-              await page.getByRole("button", { name: "Work it out" }).click();
+              await page.getByRole("button", { name: "Compute the ceilings" }).click();
               await expect(page.getByText("Reads are limited by: network.")).toBeVisible();
               await page.getByText("Evidence and fix").first().click();
               break;
             case "tune":
               await page.getByRole("button", { name: "Make a plan" }).click();
               await expect(page.getByRole("button", { name: "Apply 4 rules" })).toBeVisible();
+              await page.getByLabel("Where to measure").fill("/tank");
+              await page.getByRole("button", { name: "Prove" }).click();
+              await expect(page.getByRole("table", { name: "Effects" })).toBeVisible();
+              // What was kept is looked at, and the plan made again.
+              await expect(page.getByText("Nothing is applied by lunet’s tuner")).toBeVisible();
+              await expect(page.getByRole("button", { name: "Apply 4 rules" })).toBeEnabled();
               break;
             case "bench":
               await page.getByLabel("What", { exact: true }).fill("/srv/a");

@@ -335,6 +335,33 @@ export interface Plan {
   items: PlanItem[];
 }
 
+/** Whether what was applied still holds. */
+export interface Verified {
+  applied: boolean;
+  interrupted: boolean;
+  good: number;
+  drift: { rule?: string; what: string; wanted: string; is: string }[];
+  waiting: string[];
+}
+
+/** What a change is worth: parts of what it was without it, 0.1 is a tenth more. */
+export interface Worth {
+  name: string;
+  effect: { mean: number; low: number; high: number } | null;
+  judgement: string;
+  kept: boolean;
+}
+
+export interface Proof {
+  baseline: number;
+  rounds: number;
+  steps: Worth[];
+  together: Worth | null;
+  confirmed: Worth | null;
+  left_out: [string, string][];
+  notes: string[];
+}
+
 export interface Estimate {
   median: number;
   low: number;

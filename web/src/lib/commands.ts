@@ -209,10 +209,10 @@ function proxmox(of: Attachment): Step[] {
 
 function libvirt(of: Attachment): Step[] {
   const { host, port } = hostPort(of.portal);
-  const out: Step[] = [];
+  const out: Step[] = [...imageSteps(of)];
   if (of.chap) {
     out.push({
-      title: "The secret",
+      title: "The secret, in libvirt’s own store",
       note: "secret-define prints the UUID for the next command, which asks for the secret.",
       language: "sh",
       code: [
@@ -245,13 +245,66 @@ function libvirt(of: Attachment): Step[] {
   out.push(
     { title: "The disk, in disk.xml", language: "xml", code: lines.join("\n") },
     {
-      title: "Attach it to a running guest",
-      note: "QEMU’s block driver for iSCSI is in Debian’s package qemu-block-extra.",
+      title: "Attach it to a guest",
+      note: "--config keeps it for the next start; a guest that has no other disk boots from it. QEMU’s block driver for iSCSI is in Debian’s package qemu-block-extra.",
       language: "sh",
-      code: "virsh attach-device GUEST disk.xml",
+      code: "virsh attach-device GUEST disk.xml --config",
     },
   );
+  out.push(qemuStep(of));
   return out;
+}
+
+/** What QEMU needs to know of a LUN, as its options; `below` for the driver below a format. */
+function qemuOptions({ target, lun, portal, initiator, chap }: Attachment, below: string): string {
+  return [
+    "driver=iscsi",
+    "transport=tcp",
+    `portal=${portal}`,
+    `target=${target}`,
+    `lun=${lun}`,
+    ...(initiator ? [`initiator-name=${initiator}`] : []),
+    ...(chap ? [`user=${chap.name}`, "password-secret=chap"] : []),
+  ]
+    .map((it) => below + it)
+    .join(",");
+}
+
+const SECRET_FILE = "secret,id=chap,file=lunet.secret";
+
+/** An installed system onto the LUN. */
+function imageSteps(of: Attachment): Step[] {
+  const out: Step[] = [];
+  if (of.chap) {
+    out.push({
+      title: "The secret, in a file for QEMU’s programs",
+      note: "The file must not end with a line break.",
+      language: "sh",
+      code: `(umask 077; printf %s ${of.chap.secret} > lunet.secret)`,
+    });
+  }
+  out.push({
+    title: "Copy an image onto it, if there is one",
+    note: "An image of an installed system, of any format that QEMU knows, not larger than the disk.",
+    language: "sh",
+    code: [
+      `qemu-img convert -n --target-image-opts ${of.chap ? `--object ${SECRET_FILE} ` : ""}disk.qcow2 \\`,
+      `  driver=raw,${qemuOptions(of, "file.")}`,
+    ].join("\n"),
+  });
+  return out;
+}
+
+/** A virtual machine that boots from the LUN, without libvirt. */
+function qemuStep(of: Attachment): Step {
+  return {
+    title: "Or boot from it by QEMU alone",
+    language: "sh",
+    code: [
+      `qemu-system-x86_64 -m 2G -accel kvm ${of.chap ? `-object ${SECRET_FILE} ` : ""}\\`,
+      `  -drive ${qemuOptions(of, "")},discard=unmap,if=virtio`,
+    ].join("\n"),
+  };
 }
 
 function windows({ target, portal, chap }: Attachment): Step[] {

@@ -8,7 +8,7 @@ import { ago, plural } from "../lib/format";
 import { addressOf, admits, authority, initiatorProblem, newSecret } from "../lib/names";
 import { may, portals, refused, Resource, sessions, targets, volumes } from "../state";
 import { configChanges } from "../live";
-import { Badge, Button, Card, Checkbox, Empty, Field, Loaded } from "../ui/basics";
+import { Badge, Button, Card, Checkbox, Empty, Loaded, TextField } from "../ui/basics";
 import { type Change, ChangeDialog, FormDialog } from "../ui/change";
 import { Dialog } from "../ui/dialog";
 import { Icon } from "../ui/icons";
@@ -484,24 +484,14 @@ function AddInitiator({ target, onClose }: { target: string; onClose: () => void
       <p>
         It will see the LUNs of <span class="name">{target}</span>.
       </p>
-      <Field
+      <TextField
         label="Name, address or network"
         error={text ? problem : null}
         hint="* stands for any characters. Names and addresses of a list work together: with both, an initiator needs one of each."
-      >
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            autoCapitalize="none"
-            spellcheck={false}
-            placeholder="iqn.…"
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
+        placeholder="iqn.…"
+        value={name.value}
+        onInput={(value) => (name.value = value)}
+      />
     </FormDialog>
   );
 }
@@ -541,19 +531,7 @@ function AddUser({ target, replace, onClose, shown }: AddUserProps) {
         The secret is generated, and shown once.
       </p>
       {!replace && (
-        <Field label="Name of the user">
-          {(attributes) => (
-            <input
-              {...attributes}
-              type="text"
-              autoComplete="off"
-              autoCapitalize="none"
-              spellcheck={false}
-              value={name.value}
-              onInput={(event) => (name.value = event.currentTarget.value)}
-            />
-          )}
-        </Field>
+        <TextField label="Name of the user" value={name.value} onInput={(value) => (name.value = value)} />
       )}
     </FormDialog>
   );
@@ -578,24 +556,13 @@ function CreateTarget({ onClose }: { onClose: () => void }) {
       onClose={onClose}
       onDone={() => void targets.refresh()}
     >
-      <Field label="iSCSI name" hint="Lower case letters, digits, “-”, “.” and “:”.">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            autoCapitalize="none"
-            spellcheck={false}
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Alias" hint="For people; optional.">
-        {(attributes) => (
-          <input {...attributes} type="text" value={alias.value} onInput={(event) => (alias.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField
+        label="iSCSI name"
+        hint="Lower case letters, digits, “-”, “.” and “:”."
+        value={name.value}
+        onInput={(value) => (name.value = value)}
+      />
+      <TextField label="Alias" hint="For people; optional." value={alias.value} onInput={(value) => (alias.value = value)} />
       <Checkbox checked={nvme.value} onChange={(on) => (nvme.value = on)}>
         Serve it over NVMe, too
       </Checkbox>

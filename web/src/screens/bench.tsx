@@ -5,9 +5,10 @@ import { useEffect } from "preact/hooks";
 import type { BenchResults, Job, Portal, Target } from "../api/types";
 import { count, date, duration, moment, plural, span } from "../lib/format";
 import { isAnyAddress, hostPort } from "../lib/names";
+import { bytesOf } from "../lib/sizes";
 import { jobsOf, useFinished, useResult, useRun } from "../jobs";
 import { jobs, may, portals, targets } from "../state";
-import { Badge, Button, Card, Checkbox, Empty, Field, Loading, NeedsRole, Notice } from "../ui/basics";
+import { Badge, Button, Card, Checkbox, Empty, Field, Loading, NeedsRole, Notice, SizeField, TextField } from "../ui/basics";
 import { Chart } from "../ui/chart";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
@@ -70,38 +71,30 @@ function BenchForm({ run }: { run: ReturnType<typeof useRun> }) {
   const profile = useSignal("quick");
   const readOnly = useSignal(true);
   const tried = useSignal(false);
+  const more = useSignal<More>({ rounds: "", seconds: "", number: "", unit: "GiB" });
   const urls = ownLuns(targets.data.value ?? [], portals.data.value ?? []);
   const busy = run.job?.state === "running" || run.starting;
   const submit = (event: Event): void => {
     event.preventDefault();
     tried.value = true;
     const chosen = [first.value, second.value].map((it) => it.trim()).filter(Boolean);
-    if (busy || chosen.length === 0) return;
-    void run.start({ targets: chosen, profile: profile.value, read_only: readOnly.value });
+    if (busy || chosen.length === 0 || Object.values(moreProblems(more.value)).some(Boolean)) return;
+    void run.start({ targets: chosen, profile: profile.value, read_only: readOnly.value, ...moreOptions(more.value) });
   };
   return (
     <form onSubmit={submit} noValidate>
       <Card title="Measure">
         <div class="fields">
           {[first, second].map((it, at) => (
-            <Field
+            <TextField
               key={at}
               label={at === 0 ? "What" : "Beside it, optional"}
               hint={at === 0 ? "A path, a device, or iscsi://… of any target." : "For example the file or device below the LUN."}
               error={at === 0 && tried.value && !it.value.trim() ? "Give a path or an address." : null}
-            >
-              {(attributes) => (
-                <input
-                  {...attributes}
-                  type="text"
-                  list="bench-targets"
-                  autoComplete="off"
-                  spellcheck={false}
-                  value={it.value}
-                  onInput={(event) => (it.value = event.currentTarget.value)}
-                />
-              )}
-            </Field>
+              value={it.value}
+              onInput={(value) => (it.value = value)}
+              suggestions={urls.map((value) => ({ value }))}
+            />
           ))}
           <Field label="Profile">
             {(attributes) => (
@@ -114,11 +107,6 @@ function BenchForm({ run }: { run: ReturnType<typeof useRun> }) {
               </select>
             )}
           </Field>
-          <datalist id="bench-targets">
-            {urls.map((it) => (
-              <option key={it} value={it} />
-            ))}
-          </datalist>
         </div>
         <Checkbox
           checked={readOnly.value}
@@ -127,6 +115,7 @@ function BenchForm({ run }: { run: ReturnType<typeof useRun> }) {
         >
           Only read
         </Checkbox>
+        <MoreFields more={more.value} set={(change) => (more.value = { ...more.value, ...change })} />
         <div class="form-foot">
           <p class="muted">It loads the server: initiators will notice.</p>
           <Button submit kind="primary" busy={busy}>
@@ -135,6 +124,68 @@ function BenchForm({ run }: { run: ReturnType<typeof useRun> }) {
         </div>
       </Card>
     </form>
+  );
+}
+
+/** What a profile says unless it is said here; empty: as the profile says. */
+interface More {
+  rounds: string;
+  seconds: string;
+  number: string;
+  unit: string;
+}
+
+function moreProblems({ rounds, seconds, number, unit }: More): { rounds: string | null; seconds: string | null; size: string | null } {
+  const whole = Number(rounds);
+  const time = Number(seconds);
+  return {
+    rounds: rounds && !(Number.isInteger(whole) && whole >= 1 && whole <= 100) ? "1 to 100 rounds." : null,
+    seconds: seconds && !(time >= 0.1 && time <= 3600) ? "0.1 to 3600 seconds." : null,
+    size: number && bytesOf(number, unit) === null ? "Give a size above 0." : null,
+  };
+}
+
+function moreOptions({ rounds, seconds, number, unit }: More): Record<string, number> {
+  const size = number ? bytesOf(number, unit) : null;
+  return {
+    ...(rounds ? { rounds: Number(rounds) } : {}),
+    ...(seconds ? { runtime_ms: Math.round(Number(seconds) * 1000) } : {}),
+    ...(size ? { size_bytes: size } : {}),
+  };
+}
+
+function MoreFields({ more, set }: { more: More; set: (change: Partial<More>) => void }) {
+  const problems = moreProblems(more);
+  return (
+    <details>
+      <summary>More options</summary>
+      <div class="fields">
+        <TextField
+          label="Rounds"
+          inputMode="numeric"
+          hint="At least 6 for an interval of confidence. Empty: as the profile says."
+          error={problems.rounds}
+          value={more.rounds}
+          onInput={(rounds) => set({ rounds })}
+        />
+        <TextField
+          label="Seconds of each run"
+          inputMode="decimal"
+          hint="Empty: as the profile says."
+          error={problems.seconds}
+          value={more.seconds}
+          onInput={(seconds) => set({ seconds })}
+        />
+        <SizeField
+          label="Size of the area"
+          hint="What each job works on. An area that fits into a cache measures the cache."
+          error={problems.size}
+          number={more.number}
+          unit={more.unit}
+          set={set}
+        />
+      </div>
+    </details>
   );
 }
 
@@ -243,11 +294,11 @@ function Timeline({ results }: { results: BenchResults }) {
         )}
       </Field>
       <Chart
-        label="Operations"
+        label="IOPS"
         times={longest}
         relative
         height={220}
-        format={(value) => `${count(value)}/s`}
+        format={count}
         series={last.slice(0, 3).map((it, at) => ({
           label: it.target,
           colour: colours[at],
@@ -263,6 +314,28 @@ function Timeline({ results }: { results: BenchResults }) {
 
 const STATES: Record<string, "ok" | "bad" | "quiet" | "info"> = { done: "ok", failed: "bad", cancelled: "quiet", running: "info" };
 
+/** What a job has measured, and the figure of its first workload: to compare it with the others. */
+function Measured({ job }: { job: Job }) {
+  const whole = useFinished(job);
+  if (!whole) return <span class="muted">–</span>;
+  if (!isResults(whole.result)) return <span class="muted">{whole.error ?? "nothing was measured"}</span>;
+  const { summaries, profile } = whole.result;
+  const first = summaries[0]?.workload;
+  return (
+    <>
+      {profile}
+      {first && `, ${first}`}
+      {summaries
+        .filter((it) => it.workload === first)
+        .map((it) => (
+          <small key={it.target} class="muted block">
+            {it.target}: {count(it.iops.median)} IOPS
+          </small>
+        ))}
+    </>
+  );
+}
+
 function History({ jobs: all, shown, onShow }: { jobs: Job[]; shown: string | undefined; onShow: (id: string) => void }) {
   return (
     <Card title="History">
@@ -272,6 +345,7 @@ function History({ jobs: all, shown, onShow }: { jobs: Job[]; shown: string | un
         rowKey={(it) => it.id}
         columns={[
           { head: "Begun", names: true, cell: (it) => moment(it.started) },
+          { head: "What", cell: (it) => <Measured job={it} /> },
           { head: "State", cell: (it) => <Badge tone={STATES[it.state] ?? "quiet"}>{it.state}</Badge> },
           {
             head: "Took",

@@ -1,4 +1,4 @@
-/** The way from the drives to the initiators as a pipe: each layer as wide as what it can carry, the narrow place marked. */
+/** The way from the drives to the initiators as a pipe: each layer as wide as what it can carry, the bottleneck marked. */
 
 import { useSignal } from "@preact/signals";
 import type { Ceilings, Layer } from "../api/types";
@@ -48,7 +48,7 @@ function Pipe({ layers, direction, narrow }: { layers: Layer[]; direction: Direc
   const told = known.map((it) => `${it.name} ${decimalRate(it[direction])}`).join(", ");
   return (
     <div class="pipe-frame" role="region" aria-label="The way from the drives to the initiators" tabIndex={0}>
-      <svg class="pipe" viewBox={`0 0 ${width} ${HEIGHT + 56}`} width={width} height={HEIGHT + 56} role="img" aria-label={`${NAMES[direction]}: ${told}. The narrow place is ${narrow ?? "not known"}.`}>
+      <svg class="pipe" viewBox={`0 0 ${width} ${HEIGHT + 56}`} width={width} height={HEIGHT + 56} role="img" aria-label={`${NAMES[direction]}: ${told}. The bottleneck is ${narrow ?? "not known"}.`}>
         <polygon class="pipe-all" points={outline(halves)} />
         {known.map((it, at) => {
           const isNarrow = it.name === narrow;
@@ -64,7 +64,7 @@ function Pipe({ layers, direction, narrow }: { layers: Layer[]; direction: Direc
               </text>
               {isNarrow && (
                 <text x={x + STEP / 2} y={HEIGHT + 49} class="pipe-mark">
-                  narrow place
+                  bottleneck
                 </text>
               )}
             </g>
@@ -79,7 +79,7 @@ export function CeilingsPicture({ ceilings }: { ceilings: Ceilings }) {
   const direction = useSignal<Direction>("read");
   const shared = ceilings.layers.filter((it) => !it.one_session);
   const narrow = binds(ceilings, direction.value);
-  const sentence = narrow ? `${NAMES[direction.value]} are limited by: ${narrow}.` : "The narrow place is not known.";
+  const sentence = narrow ? `${NAMES[direction.value]} are limited by: ${narrow}.` : "The bottleneck is not known.";
   return (
     <div class="ceilings">
       <div class="filter" role="group" aria-label="Direction">

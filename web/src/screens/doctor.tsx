@@ -5,6 +5,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import type { Ceilings, DoctorReport, Finding, Job } from "../api/types";
 import { ago, plural } from "../lib/format";
 import { jobsOf, type Run, useResult, useRun } from "../jobs";
+import { link } from "../route";
 import { jobs } from "../state";
 import { Badge, Button, Card, Code, Empty, Notice, ProblemNotice } from "../ui/basics";
 import { Icon } from "../ui/icons";
@@ -186,6 +187,7 @@ function FindingGroup({ group }: { group: Group }) {
   const [first, ...rest] = group.findings;
   const fixes = [...new Set(group.findings.map((it) => it.fix).filter(Boolean))];
   const tuned = fixes.some((it) => it.includes("lunet tune"));
+  const rule = fixes.map((it) => /lunet tune apply --only[ =]([\w.-]+)/.exec(it)?.[1]).find(Boolean);
   return (
     <li class={`finding ${tone}`}>
       <div class="finding-head">
@@ -217,7 +219,7 @@ function FindingGroup({ group }: { group: Group }) {
         ))}
         {tuned && (
           <p>
-            <a href="#/tune">Apply it by the tuner</a>, which can roll it back.
+            <a href={rule ? link`tune/${rule}` : "#/tune"}>Apply it by the tuner</a>, which can roll it back.
           </p>
         )}
       </details>
@@ -266,7 +268,7 @@ function CeilingsCard({ ceilings, run }: { ceilings: { job: Job; result: Ceiling
       title="From the drives to the initiators"
       actions={
         <Button small busy={running} onClick={() => void run.start({ ceilings: true })}>
-          {ceilings ? "Work it out again" : "Work it out"}
+          {ceilings ? "Compute again" : "Compute the ceilings"}
         </Button>
       }
     >

@@ -8,7 +8,7 @@ import { size } from "../lib/format";
 import { go } from "../route";
 import { facts, loggedIn, portals } from "../state";
 import { jobsOf, useRun } from "../jobs";
-import { Badge, Button, ButtonLink, Card, Empty, Field, Loaded, Notice, ProblemNotice } from "../ui/basics";
+import { Badge, Button, ButtonLink, Card, Empty, Loaded, Notice, ProblemNotice, TextField } from "../ui/basics";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
 import { FindingList, useDoctorReport } from "./doctor";
@@ -48,66 +48,39 @@ export function FirstStart() {
   return (
     <form onSubmit={(event) => void submit(event)} noValidate>
       <p class="muted">Create the administrator’s account. It can create accounts for others later.</p>
-      <Field
+      <TextField
         label="One-time code"
         hint={
           <>
             <code>lunet serve</code> has printed it at its start; it is in the log, too.
           </>
         }
-      >
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            class="code-input"
-            autoComplete="one-time-code"
-            autoCapitalize="none"
-            spellcheck={false}
-            required
-            value={code.value}
-            onInput={(event) => (code.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Administrator’s name">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="username"
-            autoCapitalize="none"
-            spellcheck={false}
-            required
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Password" hint={`At least ${SHORTEST} characters.`} error={tried.value ? short : null}>
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="password"
-            autoComplete="new-password"
-            required
-            value={password.value}
-            onInput={(event) => (password.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Password, again" error={tried.value ? differs : null}>
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="password"
-            autoComplete="new-password"
-            required
-            value={again.value}
-            onInput={(event) => (again.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
+        class="code-input"
+        autoComplete="one-time-code"
+        required
+        value={code.value}
+        onInput={(value) => (code.value = value)}
+      />
+      <TextField label="Administrator’s name" autoComplete="username" required value={name.value} onInput={(value) => (name.value = value)} />
+      <TextField
+        label="Password"
+        hint={`At least ${SHORTEST} characters.`}
+        error={tried.value ? short : null}
+        type="password"
+        autoComplete="new-password"
+        required
+        value={password.value}
+        onInput={(value) => (password.value = value)}
+      />
+      <TextField
+        label="Password, again"
+        error={tried.value ? differs : null}
+        type="password"
+        autoComplete="new-password"
+        required
+        value={again.value}
+        onInput={(value) => (again.value = value)}
+      />
       <ProblemNotice problem={problem.value} />
       <Button submit kind="primary" busy={busy.value}>
         Create the account

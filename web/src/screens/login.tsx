@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { asProblem, type Problem, send } from "../api/client";
 import type { Me } from "../api/types";
 import { loggedIn } from "../state";
-import { Button, Field, ProblemNotice } from "../ui/basics";
+import { Button, ProblemNotice, TextField } from "../ui/basics";
 
 export function Login() {
   const name = useSignal("");
@@ -26,32 +26,15 @@ export function Login() {
   };
   return (
     <form onSubmit={(event) => void submit(event)}>
-      <Field label="Name">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="username"
-            autoCapitalize="none"
-            spellcheck={false}
-            required
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Password">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="password"
-            autoComplete="current-password"
-            required
-            value={password.value}
-            onInput={(event) => (password.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
+      <TextField label="Name" autoComplete="username" required value={name.value} onInput={(value) => (name.value = value)} />
+      <TextField
+        label="Password"
+        type="password"
+        autoComplete="current-password"
+        required
+        value={password.value}
+        onInput={(value) => (password.value = value)}
+      />
       <ProblemNotice problem={problem.value} />
       <Button submit kind="primary" busy={busy.value}>
         Log in

@@ -22,15 +22,16 @@ interface Total {
   flight: number;
 }
 
+const largest = (all: (number | null)[]): number | null => all.reduce((most, it) => (it === null ? most : Math.max(most ?? 0, it)), null);
+
 /** All volumes together. The p99 of several is not known: the largest is shown. */
 function total(rates: VolumeRates[]): Total {
   const sum = (of: (it: VolumeRates) => number): number => rates.reduce((all, it) => all + of(it), 0);
-  const p99s = rates.flatMap((it) => [it.read.p99_us, it.write.p99_us]).filter((it) => it !== null);
   return {
     read: sum((it) => it.read.bytes_per_second),
     write: sum((it) => it.write.bytes_per_second),
     iops: sum((it) => it.read.ops_per_second + it.write.ops_per_second),
-    p99: p99s.length > 0 ? Math.max(...p99s) : null,
+    p99: largest(rates.flatMap((it) => [it.read.p99_us, it.write.p99_us])),
     flight: sum((it) => it.commands_in_flight),
   };
 }
@@ -57,7 +58,7 @@ export function Overview() {
       <ul class="figures-row">
         <Figure label="Reads" value={now ? rate(now.read) : "–"} />
         <Figure label="Writes" value={now ? rate(now.write) : "–"} />
-        <Figure label="Operations" value={now ? `${count(now.iops)}/s` : "–"} />
+        <Figure label="IOPS" value={now ? count(now.iops) : "–"} />
         <Figure label="p99 latency" value={duration(now?.p99)} hint="Of the slowest volume, in the last second" />
         <Figure label="In flight" value={now ? count(now.flight) : "–"} />
         <Figure label="Sessions" value={sessions.data.value ? count(sessions.data.value.length) : "–"} />
@@ -82,7 +83,7 @@ function Figure({ label, value, hint }: { label: string; value: string; hint?: s
 function Binds() {
   const told = verdict.value?.server;
   return (
-    <Card title="What limits it now" class="binds">
+    <Card title="What limits the server now" class="binds">
       {told ? <BindingView binding={told} /> : noVerdict.value ? <p class="muted">This server does not tell it.</p> : <Loading what="Waiting for the server’s verdict" />}
     </Card>
   );
@@ -230,11 +231,12 @@ function Charts() {
   const per = (of: (it: VolumeRates) => number): number[] =>
     points.map((it) => it.rates.volumes.reduce((all, volume) => all + of(volume), 0));
   return (
-    <div class="columns even">
+    <div class="columns three">
       <Card>
         <Chart
           label="Throughput"
           times={times}
+          bytes
           format={rate}
           series={[
             { label: "reads", colour: "--read", values: totals.map((it) => it.read) },
@@ -244,12 +246,23 @@ function Charts() {
       </Card>
       <Card>
         <Chart
-          label="Operations"
+          label="IOPS"
           times={times}
-          format={(value) => `${count(value)}/s`}
+          format={count}
           series={[
             { label: "reads", colour: "--read", values: per((it) => it.read.ops_per_second) },
             { label: "writes", colour: "--write", values: per((it) => it.write.ops_per_second) },
+          ]}
+        />
+      </Card>
+      <Card>
+        <Chart
+          label="p99 latency, slowest volume"
+          times={times}
+          format={duration}
+          series={[
+            { label: "reads", colour: "--read", values: points.map((it) => largest(it.rates.volumes.map((volume) => volume.read.p99_us))) },
+            { label: "writes", colour: "--write", values: points.map((it) => largest(it.rates.volumes.map((volume) => volume.write.p99_us))) },
           ]}
         />
       </Card>
@@ -292,7 +305,7 @@ function Busiest() {
             { head: "Volume", names: true, cell: (row) => <a class="name" href={link`volumes/${row.name}`}>{row.name}</a> },
             { head: "Reads", figures: true, cell: (row) => rate(row.read.bytes_per_second) },
             { head: "Writes", figures: true, cell: (row) => rate(row.write.bytes_per_second) },
-            { head: "Operations", figures: true, cell: (row) => `${count(row.read.ops_per_second + row.write.ops_per_second)}/s` },
+            { head: "IOPS", figures: true, cell: (row) => count(row.read.ops_per_second + row.write.ops_per_second) },
             { head: "p99 read", figures: true, cell: (row) => duration(row.read.p99_us) },
             { head: "p99 write", figures: true, cell: (row) => duration(row.write.p99_us) },
             {
@@ -321,7 +334,7 @@ function Shards() {
         columns={[
           { head: "Shard", names: true, cell: (row) => row.shard },
           { head: "CPU", figures: true, cell: (row) => `${row.cpu_percent.toFixed(0)} %` },
-          { head: "Per wait", figures: true, cell: (row) => row.operations_per_wait?.toFixed(1) ?? "–" },
+          { head: "Operations per wait", figures: true, cell: (row) => row.operations_per_wait?.toFixed(1) ?? "–" },
           { head: "Connections", figures: true, cell: (row) => row.connections },
           { head: "In flight", figures: true, cell: (row) => row.commands_in_flight },
           { head: "Buffers", figures: true, cell: (row) => `${row.buffers_percent.toFixed(0)} %` },

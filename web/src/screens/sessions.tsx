@@ -78,7 +78,7 @@ function List({ sessions: all, open, onOpen, onEnd }: ListProps) {
         { head: "Reads", figures: true, cell: (it) => (of(it) ? rate(of(it)?.read_bytes_per_second ?? 0) : "–") },
         { head: "Writes", figures: true, cell: (it) => (of(it) ? rate(of(it)?.written_bytes_per_second ?? 0) : "–") },
         { head: "In flight", minor: true, figures: true, cell: (it) => it.commands_in_flight },
-        { head: "For", figures: true, cell: (it) => span(it.connected_seconds) },
+        { head: "Connected", figures: true, cell: (it) => span(it.connected_seconds) },
         {
           head: "Actions",
           quietHead: true,
@@ -110,12 +110,19 @@ export function TransportBadge({ session }: { session: Session }) {
   return <Badge tone={fast ? "ok" : "quiet"}>{word(session.transport)}</Badge>;
 }
 
+/** Why a session is on TCP; the server says nothing of it where RDMA is not possible at all. */
+function whyTcp({ tcp }: Session): string | null {
+  if (!tcp) return null;
+  return tcp.why ?? (tcp.rdma_device ? null : "no RDMA device of this machine carries the portal’s address.");
+}
+
 function Details({ session: it }: { session: Session }) {
+  const why = whyTcp(it);
   return (
     <div class="details">
-      {it.tcp?.why && (
+      {why && (
         <p>
-          <strong>Why not RDMA:</strong> {it.tcp.why}
+          <strong>Why not RDMA:</strong> {why}
         </p>
       )}
       <Facts

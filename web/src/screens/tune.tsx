@@ -2,9 +2,10 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { Job, Plan, PlanItem, Setting } from "../api/types";
+import type { Job, Plan, PlanItem, Setting, Verified } from "../api/types";
 import { ago, plural } from "../lib/format";
 import { useFinished, useResult, useRun } from "../jobs";
+import { ProofCard } from "./proof";
 import { jobs, may } from "../state";
 import { Badge, Button, Card, Checkbox, Empty, Field, NeedsRole, Notice } from "../ui/basics";
 import { Dialog } from "../ui/dialog";
@@ -48,38 +49,57 @@ export function settingText(it: Setting): string {
   }
 }
 
-export function Tune() {
+const isVerified = (it: unknown): it is Verified =>
+  typeof it === "object" && it !== null && Array.isArray((it as Verified).drift);
+
+/** The screen; `only`: the one rule that somebody has come for. */
+export function Tune({ only }: { only: string | undefined }) {
   useEffect(() => jobs.want(), []);
   const profile = useSignal("mixed");
   const planning = useRun("tune-plan");
   const applying = useRun("tune-apply");
   const rolling = useRun("tune-rollback");
+  const verifying = useRun("tune-verify");
   const plan = useResult("tune-plan", isPlan);
   const asking = useSignal<"apply" | "rollback" | null>(null);
   const left = useSignal<Set<string>>(new Set());
   const persist = useSignal(false);
-  const busy = [planning, applying, rolling].some((it) => it.job?.state === "running" || it.starting);
+  const busy = [planning, applying, rolling, verifying].some((it) => it.job?.state === "running" || it.starting);
   const make = (): void => {
     left.value = new Set();
     void planning.start({ profile: profile.value });
   };
-  // After a change the plan shows what is left of it.
-  useAfter(applying.job, make);
-  useAfter(rolling.job, make);
+  // After a change the plan shows what is left of it, and whether all of it holds.
+  const look = (): void => {
+    make();
+    void verifying.start();
+  };
+  useAfter(applying.job, look);
+  useAfter(rolling.job, look);
   const current = plan && plan.result.profile === profile.value ? plan : undefined;
   const changes = current?.result.items.filter((it) => it.verdict === "change") ?? [];
-  const chosen = [...new Set(changes.map((it) => it.rule))].filter((rule) => !left.value.has(rule));
+  const rules = [...new Set(changes.map((it) => it.rule))];
+  const planId = current?.job.id;
+  useEffect(() => {
+    if (only && rules.includes(only)) left.value = new Set(rules.filter((rule) => rule !== only));
+  }, [only, planId]);
+  const chosen = rules.filter((rule) => !left.value.has(rule));
   return (
     <>
       <Title
         title="Tune"
         about="Settings of this machine that should be otherwise, and why. Every change can be rolled back."
         actions={
-          may("administrator") && (
-            <Button disabled={busy} onClick={() => (asking.value = "rollback")}>
-              Roll back
+          <>
+            <Button busy={verifying.job?.state === "running" || verifying.starting} disabled={busy} onClick={() => void verifying.start()}>
+              Verify
             </Button>
-          )
+            {may("administrator") && (
+              <Button disabled={busy} onClick={() => (asking.value = "rollback")}>
+                Roll back
+              </Button>
+            )}
+          </>
         }
       />
       <form
@@ -107,8 +127,10 @@ export function Tune() {
       <JobLine run={planning} what="The tuner" />
       <JobLine run={applying} what="The tuner" />
       <JobLine run={rolling} what="The tuner" />
+      <JobLine run={verifying} what="The tuner" />
       <Outcome job={applying.job} title="Applied" />
       <Outcome job={rolling.job} title="Rolled back" />
+      <Holds job={verifying.job} />
       {current ? (
         <PlanView
           job={current.job}
@@ -141,6 +163,7 @@ export function Tune() {
           </Empty>
         )
       )}
+      <ProofCard profile={profile.value} rules={chosen} busy={busy} after={look} />
       {asking.value === "apply" && (
         <Confirm
           title="Apply the plan"
@@ -187,6 +210,38 @@ function Outcome({ job, title }: { job: Job | undefined; title: string }) {
   return (
     <Notice tone="ok" title={title} live>
       {text.trim() && <pre class="outcome">{text.trim()}</pre>}
+    </Notice>
+  );
+}
+
+/** Whether what was applied still holds. */
+function Holds({ job }: { job: Job | undefined }) {
+  const whole = useFinished(job);
+  if (!whole || whole.state !== "done" || !isVerified(whole.result)) return null;
+  const { applied, interrupted, good, drift, waiting } = whole.result;
+  const fine = drift.length === 0 && !interrupted;
+  const title = !applied
+    ? "Nothing is applied by lunet’s tuner"
+    : fine
+      ? `Verified: ${plural(good, "setting")} as they were set`
+      : `${plural(drift.length, "setting")} not as they were set, ${good} as they were`;
+  return (
+    <Notice tone={fine ? (applied ? "ok" : "quiet") : "warn"} title={title} live>
+      {interrupted && <p>An apply or rollback was interrupted: roll back first.</p>}
+      {drift.length + waiting.length > 0 && (
+        <ul class="plain-list">
+          {drift.map((it) => (
+            <li key={it.what}>
+              <span class="name">{it.what}</span> should be {it.wanted}, is {it.is}
+            </li>
+          ))}
+          {waiting.map((it) => (
+            <li key={it}>
+              <span class="name">{it}</span> waits for a reboot
+            </li>
+          ))}
+        </ul>
+      )}
     </Notice>
   );
 }

@@ -6,10 +6,10 @@ import { path } from "../api/client";
 import type { Fault, Portal, Snapshot, Target, Volume } from "../api/types";
 import { duration, count, moment, plural, rate, size, word } from "../lib/format";
 import { freeLun, isLoopback, volumeNameProblem } from "../lib/names";
-import { bytesOf, inUnits, SIZE_UNITS } from "../lib/sizes";
+import { bytesOf, inUnits } from "../lib/sizes";
 import { go } from "../route";
 import { latest, may, portals, snapshots, targets, verdict, volumes } from "../state";
-import { Badge, Button, Card, Empty, Facts, Field, Loaded, Notice } from "../ui/basics";
+import { Badge, Button, Card, Empty, Facts, Field, Loaded, Notice, SizeField, TextField } from "../ui/basics";
 import { type Change, ChangeDialog, FormDialog } from "../ui/change";
 import { Table } from "../ui/table";
 import { Title } from "../ui/title";
@@ -18,7 +18,7 @@ import { ConnectCard } from "./new-disk/connect";
 import { Used, VolumeState } from "./volumes";
 
 type Asking =
-  | { what: "resize" | "snapshot" | "map" | "delete" | "reopen" | "recreate" | "adopt" }
+  | { what: "resize" | "snapshot" | "map" | "delete" | Mending }
   | { what: "clone"; snapshot: string | null }
   | { what: "rollback" | "delete-snapshot"; snapshot: string }
   | { what: "unmap"; target: string; lun: number };
@@ -87,7 +87,7 @@ function Shown({ volume }: { volume: Volume }) {
               ["Write cache", word(volume.write_cache)],
               ...volume.limits.map((it): [string, string] => [
                 `Limit of ${it.on === "all" ? "all" : `${it.on}s`}`,
-                it.bytes_per_s ? rate(it.bytes_per_s) : `${count(it.operations_per_s ?? 0)}/s`,
+                it.bytes_per_s ? rate(it.bytes_per_s) : `${count(it.operations_per_s ?? 0)} IOPS`,
               ]),
               ["Sessions", volume.sessions],
             ]}
@@ -105,20 +105,21 @@ function Shown({ volume }: { volume: Volume }) {
 
 type Ask = (what: Asking) => void;
 
-const FAULT_FIXES: Record<string, { what: "reopen" | "recreate" | "adopt"; label: string }[]> = {
-  "write-back-failed": [{ what: "reopen", label: "Reopen" }],
-  "storage-missing": [
-    { what: "reopen", label: "Reopen" },
-    { what: "recreate", label: "Create it again, empty" },
-  ],
-  "storage-replaced": [
-    { what: "reopen", label: "Reopen" },
-    { what: "adopt", label: "Accept what is there" },
-  ],
-  "storage-cut-short": [
-    { what: "reopen", label: "Reopen" },
-    { what: "adopt", label: "Accept what is there" },
-  ],
+type Mending = "reopen" | "look-again" | "recreate" | "adopt";
+
+const MENDINGS: Record<Mending, { label: string; role: "operator" | "administrator" }> = {
+  reopen: { label: "Reopen", role: "operator" },
+  "look-again": { label: "Look again", role: "administrator" },
+  recreate: { label: "Create it again, empty", role: "administrator" },
+  adopt: { label: "Accept what is there", role: "administrator" },
+};
+
+/** What helps against which fault: docs/storage.md, docs/storage-failures.md. Against all others: to look again. */
+const FAULT_FIXES: Record<string, Mending[]> = {
+  "write-back-failed": ["reopen"],
+  "storage-missing": ["look-again", "recreate"],
+  "storage-replaced": ["look-again", "adopt"],
+  "storage-cut-short": ["look-again", "adopt"],
 };
 
 function Faults({ volume, ask }: { volume: Volume; ask: Ask }) {
@@ -130,11 +131,11 @@ function Faults({ volume, ask }: { volume: Volume; ask: Ask }) {
             {volume.name} {fault.text}
           </p>
           <div class="actions">
-            {(FAULT_FIXES[fault.state] ?? [{ what: "reopen" as const, label: "Reopen" }])
-              .filter((it) => may(it.what === "reopen" ? "operator" : "administrator"))
+            {(FAULT_FIXES[fault.state] ?? (["look-again"] as const))
+              .filter((it) => may(MENDINGS[it].role))
               .map((it) => (
-                <Button key={it.what} small onClick={() => ask({ what: it.what })}>
-                  {it.label}
+                <Button key={it} small onClick={() => ask({ what: it })}>
+                  {MENDINGS[it].label}
                 </Button>
               ))}
           </div>
@@ -160,9 +161,9 @@ function Now({ name }: { name: string }) {
     <Card title="Now">
       <Facts
         of={[
-          ["Reads", rates ? `${rate(rates.read.bytes_per_second)}, ${count(rates.read.ops_per_second)}/s` : "–"],
+          ["Reads", rates ? `${rate(rates.read.bytes_per_second)}, ${count(rates.read.ops_per_second)} IOPS` : "–"],
           ["p99 of reads", duration(rates?.read.p99_us)],
-          ["Writes", rates ? `${rate(rates.write.bytes_per_second)}, ${count(rates.write.ops_per_second)}/s` : "–"],
+          ["Writes", rates ? `${rate(rates.write.bytes_per_second)}, ${count(rates.write.ops_per_second)} IOPS` : "–"],
           ["p99 of writes", duration(rates?.write.p99_us)],
           ["In flight", rates ? rates.commands_in_flight : "–"],
         ]}
@@ -316,7 +317,7 @@ function Dialogs({ volume, asking }: { volume: Volume; asking: Signal<Asking | n
     default: {
       const [title, verb, text, change, type] = confirmation(name, it as Confirmed);
       return (
-        <ChangeDialog title={title} verb={verb} danger change={change} {...(type ? { type } : {})} onClose={close} onDone={done}>
+        <ChangeDialog title={title} verb={verb} danger={it.what !== "look-again"} change={change} {...(type ? { type } : {})} onClose={close} onDone={done}>
           <p>{text}</p>
         </ChangeDialog>
       );
@@ -325,7 +326,7 @@ function Dialogs({ volume, asking }: { volume: Volume; asking: Signal<Asking | n
 }
 
 type Confirmed =
-  | { what: "reopen" | "recreate" | "adopt" }
+  | { what: Mending }
   | { what: "rollback" | "delete-snapshot"; snapshot: string }
   | { what: "unmap"; target: string; lun: number };
 
@@ -359,14 +360,21 @@ function confirmation(name: string, it: Confirmed): [string, string, string, Cha
         "Reopen the storage",
         "Reopen",
         `lunet opens the storage of ${name} again. After a failed write-back, what was written and not flushed before it may be lost: check the file systems on it.`,
-        { method: "POST", path: path`/volumes/${name}/reopen` },
+        { method: "POST", path: path`/volumes/${name}/reopen`, blind: true },
+      ];
+    case "look-again":
+      return [
+        "Look for the storage again",
+        "Look again",
+        `lunet reads its configuration file again, and serves ${name} if its storage is there now. Initiators are told that the disk is ready.`,
+        { method: "POST", path: "/config/apply", body: {}, forces: true, keeps: true },
       ];
     case "recreate":
       return [
         "Create the file again",
         "Create it again",
         `${name} will be served again, empty. If its file is only out of place, put it back instead.`,
-        { method: "POST", path: path`/volumes/${name}/recreate` },
+        { method: "POST", path: path`/volumes/${name}/recreate`, blind: true },
         name,
       ];
     case "adopt":
@@ -374,7 +382,7 @@ function confirmation(name: string, it: Confirmed): [string, string, string, Cha
         "Accept what is there",
         "Accept",
         `${name} will be served with the file or device that is in the place of its own.`,
-        { method: "POST", path: path`/volumes/${name}/adopt` },
+        { method: "POST", path: path`/volumes/${name}/adopt`, blind: true },
         name,
       ];
   }
@@ -405,24 +413,17 @@ function Resize({ volume, onClose, onDone }: FormProps) {
       {device ? (
         <p>The volume takes the size that its device has by now.</p>
       ) : (
-        <Field label="New size" error={number.value === begin.number && unit.value === begin.unit ? null : problem} hint={`Now ${size(volume.size_bytes)}.`}>
-          {(attributes) => (
-            <div class="joined">
-              <input
-                {...attributes}
-                type="text"
-                inputMode="decimal"
-                value={number.value}
-                onInput={(event) => (number.value = event.currentTarget.value)}
-              />
-              <select aria-label="Unit of the size" value={unit.value} onChange={(event) => (unit.value = event.currentTarget.value)}>
-                {SIZE_UNITS.map((it) => (
-                  <option key={it}>{it}</option>
-                ))}
-              </select>
-            </div>
-          )}
-        </Field>
+        <SizeField
+          label="New size"
+          error={number.value === begin.number && unit.value === begin.unit ? null : problem}
+          hint={`Now ${size(volume.size_bytes)}.`}
+          number={number.value}
+          unit={unit.value}
+          set={(change) => {
+            number.value = change.number ?? number.value;
+            unit.value = change.unit ?? unit.value;
+          }}
+        />
       )}
       <p class="muted">Sessions go on. Initiators are told of the new size; most have to rescan, and the file system has to be grown there.</p>
     </FormDialog>
@@ -442,18 +443,13 @@ function TakeSnapshot({ volume, onClose, onDone }: FormProps) {
       onClose={onClose}
       onDone={onDone}
     >
-      <Field label="Name" error={problem} hint="It holds what the volume holds now, as after a power cut. Sessions go on.">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            spellcheck={false}
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value.trim())}
-          />
-        )}
-      </Field>
+      <TextField
+        label="Name"
+        error={problem}
+        hint="It holds what the volume holds now, as after a power cut. Sessions go on."
+        value={name.value}
+        onInput={(value) => (name.value = value.trim())}
+      />
     </FormDialog>
   );
 }
@@ -474,18 +470,13 @@ function Clone({ volume, snapshot, onClose, onDone }: FormProps & { snapshot: st
       onClose={onClose}
       onDone={onDone}
     >
-      <Field label="Name of the new volume" error={problem} hint="It is no LUN until it is mapped.">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            spellcheck={false}
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value.trim())}
-          />
-        )}
-      </Field>
+      <TextField
+        label="Name of the new volume"
+        error={problem}
+        hint="It is no LUN until it is mapped."
+        value={name.value}
+        onInput={(value) => (name.value = value.trim())}
+      />
     </FormDialog>
   );
 }
@@ -527,11 +518,13 @@ function MapTo({ volume, onClose, onDone }: FormProps) {
           </select>
         )}
       </Field>
-      <Field label="LUN" hint="Give a volume the same LUN for every host.">
-        {(attributes) => (
-          <input {...attributes} type="text" inputMode="numeric" value={number} onInput={(event) => (lun.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField
+        label="LUN"
+        hint="Give a volume the same LUN for every host."
+        inputMode="numeric"
+        value={number}
+        onInput={(value) => (lun.value = value)}
+      />
     </FormDialog>
   );
 }

@@ -4,6 +4,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useId } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import type { Problem } from "../api/client";
+import { SIZE_UNITS } from "../lib/sizes";
 import type { Resource } from "../state";
 import { announce } from "./announce";
 import { Icon, type IconName } from "./icons";
@@ -82,6 +83,76 @@ export function Field({ label, hint, error, children }: FieldProps) {
         </p>
       )}
     </div>
+  );
+}
+
+interface TextFieldProps extends Omit<FieldProps, "children"> {
+  value: string;
+  onInput: (value: string) => void;
+  type?: "text" | "password";
+  /** What the browser may fill in; nothing if it is left out, as for names of the server's things. */
+  autoComplete?: string;
+  inputMode?: "decimal" | "numeric";
+  placeholder?: string;
+  required?: boolean;
+  class?: string;
+  /** What is suggested. */
+  suggestions?: { value: string; label?: string }[] | undefined;
+}
+
+/** A field of one line. Names and paths are taken as they are typed: nothing is corrected or capitalised. */
+export function TextField({ label, hint, error, value, onInput, type = "text", autoComplete = "off", suggestions, ...input }: TextFieldProps) {
+  return (
+    <Field label={label} hint={hint} error={error}>
+      {(attributes) => (
+        <>
+          <input
+            {...attributes}
+            {...input}
+            type={type}
+            autoComplete={autoComplete}
+            autoCapitalize="none"
+            spellcheck={false}
+            list={suggestions && `${attributes.id}-list`}
+            value={value}
+            onInput={(event) => onInput(event.currentTarget.value)}
+          />
+          {suggestions && (
+            <datalist id={`${attributes.id}-list`}>
+              {suggestions.map((it) => (
+                <option key={it.value} value={it.value}>
+                  {it.label}
+                </option>
+              ))}
+            </datalist>
+          )}
+        </>
+      )}
+    </Field>
+  );
+}
+
+interface SizeFieldProps extends Omit<FieldProps, "children"> {
+  number: string;
+  unit: string;
+  set: (change: { number?: string; unit?: string }) => void;
+}
+
+/** A size: a number and its unit. */
+export function SizeField({ label, hint, error, number, unit, set }: SizeFieldProps) {
+  return (
+    <Field label={label} hint={hint} error={error}>
+      {(attributes) => (
+        <div class="joined">
+          <input {...attributes} type="text" inputMode="decimal" autoComplete="off" value={number} onInput={(event) => set({ number: event.currentTarget.value })} />
+          <select aria-label="Unit of the size" value={unit} onChange={(event) => set({ unit: event.currentTarget.value })}>
+            {SIZE_UNITS.map((it) => (
+              <option key={it}>{it}</option>
+            ))}
+          </select>
+        </div>
+      )}
+    </Field>
   );
 }
 

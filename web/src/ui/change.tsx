@@ -6,7 +6,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { asProblem, newKey, noAnswer, type Problem, send } from "../api/client";
 import type { Done, Preview, SessionChange } from "../api/types";
 import { announce } from "./announce";
-import { Button, Checkbox, Field, Loading, Notice, ProblemNotice } from "./basics";
+import { Button, Checkbox, Loading, Notice, ProblemNotice, TextField } from "./basics";
 import { Dialog } from "./dialog";
 
 /** A request that changes something. `force` and `keep_sessions` go where the method wants them. */
@@ -20,7 +20,7 @@ export interface Change {
   forces?: boolean;
   /** It takes `keep_sessions`. */
   keeps?: boolean;
-  /** It is about accounts or tokens: there is no dry run of it. */
+  /** There is no dry run of it: it is about accounts, tokens, or storage that has to be opened to know what it holds. */
   blind?: boolean;
 }
 
@@ -195,18 +195,7 @@ export function ChangeDialog(props: ChangeDialogProps) {
           </Checkbox>
         )}
         {type && (
-          <Field label={<>Type <span class="name">{type}</span> to confirm</>}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="text"
-                autoComplete="off"
-                spellcheck={false}
-                value={typed.value}
-                onInput={(event) => (typed.value = event.currentTarget.value)}
-              />
-            )}
-          </Field>
+          <TextField label={<>Type <span class="name">{type}</span> to confirm</>} value={typed.value} onInput={(value) => (typed.value = value)} />
         )}
         <div class="dialog-actions">
           <Button onClick={onClose}>Cancel</Button>

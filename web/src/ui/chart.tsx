@@ -18,6 +18,8 @@ interface ChartProps {
   series: Series[];
   format: (value: number) => string;
   height?: number;
+  /** The values are bytes: the vertical axis is divided by powers of two. */
+  bytes?: boolean;
   /** The horizontal axis counts seconds from 0, and is no time of day. */
   relative?: boolean;
 }
@@ -37,8 +39,11 @@ function transparent(colour: string): string {
   return `rgba(${numbers.join(",")},0.12)`;
 }
 
+/** Steps of an axis of bytes: 1, 2, 4 bytes and so on, so that its marks are whole KiB, MiB and GiB. */
+const BYTE_STEPS = Array.from({ length: 50 }, (_, at) => 2 ** at);
+
 function options(host: HTMLElement, props: ChartProps): uPlot.Options {
-  const { series, format, height = 180, relative } = props;
+  const { series, format, height = 180, bytes, relative } = props;
   const text = colourOf(host, "--muted");
   const line = colourOf(host, "--line");
   const font = `12px ${getComputedStyle(host).fontFamily}`;
@@ -62,7 +67,7 @@ function options(host: HTMLElement, props: ChartProps): uPlot.Options {
           ? (_plot, at) => at.map((value) => `${value} s`)
           : (_plot, at) => at.map((value) => new Date(value * 1000).toLocaleTimeString("en-GB")),
       },
-      { ...axis, size: 76, space: 36, values: (_plot, at) => at.map(format) },
+      { ...axis, size: 76, space: 36, ...(bytes ? { incrs: BYTE_STEPS } : {}), values: (_plot, at) => at.map(format) },
     ],
     series: [
       {},

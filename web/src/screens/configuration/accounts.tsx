@@ -6,7 +6,7 @@ import { get, path } from "../../api/client";
 import type { Account, Role } from "../../api/types";
 import { may, me, Resource } from "../../state";
 import { announce } from "../../ui/announce";
-import { Badge, Button, Card, Field, Loaded } from "../../ui/basics";
+import { Badge, Button, Card, Field, Loaded, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Table } from "../../ui/table";
 
@@ -117,24 +117,16 @@ function Create({ onClose }: { onClose: () => void }) {
       onClose={onClose}
       onDone={() => void accounts.refresh()}
     >
-      <Field label="Name">
-        {(attributes) => (
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            autoCapitalize="none"
-            spellcheck={false}
-            value={name.value}
-            onInput={(event) => (name.value = event.currentTarget.value)}
-          />
-        )}
-      </Field>
-      <Field label="Password" hint={`At least ${SHORTEST} characters.`} error={short ? `Use at least ${SHORTEST} characters.` : null}>
-        {(attributes) => (
-          <input {...attributes} type="password" autoComplete="new-password" value={password.value} onInput={(event) => (password.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField label="Name" value={name.value} onInput={(value) => (name.value = value)} />
+      <TextField
+        label="Password"
+        hint={`At least ${SHORTEST} characters.`}
+        error={short ? `Use at least ${SHORTEST} characters.` : null}
+        type="password"
+        autoComplete="new-password"
+        value={password.value}
+        onInput={(value) => (password.value = value)}
+      />
       <Field label="Role">
         {(attributes) => (
           <select {...attributes} value={role.value} onChange={(event) => (role.value = event.currentTarget.value as Role)}>
@@ -168,17 +160,23 @@ function Password({ name, own, onClose }: { name: string; own: boolean; onClose:
       onDone={() => announce("The password is set.")}
     >
       {own && (
-        <Field label="Current password">
-          {(attributes) => (
-            <input {...attributes} type="password" autoComplete="current-password" value={current.value} onInput={(event) => (current.value = event.currentTarget.value)} />
-          )}
-        </Field>
+        <TextField
+          label="Current password"
+          type="password"
+          autoComplete="current-password"
+          value={current.value}
+          onInput={(value) => (current.value = value)}
+        />
       )}
-      <Field label="New password" hint={`At least ${SHORTEST} characters.`} error={short ? `Use at least ${SHORTEST} characters.` : null}>
-        {(attributes) => (
-          <input {...attributes} type="password" autoComplete="new-password" value={password.value} onInput={(event) => (password.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField
+        label="New password"
+        hint={`At least ${SHORTEST} characters.`}
+        error={short ? `Use at least ${SHORTEST} characters.` : null}
+        type="password"
+        autoComplete="new-password"
+        value={password.value}
+        onInput={(value) => (password.value = value)}
+      />
     </FormDialog>
   );
 }

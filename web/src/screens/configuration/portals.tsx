@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { path } from "../../api/client";
 import type { Portal } from "../../api/types";
 import { facts, may, portals } from "../../state";
-import { Badge, Button, Card, Empty, Field, Loaded } from "../../ui/basics";
+import { Badge, Button, Card, Empty, Field, Loaded, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Table } from "../../ui/table";
 
@@ -102,26 +102,13 @@ function Add({ onClose }: { onClose: () => void }) {
       onClose={onClose}
       onDone={() => void portals.refresh()}
     >
-      <Field label="Address" hint="An address of this machine; the port can be left out.">
-        {(attributes) => (
-          <>
-            <input
-              {...attributes}
-              type="text"
-              list="addresses"
-              autoComplete="off"
-              spellcheck={false}
-              value={address.value}
-              onInput={(event) => (address.value = event.currentTarget.value)}
-            />
-            <datalist id="addresses">
-              {own.map((it) => (
-                <option key={it} value={it} />
-              ))}
-            </datalist>
-          </>
-        )}
-      </Field>
+      <TextField
+        label="Address"
+        hint="An address of this machine; the port can be left out."
+        value={address.value}
+        onInput={(value) => (address.value = value)}
+        suggestions={own.map((value) => ({ value }))}
+      />
       <Field label="For">
         {(attributes) => (
           <select {...attributes} value={kind.value} onChange={(event) => (kind.value = event.currentTarget.value)}>
@@ -133,11 +120,13 @@ function Add({ onClose }: { onClose: () => void }) {
           </select>
         )}
       </Field>
-      <Field label="Portal group" hint="Portals on different networks have different groups, for multipath.">
-        {(attributes) => (
-          <input {...attributes} type="text" inputMode="numeric" value={tag.value} onInput={(event) => (tag.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField
+        label="Portal group"
+        hint="Portals on different networks have different groups, for multipath."
+        inputMode="numeric"
+        value={tag.value}
+        onInput={(value) => (tag.value = value)}
+      />
       <p class="muted">A portal opens no target: the access rules are the same at every portal.</p>
     </FormDialog>
   );

@@ -6,7 +6,7 @@ import { get, path } from "../../api/client";
 import type { NewToken, Token } from "../../api/types";
 import { moment } from "../../lib/format";
 import { Resource } from "../../state";
-import { Badge, Button, Card, Code, Empty, Field, Loaded } from "../../ui/basics";
+import { Badge, Button, Card, Code, Empty, Field, Loaded, TextField } from "../../ui/basics";
 import { ChangeDialog, FormDialog } from "../../ui/change";
 import { Dialog } from "../../ui/dialog";
 import { Table } from "../../ui/table";
@@ -122,11 +122,7 @@ function Create({ onClose, onMade }: { onClose: () => void; onMade: (token: NewT
       onClose={onClose}
       onDone={(answer) => onMade(answer as NewToken)}
     >
-      <Field label="Name" hint="What it is for.">
-        {(attributes) => (
-          <input {...attributes} type="text" autoComplete="off" autoCapitalize="none" value={name.value} onInput={(event) => (name.value = event.currentTarget.value)} />
-        )}
-      </Field>
+      <TextField label="Name" hint="What it is for." value={name.value} onInput={(value) => (name.value = value)} />
       <Field label="Role">
         {(attributes) => (
           <select {...attributes} value={role.value} onChange={(event) => (role.value = event.currentTarget.value)}>

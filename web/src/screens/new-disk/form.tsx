@@ -14,10 +14,10 @@ import {
   targetName,
   volumeNameProblem,
 } from "../../lib/names";
-import { bytesOf, SIZE_UNITS } from "../../lib/sizes";
-import { size } from "../../lib/format";
+import { bytesOf } from "../../lib/sizes";
+import { plural, size } from "../../lib/format";
 import { facts, may, portals, targets, volumes } from "../../state";
-import { Button, Card, Checkbox, Choice, Field, Loaded, NeedsRole, Notice } from "../../ui/basics";
+import { Button, Card, Checkbox, Choice, Field, Loaded, NeedsRole, Notice, SizeField, TextField } from "../../ui/basics";
 import { usedBy } from "../first-start";
 import type { Backend, DiskPlan } from "./run";
 
@@ -223,21 +223,8 @@ function Fields(props: FieldsProps) {
     <form class="new-disk" onSubmit={submit} noValidate>
       <Card title="Disk">
         <div class="fields">
-          <Field label="Name" error={shown("name")}>
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="text"
-                autoComplete="off"
-                autoCapitalize="none"
-                spellcheck={false}
-                required
-                value={v.name}
-                onInput={(event) => set({ name: event.currentTarget.value.trim() })}
-              />
-            )}
-          </Field>
-          {v.backend === "block" ? <DevicePath value={v.path} error={shown("path")} onChange={(path) => set({ path })} /> : <SizeField v={v} error={shown("size")} set={set} />}
+          <TextField label="Name" error={shown("name")} required value={v.name} onInput={(value) => set({ name: value.trim() })} />
+          {v.backend === "block" ? <DevicePath value={v.path} error={shown("path")} onChange={(path) => set({ path })} /> : <SizeField label="Size" error={shown("size")} number={v.number} unit={v.unit} set={set} />}
         </div>
         <Choice
           legend="Stored in"
@@ -279,30 +266,6 @@ function summary(v: Values, r: Resolved): string {
   return `${v.name || "The disk"}, ${what}, LUN ${freeLun(r.existing)} of ${r.target}, ${who}.`;
 }
 
-function SizeField({ v, error, set }: { v: Values; error: string | null | undefined; set: (change: Partial<Values>) => void }) {
-  return (
-    <Field label="Size" error={error}>
-      {(attributes) => (
-        <div class="joined">
-          <input
-            {...attributes}
-            type="text"
-            inputMode="decimal"
-            autoComplete="off"
-            value={v.number}
-            onInput={(event) => set({ number: event.currentTarget.value })}
-          />
-          <select aria-label="Unit of the size" value={v.unit} onChange={(event) => set({ unit: event.currentTarget.value })}>
-            {SIZE_UNITS.map((unit) => (
-              <option key={unit}>{unit}</option>
-            ))}
-          </select>
-        </div>
-      )}
-    </Field>
-  );
-}
-
 /** Devices that nobody seems to use. */
 function candidates(of: Facts | undefined): { path: string; about: string }[] {
   const zvols = (of?.zfs?.zvols ?? []).map((it) => ({ path: `/dev/zvol/${it.name}`, about: `ZFS volume, ${size(it.volsize_bytes)}` }));
@@ -313,33 +276,15 @@ function candidates(of: Facts | undefined): { path: string; about: string }[] {
 function DevicePath({ value, error, onChange }: { value: string; error: string | null | undefined; onChange: (path: string) => void }) {
   const found = candidates(facts.data.value);
   return (
-    <Field
+    <TextField
       label="Device"
       error={error}
-      hint={found.length > 0 ? `${found.length} free devices were found: the field suggests them.` : "The size is that of the device."}
-    >
-      {(attributes) => (
-        <>
-          <input
-            {...attributes}
-            type="text"
-            autoComplete="off"
-            spellcheck={false}
-            list="devices"
-            placeholder="/dev/zvol/tank/vm1"
-            value={value}
-            onInput={(event) => onChange(event.currentTarget.value)}
-          />
-          <datalist id="devices">
-            {found.map((it) => (
-              <option key={it.path} value={it.path}>
-                {it.about}
-              </option>
-            ))}
-          </datalist>
-        </>
-      )}
-    </Field>
+      hint={found.length > 0 ? `${plural(found.length, "free device")} found: the field suggests them.` : "The size is that of the device."}
+      placeholder="/dev/zvol/tank/vm1"
+      value={value}
+      onInput={onChange}
+      suggestions={found.map((it) => ({ value: it.path, label: it.about }))}
+    />
   );
 }
 
@@ -381,7 +326,7 @@ function AccessFields({ v, r, props, set, shown }: PartProps) {
       />
       <div class="fields">
         {r.proof !== "chap" && (
-          <Field
+          <TextField
             label="Initiator’s name"
             error={shown("initiator")}
             hint={
@@ -394,35 +339,19 @@ function AccessFields({ v, r, props, set, shown }: PartProps) {
                 )}
               </>
             }
-          >
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="text"
-                autoComplete="off"
-                autoCapitalize="none"
-                spellcheck={false}
-                placeholder="iqn.…"
-                value={r.initiator}
-                onInput={(event) => set({ initiator: event.currentTarget.value })}
-              />
-            )}
-          </Field>
+            placeholder="iqn.…"
+            value={r.initiator}
+            onInput={(value) => set({ initiator: value })}
+          />
         )}
         {r.proof !== "name" && (
-          <Field label="CHAP user" error={shown("user")} hint="The secret has 16 random characters, and is shown once, after the disk was created.">
-            {(attributes) => (
-              <input
-                {...attributes}
-                type="text"
-                autoComplete="off"
-                autoCapitalize="none"
-                spellcheck={false}
-                value={r.user}
-                onInput={(event) => set({ user: event.currentTarget.value })}
-              />
-            )}
-          </Field>
+          <TextField
+            label="CHAP user"
+            error={shown("user")}
+            hint="The secret has 16 random characters, and is shown once, after the disk was created."
+            value={r.user}
+            onInput={(value) => set({ user: value })}
+          />
         )}
       </div>
       <PortalField v={v} r={r} props={props} set={set} shown={shown} />
