@@ -47,7 +47,7 @@ host-tests: checked
 	$(BUILT) scripts/limited 20 $(CARGO) test --locked --no-fail-fast --workspace --tests
 	$(CARGO) test --locked -q --doc --package lunet-client
 	web/check
-	$(BUILT) scripts/limited 6 web/browser
+	$(BUILT) scripts/limited 15 web/browser
 	$(BUILT) scripts/limited 8 tests/api-fuzz
 	scripts/limited 10 $(MAKE) sim
 	scripts/limited 12 $(MAKE) fuzz SECONDS=5
