@@ -39,7 +39,7 @@ show_state() {
 # What the suites are run with, for the table of clients.
 versions() {
     "$("$LAB/qemu")" --version | sed -n 's/.*(Debian \(.*\))/qemu-system-x86\t\1/p'
-    dpkg-query -W -f '${Package}\t${Version}\n' libvirt-clients
+    dpkg-query -W -f '${Package}\t${Version}\n' libvirt-clients chromium
 }
 
 # Takes away whatever a test left behind: servers, guests, files.
