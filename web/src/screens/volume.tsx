@@ -547,7 +547,8 @@ function Delete({ volume, onClose, onDone }: FormProps) {
       }}
     >
       <p>
-        {plural(volume.luns.length, "LUN")} and {plural(volume.snapshots, "snapshot")} go with it.{" "}
+        {volume.luns.length === 1 ? "1 LUN goes" : `${volume.luns.length} LUNs go`} with it.{" "}
+        {volume.snapshots > 0 && !keeps && `${plural(volume.snapshots, "snapshot")} must be deleted first. `}
         {device ? (
           <>The data on the device {volume.path} is kept.</>
         ) : keep.value ? (
