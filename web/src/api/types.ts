@@ -215,6 +215,7 @@ export interface Verdict {
 
 export interface Refused {
   time: number;
+  protocol?: string;
   initiator: string;
   target: string | null;
   address: string;

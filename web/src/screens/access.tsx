@@ -100,7 +100,8 @@ function grouped(all: Refused[]): (Refused & { times: number })[] {
 function RefusedLogins({ ask }: { ask: Ask }) {
   const all = grouped(refused.data.value ?? []);
   if (all.length === 0) return null;
-  const known = new Set((targets.data.value ?? []).map((it) => it.name));
+  // A host of NVMe asks for the NQN of a target.
+  const known = new Map((targets.data.value ?? []).flatMap((it) => [it.name, it.nqn].map((name) => [name, it.name] as const)));
   return (
     <Card title="Refused logins">
       <Table
@@ -118,7 +119,12 @@ function RefusedLogins({ ask }: { ask: Ask }) {
               </>
             ),
           },
-          { head: "Wanted", cell: (it) => (it.target ? <span class="name">{it.target}</span> : "discovery") },
+          {
+            head: "Wanted",
+            cell: (it) =>
+              it.target ? <span class="name">{it.target}</span> : it.protocol === "nvme" ? "not known" : "discovery",
+          },
+          { head: "Over", cell: (it) => (it.protocol === "nvme" ? "NVMe" : "iSCSI") },
           { head: "Why", cell: (it) => it.why },
           {
             head: "When",
@@ -136,12 +142,12 @@ function RefusedLogins({ ask }: { ask: Ask }) {
               may("operator") &&
               it.initiator &&
               it.target &&
-              known.has(it.target) && (
+              known.get(it.target) && (
                 <Button
                   small
                   kind="primary"
                   label={`Allow ${it.initiator} at ${it.target}`}
-                  onClick={() => ask({ what: "allow", target: it.target ?? "", initiator: it.initiator })}
+                  onClick={() => ask({ what: "allow", target: known.get(it.target ?? "") ?? "", initiator: it.initiator })}
                 >
                   Allow this one
                 </Button>
