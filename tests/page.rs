@@ -283,7 +283,12 @@ fn what_is_only_foretold_leaves_no_trace() -> Result<()> {
 
 /// The process of the interface, once it is another one than `not`.
 fn process_of(server: &Server, not: Option<Pid>) -> Result<Pid> {
-    let tasks = format!("/proc/{}/task", server.pid());
+    child_of(server.pid(), "serve-rest", not)
+}
+
+/// A child of a process that runs this command of lunet, once there is one other than `not`.
+fn child_of(parent: u32, command: &str, not: Option<Pid>) -> Result<Pid> {
+    let tasks = format!("/proc/{parent}/task");
     let begun = Instant::now();
     loop {
         for task in fs::read_dir(&tasks)? {
@@ -292,15 +297,31 @@ fn process_of(server: &Server, not: Option<Pid>) -> Result<Pid> {
             for pid in children.split_whitespace() {
                 let pid = Pid::from_raw(pid.parse()?).context("no number")?;
                 let line = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
-                let is_it = fs::read(line).is_ok_and(|line| line.ends_with(b"\0serve-rest\0"));
+                let line = fs::read(line).unwrap_or_default();
+                let is_it = line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes());
                 if is_it && not != Some(pid) {
                     return Ok(pid);
                 }
             }
         }
-        ensure!(begun.elapsed() < PATIENCE, "there is no process of the interface");
+        ensure!(begun.elapsed() < PATIENCE, "there is no process for {command}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until a process has ended.
+fn gone(process: Pid) -> Result<()> {
+    let begun = Instant::now();
+    while test_kill_process(process).is_ok() {
+        // It may wait for whoever adopts it to hear of its end.
+        let state = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+        if state.is_ok_and(|state| state.contains(") Z ")) {
+            break;
+        }
+        ensure!(begun.elapsed() < PATIENCE, "it is still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// The interface is killed, and then it hangs: sessions and commands go on, what was changed meanwhile is in the audit log,
@@ -325,16 +346,19 @@ fn what_happens_to_the_interface_happens_to_no_volume() -> Result<()> {
     kill_process(second, Signal::STOP)?;
     server.tell(&["volume", "create", "meanwhile", "--size", "1MiB"])?;
     ensure!(session.read(0, 0, 8, 512)? == [1; 4096]);
-    kill_process(second, Signal::CONT)?;
+    kill_process(second, Signal::KILL)?;
+    let third = process_of(&server, Some(second))?;
+    let reply = page.ask("POST", "/api/v1/login", &login)?;
+    page.takes(&reply)?;
     let begun = Instant::now();
-    while !page.get("/api/v1/audit")?[0].to_string().contains("meanwhile") {
+    while !page.get("/api/v1/audit")?.to_string().contains("meanwhile") {
         ensure!(begun.elapsed() < PATIENCE, "the audit log lacks a change");
         std::thread::sleep(Duration::from_millis(10));
     }
-    kill_process(second, Signal::STOP)?;
+    kill_process(third, Signal::STOP)?;
     session.write(0, 8, &[2; 4096], 512)?;
     server.stop()?;
-    let gone = test_kill_process(second) == Err(rustix::io::Errno::SRCH);
+    let gone = test_kill_process(third) == Err(rustix::io::Errno::SRCH);
     ensure!(gone, "the process of the interface outlives the server");
     Ok(())
 }
@@ -346,17 +370,51 @@ fn the_interface_ends_with_its_server() -> Result<()> {
     let process = process_of(&server, None)?;
     kill_process(process, Signal::STOP)?;
     server.kill()?;
-    let begun = Instant::now();
-    while test_kill_process(process).is_ok() {
-        // It may wait for whoever adopts it to hear of its end.
-        let state = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-        if state.is_ok_and(|state| state.contains(") Z ")) {
-            break;
-        }
-        ensure!(begun.elapsed() < PATIENCE, "it is still there");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    gone(process)
+}
+
+/// A job of an interface that is killed is nobody's: it ends, too, and does not run beside those of the next one.
+#[test]
+fn jobs_end_with_the_interface() -> Result<()> {
+    let mut server = serve(CONFIG).start()?;
+    let mut page = Page::of(&mut server)?;
+    page.begin()?;
+    let lun = url(server.portal(), "iqn.2026-11.local.lunet:old", 0);
+    let options = json!({"targets": [lun], "rounds": 100, "runtime_ms": 600_000});
+    page.tell("POST", "/api/v1/jobs", json!({"kind": "bench", "options": options}))?;
+    let process = process_of(&server, None)?;
+    let job = child_of(process.as_raw_nonzero().get().cast_unsigned(), "bench", None)?;
+    kill_process(process, Signal::KILL)?;
+    gone(job)?;
+    process_of(&server, Some(process)).map(drop)
+}
+
+/// Volumes are served without an interface, if that cannot be had.
+#[test]
+fn damaged_accounts_keep_no_volume_away() -> Result<()> {
+    let dir = scratch("lunet-page-")?;
+    fs::create_dir_all(dir.path().join("control"))?;
+    let accounts = dir.path().join("control/accounts.json");
+    fs::write(&accounts, "{")?;
+    let mut server = serve(CONFIG).data(dir.path()).start()?;
+    let mut session = Session::open(&Login::new(server.portal(), "iqn.2026-11.local.lunet:old"))?;
+    session.settle(0)?;
+    session.write(0, 0, &[1; 4096], 512)?;
+    let told = server.process().stderr.find(Instant::now() + PATIENCE, |text| {
+        text.lines()
+            .find(|line| line.contains("the REST interface does not serve"))
+            .map(str::to_owned)
+    });
+    let told = told.context("nobody is told")?;
+    ensure!(told.contains("accounts.json"), "{told}");
+    // It is looked again, and what was mended is used.
+    fs::remove_file(&accounts)?;
+    let found = server
+        .process()
+        .stderr
+        .find(Instant::now() + PATIENCE, |text| text.contains("first-start code: ").then_some(()));
+    found.context("the interface does not come")?;
+    server.stop().map(drop)
 }
 
 /// Two servers on one machine: the one that asks for an address that is taken does not start, and one that was given a

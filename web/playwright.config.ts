@@ -15,6 +15,8 @@ export default defineConfig({
       args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
     },
     locale: "en-GB",
+    // In the middle of a transition colours are neither those before nor those after it.
+    contextOptions: { reducedMotion: "reduce" },
     ignoreHTTPSErrors: true,
   },
 });

@@ -52,11 +52,6 @@ export async function logIn(page: Page, mock: { url: string }, at = "", name = "
 
 /** No rule of axe is broken, and nothing has to be scrolled sideways. */
 export async function inOrder(page: Page): Promise<void> {
-  // In the middle of a transition colours are neither those before nor those after it. A spinner never ends.
-  await page.evaluate(async () => {
-    const ending = document.getAnimations().filter((it) => it.effect?.getComputedTiming().iterations !== Infinity);
-    await Promise.allSettled(ending.map((it) => it.finished));
-  });
   const found = await new AxeBuilder({ page }).withTags(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]).analyze();
   expect(
     found.violations.map((it) => `${it.id}: ${it.nodes.map((node) => node.target.join(" ")).slice(0, 3).join(", ")}`),

@@ -34,7 +34,7 @@ use crate::{Options, openapi, plain};
 pub(crate) const JSON: &str = "application/json";
 
 /// How long a change may take: reserving or copying much space takes its time.
-const LONG: Duration = Duration::from_secs(3600);
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 const CSRF: HeaderName = HeaderName::from_static("x-lunet-csrf");
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -245,7 +245,8 @@ impl App {
         let limit = self.options.limits.answer;
         let turn = timeout(limit, Arc::clone(&self.hashing).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(Problem::busy()) };
-        apart(turn, limit, work).await
+        // What it changes is written down when it has ended, and not when somebody has lost patience.
+        apart(turn, LONG, work).await
     }
 
     /// Asks the server.
@@ -265,12 +266,12 @@ impl App {
 
     /// A line in the audit log.
     pub(crate) fn record(&self, call: &Call, who: String, what: String, outcome: &Outcome) {
-        self.notifier.record(entry(call, who, what, outcome));
+        self.notifier.record(entry(call.arrival.peer, who, what, outcome));
     }
 
     /// The same of what strangers ask. When it is refused, the line can be spared.
-    pub(crate) fn remark(&self, call: &Call, who: String, what: String, outcome: &Outcome) {
-        let entry = entry(call, who, what, outcome);
+    pub(crate) fn remark(&self, from: Peer, who: String, what: &str, outcome: &Outcome) {
+        let entry = entry(from, who, what.to_owned(), outcome);
         match outcome {
             Outcome::Done(_) => self.notifier.record(entry),
             Outcome::Refused(_) => self.notifier.remark(entry),
@@ -529,12 +530,12 @@ async fn apart<T: Send + 'static>(
 }
 
 /// A line of the audit log.
-fn entry(call: &Call, who: String, what: String, outcome: &Outcome) -> AuditEntry {
+fn entry(from: Peer, who: String, what: String, outcome: &Outcome) -> AuditEntry {
     let outcome = match outcome {
         Outcome::Done(done) => format!("done: {done}"),
         Outcome::Refused(why) => format!("refused: {why}"),
     };
-    let address = call.arrival.peer.address().map(|address| address.to_string());
+    let address = from.address().map(|address| address.to_string());
     AuditEntry { time: clock(), who, address, what, outcome }
 }
 

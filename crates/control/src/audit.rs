@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -48,7 +48,7 @@ pub struct AuditEntry {
 /// What the thread of the interface is told.
 pub(crate) enum Notice {
     /// For the audit log.
-    Entry(AuditEntry),
+    Entry(AuditEntry, Option<u64>),
     /// Something of this kind is different now.
     Changed(Cow<'static, str>),
 }
@@ -86,7 +86,16 @@ pub fn notifier() -> (Notifier, Notices) {
 impl Notifier {
     /// Something for the audit log that must be in it.
     pub fn record(&self, entry: AuditEntry) {
-        let Err(Notice::Entry(entry)) = self.send(Notice::Entry(entry)) else { return };
+        self.put(entry, None);
+    }
+
+    /// The same with a number, which is [told](crate::Options::written) when the entry is written. Numbers rise.
+    pub fn record_numbered(&self, number: u64, entry: AuditEntry) {
+        self.put(entry, Some(number));
+    }
+
+    fn put(&self, entry: AuditEntry, number: Option<u64>) {
+        let Err(Notice::Entry(entry, _)) = self.send(Notice::Entry(entry, number)) else { return };
         // The interface has ended, and what it was asked before ends now: nobody else writes.
         if let Some(log) = self.shared.log.get() {
             if let Err(error) = log.append(&[entry]) {
@@ -236,6 +245,10 @@ impl Log {
             file = self.open()?;
         }
         let length = file.metadata()?.len();
+        if length > 0 && !ends_a_line(&file, length)? {
+            // What a power loss has left of a line is not to spoil this one.
+            text.insert(0, b'\n');
+        }
         let written = file.write_all(&text).and_then(|()| file.sync_data());
         if written.is_err() {
             // Half a line would spoil the next one.
@@ -245,7 +258,7 @@ impl Log {
     }
 
     fn open(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
+        OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&self.path)
     }
 
     /// At most `limit` entries from before a time, the newest first.
@@ -272,6 +285,12 @@ impl Log {
         }
         Ok(out)
     }
+}
+
+fn ends_a_line(file: &File, length: u64) -> io::Result<bool> {
+    let mut last = [0];
+    file.read_exact_at(&mut last, length - 1)?;
+    Ok(last == *b"\n")
 }
 
 fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
@@ -322,5 +341,7 @@ mod tests {
         bytes.extend(b"{\"time\":3,\"wh");
         fs::write(&log.path, bytes).unwrap();
         assert_eq!(log.read(u64::MAX, 9).unwrap().len(), 2);
+        log.append(&[entry(4, "c".into())]).unwrap();
+        assert_eq!(log.read(u64::MAX, 9).unwrap().len(), 3, "the next line is whole");
     }
 }

@@ -496,7 +496,7 @@ impl Jobs {
         let mut command = Command::new(program);
         command.args(arguments).envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.process_group(0).kill_on_drop(true);
+        command.process_group(0);
         command.spawn().map_err(|error| {
             let text = format!("cannot start {}: {error}", program.display());
             Error::new(Code::Failed, text).into()
@@ -602,9 +602,19 @@ fn signal(group: Option<Pid>, signal: Signal) {
     }
 }
 
+/// A job that is not seen to its end, as the interface ends before: it is told to end, and puts back what it has changed.
+struct Unfinished(Option<Pid>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        signal(self.0, Signal::TERM);
+    }
+}
+
 /// Sees a job to its end.
 async fn run(app: Arc<App>, id: String, mut child: Child, cancel: Arc<Notify>) {
     let group = group(&child);
+    let mut unfinished = Unfinished(group);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let lines = lines_of(stderr, |line| app.jobs.line(&id, line));
@@ -626,6 +636,8 @@ async fn run(app: Arc<App>, id: String, mut child: Child, cancel: Arc<Notify>) {
             }
         }
     };
+    // It has ended, and another process may have its number from now on.
+    unfinished.0 = None;
     if let Some(told) = app.jobs.ended(&id, end) {
         app.events.send("job", &told);
     }

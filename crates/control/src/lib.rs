@@ -19,6 +19,7 @@ mod listen;
 mod once;
 mod openapi;
 mod page;
+mod patient;
 mod plain;
 mod problem;
 mod routes;
@@ -103,6 +104,8 @@ pub struct Options {
     pub limits: Limits,
     /// The name of a user of this machine, if it has one.
     pub user: Box<dyn Fn(u32) -> Option<String> + Send + Sync>,
+    /// Is told of the last number of [entries](Notifier::record_numbered) that are on stable storage.
+    pub written: Box<dyn Fn(u64) + Send + Sync>,
     /// Is told of each new code of the first start. Called by the thread of the interface.
     pub tell: Tell,
 }

@@ -36,6 +36,7 @@ use crate::access::clock;
 use crate::app::App;
 use crate::audit::{Notice, Notices};
 use crate::guard::{self, Arrival, Peer};
+use crate::patient::Patient;
 use crate::routes;
 use crate::seats::{Asking, Seat, Seats};
 use crate::service::Role;
@@ -425,14 +426,14 @@ async fn connection<S>(
     builder.timer(TokioTimer::new()).header_read_timeout(app.options.limits.header);
     builder.max_buf_size(64 << 10);
     // A client that goes, or that speaks something else, has only itself to blame.
-    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    let _ = builder.serve_connection(TokioIo::new(Patient::new(stream, STUCK)), service).await;
 }
 
 /// Writes the audit log, and passes on what has changed, until the `end` and what waits then. What cannot be written is
 /// tried again.
 async fn keep(app: Arc<App>, mut notices: Notices, mut end: oneshot::Receiver<()>) {
     let (mut batch, mut entries) = (Vec::new(), Vec::new());
-    let (mut failed, mut last) = (false, false);
+    let (mut failed, mut last, mut last_number) = (false, false, None);
     while !last {
         tokio::select! {
             count = notices.some(&mut batch) => last = count == 0,
@@ -444,7 +445,10 @@ async fn keep(app: Arc<App>, mut notices: Notices, mut end: oneshot::Receiver<()
         }
         for notice in batch.drain(..) {
             match notice {
-                Notice::Entry(entry) => entries.push(entry),
+                Notice::Entry(entry, number) => {
+                    entries.push(entry);
+                    last_number = number.or(last_number);
+                }
                 Notice::Changed(what) => {
                     app.events.send("changed", &serde_json::json!({"what": what}));
                     notices.done(1);
@@ -459,7 +463,12 @@ async fn keep(app: Arc<App>, mut notices: Notices, mut end: oneshot::Receiver<()
         // A thread that has panicked has taken them along.
         let Ok((written, batch)) = tokio::task::spawn_blocking(write).await else { continue };
         match written {
-            Ok(()) => notices.done(batch.len()),
+            Ok(()) => {
+                notices.done(batch.len());
+                if let Some(number) = last_number.take() {
+                    (app.options.written)(number);
+                }
+            }
             Err(error) => {
                 if !failed {
                     tracing::error!("the audit log cannot be written: {error}");

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use lunet::control::JOB_VARIABLE;
 use lunet::{config, log, plan, serve, units};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 /// iSCSI and iSER target, tuner, doctor and benchmark for storage servers
 #[derive(Parser)]
@@ -131,6 +133,9 @@ impl Serve {
 
 fn main() -> ExitCode {
     let Cli { remote, command } = Cli::parse();
+    if is_nobodys() {
+        return ExitCode::FAILURE;
+    }
     if let Command::Doctor(_) | Command::Bench(_) = command {
         // An address may have the user's secret in it.
         lunet::secrets::guard_memory();
@@ -160,6 +165,18 @@ fn main() -> ExitCode {
     });
     log::finish();
     code
+}
+
+/// True of a job whose interface has ended. One whose interface ends later is told to end.
+fn is_nobodys() -> bool {
+    let of: Option<i32> = std::env::var(JOB_VARIABLE).ok().and_then(|text| text.parse().ok());
+    let Some(of) = of else { return false };
+    // Best effort: without it, a job goes on for nobody.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    // What a job itself has started has another parent.
+    let is_own = getppid().is_some_and(|parent| parent.as_raw_nonzero().get() == of);
+    let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).unwrap_or_default();
+    !is_own && (stat.is_empty() || stat.contains(") Z "))
 }
 
 /// An address at which namespaces are to be reached: no option can name a portal for a subsystem.

@@ -66,6 +66,8 @@ pub fn serve(options: &Options) -> Result<()> {
     let page = rest::bind(opened.plan())?;
     let running = opened.start()?;
     control.serve(running.asked()).context("cannot start the control socket's thread")?;
+    // Initiators may have written to them: whatever comes, they stay.
+    made.keep();
     #[cfg(feature = "control")]
     let page = start_page(page, &running)?;
     for note in running.notes() {
@@ -77,7 +79,6 @@ pub fn serve(options: &Options) -> Result<()> {
     log::say(&running.ready());
     #[cfg(feature = "control")]
     page.iter().flat_map(|page| &page.lines).for_each(|line| log::say(&format!("{line}\n")));
-    made.keep();
     wait(&mut signals, &running)?;
     signals.at_once().context("cannot catch a second signal")?;
     // First, so that the audit log has what is changed by commands until the end.

@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Measure all queue depths and numbers of sessions with lunet's load generator, instead of the usual loads
     #[arg(long)]
     depths: bool,
+    /// Watch this build meanwhile: its metrics are read once a second, and its events as they come
+    #[arg(long)]
+    watched: bool,
     /// Only rows that contain this, such as 'memory' or 'depth 32,' [default: all]; can be repeated
     #[arg(long)]
     only: Vec<String>,
@@ -56,7 +59,7 @@ pub struct Sample {
     pub per_second: f64,
     /// Operations for each second of CPU time of the server, user and system.
     pub per_cpu: f64,
-    /// CPU time of the server, user and system, in seconds.
+    /// CPU time of the server and the processes that it has started, user and system, in seconds.
     pub cpu_per_gib: f64,
 }
 
@@ -67,7 +70,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let size = arguments.size << 20;
     let scratch = &arguments.scratch;
     let before = peers::other("before", &arguments.before, scratch, size, TARGET_CORE)?;
-    let after = peers::lunet("after", "", scratch, size, TARGET_CORE)?;
+    let after = match arguments.watched {
+        true => peers::watched("after", scratch, size, TARGET_CORE)?,
+        false => peers::lunet("after", "", scratch, size, TARGET_CORE)?,
+    };
     for peer in [&before, &after] {
         for medium in Medium::ALL {
             loads::fill(&peer.url(medium), size)?;
@@ -144,10 +150,10 @@ pub fn rounds_of(
 }
 
 fn sample(place: &Place, load: &Load, seconds: u32) -> Result<Sample> {
-    let before = usage::cpu(place.pid)?;
+    let before = usage::cpu_of_all(place.pid)?;
     let done = loads::run(load, &place.url, seconds, CLIENT_CORE)
         .with_context(|| format!("{}, {}", place.name, load.name))?;
-    let cpu = (usage::cpu(place.pid)? - before).as_secs_f64();
+    let cpu = (usage::cpu_of_all(place.pid)? - before).as_secs_f64();
     let elapsed = done.elapsed.as_secs_f64();
     let bytes = done.operations * load.block as f64;
     ensure!(done.operations > 0.0 && elapsed > 0.0, "{}: {} did nothing", place.name, load.name);

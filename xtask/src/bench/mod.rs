@@ -15,6 +15,7 @@ mod report;
 mod spread;
 pub mod transports;
 mod usage;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};

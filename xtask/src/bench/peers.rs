@@ -9,6 +9,7 @@ use lunet_e2e::tgt::{FIRST_LUN, TUNED, Tgt};
 use tempfile::TempDir;
 
 use super::compare::Place;
+use super::watch::Watch;
 
 /// The name of the target that lunet serves here.
 const TARGET: &str = "iqn.2026-11.local.lunet:bench";
@@ -65,6 +66,8 @@ pub struct Peer {
     pub name: &'static str,
     /// What is not as it comes, for the page.
     pub how: String,
+    // Whoever watches ends before what is watched.
+    _watch: Option<Watch>,
     process: Process,
     // The files go after the process.
     _files: Vec<TempDir>,
@@ -118,7 +121,17 @@ pub fn start(dir: &Path, size: u64, core: usize) -> Result<Vec<Peer>> {
 
 /// One lunet with the default settings, for the measurement of idle sessions.
 pub fn lunet(name: &'static str, more: &str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
-    lunet_of(None, name, more, dir, size, core)
+    lunet_of(None, name, more, dir, size, core, &[])
+}
+
+/// The same with a REST interface, whose metrics and events somebody reads.
+pub fn watched(name: &'static str, dir: &Path, size: u64, core: usize) -> Result<Peer> {
+    let page = ["--listen-control", "127.0.0.1:0"];
+    let mut peer = lunet_of(None, name, "", dir, size, core, &page)?;
+    if let Process::Lunet(server) = &mut peer.process {
+        peer._watch = Some(Watch::over(server)?);
+    }
+    Ok(peer)
 }
 
 /// Another build of lunet with the default settings.
@@ -129,7 +142,7 @@ pub fn other(
     size: u64,
     core: usize,
 ) -> Result<Peer> {
-    lunet_of(Some(program), name, "", dir, size, core)
+    lunet_of(Some(program), name, "", dir, size, core, &[])
 }
 
 fn lunet_of(
@@ -139,6 +152,7 @@ fn lunet_of(
     dir: &Path,
     size: u64,
     core: usize,
+    arguments: &[&str],
 ) -> Result<Peer> {
     let files = TempDir::with_prefix_in("lunet-bench-", dir)?;
     let lun = |medium: Medium| medium.lun();
@@ -151,7 +165,8 @@ fn lunet_of(
         lun(Medium::Memory),
         lun(Medium::File),
     );
-    let serve = Serve::config(config).data(files.path()).core(Some(core)).quiet();
+    let serve =
+        Serve::config(config).data(files.path()).core(Some(core)).arguments(arguments).quiet();
     let server = match program {
         Some(program) => serve.program(program),
         None => serve,
@@ -161,7 +176,7 @@ fn lunet_of(
         "" => "as it comes".to_owned(),
         more => more.to_owned(),
     };
-    Ok(Peer { name, how, process: Process::Lunet(server), _files: vec![files] })
+    Ok(Peer { name, how, _watch: None, process: Process::Lunet(server), _files: vec![files] })
 }
 
 fn tgt(
@@ -189,5 +204,5 @@ fn tgt(
         }
     };
     how += "; in memory: a file in /dev/shm";
-    Ok(Peer { name, how, process: Process::Tgt(tgt), _files: files.into() })
+    Ok(Peer { name, how, _watch: None, process: Process::Tgt(tgt), _files: files.into() })
 }

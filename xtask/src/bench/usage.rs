@@ -14,6 +14,19 @@ pub fn cpu(pid: u32) -> Result<Duration> {
     parse_cpu(&stat).with_context(|| format!("/proc/{pid}/stat: {stat}"))
 }
 
+/// The same with the processes that it has started and that still run.
+pub fn cpu_of_all(pid: u32) -> Result<Duration> {
+    let mut sum = cpu(pid)?;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            sum += cpu(child.parse()?)?;
+        }
+    }
+    Ok(sum)
+}
+
 /// CPU time of all children of this process that have ended, user and system.
 pub fn children() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use lunet_api::{Code, Error, SecretText};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use utoipa::ToSchema;
 
 use super::{Needs, Route, Run, Verb, get, many, one, route};
@@ -209,19 +210,23 @@ async fn first_start(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let shown = printable(&name);
     let here = Arc::clone(&app);
     let peer = call.arrival.peer;
-    let (made, next) =
-        app.hash(move || here.access.first_start(&code, (&name, password.text()), peer)).await?;
-    if let Some(next) = next {
-        (app.options.tell)(&format!(
-            "first-start code: {next} (the one before was tried too often)"
-        ));
-    }
-    // A stranger who comes too late, or is held back, is not written down: they could fill the log.
-    let told = |problem: &Problem| problem.status == StatusCode::UNAUTHORIZED;
-    if made.as_ref().err().is_none_or(told) {
-        let outcome = Outcome::of(&made, |_| "the first account is made".to_owned());
-        app.remark(&call, shown, "first-start".to_owned(), &outcome);
-    }
+    // Whoever asks may go meanwhile. That hides nothing.
+    let work = move || {
+        let (made, next) = here.access.first_start(&code, (&name, password.text()), peer);
+        if let Some(next) = next {
+            let app = Arc::clone(&here);
+            let text = format!("first-start code: {next} (the one before was tried too often)");
+            Handle::current().spawn(async move { (app.options.tell)(&text) });
+        }
+        // A stranger who comes too late, or is held back, is not written down: they could fill the log.
+        let told = |problem: &Problem| problem.status == StatusCode::UNAUTHORIZED;
+        if made.as_ref().err().is_none_or(told) {
+            let outcome = Outcome::of(&made, |_| "the first account is made".to_owned());
+            here.remark(peer, shown, "first-start", &outcome);
+        }
+        made
+    };
+    let made = app.hash(work).await?;
     Ok(logged_in(&app, &call, &made?))
 }
 
@@ -229,12 +234,17 @@ async fn login(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     let Credentials { name, password } = call.json()?;
     let (shown, peer) = (printable(&name), call.arrival.peer);
     let here = Arc::clone(&app);
-    let login = app.hash(move || here.access.login(&name, password.text(), peer)).await?;
-    // Those that are held back are not written down one by one.
-    if login.as_ref().err().is_none_or(|problem| problem.status != StatusCode::TOO_MANY_REQUESTS) {
-        let outcome = Outcome::of(&login, |_| "logged in".to_owned());
-        app.remark(&call, shown, "login".to_owned(), &outcome);
-    }
+    let work = move || {
+        let login = here.access.login(&name, password.text(), peer);
+        // Those that are held back are not written down one by one.
+        let told = |problem: &Problem| problem.status != StatusCode::TOO_MANY_REQUESTS;
+        if login.as_ref().err().is_none_or(told) {
+            let outcome = Outcome::of(&login, |_| "logged in".to_owned());
+            here.remark(peer, shown, "login", &outcome);
+        }
+        login
+    };
+    let login = app.hash(work).await?;
     Ok(logged_in(&app, &call, &login?))
 }
 

@@ -19,7 +19,7 @@ use super::{
     FORCE, KEEP, Needs, Of, Route, Run, Tagged, Verb, any, change, get, many, number, one, route,
     text, whole, with_tag,
 };
-use crate::app::{App, Call, JSON, Outcome, json, tag};
+use crate::app::{App, Call, JSON, LONG, Outcome, json, tag};
 use crate::audit::AuditEntry;
 use crate::binds;
 use crate::events::Events;
@@ -141,9 +141,8 @@ async fn write(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     }
     app.check_match(&call).await?;
     let (service, who) = (Arc::clone(&app.service), call.who.clone());
-    let limit = app.options.limits.answer;
     let text = Zeroizing::new(text.text().to_owned());
-    let written = app.blocking(&app.work, limit, move || service.write(&who, text)).await?;
+    let written = app.blocking(&app.work, LONG, move || service.write(&who, text)).await?;
     let written = written.map_err(Problem::from);
     let outcome = Outcome::of(&written, |done| done.done.clone());
     app.record(&call, call.who.told(), "write-config".to_owned(), &outcome);

@@ -35,6 +35,16 @@ async fn begin(app: Arc<App>, call: Call) -> Result<Response, Problem> {
     Ok(response)
 }
 
+fn cancel(app: &App, call: &Call) -> Result<Response, Problem> {
+    let job = app.jobs.cancel(&call.who, call.part("id"))?;
+    if job.kind.role() != Role::Viewer {
+        let outcome =
+            Outcome::Done(format!("job {} ({}) is told to end", job.id, job.kind.as_str()));
+        app.record(call, call.who.told(), "cancel-job".to_owned(), &outcome);
+    }
+    Ok(json(StatusCode::OK, &job))
+}
+
 pub(super) const ROUTES: &[Route] = &[
     route(
         Verb::Post,
@@ -59,11 +69,7 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/jobs/{id}",
         Needs::Role(Role::Viewer),
         "Cancels a job: one's own, or with the role administrator any",
-        Run::Own(|app, call| {
-            Box::pin(async move {
-                Ok(json(StatusCode::OK, &app.jobs.cancel(&call.who, call.part("id"))?))
-            })
-        }),
+        Run::Own(|app, call| Box::pin(async move { cancel(&app, &call) })),
     )
     .answer(one::<Job>)
     .once(),

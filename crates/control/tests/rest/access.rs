@@ -1,6 +1,7 @@
 //! Logins, accounts, tokens, and what is written down about them.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunet_control::{AuditEntry, Limits};
@@ -173,8 +174,8 @@ fn no_change_is_missing_in_the_audit_log() {
     };
     assert_eq!(change(&server, 0).status, 201, "what can wait to be written may be done");
     let entry = AuditEntry { what: "by-hand".into(), ..AuditEntry::default() };
-    for _ in 0..3000 {
-        server.fake.notifier.record(entry.clone());
+    for number in 1..=3000 {
+        server.fake.notifier.record_numbered(number, entry.clone());
     }
     for _ in 0..3 {
         let refused = change(&server, 1);
@@ -189,7 +190,10 @@ fn no_change_is_missing_in_the_audit_log() {
     assert_eq!(server.get("/api/v1/volumes").bearer(&viewer).send().status, 200);
     let dry = server.ask("DELETE", "/api/v1/volumes/vm1?dry_run=true").by(&root).send();
     assert_eq!(dry.status, 200);
+    let written = Arc::clone(&server.written);
+    assert_eq!(*written.lock().unwrap(), 0, "nothing is");
     std::fs::remove_dir(&path).unwrap();
+    until(|| (*written.lock().unwrap() == 3000).then_some(()));
     let lines = server.audit(3001);
     assert_eq!(lines[0]["what"], "create-volume");
     assert!(lines[1..].iter().all(|line| line["what"] == "by-hand"));

@@ -218,6 +218,7 @@ fn an_interface_that_hangs_holds_up_nobody() {
         environment: Vec::new(),
         limits: Limits::default(),
         user: Box::new(|_| None),
+        written: Box::new(|_| {}),
         // Called by the thread of the interface, which waits here.
         tell: Box::new(move |_| {
             let _ = tells.send(());

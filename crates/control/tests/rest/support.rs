@@ -150,6 +150,8 @@ pub struct Server {
     pub fake: Arc<Fake>,
     pub folder: TempDir,
     pub told: Arc<Mutex<Vec<String>>>,
+    /// The last number of entries of the audit log that are said to be written.
+    pub written: Arc<Mutex<u64>>,
     pub control: Option<Control>,
 }
 
@@ -190,6 +192,8 @@ pub fn start(wanted: Wanted) -> Server {
     });
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let hears = Arc::clone(&told);
+    let written: Arc<Mutex<u64>> = Arc::default();
+    let writes = Arc::clone(&written);
     let options = Options {
         directory: folder.path().join("control"),
         names: wanted.names,
@@ -197,11 +201,12 @@ pub fn start(wanted: Wanted) -> Server {
         environment: Vec::new(),
         limits: wanted.limits,
         user: Box::new(|uid| Some(format!("user{uid}"))),
+        written: Box::new(move |last| *writes.lock().unwrap() = last),
         tell: Box::new(move |line| hears.lock().unwrap().push(line.to_owned())),
     };
     let service = Arc::clone(&fake);
     let control = Control::start(bound, options, service, (notifier, notices)).unwrap();
-    Server { address, fingerprint, fake, folder, told, control: Some(control) }
+    Server { address, fingerprint, fake, folder, told, written, control: Some(control) }
 }
 
 impl Drop for Server {

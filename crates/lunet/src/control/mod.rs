@@ -20,7 +20,7 @@ mod server;
 use std::path::{Path, PathBuf};
 
 pub use client::Client;
-pub use place::{PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE, find};
+pub use place::{JOB_VARIABLE, PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE, find};
 pub use server::{Asker, ControlServer, Placed, Source, listen_for};
 
 /// The name of the socket in the data directory.

@@ -16,6 +16,9 @@ pub const SERVER_VARIABLE: &str = "LUNET_SERVER";
 /// The variable of the environment by which a job is told to write its progress line by line: `lines`.
 pub const PROGRESS_VARIABLE: &str = "LUNET_PROGRESS";
 
+/// The variable of a job's environment that has the number of the process whose job it is.
+pub const JOB_VARIABLE: &str = "LUNET_JOB_OF";
+
 /// Where the server of an installed system has its control socket.
 const SYSTEM: [&str; 2] = ["/run/lunet/lunet.sock", "/var/lib/lunet/lunet.sock"];
 

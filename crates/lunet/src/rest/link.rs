@@ -45,8 +45,8 @@ pub enum Down {
     Reply(u64, Box<Reply>),
     /// Lists of this kind are different now.
     Changed(Vec<String>),
-    /// Something for the audit log.
-    Entry(AuditEntry),
+    /// Something for the audit log, with its number. It comes again if the process before has not said that it is written.
+    Entry(u64, AuditEntry),
 }
 
 /// What the process of the interface says.
@@ -58,6 +58,8 @@ pub enum Up {
     Failed(String),
     /// A line for the administrator.
     Tell(String),
+    /// The entries of the audit log up to this number are on stable storage.
+    Written(u64),
     /// A question, and its number.
     Ask(u64, Box<Ask>),
 }
@@ -110,6 +112,8 @@ pub enum Reply {
     Write(Result<Done, Error>),
     Ready(Vec<String>),
     Refused(Vec<RefusedLogin>),
+    /// There is no answer.
+    None,
 }
 
 /// An [`Answer`] that says which it is.

@@ -102,7 +102,8 @@ pub fn bind(plan: &Plan) -> Result<Found> {
         certificate: listeners.certificate.map(text),
         names: config.names.clone(),
         directory: Text::of(directory),
-        program: std::env::current_exe().ok().map(Text::of),
+        // This program, even if another one has taken its place since.
+        program: Some(Text::of(keeper::PROGRAM)),
         data: Text::of(&plan.data),
         log_level: plan.config.server.log_level,
     };
@@ -144,13 +145,17 @@ impl Ready {
     /// Serves.
     ///
     /// # Errors
-    /// The accounts cannot be read, or the system has no process to give.
+    /// The system has no thread to give.
     pub fn start(self, running: &Running) -> Result<Served> {
         let Self { bound, local, setup } = self;
         let (urls, fingerprint) = (bound.urls(), bound.fingerprint().map(str::to_owned));
         let sockets = bound.into_sockets();
         let (interface, code) = Interface::start(running.asked(), setup, sockets, urls.clone())?;
         listen(running, interface.teller());
+        let code = code.unwrap_or_else(|why| {
+            tracing::warn!("the REST interface does not serve: {why}; it is tried again");
+            None
+        });
         let mut lines = told(&urls, code.as_deref());
         lines.extend(fingerprint.map(|hash| format!("certificate: SHA-256 {hash}")));
         lines.extend(local.iter().map(|one| format!("REST: {}", one.path().display())));

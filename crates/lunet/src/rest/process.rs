@@ -19,15 +19,17 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use zeroize::Zeroizing;
 
 use super::link::{self, Ask, Down, Reply, Setup, Up};
-use crate::control::{PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE};
+use crate::control::{JOB_VARIABLE, PROGRESS_VARIABLE, SERVER_VARIABLE, VARIABLE};
 use crate::signals::Signals;
-use crate::{serve, users};
+use crate::{secrets, serve, users};
 
 /// Serves the interface of the server at the other end of standard input, until that is gone.
 ///
 /// # Errors
 /// There is no such server, or the operating system refuses something.
 pub fn run() -> Result<()> {
+    // It hears passwords, tokens and secrets.
+    secrets::guard_memory();
     let stream = server().context("this command is for `lunet serve`, which starts it")?;
     let sockets = link::receive_sockets(&stream).context("no sockets came")?;
     let Down::Setup(setup) = link::receive(&stream)? else { bail!("no setup came") };
@@ -57,6 +59,10 @@ fn server() -> io::Result<UnixStream> {
     stream.peer_addr()?;
     // What this process starts has nothing to say to the server.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    // What a terminal has to say is for the server.
+    rustix::process::setsid()?;
+    // Where memory is short, this goes before the server does. Without /proc it goes as others do.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // One that hangs is not left behind either.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(stream)
@@ -86,9 +92,14 @@ fn options(setup: Setup, link: &Arc<Link>) -> Options {
             (OsString::from(VARIABLE), setup.data.to_path().into()),
             (OsString::from(SERVER_VARIABLE), OsString::new()),
             (OsString::from(PROGRESS_VARIABLE), OsString::from("lines")),
+            (OsString::from(JOB_VARIABLE), std::process::id().to_string().into()),
         ],
         limits: Limits::default(),
         user: Box::new(users::name),
+        written: {
+            let link = Arc::clone(&link);
+            Box::new(move |last| link.say(&Up::Written(last)))
+        },
         tell: Box::new(move |line| link.say(&Up::Tell(line.to_owned()))),
     }
 }
@@ -136,7 +147,7 @@ impl Link {
                     }
                 }
                 Down::Changed(lists) => lists.into_iter().for_each(|list| notifier.differs(list)),
-                Down::Entry(entry) => notifier.record(entry),
+                Down::Entry(number, entry) => notifier.record_numbered(number, entry),
                 Down::Setup(_) => {}
             }
         }
@@ -149,7 +160,7 @@ impl Link {
 struct Remote(Arc<Link>);
 
 fn gone() -> Error {
-    Error::new(Code::NotAnswered, "the server has ended")
+    Error::new(Code::NotAnswered, "the server does not answer now")
 }
 
 impl Service for Remote {
