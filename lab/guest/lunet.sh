@@ -15,9 +15,12 @@ serve() {
 start_again() {
     local name=${1:-lunet} run=$LUNET_RUN/${1:-lunet} net
     net=$(cat "$run.net")
+    # The line of the one before is not taken for this one's.
+    : >"$run.out"
     # nsenter becomes lunet: the process is the same.
     ${net:+nsenter --net=/run/netns/$net} \
-        "$LUNET" serve --create --config "$run.toml" --data "$LUNET_DATA/$name" --socket "$run.sock" >"$run.out" 2>>"$run.log" &
+        "$LUNET" serve --create --config "$run.toml" --data "$LUNET_DATA/$name" --socket "$run.sock" --listen-control none \
+        >"$run.out" 2>>"$run.log" &
     echo $! >"$run.pid"
     within 90 grep -q 'is ready' "$run.out" || { cat "$run.log"; return 1; }
 }
