@@ -1,7 +1,6 @@
 //! The REST interface of a real server, from its first start to a LUN that an initiator uses.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,7 +12,8 @@ use lunet_e2e::clients::{QemuLun, inquiry, size};
 use lunet_e2e::data::scratch;
 use lunet_e2e::fuse::{Mounted, is_root};
 use lunet_e2e::nvme::{Host as NvmeHost, Login as NvmeLogin};
-use lunet_e2e::rest::Page;
+use lunet_e2e::process::children;
+use lunet_e2e::rest::{Page, exchange};
 use lunet_e2e::server::{GRACE, Serve, Server, free_port, lunet_binary, url};
 use lunet_e2e::wire::{Login, Session};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -288,20 +288,14 @@ fn process_of(server: &Server, not: Option<Pid>) -> Result<Pid> {
 
 /// A child of a process that runs this command of lunet, once there is one other than `not`.
 fn child_of(parent: u32, command: &str, not: Option<Pid>) -> Result<Pid> {
-    let tasks = format!("/proc/{parent}/task");
     let begun = Instant::now();
     loop {
-        for task in fs::read_dir(&tasks)? {
-            // A thread may end meanwhile.
-            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
-            for pid in children.split_whitespace() {
-                let pid = Pid::from_raw(pid.parse()?).context("no number")?;
-                let line = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
-                let line = fs::read(line).unwrap_or_default();
-                let is_it = line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes());
-                if is_it && not != Some(pid) {
-                    return Ok(pid);
-                }
+        for child in children(parent)? {
+            let pid = Pid::from_raw(child.try_into()?).context("no number")?;
+            let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            let is_it = line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes());
+            if is_it && not != Some(pid) {
+                return Ok(pid);
             }
         }
         ensure!(begun.elapsed() < PATIENCE, "there is no process for {command}");
@@ -483,20 +477,10 @@ fn hosts_that_are_refused_are_seen_beside_initiators() -> Result<()> {
 
 /// What a client of a Unix socket is answered: status and body.
 fn over(socket: &Path, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
-    let text = if body.is_null() { String::new() } else { body.to_string() };
-    let mut stream = UnixStream::connect(socket)?;
+    let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{text}",
-        text.len()
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-    let status = head.split(' ').nth(1).context("no status")?.parse()?;
-    Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+    let reply = exchange(stream, (method, path), "Host: localhost\r\n", body)?;
+    Ok((reply.status, reply.json))
 }
 
 /// Groups of users have sockets, also where the interface has no address.

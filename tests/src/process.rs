@@ -3,6 +3,7 @@
 //! No test may hang, and no test may leave a process behind. So every child is either run to its end under a limit
 //! ([`run`]), or held by a [`Running`] that kills it when dropped.
 
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -284,6 +285,22 @@ pub fn pinned(program: &str, core: Option<usize>) -> Command {
             command
         }
     }
+}
+
+/// The processes that a process has started, and that still run.
+///
+/// # Errors
+/// There is no such process.
+pub fn children(pid: u32) -> Result<Vec<u32>> {
+    let mut out = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            out.push(child.parse()?);
+        }
+    }
+    Ok(out)
 }
 
 /// `true` when `status` says that the process was ended by SIGKILL.

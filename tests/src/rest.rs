@@ -32,6 +32,31 @@ pub struct Reply {
     pub json: Value,
 }
 
+/// Sends a request with these headers, a line each, and reads the answer up to the end of the connection.
+///
+/// # Errors
+/// The connection fails, or what comes is no HTTP.
+pub fn exchange(
+    mut stream: impl Read + Write,
+    (method, path): (&str, &str),
+    headers: &str,
+    body: &Value,
+) -> Result<Reply> {
+    let text = if body.is_null() { String::new() } else { body.to_string() };
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    let json = serde_json::from_str(body).unwrap_or(Value::Null);
+    Ok(Reply { status, head: head.to_owned(), json })
+}
+
 impl Page {
     /// The page that the server has printed.
     pub fn of(server: &mut Server) -> Result<Self> {
@@ -54,26 +79,14 @@ impl Page {
 
     /// The same with more headers, a line each.
     pub fn ask_with(&self, method: &str, path: &str, body: &Value, more: &str) -> Result<Reply> {
-        let text = if body.is_null() { String::new() } else { body.to_string() };
-        let mut stream = TcpStream::connect(&self.address)?;
+        let stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let who = match &self.token {
             Some(token) => format!("Authorization: Bearer {token}"),
             None => format!("Cookie: {}\r\nX-Lunet-CSRF: {}", self.cookie, self.csrf),
         };
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{more}{who}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{text}",
-            self.address,
-            text.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-        let status = head.split(' ').nth(1).context("no status")?.parse()?;
-        let json = serde_json::from_str(body).unwrap_or(Value::Null);
-        Ok(Reply { status, head: head.to_owned(), json })
+        let headers = format!("Host: {}\r\n{more}{who}\r\n", self.address);
+        exchange(stream, (method, path), &headers, body)
     }
 
     /// The same; demands success, and gives the answer.

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lunet_e2e::process::children as children_of;
 
 /// Linux shows process times in units of 1/100 s, whatever the kernel's own tick is.
 const TICK: Duration = Duration::from_millis(10);
@@ -17,12 +18,8 @@ pub fn cpu(pid: u32) -> Result<Duration> {
 /// The same with the processes that it has started and that still run.
 pub fn cpu_of_all(pid: u32) -> Result<Duration> {
     let mut sum = cpu(pid)?;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end meanwhile.
-        let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
-        for child in children.split_whitespace() {
-            sum += cpu(child.parse()?)?;
-        }
+    for child in children_of(pid)? {
+        sum += cpu(child)?;
     }
     Ok(sum)
 }

@@ -116,9 +116,14 @@ pub enum Reply {
     None,
 }
 
-/// An [`Answer`] that says which it is.
+/// An [`Answer`] that says which it is: by itself it leaves that to whoever has asked.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Told {
+pub struct Told(#[serde(with = "Tagged")] pub Answer);
+
+/// The form of an [`Answer`] in a [`Told`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Answer")]
+enum Tagged {
     Sessions(Vec<Session>),
     Stats(Box<Stats>),
     Volumes(Vec<Volume>),
@@ -128,38 +133,6 @@ pub enum Told {
     Config(Box<Configuration>),
     Done(Done),
     Preview(Preview),
-}
-
-impl From<Answer> for Told {
-    fn from(answer: Answer) -> Self {
-        match answer {
-            Answer::Sessions(it) => Self::Sessions(it),
-            Answer::Stats(it) => Self::Stats(it),
-            Answer::Volumes(it) => Self::Volumes(it),
-            Answer::Snapshots(it) => Self::Snapshots(it),
-            Answer::Targets(it) => Self::Targets(it),
-            Answer::Portals(it) => Self::Portals(it),
-            Answer::Config(it) => Self::Config(it),
-            Answer::Done(it) => Self::Done(it),
-            Answer::Preview(it) => Self::Preview(it),
-        }
-    }
-}
-
-impl From<Told> for Answer {
-    fn from(told: Told) -> Self {
-        match told {
-            Told::Sessions(it) => Self::Sessions(it),
-            Told::Stats(it) => Self::Stats(it),
-            Told::Volumes(it) => Self::Volumes(it),
-            Told::Snapshots(it) => Self::Snapshots(it),
-            Told::Targets(it) => Self::Targets(it),
-            Told::Portals(it) => Self::Portals(it),
-            Told::Config(it) => Self::Config(it),
-            Told::Done(it) => Self::Done(it),
-            Told::Preview(it) => Self::Preview(it),
-        }
-    }
 }
 
 /// Writes a message.
@@ -284,9 +257,9 @@ mod tests {
         ];
         let (here, there) = UnixStream::pair().unwrap();
         for answer in answers {
-            send(&here, &Told::from(answer.clone())).unwrap();
+            send(&here, &Told(answer.clone())).unwrap();
             let told: Told = receive(&there).unwrap();
-            assert_eq!(Answer::from(told), answer);
+            assert_eq!(told.0, answer);
         }
     }
 

@@ -8,7 +8,6 @@ mod link;
 mod process;
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use lunet_control::{AuditEntry, Bound, ListenError, Listeners, RefusedLogin, Role, concerned};
@@ -182,7 +181,7 @@ fn listen(running: &Running, teller: Teller) {
             Ok(text) => format!("done: {text}"),
             Err(text) => format!("refused: {text}"),
         };
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let time = lunet_os::time::unix().as_secs();
         teller.changed(lists, AuditEntry { time, who, address, what, outcome });
     });
 }
@@ -192,7 +191,7 @@ fn answers(asked: &Asked, ask: Ask) -> Reply {
     match ask {
         Ask::Answer { who, address, request } => {
             let answer = asked.answer_to(&Origin::Rest(who, address), request);
-            Reply::Answer(answer.map(Into::into))
+            Reply::Answer(answer.map(link::Told))
         }
         Ask::Check(text) => {
             let preview = asked.manager().check_text(&text);

@@ -167,7 +167,7 @@ impl Service for Remote {
     fn answer(&self, who: &Principal, request: Request) -> Result<Answer, Error> {
         let (who, address) = (who.told(), who.address());
         match self.0.ask(Ask::Answer { who, address, request }) {
-            Some(Reply::Answer(answer)) => answer.map(Into::into),
+            Some(Reply::Answer(answer)) => answer.map(|told| told.0),
             _ => Err(gone()),
         }
     }
